@@ -1,0 +1,82 @@
+"""The two abstractions every method is written in: a cohort of clients, and an algorithm over it.
+
+A method is two pure functions and a judge. `init` makes the server's state, `round` advances it with
+the data of one cohort, `evaluate` measures what the state is worth. `jaxfed.experiment` holds the only
+loop that calls them; `jaxfed.algorithms` holds the methods, one a file.
+
+    state = algorithm.init(key, federation)
+    for t in range(rounds):
+        cohort = federation.cohort(sampled_clients)
+        state, metrics = algorithm.round(state, cohort, fold_in(key, t))
+    metrics = algorithm.evaluate(state, federation)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+if TYPE_CHECKING:
+    from jaxfed.federation import Federation
+
+Array = jax.Array | np.ndarray
+ServerState = Any  # a pytree of arrays: whatever a method carries from round to round
+Metrics = dict[str, Any]  # name -> number, or a nested dict of numbers
+
+
+class Cohort(NamedTuple):
+    """The sampled clients of one round, stacked and padded to the largest of them.
+
+    Padding (rows with `mask` False) and the order of clients never change a result.
+
+    Fields:
+        client_id: int32 [K], which client each row is.
+        x: [K, N, ...], the clients' examples; a client's n_k examples are its first n_k rows.
+        y: int32 [K, N], class labels; -1 where the example is unlabeled or padding.
+        mask: bool [K, N], True on examples, False on padding.
+    """
+
+    client_id: Array
+    x: Array
+    y: Array
+    mask: Array
+
+
+class Init(Protocol):
+    """Makes the server's state before the first round."""
+
+    def __call__(self, key: jax.Array, federation: Federation) -> ServerState:
+        """Return the state the first round starts from; `key` is a typed JAX key."""
+        ...
+
+
+class Round(Protocol):
+    """Advances the server's state by one round with one cohort."""
+
+    def __call__(
+        self, state: ServerState, cohort: Cohort, key: jax.Array
+    ) -> tuple[ServerState, Metrics]:
+        """Return the new state and the round's metrics.
+
+        Plain Python around jitted stages, so that a secure protocol on the host can sit between two
+        of them. Metrics hold numbers only; bytes on the wire go under the name `communication`.
+        """
+        ...
+
+
+class Evaluate(Protocol):
+    """Measures a state against the truth that the algorithm itself never saw."""
+
+    def __call__(self, state: ServerState, federation: Federation) -> Metrics:
+        """Return metrics such as `test_accuracy`; changes nothing."""
+        ...
+
+
+class FederatedAlgorithm(NamedTuple):
+    """A federated method: `init(key, federation)`, `round(state, cohort, key)`, `evaluate`."""
+
+    init: Init
+    round: Round
+    evaluate: Evaluate

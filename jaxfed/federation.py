@@ -1,0 +1,97 @@
+"""The simulated clients: who holds which examples, and which of those carry labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from jaxfed.data import Partition
+from jaxfed.errors import UsageError
+from jaxfed.federated_algorithm import Cohort
+
+UNLABELED = -1
+
+
+@dataclass(frozen=True)
+class Federation:
+    """All clients' examples in one array, and each client's share of them as indices.
+
+    A client's examples are ordered labeled, unlabeled, new. `new` is what Section 4.1 of the XCLP
+    paper calls X_new: points the client wants labeled, held out from every training use, on which
+    `test_accuracy` is measured.
+
+    Attributes:
+        x: [n, ...], the examples of all clients.
+        y: int32 [n], the true classes. Algorithms see them through `cohort` only, labeled ones only.
+        partition: indices into `x` and `y`, per client: labeled, unlabeled and new.
+        num_classes: C.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    partition: Partition
+    num_classes: int
+
+    @property
+    def num_clients(self) -> int:
+        """M, the number of clients, empty ones included."""
+        return len(self.partition.labeled)
+
+    @property
+    def capacity(self) -> int:
+        """N, the size of the largest client: what every cohort is padded to, so shapes never change."""
+        return max((len(self.points(client)) for client in range(self.num_clients)), default=0)
+
+    def points(self, client: int) -> np.ndarray:
+        """int64 [n_j], the indices of a client's examples: labeled, then unlabeled, then new."""
+        part = self.partition
+        return np.concatenate([part.labeled[client], part.unlabeled[client], part.new[client]])
+
+    def cohort(self, clients: Sequence[int] | None = None) -> Cohort:
+        """Stack the given clients (default all) into a `Cohort`; one copy of their examples."""
+        clients = range(self.num_clients) if clients is None else clients
+        shape = (len(clients), self.capacity)
+        x = np.zeros((*shape, *self.x.shape[1:]), self.x.dtype)
+        y = np.full(shape, UNLABELED, np.int32)
+        mask = np.zeros(shape, bool)
+        for row, client in enumerate(clients):
+            points, num_labeled = self.points(client), len(self.partition.labeled[client])
+            x[row, : len(points)] = self.x[points]
+            y[row, :num_labeled] = self.y[points[:num_labeled]]
+            mask[row, : len(points)] = True
+        return Cohort(np.asarray(clients, np.int32), x, y, mask)
+
+    def without_unlabeled(self) -> Federation:
+        """The same clients without their unlabeled points: `XCLP (labeled)` of Table 3."""
+        nothing = tuple(part[:0] for part in self.partition.unlabeled)
+        return replace(self, partition=self.partition._replace(unlabeled=nothing))
+
+    def leave_out(self, client: int) -> Federation:
+        """One client contributes no labels; all its points are new, the others' new points go (Table 2).
+
+        Raises:
+            UsageError: there is no such client.
+        """
+        if not 0 <= client < self.num_clients:
+            raise UsageError(
+                f"federation.left_out_client={client}: allowed are 0 to {self.num_clients - 1}, "
+                "or -1 to leave no client out"
+            )
+        part = self.partition
+
+        def only(indices: np.ndarray, keep: bool) -> np.ndarray:
+            return indices if keep else indices[:0]
+
+        others = [j != client for j in range(self.num_clients)]
+        return replace(
+            self,
+            partition=Partition(
+                labeled=tuple(map(only, part.labeled, others)),
+                unlabeled=tuple(map(only, part.unlabeled, others)),
+                new=tuple(
+                    part.new[j][:0] if other else self.points(j) for j, other in enumerate(others)
+                ),
+            ),
+        )
