@@ -1,0 +1,406 @@
+"""Cross-Client Label Propagation: Algorithm 1 of the paper, line by line.
+
+Scott, Yeo, Lampert, "Cross-client Label Propagation for Transductive and Semi-Supervised Federated
+Learning", TMLR 2023, https://openreview.net/forum?id=gYO4GX8R5k.
+
+Clients j in P hold vectors V^(j) [n_j, d] and labels for some of them. Jointly, without sharing either,
+they build one graph over all n = sum_j n_j points and propagate the labels over it. The comments in
+`cross_client_label_propagation` are the paper's line numbers with its marks: CS client step, SS server
+step, XS cross step. Cross steps are looked up by name (`HAMMING`, `ROW_SUMS`), so that a secure protocol
+takes the place of a plaintext one without a change here.
+
+Departures from the printed algorithm, each on purpose:
+  * Line 7 keeps each row's k largest entries *other than its own*. As printed, the diagonal
+    cos(0) = 1 would always be one of the k; the authors' code leaves it out as well.
+  * Lines 5 to 7 stream: cos(pi h / L) falls with h, so the k largest cosines are the k smallest
+    distances, and the n x n matrices H and A never exist. Ties go to the smaller index.
+  * Negative similarities count as no edge (the paper's D^-1/2 needs non-negative degrees).
+  * Line 10 forms no inverse. Conjugate gradient solves (I - alpha W) S_L = E_L for the columns that
+    line 12 sends (`influence="columns"`), or (I - alpha W) Z = Y at once (`influence="labels"`): the
+    same Z from C right-hand sides instead of one per label, and the default because it is what a
+    simulation wants. A deployment sends columns; `Result.communication` counts those either way.
+  * A point that no label reaches has Z = 0; it gets label -1 and confidence 0, and is counted.
+  * The conjugate gradient leaves components without labels exactly zero; scores below zero, which
+    rounding can leave, are zero (S has no negative entry).
+
+Switches for what the authors' released code does and the paper does not say: `similarity_power=3`
+(edge weights cubed), `class_balanced` (Y's columns divided by the class's number of labels),
+`relative_confidence` (confidences divided by the largest of the cohort). Default: the paper.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfed.communication import Communication
+from jaxfed.errors import UsageError
+from jaxfed.kernels import conjugate_gradient, knn, lsh
+from jaxfed.kernels.graph import Graph, cosine_from_hamming, normalized_graph
+
+UNLABELED = -1
+_COLUMN_BLOCK = 256  # columns of S solved for at once: n x 256 floats at a time
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What defines one XCLP labeling.
+
+    Attributes:
+        num_classes: C.
+        num_bits: L, the LSH dimension; a multiple of 32.
+        num_neighbors: k, edges each point proposes.
+        alpha: how far labels travel, in (0, 1).
+        seed: the seed s of line 1, from which all clients draw the same Pi.
+        hamming: protocol of line 5, a key of `HAMMING`.
+        row_sums: protocol of line 14, a key of `ROW_SUMS`.
+        influence: "labels" or "columns", how lines 10 to 13 are computed (module docstring).
+        similarity_power: exponent on edge weights; 3 in the authors' code.
+        class_balanced: divide Y's columns by the cohort's number of labels of the class. It tells the
+            server those numbers.
+        relative_confidence: divide confidences by the cohort's largest.
+        tolerance: relative residual at which a column of the linear system is solved.
+        max_steps: conjugate-gradient steps at most; a column that needs more is warned of.
+    """
+
+    num_classes: int
+    num_bits: int = 4096
+    num_neighbors: int = 10
+    alpha: float = 0.99
+    seed: int = 0
+    hamming: str = "plaintext"
+    row_sums: str = "plaintext"
+    influence: str = "labels"
+    similarity_power: float = 1.0
+    class_balanced: bool = False
+    relative_confidence: bool = False
+    tolerance: float = 1e-6
+    max_steps: int = 1000
+
+    def __post_init__(self) -> None:
+        """Reject what has no meaning, with one line that names it."""
+        for name, allowed in (
+            ("hamming", HAMMING),
+            ("row_sums", ROW_SUMS),
+            ("influence", INFLUENCE),
+        ):
+            if getattr(self, name) not in allowed:
+                given, names = getattr(self, name), ", ".join(map(repr, allowed))
+                raise UsageError(f"xclp.{name}={given!r}: allowed are {names}")
+        for name, holds, allowed_text in (
+            ("num_classes", self.num_classes >= 1, "1 or more"),
+            ("num_bits", self.num_bits >= 32 and self.num_bits % 32 == 0, "multiples of 32"),
+            ("num_neighbors", self.num_neighbors >= 1, "1 or more"),
+            ("alpha", 0 < self.alpha < 1, "numbers strictly between 0 and 1"),
+            ("similarity_power", self.similarity_power > 0, "numbers above 0"),
+            ("tolerance", 0 < self.tolerance < 1, "numbers strictly between 0 and 1"),
+            ("max_steps", self.max_steps >= 1, "1 or more"),
+        ):
+            if not holds:
+                raise UsageError(f"xclp.{name}={getattr(self, name)}: allowed are {allowed_text}")
+
+
+class Prediction(NamedTuple):
+    """What one client learns: `labels` int32 [n_j], `confidences` and `scores` f32 [n_j], [n_j, C]."""
+
+    labels: np.ndarray
+    confidences: np.ndarray
+    scores: np.ndarray
+
+
+class Result(NamedTuple):
+    """One labeling of all clients.
+
+    Fields:
+        predictions: one `Prediction` a client, in the clients' order.
+        unreached: number of points that no label reaches.
+        steps: conjugate-gradient steps of the slowest column.
+        residual: largest relative residual of any column, recomputed.
+        communication: bytes that Algorithm 1 sends, with plaintext protocols: codes and contributions
+            up, influence columns and row sums down.
+    """
+
+    predictions: list[Prediction]
+    unreached: int
+    steps: int
+    residual: float
+    communication: Communication
+
+
+class Solution(NamedTuple):
+    """Contributions to Z that line 14 sums, [n, C] each, and how well the systems were solved."""
+
+    contributions: list[jax.Array]
+    steps: int
+    residual: float
+    converged: bool
+
+
+def propagate_labels(
+    vectors: Sequence[np.ndarray], labels: Sequence[np.ndarray], **parameters: Any
+) -> list[Prediction]:
+    """Label every client's points with XCLP; the keywords are the fields of `Parameters`.
+
+        propagate_labels(vectors, labels, *, num_classes, num_bits=4096, num_neighbors=10,
+                         alpha=0.99, seed=0, hamming="plaintext", row_sums="plaintext", ...)
+
+    Args:
+        vectors: one float [n_j, d] array a client; n_j may be 0.
+        labels: one int [n_j] array a client, -1 = unlabeled.
+        **parameters: see `Parameters`.
+
+    Returns:
+        One (labels int32 [n_j], confidences f32 [n_j], scores f32 [n_j, C]) a client. Labeled points
+        are predicted too, as in the paper. Label -1, confidence 0: no label reaches the point.
+
+    Raises:
+        UsageError: a parameter out of range, lists of different length, vectors that are not finite
+            or of different d, a label outside -1 .. C - 1.
+
+    Cost: n d L + n^2 L / 64 + (steps) n k C operations, O(n (L / 8 + k + C)) bytes; no n x n array.
+    """
+    return cross_client_label_propagation(vectors, labels, Parameters(**parameters)).predictions
+
+
+def cross_client_label_propagation(
+    vectors: Sequence[np.ndarray], labels: Sequence[np.ndarray], parameters: Parameters
+) -> Result:
+    """Run Algorithm 1 on the clients' (V^(j), Y^(j)); arguments and errors as `propagate_labels`."""
+    p = parameters
+    vectors, labels = _checked(vectors, labels, p.num_classes)
+    rows = _rows([len(v) for v in vectors])
+    num_points = sum(len(v) for v in vectors)
+    if num_points == 0:
+        nothing = client_predictions(jnp.zeros((0, p.num_classes), jnp.float32), rows, p)
+        return Result(nothing, 0, 0, 0.0, Communication())
+
+    key = setup(p.seed)  # 1-XS
+    codes = client_codes(vectors, key, p.num_bits)  # 2-CS to 4-CS
+    indices, distances = HAMMING[p.hamming](codes, p.num_neighbors)  # 5-XS, with 7-SS streamed in
+    graph = server_graph(indices, distances, p)  # 6-SS to 9-SS
+    label_matrices = client_label_matrices(labels, p)  # the clients' Y^(j)
+    solution = INFLUENCE[p.influence](graph, label_matrices, rows, p)  # 10-SS to 13-CS
+    scores = ROW_SUMS[p.row_sums](solution.contributions, rows)  # 14-XS
+    predictions = client_predictions(jnp.concatenate(scores), rows, p)  # 15-CS, 16-CS
+
+    if not solution.converged:
+        warnings.warn(
+            f"label propagation stopped at relative residual {solution.residual:.1e} after "
+            f"{solution.steps} steps, above tolerance={p.tolerance:.1e}: raise max_steps or tolerance",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return Result(
+        predictions=predictions,
+        unreached=sum(int(np.sum(prediction.labels < 0)) for prediction in predictions),
+        steps=solution.steps,
+        residual=solution.residual,
+        communication=_communication(labels, num_points, p),
+    )
+
+
+def setup(seed: int) -> jax.Array:
+    """Line 1, XS: the clients agree on a seed that the server does not know.
+
+    A simulation takes it from the experiment, for the sake of repeatability; that makes it no secret.
+    """
+    return jax.random.key(seed)
+
+
+def client_codes(vectors: Sequence[np.ndarray], key: jax.Array, num_bits: int) -> list[jax.Array]:
+    """Lines 2 to 4, CS: B^(j) = sign(Pi V^(j)T), packed, uint32 [n_j, L / 32] a client.
+
+    A row depends on its own vector and on Pi alone, so one call over all clients' rows is the clients
+    working in parallel.
+    """
+    joint = jnp.asarray(np.concatenate([np.asarray(v, np.float32) for v in vectors]))
+    codes = lsh.project_bits(joint, key, num_bits)
+    return [codes[rows] for rows in _rows([len(v) for v in vectors])]
+
+
+def plaintext_hamming(
+    codes: Sequence[jax.Array], num_neighbors: int
+) -> tuple[jax.Array, jax.Array]:
+    """Lines 5 and 7 with codes in the clear: each point's k nearest others by Hamming distance.
+
+    The placeholder of the authors' experiments. Returns (indices, distances), int32 [n, k].
+    """
+    return knn.hamming_knn(jnp.concatenate(list(codes)), num_neighbors)
+
+
+def server_graph(indices: jax.Array, distances: jax.Array, p: Parameters) -> Graph:
+    """Lines 6 to 9, SS: cosines of the kept pairs, B + B^T, D^-1/2 (B + B^T) D^-1/2."""
+    similarity = cosine_from_hamming(distances, p.num_bits)
+    return normalized_graph(indices, edge_weights(similarity, p.similarity_power))
+
+
+def edge_weights(similarity: jax.Array, power: float) -> jax.Array:
+    """max(similarity, 0)^power: negative similarities are no edges."""
+    positive = jnp.maximum(similarity, 0)
+    return positive if power == 1 else positive**power
+
+
+def client_label_matrices(labels: Sequence[np.ndarray], p: Parameters) -> list[np.ndarray]:
+    """The zero-or-one-hot Y^(j), float32 [n_j, C] a client, columns divided if `class_balanced`."""
+    matrices = [one_hot_labels(y, p.num_classes) for y in labels]
+    if p.class_balanced:
+        counts = np.sum([y.sum(axis=0) for y in matrices], axis=0, dtype=np.float32)
+        matrices = [y / np.maximum(counts, 1) for y in matrices]
+    return matrices
+
+
+def one_hot_labels(labels: np.ndarray, num_classes: int) -> np.ndarray:
+    """float32 [n, C]: Y_ic = 1 where point i is labeled c, zero rows where unlabeled (-1)."""
+    return (labels[:, None] == np.arange(num_classes)).astype(np.float32)
+
+
+def influence_of_labels(
+    graph: Graph, label_matrices: Sequence[np.ndarray], rows: Sequence[slice], p: Parameters
+) -> Solution:
+    """Lines 10 to 13 in one solve, Z = S Y: the clients' contributions already summed."""
+    del rows  # the sum over clients is Y itself
+    z, info = conjugate_gradient.propagate(
+        graph,
+        jnp.asarray(np.concatenate(label_matrices)),
+        p.alpha,
+        tolerance=p.tolerance,
+        max_steps=p.max_steps,
+    )
+    return Solution([z], int(info.steps.max()), float(info.residual.max()), bool(info.converged.all()))
+
+
+def influence_columns(
+    graph: Graph, label_matrices: Sequence[np.ndarray], rows: Sequence[slice], p: Parameters
+) -> Solution:
+    """Lines 10 to 13 as the paper sends them: S_L^(j) to client j, which returns S_L^(j) Y_L^(j).
+
+    The server solves (I - alpha W) S_L^(j) = E_L^(j) in blocks of 256 columns, E_L^(j) the unit vectors
+    of client j's labeled points; of a block that the client has multiplied nothing is kept.
+    """
+    num_points = rows[-1].stop
+    contributions, steps, residual, converged = [], 0, 0.0, True
+    for y, own in zip(label_matrices, rows, strict=True):
+        labeled = np.flatnonzero(y.any(axis=1))
+        contribution = jnp.zeros((num_points, p.num_classes), jnp.float32)
+        for start in range(0, len(labeled), _COLUMN_BLOCK):
+            block = labeled[start : start + _COLUMN_BLOCK]
+            # Zero columns fill the block to a power of two: few shapes, few compilations.
+            width = 1 << (len(block) - 1).bit_length()
+            unit = np.zeros((num_points, width), np.float32)
+            unit[own.start + block, np.arange(len(block))] = 1
+            s_block, info = conjugate_gradient.propagate(  # 10-SS, 12-CS
+                graph, jnp.asarray(unit), p.alpha, tolerance=p.tolerance, max_steps=p.max_steps
+            )
+            y_block = np.zeros((width, p.num_classes), np.float32)
+            y_block[: len(block)] = y[block]
+            contribution += jnp.matmul(  # 13-CS
+                s_block, jnp.asarray(y_block), precision=jax.lax.Precision.HIGHEST
+            )
+            steps = max(steps, int(info.steps.max()))
+            residual = max(residual, float(info.residual.max()))
+            converged &= bool(info.converged.all())
+        contributions.append(contribution)
+    return Solution(contributions, steps, residual, converged)
+
+
+def plaintext_row_sums(
+    contributions: Sequence[jax.Array], rows: Sequence[slice]
+) -> list[jax.Array]:
+    """Line 14 in the clear: client j gets rows R_j of the summed contributions, f32 [n_j, C]."""
+    total = sum(contributions[1:], start=contributions[0])
+    return [total[own] for own in rows]
+
+
+def client_predictions(
+    scores: jax.Array, rows: Sequence[slice], p: Parameters
+) -> list[Prediction]:
+    """Lines 15 and 16, CS: labels and confidences of every client's own rows of Z."""
+    labels, confidences = predict(scores)
+    if p.relative_confidence and len(confidences):
+        largest = confidences.max()
+        confidences = jnp.where(largest > 0, confidences / jnp.where(largest > 0, largest, 1), 0)
+    labels, confidences, scores = map(np.asarray, (labels, confidences, scores))
+    return [Prediction(labels[own], confidences[own], scores[own]) for own in rows]
+
+
+@jax.jit
+def predict(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """argmax_c Z_ic, and 1 - entropy(Z_i / sum_c Z_ic) / log C, for every row of Z.
+
+    Args:
+        scores: float32 [n, C]; entries below zero count as zero.
+
+    Returns:
+        labels int32 [n], ties to the smaller class, -1 for a row without a positive entry; confidences
+        float32 [n] in [0, 1], 0 for such a row. With one class every reached point has confidence 1.
+    """
+    positive = jnp.maximum(scores, 0)
+    total = positive.sum(axis=-1)
+    reached = total > 0
+    share = positive / jnp.where(reached, total, 1)[..., None]
+    entropy = -jnp.sum(jax.scipy.special.xlogy(share, share), axis=-1)
+    confidence = 1 - entropy / max(np.log(scores.shape[-1]), np.finfo(np.float32).tiny)
+    label = jnp.argmax(positive, axis=-1).astype(jnp.int32)
+    return (
+        jnp.where(reached, label, UNLABELED),
+        jnp.where(reached, jnp.clip(confidence, 0, 1), 0),
+    )
+
+
+HAMMING: dict[str, Callable[..., tuple[jax.Array, jax.Array]]] = {"plaintext": plaintext_hamming}
+ROW_SUMS: dict[str, Callable[..., list[jax.Array]]] = {"plaintext": plaintext_row_sums}
+INFLUENCE: dict[str, Callable[..., Solution]] = {
+    "labels": influence_of_labels,
+    "columns": influence_columns,
+}
+
+
+def _rows(sizes: Sequence[int]) -> list[slice]:
+    """R_j: the rows of the joint arrays that belong to client j."""
+    ends = np.cumsum(sizes)
+    return [slice(int(end) - size, int(end)) for size, end in zip(sizes, ends, strict=True)]
+
+
+def _communication(labels: Sequence[np.ndarray], num_points: int, p: Parameters) -> Communication:
+    """Payload bytes of Algorithm 1 with plaintext codes and 4-byte floats."""
+    num_clients, num_labeled = len(labels), sum(int(np.sum(y >= 0)) for y in labels)
+    communication = Communication()
+    communication.up("codes", num_points * p.num_bits // 8)
+    communication.down("influence_columns", 4 * num_points * num_labeled)
+    communication.up("contributions", 4 * num_clients * num_points * p.num_classes)
+    communication.down("row_sums", 4 * num_points * p.num_classes)
+    return communication
+
+
+def _checked(
+    vectors: Sequence[np.ndarray], labels: Sequence[np.ndarray], num_classes: int
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The clients' arrays, or a `UsageError` that names the client and what is wrong."""
+    if len(vectors) != len(labels) or not vectors:
+        raise UsageError(
+            f"xclp: {len(vectors)} clients' vectors and {len(labels)} clients' labels: "
+            "give one array of each for every client, one client at least"
+        )
+    vectors, labels = [np.asarray(v) for v in vectors], [np.asarray(y) for y in labels]
+    for client, (v, y) in enumerate(zip(vectors, labels, strict=True)):
+        if v.ndim != 2 or v.shape[1] != vectors[0].shape[-1] or y.shape != v.shape[:1]:
+            raise UsageError(
+                f"xclp: client {client} has vectors {list(v.shape)} and labels {list(y.shape)}: "
+                f"allowed are [n, {vectors[0].shape[-1]}] and [n]"
+            )
+        if y.size and not np.issubdtype(y.dtype, np.integer):
+            raise UsageError(f"xclp: client {client} has labels of dtype {y.dtype}: allowed are ints")
+        if not np.isfinite(v).all():
+            raise UsageError(f"xclp: client {client} has vectors that are not finite")
+        if y.size and not (y.min() >= UNLABELED and y.max() < num_classes):
+            raise UsageError(
+                f"xclp: client {client} has labels from {y.min()} to {y.max()}: allowed are -1 "
+                f"(unlabeled) to {num_classes - 1}"
+            )
+    return vectors, labels
