@@ -1,0 +1,75 @@
+"""Sorts the points of a sweep into curves: one swept key varies, all others stay."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from jaxfed.reports.runs import Point, Sweep
+
+
+class Curve(NamedTuple):
+    """Points of a sweep that differ in `key` alone; `fixed` are other swept keys off their base."""
+
+    key: str
+    values: tuple[Any, ...]
+    points: tuple[Point, ...]
+    fixed: dict[str, Any]
+
+
+def swept_keys(sweep: Sweep) -> list[str]:
+    """The keys with more than one value among the points, in the order they were first set."""
+    keys = dict.fromkeys(key for point in sweep.points for key in point.overrides)
+    return [k for k in keys if len({_hashable(sweep.value(p, k)) for p in sweep.points}) > 1]
+
+
+def curves(sweep: Sweep) -> list[Curve]:
+    """The curves of a sweep, each with two values or more.
+
+    For every key: the points at which all other keys have the config's own value. Off those values
+    (in a grid), points are joined along the key with the most values only, so that a grid gives one
+    family of curves and not one for every direction.
+    """
+    keys = swept_keys(sweep)
+    if not keys:
+        return []
+    longest = max(keys, key=lambda k: len({_hashable(sweep.value(p, k)) for p in sweep.points}))
+    found = []
+    for key in keys:
+        others = [other for other in keys if other != key]
+        groups: dict[tuple[Any, ...], list[Point]] = {}
+        for point in sweep.points:
+            groups.setdefault(
+                tuple(_hashable(sweep.value(point, other)) for other in others), []
+            ).append(point)
+        base = tuple(_hashable(sweep.base.get(other)) for other in others)
+        for group, points in groups.items():
+            if len(points) < 2 or (group != base and key != longest):
+                continue
+            ordered = sorted(points, key=lambda point: _order(sweep.value(point, key)))
+            fixed = {
+                other: sweep.value(points[0], other)
+                for other, value, at_base in zip(others, group, base, strict=True)
+                if value != at_base
+            }
+            values = tuple(sweep.value(point, key) for point in ordered)
+            found.append(Curve(key, values, tuple(ordered), fixed))
+    return found
+
+
+def beside_curves(sweep: Sweep, found: Sequence[Curve]) -> list[Point]:
+    """The points of a sweep that lie on none of its curves."""
+    on_a_curve = {point.name for curve in found for point in curve.points}
+    return [point for point in sweep.points if point.name not in on_a_curve]
+
+
+def is_number(value: Any) -> bool:
+    """Whether a swept value is a quantity and not a name, a switch or a table."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _order(value: Any) -> tuple[int, float]:
+    # Numbers ascend; anything else keeps the order in which the sweep names it (sorts are stable).
+    return (1, float(value)) if is_number(value) else (0, 0.0)
+
+
+def _hashable(value: Any) -> Any:
+    return repr(value) if isinstance(value, list | dict) else value

@@ -1,0 +1,210 @@
+"""One look for every plot and table: names, units, colours, axes, light and dark."""
+
+import math
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+
+from jaxfed.reports.runs import Measurement
+
+
+class Theme(NamedTuple):
+    """The colours of a background and what stands on it."""
+
+    background: str
+    ink: str
+    muted: str
+    grid: str
+    labeled: str
+    unlabeled: str
+    new: str
+    palette: tuple[str, ...]
+
+
+# Palettes after Okabe and Ito (Color Universal Design), lightened where the ground is dark.
+LIGHT = Theme(
+    background="#ffffff",
+    ink="#1b2530",
+    muted="#5b6875",
+    grid="#e4e8ec",
+    labeled="#0a5c9c",
+    unlabeled="#a9cfec",
+    new="#e69f00",
+    palette=(
+        *("#0072b2", "#d55e00", "#009e73", "#6b7683"),
+        *("#cc79a7", "#b8860b", "#56b4e9", "#7a5195", "#8c564b", "#2f4b7c"),
+    ),
+)
+DARK = Theme(
+    background="#151b22",
+    ink="#e8edf2",
+    muted="#9aa7b4",
+    grid="#2a333d",
+    labeled="#6cb8f0",
+    unlabeled="#27506f",
+    new="#f0b73f",
+    palette=(
+        *("#56b4e9", "#ff8a3d", "#2fcf9f", "#a9b4bf"),
+        *("#e39fc6", "#f0e442", "#9ad1f5", "#b89ad6", "#c49c94", "#8fa8dc"),
+    ),
+)
+
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
+
+_ALGORITHMS = {
+    "xclp": "XCLP",
+    "per_client_lp": "Per-client LP",
+    "client_knn": "Client kNN",
+    "pooled_lp": "Pooled LP (upper bound)",
+}
+
+# These see every client's data in one place: what a federated method could reach at best.
+UPPER_BOUNDS = frozenset({"pooled_lp"})
+
+_METRICS = {
+    "test_accuracy": "Test accuracy",
+    "test_balanced_accuracy": "Balanced test accuracy",
+    "unlabeled_accuracy": "Accuracy on unlabeled data",
+    "unreached": "Points no label reaches",
+    "cosine_rmse": "RMSE of the cosine estimate",
+    "cosine_rmse_theory": "RMSE of the cosine estimate, theory",
+    "seconds": "Time",
+    "communication.upload_bytes": "Upload",
+    "communication.download_bytes": "Download",
+}
+
+_SETTINGS = {
+    "num_bits": "LSH bits L",
+    "num_neighbors": "neighbors k",
+    "alpha": "propagation alpha",
+    "num_clients": "clients",
+    "labeled_fraction": "labeled fraction",
+    "dirichlet_alpha": "Dirichlet alpha (small: unlike clients)",
+}
+
+DPI = 160
+
+
+def algorithm_label(name: str) -> str:
+    """The name of a method as people write it."""
+    return _ALGORITHMS.get(name, name)
+
+
+def metric_label(name: str) -> str:
+    """The name of a metric as people write it, with its unit where values are printed without."""
+    label = _METRICS.get(name, name.replace("_", " ").replace(".", ", "))
+    return f"{label} [%]" if is_accuracy(name) else label
+
+
+def setting_label(key: str) -> str:
+    """The name of a config key as people write it."""
+    leaf = key.rpartition(".")[2]
+    return _SETTINGS.get(leaf, leaf.replace("_", " "))
+
+
+def setting_text(value: Any) -> str:
+    """A config value as it is printed in a row or on an axis."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(setting_text(entry) for entry in value)
+    if value in ("", None):
+        return "none"
+    return str(value)
+
+
+def is_accuracy(metric: str) -> bool:
+    """Whether a metric is a share of right answers: in [0, 1], more is better, shown in percent."""
+    return metric.endswith("accuracy")
+
+
+def measurement_text(metric: str, measurement: Measurement | None) -> str:
+    """`mean ± deviation` in the metric's unit; no deviation for one repeat, a dash for nothing."""
+    if measurement is None:
+        return "–"
+    if is_accuracy(metric):
+        texts = [f"{100 * v:.2f}" for v in measurement[:2] if v is not None]
+        return " ± ".join(texts)
+    unit, scale = "", 1.0
+    if metric.endswith("bytes"):
+        unit, scale = _bytes_unit(abs(measurement.mean))
+    elif metric == "seconds":
+        unit = " s"
+    digits = _digits(measurement.mean / scale)
+    texts = [f"{v / scale:.{digits}f}" for v in measurement[:2] if v is not None]
+    return " ± ".join(texts) + unit
+
+
+def difference_text(measurement: Measurement) -> str:
+    """A difference of accuracies in percentage points, with its sign."""
+    text = f"{100 * measurement.mean:+.2f}".replace("-", "−")
+    return text if measurement.std is None else f"{text} ± {100 * measurement.std:.2f}"
+
+
+def _bytes_unit(size: float) -> tuple[str, float]:
+    for unit, scale in ((" GB", 1e9), (" MB", 1e6), (" kB", 1e3)):
+        if size >= scale:
+            return unit, scale
+    return " B", 1.0
+
+
+def _digits(size: float) -> int:
+    """Decimals that leave three significant digits, at most six."""
+    if size == 0 or float(size).is_integer():
+        return 0
+    return min(6, max(0, 2 - math.floor(math.log10(abs(size)))))
+
+
+def algorithm_styles(names: Sequence[str], theme: Theme) -> dict[str, dict[str, Any]]:
+    """Color and marker of each method: the same in every plot, apart from each other in this one."""
+    known = list(_ALGORITHMS)
+    slots = {name: known.index(name) for name in names if name in known}
+    for name in sorted(set(names) - set(known)):
+        free = [s for s in range(len(known), len(theme.palette)) if s not in slots.values()]
+        free = free or list(range(len(known), len(theme.palette)))
+        slots[name] = free[zlib.crc32(name.encode()) % len(free)]
+    return {
+        name: {
+            "color": theme.palette[slot],
+            "marker": _MARKERS[slot],
+            "linestyle": "--" if name in UPPER_BOUNDS else "-",
+            "zorder": 4 if name == "xclp" else 3,
+        }
+        for name, slot in slots.items()
+    }
+
+
+def new_figure(width: float, height: float, theme: Theme) -> Figure:
+    """A figure (inches) with a raster canvas of its own; nothing global knows of it."""
+    figure = Figure(figsize=(width, height), dpi=DPI, facecolor=theme.background)
+    figure.set_layout_engine("constrained", w_pad=0.08, h_pad=0.08)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def dress(ax: Axes, theme: Theme, *, title: str = "", xlabel: str = "", ylabel: str = "") -> None:
+    """Gives axes the common look."""
+    ax.set_facecolor(theme.background)
+    for side, spine in ax.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(theme.muted)
+        spine.set_linewidth(0.8)
+    ax.grid(True, color=theme.grid, linewidth=0.8)
+    ax.set_axisbelow(True)
+    ax.tick_params(which="both", colors=theme.muted, labelsize=9, length=3, width=0.8)
+    ax.tick_params(which="minor", length=0, labelbottom=False, labelleft=False)
+    ax.set_xlabel(xlabel, color=theme.ink, fontsize=10)
+    ax.set_ylabel(ylabel, color=theme.ink, fontsize=10)
+    if title:
+        ax.set_title(title, color=theme.ink, fontsize=11, fontweight="bold", loc="left", pad=10)
+
+
+def sequential(theme: Theme, color: str) -> matplotlib.colors.Colormap:
+    """From the background to `color`, for counts."""
+    return LinearSegmentedColormap.from_list("counts", [theme.background, color])
