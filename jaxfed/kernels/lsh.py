@@ -1,0 +1,146 @@
+"""Locality-sensitive hashing of vectors into packed bits (XCLP, Algorithm 1, lines 3-4; C.2).
+
+    b_l(v) = 1 if <v, u_l> >= 0 else 0,      u_l ~ N(0, I_d),  l = 1 ... L
+
+so that two vectors at angle theta differ in each bit with probability theta / pi, and their cosine
+is estimated by cos(pi h / L) from the Hamming distance h of their codes.
+
+Packed codes are uint32 words: bit l of a point is bit l % 32 (least significant first) of its word
+l // 32.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.custom_batching import custom_vmap
+
+from jaxfed.errors import UsageError
+
+WORD_BITS = 32
+
+# Points projected at a time. Every matrix product has this many rows, whatever the number of
+# points, so a point's bits do not depend on how many others are projected along with it.
+_BLOCK = 256
+
+
+def project_bits(vectors: jax.Array, key: jax.Array, num_bits: int) -> jax.Array:
+    """Signs of `num_bits` Gaussian projections of each vector, packed.
+
+    The hyperplanes depend on `key` and `num_bits` alone: clients that share the key share Pi, and
+    the same vector has the same code wherever it is projected. A zero vector gets all ones
+    (<0, u> = 0 >= 0). Products are float32 at the highest precision, because the TF32 or bfloat16
+    that accelerators would otherwise use flips the bits of vectors close to a hyperplane.
+
+    Args:
+      vectors: [n, d], any real dtype; computed in float32.
+      key: a typed key (`jax.random.key`).
+      num_bits: L, a positive multiple of 32.
+
+    Returns:
+      uint32 [n, L / 32].
+
+    Raises:
+      UsageError: `num_bits` is not a positive multiple of 32, or `vectors` is not a matrix.
+
+    Cost: 2 n d L operations and L d normal deviates; holds Pi (L d floats) and 256 L floats of
+    projections, never n L. To project many small sets one after another, make `hyperplanes` once
+    and call `sign_bits`. Under `jax.vmap` with a shared key, Pi is made once and the points of all
+    clients go through the same blocks.
+    """
+    vectors = _as_matrix(vectors)
+    return sign_bits(vectors, hyperplanes(key, num_bits, vectors.shape[1]))
+
+
+def hyperplanes(key: jax.Array, num_bits: int, dim: int) -> jax.Array:
+    """Pi, float32 [num_bits, dim]: independent standard normals (Algorithm 1, line 3).
+
+    Row l depends on (key, l) and `dim` only, so the first rows stay the same when `num_bits` grows.
+
+    Raises:
+      UsageError: `num_bits` is not a positive multiple of 32.
+    """
+    if num_bits <= 0 or num_bits % WORD_BITS:
+        raise UsageError(f"num_bits must be a positive multiple of {WORD_BITS}, got {num_bits}")
+    return _hyperplanes(key, num_bits, dim)
+
+
+@functools.partial(jax.jit, static_argnames=("num_bits", "dim"))
+def _hyperplanes(key: jax.Array, num_bits: int, dim: int) -> jax.Array:
+    row_keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(num_bits, dtype=jnp.uint32))
+    return jax.vmap(lambda row_key: jax.random.normal(row_key, (dim,), jnp.float32))(row_keys)
+
+
+def sign_bits(vectors: jax.Array, planes: jax.Array) -> jax.Array:
+    """Packed bits 1[<v, u> >= 0] of `vectors` [n, d] against the rows of `planes` [L, d].
+
+    Returns:
+      uint32 [n, L / 32]; see `project_bits`.
+    """
+    return _sign_bits(_as_matrix(vectors), planes)
+
+
+@jax.jit
+def _sign_bits(vectors: jax.Array, planes: jax.Array) -> jax.Array:
+    return _blocked_sign_bits(vectors, planes)
+
+
+@custom_vmap
+def _blocked_sign_bits(vectors: jax.Array, planes: jax.Array) -> jax.Array:
+    n, dim = vectors.shape
+    num_words = planes.shape[0] // WORD_BITS
+    num_blocks = -(-n // _BLOCK)
+    blocks = jnp.pad(vectors, ((0, num_blocks * _BLOCK - n), (0, 0)))
+
+    def project(block: jax.Array) -> jax.Array:
+        projections = lax.dot_general(
+            block,
+            planes,
+            (((1,), (1,)), ((), ())),
+            precision=lax.Precision.HIGHEST,
+            preferred_element_type=jnp.float32,
+        )
+        return pack_bits(projections >= 0)
+
+    words = lax.map(project, blocks.reshape(num_blocks, _BLOCK, dim))
+    return words.reshape(num_blocks * _BLOCK, num_words)[:n]
+
+
+@_blocked_sign_bits.def_vmap
+def _sign_bits_of_batch(
+    axis_size: int, in_batched: list[bool], vectors: jax.Array, planes: jax.Array
+) -> tuple[jax.Array, bool]:
+    """Clients that share Pi become one long set of points; others go one after another."""
+    vectors_batched, planes_batched = in_batched
+    if planes_batched:
+        if not vectors_batched:
+            vectors = jnp.broadcast_to(vectors, (axis_size, *vectors.shape))
+        return lax.map(lambda pair: _blocked_sign_bits(*pair), (vectors, planes)), True
+    words = _blocked_sign_bits(vectors.reshape(-1, vectors.shape[-1]), planes)
+    return words.reshape(*vectors.shape[:2], -1), True
+
+
+def pack_bits(bits: jax.Array) -> jax.Array:
+    """Boolean [..., L] to uint32 [..., L / 32], least significant bit first. L % 32 must be 0."""
+    grouped = bits.reshape(*bits.shape[:-1], bits.shape[-1] // WORD_BITS, WORD_BITS)
+    return jnp.where(grouped, _bit_values(grouped.ndim), jnp.uint32(0)).sum(-1, dtype=jnp.uint32)
+
+
+def unpack_bits(words: jax.Array) -> jax.Array:
+    """uint32 [..., W] to boolean [..., 32 W]: the inverse of `pack_bits`."""
+    bits = (words[..., None] & _bit_values(words.ndim + 1)) != 0
+    return bits.reshape(*words.shape[:-1], words.shape[-1] * WORD_BITS)
+
+
+def _bit_values(ndim: int) -> jax.Array:
+    """1, 2, 4 ... 2^31 along the last of `ndim` axes."""
+    values = jnp.uint32(1) << jnp.arange(WORD_BITS, dtype=jnp.uint32)
+    return values.reshape((1,) * (ndim - 1) + (WORD_BITS,))
+
+
+def _as_matrix(vectors: jax.Array) -> jax.Array:
+    vectors = jnp.asarray(vectors, jnp.float32)
+    if vectors.ndim != 2:
+        raise UsageError(f"vectors must be a matrix [n, d], got shape {vectors.shape}")
+    return vectors
