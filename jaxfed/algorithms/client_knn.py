@@ -1,0 +1,55 @@
+"""k nearest neighbors among the client's own labels: the plainest thing a client can do alone.
+
+    label_i = majority of y over the k labeled points of the same client with the largest cosine to v_i.
+
+Nothing leaves a client. scikit-learn's classifier (brute force, cosine) does the work; of classes with
+equal votes the smaller wins. Baseline of jaxfed's own; not in the XCLP paper.
+"""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+from sklearn.neighbors import KNeighborsClassifier
+
+from jaxfed.algorithms.transduction import client_arrays, padded, transductive
+from jaxfed.errors import UsageError
+from jaxfed.federated_algorithm import Cohort, FederatedAlgorithm, Metrics
+from jaxfed.federation import UNLABELED
+
+
+def client_knn(*, num_classes: int, num_neighbors: int = 5) -> FederatedAlgorithm:
+    """Each client classifies its points by its own labeled ones; confidence is the share of votes.
+
+    A client with fewer than `num_neighbors` labels uses all it has; one without labels gets -1. Labeled
+    points vote for themselves too, so only unlabeled and new points tell anything.
+
+    Cost: sum_j n_j l_j d operations.
+    """
+    del num_classes  # known classes are those the client has labels of
+    if num_neighbors < 1:
+        raise UsageError(f"client_knn.num_neighbors={num_neighbors}: allowed are 1 or more")
+
+    def label_client(vectors: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        labeled = labels >= 0
+        if not labeled.any():
+            return np.full(len(labels), UNLABELED, np.int32), np.zeros(len(labels), np.float32)
+        classifier = KNeighborsClassifier(
+            min(num_neighbors, int(labeled.sum())), metric="cosine", algorithm="brute"
+        )
+        votes = classifier.fit(vectors[labeled], labels[labeled]).predict_proba(vectors)
+        label = classifier.classes_[votes.argmax(axis=1)].astype(np.int32)
+        return label, votes.max(axis=1).astype(np.float32)
+
+    def label_points(
+        cohort: Cohort, key: jax.Array
+    ) -> tuple[np.ndarray, np.ndarray, Metrics]:
+        del key
+        outputs = [label_client(v, y) for v, y in zip(*client_arrays(cohort), strict=True)]
+        return (
+            padded([label for label, _ in outputs], cohort, UNLABELED),
+            padded([confidence for _, confidence in outputs], cohort, 0),
+            {},
+        )
+
+    return transductive(label_points)

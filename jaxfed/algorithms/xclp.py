@@ -1,0 +1,53 @@
+"""XCLP for prediction (Scott, Yeo, Lampert, TMLR 2023, Section 4.1): one graph over all clients' points.
+
+    H = Hamming distances of sign(Pi V),  W = normalized kNN graph of cos(pi H / L),
+    Z = (I - alpha W)^-1 Y,  label_i = argmax_c Z_ic.
+
+Leaves a client: its points' part in H (to the server), its masked contribution to Z. The method itself is
+`jaxfed.xclp`; this file gives it a cohort.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxfed.algorithms.transduction import client_arrays, padded, transductive
+from jaxfed.evaluate import cosine_rmse
+from jaxfed.federated_algorithm import Cohort, FederatedAlgorithm, Metrics
+from jaxfed.federation import UNLABELED
+from jaxfed.xclp import Parameters, cross_client_label_propagation, setup
+
+
+def xclp(**parameters: Any) -> FederatedAlgorithm:
+    """XCLP as a one-round algorithm; keywords are the fields of `jaxfed.xclp.Parameters` but `seed`.
+
+    The seed of Pi comes from the round's key. Beside the labels a round reports how well the codes
+    estimate cosines (`cosine_rmse`, and what theory expects): a diagnostic of the simulation, which sees
+    all vectors.
+    """
+    Parameters(**parameters)  # reject bad values when the method is made, not in round 1
+
+    def label_points(
+        cohort: Cohort, key: jax.Array
+    ) -> tuple[np.ndarray, np.ndarray, Metrics]:
+        seed = int(jax.random.bits(key)) >> 1
+        p = Parameters(**parameters, seed=seed)
+        vectors, labels = client_arrays(cohort)
+        result = cross_client_label_propagation(vectors, labels, p)
+        measured, theory = cosine_rmse(np.concatenate(vectors), setup(seed), p.num_bits)
+        return (
+            padded([prediction.labels for prediction in result.predictions], cohort, UNLABELED),
+            padded([prediction.confidences for prediction in result.predictions], cohort, 0),
+            {
+                "steps": result.steps,
+                "residual": result.residual,
+                "cosine_rmse": measured,
+                "cosine_rmse_theory": theory,
+                "communication": result.communication.metrics(),
+            },
+        )
+
+    return transductive(label_points)

@@ -1,0 +1,88 @@
+"""The one place that decides how the clients of a cohort are executed.
+
+A client's step is written for ONE client, `fn(shared, client) -> output` without a leading axis, and
+lifted here over the stacked clients. The strategy changes speed, never results beyond rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+
+from jaxfed.errors import UsageError
+
+STRATEGIES = ("vmap", "map", "shard_map")
+
+
+def client_map(
+    fn: Callable[[Any, Any], Any],
+    *,
+    strategy: str = "vmap",
+    chunk_size: int | None = None,
+    mesh: Mesh | None = None,
+) -> Callable[[Any, Any], Any]:
+    """Lift `fn(shared, client)` to `mapped(shared, clients)` over clients stacked on axis 0.
+
+    Args:
+        fn: one client's step; jit-traceable, pytrees in and out.
+        strategy: "vmap", all clients at once; "map", one after another, or `chunk_size` at a time;
+            "shard_map", clients spread over the devices of `mesh`, one after another (or in chunks)
+            on each.
+        chunk_size: clients at a time under "map" and "shard_map"; None is one. It bounds memory.
+        mesh: for "shard_map", a mesh with an axis named "clients"; None is all devices. The number of
+            clients must be a multiple of the number of devices: pad with empty clients.
+
+    Returns:
+        `mapped(shared, clients)`, with the outputs stacked on axis 0. `shared` reaches every client as
+        it is.
+
+    Raises:
+        UsageError: an unknown strategy.
+    """
+    if strategy == "vmap":
+        return jax.vmap(fn, in_axes=(None, 0))
+    if strategy == "map":
+        return _one_after_another(fn, chunk_size)
+    if strategy == "shard_map":
+        if mesh is None:
+            mesh = Mesh(jax.devices(), ("clients",))
+        return jax.shard_map(
+            _one_after_another(fn, chunk_size),
+            mesh=mesh,
+            in_specs=(PartitionSpec(), PartitionSpec("clients")),
+            out_specs=PartitionSpec("clients"),
+        )
+    raise UsageError(
+        f"execution.strategy={strategy!r}: allowed are {', '.join(map(repr, STRATEGIES))}"
+    )
+
+
+def _one_after_another(
+    fn: Callable[[Any, Any], Any], chunk_size: int | None
+) -> Callable[[Any, Any], Any]:
+    def mapped(shared: Any, clients: Any) -> Any:
+        return jax.lax.map(lambda client: fn(shared, client), clients, batch_size=chunk_size)
+
+    return mapped
+
+
+def size_buckets(sizes: Any) -> list[tuple[np.ndarray, int]]:
+    """Group clients by size, so that few shapes are compiled and little padding is computed on.
+
+    Args:
+        sizes: int [K], examples of each client.
+
+    Returns:
+        (rows, capacity) pairs: the clients of a bucket, and the power of two that all of them fit in.
+        Empty clients are in no bucket. A client is padded to less than twice its size.
+    """
+    sizes = np.asarray(sizes)
+    capacities = np.array([1 << (int(size) - 1).bit_length() if size else 0 for size in sizes])
+    return [
+        (np.flatnonzero(capacities == capacity), int(capacity))
+        for capacity in np.unique(capacities[capacities > 0])
+    ]

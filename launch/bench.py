@@ -1,0 +1,111 @@
+"""Kernel, protocol and round microbenchmarks, with peers in the same run.
+
+    python -m launch.bench [--kernel=NAME,...] [--peers] [--out=FILE.json]
+
+Prints one line a contest: our time, what share of the machine's own limit that is, and for every peer the
+ratio of its time to ours (above 1: jaxfed is faster). On a GPU the same command measures there. Peers are
+optional packages: pip install -r requirements-peers.txt.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import jax
+from absl import app, flags
+
+from launch.benchmarks import BENCHMARKS
+from launch.benchmarks.contest import MIN_ROUNDS, PEER_RATES, contest_name, processor, run_contest
+from launch.benchmarks.limits import machine_limits
+
+KERNEL = flags.DEFINE_list("kernel", [], f"which, of {', '.join(BENCHMARKS)}; default all")
+PEERS = flags.DEFINE_bool("peers", False, "measure the named peers in the same run")
+OUT = flags.DEFINE_string("out", None, "write all figures to this JSON file")
+ROUNDS = flags.DEFINE_integer("rounds", MIN_ROUNDS, "interleaved rounds", lower_bound=MIN_ROUNDS)
+MAX_POINTS = flags.DEFINE_integer("max_points", 0, "leave out contests with more points; 0 = none")
+RECORD = flags.DEFINE_bool(
+    "record_peers", False, f"write the peers' times to {PEER_RATES.name} as usual for this processor"
+)
+
+
+def main(argv: list[str]) -> None:
+    """Run the contests one after another and print each as it ends."""
+    unknown = [name for name in (*argv[1:], *KERNEL.value) if name not in BENCHMARKS]
+    if unknown:
+        print(
+            f"jaxfed: --kernel={unknown[0]}: allowed are {', '.join(BENCHMARKS)}", file=sys.stderr
+        )
+        sys.exit(2)
+    limits = machine_limits()
+    print(f"{processor()}; " + "; ".join(f"{name} {rate:.3g}/s" for name, rate in limits.items()))
+    rows = []
+    for name in KERNEL.value or BENCHMARKS:
+        for contest in BENCHMARKS[name](PEERS.value):
+            if MAX_POINTS.value and contest.case.get("n", 0) > MAX_POINTS.value:
+                continue
+            row = run_contest(contest, ROUNDS.value, limits, recording=RECORD.value)
+            rows.append(row)
+            print(as_line(row), flush=True)
+            if RECORD.value:
+                record_peers(contest, row)
+    if OUT.value:
+        report = {"environment": environment(), "machine_limits": limits, "contests": rows}
+        Path(OUT.value).parent.mkdir(parents=True, exist_ok=True)
+        Path(OUT.value).write_text(json.dumps(report, indent=1) + "\n")
+
+
+def as_line(row: dict[str, Any]) -> str:
+    """A contest's figures as one line."""
+    case = " ".join(f"{key}={value}" for key, value in row["case"].items())
+    parts = [f"{row['task']:24s} {case:40s} {1e3 * row['median_seconds']['jaxfed']:9.2f} ms"]
+    if "share_of_machine_limit" in row:
+        rate = row["operations_per_second"]
+        parts.append(f"{rate:.3g} {row['operation']}/s = {row['share_of_machine_limit']:.0%}")
+    if "share_of_machine_bandwidth" in row:
+        parts.append(f"{row['share_of_machine_bandwidth']:.0%} of bandwidth")
+    for name, peer in row["peers"].items():
+        target = f" (target {peer['target']})" if peer["target"] else ""
+        figure = f"{peer['ratio']:.2f} x" if not peer["unreliable"] else "unreliable"
+        reason = f": {peer['unreliable']}" if peer["unreliable"] else ""
+        milliseconds = 1e3 * row["median_seconds"][name]
+        parts.append(f"{name}: {milliseconds:.2f} ms, {figure}{target}{reason}")
+        if name in row["agreement"]:
+            parts.append(row["agreement"][name])
+    return " | ".join(parts)
+
+
+def record_peers(contest: Any, row: dict[str, Any]) -> None:
+    """Keep the peers' times as the usual ones on this processor."""
+    recorded = json.loads(PEER_RATES.read_text()) if PEER_RATES.exists() else {}
+    times = recorded.setdefault(processor(), {})
+    for name in contest.peers:
+        times[contest_name(name, contest)] = row["median_seconds"][name]
+    PEER_RATES.parent.mkdir(exist_ok=True)
+    PEER_RATES.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")
+
+
+def environment() -> dict[str, Any]:
+    """Where the figures come from."""
+    versions = {}
+    for package in ("jax", "jaxlib", "numpy", "scipy", "faiss-cpu", "torch"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return {
+        "processor": processor(),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "backend": jax.default_backend(),
+        "versions": versions,
+        "command": " ".join(["python -m launch.bench", *sys.argv[1:]]),
+    }
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,17 @@
+"""What `launch.bench` measures: one file a kernel or protocol, each against named peers in the same run."""
+
+from collections.abc import Callable, Iterator
+
+from launch.benchmarks import graphs, hashing, labeling, neighbors
+from launch.benchmarks.contest import Contest
+
+# name -> a function (peers wanted?) -> contests; slow set-up happens only when a contest is drawn.
+BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
+    "lsh": hashing.projection,
+    "hamming": hashing.distances,
+    "knn": neighbors.hamming_knn,
+    "cosine_knn": neighbors.cosine_knn,
+    "graph": graphs.construction,
+    "label_propagation": graphs.propagation,
+    "xclp": labeling.xclp,
+}

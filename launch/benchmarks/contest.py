@@ -1,0 +1,178 @@
+"""Timing that can be trusted: interleaved rounds, pairwise ratios, and a refusal when the machine is busy.
+
+A contest is one task, our way and its peers' ways. Every round times each contestant once, in turn, so that
+a machine that slows down slows down for all. The ratio is the median over rounds of peer time over our time.
+A ratio is printed as "unreliable" when other processes (or the hypervisor) took CPU time during the
+rounds, or when a peer ran far under the rate recorded for it on this processor.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+
+PEER_RATES = Path(__file__).parents[2] / "results" / "peer_rates.json"
+MIN_ROUNDS = 5
+SHORTEST_SAMPLE = 0.03  # seconds: a faster task is repeated within a sample
+REST = 0.05  # seconds between contestants: idle OpenMP threads of a peer spin for a while
+OTHERS_ALLOWED = 0.10  # CPU seconds that others may take per second of a contestant's time
+PEER_SLOWDOWN_ALLOWED = 1.4  # a peer's time over its recorded one
+
+
+@dataclass(frozen=True)
+class Contest:
+    """One task with our solution and its peers'.
+
+    Attributes:
+        task: what is done, such as "exact 10-NN".
+        case: the sizes, such as {"n": 4096, "num_bits": 4096}.
+        ours: solves the task; its result may be a JAX pytree, which is waited for.
+        peers: name -> a function that solves the same task.
+        agreement: (our result, a peer's result) -> a short text on how equal they are; raises
+            AssertionError when they are not.
+        operations: how many operations the task needs, and of what `operation` kind.
+        operation: a key of the machine's limits: "popcount_bits", "matmul_f32_flops", ...
+        num_bytes: fewest bytes the task must move, or 0 where operations are the limit.
+        targets: peer name -> the ratio this repository promises.
+    """
+
+    task: str
+    case: dict[str, Any]
+    ours: Callable[[], Any]
+    peers: dict[str, Callable[[], Any]] = field(default_factory=dict)
+    agreement: Callable[[Any, Any], str] | None = None
+    operations: float = 0
+    operation: str = ""
+    num_bytes: float = 0
+    targets: dict[str, float] = field(default_factory=dict)
+
+
+def run_contest(
+    contest: Contest, rounds: int, limits: dict[str, float], *, recording: bool = False
+) -> dict[str, Any]:
+    """Time a contest; a dict of plain numbers and strings, as it goes into the JSON file."""
+    contestants = {"jaxfed": contest.ours, **contest.peers}
+    results = {name: _finished(solve) for name, solve in contestants.items()}  # and warm up
+    agreement = {
+        name: contest.agreement(results["jaxfed"], results[name])
+        for name in contest.peers
+        if contest.agreement
+    }
+    del results
+    repeats = {name: _repeats(solve) for name, solve in contestants.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    elapsed, others = 0.0, 0.0
+    for _ in range(max(rounds, MIN_ROUNDS)):
+        for name, solve in contestants.items():
+            time.sleep(REST)
+            start, busy = time.perf_counter(), _others_cpu_seconds()
+            for _ in range(repeats[name]):
+                _finished(solve)
+            took = time.perf_counter() - start
+            seconds[name].append(took / repeats[name])
+            elapsed, others = elapsed + took, others + _others_cpu_seconds() - busy
+
+    ours = statistics.median(seconds["jaxfed"])
+    row: dict[str, Any] = {
+        "task": contest.task,
+        "case": contest.case,
+        "rounds": max(rounds, MIN_ROUNDS),
+        "seconds": seconds,
+        "median_seconds": {name: statistics.median(times) for name, times in seconds.items()},
+        "others_cpu_share": others / elapsed,
+        "agreement": agreement,
+        "peers": {},
+    }
+    if contest.operations:
+        rate = contest.operations / ours
+        row["operations_per_second"] = rate
+        row["operation"] = contest.operation
+        row["share_of_machine_limit"] = rate / limits[contest.operation]
+    if contest.num_bytes:
+        row["bytes_per_second"] = contest.num_bytes / ours
+        row["share_of_machine_bandwidth"] = contest.num_bytes / ours / limits["bytes"]
+    for name in contest.peers:
+        ratios = [
+            peer / own for peer, own in zip(seconds[name], seconds["jaxfed"], strict=True)
+        ]
+        usual = None if recording else usual_seconds(name, contest)
+        row["peers"][name] = {
+            "ratio": statistics.median(ratios),
+            "ratio_range": [min(ratios), max(ratios)],
+            "target": contest.targets.get(name),
+            "unreliable": _doubt(row["others_cpu_share"], row["median_seconds"][name], usual),
+        }
+    return row
+
+
+def _finished(solve: Callable[[], Any]) -> Any:
+    return jax.block_until_ready(solve())
+
+
+def _repeats(solve: Callable[[], Any]) -> int:
+    start = time.perf_counter()
+    _finished(solve)
+    return max(1, round(SHORTEST_SAMPLE / max(time.perf_counter() - start, 1e-6)))
+
+
+def _doubt(others_share: float, peer_seconds: float, usual: float | None) -> str | None:
+    """Why a ratio must not be printed, or None."""
+    if others_share > OTHERS_ALLOWED:
+        return f"other processes took {others_share:.2f} cores"
+    if usual is not None and peer_seconds > PEER_SLOWDOWN_ALLOWED * usual:
+        return f"peer took {peer_seconds:.3g} s, usually {usual:.3g} s here"
+    return None
+
+
+def _others_cpu_seconds() -> float:
+    """CPU seconds taken so far by everybody but this process, stolen time included (Linux; else 0)."""
+    try:
+        with open("/proc/stat") as file:
+            user, nice, system, _idle, _iowait, irq, softirq, steal = map(
+                int, file.readline().split()[1:9]
+            )
+    except OSError:
+        return 0.0
+    own = os.times()
+    ticks = user + nice + system + irq + softirq + steal
+    return ticks / os.sysconf("SC_CLK_TCK") - (own.user + own.system)
+
+
+def processor() -> str:
+    """The device that contests run on: the accelerator's kind, or the CPU's model and core count."""
+    device = jax.devices()[0]
+    if device.platform != "cpu":
+        return device.device_kind
+    model = "unknown CPU"
+    try:
+        with open("/proc/cpuinfo") as file:
+            fields = dict(
+                (part.strip() for part in line.split(":", 1)) for line in file if ":" in line
+            )
+        model = f"{fields.get('model name', model)} (family {fields.get('cpu family')}, "
+        model += f"model {fields.get('model')})"
+    except OSError:
+        pass
+    return f"{model}, {os.cpu_count()} cores"
+
+
+def contest_name(name: str, contest: Contest) -> str:
+    """A peer's entry in the file of usual rates."""
+    sizes = ", ".join(f"{key}={value}" for key, value in contest.case.items())
+    return f"{name} | {contest.task} | {sizes}"
+
+
+def usual_seconds(name: str, contest: Contest) -> float | None:
+    """The peer's recorded time for this contest on this processor, or None."""
+    if not PEER_RATES.exists():
+        return None
+    recorded = json.loads(PEER_RATES.read_text())
+    return recorded.get(processor(), {}).get(contest_name(name, contest))

@@ -1,0 +1,116 @@
+"""Exact kNN: Hamming against FAISS (PyTorch on a GPU), cosine against FAISS's flat inner product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfed.kernels import knn
+from launch.benchmarks import inputs
+from launch.benchmarks.contest import Contest
+from launch.benchmarks.peers import optional_peer
+
+NUM_BITS, NUM_NEIGHBORS = 4096, 10
+
+
+def hamming_knn(with_peers: bool) -> Iterator[Contest]:
+    """10 nearest others by Hamming distance, L = 4096, on codes of features and on uniform bits."""
+    targets = {4_096: 1.5, 8_192: 1.5, 32_768: 1.3}
+    on_gpu = jax.default_backend() == "gpu"
+    for n, target in targets.items():
+        for kind in ("features", "uniform"):
+            codes = inputs.codes(n, NUM_BITS, kind)
+            peer: dict[str, Callable[[], Any]] = {}
+            if with_peers and on_gpu:
+                peer = optional_peer("torch int8 product + topk", _torch_knn, codes)
+            elif with_peers:
+                peer = optional_peer("faiss IndexBinaryFlat", _faiss_binary, codes)
+            yield Contest(
+                task="exact Hamming 10-NN",
+                case={"n": n, "num_bits": NUM_BITS, "codes": kind},
+                ours=partial(knn.hamming_knn, codes, NUM_NEIGHBORS),
+                peers=peer,
+                agreement=_same_distances,
+                operations=n * n * NUM_BITS,
+                operation="popcount_bits" if not on_gpu else "matmul_int8_ops",
+                targets={name: target for name in peer} if not on_gpu else {},
+            )
+
+
+def cosine_knn(with_peers: bool) -> Iterator[Contest]:
+    """10 nearest others by exact cosine, d = 128."""
+    for n in (2_500, 10_000):
+        vectors = inputs.features(n)[0]
+        peer = {}
+        if with_peers and jax.default_backend() == "cpu":
+            peer = optional_peer("faiss IndexFlatIP", _faiss_cosine, vectors)
+
+        def close(ours: Any, theirs: Any) -> str:
+            difference = float(np.max(np.abs(np.asarray(ours[1]) - theirs)))
+            assert difference < 1e-4, f"cosines differ by {difference}"
+            return f"largest difference {difference:.1e}"
+
+        yield Contest(
+            task="exact cosine 10-NN",
+            case={"n": n, "d": vectors.shape[1]},
+            ours=partial(knn.cosine_knn, jnp.asarray(vectors), NUM_NEIGHBORS),
+            peers=peer,
+            agreement=close,
+            operations=2 * n * n * vectors.shape[1],
+            operation="matmul_f32_flops",
+        )
+
+
+def _same_distances(ours: Any, theirs: np.ndarray) -> str:
+    """Ties may be broken otherwise by a peer, so the sorted distances are what must be equal."""
+    assert np.array_equal(np.asarray(ours[1]), theirs), "kNN distances differ"
+    return "distances equal"
+
+
+def _faiss_binary(codes: jax.Array) -> Callable[[], np.ndarray]:
+    import faiss
+
+    packed = inputs.packed_bytes(codes)
+    index = faiss.IndexBinaryFlat(8 * packed.shape[1])
+    index.add(packed)
+
+    def search() -> np.ndarray:
+        # A point is its own nearest, at distance 0; the other k are its neighbors.
+        return index.search(packed, NUM_NEIGHBORS + 1)[0][:, 1:]
+
+    return search
+
+
+def _faiss_cosine(vectors: np.ndarray) -> Callable[[], np.ndarray]:
+    import faiss
+
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    index = faiss.IndexFlatIP(vectors.shape[1])
+    index.add(unit)
+    return lambda: index.search(unit, NUM_NEIGHBORS + 1)[0][:, 1:]
+
+
+def _torch_knn(codes: jax.Array, block: int = 4096) -> Callable[[], np.ndarray]:
+    """int8 +-1 product in row blocks on the GPU, then topk: what a PyTorch user would write."""
+    import torch
+
+    bits = np.unpackbits(inputs.packed_bytes(codes), axis=1, bitorder="little")
+    signs = torch.from_numpy(bits.astype(np.int8) * 2 - 1).cuda()
+
+    def search() -> np.ndarray:
+        nearest = []
+        for start in range(0, len(signs), block):
+            agreement = torch._int_mm(signs[start : start + block], signs.T)
+            distance = (signs.shape[1] - agreement) // 2
+            rows = torch.arange(len(distance), device="cuda")
+            distance[rows, start + rows] = signs.shape[1] + 1
+            nearest.append(distance.topk(NUM_NEIGHBORS, largest=False).values)
+        torch.cuda.synchronize()
+        return torch.cat(nearest).int().cpu().numpy()
+
+    return search
