@@ -1,0 +1,163 @@
+"""Every key that configs share, what is allowed there, and a check of a whole config against it.
+
+A key is one line of `RULES`; its default is one line of `ml_collections_configs/base.py`. The keys
+of a method's section are the keywords of its factory in `jaxfed.algorithms`, which judges their
+values.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple, get_args
+
+from ml_collections import ConfigDict
+
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.config_file import suggestion
+from jaxfed.data.partitioning import Assignment, Quantity, Scheme, Skew
+from jaxfed.errors import UsageError
+from jaxfed.experiment import make_algorithm
+from jaxfed.reports.paper_numbers import PAPER_TABLES
+from jaxfed.reports.runs import flatten
+from jaxfed.simulation import GRAPHS, PREPROCESSING
+
+
+class Rule(NamedTuple):
+    """What a key may hold: values of a type for which `holds`; `allowed` says it in words."""
+
+    type: type
+    allowed: str
+    holds: Callable[[Any], bool] = lambda value: True
+
+
+def one_of(names: Collection[str]) -> Rule:
+    """One of a few names."""
+    return Rule(str, ", ".join(map(repr, names)), lambda value: value in names)
+
+
+def at_least(smallest: int, meaning: str = "") -> Rule:
+    """An integer from `smallest` on; `meaning` explains special ones."""
+    return Rule(int, f"integers from {smallest} on{meaning}", lambda value: value >= smallest)
+
+
+def between(low: float, high: float, *, closed: bool) -> Rule:
+    """A number from low to high, the ends included if `closed`."""
+    if closed:
+        return Rule(float, f"{low} to {high}", lambda value: low <= value <= high)
+    text = f"numbers above {low}" + (f" and below {high}" if math.isfinite(high) else "")
+    return Rule(float, text, lambda value: low < value < high)
+
+
+POSITIVE = between(0, math.inf, closed=False)
+TEXT = Rule(str, "text")
+
+RULES: dict[str, Rule] = {
+    "seed": Rule(int, "0 to 2147483647", lambda value: 0 <= value < 2**31),
+    "num_repeats": at_least(1),
+    "algorithm": one_of(ALGORITHMS),
+    "baselines": Rule(
+        tuple,
+        f"different names out of {', '.join(map(repr, ALGORITHMS))}",
+        lambda value: len(set(value)) == len(value) and set(value) <= ALGORITHMS.keys(),
+    ),
+    "rounds": at_least(1),
+    "cohort_size": at_least(0, ", 0 is all clients"),
+    "evaluate_every": at_least(0, ", 0 is after the last round only"),
+    "paper_table": one_of(["", *PAPER_TABLES]),
+    "dataset.name": Rule(str, "the name or path of a data set", bool),
+    "dataset.root": TEXT,
+    "dataset.train_size": at_least(0, ", 0 is all"),
+    "dataset.test_size": at_least(0, ", 0 is all"),
+    "dataset.test_fraction": between(0, 1, closed=False),
+    "preprocessing.kind": one_of(PREPROCESSING),
+    "federation.num_clients": at_least(0, ", 0 (with 'natural') is one a client id"),
+    "federation.partition": one_of(get_args(Scheme)),
+    "federation.dirichlet_alpha": POSITIVE,
+    "federation.classes_per_client": at_least(1),
+    "federation.assignment": one_of(get_args(Assignment)),
+    "federation.table": Rule(tuple, "rows of class shares, () is FedMatch's"),
+    "federation.quantity": one_of(["default", *get_args(Quantity)]),
+    "federation.quantity_parameter": POSITIVE,
+    "federation.min_size": at_least(0),
+    "federation.labeled_fraction": between(0, 1, closed=True),
+    "federation.num_labeled": at_least(0, ", 0 leaves it to labeled_fraction"),
+    "federation.labeled_per_class": at_least(0, ", 0 leaves it to labeled_fraction"),
+    "federation.num_labeled_clients": at_least(0, ", 0 is all"),
+    "federation.skew": one_of(get_args(Skew)),
+    "federation.graph": one_of(GRAPHS),
+    "federation.left_out_client": at_least(-1, ", -1 is none"),
+    "execution.compilation_cache": TEXT,
+}
+
+
+def check(config: ConfigDict) -> None:
+    """Check every key and value of a config, before any data is read or any file is made.
+
+    Raises:
+        UsageError: names the first key that is unknown, missing, of another type or out of range,
+            or two keys that contradict each other.
+    """
+    flat = dict(flatten(config.to_dict()))
+    for key in RULES.keys() - flat.keys():
+        raise UsageError(f"config.{key}: missing; allowed are {RULES[key].allowed}")
+    for key, value in flat.items():
+        if key in RULES:
+            _check_value(key, value, RULES[key])
+        elif key.partition(".")[0] not in ALGORITHMS:
+            raise UsageError(f"config.{key}: unknown key{suggestion(key, RULES)}")
+    _check_together(config)
+    for name in (config.algorithm, *config.baselines):
+        _check_method(config, name)
+
+
+def _check_value(key: str, value: Any, rule: Rule) -> None:
+    is_type = type(value) is rule.type or (rule.type is float and type(value) is int)
+    if not is_type or not rule.holds(value):
+        given = repr(value) if isinstance(value, str) else value
+        nearest = suggestion(value, ALGORITHMS) if key == "algorithm" and is_type else ""
+        raise UsageError(f"config.{key}={given}: allowed are {rule.allowed}{nearest}")
+
+
+def _check_together(config: ConfigDict) -> None:
+    """What no key can tell alone."""
+    federation = config.federation
+    num_clients = federation.num_clients
+    if num_clients == 0 and federation.partition != "natural":
+        raise UsageError(
+            "config.federation.num_clients=0: allowed with partition='natural' only; "
+            f"it is {federation.partition!r}"
+        )
+    if config.algorithm in config.baselines:
+        raise UsageError(
+            f"config.baselines={config.baselines}: {config.algorithm!r} is the algorithm already"
+        )
+    if federation.num_labeled and federation.labeled_per_class:
+        raise UsageError(
+            f"config.federation.num_labeled={federation.num_labeled}: allowed is 0 beside "
+            f"labeled_per_class={federation.labeled_per_class}"
+        )
+    if num_clients:
+        for key, value, most in (
+            ("cohort_size", config.cohort_size, num_clients),
+            ("federation.num_labeled_clients", federation.num_labeled_clients, num_clients),
+            ("federation.left_out_client", federation.left_out_client, num_clients - 1),
+        ):
+            if value > most:
+                raise UsageError(
+                    f"config.{key}={value}: at most {most} with "
+                    f"federation.num_clients={num_clients}"
+                )
+
+
+def _check_method(config: ConfigDict, name: str) -> None:
+    """Make the method once, for the sake of its own checks."""
+    factory = ALGORITHMS[name]
+    known = inspect.signature(factory).parameters.values()
+    names = [parameter.name for parameter in known if parameter.kind is parameter.KEYWORD_ONLY]
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known)
+    for key in config.get(name, {}):
+        if key not in names and not takes_any:
+            raise UsageError(f"config.{name}.{key}: unknown key{suggestion(key, names)}")
+    make_algorithm(config, name, num_classes=2)

@@ -1,0 +1,162 @@
+"""Config files: a Python file with `get_config(variant)`, and overrides of single keys.
+
+    config = load("ml_collections_configs/xclp_digits.py:smoke", ["xclp.alpha=0.9", "seed=3"])
+
+A config file may also define `sweep(add)`; `load_module` gives the module itself. Whatever the user
+can mend (no such file, variant or key; a value of another type) is a `UsageError` of one line; an
+exception inside the file is a bug in it and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from jaxfed.errors import UsageError
+from jaxfed.reports.runs import flatten
+
+
+def load(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
+    """Build the config that `FILE.py[:VARIANT]` describes, with overrides applied in order.
+
+    Args:
+        spec: path of the config file, and after a colon what its `get_config` is to be given.
+        overrides: `KEY=VALUE` strings; KEY is the dotted path of an existing key, VALUE is read as
+            the type of the value that stands there.
+
+    Returns:
+        A ConfigDict of its own: references between keys are resolved, and keys are locked.
+
+    Raises:
+        UsageError: the file cannot be read or has no `get_config`, or a key or value does not fit.
+    """
+    path, variant = split_variant(spec)
+    get_config = getattr(load_module(path), "get_config", None)
+    if not callable(get_config):
+        raise UsageError(f"--config={spec}: {path} defines no get_config(variant)")
+    config = get_config(variant) if variant else get_config()
+    for text in overrides:
+        override(config, text)
+    resolved = config.copy_and_resolve_references()
+    resolved.lock()
+    return resolved
+
+
+def split_variant(spec: str) -> tuple[str, str]:
+    """Split `FILE.py:VARIANT` into the path and the variant ('' where there is none)."""
+    head, ending, tail = spec.partition(".py")
+    return (head + ending, tail.removeprefix(":")) if ending else (spec, "")
+
+
+def load_module(path: str) -> ModuleType:
+    """Import a config file by its path.
+
+    Raises:
+        UsageError: it is missing, unreadable, not Python, or does not parse.
+    """
+    file = Path(path)
+    if not file.is_file():
+        nearest = suggestion(file.stem, {other.stem for other in file.parent.glob("[!_]*.py")})
+        raise UsageError(f"--config={path}: no such file{nearest}")
+    spec = importlib.util.spec_from_file_location(f"config_file_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"--config={path}: a config file is Python and its name ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        if error.filename != str(file):
+            raise
+        raise UsageError(f"--config={path}: line {error.lineno}: {error.msg}") from error
+    except OSError as error:
+        if error.filename != str(file):
+            raise
+        raise UsageError(f"--config={path}: {error.strerror}") from error
+    return module
+
+
+def override(config: ConfigDict, text: str) -> None:
+    """Apply one `KEY=VALUE` to the config, in place.
+
+    Raises:
+        UsageError: there is no such key, it names a section, or the value is not of its type.
+    """
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"--config.{key}: a value is missing, write --config.{key}=VALUE")
+    *parents, name = key.split(".")
+    section: Any = config
+    for parent in parents:
+        section = section[parent] if isinstance(section, ConfigDict) and parent in section else None
+    if not isinstance(section, ConfigDict) or name not in section:
+        raise UsageError(
+            f"config.{key}: unknown key{suggestion(key, dict(flatten(config.to_dict())))}"
+        )
+    if isinstance(section[name], ConfigDict):
+        raise UsageError(
+            f"config.{key} is a section; its keys are {', '.join(sorted(section[name]))}"
+        )
+    section[name] = _parse(key, value, section[name])
+
+
+def suggestion(given: str, known: Iterable[str]) -> str:
+    """`, did you mean ...?` for the nearest known name, else the list of them while it is short."""
+    names = sorted(known)
+    leaf = {name: name.rpartition(".")[2] for name in names}
+    nearest = get_close_matches(given, names, n=1, cutoff=0.7) or [
+        name for name in names if leaf[name] == given.rpartition(".")[2]
+    ]
+    if not nearest:
+        close = get_close_matches(given.rpartition(".")[2], leaf.values(), n=1, cutoff=0.7)
+        nearest = [name for name in names if leaf[name] in close]
+    if nearest:
+        return f", did you mean {' or '.join(map(repr, nearest[:3]))}?"
+    return f"; known are {', '.join(names)}" if 0 < len(names) <= 24 else ""
+
+
+def _parse(key: str, text: str, current: Any) -> Any:
+    """Read `text` as a value of the type that `current` has."""
+    for kind, (description, read) in _READERS.items():
+        if isinstance(current, kind):
+            try:
+                return read(text, current)
+            except (ValueError, SyntaxError):
+                raise UsageError(f"config.{key}={text}: must be {description}") from None
+    raise TypeError(f"config.{key}: values of {type(current)} cannot be given on the command line")
+
+
+def _read_bool(text: str, _: bool) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
+def _read_tuple(text: str, current: tuple[Any, ...]) -> tuple[Any, ...]:
+    """`a,b`, `('a', 'b')`, `(1, 2)` or nothing; entries have the type of those that stand there."""
+    if text.lstrip()[:1] in ("(", "["):
+        value = tuple(ast.literal_eval(text))
+    else:
+        value = tuple(part.strip() for part in text.split(",") if part.strip())
+    kind = type(current[0]) if current else str
+    if kind is not str:
+        value = tuple(kind(entry) for entry in value)
+    if not all(isinstance(entry, kind) for entry in value):
+        raise ValueError(text)
+    return value
+
+
+# bool before int: a bool is an int to isinstance.
+_READERS: dict[type, tuple[str, Callable[[str, Any], Any]]] = {
+    bool: ("true or false", _read_bool),
+    int: ("an integer", lambda text, _: int(text)),
+    float: ("a number", lambda text, _: float(text)),
+    str: ("text", lambda text, _: text),
+    tuple: ("a list such as a,b", _read_tuple),
+}

@@ -1,0 +1,109 @@
+"""The keys that every config shares, their defaults, and the variants that every config accepts.
+
+A config file starts from `get_config()`, sets what is its own, and ends with `apply_variants`. What
+a key may hold: `jaxfed/config_check.py`.
+"""
+
+from collections.abc import Callable, Mapping
+
+from ml_collections import ConfigDict
+
+from jaxfed.config_file import suggestion
+from jaxfed.errors import UsageError
+
+Variant = Callable[[ConfigDict], None]
+
+
+def get_config() -> ConfigDict:
+    """XCLP and its Section 4.1 baselines on no data set yet."""
+    config = ConfigDict()
+    config.seed = 0
+    config.num_repeats = 5  # seeds: seed, seed + 1, ...
+    config.algorithm = "xclp"
+    config.baselines = ("per_client_lp", "pooled_lp", "client_knn")  # on the same clients
+    config.rounds = 1
+    config.cohort_size = 0  # clients a round; 0 = all
+    config.evaluate_every = 0  # rounds; 0 = after the last one
+    config.paper_table = ""  # the paper's table to print beside the results, such as "xclp/1"
+
+    config.dataset = ConfigDict()
+    config.dataset.name = ""
+    config.dataset.root = ""  # "" = $JAXFED_DATA, else the TFDS default
+    config.dataset.train_size = 0  # examples taken, chosen by seed; 0 = all
+    config.dataset.test_size = 0
+    config.dataset.test_fraction = 0.2  # held out as new points where the set has no test split
+
+    config.preprocessing = ConfigDict()
+    config.preprocessing.kind = "identity"
+
+    config.federation = ConfigDict()
+    config.federation.num_clients = 10
+    config.federation.partition = "iid"
+    config.federation.dirichlet_alpha = 0.5  # with partition = "dirichlet"
+    config.federation.classes_per_client = 2  # with partition = "classes_per_client"
+    config.federation.assignment = "random"  # of classes to clients
+    config.federation.table = ()  # with partition = "table"; () = FedMatch's
+    config.federation.quantity = "default"
+    config.federation.quantity_parameter = 1.0
+    config.federation.min_size = 0
+    config.federation.labeled_fraction = 0.1
+    config.federation.num_labeled = 0  # in all, instead of the fraction
+    config.federation.labeled_per_class = 0  # per labeled client, instead of the fraction
+    config.federation.num_labeled_clients = 0  # 0 = all
+    config.federation.skew = "both"  # which part follows the scheme: labeled, unlabeled or both
+    config.federation.graph = "labeled+unlabeled"  # training points in the graph (XCLP, Table 3)
+    config.federation.left_out_client = -1  # contributes no labels; its points are new (Table 2)
+
+    config.xclp = ConfigDict()
+    config.xclp.num_bits = 4096
+    config.xclp.num_neighbors = 10
+    config.xclp.alpha = 0.99
+    config.xclp.hamming = "plaintext"
+    config.xclp.row_sums = "plaintext"
+    config.xclp.influence = "labels"
+    config.xclp.similarity_power = 1.0
+    config.xclp.class_balanced = False
+    config.xclp.relative_confidence = False
+    config.xclp.tolerance = 1e-6
+    config.xclp.max_steps = 1000
+
+    # Baselines follow XCLP's settings, unless they are given their own.
+    for name in ("per_client_lp", "pooled_lp"):
+        config[name] = ConfigDict()
+        for key in ("num_neighbors", "alpha", "similarity_power", "tolerance", "max_steps"):
+            config[name][key] = config.xclp.get_oneway_ref(key)
+    config.client_knn = ConfigDict()
+    config.client_knn.num_neighbors = 5
+
+    config.execution = ConfigDict()  # what changes speed and never results
+    config.execution.compilation_cache = "auto"  # "auto", "off" or a directory
+    return config
+
+
+def smoke(config: ConfigDict) -> None:
+    """Small enough for a look: under a minute on two cores."""
+    config.num_repeats = 2
+    config.rounds = min(config.rounds, 2)
+
+
+def apply_variants(
+    config: ConfigDict, variant: str, own: Mapping[str, Variant] | None = None
+) -> ConfigDict:
+    """Apply a comma-separated list of variants to the config, from left to right.
+
+    Args:
+        config: changed in place.
+        variant: names out of `own` and the shared `smoke`; '' for none.
+        own: the file's variants; one of them may replace the shared `smoke`.
+
+    Raises:
+        UsageError: there is no such variant.
+    """
+    variants: dict[str, Variant] = {"smoke": smoke, **(own or {})}
+    for name in filter(None, variant.split(",")):
+        if name not in variants:
+            raise UsageError(
+                f"--config=...:{variant}: no variant {name!r}{suggestion(name, variants)}"
+            )
+        variants[name](config)
+    return config
