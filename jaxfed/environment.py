@@ -1,0 +1,46 @@
+"""Where a result comes from: device, versions, commit and command."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+
+_ROOT = Path(__file__).parent.parent
+
+
+def describe() -> dict[str, Any]:
+    """What a summary says of the machine and the code that made it.
+
+    `commit` and `dirty` (whether tracked files differ from it) are None outside a git checkout.
+    """
+    device = jax.devices()[0]
+    commit = _git("rev-parse", "HEAD")
+    changes = _git("status", "--porcelain", "--untracked-files=no")
+    return {
+        "backend": device.platform,
+        "device": device.device_kind,
+        "num_devices": jax.device_count(),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        **{package: version(package) for package in ("jax", "jaxlib", "numpy")},
+        "commit": commit,
+        "dirty": None if changes is None else bool(changes),
+        "command": shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]]),
+    }
+
+
+def _git(*arguments: str) -> str | None:
+    """Standard output of a git command on this checkout; None without git or a checkout."""
+    command = ["git", "-C", str(_ROOT), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,137 @@
+"""What a run shows while it works: a bar with an estimate on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from rich import box
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+# Columns of the final table: metric, heading, factor, format.
+_COLUMNS = (
+    ("test_accuracy", "test accuracy, %", 100, ".2f"),
+    ("test_balanced_accuracy", "balanced, %", 100, ".2f"),
+    ("seconds", "seconds", 1, ".2f"),
+    ("communication.upload_bytes", "upload, MB", 1e-6, ".2f"),
+    ("communication.download_bytes", "download, MB", 1e-6, ".2f"),
+)
+
+
+class Progress:
+    """Shows the rounds of one experiment; a context manager.
+
+    On a terminal a bar counts rounds, and every finished method leaves a line above it. Elsewhere
+    every round is a line.
+    """
+
+    def __init__(self, config: Mapping[str, Any], console: Console | None = None) -> None:
+        self._num_repeats, self._rounds = config["num_repeats"], config["rounds"]
+        self._console = console or Console(highlight=False, soft_wrap=True)
+        self._bar = Bar(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        num_methods = 1 + len(config["baselines"])
+        self._task = self._bar.add_task(
+            "preparing", total=self._num_repeats * num_methods * self._rounds
+        )
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def resumed(self, steps: int) -> None:
+        """The run continues after this many rounds."""
+        if steps:
+            self._bar.update(self._task, completed=steps)
+            self.say(f"resuming after {steps} finished rounds")
+
+    def working_on(self, what: str) -> None:
+        """Name what runs now, beside the bar."""
+        self._bar.update(self._task, description=what)
+
+    def finished_round(self, record: Mapping[str, Any]) -> None:
+        """Count one round and show its line of metrics.jsonl."""
+        self._bar.advance(self._task)
+        if not self._console.is_terminal or record["round"] == self._rounds:
+            self.say(self._line(record))
+
+    def say(self, text: str) -> None:
+        """Print one line, above the bar where there is one."""
+        self._console.print(text, markup=False)
+
+    def show_results(self, algorithms: Mapping[str, Any], where: str) -> None:
+        """Print the final table and where everything is."""
+        self._console.print(results_table(algorithms))
+        self.say(f"results are in {where}")
+
+    def _line(self, record: Mapping[str, Any]) -> str:
+        accuracy = record.get("test_accuracy")
+        return "  ".join(
+            [
+                f"repeat {record['repeat'] + 1}/{self._num_repeats}",
+                f"{record['algorithm']:<14}",
+                f"round {record['round']}/{self._rounds}",
+                *([] if accuracy is None else [f"test accuracy {accuracy:.4f}"]),
+                f"{record['seconds']:.2f} s",
+            ]
+        )
+
+
+def results_table(algorithms: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Mean ± deviation of every method's final metrics, from `algorithms` of summary.json."""
+    table = Table(box=box.SIMPLE)
+    table.add_column("algorithm")
+    shown = [
+        column
+        for column in _COLUMNS
+        if any(_entry(metrics, column[0]) for metrics in algorithms.values())
+    ]
+    for _, heading, _, _ in shown:
+        table.add_column(heading, justify="right")
+    for name, metrics in algorithms.items():
+        table.add_row(
+            name,
+            *(_cell(_entry(metrics, key), factor, form) for key, _, factor, form in shown),
+        )
+    return table
+
+
+def _entry(metrics: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
+    entry: Any = metrics
+    for part in key.split("."):
+        entry = entry.get(part) if isinstance(entry, Mapping) else None
+    return entry
+
+
+def _cell(entry: Mapping[str, Any] | None, factor: float, form: str) -> str:
+    if entry is None or entry["mean"] is None:
+        return "-"
+    deviation = entry["std"]
+    mean = f"{factor * entry['mean']:{form}}"
+    return mean if deviation is None else f"{mean} ± {factor * deviation:{form}}"

@@ -1,0 +1,205 @@
+"""The directory of one experiment: whose it is, what is in it, and what of it is valid.
+
+    config.json      the config as resolved; written first
+    metrics.jsonl    one JSON object a line, one line a round
+    partition.json   who holds what in the first repeat: clients x classes counts, for its plot
+    checkpoints/     the newest states (`jaxfed.checkpoint`)
+    plots/           pictures made at the end
+    summary.json     the final metrics; written last and in one step, so it says "finished"
+    .lock            held by the process that is running here
+
+One process at a time may run in a workdir. Only files of this list are ever deleted.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from jaxfed.errors import UsageError
+from jaxfed.reports.plots import run_figures, write
+from jaxfed.reports.runs import Run, flatten
+
+_CONFIG, _METRICS, _SUMMARY, _LOCK = "config.json", "metrics.jsonl", "summary.json", ".lock"
+_PARTITION, _CHECKPOINTS, _PLOTS = "partition.json", "checkpoints", "plots"
+_OWN = (_SUMMARY, _METRICS, _PARTITION, _CHECKPOINTS, _PLOTS, _CONFIG)  # deleted in this order
+
+
+class Workdir:
+    """Files of one experiment; made by `open_workdir`, which holds the lock."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the states are."""
+        return self.path / _CHECKPOINTS
+
+    def write_partition(self, counts: Mapping[str, Any]) -> None:
+        """Write partition.json: clients x classes counts of the first repeat."""
+        _write_json(self.path / _PARTITION, counts)
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """All lines of metrics.jsonl, in the order they were written."""
+        file = self.path / _METRICS
+        if not file.exists():
+            return []
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+    def append_metrics(self, record: Mapping[str, Any]) -> int:
+        """Add one line to metrics.jsonl; returns the size of the file after it, in bytes."""
+        with (self.path / _METRICS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(plain(record)) + "\n")
+            file.flush()
+            return file.tell()
+
+    def truncate_metrics(self, num_bytes: int) -> None:
+        """Drop what metrics.jsonl holds beyond `num_bytes`: lines of a round that was not saved."""
+        with (self.path / _METRICS).open("ab") as file:
+            file.truncate(num_bytes)
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Draw the plots, then write summary.json: where that is, nothing is missing."""
+        # Through JSON, so that plots show what a reader of the file will see.
+        run = Run(
+            self.path, _read_json(self.path / _CONFIG), json.loads(json.dumps(plain(summary)))
+        )
+        for name, figure in run_figures(run).items():
+            write(figure, self.path / _PLOTS / f"{name}.png")
+        _write_json(self.path / _SUMMARY, summary)
+
+
+def is_finished(path: str | os.PathLike[str], config: Mapping[str, Any]) -> bool:
+    """Whether the experiment of this config has run to its end there; touches nothing.
+
+    Raises:
+        UsageError: the directory belongs to another config or to something else altogether.
+    """
+    path = Path(path)
+    _check_owner(path, config)
+    return (path / _SUMMARY).exists()
+
+
+@contextmanager
+def open_workdir(
+    path: str | os.PathLike[str], config: Mapping[str, Any], *, overwrite: bool = False
+) -> Iterator[Workdir]:
+    """Make or re-open the directory of this config's experiment and hold its lock.
+
+    Args:
+        path: the directory; parents are made.
+        config: the resolved config. A directory made by another config is refused.
+        overwrite: delete what an earlier experiment left there first.
+
+    Raises:
+        UsageError: the directory belongs to another config, another process or something else
+            altogether, or cannot be written.
+    """
+    path = Path(path)
+    if overwrite:
+        _check_contents(path)
+    else:
+        _check_owner(path, config)
+    with ExitStack() as stack:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context((path / _LOCK).open("w"))
+        except OSError as error:
+            raise UsageError(f"--workdir={path}: {error.filename}: {error.strerror}") from error
+        try:
+            # The system lets go of the lock however the process ends.
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"--workdir={path}: another process is running here") from None
+        if overwrite:
+            _delete_results(path)
+        if not (path / _CONFIG).exists():
+            _write_json(path / _CONFIG, config)
+        _check_owner(path, config)
+        yield Workdir(path)
+
+
+def plain(value: Any) -> Any:
+    """Valid JSON: arrays and tuples as lists, their numbers as Python's, None for not finite."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _is_empty(path: Path) -> bool:
+    """Whether a directory holds nothing, or only what a start that was cut short left."""
+    return all(entry.name in (_LOCK, _partial(path / _CONFIG).name) for entry in path.iterdir())
+
+
+def _check_contents(path: Path) -> dict[str, Any] | None:
+    """The config of the experiment in `path`; None where that is empty or does not exist."""
+    if not path.exists() or (path.is_dir() and _is_empty(path)):
+        return None
+    try:
+        config = _read_json(path / _CONFIG)
+    except (OSError, ValueError):
+        config = None
+    if not isinstance(config, dict) or not {"algorithm", "dataset", "num_repeats"} <= config.keys():
+        raise UsageError(
+            f"--workdir={path}: is no workdir of launch.run; give a new or empty directory"
+        )
+    return config
+
+
+def _check_owner(path: Path, config: Mapping[str, Any]) -> None:
+    """Refuse a directory made by another config, naming the first key that differs."""
+    owner = _check_contents(path)
+    if owner is None:
+        return
+    there, given = dict(flatten(owner)), dict(flatten(plain(config)))
+    for key in [*given, *there]:
+        if there.get(key) != given.get(key):
+            raise UsageError(
+                f"--workdir={path}: made by another config: config.{key} is "
+                f"{_shown(there, key)} there, {_shown(given, key)} now; "
+                "give another --workdir, or --overwrite"
+            )
+
+
+def _delete_results(path: Path) -> None:
+    for name in _OWN:
+        if (path / name).is_dir():
+            shutil.rmtree(path / name)
+        else:
+            (path / name).unlink(missing_ok=True)
+
+
+def _shown(flat: Mapping[str, Any], key: str) -> str:
+    return json.dumps(flat[key]) if key in flat else "absent"
+
+
+def _read_json(file: Path) -> Any:
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def _write_json(file: Path, value: Mapping[str, Any]) -> None:
+    """Write in one step: a reader sees the whole file or none."""
+    partial = _partial(file)
+    with partial.open("w", encoding="utf-8") as stream:
+        stream.write(json.dumps(plain(value), indent=2) + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    partial.replace(file)
+
+
+def _partial(file: Path) -> Path:
+    return file.with_name(f".{file.name}.partial")
