@@ -1,0 +1,64 @@
+"""Runs one experiment: a config's algorithm and its baselines, over its repeats.
+
+python -m launch.run --config=ml_collections_configs/NAME.py[:VARIANT] --workdir=DIR
+    [--overwrite] [--config.KEY=VALUE ...]
+
+A finished workdir is left as it is; an unfinished one resumes; one made by another config is
+refused.
+"""
+
+from __future__ import annotations
+
+from absl import flags
+
+from jaxfed.errors import UsageError
+from jaxfed.interruption import Interruption
+from launch import entry
+
+_CONFIG = flags.DEFINE_string(
+    "config",
+    None,
+    "A config file and its variant, FILE.py[:VARIANT]; --config.KEY=VALUE sets a key.",
+)
+_WORKDIR = flags.DEFINE_string("workdir", None, "Where results go; made if it does not exist.")
+_OVERWRITE = flags.DEFINE_bool(
+    "overwrite", False, "Delete the results in --workdir and start afresh."
+)
+
+
+def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> int:
+    """Check, then prepare, then make the workdir: a mistake leaves nothing behind."""
+    if arguments:
+        raise UsageError(f"{arguments[0]}: no such argument; see --helpshort")
+    if not _CONFIG.value or not _WORKDIR.value:
+        missing = "--workdir=DIR" if _CONFIG.value else "--config=ml_collections_configs/NAME.py"
+        raise UsageError(f"{missing} is missing")
+
+    # Imported late, so that --helpshort and a mistyped flag are answered at once.
+    from jaxfed import compilation_cache, config_check, config_file, environment, workdir
+    from jaxfed.experiment import Experiment
+    from jaxfed.progress import Progress
+    from jaxfed.simulation import Simulation
+
+    config = config_file.load(_CONFIG.value, overrides)
+    config_check.check(config)
+    settings = config.to_dict()
+    if not _OVERWRITE.value and workdir.is_finished(_WORKDIR.value, settings):
+        print(f"{_WORKDIR.value} is finished; --overwrite runs it again")
+        return 0
+    compilation_cache.enable(config.execution.compilation_cache)
+    simulation = Simulation(config)
+    simulation.check()
+    with (
+        workdir.open_workdir(_WORKDIR.value, settings, overwrite=_OVERWRITE.value) as directory,
+        Progress(settings) as progress,
+    ):
+        results = Experiment(config, simulation, directory, progress, interruption).run()
+        summary = {**results, "environment": environment.describe()}
+        directory.finish(summary)
+    progress.show_results(summary["algorithms"], _WORKDIR.value)
+    return 0
+
+
+if __name__ == "__main__":
+    entry.start(main)
