@@ -68,7 +68,7 @@ def _faiss_labeling(
     n, d = vectors.shape
     num_bits, k = PARAMETERS.num_bits, PARAMETERS.num_neighbors
     template = faiss.IndexLSH(d, num_bits, True, False)
-    pi = np.asarray(lsh.projection_matrix(setup(PARAMETERS.seed), num_bits, d), np.float32)
+    pi = np.asarray(lsh.hyperplanes(setup(PARAMETERS.seed), num_bits, d), np.float32)
     faiss.copy_array_to_vector(pi.ravel(), template.rrot.A)
 
     def label() -> np.ndarray:
