@@ -9,12 +9,14 @@ Leaves a client: its points' part in H (to the server), its masked contribution 
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import jax
 import numpy as np
 
 from jaxfed.algorithms.transduction import client_arrays, padded, transductive
+from jaxfed.errors import UsageError
 from jaxfed.evaluate import cosine_rmse
 from jaxfed.federated_algorithm import Cohort, FederatedAlgorithm, Metrics
 from jaxfed.federation import UNLABELED
@@ -28,6 +30,9 @@ def xclp(**parameters: Any) -> FederatedAlgorithm:
     estimate cosines (`cosine_rmse`, and what theory expects): a diagnostic of the simulation, which sees
     all vectors.
     """
+    known = {field.name for field in fields(Parameters)} - {"seed"}
+    for name in parameters.keys() - known:
+        raise UsageError(f"xclp.{name}: unknown; allowed are {', '.join(sorted(known))}")
     Parameters(**parameters)  # reject bad values when the method is made, not in round 1
 
     def label_points(

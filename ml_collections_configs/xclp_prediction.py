@@ -1,0 +1,104 @@
+"""What the XCLP prediction experiments on image sets share: settings, variants and sweeps.
+
+Variants, to be joined by commas:
+  pretrained      features of EfficientNet-Lite0 in place of pixels
+  few_labels      sweep over 5 and 10 % of labels
+  leave_one_out   sweep over the client that gives no labels and is labeled by the others (Table 2)
+  graphs          sweep over the graph on labeled points only, or on unlabeled ones too (Table 3)
+  sweeps          one key at a time around the defaults, on 10,000 + 2,000 of the images
+  smoke           under a minute: 500 + 200 of the images, two repeats
+"""
+
+from collections.abc import Callable
+
+from ml_collections import ConfigDict
+
+from ml_collections_configs import base
+
+Add = Callable[..., None]
+
+ONE_AT_A_TIME = {
+    "federation.labeled_fraction": (0.02, 0.05, 0.1, 0.2, 0.5),
+    "federation.num_clients": (2, 5, 10, 20, 50),
+    "federation.dirichlet_alpha": (0.1, 0.3, 1.0, 3.0, 10.0),
+    "xclp.num_bits": (64, 128, 256, 512, 1024, 2048, 4096, 8192),
+    "xclp.num_neighbors": (3, 5, 10, 20, 50),
+    "xclp.alpha": (0.5, 0.8, 0.9, 0.95, 0.99, 0.999),
+}
+
+
+def get_config(dataset: str, variant: str) -> ConfigDict:
+    """Ten clients of unequal classes, a tenth of the labels, three repeats as in the paper."""
+    config = base.get_config()
+    config.dataset.name = dataset
+    config.num_repeats = 3
+    config.federation.partition = "dirichlet"
+    config.federation.dirichlet_alpha = 1.0
+    config.paper_table = "xclp/1"
+    return base.apply_variants(config, variant, VARIANTS)
+
+
+def _pretrained(config: ConfigDict) -> None:
+    config.preprocessing.kind = "pretrained"
+
+
+def _few_labels(config: ConfigDict) -> None:
+    config.paper_table = "xclp/3"
+
+
+def _leave_one_out(config: ConfigDict) -> None:
+    config.paper_table = "xclp/2"
+    config.federation.labeled_fraction = 1.0
+    # The client that is left out has no labels, so methods that stay inside a client cannot label it.
+    config.baselines = ("pooled_lp",)
+    _part(config)
+
+
+def _graphs(config: ConfigDict) -> None:
+    config.paper_table = "xclp/3"
+    _part(config)
+
+
+def _part(config: ConfigDict) -> None:
+    config.dataset.train_size = 10_000
+    config.dataset.test_size = 2_000
+
+
+def _smoke(config: ConfigDict) -> None:
+    base.smoke(config)
+    config.dataset.train_size = 500
+    config.dataset.test_size = 200
+
+
+VARIANTS = {
+    "pretrained": _pretrained,
+    "few_labels": _few_labels,
+    "leave_one_out": _leave_one_out,
+    "graphs": _graphs,
+    "sweeps": _part,
+    "smoke": _smoke,
+}
+
+
+def sweep(add: Add, variant: str = "") -> None:
+    """The points of the variant that names a sweep; of `sweeps` where none does."""
+    names = variant.split(",")
+    if "few_labels" in names:
+        for fraction in (0.05, 0.1):
+            add(**{"federation.labeled_fraction": fraction})
+    elif "leave_one_out" in names:
+        for client in range(base.get_config().federation.num_clients):
+            add(**{"federation.left_out_client": client})
+    elif "graphs" in names:
+        for fraction in (0.05, 0.1, 0.2, 1.0):
+            for graph in ("labeled", "labeled+unlabeled"):
+                add(**{"federation.labeled_fraction": fraction, "federation.graph": graph})
+    else:
+        one_at_a_time(add)
+
+
+def one_at_a_time(add: Add) -> None:
+    """Every value of every key of `ONE_AT_A_TIME`, the other keys as the config has them."""
+    for key, values in ONE_AT_A_TIME.items():
+        for value in values:
+            add(**{key: value})
