@@ -1,0 +1,194 @@
+import pytest
+from ml_collections import ConfigDict
+
+from jaxfed import config_check, config_file
+from jaxfed.errors import UsageError
+from ml_collections_configs import base
+
+DIGITS = "ml_collections_configs/xclp_digits.py"
+
+
+def digits(*overrides: str) -> ConfigDict:
+    return config_file.load(DIGITS, overrides)
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "value"),
+    [
+        ("seed=3", "seed", 3),
+        ("xclp.alpha=0.5", "xclp.alpha", 0.5),
+        ("xclp.alpha=1", "xclp.alpha", 1.0),
+        ("xclp.tolerance=1e-4", "xclp.tolerance", 1e-4),
+        ("xclp.class_balanced=true", "xclp.class_balanced", True),
+        ("xclp.class_balanced=False", "xclp.class_balanced", False),
+        ("dataset.root=/a=b", "dataset.root", "/a=b"),
+        ("dataset.root=", "dataset.root", ""),
+        ("baselines=", "baselines", ()),
+        ("baselines=client_knn", "baselines", ("client_knn",)),
+        ("baselines=client_knn, pooled_lp", "baselines", ("client_knn", "pooled_lp")),
+        ("baselines=('client_knn',)", "baselines", ("client_knn",)),
+        ("federation.table=((1, 0), (0, 1))", "federation.table", ((1, 0), (0, 1))),
+    ],
+)
+def test_override_is_read_as_the_type_that_stands_there(override, key, value):
+    config = digits(override)
+    *sections, name = key.split(".")
+    for section in sections:
+        config = config[section]
+    assert config[name] == value
+    assert type(config[name]) is type(value)
+
+
+def test_baselines_follow_xclp_and_can_be_set_alone():
+    config = digits("pooled_lp.num_neighbors=7", "xclp.num_neighbors=20", "xclp.alpha=0.9")
+    assert config.per_client_lp.to_dict() | {"alpha": 0} == {
+        "num_neighbors": 20,
+        "alpha": 0,
+        "similarity_power": 1.0,
+        "tolerance": 1e-6,
+        "max_steps": 1000,
+    }
+    assert config.per_client_lp.alpha == config.pooled_lp.alpha == 0.9
+    assert config.pooled_lp.num_neighbors == 7
+    assert config.xclp.num_neighbors == 20
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        # no such key
+        ("sed=3", ("config.sed", "did you mean 'seed'?")),
+        ("xclp.alhpa=0.9", ("config.xclp.alhpa", "xclp.alpha")),
+        ("num_clients=3", ("config.num_clients", "did you mean 'federation.num_clients'?")),
+        ("dirichletalpha=3", ("'federation.dirichlet_alpha'",)),
+        ("seed.x=3", ("config.seed.x", "unknown key")),
+        ("qqq=3", ("config.qqq: unknown key",)),
+        ("xclp=3", ("config.xclp is a section", "alpha")),
+        ("seed", ("config.seed", "--config.seed=VALUE")),
+        # not of its type
+        ("seed=1.5", ("config.seed=1.5", "an integer")),
+        ("seed=", ("config.seed=", "an integer")),
+        ("xclp.alpha=high", ("config.xclp.alpha=high", "a number")),
+        ("xclp.class_balanced=1", ("config.xclp.class_balanced=1", "true or false")),
+        ("baselines=(1, 2)", ("config.baselines", "a list such as a,b")),
+        ("baselines=(", ("config.baselines", "a list such as a,b")),
+        # out of range
+        ("seed=-1", ("config.seed=-1", "0 to 2147483647")),
+        ("num_repeats=0", ("config.num_repeats=0", "from 1 on")),
+        ("rounds=0", ("config.rounds=0",)),
+        ("cohort_size=-1", ("config.cohort_size=-1", "0 is all clients")),
+        ("cohort_size=11", ("config.cohort_size=11", "at most 10", "num_clients=10")),
+        ("algorithm=xlcp", ("config.algorithm='xlcp'", "did you mean 'xclp'?")),
+        ("baselines=xclp", ("config.baselines", "is the algorithm already")),
+        ("baselines=client_knn,client_knn", ("config.baselines", "different names")),
+        ("baselines=knn", ("config.baselines", "'client_knn'")),
+        ("paper_table=xclp/9", ("config.paper_table='xclp/9'", "'xclp/1'")),
+        ("dataset.name=", ("config.dataset.name=''",)),
+        ("dataset.train_size=-5", ("config.dataset.train_size=-5",)),
+        ("dataset.test_fraction=1", ("config.dataset.test_fraction=1.0", "below 1")),
+        ("dataset.test_fraction=nan", ("config.dataset.test_fraction=nan",)),
+        ("preprocessing.kind=none", ("config.preprocessing.kind='none'", "'identity'")),
+        ("federation.num_clients=0", ("config.federation.num_clients=0", "natural")),
+        ("federation.partition=dir", ("config.federation.partition='dir'", "'dirichlet'")),
+        ("federation.dirichlet_alpha=0", ("config.federation.dirichlet_alpha=0.0", "above 0")),
+        ("federation.dirichlet_alpha=inf", ("config.federation.dirichlet_alpha=inf",)),
+        ("federation.classes_per_client=0", ("config.federation.classes_per_client=0",)),
+        ("federation.assignment=fixed", ("'random', 'rotated'",)),
+        ("federation.quantity=even", ("'default', 'equal'",)),
+        ("federation.quantity_parameter=-1", ("config.federation.quantity_parameter=-1.0",)),
+        ("federation.min_size=-1", ("config.federation.min_size=-1",)),
+        ("federation.labeled_fraction=1.1", ("config.federation.labeled_fraction=1.1", "0 to 1")),
+        ("federation.num_labeled=-1", ("config.federation.num_labeled=-1",)),
+        ("federation.labeled_per_class=-1", ("config.federation.labeled_per_class=-1",)),
+        ("federation.num_labeled_clients=11", ("at most 10",)),
+        ("federation.skew=all", ("config.federation.skew='all'", "'both'")),
+        ("federation.graph=full", ("'labeled+unlabeled', 'labeled'",)),
+        ("federation.left_out_client=10", ("config.federation.left_out_client=10", "at most 9")),
+        ("federation.left_out_client=-2", ("config.federation.left_out_client=-2", "-1 is none")),
+        # the methods' own
+        ("xclp.num_bits=100", ("xclp.num_bits=100", "multiples of 32")),
+        ("xclp.alpha=1", ("xclp.alpha=1.0", "between 0 and 1")),
+        ("xclp.hamming=secret", ("xclp.hamming='secret'", "'plaintext'")),
+        ("xclp.row_sums=secret", ("xclp.row_sums='secret'", "'plaintext'")),
+        ("client_knn.num_neighbors=0", ("client_knn.num_neighbors=0", "1 or more")),
+    ],
+)
+def test_a_wrong_override_is_one_line_that_names_it(override, words):
+    with pytest.raises(UsageError) as caught:
+        config_check.check(digits(override))
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def test_two_ways_to_say_how_many_labels():
+    with pytest.raises(UsageError, match="num_labeled=5"):
+        config_check.check(digits("federation.num_labeled=5", "federation.labeled_per_class=1"))
+
+
+def test_defaults_are_right_and_every_rule_has_one():
+    config = base.get_config()
+    config.dataset.name = "digits"
+    config_check.check(config)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda config: config.update({"alpha": 0.5}), "config.alpha: unknown key"),
+        (lambda config: config.federation.update({"clients": 3}), "federation.num_clients"),
+        (lambda config: config.client_knn.update({"k": 3}), "config.client_knn.k: unknown key"),
+        (lambda config: config.__delitem__("rounds"), "config.rounds: missing"),
+        (lambda config: config.update({"rounds": 2.0}), "config.rounds=2.0"),
+        (lambda config: config.update({"rounds": True}), "config.rounds=True"),
+    ],
+)
+def test_a_config_file_can_be_wrong_too(change, words):
+    config = ConfigDict(digits().to_dict(), type_safe=False)
+    change(config)
+    with pytest.raises(UsageError) as caught:
+        config_check.check(config)
+    assert words in str(caught.value)
+
+
+def test_variants():
+    assert config_file.load(DIGITS + ":smoke").num_repeats == 2
+    assert config_file.load(DIGITS + ":smoke,smoke").num_repeats == 2
+    assert config_file.load(DIGITS + ":").num_repeats == 5
+    with pytest.raises(UsageError, match=r"smok.*did you mean 'smoke'\?"):
+        config_file.load(DIGITS + ":smok")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.py", "x = (\n", "line 1: '(' was never closed"),
+        ("a.py", "x = 1\n", "defines no get_config"),
+        ("a.txt", "x = 1\n", "ends in .py"),
+        ("a.py", None, "no such file"),
+    ],
+)
+def test_an_unusable_config_file_is_one_line(name, content, words, tmp_path):
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(UsageError) as caught:
+        config_file.load(str(tmp_path / name))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_mistyped_file_is_guessed():
+    with pytest.raises(UsageError, match=r"no such file, did you mean 'xclp_digits'\?"):
+        config_file.load("ml_collections_configs/xclp_digit.py")
+
+
+def test_a_bug_in_a_config_file_keeps_its_traceback(tmp_path):
+    (tmp_path / "a.py").write_text("def get_config():\n    return {}[0]\n")
+    with pytest.raises(KeyError):
+        config_file.load(str(tmp_path / "a.py"))
+
+
+def test_a_loaded_config_takes_no_new_keys():
+    with pytest.raises(AttributeError):
+        digits().new_key = 3

@@ -1,0 +1,292 @@
+import json
+import os
+import signal
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+from rich.console import Console
+
+from jaxfed import config_file, experiment
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.errors import UsageError
+from jaxfed.experiment import Experiment, legs, sample_clients, summarize
+from jaxfed.federated_algorithm import FederatedAlgorithm
+from jaxfed.interruption import Interrupted, Interruption
+from jaxfed.progress import Progress, results_table
+from jaxfed.simulation import Simulation
+from jaxfed.workdir import Workdir, open_workdir
+
+
+class Stop(Exception):
+    pass
+
+
+def drift(*, num_classes: int, step: float = 1.0, stop_at: tuple[int, ...] = ()) -> Any:
+    """A random walk whose state has arrays, a typed key and numbers; raises before some rounds."""
+
+    def init(key, federation):
+        return {"w": jnp.zeros(3), "key": key, "rounds": 0, "num_classes": num_classes}
+
+    def round(state, cohort, key):
+        rounds = state["rounds"] + 1
+        if rounds in stop_at:
+            raise Stop
+        noise = jax.random.normal(jax.random.fold_in(state["key"], rounds), (3,))
+        w = state["w"] + step * noise + jax.random.normal(key, (3,))
+        state = {"w": w, "key": key, "rounds": rounds, "num_classes": num_classes}
+        sent = {"upload_bytes": 12 * len(cohort.client_id), "download_bytes": 1}
+        return state, {"clients": int(cohort.client_id.sum()), "communication": sent}
+
+    def evaluate(state, federation):
+        return {"test_accuracy": float(jax.nn.sigmoid(state["w"][0])), "nothing": float("nan")}
+
+    return FederatedAlgorithm(init, round, evaluate)
+
+
+@pytest.fixture
+def config(monkeypatch: pytest.MonkeyPatch) -> ConfigDict:
+    monkeypatch.setitem(ALGORITHMS, "drift", drift)
+    monkeypatch.setitem(ALGORITHMS, "slow_drift", drift)
+    config = config_file.load("ml_collections_configs/xclp_digits.py").unlock()
+    config.algorithm, config.baselines = "drift", ("slow_drift",)
+    config.num_repeats, config.rounds, config.cohort_size = 2, 3, 4
+    config.drift = ConfigDict({"step": 1.0, "stop_at": ()})
+    config.slow_drift = ConfigDict({"step": 0.5, "stop_at": ()})
+    return config
+
+
+def run(config: ConfigDict, workdir: Workdir) -> dict[str, Any]:
+    with Progress(config.to_dict(), Console(quiet=True)) as progress:
+        return Experiment(config, Simulation(config), workdir, progress, Interruption()).run()
+
+
+def without_times(records: Any) -> Any:
+    if isinstance(records, dict):
+        return {k: without_times(v) for k, v in records.items() if k != "seconds"}
+    if isinstance(records, list):
+        return [without_times(record) for record in records]
+    return records
+
+
+def test_legs_number_all_rounds(config):
+    assert [tuple(leg) for leg in legs(config)] == [
+        (0, "drift", 1, 3),
+        (0, "slow_drift", 4, 6),
+        (1, "drift", 7, 9),
+        (1, "slow_drift", 10, 12),
+    ]
+
+
+def test_lines_and_files(config, tmp_path):
+    with open_workdir(tmp_path, config.to_dict()) as workdir:
+        run(config, workdir)
+        records = workdir.read_metrics()
+    assert [(r["repeat"], r["algorithm"], r["round"]) for r in records] == [
+        (repeat, name, number)
+        for repeat in (0, 1)
+        for name in ("drift", "slow_drift")
+        for number in (1, 2, 3)
+    ]
+    assert ["test_accuracy" in record for record in records] == 4 * [False, False, True]
+    assert records[2]["nothing"] is None
+    partition = json.loads((tmp_path / "partition.json").read_text())
+    assert np.sum([partition[kind] for kind in ("labeled", "unlabeled", "new")]) == 1797
+    assert np.shape(partition["labeled"]) == (10, 10)
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["11", "12"]
+
+
+@pytest.mark.parametrize(("every", "expected"), [(0, [3]), (1, [1, 2, 3]), (2, [2, 3]), (9, [3])])
+def test_when_states_are_evaluated(config, every, expected):
+    config.evaluate_every = every
+    assert [number for number in (1, 2, 3) if experiment.is_evaluated(config, number)] == expected
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_does_not(config, tmp_path):
+    lines = []
+    for name, seed in (("a", 0), ("b", 0), ("c", 7)):
+        config.seed = seed
+        with open_workdir(tmp_path / name, config.to_dict()) as workdir:
+            run(config, workdir)
+            lines.append(without_times(workdir.read_metrics()))
+    assert lines[0] == lines[1]
+    assert all(a != c for a, c in zip(lines[0], lines[2], strict=True) if "test_accuracy" in a)
+
+
+def test_repeats_differ_and_a_repeat_is_its_seed(config, tmp_path):
+    with open_workdir(tmp_path / "a", config.to_dict()) as workdir:
+        run(config, workdir)
+        both = without_times(workdir.read_metrics())
+    config.seed, config.num_repeats = 1, 1
+    with open_workdir(tmp_path / "b", config.to_dict()) as workdir:
+        run(config, workdir)
+        second = without_times(workdir.read_metrics())
+    assert second == [{**record, "repeat": 0} for record in both[6:]]
+    assert both[2] != {**both[8], "repeat": 0}
+
+
+@pytest.mark.parametrize("stop_at", [1, 2, 3])
+@pytest.mark.parametrize("name", ["drift", "slow_drift"])
+def test_a_resumed_experiment_equals_an_uninterrupted_one(config, tmp_path, name, stop_at):
+    with open_workdir(tmp_path / "whole", config.to_dict()) as workdir:
+        summary = run(config, workdir)
+        whole = workdir.read_metrics()
+    settings = config.to_dict()
+    with open_workdir(tmp_path / "parts", settings) as workdir:
+        config[name].stop_at = (stop_at,)
+        with pytest.raises(Stop):
+            run(config, workdir)
+        done = len(workdir.read_metrics())
+        assert done == stop_at - 1 + (3 if name == "slow_drift" else 0)
+        workdir.append_metrics({"a round": "that was not saved"})
+        config[name].stop_at = ()
+        resumed = run(config, workdir)
+        assert without_times(workdir.read_metrics()) == without_times(whole)
+    assert without_times(resumed) == without_times(summary)
+
+
+def test_nothing_is_left_to_do(config, tmp_path, monkeypatch):
+    with open_workdir(tmp_path, config.to_dict()) as workdir:
+        summary = run(config, workdir)
+        monkeypatch.setattr(Simulation, "federation", None)
+        assert run(config, workdir) == summary
+
+
+def test_a_signal_waits_for_the_round_to_be_saved(config, tmp_path, monkeypatch):
+    sent = []
+
+    def signalling(**keywords: Any) -> FederatedAlgorithm:
+        algorithm = drift(**keywords)
+
+        def round(state, cohort, key):
+            if state["rounds"] == 1 and not sent:
+                sent.append(os.kill(os.getpid(), signal.SIGTERM))
+            return algorithm.round(state, cohort, key)
+
+        return algorithm._replace(round=round)
+
+    with open_workdir(tmp_path / "whole", config.to_dict()) as workdir:
+        whole = run(config, workdir)
+    monkeypatch.setitem(ALGORITHMS, "drift", signalling)
+    with (
+        open_workdir(tmp_path / "parts", config.to_dict()) as workdir,
+        Progress(config.to_dict(), Console(quiet=True)) as progress,
+    ):
+        with Interruption() as interruption, pytest.raises(Interrupted) as caught:
+            Experiment(config, Simulation(config), workdir, progress, interruption).run()
+        assert caught.value.exit_status == 143
+        assert [record["round"] for record in workdir.read_metrics()] == [1, 2]
+        assert without_times(run(config, workdir)) == without_times(whole)
+
+
+def test_a_signal_outside_a_round_stops_at_once():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(Interrupted) as caught, Interruption():
+        os.kill(os.getpid(), signal.SIGINT)
+    assert caught.value.exit_status == 130
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_cohorts(config):
+    federation = Simulation(config).federation(0)
+    drawn = [sample_clients(config, federation, 0, number) for number in range(200)]
+    assert all(len(set(clients)) == 4 and clients == sorted(clients) for clients in drawn)
+    counts = np.bincount(np.concatenate(drawn), minlength=10)
+    assert counts.min() > 50  # expected 80, deviation 7
+    assert drawn[0] == sample_clients(config, federation, 0, 0)
+    config.cohort_size = 0
+    assert sample_clients(config, federation, 0, 0) == list(range(10))
+
+
+def test_summary_by_hand(config):
+    def line(repeat: int, number: int, accuracy: float | None, seconds: float) -> dict[str, Any]:
+        return {
+            "repeat": repeat,
+            "algorithm": "drift",
+            "round": number,
+            "communication": {"upload_bytes": 10, "download_bytes": 1, "upload": {"codes": 10}},
+            **({} if accuracy is None else {"test_accuracy": accuracy}),
+            "seconds": seconds,
+        }
+
+    records = [
+        line(0, 1, 0.1, 1.0),
+        line(0, 2, 0.5, 2.0),
+        line(1, 1, None, 4.0),
+        line(1, 2, 0.7, 8.0),
+    ]
+    summary = summarize(config, records)
+    assert summary["test_accuracy"] == pytest.approx(0.6)
+    assert summary["test_accuracy_std"] == pytest.approx(np.std([0.5, 0.7], ddof=1))
+    assert summary["seconds"] == 15
+    assert summary["communication"] == {"upload_bytes": 20, "download_bytes": 2}
+    drift = summary["algorithms"]["drift"]
+    assert drift["seconds"]["values"] == [3, 12]
+    assert drift["communication"]["upload"]["codes"]["mean"] == 20
+    assert "round" not in drift
+    assert summarize(config, records[:2])["test_accuracy_std"] is None
+
+
+def test_a_metric_that_a_repeat_lacks_has_no_mean(config):
+    records = [
+        {"repeat": repeat, "algorithm": "drift", "round": 3, "test_accuracy": value, "seconds": 1.0}
+        for repeat, value in enumerate((None, 0.5))
+    ]
+    summary = summarize(config, records)
+    assert summary["test_accuracy"] is None
+    assert summary["algorithms"]["drift"]["test_accuracy"]["values"] == [None, 0.5]
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(results_table(summary["algorithms"]))
+    assert "-" in capture.get()
+
+
+def test_progress_on_a_terminal_and_elsewhere(config):
+    record = {"repeat": 0, "algorithm": "drift", "round": 1, "test_accuracy": 0.5, "seconds": 0.1}
+    for is_terminal in (True, False):
+        console = Console(force_terminal=is_terminal, width=120, highlight=False)
+        with console.capture() as capture, Progress(config.to_dict(), console) as progress:
+            progress.working_on("repeat 1/2 drift")
+            progress.finished_round(record)
+        assert ("1/12" in capture.get()) == is_terminal  # the bar counts 2 repeats x 2 methods x 3
+        assert ("test accuracy 0.5000" in capture.get()) == (not is_terminal)
+
+
+def test_a_part_of_the_data_is_the_same_in_every_repeat(config):
+    config.dataset.train_size = 500
+    simulation = Simulation(config)
+    first, second = simulation.federation(0), simulation.federation(1)
+    assert first.x is second.x
+    assert first.x.shape == (500, 64)
+    assert not np.array_equal(first.partition.labeled[0], second.partition.labeled[0])
+    config.dataset.train_size = 1798
+    with pytest.raises(UsageError, match="train_size=1798: digits has 1797"):
+        Simulation(config)
+
+
+def test_variants_of_the_federation(config):
+    everything = Simulation(config).federation(0)
+    config.federation.graph = "labeled"
+    labeled = Simulation(config).federation(0)
+    assert sum(map(len, labeled.partition.unlabeled)) == 0
+    assert labeled.partition.labeled[3].tolist() == everything.partition.labeled[3].tolist()
+    config.federation.left_out_client = 2
+    left_out = Simulation(config).federation(0)
+    assert [len(new) > 0 for new in left_out.partition.new] == [client == 2 for client in range(10)]
+
+
+@pytest.mark.parametrize("partition", ["dirichlet", "classes_per_client", "table"])
+def test_partitions_use_every_example_once(config, partition):
+    config.federation.partition = partition
+    federation = Simulation(config).federation(0)
+    indices = np.concatenate([federation.points(client) for client in range(10)])
+    np.testing.assert_array_equal(np.sort(indices), np.arange(1797))
+
+
+def test_what_cannot_be_dealt_shows_before_work_begins(config):
+    config.federation.labeled_per_class = 500
+    with pytest.raises(UsageError):
+        Simulation(config).check()
