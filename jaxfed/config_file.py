@@ -144,10 +144,7 @@ def _read_tuple(text: str, current: tuple[Any, ...]) -> tuple[Any, ...]:
         value = tuple(ast.literal_eval(text))
     else:
         value = tuple(part.strip() for part in text.split(",") if part.strip())
-    kind = type(current[0]) if current else str
-    if kind is not str:
-        value = tuple(kind(entry) for entry in value)
-    if not all(isinstance(entry, kind) for entry in value):
+    if current and not all(isinstance(entry, type(current[0])) for entry in value):
         raise ValueError(text)
     return value
 

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from jaxfed.errors import UsageError
-from jaxfed.reports.plots import run_figures, write
 from jaxfed.reports.runs import Run, flatten
 
 _CONFIG, _METRICS, _SUMMARY, _LOCK = "config.json", "metrics.jsonl", "summary.json", ".lock"
@@ -68,6 +67,9 @@ class Workdir:
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Draw the plots, then write summary.json: where that is, nothing is missing."""
+        # Here, because matplotlib takes a third of a second that other uses of a workdir need not.
+        from jaxfed.reports.plots import run_figures, write
+
         # Through JSON, so that plots show what a reader of the file will see.
         run = Run(
             self.path, _read_json(self.path / _CONFIG), json.loads(json.dumps(plain(summary)))

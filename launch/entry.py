@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from absl import app, flags
+from absl import app, flags, logging
 
 from jaxfed.errors import UsageError
 from jaxfed.interruption import Interrupted, Interruption
@@ -31,7 +31,7 @@ def start(main: Main) -> NoReturn:
         except flags.Error as error:
             sys.exit(_complain(str(error)))
         if flags.FLAGS["verbosity"].using_default_value:
-            flags.FLAGS.verbosity = -1  # warnings only: Orbax informs at length
+            logging.set_verbosity(logging.WARNING)  # Orbax informs at length
         return positional
 
     def guarded(argv: Sequence[str]) -> int | None:
