@@ -256,8 +256,8 @@ def client_label_matrices(labels: Sequence[np.ndarray], p: Parameters) -> list[n
 
 
 def one_hot_labels(labels: np.ndarray, num_classes: int) -> np.ndarray:
-    """float32 [n, C]: Y_ic = 1 where point i is labeled c, zero rows where unlabeled (-1)."""
-    return (labels[:, None] == np.arange(num_classes)).astype(np.float32)
+    """float32 [..., C]: Y_ic = 1 where point i is labeled c, zero rows where unlabeled (-1)."""
+    return (labels[..., None] == np.arange(num_classes)).astype(np.float32)
 
 
 def influence_of_labels(
