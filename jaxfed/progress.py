@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -28,6 +29,9 @@ _COLUMNS = (
 )
 
 
+_QUIET_SECONDS = 20
+
+
 class Progress:
     """Shows the rounds of one experiment; a context manager.
 
@@ -48,6 +52,7 @@ class Progress:
             console=self._console,
             disable=not self._console.is_terminal,
         )
+        self._quiet_until = time.monotonic() + _QUIET_SECONDS
         num_methods = 1 + len(config["baselines"])
         self._task = self._bar.add_task(
             "preparing", total=self._num_repeats * num_methods * self._rounds
@@ -74,6 +79,13 @@ class Progress:
     def working_on(self, what: str) -> None:
         """Name what runs now, beside the bar."""
         self._bar.update(self._task, description=what)
+
+    def prepared(self, done: int, total: int) -> None:
+        """So many of all examples are preprocessed; a line at most every `_QUIET_SECONDS`."""
+        self.working_on(f"preparing data, {done}/{total}")
+        if not self._console.is_terminal and time.monotonic() > self._quiet_until:
+            self._quiet_until = time.monotonic() + _QUIET_SECONDS
+            self.say(f"preprocessed {done} of {total} examples")
 
     def finished_round(self, record: Mapping[str, Any]) -> None:
         """Count one round and show its line of metrics.jsonl."""

@@ -1,7 +1,8 @@
 """From a config to simulated clients: load, take a part, preprocess, deal out.
 
-    simulation = Simulation(config)              # reads the data set; seconds
-    federation = simulation.federation(seed)     # preprocesses at the first call; one per repeat
+    simulation = Simulation(config)              # reads the data set
+    simulation.check()                           # what cannot work shows now
+    federation = simulation.federation(seed)     # preprocesses at the first call; one a repeat
 
 The examples (`dataset.train_size`, `dataset.test_size`) depend on `config.seed` alone and are the
 same in every repeat; who holds which, which carry labels, and what is held out of a set without a
@@ -13,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,12 @@ from jaxfed.federation import Federation
 
 GRAPHS = ("labeled+unlabeled", "labeled")
 
+Report = Callable[[int, int], None]  # examples done, examples in all
+
+
+def _to_nobody(done: int, total: int) -> None:
+    """Report to nobody."""
+
 
 class Simulation:
     """The examples of one experiment and the federations made of them."""
@@ -37,25 +43,30 @@ class Simulation:
             UsageError: the set cannot be found or read, or is smaller than asked for.
         """
         self._config = config
+        self._vectors: np.ndarray | None = None
         self._dataset = _subset(load(config.dataset.name, root=config.dataset.root or None), config)
 
-    @property
-    def num_classes(self) -> int:
-        """C."""
-        return self._dataset.num_classes
-
     def check(self) -> None:
-        """Deal out the labels of every repeat, to show before any work what cannot be dealt.
+        """Try what is cheap of all that `federation` will do: deal out every repeat's labels.
 
         Raises:
-            UsageError: more labels, classes or examples asked for than there are.
+            UsageError: more labels, classes or examples asked for than there are; preprocessing
+                that does not fit the examples, or lacks a file.
         """
+        if self._config.preprocessing.kind == "pretrained":
+            _check_pretrained(self._dataset, self._config)
         nothing = np.zeros((len(self._dataset.y) + len(self._dataset.y_test), 0), np.float32)
         for repeat in range(self._config.num_repeats):
             self._federation(nothing, self._config.seed + repeat)
 
-    def federation(self, seed: int) -> Federation:
-        """The clients of the repeat with this seed; `x` float32 [n, d], preprocessed."""
+    def federation(self, seed: int, report: Report = _to_nobody) -> Federation:
+        """The clients of the repeat with this seed; `x` float32 [n, d], preprocessed.
+
+        `report` hears of preprocessing that takes a while.
+        """
+        if self._vectors is None:
+            preprocess = PREPROCESSING[self._config.preprocessing.kind]
+            self._vectors = preprocess(self._dataset, self._config, report)
         return self._federation(self._vectors, seed)
 
     def class_counts(self, federation: Federation) -> dict[str, Any]:
@@ -65,10 +76,6 @@ class Simulation:
             for kind, indices in federation.partition._asdict().items()
         }
         return {**counts, "class_names": self._dataset.class_names}
-
-    @cached_property
-    def _vectors(self) -> np.ndarray:
-        return PREPROCESSING[self._config.preprocessing.kind](self._dataset, self._config)
 
     def _federation(self, x: np.ndarray, seed: int) -> Federation:
         data, wanted = self._dataset, self._config.federation
@@ -156,24 +163,55 @@ def _sample(
     return np.sort(rng.permutation(available)[:size]) if size else slice(None)
 
 
-def _identity(dataset: Dataset, config: ConfigDict) -> np.ndarray:
+def _identity(dataset: Dataset, config: ConfigDict, report: Report) -> np.ndarray:
     """The examples as they are, flattened to float32 [n, d]."""
-    del config
+    del config, report
     examples = np.concatenate([dataset.x, dataset.x_test])
     return examples.reshape(len(examples), math.prod(examples.shape[1:])).astype(np.float32)
 
 
-def _standardized(dataset: Dataset, config: ConfigDict) -> np.ndarray:
+def _standardized(dataset: Dataset, config: ConfigDict, report: Report) -> np.ndarray:
     """Every feature with mean 0 and variance 1 over the training examples."""
-    return _identity(standardized(dataset), config)
+    return _identity(standardized(dataset), config, report)
 
 
-def _pretrained(dataset: Dataset, config: ConfigDict) -> np.ndarray:
-    """Features of a network trained on ImageNet."""
-    raise NotImplementedError
+def _pretrained(dataset: Dataset, config: ConfigDict, report: Report) -> np.ndarray:
+    """Features of a network trained on ImageNet; each split has its own files in the cache."""
+    num_train, total = len(dataset.x), len(dataset.x) + len(dataset.x_test)
+    train = _features(dataset.x, config, lambda done: report(done, total))
+    if total == num_train:
+        return train
+    test = _features(dataset.x_test, config, lambda done: report(num_train + done, total))
+    return np.concatenate([train, test])
 
 
-PREPROCESSING: dict[str, Callable[[Dataset, ConfigDict], np.ndarray]] = {
+def _check_pretrained(dataset: Dataset, config: ConfigDict) -> None:
+    """Network, weights and sizes can be used, and the examples are images with a known range."""
+    if dataset.x.dtype != np.uint8 and not 0 <= dataset.x.min() <= dataset.x.max() <= 1:
+        raise UsageError(
+            f"config.preprocessing.kind='pretrained': needs images, uint8 or from 0 to 1; "
+            f"{dataset.name} has {dataset.x.dtype} from {dataset.x.min():g} to {dataset.x.max():g}"
+        )
+    _features(dataset.x[:0], config, lambda done: None)
+
+
+def _features(images: np.ndarray, config: ConfigDict, report: Callable[[int], None]) -> np.ndarray:
+    # Here, because Flax takes half a second to import and only this needs it.
+    from jaxfed.data.features import pretrained_features
+
+    wanted = config.preprocessing
+    return pretrained_features(
+        images,
+        network=wanted.network,
+        weights=wanted.weights or None,
+        root=config.dataset.root or None,
+        image_size=wanted.image_size or None,
+        batch_size=wanted.batch_size or None,
+        progress=lambda progress: report(progress.done),
+    )
+
+
+PREPROCESSING: dict[str, Callable[[Dataset, ConfigDict, Report], np.ndarray]] = {
     "identity": _identity,
     "standardized": _standardized,
     "pretrained": _pretrained,

@@ -35,6 +35,10 @@ def get_config() -> ConfigDict:
 
     config.preprocessing = ConfigDict()
     config.preprocessing.kind = "identity"
+    config.preprocessing.network = "efficientnet_lite0"  # with kind = "pretrained"
+    config.preprocessing.weights = ""  # "" = NETWORK.safetensors in the data root
+    config.preprocessing.image_size = 0  # pixels a side; 0 = what the network was trained on
+    config.preprocessing.batch_size = 0  # 0 = what the device likes
 
     config.federation = ConfigDict()
     config.federation.num_clients = 10
