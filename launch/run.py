@@ -55,6 +55,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     ):
         results = Experiment(config, simulation, directory, progress, interruption).run()
         summary = {**results, "environment": environment.describe()}
+        progress.working_on("drawing plots")
         directory.finish(summary)
     progress.show_results(summary["algorithms"], _WORKDIR.value)
     return 0

@@ -1,6 +1,7 @@
 import json
 import os
 import signal
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from jaxfed import config_file, experiment
 from jaxfed.algorithms import ALGORITHMS
+from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
 from jaxfed.experiment import Experiment, legs, sample_clients, summarize
 from jaxfed.federated_algorithm import FederatedAlgorithm
@@ -253,6 +255,61 @@ def test_progress_on_a_terminal_and_elsewhere(config):
             progress.finished_round(record)
         assert ("1/12" in capture.get()) == is_terminal  # the bar counts 2 repeats x 2 methods x 3
         assert ("test accuracy 0.5000" in capture.get()) == (not is_terminal)
+
+
+def test_slow_preprocessing_is_reported_now_and_then(config, monkeypatch):
+    clock = iter([0.0, 1.0, 30.0, 30.0, 31.0, 60.0, 60.0])
+    monkeypatch.setattr("jaxfed.progress.time.monotonic", lambda: next(clock))
+    console = Console(width=120, highlight=False)
+    with console.capture() as capture:
+        progress = Progress(config.to_dict(), console)
+        for done in (1, 2, 3, 4):
+            progress.prepared(done, 4)
+    assert capture.get().splitlines() == [
+        "preprocessed 2 of 4 examples",
+        "preprocessed 4 of 4 examples",
+    ]
+
+
+def test_preprocessing(config):
+    raw = Simulation(config).federation(0).x
+    assert (raw.shape, raw.dtype, raw.max()) == ((1797, 64), np.float32, 16)
+    config.preprocessing.kind = "standardized"
+    standardized = Simulation(config).federation(0).x
+    np.testing.assert_allclose(standardized.mean(axis=0), 0, atol=1e-5)
+    config.preprocessing.kind = "pretrained"
+    with pytest.raises(UsageError, match="digits has float32 from 0 to 16"):
+        Simulation(config).check()
+
+
+def test_pretrained_features_of_both_splits(config, monkeypatch):
+    images = np.arange(60 * 4, dtype=np.uint8).reshape(60, 2, 2, 1)
+    y = np.arange(60, dtype=np.int32) % 3
+    data = Dataset("tiny", images[:40], y[:40], images[40:], y[40:], 3, ("a", "b", "c"))
+    calls = []
+
+    def features(images, *, progress, **settings):
+        calls.append((len(images), settings))
+        if len(images):
+            progress(SimpleNamespace(done=len(images)))
+        return images.reshape(-1, 4).astype(np.float32)
+
+    monkeypatch.setattr("jaxfed.simulation.load", lambda name, root: data)
+    monkeypatch.setattr("jaxfed.data.features.pretrained_features", features)
+    config.preprocessing.kind = "pretrained"
+    config.preprocessing.image_size = 64
+    simulation = Simulation(config)
+    simulation.check()
+    reports: list[tuple[int, int]] = []
+    federation = simulation.federation(0, lambda done, total: reports.append((done, total)))
+    assert simulation.federation(1).x is federation.x
+    np.testing.assert_array_equal(federation.x, images.reshape(60, 4))
+    assert [num_images for num_images, _ in calls] == [0, 40, 20]
+    assert calls[1][1]["image_size"] == 64
+    assert calls[1][1]["weights"] is calls[1][1]["batch_size"] is None
+    assert reports == [(40, 60), (60, 60)]
+    new = np.concatenate(federation.partition.new)
+    assert sorted(new.tolist()) == list(range(40, 60))
 
 
 def test_a_part_of_the_data_is_the_same_in_every_repeat(config):
