@@ -1,0 +1,376 @@
+"""EfficientNet, scaled from one table of blocks: B0 to B7, and Lite0 to Lite4.
+
+M. Tan, Q. V. Le. "EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks".
+ICML 2019, arXiv:1905.11946. A network is a stem (3 x 3, stride 2), 16 or more inverted bottlenecks,
+a 1 x 1 convolution to 1280 channels or so, a mean over pixels (the *features*) and a linear
+classifier (the *head*). An inverted bottleneck on c channels, expansion e, window k:
+
+    h = act(norm(conv 1 x 1, c -> e c))          left out where e = 1
+    h = act(norm(depthwise k x k))
+    h = h sigmoid(W act(V mean(h)))              squeeze-excitation; B only
+    y = norm(conv 1 x 1, e c -> o),  + x where the shapes agree
+
+B scales the width of every stage and activates by swish; Lite (made for integer hardware) has no
+squeeze-excitation, activates by ReLU6, and scales neither the first and last convolution nor the
+number of blocks in the first and last stage. Padding is TensorFlow's "SAME", which the released
+weights were trained with; the norm is batch normalization with epsilon 1e-3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxfed.errors import UsageError
+from jaxfed.kernels.conv import matmul_conv
+
+Convolution = Literal["auto", "native", "matmul"]
+
+
+class Stage(NamedTuple):
+    """A run of blocks of one kind; only the first has the stride and the change of channels."""
+
+    num_blocks: int
+    kernel_size: int
+    stride: int
+    expansion: int
+    in_channels: int
+    out_channels: int
+
+
+STAGES = (
+    Stage(1, 3, 1, 1, 32, 16),
+    Stage(2, 3, 2, 6, 16, 24),
+    Stage(2, 5, 2, 6, 24, 40),
+    Stage(3, 3, 2, 6, 40, 80),
+    Stage(3, 5, 1, 6, 80, 112),
+    Stage(4, 5, 2, 6, 112, 192),
+    Stage(1, 3, 1, 6, 192, 320),
+)
+
+
+class Block(NamedTuple):
+    """One inverted bottleneck. squeezed: channels of its squeeze-excitation, 0 without one."""
+
+    kernel_size: int
+    stride: int
+    in_channels: int
+    hidden: int
+    out_channels: int
+    squeezed: int
+
+
+@dataclass(frozen=True)
+class Network:
+    """One scaling of the table, and the images that its released weights expect."""
+
+    width: float
+    depth: float
+    image_size: int
+    dropout: float
+    lite: bool = False
+
+    @property
+    def mean(self) -> tuple[float, float, float]:
+        """Of each of RGB, in units of 0 to 255: what `prepare` subtracts."""
+        return (127.0, 127.0, 127.0) if self.lite else (123.675, 116.28, 103.53)
+
+    @property
+    def deviation(self) -> tuple[float, float, float]:
+        """Of each of RGB, in units of 0 to 255: what `prepare` divides by."""
+        return (128.0, 128.0, 128.0) if self.lite else (58.395, 57.12, 57.375)
+
+    @property
+    def stem_channels(self) -> int:
+        """Channels after the stem."""
+        return 32 if self.lite else self._scaled(32)
+
+    @property
+    def num_features(self) -> int:
+        """Length of the feature vector."""
+        return 1280 if self.lite else self._scaled(1280)
+
+    def blocks(self) -> Iterator[Block]:
+        """The blocks from stem to head."""
+        in_channels = self.stem_channels
+        for stage in STAGES:
+            fixed = self.lite and stage in (STAGES[0], STAGES[-1])
+            num_blocks = stage.num_blocks if fixed else math.ceil(self.depth * stage.num_blocks)
+            out_channels = self._scaled(stage.out_channels)
+            for index in range(num_blocks):
+                yield Block(
+                    kernel_size=stage.kernel_size,
+                    stride=stage.stride if index == 0 else 1,
+                    in_channels=in_channels,
+                    hidden=in_channels * stage.expansion,
+                    out_channels=out_channels,
+                    squeezed=0 if self.lite else max(1, in_channels // 4),
+                )
+                in_channels = out_channels
+
+    def _scaled(self, channels: int) -> int:
+        """`width * channels` to the nearest multiple of 8, but never more than a tenth below."""
+        exact = self.width * channels
+        rounded = max(8, int(exact + 4) // 8 * 8)
+        return rounded + 8 if rounded < 0.9 * exact else rounded
+
+
+NETWORKS = {
+    "efficientnet_b0": Network(1.0, 1.0, 224, 0.2),
+    "efficientnet_b1": Network(1.0, 1.1, 240, 0.2),
+    "efficientnet_b2": Network(1.1, 1.2, 260, 0.3),
+    "efficientnet_b3": Network(1.2, 1.4, 300, 0.3),
+    "efficientnet_b4": Network(1.4, 1.8, 380, 0.4),
+    "efficientnet_b5": Network(1.6, 2.2, 456, 0.4),
+    "efficientnet_b6": Network(1.8, 2.6, 528, 0.5),
+    "efficientnet_b7": Network(2.0, 3.1, 600, 0.5),
+    "efficientnet_lite0": Network(1.0, 1.0, 224, 0.2, lite=True),
+    "efficientnet_lite1": Network(1.0, 1.1, 240, 0.2, lite=True),
+    "efficientnet_lite2": Network(1.1, 1.2, 260, 0.3, lite=True),
+    "efficientnet_lite3": Network(1.2, 1.4, 280, 0.3, lite=True),
+    "efficientnet_lite4": Network(1.4, 1.8, 300, 0.3, lite=True),
+}
+
+_STOCHASTIC_DEPTH = 0.2  # share of the last block's outputs dropped in training; earlier ones less
+
+
+def find_network(name: str) -> Network:
+    """The network of that name. Raises UsageError on a name not in `NETWORKS`."""
+    if name not in NETWORKS:
+        raise UsageError(f"unknown network {name!r}; allowed: {', '.join(NETWORKS)}")
+    return NETWORKS[name]
+
+
+def prepare(images: jax.Array, network: Network, image_size: int | None = None) -> jax.Array:
+    """Resize and normalize images as the network expects them: (resized - mean) / deviation.
+
+    Grey images are repeated over RGB. The whole image is resized to a square (bicubic, antialiased
+    where it shrinks) without the center crop of an ImageNet evaluation, so that nothing is lost at
+    the borders of small images.
+
+    Args:
+        images: [n, h, w, 1 or 3], uint8, or float in units of 0 to 255.
+        network: what the images are for.
+        image_size: pixels a side; None is the network's own.
+
+    Returns:
+        float32 [n, image_size, image_size, 3].
+    """
+    size = network.image_size if image_size is None else image_size
+    images = jnp.asarray(images, jnp.float32)
+    resized = jax.image.resize(images, (images.shape[0], size, size, images.shape[-1]), "bicubic")
+    normalized = (resized - jnp.asarray(network.mean).reshape(1, 1, 1, 3)) / jnp.asarray(
+        network.deviation
+    ).reshape(1, 1, 1, 3)
+    return normalized
+
+
+class TrainApply(Protocol):
+    """Logits in training mode."""
+
+    def __call__(
+        self, state: nnx.State, images: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        """Return logits [n, C], and the state with its batch statistics moved on."""
+
+
+class EfficientNet(NamedTuple):
+    """A network as pure functions of its state, for plain `jax.jit`, `grad` and `vmap`.
+
+    The state holds float32 `nnx.Param` and `nnx.BatchStat` leaves (`nnx.split_state` parts them).
+    Images are float32 [n, H, W, 3] as `prepare` makes them, of any H and W.
+
+    init: key -> state, with random weights.
+    features: state, images -> float32 [n, D]; running statistics, no dropout.
+    head: state, features -> logits [n, C].
+    apply: state, images -> logits [n, C]; `head` of `features`.
+    train_apply: state, images, key -> (logits, state): statistics of the batch, dropout before the
+        classifier and stochastic depth, drawn from the key.
+    """
+
+    network: Network
+    init: Callable[[jax.Array], nnx.State]
+    features: Callable[[nnx.State, jax.Array], jax.Array]
+    head: Callable[[nnx.State, jax.Array], jax.Array]
+    apply: Callable[[nnx.State, jax.Array], jax.Array]
+    train_apply: TrainApply
+
+
+def efficientnet(
+    name: str, *, num_classes: int = 1000, convolution: Convolution = "auto"
+) -> EfficientNet:
+    """Build the network of that name.
+
+    Args:
+        name: a key of `NETWORKS`.
+        num_classes: outputs of the classifier.
+        convolution: an execution switch; results agree up to rounding. "native" is XLA's
+            convolution; "matmul" is `jaxfed.kernels.conv.matmul_conv`, an order of magnitude faster
+            on a CPU; "auto" is "matmul" where JAX's default backend is the CPU.
+
+    Raises:
+        UsageError: an unknown name or convolution.
+
+    Cost: Lite0 and B0 take 0.39e9 multiply-adds an image of 224 x 224.
+    """
+    network = find_network(name)
+    conv = _find_convolution(convolution)
+
+    def build(key: jax.Array) -> _EfficientNet:
+        return _EfficientNet(network, num_classes, conv, rngs=nnx.Rngs(key))
+
+    graph = nnx.graphdef(nnx.eval_shape(build, jax.random.key(0)))
+
+    def init(key: jax.Array) -> nnx.State:
+        return nnx.state(build(key))
+
+    def features(state: nnx.State, images: jax.Array) -> jax.Array:
+        return nnx.merge(graph, state).features(images)
+
+    def head(state: nnx.State, features: jax.Array) -> jax.Array:
+        return nnx.merge(graph, state).classifier(features)
+
+    def apply(state: nnx.State, images: jax.Array) -> jax.Array:
+        return head(state, features(state, images))
+
+    def train_apply(
+        state: nnx.State, images: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        model = nnx.merge(graph, state, copy=True)  # its statistics change; the caller's must not
+        rngs = nnx.Rngs(dropout=key)
+        pooled = model.features(images, rngs)
+        logits = model.classifier(nnx.Dropout(network.dropout)(pooled, rngs=rngs))
+        return logits, nnx.state(model)
+
+    return EfficientNet(network, init, features, head, apply, train_apply)
+
+
+def _find_convolution(name: Convolution) -> Callable[..., jax.Array]:
+    choices: dict[str, Callable[..., jax.Array]] = {
+        "native": jax.lax.conv_general_dilated,
+        "matmul": matmul_conv,
+    }
+    choices["auto"] = choices["matmul" if jax.default_backend() == "cpu" else "native"]
+    if name not in choices:
+        raise UsageError(f"unknown convolution {name!r}; allowed: {', '.join(sorted(choices))}")
+    return choices[name]
+
+
+class _Layers:
+    """Makes the layers of one network: what all its convolutions and norms share is said once."""
+
+    def __init__(self, conv: Callable[..., jax.Array], rngs: nnx.Rngs):
+        self._conv = conv
+        self._rngs = rngs
+
+    def conv(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int = 1,
+        stride: int = 1,
+        *,
+        depthwise: bool = False,
+        use_bias: bool = False,
+    ) -> nnx.Conv:
+        # The variance of the paper's code, 2 / (window * outputs a group): an output of a depthwise
+        # convolution is a group of its own, whose fan-in is the window.
+        fan: Literal["fan_in", "fan_out"] = "fan_in" if depthwise else "fan_out"
+        return nnx.Conv(
+            in_channels,
+            out_channels,
+            (kernel_size, kernel_size),
+            stride,
+            padding="SAME",
+            feature_group_count=in_channels if depthwise else 1,
+            use_bias=use_bias,
+            kernel_init=nnx.initializers.variance_scaling(2.0, fan, "normal"),
+            conv_general_dilated=self._conv,
+            rngs=self._rngs,
+        )
+
+    def norm(self, channels: int) -> nnx.BatchNorm:
+        return nnx.BatchNorm(channels, momentum=0.99, epsilon=1e-3, rngs=self._rngs)
+
+    def linear(self, in_features: int, out_features: int) -> nnx.Linear:
+        uniform = nnx.initializers.variance_scaling(1.0 / 3.0, "fan_out", "uniform")
+        return nnx.Linear(in_features, out_features, kernel_init=uniform, rngs=self._rngs)
+
+
+class _InvertedBottleneck(nnx.Module):
+    def __init__(
+        self,
+        block: Block,
+        activation: Callable[[jax.Array], jax.Array],
+        drop: float,
+        layers: _Layers,
+    ):
+        self.activation = activation
+        self.residual = block.stride == 1 and block.in_channels == block.out_channels
+        self.stochastic_depth = nnx.Dropout(drop, broadcast_dims=(1, 2, 3))
+        if block.hidden != block.in_channels:
+            self.expand_conv = layers.conv(block.in_channels, block.hidden)
+            self.expand_norm = layers.norm(block.hidden)
+        self.depthwise_conv = layers.conv(
+            block.hidden, block.hidden, block.kernel_size, block.stride, depthwise=True
+        )
+        self.depthwise_norm = layers.norm(block.hidden)
+        if block.squeezed:
+            self.squeeze = layers.conv(block.hidden, block.squeezed, use_bias=True)
+            self.excite = layers.conv(block.squeezed, block.hidden, use_bias=True)
+        self.project_conv = layers.conv(block.hidden, block.out_channels)
+        self.project_norm = layers.norm(block.out_channels)
+
+    def __call__(self, x: jax.Array, rngs: nnx.Rngs | None) -> jax.Array:
+        frozen = rngs is None
+        h = x
+        if hasattr(self, "expand_conv"):
+            h = self.activation(self.expand_norm(self.expand_conv(h), frozen))
+        h = self.activation(self.depthwise_norm(self.depthwise_conv(h), frozen))
+        if hasattr(self, "squeeze"):
+            squeezed = self.activation(self.squeeze(jnp.mean(h, axis=(1, 2), keepdims=True)))
+            h = h * jax.nn.sigmoid(self.excite(squeezed))
+        h = self.project_norm(self.project_conv(h), frozen)
+        if not self.residual:
+            return h
+        return x + self.stochastic_depth(h, deterministic=frozen, rngs=rngs)
+
+
+class _EfficientNet(nnx.Module):
+    def __init__(
+        self,
+        network: Network,
+        num_classes: int,
+        conv: Callable[..., jax.Array],
+        *,
+        rngs: nnx.Rngs,
+    ):
+        layers = _Layers(conv, rngs)
+        blocks = list(network.blocks())
+        self.activation = jax.nn.relu6 if network.lite else jax.nn.swish
+        self.stem_conv = layers.conv(3, network.stem_channels, 3, 2)
+        self.stem_norm = layers.norm(network.stem_channels)
+        self.blocks = nnx.List(
+            _InvertedBottleneck(
+                block, self.activation, _STOCHASTIC_DEPTH * index / len(blocks), layers
+            )
+            for index, block in enumerate(blocks)
+        )
+        self.head_conv = layers.conv(blocks[-1].out_channels, network.num_features)
+        self.head_norm = layers.norm(network.num_features)
+        self.classifier = layers.linear(network.num_features, num_classes)
+
+    def features(self, images: jax.Array, rngs: nnx.Rngs | None = None) -> jax.Array:
+        """Mean over pixels of the last activation; training mode where there are rngs."""
+        frozen = rngs is None
+        x = self.activation(self.stem_norm(self.stem_conv(images), frozen))
+        for block in self.blocks:
+            x = block(x, rngs)
+        x = self.activation(self.head_norm(self.head_conv(x), frozen))
+        return jnp.mean(x, axis=(1, 2))

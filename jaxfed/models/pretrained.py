@@ -1,0 +1,190 @@
+"""Weights of a network, from and to a safetensors file with efficientnet-pytorch's tensor names.
+
+To make such a file from the pretrained weights that efficientnet-pytorch downloads:
+
+    s = efficientnet_pytorch.EfficientNet.from_pretrained("efficientnet-b0").state_dict()
+    safetensors.torch.save_file({k: v.contiguous() for k, v in s.items()}, "b0.safetensors")
+
+`contiguous` matters: weights converted from TensorFlow keep its order (HWIO) in memory, under
+PyTorch's shapes (OIHW). Written as they lie in memory they make a file with the right names and
+shapes whose kernels are scrambled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from jaxfed.errors import UsageError
+
+_LAYERS = {
+    "stem_conv": "_conv_stem",
+    "stem_norm": "_bn0",
+    "head_conv": "_conv_head",
+    "head_norm": "_bn1",
+    "classifier": "_fc",
+}
+_BLOCK_LAYERS = {
+    "expand_conv": "_expand_conv",
+    "expand_norm": "_bn0",
+    "depthwise_conv": "_depthwise_conv",
+    "depthwise_norm": "_bn1",
+    "squeeze": "_se_reduce",
+    "excite": "_se_expand",
+    "project_conv": "_project_conv",
+    "project_norm": "_bn2",
+}
+_VARIABLES = {
+    "kernel": "weight",
+    "scale": "weight",
+    "bias": "bias",
+    "mean": "running_mean",
+    "var": "running_var",
+}
+_RECIPE = (
+    "safetensors.torch.save_file({k: v.contiguous() for k, v in MODEL.state_dict().items()}, PATH) "
+    "with an efficientnet-pytorch MODEL"
+)
+_IGNORED = ".num_batches_tracked"  # PyTorch's step counters, of no use here
+
+# SHA-256 of files known to be written as they lay in memory. Neither names nor shapes tell, and the
+# features of such a network look plausible.
+_SCRAMBLED = {"3f75e5abcfc3667c3af518c72890b34dc5615689b5a1cc8e5d294f4196c6c37e"}
+
+# Axes of a PyTorch tensor from those of a Flax kernel, and back: OIHW, HWIO; [out, in], [in, out].
+_TO_PYTORCH = {4: (3, 2, 0, 1), 2: (1, 0), 1: (0,)}
+_FROM_PYTORCH = {4: (2, 3, 1, 0), 2: (1, 0), 1: (0,)}
+
+
+def find_weights(
+    network: str, weights: str | os.PathLike[str] | None = None, root: str | None = None
+) -> Path:
+    """Find the file of a network's pretrained weights.
+
+    Looked for, in this order: `weights` itself; else in the data root (`root`, else $JAXFED_DATA)
+    NETWORK.safetensors, weights/NETWORK.safetensors and ../weights/NETWORK.safetensors.
+
+    Args:
+        network: a key of `jaxfed.models.efficientnet.NETWORKS`.
+        weights: path of the file.
+        root: data root.
+
+    Raises:
+        UsageError: no such file; says where it was looked for and how to make it.
+    """
+    if weights is not None:
+        places = [Path(weights).expanduser()]
+    else:
+        given = root or os.environ.get("JAXFED_DATA")
+        name = f"{network}.safetensors"
+        base = Path(given).expanduser().absolute() if given else None
+        folders = (base, base / "weights", base.parent / "weights") if base else ()
+        places = [folder / name for folder in folders]
+    for place in places:
+        if place.is_file():
+            return place
+    looked = ", ".join(map(str, places)) or "nowhere, for want of a root or $JAXFED_DATA"
+    raise UsageError(f"no weights of {network}; looked for: {looked}; to make the file: " + _RECIPE)
+
+
+def read_weights(
+    path: str | os.PathLike[str], template: nnx.State, *, new_head: bool = False
+) -> nnx.State:
+    """Read a state from a safetensors file; every tensor of the file is used exactly once.
+
+    Args:
+        path: the file, named as in efficientnet-pytorch; OIHW kernels, any float dtype.
+        template: a state of the network; without `new_head` its shapes suffice, as in
+            `jax.eval_shape(init, key)`.
+        new_head: keep the template's classifier and pass over the file's, for other classes.
+
+    Returns:
+        A state like the template, float32.
+
+    Raises:
+        UsageError: not a readable safetensors file, or one known to be scrambled; a name missing
+            or unexpected; a wrong shape.
+    """
+    _refuse_scrambled(path)
+    names = {leaf: _pytorch_name(leaf) for leaf, _ in nnx.to_flat_state(template)}
+    head = {leaf: name for leaf, name in names.items() if leaf[0] == "classifier"}
+    wanted = {leaf: name for leaf, name in names.items() if not (new_head and leaf in head)}
+    try:
+        with safe_open(path, framework="numpy") as file:
+            present = {name for name in file.keys() if not name.endswith(_IGNORED)}  # noqa: SIM118
+            if new_head:
+                present -= set(head.values())
+            _check_names(path, wanted=set(wanted.values()), present=present)
+            tensors = {name: file.get_tensor(name) for name in sorted(present)}
+    except (OSError, SafetensorError, TypeError) as error:
+        raise UsageError(f"{path} is not a readable safetensors file: {error}") from error
+
+    leaves = []
+    for leaf_path, variable in nnx.to_flat_state(template):
+        if leaf_path in wanted:
+            tensor = tensors[wanted[leaf_path]]
+            expected = tuple(variable.shape[axis] for axis in _TO_PYTORCH[len(variable.shape)])
+            if tensor.shape != expected:
+                raise UsageError(
+                    f"{path}: {wanted[leaf_path]} has shape {tensor.shape}, expected {expected}"
+                )
+            value = tensor.transpose(_FROM_PYTORCH[tensor.ndim]).astype(np.float32)
+            variable = variable.replace(jnp.asarray(value))
+        leaves.append((leaf_path, variable))
+    return nnx.from_flat_state(leaves)
+
+
+def write_weights(path: str | os.PathLike[str], state: nnx.State) -> None:
+    """Write a state to a safetensors file that `read_weights` and efficientnet-pytorch can load."""
+    tensors = {}
+    for leaf_path, variable in nnx.to_flat_state(state):
+        value = np.asarray(variable[...])
+        transposed = value.transpose(_TO_PYTORCH[value.ndim])
+        tensors[_pytorch_name(leaf_path)] = np.ascontiguousarray(transposed)
+    save_file(tensors, path)
+
+
+def _refuse_scrambled(path: str | os.PathLike[str]) -> None:
+    try:
+        digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    if digest in _SCRAMBLED:
+        raise UsageError(
+            f"{path} is scrambled: its kernels lie in HWIO order under OIHW shapes; make it anew: "
+            + _RECIPE
+        )
+
+
+def _pytorch_name(path: tuple[Any, ...]) -> str:
+    """("blocks", 3, "project_norm", "var") -> "_blocks.3._bn2.running_var"."""
+    return ".".join(_pytorch_parts(path))
+
+
+def _pytorch_parts(path: tuple[Any, ...]) -> Iterator[str]:
+    *layers, variable = path
+    if layers[0] == "blocks":
+        yield "_blocks"
+        yield str(layers[1])
+        yield _BLOCK_LAYERS[str(layers[2])]
+    else:
+        yield _LAYERS[str(layers[0])]
+    yield _VARIABLES[str(variable)]
+
+
+def _check_names(path: str | os.PathLike[str], *, wanted: set[str], present: set[str]) -> None:
+    for adjective, names in (("missing", wanted - present), ("unexpected", present - wanted)):
+        if names:
+            first = ", ".join(sorted(names)[:3])
+            raise UsageError(
+                f"{path} has {len(names)} {adjective} tensors for this network, first {first}"
+            )

@@ -1,0 +1,295 @@
+import hashlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from PIL import Image
+from safetensors.numpy import load_file, save_file
+
+from jaxfed.errors import UsageError
+from jaxfed.models.efficientnet import NETWORKS, efficientnet, prepare
+from jaxfed.models.pretrained import find_weights, read_weights, write_weights
+
+NUM_PARAMETERS = {  # as in the paper's released networks
+    "efficientnet_b0": 5_288_548,
+    "efficientnet_b1": 7_794_184,
+    "efficientnet_b2": 9_109_994,
+    "efficientnet_b3": 12_233_232,
+    "efficientnet_b4": 19_341_616,
+    "efficientnet_b5": 30_389_784,
+    "efficientnet_b6": 43_040_704,
+    "efficientnet_b7": 66_347_960,
+    "efficientnet_lite0": 4_652_008,
+    "efficientnet_lite1": 5_416_680,
+    "efficientnet_lite2": 6_092_072,
+    "efficientnet_lite3": 8_197_096,
+    "efficientnet_lite4": 13_006_568,
+}
+
+
+def _template(model):
+    return jax.eval_shape(model.init, jax.random.key(0))
+
+
+@pytest.fixture(scope="module", params=["efficientnet_lite0", "efficientnet_b0"])
+def pretrained(request, tmp_path_factory):
+    """A network, a state in which every tensor is random, and that state as a file."""
+    model = efficientnet(request.param)
+    state = _random_state(model)
+    path = tmp_path_factory.mktemp("weights") / f"{request.param}.safetensors"
+    write_weights(path, state)
+    return request.param, model, state, path
+
+
+def _random_state(model):
+    rng = np.random.default_rng(0)
+
+    def randomize(path, leaf):
+        variable = path[-2].key if isinstance(path[-1], jax.tree_util.GetAttrKey) else path[-1].key
+        if variable == "kernel":
+            return rng.normal(size=leaf.shape).astype(np.float32) / np.sqrt(
+                np.prod(leaf.shape[:-1]), dtype=np.float32
+            )
+        low = {"bias": -0.5, "mean": -0.1}.get(variable, 0.3)
+        return rng.uniform(low, low + 1, leaf.shape).astype(np.float32)
+
+    state = jax.tree_util.tree_map_with_path(randomize, _template(model))
+    return jax.tree.map(jnp.asarray, state)
+
+
+def _convolve(x, kernel, stride, groups):
+    """NCHW, OIHW, TensorFlow's SAME: the odd pixel of padding goes after."""
+    extent = kernel.shape[-1]
+    padding = []
+    for size in x.shape[2:]:
+        total = max((-(-size // stride) - 1) * stride + extent - size, 0)
+        padding.append((total // 2, total - total // 2))
+    x = np.pad(x, ((0, 0), (0, 0), *padding))
+    windows = np.lib.stride_tricks.sliding_window_view(x, (extent, extent), axis=(2, 3))
+    windows = windows[:, :, ::stride, ::stride]
+    if groups == 1:
+        return np.einsum("ncyxij,ocij->noyx", windows, kernel, optimize=True)
+    return np.einsum("ncyxij,cij->ncyx", windows, kernel[:, 0], optimize=True)
+
+
+def _oracle(tensors, images, lite):
+    """Features and logits in float64 straight from the tensors, layer by layer."""
+    t = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
+
+    def sigmoid(x):
+        return 1 / (1 + np.exp(-x))
+
+    def act(x):
+        return np.clip(x, 0, 6) if lite else x * sigmoid(x)
+
+    def conv(x, name, stride=1, groups=1):
+        out = _convolve(x, t[f"{name}.weight"], stride, groups)
+        return out + t[f"{name}.bias"][:, None, None] if f"{name}.bias" in t else out
+
+    def norm(x, name):
+        scale = t[f"{name}.weight"] / np.sqrt(t[f"{name}.running_var"] + 1e-3)
+        shift = t[f"{name}.bias"] - t[f"{name}.running_mean"] * scale
+        return x * scale[:, None, None] + shift[:, None, None]
+
+    x = images.astype(np.float64).transpose(0, 3, 1, 2)
+    x = act(norm(conv(x, "_conv_stem", 2), "_bn0"))
+    strides = [1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1]
+    for index, stride in enumerate(strides):
+        block, h = f"_blocks.{index}.", x
+        if index > 0:
+            h = act(norm(conv(h, block + "_expand_conv"), block + "_bn0"))
+        h = conv(h, block + "_depthwise_conv", stride, groups=h.shape[1])
+        h = act(norm(h, block + "_bn1"))
+        if not lite:
+            squeezed = act(conv(h.mean((2, 3), keepdims=True), block + "_se_reduce"))
+            h = h * sigmoid(conv(squeezed, block + "_se_expand"))
+        h = norm(conv(h, block + "_project_conv"), block + "_bn2")
+        x = x + h if h.shape == x.shape else h
+    features = act(norm(conv(x, "_conv_head"), "_bn1")).mean((2, 3))
+    return features, features @ t["_fc.weight"].T + t["_fc.bias"]
+
+
+QUICK = ("efficientnet_b0", "efficientnet_b1", "efficientnet_lite0", "efficientnet_lite2")
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS]
+)
+def test_number_of_parameters(name):
+    parameters, _ = nnx.split_state(_template(efficientnet(name)), nnx.Param, ...)
+    counted = sum(leaf.size for leaf in jax.tree.leaves(parameters))
+    assert counted == NUM_PARAMETERS[name]
+
+
+@pytest.mark.parametrize(
+    ("convolution", "shape"), [("matmul", (2, 64, 64, 3)), ("native", (1, 75, 50, 3))]
+)
+def test_agrees_with_a_float64_network_built_from_the_file(pretrained, convolution, shape):
+    name, _, state, path = pretrained
+    images = np.random.default_rng(1).normal(size=shape).astype(np.float32)
+    model = efficientnet(name, convolution=convolution)
+    features, logits, logits_of_features = jax.jit(
+        lambda state, images: (
+            features := model.features(state, images),
+            model.apply(state, images),
+            model.head(state, features),
+        )
+    )(state, images)
+    expected_features, expected_logits = _oracle(load_file(path), images, NETWORKS[name].lite)
+    assert np.std(expected_features) > 0.1  # a live network: activations neither die nor saturate
+    assert features.shape == (shape[0], 1280)
+    for ours, theirs in ((features, expected_features), (logits, expected_logits)):
+        np.testing.assert_allclose(ours, theirs, atol=1e-4 * np.abs(theirs).max())
+    np.testing.assert_allclose(logits_of_features, logits, rtol=1e-4, atol=1e-4)
+
+
+def test_weights_survive_the_file_bit_for_bit(pretrained):
+    _, model, state, path = pretrained
+    read = read_weights(path, _template(model))
+    assert jax.tree.structure(read) == jax.tree.structure(state)
+    jax.tree.map(np.testing.assert_array_equal, read, state)
+
+
+def test_step_counters_are_passed_over_and_half_precision_is_widened(pretrained, tmp_path):
+    _, model, state, path = pretrained
+    tensors = {name: tensor.astype(np.float16) for name, tensor in load_file(path).items()}
+    tensors["_bn0.num_batches_tracked"] = np.array(7)
+    save_file(tensors, tmp_path / "half.safetensors")
+    read = read_weights(tmp_path / "half.safetensors", _template(model))
+    jax.tree.map(lambda r, s: np.testing.assert_allclose(r, s, rtol=1e-3, atol=1e-5), read, state)
+    assert {leaf.dtype for leaf in jax.tree.leaves(read)} == {np.dtype(np.float32)}
+
+
+def test_a_new_head_keeps_its_own_values(pretrained):
+    name, _, state, path = pretrained
+    fresh = _random_state(efficientnet(name, num_classes=8))
+    read = read_weights(path, fresh, new_head=True)
+    np.testing.assert_array_equal(read["classifier"]["kernel"][...], fresh.classifier.kernel[...])
+    np.testing.assert_array_equal(read["stem_conv"]["kernel"][...], state.stem_conv.kernel[...])
+
+
+def _without(tensors):
+    del tensors["_conv_head.weight"]
+
+
+def _with_another(tensors):
+    tensors["_blocks.99._bn0.weight"] = np.zeros(3, np.float32)
+
+
+def _transposed(tensors):
+    tensors["_fc.weight"] = np.ascontiguousarray(tensors["_fc.weight"].T)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_without, r"1 missing tensors .* _conv_head\.weight"),
+        (_with_another, r"1 unexpected tensors .* _blocks\.99\._bn0\.weight"),
+        (_transposed, r"_fc\.weight has shape \(1280, 1000\), expected \(1000, 1280\)"),
+    ],
+)
+def test_other_tensors_than_the_networks_are_refused(pretrained, tmp_path, change, message):
+    _, model, _, path = pretrained
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, tmp_path / "changed.safetensors")
+    with pytest.raises(UsageError, match=message):
+        read_weights(tmp_path / "changed.safetensors", _template(model))
+
+
+def test_what_is_no_safetensors_file_is_refused(tmp_path):
+    template = _template(efficientnet("efficientnet_lite0"))
+    (tmp_path / "noise").write_bytes(b"\xff" * 100)
+    for name in ("noise", "absent"):
+        with pytest.raises(UsageError, match=name):
+            read_weights(tmp_path / name, template)
+
+
+def test_a_file_known_to_be_scrambled_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "known"
+    path.write_bytes(b"known")
+    digest = hashlib.sha256(b"known").hexdigest()
+    monkeypatch.setattr("jaxfed.models.pretrained._SCRAMBLED", {digest})
+    with pytest.raises(UsageError, match=r"scrambled.*contiguous"):
+        read_weights(path, _template(efficientnet("efficientnet_lite0")))
+
+
+@pytest.mark.parametrize("folder", [".", "weights", "../weights"])
+def test_weights_are_found_in_the_data_root(tmp_path, monkeypatch, folder):
+    root = tmp_path / "data" / "root"
+    root.mkdir(parents=True)
+    place = (root / folder).resolve()
+    place.mkdir(exist_ok=True)
+    (place / "efficientnet_b0.safetensors").touch()
+    monkeypatch.delenv("JAXFED_DATA", raising=False)
+    expected = place / "efficientnet_b0.safetensors"
+    assert find_weights("efficientnet_b0", root=str(root)) == expected
+    monkeypatch.setenv("JAXFED_DATA", str(root))
+    assert find_weights("efficientnet_b0") == expected
+    with pytest.raises(UsageError, match=r"no weights of efficientnet_b1.*root.*save_file"):
+        find_weights("efficientnet_b1")
+    with pytest.raises(UsageError, match="elsewhere"):
+        find_weights("efficientnet_b0", tmp_path / "elsewhere")
+
+
+def test_training_moves_statistics_and_reaches_every_parameter():
+    model = efficientnet("efficientnet_lite0", num_classes=3)
+    state = _random_state(model)
+    images = jax.random.normal(jax.random.key(1), (4, 32, 32, 3))
+    parameters, statistics = nnx.split_state(state, nnx.Param, nnx.BatchStat)
+
+    @jax.jit
+    def step(parameters, key):
+        def loss(parameters):
+            logits, moved = model.train_apply(nnx.merge_state(parameters, statistics), images, key)
+            return -jax.nn.log_softmax(logits)[:, 0].mean(), (logits, moved)
+
+        gradients, out = jax.grad(loss, has_aux=True)(parameters)
+        return gradients, *out
+
+    gradients, logits, moved = step(parameters, jax.random.key(2))
+    flat = {path: np.abs(leaf[...]).max() for path, leaf in nnx.to_flat_state(gradients)}
+    assert all(np.isfinite(largest) and largest > 0 for largest in flat.values())
+    _, moved_statistics = nnx.split_state(moved, nnx.Param, nnx.BatchStat)
+    changes = jax.tree.map(lambda a, b: np.abs(a - b).max(), statistics, moved_statistics)
+    assert min(jax.tree.leaves(changes)) > 0
+    assert jax.tree.structure(moved) == jax.tree.structure(state)
+    np.testing.assert_array_equal(step(parameters, jax.random.key(2))[1], logits)
+    assert not np.allclose(step(parameters, jax.random.key(5))[1], logits)
+
+
+@pytest.mark.parametrize(("size", "target"), [(8, 21), (40, 16)])
+def test_prepare_resizes_as_pillow_does(size, target):
+    image = np.random.default_rng(0).integers(0, 256, (size, size, 3)).astype(np.uint8)
+    expected = np.stack(
+        [
+            Image.fromarray(image[..., c].astype(np.float32)).resize(
+                (target, target), Image.Resampling.BICUBIC
+            )
+            for c in range(3)
+        ],
+        axis=-1,
+    )
+    lite = prepare(jnp.asarray(image)[None], NETWORKS["efficientnet_lite0"], target)
+    np.testing.assert_allclose(lite[0], (expected - 127) / 128, atol=1e-4)
+    b0 = prepare(jnp.asarray(image)[None], NETWORKS["efficientnet_b0"], target)
+    mean, deviation = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+    np.testing.assert_allclose(b0[0], (expected / 255 - mean) / deviation, atol=1e-4)
+
+
+def test_the_native_form_lowers_for_gpu():
+    model = efficientnet("efficientnet_b0", convolution="native")
+    images = jax.ShapeDtypeStruct((8, 224, 224, 3), jnp.float32)
+    traced = jax.jit(model.features).trace(_template(model), images)
+    assert "convolution" in traced.lower(lowering_platforms=("cuda",)).as_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "convolution", "message"),
+    [("efficientnet_b9", "auto", "efficientnet_b0"), ("efficientnet_b0", "fast", "auto, matmul")],
+)
+def test_unknown_names_are_refused(name, convolution, message):
+    with pytest.raises(UsageError, match=message):
+        efficientnet(name, convolution=convolution)

@@ -1,0 +1,170 @@
+import jax
+import numpy as np
+import pytest
+
+from jaxfed.data import features as module
+from jaxfed.data.features import pretrained_features
+from jaxfed.errors import UsageError
+from jaxfed.models.efficientnet import NETWORKS, efficientnet, prepare
+from jaxfed.models.pretrained import read_weights, write_weights
+
+NETWORK = "efficientnet_lite0"
+SIZE = 32
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    path = tmp_path_factory.mktemp("weights") / f"{NETWORK}.safetensors"
+    template = jax.eval_shape(efficientnet(NETWORK).init, jax.random.key(0))
+    rng = np.random.default_rng(0)
+
+    def positive(leaf):
+        fan_in = np.prod(leaf.shape[:-1])
+        return (rng.uniform(-0.7, 1.3, leaf.shape) ** 2 / np.sqrt(fan_in)).astype(np.float32)
+
+    write_weights(path, jax.tree.map(positive, template))
+    return path
+
+
+@pytest.fixture
+def extract(tmp_path, monkeypatch, weights):
+    """`pretrained_features`, small, with a cache of its own and shards of 4 images."""
+    monkeypatch.setenv("JAXFED_CACHE", str(tmp_path))
+    monkeypatch.setattr(module, "SHARD_SIZE", 4)
+    monkeypatch.setattr(module, "_IMAGES_PER_CALL", 2)
+
+    def call(images, **given):
+        return pretrained_features(
+            images, **{"weights": weights, "image_size": SIZE, "batch_size": 2} | given
+        )
+
+    return call
+
+
+@pytest.fixture
+def no_computing(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("computed what the cache holds")
+
+    return lambda: monkeypatch.setattr(module, "_extractor", refuse)
+
+
+def _images(n=11, channels=3, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 256, (n, 8, 8, channels)).astype(np.uint8)
+
+
+def _files(tmp_path):
+    return sorted(tmp_path.glob("features/*/*"))
+
+
+def test_each_row_is_the_networks_features_of_the_prepared_image(extract, weights):
+    images = _images()
+    model = efficientnet(NETWORK, convolution="native")
+    state = read_weights(weights, jax.eval_shape(model.init, jax.random.key(0)))
+    expected = jax.jit(model.features)(state, prepare(images, NETWORKS[NETWORK], SIZE))
+    expected = np.asarray(expected)
+    assert expected.std(0).max() > 0  # images differ
+    for convolution in ("matmul", "native"):
+        computed = extract(images, cache=False, convolution=convolution)
+        assert computed.dtype == np.float32
+        assert computed.shape == (11, 1280)
+        np.testing.assert_allclose(computed, expected, atol=1e-4 * np.abs(expected).max())
+
+
+def test_grey_is_repeated_and_floats_are_scaled(extract):
+    grey = _images(3, channels=1)
+    expected = extract(np.repeat(grey, 3, axis=-1))
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(extract(grey), expected, atol=1e-5 * scale)
+    np.testing.assert_allclose(extract(grey / 255), expected, atol=1e-4 * scale)
+
+
+def test_no_images_have_no_features(extract):
+    assert extract(_images(0)).shape == (0, 1280)
+
+
+def test_what_is_kept_is_not_computed_again(extract, no_computing, tmp_path):
+    seen = []
+    first = extract(_images())
+    assert len(_files(tmp_path)) == 3
+    no_computing()
+    np.testing.assert_array_equal(extract(_images(), progress=seen.append), first)
+    assert [report.done for report in seen] == [4, 8, 11]
+    assert seen[-1].rate == 0
+    with pytest.raises(AssertionError):
+        extract(_images(), cache=False)
+
+
+@pytest.mark.parametrize("changed", ["image", "weights", "image_size", "order"])
+def test_whatever_changes_the_features_changes_the_key(changed, weights, tmp_path):
+    images, size, path = _images(), SIZE, weights
+    key = module._cache_directory(images, NETWORK, size, path)
+    assert module._cache_directory(images.copy(), NETWORK, size, path) == key
+    if changed == "image":
+        images[3, 2, 1, 0] ^= 1
+    elif changed == "order":
+        images = images[::-1]
+    elif changed == "image_size":
+        size += 1
+    else:
+        path = tmp_path / "other"
+        path.write_bytes(weights.read_bytes()[:-1] + b"\x00")
+    assert module._cache_directory(images, NETWORK, size, path) != key
+
+
+def test_an_interrupted_extraction_resumes(extract, tmp_path):
+    expected = extract(_images(), cache=False)
+    computed = []
+
+    def interrupt(report):
+        computed.append(report.done)
+        if report.done >= 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        extract(_images(), progress=interrupt)
+    assert computed == [2, 4, 6]
+    assert len(_files(tmp_path)) == 1  # the whole shard, and nothing half-written
+    seen = []
+    np.testing.assert_array_equal(extract(_images(), progress=seen.append), expected)
+    assert [report.done for report in seen] == [4, 6, 8, 10, 11]
+    assert seen[-1].total == 11
+    assert seen[-1].rate > 0
+    assert seen[-1].seconds_left == 0
+
+
+def _flip(contents):
+    return contents[:-7] + bytes([contents[-7] ^ 1]) + contents[-6:]
+
+
+@pytest.mark.parametrize("damage", [_flip, lambda contents: contents[:200], lambda _: b""])
+def test_a_damaged_file_is_noticed_and_replaced(extract, no_computing, tmp_path, damage, caplog):
+    expected = extract(_images())
+    damaged = _files(tmp_path)[1]
+    damaged.write_bytes(damage(damaged.read_bytes()))
+    np.testing.assert_array_equal(extract(_images()), expected)
+    assert "damaged" in caplog.text
+    no_computing()
+    np.testing.assert_array_equal(extract(_images()), expected)
+
+
+@pytest.mark.parametrize(
+    ("images", "given", "message"),
+    [
+        (np.zeros((3, 8, 8), np.uint8), {}, r"shape \(3, 8, 8\)"),
+        (np.zeros((3, 8, 8, 2), np.uint8), {}, r"1 or 3"),
+        (np.zeros((3, 8, 8, 3), np.int32), {}, "int32"),
+        (np.full((3, 8, 8, 3), 16.0), {}, "0 to 1"),
+        (np.full((3, 8, 8, 3), np.nan), {}, "0 to 1"),
+        (_images(), {"network": "resnet"}, "unknown network 'resnet'"),
+        (_images(), {"image_size": 0}, "image_size is 0"),
+        (_images(), {"batch_size": 2.5}, "batch_size is 2.5"),
+        (_images(), {"convolution": "fast"}, "unknown convolution 'fast'"),
+        (_images(), {"weights": "nowhere.safetensors"}, r"nowhere\.safetensors"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(extract, images, given, message):
+    with pytest.raises(UsageError, match=message) as refused:
+        extract(images, **given)
+    assert "\n" not in str(refused.value)
