@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
@@ -299,7 +298,7 @@ def _bubbles(kinds: Mapping[str, Counts], class_names: Sequence[str], theme: The
     cell = min(0.5, 9.0 / max(1, num_clients))
     panels = 2 if "new" in kinds else 1
     figure = new_figure(
-        max(4.6, panels * (cell * num_clients + 0.6) + 1.6),
+        max(4.6, panels * (cell * num_clients + 0.3) + 1.5),
         max(2.6, cell * num_classes + 1.7),
         theme,
     )
@@ -322,7 +321,6 @@ def _bubbles(kinds: Mapping[str, Counts], class_names: Sequence[str], theme: The
         dress(ax, theme, title=title, xlabel="Client")
         ax.set_xlim(-0.6, num_clients - 0.4)
         ax.set_ylim(num_classes - 0.4, -0.6)
-        ax.set_aspect("equal")
         ax.xaxis.set_major_locator(MaxNLocator(min(10, num_clients), integer=True))
         for side in ("left", "bottom"):
             ax.spines[side].set_visible(False)
@@ -385,7 +383,7 @@ def _partition_legend(
         [*handles, Line2D([], [], linestyle="")],
         [f"{kind} ({int(counts.sum()):,})" for kind, counts in kinds.items()] + [scale],
         loc="outside lower center",
-        ncols=2 if len(kinds) < 3 else 4,
+        ncols=len(kinds) + 1 if figure.get_figwidth() > 5.5 else 2,
         frameon=False,
         fontsize=9,
         labelcolor=theme.ink,

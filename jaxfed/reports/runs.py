@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,8 +13,9 @@ import numpy as np
 
 from jaxfed.errors import UsageError
 
-# The paper's method first, then its baselines; any other method follows in alphabetical order.
-_ALGORITHM_ORDER = ("xclp", "per_client_lp", "client_knn", "pooled_lp")
+# The paper's method and its baselines come first, what sees all clients' data comes last.
+_FIRST_ALGORITHMS = ("xclp", "per_client_lp", "client_knn")
+_LAST_ALGORITHMS = ("pooled_lp",)
 
 
 class Measurement(NamedTuple):
@@ -223,10 +224,12 @@ def read_metrics(workdir: Path) -> list[dict[str, Any]]:
         raise UsageError(f"cannot read {path}: {error}") from None
 
 
-def sort_algorithms(names: Mapping[str, Any] | Sequence[str]) -> list[str]:
-    """The paper's method, its baselines, then all others by name."""
-    known = [name for name in _ALGORITHM_ORDER if name in names]
-    return known + sorted(name for name in names if name not in _ALGORITHM_ORDER)
+def sort_algorithms(names: Iterable[str]) -> list[str]:
+    """The paper's method, its baselines, all others by name, and the upper bound."""
+    given = set(names)
+    first = [name for name in _FIRST_ALGORITHMS if name in given]
+    last = [name for name in _LAST_ALGORITHMS if name in given]
+    return [*first, *sorted(given.difference(first, last)), *last]
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
