@@ -7,6 +7,8 @@ Both backends give the same integers. With bits b in {0, 1}^L and signs s = 2 b 
 """
 
 import functools
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +23,10 @@ BACKENDS = ("auto", "popcount", "matmul")
 # 16 is 1.3 times slower on the best tile and up to 3 times slower on others.
 _WORDS_PER_PASS = 8
 
-# Points a side of a tile: at most _TILE, a multiple of TILE_MULTIPLE.
-_TILE = 1024
+# Points a side of a tile are a multiple of this.
 TILE_MULTIPLE = 32
+
+_T = TypeVar("_T")
 
 
 def distances(a: jax.Array, b: jax.Array, *, backend: str = "auto") -> jax.Array:
@@ -60,29 +63,32 @@ def distances(a: jax.Array, b: jax.Array, *, backend: str = "auto") -> jax.Array
 
 @functools.partial(jax.jit, static_argnames="backend")
 def _distances(a: jax.Array, b: jax.Array, backend: str) -> jax.Array:
+    return on_platform(backend, _distances_by, a, b)
+
+
+def _distances_by(kernel: "TileKernel", a: jax.Array, b: jax.Array) -> jax.Array:
     n, m = a.shape[0], b.shape[0]
     if n == 0 or m == 0:
         return jnp.zeros((n, m), jnp.int32)
-    rows, columns = tiles(a), tiles(b)
+    rows, columns = tiles(a, kernel.width), tiles(b, kernel.width)
     start = jnp.zeros((rows.shape[2], columns.shape[2]), distance_dtype(a.shape[1]))
 
     def row_of_tiles(row_tile: jax.Array) -> jax.Array:
-        return lax.map(lambda tile: tile_distances(row_tile, tile, start, backend), columns)
+        return lax.map(lambda tile: kernel.distances(row_tile, tile, start), columns)
 
     grid = lax.map(row_of_tiles, rows)  # [row tiles, column tiles, rows, columns]
     padded = grid.swapaxes(1, 2).reshape(rows.shape[0] * rows.shape[2], -1)
     return padded[:n, :m].astype(jnp.int32)
 
 
-def tiles(codes: jax.Array) -> jax.Array:
+def tiles(codes: jax.Array, width: int) -> jax.Array:
     """Cut codes [n, W] into equal tiles of points, words first: [tiles, W, points], zero-padded.
 
-    Words first, because a sweep over a tile reads the same few words of all its points. The tiles
-    hold at most 1024 points (two such tiles and their distances stay in a core's L2 cache) and a
-    multiple of 32, and the padding is less than 32 points a tile.
+    Words first, because a sweep over a tile reads the same few words of all its points. A tile
+    holds at most `width` points and a multiple of 32; the padding is less than 32 points a tile.
     """
     n, num_words = codes.shape
-    num_tiles = -(-n // _TILE)
+    num_tiles = -(-n // width)
     width = -(-n // (num_tiles * TILE_MULTIPLE)) * TILE_MULTIPLE
     padded = jnp.pad(codes, ((0, num_tiles * width - n), (0, 0)))
     return padded.reshape(num_tiles, width, num_words).swapaxes(1, 2)
@@ -92,27 +98,6 @@ def distance_dtype(num_words: int) -> jnp.dtype:
     """Smallest dtype that holds 2 L + 1, a distance on top of the mark of an excluded pair."""
     longest = 2 * num_words * lsh.WORD_BITS + 1
     return jnp.dtype(jnp.int16 if longest <= jnp.iinfo(jnp.int16).max else jnp.int32)
-
-
-def tile_distances(
-    a: jax.Array, b: jax.Array, start: jax.Array, backend: str = "auto"
-) -> jax.Array:
-    """Distances between the points of two tiles, added to `start`.
-
-    Args:
-      a: uint32 [W, r]; b: uint32 [W, c], words first (`tiles`).
-      start: [r, c] of `distance_dtype`, what the sums begin with.
-      backend: as for `distances`.
-
-    Returns:
-      [r, c], `start`'s dtype.
-    """
-    if backend == "popcount":
-        return _by_popcount(a, b, start)
-    if backend == "matmul":
-        return _by_matmul(a, b, start)
-    # Resolved when the program is lowered, so one traced program serves every platform.
-    return lax.platform_dependent(a, b, start, cpu=_by_popcount, default=_by_matmul)
 
 
 def _by_popcount(a: jax.Array, b: jax.Array, start: jax.Array) -> jax.Array:
@@ -154,6 +139,38 @@ def _by_matmul(a: jax.Array, b: jax.Array, start: jax.Array) -> jax.Array:
 def _signs(tile: jax.Array) -> jax.Array:
     """Words-first codes [W, r] as int8 [r, 32 W] of +1 and -1."""
     return jnp.where(lsh.unpack_bits(tile.T), jnp.int8(1), jnp.int8(-1))
+
+
+class TileKernel(NamedTuple):
+    """One way to the distances of a tile, and the tile it likes."""
+
+    # (a uint32 [W, r], b uint32 [W, c], start [r, c]) -> [r, c]: the distances, added to `start`.
+    distances: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+    width: int  # points a side
+
+
+# 1024 x 1024: both operands' words of a pass and the sums stay in a core's L2 cache, and a sweep is
+# long enough to be split over threads. Of 64 to 1024 x 256 to 2048 points this was the fastest
+# (3100 Gbit/s; 64 x 1024: 1600). For tensor cores, not measured: a product of 4096 x 4096 x L is
+# large against its launch.
+_KERNELS = {
+    "popcount": TileKernel(_by_popcount, width=1024),
+    "matmul": TileKernel(_by_matmul, width=4096),
+}
+
+
+def on_platform(backend: str, function: Callable[..., _T], *operands: jax.Array) -> _T:
+    """`function(kernel, *operands)` with the `TileKernel` of `backend`.
+
+    "auto" is resolved when the program is lowered, so one traced program serves every platform.
+    """
+    if backend != "auto":
+        return function(_KERNELS[backend], *operands)
+    return lax.platform_dependent(
+        *operands,
+        cpu=functools.partial(function, _KERNELS["popcount"]),
+        default=functools.partial(function, _KERNELS["matmul"]),
+    )
 
 
 def check_backend(backend: str) -> None:
