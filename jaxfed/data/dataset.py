@@ -1,0 +1,131 @@
+"""What every reader returns: one data set as arrays."""
+
+import dataclasses
+
+import numpy as np
+
+from jaxfed.errors import UsageError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Dataset:
+    """A classification data set, in the order of its source.
+
+    Attributes:
+        name: as it was asked for.
+        x: `[n, ...]`. Images: uint8 `[n, height, width, channels]`, 0..255 (the embedded digits:
+            float32, 0..16). Everything else: float32.
+        y: int32 `[n]`, classes 0..num_classes-1.
+        x_test, y_test: the source's own test split, of the same kind; 0 rows where it has none.
+        num_classes: C; a class may have no example.
+        class_names: C names.
+        client_id: int32 `[n]`, the natural client of each example, numbered from 0 in the order of
+            the sorted names over both splits; None where the source has no such column.
+        client_id_test: the same of the test split.
+
+    Arrays that come from the cache are memory-mapped and read-only.
+    """
+
+    name: str
+    x: np.ndarray
+    y: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+    num_classes: int
+    class_names: tuple[str, ...]
+    client_id: np.ndarray | None = None
+    client_id_test: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        """Check that lengths, shapes and classes agree, so that no reader can return nonsense."""
+        splits = (
+            ("train", self.x, self.y, self.client_id),
+            ("test", self.x_test, self.y_test, self.client_id_test),
+        )
+        for split, x, y, client_id in splits:
+            if y.ndim != 1 or len(x) != len(y):
+                raise UsageError(
+                    f"data set {self.name!r}, {split}: {len(x)} examples but labels of shape "
+                    f"{y.shape}; one label an example is needed"
+                )
+            if client_id is not None and client_id.shape != y.shape:
+                raise UsageError(
+                    f"data set {self.name!r}, {split}: {len(y)} examples but client ids of shape "
+                    f"{client_id.shape}; one id an example is needed"
+                )
+            if len(y) and not (y.min() >= 0 and y.max() < self.num_classes):
+                raise UsageError(
+                    f"data set {self.name!r}, {split}: labels {y.min()}..{y.max()} are not all in "
+                    f"0..{self.num_classes - 1}"
+                )
+        if not len(self.y):
+            raise UsageError(f"data set {self.name!r} has no training examples")
+        if self.x.shape[1:] != self.x_test.shape[1:]:
+            raise UsageError(
+                f"data set {self.name!r}: training examples have shape {self.x.shape[1:]}, test "
+                f"examples {self.x_test.shape[1:]}"
+            )
+
+    def __repr__(self) -> str:
+        """One line: name, sizes, shapes; never the arrays."""
+        clients = "" if self.client_id is None else f", {self.client_id.max() + 1} clients"
+        return (
+            f"Dataset({self.name!r}: {len(self.x)} + {len(self.x_test)} x "
+            f"{self.x.dtype}{list(self.x.shape[1:])}, {self.num_classes} classes{clients})"
+        )
+
+
+def standardized(dataset: Dataset) -> Dataset:
+    """Shift and scale every feature to mean 0 and variance 1 over the training examples.
+
+    x'_ij = (x_ij - mean_j) / deviation_j, in float32; a feature that is constant becomes 0. The test
+    examples take the training examples' mean and deviation. Features of different units (a radius,
+    an area) otherwise let the largest one alone decide every cosine and every distance.
+    """
+    mean = dataset.x.mean(axis=0, dtype=np.float64)
+    deviation = dataset.x.std(axis=0, dtype=np.float64)
+    # A constant column may have a deviation of rounding errors only.
+    constant = deviation <= 1e-12 * np.abs(mean)
+    scale = np.where(constant, 0.0, 1.0 / np.where(constant, 1.0, deviation))
+
+    def transform(x: np.ndarray) -> np.ndarray:
+        return ((x - mean) * scale).astype(np.float32)
+
+    return dataclasses.replace(dataset, x=transform(dataset.x), x_test=transform(dataset.x_test))
+
+
+def client_numbers(
+    train: np.ndarray | None, test: np.ndarray | None
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Number natural clients from 0 in the order of their sorted names over both splits.
+
+    Args:
+        train: any [n] of names or numbers, or None where the source has no such column.
+        test: the same of the test split; None reads as no test examples.
+
+    Returns:
+        int32 [n] and int32 [n_test], or (None, None).
+    """
+    if train is None:
+        return None, None
+    columns = [np.asarray(train), np.asarray(train)[:0] if test is None else np.asarray(test)]
+    _, numbers = np.unique(np.concatenate(columns), return_inverse=True)
+    first, second = np.split(numbers.astype(np.int32), [len(columns[0])])
+    return first, second
+
+
+def class_numbers(*splits: np.ndarray) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """Classes of labels that are names or numbers: integers 0..C-1 keep their number.
+
+    Returns:
+        One int32 [n] a split, and the class names: sorted, or "0".."C-1".
+    """
+    joint = np.concatenate([np.asarray(split).ravel() for split in splits])
+    names, numbers = np.unique(joint, return_inverse=True)
+    if len(names) and np.issubdtype(joint.dtype, np.integer) and names[0] >= 0:
+        num_classes = int(names[-1]) + 1
+        if num_classes <= 2 * len(names) or num_classes <= 256:  # else: codes, not class numbers
+            names, numbers = np.arange(num_classes), joint
+    ends = np.cumsum([np.asarray(split).size for split in splits])[:-1]
+    parts = np.split(numbers.astype(np.int32), ends)
+    return parts, tuple(str(name) for name in names)

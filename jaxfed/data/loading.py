@@ -1,0 +1,76 @@
+"""`load`: a data set by its name or its path."""
+
+from __future__ import annotations
+
+import os
+from difflib import get_close_matches
+from pathlib import Path
+
+from jaxfed.data import csv_table, image_folder, npz, tfds_source
+from jaxfed.data.dataset import Dataset
+from jaxfed.data.embedded import EMBEDDED
+from jaxfed.errors import UsageError
+
+_TABLES = (".csv", ".tsv", ".data", ".csv.gz", ".data.gz")
+
+
+def load(
+    name_or_path: str,
+    *,
+    root: str | None = None,
+    label_key: str | None = None,
+    image_size: int | None = None,
+) -> Dataset:
+    """Load a data set.
+
+    Args:
+        name_or_path: the name of an embedded set (digits, breast_cancer); the path of an .npz or CSV
+            file or of a folder of images; or a TFDS name (cifar10, emnist/byclass) prepared as
+            array_record. A path is told by its ending or a slash at its beginning (./images, /data/x);
+            any existing folder is one.
+        root: where prepared TFDS sets are; None is $JAXFED_DATA, else TFDS's default.
+        label_key: for TFDS sets, the feature to take as label ("coarse_label" of cifar100).
+        image_size: for image folders, pixels a side.
+
+    Returns:
+        `Dataset`. No TensorFlow is imported, whatever the source.
+
+    Raises:
+        UsageError: one line: what was looked for, where, and how to get it.
+    """
+    if name_or_path in EMBEDDED:
+        return EMBEDDED[name_or_path]()
+    path = Path(name_or_path).expanduser()
+    lower = name_or_path.lower()
+    if lower.endswith((".npz", *_TABLES)):
+        if not path.is_file():
+            raise UsageError(f"data set {name_or_path!r}: no such file ({path.absolute()})")
+        return npz.read(path) if lower.endswith(".npz") else csv_table.read(path)
+    if name_or_path.startswith((".", "/", "~")) and not path.is_dir():
+        raise UsageError(
+            f"data set {name_or_path!r}: no such folder ({path.absolute()}), and a file must end in "
+            f".npz or {', '.join(_TABLES)}"
+        )
+
+    place = _root(root)
+    folder = tfds_source.version_directory(place, name_or_path) if name_or_path else None
+    if folder is not None:
+        return tfds_source.read(name_or_path, folder, label_key)
+    if name_or_path and path.is_dir():
+        return image_folder.read(path, image_size)
+    nearest = get_close_matches(name_or_path, EMBEDDED, n=1)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    raise UsageError(
+        f"data set {name_or_path!r} not found{hint} Looked for {place / name_or_path}/VERSION/"
+        "dataset_info.json (a TFDS set in array_record format; its place is --config.dataset.root or "
+        "$JAXFED_DATA). To get it, where TensorFlow is installed: tfds.builder("
+        f"{name_or_path!r}, data_dir={str(place)!r}, file_format='array_record')"
+        f".download_and_prepare(). Without any data: {', '.join(EMBEDDED)}; or the path of an .npz or "
+        "CSV file or an image folder"
+    )
+
+
+def _root(root: str | None) -> Path:
+    """Where TFDS sets are looked for."""
+    given = root or os.environ.get("JAXFED_DATA") or os.environ.get("TFDS_DATA_DIR")
+    return Path(given or "~/tensorflow_datasets").expanduser()

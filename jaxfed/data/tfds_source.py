@@ -1,0 +1,158 @@
+"""Any TensorFlow Datasets image or feature set in array_record format, without TensorFlow.
+
+`tfds.data_source` reads array_record files with Python and protobuf alone. Examples are decoded once, by
+several processes for large sets, and kept as arrays (`jaxfed.data.cache`).
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxfed.data.cache import cached_arrays, files_key
+from jaxfed.data.dataset import Dataset, client_numbers
+from jaxfed.errors import UsageError
+
+SPLITS = {"train": "x", "test": "x_test"}
+_EXAMPLES = (
+    "image",
+    "features",
+    "x",
+)  # feature names that hold the example, in order of preference
+_LABELS = ("label", "quality", "class", "y")
+_CLIENTS = ("client_id", "writer_id", "writer", "user_id")
+_LARGE = 20_000  # examples: below, starting processes takes longer than decoding
+_FORMAT = 1  # raised whenever the same files would give other arrays
+
+
+def version_directory(root: Path, name: str) -> Path | None:
+    """The newest version of the set `name` (NAME or NAME/CONFIG) under `root`, or None."""
+    versions = [info.parent for info in (root / name).glob("*/dataset_info.json")]
+    return max(versions, key=_version) if versions else None
+
+
+def read(name: str, folder: Path, label_key: str | None = None) -> Dataset:
+    """Read the prepared set in `folder` (ROOT/NAME[/CONFIG]/VERSION).
+
+    Args:
+        name: for the `Dataset`.
+        folder: holds dataset_info.json, features.json and array_record files.
+        label_key: feature to take as label, such as CIFAR-100's "coarse_label"; None is "label".
+
+    Raises:
+        UsageError: not array_record, no training split, or features that make no classification set.
+    """
+    builder = _builder(folder)
+    files = sorted(file for file in folder.iterdir() if file.is_file())
+    splits = [split for split in SPLITS if split in builder.info.splits]
+    if "train" not in splits:
+        raise UsageError(
+            f"data set {name!r} in {folder}: splits {', '.join(builder.info.splits)}, "
+            "but a split 'train' is needed"
+        )
+    features = builder.info.features
+    example_key = _choose(name, "example", features, _EXAMPLES)
+    label_key = _choose(name, "label", features, _LABELS if label_key is None else (label_key,))
+    client_key = next((key for key in _CLIENTS if key in features), None)
+    keys = (example_key, label_key, client_key)
+
+    def make(target: Path) -> None:
+        for split in splits:
+            _decode(folder, split, keys, target, builder.info.splits[split].num_examples)
+
+    arrays = cached_arrays(f"tfds-{name.replace('/', '-')}", files_key(files, _FORMAT, keys), make)
+    x, y = arrays["x-train"], arrays["y-train"]
+    client_id, client_id_test = client_numbers(
+        arrays.get("client-train"), arrays.get("client-test")
+    )
+    classes = features[label_key]
+    num_classes = getattr(classes, "num_classes", None) or int(y.max()) + 1
+    names = getattr(classes, "names", None) or [str(c) for c in range(num_classes)]
+    return Dataset(
+        name=name,
+        x=x,
+        y=y,
+        x_test=arrays.get("x-test", np.zeros((0, *x.shape[1:]), x.dtype)),
+        y_test=arrays.get("y-test", np.zeros(0, np.int32)),
+        num_classes=num_classes,
+        class_names=tuple(names),
+        client_id=client_id,
+        client_id_test=client_id_test,
+    )
+
+
+def _builder(folder: Path) -> Any:
+    import tensorflow_datasets as tfds
+
+    builder = tfds.builder_from_directory(folder)
+    if not any(folder.glob("*.array_record*")):
+        raise UsageError(
+            f"{folder}: no array_record files; prepare the set with "
+            "tfds.builder(NAME, file_format='array_record').download_and_prepare()"
+        )
+    return builder
+
+
+def _choose(name: str, role: str, features: Any, candidates: tuple[str, ...]) -> str:
+    for key in candidates:
+        if key in features:
+            return key
+    raise UsageError(
+        f"data set {name!r}: features {', '.join(features)}, none of them the {role} "
+        f"({', '.join(candidates)})"
+    )
+
+
+def _decode(
+    folder: Path, split: str, keys: tuple[str, str, str | None], target: Path, count: int
+) -> None:
+    """Write x-SPLIT.npy, y-SPLIT.npy and, with a client feature, client-SPLIT.npy."""
+    num_workers = min(os.cpu_count() or 1, 16) if count >= _LARGE else 1
+    bounds = np.linspace(0, count, num_workers + 1).astype(int)
+    jobs = [(folder, split, keys, int(a), int(b)) for a, b in pairwise(bounds)]
+    if num_workers == 1:
+        parts = [_decode_range(job) for job in jobs]
+    else:
+        # Spawned, not forked: this process may hold JAX and its threads.
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(num_workers, mp_context=context) as pool:
+            parts = list(pool.map(_decode_range, jobs))
+    for kind, arrays in zip(("x", "y", "client"), zip(*parts, strict=True), strict=True):
+        if arrays[0] is not None:
+            np.save(target / f"{kind}-{split}.npy", np.concatenate(arrays))
+
+
+def _decode_range(
+    job: tuple[Path, str, tuple[str, str, str | None], int, int],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    folder, split, (example_key, label_key, client_key), start, stop = job
+    source = _builder(folder).as_data_source(split)
+    # Some hundred records a read: one read a record costs as much as decoding it.
+    records = (
+        record
+        for first in range(start, stop, 512)
+        for record in source.__getitems__(range(first, min(first + 512, stop)))
+    )
+    rows = [
+        (record[example_key], record[label_key], record[client_key] if client_key else 0)
+        for record in records
+    ]
+    if not rows:
+        shape = tuple(size or 0 for size in source.dataset_info.features[example_key].shape)
+        nothing = np.zeros(0, np.int32)
+        return np.zeros((0, *shape), np.uint8), nothing, nothing if client_key else None
+    examples, labels, clients = zip(*rows, strict=True)
+    x = np.stack(examples)
+    if x.dtype != np.uint8:
+        x = x.astype(np.float32)
+    return x, np.asarray(labels, np.int32), np.asarray(clients) if client_key else None
+
+
+def _version(folder: Path) -> tuple[int, ...]:
+    return tuple(int(part) if part.isdigit() else -1 for part in folder.name.split("."))
