@@ -35,7 +35,7 @@ class PaperTable(NamedTuple):
 PAPER_TABLES = {
     "xclp/1": PaperTable(
         number=1,
-        title="XCLP for prediction, two preprocessing functions and training sets of different size",
+        title="XCLP for prediction, two preprocessing functions, training sets of different size",
         data="Fed-ISIC2019",
         citation=_XCLP,
         setting="training set size",

@@ -1,4 +1,4 @@
-"""Plots of results, each a function from numbers to a matplotlib Figure; no pyplot, no global state."""
+"""Plots of results: functions from numbers to matplotlib Figures; no pyplot, no global state."""
 
 import math
 import os
@@ -93,9 +93,7 @@ def algorithms_figure(
     """One row a method, one panel a metric: every repeat as a dot, mean and deviation over them."""
     algorithms = list(results)
     styles = algorithm_styles(algorithms, theme)
-    figure = new_figure(
-        max(5.0, 1.8 + 2.6 * len(metrics)), 1.3 + 0.42 * len(algorithms), theme
-    )
+    figure = new_figure(max(5.0, 1.8 + 2.6 * len(metrics)), 1.3 + 0.42 * len(algorithms), theme)
     panels = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
     for ax, metric in zip(panels, metrics, strict=True):
         for row, algorithm in enumerate(algorithms):
@@ -192,7 +190,7 @@ def cosine_error_figure(
 def rounds_by_algorithm(
     lines: Sequence[Mapping[str, Any]], metric: str
 ) -> dict[str, list[tuple[int, Measurement]]]:
-    """A metric over rounds: method -> (round, measurement over repeats), for methods with several."""
+    """Method -> (round, metric over repeats), for the methods that have several rounds."""
     gathered: dict[str, dict[int, list[float]]] = {}
     for line in lines:
         if isinstance(line.get(metric), int | float):
@@ -304,13 +302,10 @@ def _bubbles(kinds: Mapping[str, Counts], class_names: Sequence[str], theme: The
     )
     axes = figure.subplots(1, panels, sharey=True, squeeze=False)[0]
     full = (0.92 * cell * 72) ** 2  # The largest bubble's area in points squared.
-    client, label = np.indices(training.shape)
 
     def draw(ax: Axes, counts: Counts, color: str) -> None:
-        shown = counts > 0
-        ax.scatter(
-            client[shown], label[shown], s=full * counts[shown] / most, color=color, linewidths=0
-        )
+        client, label = np.nonzero(counts)
+        ax.scatter(client, label, s=full * counts[client, label] / most, color=color, linewidths=0)
 
     draw(axes[0], training, theme.unlabeled)
     draw(axes[0], kinds["labeled"], theme.labeled)
@@ -353,7 +348,7 @@ def _heat_maps(kinds: Mapping[str, Counts], class_names: Sequence[str], theme: T
         bar = figure.colorbar(
             image, ax=ax, orientation="horizontal", shrink=0.9, aspect=30, pad=0.04
         )
-        bar.outline.set_visible(False)  # type: ignore[operator]
+        bar.outline.set_visible(False)
         bar.locator = MaxNLocator(4, integer=True)
         bar.update_ticks()
         bar.ax.tick_params(colors=theme.muted, labelsize=8, length=2)
@@ -376,8 +371,7 @@ def _partition_legend(
 ) -> None:
     colors = {"labeled": theme.labeled, "unlabeled": theme.unlabeled, "new": theme.new}
     handles = [
-        Line2D([], [], marker="o", linestyle="", color=colors[kind], markersize=8)
-        for kind in kinds
+        Line2D([], [], marker="o", linestyle="", color=colors[kind], markersize=8) for kind in kinds
     ]
     figure.legend(
         [*handles, Line2D([], [], linestyle="")],
@@ -445,11 +439,11 @@ def _place_values(ax: Axes, key: str, values: Sequence[Any]) -> list[float]:
 
 
 def scale_for(values: Sequence[float]) -> str:
-    """`log` for values over more than a decade, `logit` for shares that close in on 1, or `linear`."""
+    """`log` for values over a decade or more, `logit` for shares that close in on 1, or `linear`."""
     low, high = min(values), max(values)
     if low > 0 and high / low >= 10:
         return "log"
-    if 0 < low and 0.95 <= high < 1:
+    if low > 0 and 0.95 <= high < 1:
         return "logit"
     return "linear"
 

@@ -213,7 +213,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl; a last line that an interrupted run left half-written is not one."""
+    """The lines of metrics.jsonl, without a last one that an interrupted run left half-written."""
     path = workdir / "metrics.jsonl"
     if not path.is_file():
         return []
@@ -241,7 +241,9 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{key}", value
 
 
-def _measurements(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Measurement]]:
+def _measurements(
+    metrics: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, Measurement]]:
     for name, content in metrics.items():
         if not isinstance(content, Mapping):
             continue

@@ -162,7 +162,7 @@ def _digits(size: float) -> int:
 
 
 def algorithm_styles(names: Sequence[str], theme: Theme) -> dict[str, dict[str, Any]]:
-    """Color and marker of each method: the same in every plot, apart from each other in this one."""
+    """Color and marker of each method: the same in every plot, different within this one."""
     known = list(_ALGORITHMS)
     slots = {name: known.index(name) for name in names if name in known}
     for name in sorted(set(names) - set(known)):

@@ -1,0 +1,77 @@
+"""Runs every point of a config's `sweep(add)`, each a launch.run in a directory of its own.
+
+python -m launch.sweep --config=ml_collections_configs/NAME.py[:VARIANT] --workdir=DIR
+    [--jobs=N] [--dry_run] [--config.KEY=VALUE ...]
+
+Finished points are skipped, unfinished ones resume. A point that fails does not stop the others;
+the sweep then exits with 1. DIR/sweep.csv has the results so far.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+from absl import flags
+
+from jaxfed.errors import UsageError
+from jaxfed.interruption import Interruption
+from launch import entry
+
+_CONFIG = flags.DEFINE_string(
+    "config",
+    None,
+    "A config file with sweep(add) and its variant, FILE.py[:VARIANT]; --config.KEY=VALUE sets a "
+    "key at every point.",
+)
+_WORKDIR = flags.DEFINE_string("workdir", None, "Where results go; made if it does not exist.")
+_JOBS = flags.DEFINE_integer("jobs", 1, "How many points run at a time.")
+_DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print the commands and run nothing.")
+
+
+def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> int:
+    """Check all points, then run those that have not finished."""
+    if arguments:
+        raise UsageError(f"{arguments[0]}: no such argument; see --helpshort")
+    if not _CONFIG.value or not _WORKDIR.value:
+        missing = "--workdir=DIR" if _CONFIG.value else "--config=ml_collections_configs/NAME.py"
+        raise UsageError(f"{missing} is missing")
+    if _JOBS.value < 1:
+        raise UsageError(f"--jobs={_JOBS.value}: allowed are integers from 1 on")
+
+    # Imported late, so that --helpshort and a mistyped flag are answered at once.
+    from jaxfed import sweep
+    from jaxfed.sweep_progress import SweepProgress
+
+    plan = sweep.plan(_CONFIG.value, overrides)
+    directory = Path(_WORKDIR.value)
+    command = sweep.run_command(plan)
+    for name, same in plan.repeated.items():
+        print(f"{name} is the same experiment as {same}, which runs once", file=sys.stderr)
+    if _DRY_RUN.value:
+        for point in plan.points:
+            print(shlex.join(command(point, directory / point.name)))
+        return 0
+    points = sweep.unfinished(plan, directory)
+    sweep.claim(plan, directory)
+    with SweepProgress(len(points), skipped=len(plan.points) - len(points)) as progress:
+        failed = sweep.run(
+            points,
+            directory,
+            command,
+            jobs=_JOBS.value,
+            progress=progress,
+            interruption=interruption,
+        )
+    print(
+        f"{len(plan.points) - len(failed)} of {len(plan.points)} points are finished; "
+        f"results are in {directory / 'sweep.csv'}"
+    )
+    for name in failed:
+        print(f"failed: {name}, see {directory / 'logs' / name}.log", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    entry.start(main)
