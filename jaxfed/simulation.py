@@ -44,7 +44,14 @@ class Simulation:
         """
         self._config = config
         self._vectors: np.ndarray | None = None
-        self._dataset = _subset(load(config.dataset.name, root=config.dataset.root or None), config)
+        wanted = config.dataset
+        dataset = load(
+            wanted.name,
+            root=wanted.root or None,
+            label_key=wanted.label_key or None,
+            image_size=wanted.image_size or None,
+        )
+        self._dataset = _subset(dataset, config)
 
     def check(self) -> None:
         """Try what is cheap of all that `federation` will do: deal out every repeat's labels.

@@ -4,7 +4,10 @@ Ten clients share the images at random; a tenth of each client's carry labels, a
 are new points to be labeled. XCLP Section 4.1 with the preprocessing function `identity`.
 
     python -m launch.run --config=ml_collections_configs/xclp_digits.py --workdir=runs/xclp_digits
-"""
+    python -m launch.sweep --config=ml_collections_configs/xclp_digits.py --workdir=runs/xclp_digits_sweep
+"""  # noqa: E501
+
+from collections.abc import Callable
 
 from ml_collections import ConfigDict
 
@@ -16,3 +19,13 @@ def get_config(variant: str = "") -> ConfigDict:
     config = base.get_config()
     config.dataset.name = "digits"
     return base.apply_variants(config, variant)
+
+
+def sweep(add: Callable[..., None]) -> None:
+    """The share of labels, the number of clients and the number of bits, one at a time."""
+    for labeled_fraction in (0.02, 0.05, 0.1, 0.2, 0.5):
+        add(**{"federation.labeled_fraction": labeled_fraction})
+    for num_clients in (2, 5, 10, 20, 50):
+        add(**{"federation.num_clients": num_clients})
+    for num_bits in (64, 256, 1024, 4096):
+        add(**{"xclp.num_bits": num_bits})

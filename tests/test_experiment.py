@@ -294,7 +294,7 @@ def test_pretrained_features_of_both_splits(config, monkeypatch):
             progress(SimpleNamespace(done=len(images)))
         return images.reshape(-1, 4).astype(np.float32)
 
-    monkeypatch.setattr("jaxfed.simulation.load", lambda name, root: data)
+    monkeypatch.setattr("jaxfed.simulation.load", lambda name, **settings: data)
     monkeypatch.setattr("jaxfed.data.features.pretrained_features", features)
     config.preprocessing.kind = "pretrained"
     config.preprocessing.image_size = 64
@@ -344,6 +344,6 @@ def test_partitions_use_every_example_once(config, partition):
 
 
 def test_what_cannot_be_dealt_shows_before_work_begins(config):
-    config.federation.labeled_per_class = 500
+    config.federation.num_labeled = 5000
     with pytest.raises(UsageError):
         Simulation(config).check()

@@ -162,7 +162,7 @@ def invoke(arguments: Sequence[str], monkeypatch, capsys) -> tuple[int, str]:
         ([f"--config={DIGITS}", "--workdir=W", "--config.seed"], "config.seed=: must be"),
         ([f"--config={DIGITS}", "--workdir=W", "--config.rounds=0"], "config.rounds=0"),
         ([f"--config={DIGITS}", "--workdir=W", "--config.dataset.name=nothing"], "nothing"),
-        ([f"--config={DIGITS}", "--workdir=W", "--config.federation.labeled_per_class=999"], "999"),
+        ([f"--config={DIGITS}", "--workdir=W", "--config.federation.num_labeled=9999"], "9999"),
         ([f"--config={DIGITS}", "--workdir=pyproject.toml/w"], "--workdir=pyproject.toml/w"),
         ([f"--config={DIGITS}", "--workdir=pyproject.toml"], "is no workdir of launch.run"),
         ([f"--config={DIGITS}", "--workdir=tests"], "is no workdir of launch.run"),
