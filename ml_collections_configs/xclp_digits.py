@@ -5,7 +5,7 @@ are new points to be labeled. XCLP Section 4.1 with the preprocessing function `
 
     python -m launch.run --config=ml_collections_configs/xclp_digits.py --workdir=runs/xclp_digits
     python -m launch.sweep --config=ml_collections_configs/xclp_digits.py --workdir=runs/xclp_digits_sweep
-"""  # noqa: E501
+"""
 
 from collections.abc import Callable
 
