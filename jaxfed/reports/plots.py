@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from jaxfed.reports.runs import (
     measure,
     read_json,
     read_metrics,
-    read_run,
     sort_algorithms,
 )
 from jaxfed.reports.style import (
@@ -45,36 +44,34 @@ _MAX_BUBBLES = 400
 _MAX_NAMED_CLASSES = 25
 
 
-def write_run_plots(workdir: str | os.PathLike[str]) -> list[Path]:
-    """Writes `plots/*.png` of one finished run into its workdir and returns their paths."""
-    run = read_run(Path(workdir))
-    folder = run.workdir / "plots"
-    return [write(figure, folder / f"{name}.png") for name, figure in run_figures(run).items()]
-
-
 def run_figures(run: Run, theme: Theme = LIGHT) -> dict[str, Figure]:
     """The plots that one run has data for, by file name without its ending."""
-    figures = {}
+    return {name: draw(theme) for name, draw in run_plots(run).items()}
+
+
+def run_plots(run: Run) -> dict[str, Callable[[Theme], Figure]]:
+    """How to draw each plot that one run has data for; `run_figures` draws them."""
+    drawings: dict[str, Callable[[Theme], Figure]] = {}
     metrics = [
         name
         for name in ("test_accuracy", "test_balanced_accuracy", "unlabeled_accuracy")
         if any(name in measurements for measurements in run.results.values())
     ]
     if metrics:
-        figures["algorithms"] = algorithms_figure(run.results, metrics, theme=theme)
-    rounds = rounds_by_algorithm(read_metrics(run.workdir), metrics[0] if metrics else "")
-    if rounds:
-        figures["rounds"] = rounds_figure(rounds, metrics[0], theme=theme)
+        drawings["algorithms"] = lambda theme: algorithms_figure(run.results, metrics, theme=theme)
+        rounds = rounds_by_algorithm(read_metrics(run.workdir), metrics[0])
+        if rounds:
+            drawings["rounds"] = lambda theme: rounds_figure(rounds, metrics[0], theme=theme)
     if (run.workdir / "partition.json").is_file():
-        partition = read_json(run.workdir / "partition.json")
-        figures["partition"] = partition_figure(
-            partition["labeled"],
-            partition["unlabeled"],
-            partition.get("new"),
-            class_names=partition.get("class_names"),
+        counts = read_json(run.workdir / "partition.json")
+        drawings["partition"] = lambda theme: partition_figure(
+            counts["labeled"],
+            counts["unlabeled"],
+            counts.get("new"),
+            class_names=counts.get("class_names"),
             theme=theme,
         )
-    return figures
+    return drawings
 
 
 def write(figure: Figure, path: Path) -> Path:
@@ -153,7 +150,7 @@ def curve_figure(
     dress(ax, theme, title=title, xlabel=_axis_label(key), ylabel=metric_label(metric))
     positions = _place_values(ax, key, values)
     _draw_series(ax, positions, series, _scale(metric), theme, joined=_is_quantity(key, values))
-    _legend(ax, theme)
+    _legend(figure, ax, theme)
     return figure
 
 
@@ -183,7 +180,7 @@ def cosine_error_figure(
     _draw_series(ax, positions, {"xclp": measured}, 1.0, theme, labels={"xclp": "Measured"})
     ax.set_yscale("log")
     _thin_log_ticks(ax)
-    _legend(ax, theme)
+    _legend(figure, ax, theme)
     return figure
 
 
@@ -227,7 +224,7 @@ def rounds_figure(
             zorder=style["zorder"],
         )
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _legend(ax, theme)
+    _legend(figure, ax, theme)
     return figure
 
 
@@ -507,15 +504,18 @@ def _error(measurement: Measurement, scale: float) -> float | None:
     return None if measurement.std is None else scale * measurement.std
 
 
-def _legend(ax: Axes, theme: Theme) -> None:
+def _legend(figure: Figure, ax: Axes, theme: Theme) -> None:
+    """Above the axes, where it hides nothing."""
     handles, labels = ax.get_legend_handles_labels()
     if handles:
-        ax.legend(
+        figure.legend(
             handles,
             labels,
+            loc="outside upper left",
+            ncols=min(4, len(handles)),
+            frameon=False,
             fontsize=9,
             labelcolor=theme.ink,
-            facecolor=theme.background,
-            edgecolor=theme.grid,
-            framealpha=0.85,
+            handletextpad=0.5,
+            columnspacing=1.4,
         )

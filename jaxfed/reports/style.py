@@ -86,6 +86,9 @@ _SETTINGS = {
     "num_clients": "clients",
     "labeled_fraction": "labeled fraction",
     "dirichlet_alpha": "Dirichlet alpha (small: unlike clients)",
+    "dataset.name": "data set",
+    "num_repeats": "repeats",
+    "preprocessing.kind": "preprocessing",
 }
 
 DPI = 160
@@ -105,7 +108,7 @@ def metric_label(name: str) -> str:
 def setting_label(key: str) -> str:
     """The name of a config key as people write it."""
     leaf = key.rpartition(".")[2]
-    return _SETTINGS.get(leaf, leaf.replace("_", " "))
+    return _SETTINGS.get(key, _SETTINGS.get(leaf, leaf.replace("_", " ")))
 
 
 def setting_text(value: Any) -> str:

@@ -1,0 +1,216 @@
+"""The report as ONE self-contained HTML page: styles and images inside, nothing fetched."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from jaxfed.reports.style import DARK, LIGHT, Theme
+from jaxfed.reports.tables import Table
+
+if TYPE_CHECKING:
+    from jaxfed.reports.report import Picture, Section
+
+
+def render(sections: Sequence[Section]) -> str:
+    """The whole page; for light and dark surroundings, phones and desktops."""
+    anchors = [f"s{number}" for number in range(len(sections))]
+    links = "".join(
+        f'<a href="#{anchor}">{_text(section.title)}</a>'
+        for anchor, section in zip(anchors, sections, strict=True)
+    )
+    body = "".join(
+        _section(anchor, section) for anchor, section in zip(anchors, sections, strict=True)
+    )
+    counts = _counts(sections)
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>jaxfed report</title>
+<style>{_STYLE}</style>
+</head>
+<body>
+<header>
+<div class="inner">
+{_EMBLEM}
+<div><h1>jaxfed report</h1><p>{counts}</p></div>
+</div>
+</header>
+<nav><div class="inner">{links}</div></nav>
+<main>
+{body}
+</main>
+</body>
+</html>
+"""
+
+
+def _counts(sections: Sequence[Section]) -> str:
+    kinds = [section.kind for section in sections]
+    parts = []
+    for kind in ("run", "sweep"):
+        count = kinds.count(kind)
+        if count:
+            parts.append(f"{count} {kind}{'s' if count > 1 else ''}")
+    unfinished = sum(len(section.unfinished) for section in sections)
+    if unfinished:
+        parts.append(f"{unfinished} unfinished")
+    return " · ".join(parts)
+
+
+def _section(anchor: str, section: Section) -> str:
+    pictures = "".join(_figure(picture) for picture in section.pictures)
+    gallery = f'<div class="gallery">{pictures}</div>' if pictures else ""
+    tables = "".join(_table(table) for table in section.tables)
+    # A sweep is seen in its plots first, a single result in its table.
+    content = gallery + tables if section.kind == "sweep" else tables + gallery
+    return f"""<section id="{anchor}">
+<p class="kind">{_text(section.kind)}</p>
+<h2>{_text(section.title)}</h2>
+{_unfinished(section.unfinished)}{content}
+</section>
+"""
+
+
+def _unfinished(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    items = "".join(f"<li><code>{_text(name)}</code></li>" for name in names)
+    return f'<div class="notice"><p>No results yet; the same command continues:</p><ul>{items}</ul></div>'
+
+
+def _table(table: Table) -> str:
+    def cell(tag: str, index: int, text: str, best: bool = False) -> str:
+        inner = f"<b>{_text(text)}</b>" if best else _text(text)
+        kind = ' class="setting"' if index < table.num_settings else ""
+        return f"<{tag}{kind}>{inner}</{tag}>"
+
+    head = "".join(cell("th", index, text) for index, text in enumerate(table.columns))
+    rows = "".join(
+        f"<tr>{''.join(cell('td', index, *entry) for index, entry in enumerate(row))}</tr>"
+        for row in table.rows
+    )
+    facts = "".join(
+        f"<dt>{_text(name)}</dt><dd>{_fact(name, text)}</dd>" for name, text in table.provenance
+    )
+    return f"""<figure class="table">
+<h3>{_text(table.title)}</h3>
+<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>
+</div>
+<figcaption>{_text(table.caption)}<dl>{facts}</dl></figcaption>
+</figure>
+"""
+
+
+def _fact(name: str, text: str) -> str:
+    if name != "command":
+        return _text(text)
+    return "".join(f"<code>{_text(line)}</code>" for line in text.split("\n"))
+
+
+def _figure(picture: Picture) -> str:
+    light, width, height = _image(picture, LIGHT)
+    dark, _, _ = _image(picture, DARK)
+    wide = ' class="wide"' if width > 1.7 * height else ""
+    return f"""<figure{wide}>
+<picture>
+<source media="(prefers-color-scheme: dark)" srcset="{dark}">
+<img src="{light}" width="{width}" height="{height}" alt="{_text(picture.caption)}">
+</picture>
+<figcaption>{_text(picture.caption)}</figcaption>
+</figure>
+"""
+
+
+def _image(picture: Picture, theme: Theme) -> tuple[str, int, int]:
+    """A plot as a data URI with its size in pixels."""
+    figure = picture.draw(theme)
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png")
+    width, height = figure.canvas.get_width_height()
+    return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}", width, height
+
+
+def _text(text: str) -> str:
+    return html.escape(text)
+
+
+# Clients, each with points of its own, joined by one graph.
+_EMBLEM = """<svg viewBox="0 0 64 64" width="56" height="56" aria-hidden="true">
+<g stroke="#7db8e8" stroke-width="1.6"><path d="M14 18 32 30 50 16M32 30 20 50M32 30 46 48M14 18 20 50\
+M50 16 46 48" fill="none"/></g>
+<g fill="#f0b73f"><circle cx="32" cy="30" r="5"/></g>
+<g fill="#e8edf2"><circle cx="14" cy="18" r="4.5"/><circle cx="50" cy="16" r="4.5"/>
+<circle cx="20" cy="50" r="4.5"/><circle cx="46" cy="48" r="4.5"/></g></svg>"""
+
+_STYLE = """
+:root { --bg: #f4f6f8; --card: #ffffff; --ink: #1b2530; --muted: #5b6875; --line: #e2e7ec;
+  --accent: #0a5c9c; --best: #e8f2fa; --notice: #fff6e0; --band: #10202f; }
+@media (prefers-color-scheme: dark) { :root { --bg: #0e1318; --card: #151b22; --ink: #e8edf2;
+  --muted: #9aa7b4; --line: #2a333d; --accent: #6cb8f0; --best: #17324a; --notice: #33290f;
+  --band: #0a1118; } }
+* { box-sizing: border-box; }
+html { scroll-behavior: smooth; -webkit-text-size-adjust: 100%; }
+body { margin: 0; background: var(--bg); color: var(--ink); line-height: 1.5;
+  font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
+.inner, main { max-width: 70rem; margin: 0 auto; padding: 0 1.25rem; }
+header { background: var(--band); color: #e8edf2; }
+header .inner { display: flex; gap: 1.1rem; align-items: center; padding-top: 2rem;
+  padding-bottom: 1.6rem; }
+h1 { margin: 0; font-size: 1.7rem; letter-spacing: -0.02em; line-height: 1.2; }
+header p { margin: 0.2rem 0 0; color: #a9bccd; }
+nav { position: sticky; top: 0; z-index: 2; background: var(--card);
+  border-bottom: 1px solid var(--line); }
+nav .inner { display: flex; gap: 0.4rem; overflow-x: auto; padding-top: 0.5rem;
+  padding-bottom: 0.5rem; }
+nav a { flex: none; padding: 0.25rem 0.75rem; border-radius: 1rem; color: var(--ink);
+  text-decoration: none; font-size: 0.9rem; }
+nav a:hover, nav a:focus { background: var(--best); }
+main { padding-top: 1.5rem; padding-bottom: 3rem; }
+section { scroll-margin-top: 3.5rem; margin-bottom: 3rem; }
+.kind { margin: 0; color: var(--accent); font-size: 0.75rem; font-weight: 700;
+  text-transform: uppercase; letter-spacing: 0.08em; }
+h2 { margin: 0 0 1rem; font-size: 1.45rem; letter-spacing: -0.01em; overflow-wrap: anywhere; }
+h3 { margin: 0 0 0.7rem; font-size: 1.02rem; overflow-wrap: anywhere; }
+figure { margin: 0; padding: 1.1rem; background: var(--card); border: 1px solid var(--line);
+  border-radius: 0.75rem; min-width: 0; }
+figure.table { margin-bottom: 1rem; }
+.gallery { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem),
+  1fr)); align-items: start; margin-bottom: 1rem; }
+.gallery .wide { grid-column: 1 / -1; }
+img { display: block; width: auto; max-width: 100%; height: auto; margin: 0 auto; }
+.wide img { max-height: 34rem; }
+.scroll { overflow-x: auto; margin: 0 -1.1rem; padding: 0 1.1rem; }
+table { border-collapse: collapse; min-width: 100%; font-variant-numeric: tabular-nums;
+  font-size: 0.92rem; }
+th, td { padding: 0.42rem 0.8rem; text-align: right; white-space: nowrap; }
+th { font-size: 0.8rem; font-weight: 600; color: var(--muted); vertical-align: bottom;
+  border-bottom: 2px solid var(--line); white-space: normal; min-width: 6.5rem; }
+td { border-bottom: 1px solid var(--line); }
+tbody tr:last-child td { border-bottom: 0; }
+.setting { text-align: left; }
+th.setting { min-width: 0; }
+td:first-child, th:first-child { padding-left: 0; }
+td b { background: var(--best); padding: 0.12rem 0.4rem; margin: 0 -0.4rem;
+  border-radius: 0.35rem; }
+figcaption { margin-top: 0.8rem; color: var(--muted); font-size: 0.82rem; }
+dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 0.15rem 0.8rem;
+  margin: 0.7rem 0 0; padding-top: 0.7rem; border-top: 1px solid var(--line); font-size: 0.78rem; }
+dt { font-weight: 600; } dd { margin: 0; overflow-wrap: anywhere; }
+code { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; font-size: 0.94em;
+  overflow-wrap: anywhere; }
+dd code { display: block; }
+.notice { background: var(--notice); border-radius: 0.75rem; padding: 0.7rem 1.1rem;
+  margin-bottom: 1rem; font-size: 0.9rem; }
+.notice p { margin: 0; } .notice ul { margin: 0.3rem 0 0; padding-left: 1.2rem; }
+@media (max-width: 40rem) { .inner, main { padding-left: 0.8rem; padding-right: 0.8rem; }
+  figure { padding: 0.8rem; } .scroll { margin: 0 -0.8rem; padding: 0 0.8rem; }
+  h1 { font-size: 1.4rem; } }
+@media print { nav { display: none; } figure { break-inside: avoid; } }
+"""

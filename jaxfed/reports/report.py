@@ -1,0 +1,250 @@
+"""Puts a report together: which tables and plots there are for what was found."""
+
+import itertools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from jaxfed.errors import UsageError
+from jaxfed.reports import page, plots, tables
+from jaxfed.reports.curves import Curve, beside_curves, curves, swept_keys
+from jaxfed.reports.paper_numbers import paper_table
+from jaxfed.reports.runs import Found, Measurement, Run, Sweep, find, sort_algorithms
+from jaxfed.reports.style import LIGHT, Theme, metric_label, setting_label, setting_text
+from jaxfed.reports.tables import Table
+
+
+class Picture(NamedTuple):
+    """A plot by its file name (without ending), drawn for a theme when it is needed."""
+
+    name: str
+    caption: str
+    draw: Callable[[Theme], Figure]
+
+
+@dataclass(frozen=True)
+class Section:
+    """One experiment of a report. `unfinished` names what has no results yet."""
+
+    title: str
+    kind: str
+    tables: tuple[Table, ...]
+    pictures: tuple[Picture, ...]
+    unfinished: tuple[str, ...] = ()
+
+
+def write_report(
+    workdirs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str] | None = None
+) -> Path:
+    """Writes report.html, report.md, tables/*.csv and plots/*.png for all runs under `workdirs`.
+
+    Args:
+        workdirs: of `launch.run` or `launch.sweep`, or folders that hold some at any depth.
+        out: where to write; `report` in the first workdir if not given.
+
+    Returns:
+        The path of report.html.
+
+    Raises:
+        UsageError: a workdir is missing or holds no run, or `out` cannot be written.
+    """
+    sections = build(workdirs)
+    folder = Path(out) if out is not None else Path(workdirs[0]) / "report"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for section in sections:
+            for table in section.tables:
+                table.write_csv(folder / "tables" / f"{table.name}.csv")
+            for picture in section.pictures:
+                plots.write(picture.draw(LIGHT), folder / "plots" / f"{picture.name}.png")
+        (folder / "report.md").write_text(_markdown(sections), encoding="utf-8")
+        (folder / "report.html").write_text(page.render(sections), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--out={folder}: {error.filename}: {error.strerror}") from error
+    return folder / "report.html"
+
+
+def build(workdirs: Sequence[str | os.PathLike[str]]) -> list[Section]:
+    """The sections: an overview of several runs, each sweep, each run, the papers' tables."""
+    if not workdirs:
+        raise UsageError("give a workdir of launch.run or launch.sweep")
+    found = find(workdirs)
+    names = _Names()
+    sections = []
+    if len(found.runs) > 1:
+        sections.append(_overview(found.runs, names))
+    sections += [_sweep_section(sweep, names) for sweep in found.sweeps]
+    sections += [_run_section(run, names) for run in found.runs]
+    return sections + _papers(found, names)
+
+
+class _Names:
+    """File names, each given once in its folder."""
+
+    def __init__(self) -> None:
+        self._taken: set[tuple[str, str]] = set()
+
+    def take(self, folder: str, *parts: str) -> str:
+        wanted = tables.slug("-".join(parts))
+        tries = itertools.chain([wanted], (f"{wanted}-{number}" for number in itertools.count(2)))
+        name = next(name for name in tries if (folder, name) not in self._taken)
+        self._taken.add((folder, name))
+        return name
+
+
+def _overview(runs: Sequence[Run], names: _Names) -> Section:
+    keys = tables.differing_keys(runs)
+    rows = [([run.name, *(run.settings.get(key, "") for key in keys)], run) for run in runs]
+    metric = tables.primary_metric(runs) or "test_accuracy"
+    table = tables.settings_table(
+        names.take("tables", "overview"), "All runs", ["run", *keys], rows, metric
+    )
+    return Section("Overview", f"{len(runs)} runs", (table,), ())
+
+
+def _run_section(run: Run, names: _Names) -> Section:
+    if not run.finished:
+        return Section(run.name, "run", (), (), (os.fspath(run.workdir),))
+    table = tables.run_table(run, names.take("tables", run.name))
+    captions = {
+        "algorithms": "Every repeat as a dot; the marker is their mean, the bar one sample "
+        "deviation.",
+        "rounds": "Mean over repeats; the band is one sample deviation.",
+        "partition": _PARTITION_CAPTION,
+    }
+    pictures = [
+        Picture(names.take("plots", run.name, name), captions[name], draw)
+        for name, draw in plots.run_plots(run).items()
+    ]
+    return Section(run.name, "run", (table,), tuple(pictures))
+
+
+_PARTITION_CAPTION = "Which client holds how much of which class, in the first repeat."
+
+
+def _sweep_section(sweep: Sweep, names: _Names) -> Section:
+    runs = [point.run for point in sweep.points if point.run is not None and point.run.finished]
+    unfinished = tuple(
+        os.fspath(sweep.workdir / point.name)
+        for point in sweep.points
+        if point.run is None or not point.run.finished
+    )
+    metric = tables.primary_metric(runs)
+    if metric is None:
+        return Section(sweep.name, "sweep", (), (), unfinished)
+    found = curves(sweep)
+    pictures = [
+        picture for curve in found for picture in _curve_pictures(sweep, curve, metric, names)
+    ]
+    partition = plots.run_plots(runs[0]).get("partition")
+    if partition is not None and _same_partition(sweep):
+        name = names.take("plots", sweep.name, "partition")
+        pictures.append(Picture(name, _PARTITION_CAPTION, partition))
+    return Section(
+        sweep.name,
+        "sweep",
+        tuple(_curve_tables(sweep, found, metric, names)),
+        tuple(pictures),
+        unfinished,
+    )
+
+
+def _same_partition(sweep: Sweep) -> bool:
+    """Whether all points of a sweep have the same clients."""
+    keys = swept_keys(sweep)
+    return not any(key.startswith(("federation.", "dataset.")) or key == "seed" for key in keys)
+
+
+def _curve_tables(
+    sweep: Sweep, found: Sequence[Curve], metric: str, names: _Names
+) -> Iterator[Table]:
+    for key in dict.fromkeys(curve.key for curve in found):
+        family = [curve for curve in found if curve.key == key]
+        others = list(dict.fromkeys(other for curve in family for other in curve.fixed))
+        rows = [
+            ([*(sweep.value(point, other) for other in others), value], point.run)
+            for curve in family
+            for value, point in zip(curve.values, curve.points, strict=True)
+        ]
+        yield tables.settings_table(
+            names.take("tables", sweep.name, key),
+            f"{sweep.name}, {setting_label(key)}",
+            [*others, key],
+            rows,
+            metric,
+            sweep.command,
+        )
+    rest = beside_curves(sweep, found)
+    if rest:
+        keys = swept_keys(sweep) or list(sweep.base) or ["point"]
+        yield tables.settings_table(
+            names.take("tables", sweep.name, "points"),
+            f"{sweep.name}, {'other ' if found else ''}points",
+            keys,
+            [([sweep.value(p, k) if k != "point" else p.name for k in keys], p.run) for p in rest],
+            metric,
+            sweep.command,
+        )
+
+
+def _curve_pictures(sweep: Sweep, curve: Curve, metric: str, names: _Names) -> Iterator[Picture]:
+    fixed = ", ".join(f"{setting_label(k)} {setting_text(v)}" for k, v in curve.fixed.items())
+    parts = ["plots", sweep.name, curve.key, fixed]
+
+    def measured(algorithm: str, name: str) -> list[Measurement | None]:
+        return [
+            point.run.results.get(algorithm, {}).get(name) if point.run else None
+            for point in curve.points
+        ]
+
+    runs = [point.run for point in curve.points if point.run is not None]
+    algorithms = sort_algorithms({name for run in runs for name in run.results})
+    series = {algorithm: measured(algorithm, metric) for algorithm in algorithms}
+    if any(m is not None for measurements in series.values() for m in measurements):
+        yield Picture(
+            names.take(*parts),
+            f"{metric_label(metric)} against {setting_label(curve.key)}{' at ' * bool(fixed)}{fixed}. "
+            "Mean over repeats; error bars are one sample deviation.",
+            lambda theme: plots.curve_figure(
+                curve.key, curve.values, series, metric, title=fixed, theme=theme
+            ),
+        )
+    error, theory = measured("xclp", "cosine_rmse"), measured("xclp", "cosine_rmse_theory")
+    if curve.key.endswith("num_bits") and any(m is not None for m in error):
+        yield Picture(
+            names.take(*parts, "cosine-rmse"),
+            "How far cos(πh/L) is from the cosine, over pairs of points; theory is what L "
+            "independent bits give.",
+            lambda theme: plots.cosine_error_figure(
+                curve.values, error, theory, key=curve.key, theme=theme
+            ),
+        )
+
+
+def _papers(found: Found, names: _Names) -> list[Section]:
+    """One section with every paper's table that a config names, each once."""
+    points = [point.run for sweep in found.sweeps for point in sweep.points]
+    runs = [*found.runs, *(run for run in points if run is not None)]
+    wanted = sorted({name for run in runs if (name := run.config.get("paper_table"))})
+    if not wanted:
+        return []
+    orientation = [
+        tables.paper_orientation(paper_table(name), names.take("tables", "paper", name))
+        for name in wanted
+    ]
+    return [Section("From the papers", "other data", tuple(orientation), ())]
+
+
+def _markdown(sections: Sequence[Section]) -> str:
+    lines = ["# Report", ""]
+    for section in sections:
+        lines += [f"## {section.title}", ""]
+        lines += [f"- no results yet: `{name}`" for name in section.unfinished]
+        lines += ["", *(table.to_markdown() for table in section.tables)]
+        for picture in section.pictures:
+            lines += [f"![{picture.caption}](plots/{picture.name}.png)", ""]
+    return "\n".join(lines).rstrip() + "\n"

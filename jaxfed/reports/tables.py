@@ -1,0 +1,332 @@
+"""Tables of results: methods against settings, differences paired by seed, and what made them."""
+
+import csv
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxfed.reports.paper_numbers import PaperTable
+from jaxfed.reports.runs import Measurement, Run, measure, sort_algorithms
+from jaxfed.reports.style import (
+    UPPER_BOUNDS,
+    algorithm_label,
+    difference_text,
+    is_accuracy,
+    measurement_text,
+    metric_label,
+    setting_label,
+    setting_text,
+)
+
+# What one wants to know first of a run, in this order; whatever else it measured is in the CSV.
+_RUN_METRICS = (
+    "test_accuracy",
+    "test_balanced_accuracy",
+    "unlabeled_accuracy",
+    "seconds",
+    "communication.upload_bytes",
+    "communication.download_bytes",
+)
+
+_STATISTICS = "Mean ± sample standard deviation (divisor n − 1; none for one repeat) over repeats. "
+_BEST = "Bold: best mean of the methods that leave data with the clients. "
+_PAIRED = "Differences are in percentage points and paired: both methods had the same seeds. "
+_MAX_DIFFERING_KEYS = 5
+
+
+class Cell(NamedTuple):
+    """What stands in one place of a table; `best` is printed in bold."""
+
+    text: str
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table ready to print.
+
+    Attributes:
+        name: of its CSV file, without the ending.
+        title: what it shows.
+        columns: headings.
+        rows: cells, as many a row as there are columns.
+        num_settings: how many leading columns are settings and not results.
+        caption: how to read it.
+        provenance: what made it: (command, data, seeds, commit, device), each named.
+        records: the numbers behind it, one a setting, method and metric.
+    """
+
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    num_settings: int
+    caption: str
+    provenance: tuple[tuple[str, str], ...]
+    records: tuple[dict[str, Any], ...] = field(repr=False, default=())
+
+    def to_markdown(self) -> str:
+        """The table, its caption and its provenance in Markdown."""
+        alignment = [":--"] * self.num_settings + ["--:"] * (len(self.columns) - self.num_settings)
+        lines = [
+            _markdown_row(self.columns),
+            _markdown_row(alignment),
+            *(
+                _markdown_row([f"**{c.text}**" if c.best else c.text for c in row])
+                for row in self.rows
+            ),
+        ]
+        notes = [f"- {name}: {_code(text, name)}" for name, text in self.provenance]
+        return "\n".join([f"### {self.title}", "", *lines, "", self.caption, "", *notes, ""])
+
+    def write_csv(self, path: Path) -> None:
+        """The numbers, unrounded, in long form: one row a setting, method and metric."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        columns = dict.fromkeys(key for record in self.records for key in record)
+        with path.open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.DictWriter(stream, list(columns), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(self.records)
+
+
+def run_table(run: Run, name: str) -> Table:
+    """Methods against metrics of one run, and below, its main method minus each other one."""
+    results = run.results
+    metrics = [m for m in _RUN_METRICS if any(m in found for found in results.values())]
+    rows = [
+        (
+            Cell(algorithm_label(algorithm)),
+            *(_cell(results, algorithm, metric) for metric in metrics),
+        )
+        for algorithm in results
+    ]
+    main = run.algorithm
+    for other in results:
+        differences = {metric: paired_difference(run, main, other, metric) for metric in metrics}
+        if any(differences.values()):
+            title = f"{algorithm_label(str(main))} − {algorithm_label(other)}"
+            cells = [
+                Cell("" if difference is None else difference_text(difference))
+                for difference in differences.values()
+            ]
+            rows.append((Cell(title), *cells))
+    return Table(
+        name=name,
+        title=f"{run.name}: all methods",
+        columns=("method", *map(metric_label, metrics)),
+        rows=tuple(rows),
+        num_settings=1,
+        caption=(_STATISTICS + _BEST + (_PAIRED if len(rows) > len(results) else "")).strip(),
+        provenance=provenance([run]),
+        records=tuple(records({}, run)),
+    )
+
+
+def settings_table(
+    name: str,
+    title: str,
+    keys: Sequence[str],
+    rows: Sequence[tuple[Sequence[Any], Run | None]],
+    metric: str,
+    command: str = "",
+) -> Table:
+    """Settings against methods in one metric, with the main method's paired gain over a baseline.
+
+    Args:
+        name: of the CSV file.
+        title: what varies.
+        keys: the settings' headings, as config keys.
+        rows: for each setting its values and its run; None if that has not started.
+        metric: the one that is shown; the CSV has all.
+        command: what made the runs; theirs if not given.
+    """
+    runs = [run for _, run in rows if run is not None]
+    algorithms = sort_algorithms({name for run in runs for name in run.results})
+    main, baseline = _compared(runs, algorithms)
+    headings = [setting_label(key) for key in keys] + [algorithm_label(a) for a in algorithms]
+    if baseline:
+        headings.append(f"{algorithm_label(main)} − {algorithm_label(baseline)}")
+    lines = []
+    numbers: list[dict[str, Any]] = []
+    for values, run in rows:
+        cells = [Cell(setting_text(value)) for value in values]
+        if run is None or not run.finished:
+            state = "not started" if run is None else "unfinished"
+            cells[-1] = Cell(f"{cells[-1].text} ({state})")
+        results = run.results if run is not None else {}
+        cells += [_cell(results, algorithm, metric) for algorithm in algorithms]
+        if baseline:
+            gain = paired_difference(run, main, baseline, metric) if run is not None else None
+            cells.append(Cell("–" if gain is None else difference_text(gain)))
+        lines.append(tuple(cells))
+        if run is not None:
+            numbers += records(dict(zip(keys, values, strict=True)), run)
+    return Table(
+        name=name,
+        title=f"{title}: {metric_label(metric)[:1].lower()}{metric_label(metric)[1:]}",
+        columns=tuple(headings),
+        rows=tuple(lines),
+        num_settings=len(keys),
+        caption=(_STATISTICS + _BEST + (_PAIRED if baseline else "")).strip(),
+        provenance=provenance(runs, command),
+        records=tuple(numbers),
+    )
+
+
+def paper_orientation(table: PaperTable, name: str) -> Table:
+    """A paper's own table, said to be on other data than what stands beside it."""
+    rows = tuple(
+        (Cell(setting), *(Cell(f"{mean:.2f} ± {std:.2f}") for mean, std in cells))
+        for setting, cells in table.rows.items()
+    )
+    return Table(
+        name=name,
+        title=f"For orientation: Table {table.number} of the paper, on {table.data}",
+        columns=(table.setting, *table.columns),
+        rows=rows,
+        num_settings=1,
+        caption=(
+            f"{table.title}. Accuracy in percent as printed in the paper (mean and standard "
+            f"deviation over three runs), on {table.data}. These are other data and other splits "
+            "than the results here: trends can be compared, numbers cannot."
+        ),
+        provenance=(("source", table.citation),),
+        records=tuple(
+            {table.setting: setting, "column": column, "mean": mean, "std": std, "unit": "percent"}
+            for setting, cells in table.rows.items()
+            for column, (mean, std) in zip(table.columns, cells, strict=True)
+        ),
+    )
+
+
+def paired_difference(run: Run, main: str | None, other: str, metric: str) -> Measurement | None:
+    """`main` minus `other` in one accuracy, seed by seed; None where that makes no sense."""
+    if main is None or main == other or not is_accuracy(metric):
+        return None
+    minuend = run.results.get(main, {}).get(metric)
+    subtrahend = run.results.get(other, {}).get(metric)
+    if minuend is None or subtrahend is None or len(minuend.values) != len(subtrahend.values):
+        return None
+    return measure([a - b for a, b in zip(minuend.values, subtrahend.values, strict=True)])
+
+
+def primary_metric(runs: Iterable[Run]) -> str | None:
+    """The first accuracy that any of the runs has measured."""
+    measured = {m for run in runs for metrics in run.results.values() for m in metrics}
+    return next((m for m in _RUN_METRICS if m in measured and is_accuracy(m)), None)
+
+
+def differing_keys(runs: Sequence[Run]) -> list[str]:
+    """The config keys that tell runs apart; of keys that always change together, the first."""
+    found: dict[tuple[str, ...], str] = {}
+    for key in dict.fromkeys(key for run in runs for key in run.settings):
+        pattern = tuple(repr(run.settings.get(key)) for run in runs)
+        if len(set(pattern)) > 1 and not key.startswith("execution.") and key != "paper_table":
+            found.setdefault(pattern, key)
+    return list(found.values())[:_MAX_DIFFERING_KEYS]
+
+
+def provenance(runs: Sequence[Run], command: str = "") -> tuple[tuple[str, str], ...]:
+    """What made the runs, each value once: command, config, seeds, commit and device."""
+    environments = [run.environment for run in runs if run.finished]
+    commands = [command] if command else [e["command"] for e in environments if "command" in e]
+    facts = {
+        "command": "\n".join(dict.fromkeys(commands)),
+        "config": _common_settings(runs),
+        "seeds": "; ".join(dict.fromkeys(map(_seeds, runs))),
+        "commit": _joined(map(_commit, environments)),
+        "device": _joined(str(e.get("device", "")) for e in environments),
+    }
+    return tuple((name, text or "not recorded") for name, text in facts.items())
+
+
+def records(settings: Mapping[str, Any], run: Run) -> list[dict[str, Any]]:
+    """The rows of a CSV in long form."""
+    return [
+        {
+            **{key: setting_text(value) for key, value in settings.items()},
+            "algorithm": algorithm,
+            "metric": metric,
+            "mean": measurement.mean,
+            "std": measurement.std,
+            "num_repeats": len(measurement.values),
+            "values": " ".join(map(repr, measurement.values)),
+            "workdir": os.fspath(run.workdir),
+        }
+        for algorithm, metrics in run.results.items()
+        for metric, measurement in metrics.items()
+    ]
+
+
+def slug(text: str) -> str:
+    """A file name for a title."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def _cell(results: Mapping[str, Mapping[str, Measurement]], algorithm: str, metric: str) -> Cell:
+    measurement = results.get(algorithm, {}).get(metric)
+    return Cell(measurement_text(metric, measurement), algorithm in _best(results, metric))
+
+
+def _best(results: Mapping[str, Mapping[str, Measurement]], metric: str) -> set[str]:
+    """The methods with the best mean; none where there is nothing to compare."""
+    means = {
+        algorithm: found[metric].mean
+        for algorithm, found in results.items()
+        if metric in found and algorithm not in UPPER_BOUNDS
+    }
+    if len(means) < 2 or not is_accuracy(metric):
+        return set()
+    return {algorithm for algorithm, mean in means.items() if mean == max(means.values())}
+
+
+def _compared(runs: Sequence[Run], algorithms: Sequence[str]) -> tuple[str, str]:
+    """The main method of the runs and the baseline that its gain is over; empty if there is none."""
+    mains = {run.algorithm for run in runs if run.finished}
+    if len(mains) != 1 or None in mains:
+        return "", ""
+    main = str(mains.pop())
+    others = [name for name in algorithms if name != main and name not in UPPER_BOUNDS]
+    return main, others[0] if others else ""
+
+
+def _common_settings(runs: Sequence[Run]) -> str:
+    keys = (
+        *("dataset.name", "preprocessing.kind", "federation.num_clients", "federation.partition"),
+        *("federation.labeled_fraction", "xclp.num_bits", "xclp.num_neighbors", "xclp.alpha"),
+    )
+    common = []
+    for key in keys:
+        values = {setting_text(run.settings[key]) for run in runs if key in run.settings}
+        if len(values) == 1:
+            common.append(f"{key}={values.pop()}")
+    return ", ".join(common)
+
+
+def _seeds(run: Run) -> str:
+    first = int(run.config.get("seed", 0))
+    return ", ".join(str(first + repeat) for repeat in range(run.num_repeats))
+
+
+def _commit(environment: Mapping[str, Any]) -> str:
+    commit = environment.get("commit")
+    if not commit:
+        return ""
+    return f"{commit[:12]}{' with uncommitted changes' if environment.get('dirty') else ''}"
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(text for text in texts if text))
+
+
+def _markdown_row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _code(text: str, name: str) -> str:
+    if name != "command" or text == "not recorded":
+        return text
+    return "".join(f"\n      {line}" for line in text.split("\n"))

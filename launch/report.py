@@ -1,0 +1,33 @@
+"""Makes tables, plots and one HTML page of what launch.run and launch.sweep left behind.
+
+python -m launch.report WORKDIR... [--out=DIR]
+
+A WORKDIR is that of a run or of a sweep, or a folder that holds some at any depth. DIR (the first
+WORKDIR's `report` if not given) gets report.html, report.md, tables/*.csv and plots/*.png.
+"""
+
+from __future__ import annotations
+
+from absl import flags
+
+from jaxfed.errors import UsageError
+from jaxfed.interruption import Interruption
+from launch import entry
+
+_OUT = flags.DEFINE_string("out", None, "Where the report goes; WORKDIR/report if not given.")
+
+
+def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> int:
+    """Find the runs, write the report, say where it is."""
+    if overrides:
+        raise UsageError(f"--config.{overrides[0]}: a report has no config; give workdirs only")
+
+    # Imported late, so that --helpshort and a mistyped flag are answered at once.
+    from jaxfed.reports.report import write_report
+
+    print(f"report is in {write_report(arguments, _OUT.value)}")
+    return 0
+
+
+if __name__ == "__main__":
+    entry.start(main)
