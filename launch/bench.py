@@ -17,8 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from absl import app, flags
+from absl import flags
 
+from jaxfed.errors import UsageError
+from jaxfed.interruption import Interruption
+from launch import entry
 from launch.benchmarks import BENCHMARKS
 from launch.benchmarks.contest import MIN_ROUNDS, PEER_RATES, contest_name, processor, run_contest
 from launch.benchmarks.limits import machine_limits
@@ -33,14 +36,14 @@ RECORD = flags.DEFINE_bool(
 )
 
 
-def main(argv: list[str]) -> None:
+def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> None:
     """Run the contests one after another and print each as it ends."""
-    unknown = [name for name in (*argv[1:], *KERNEL.value) if name not in BENCHMARKS]
-    if unknown:
-        print(
-            f"jaxfed: --kernel={unknown[0]}: allowed are {', '.join(BENCHMARKS)}", file=sys.stderr
-        )
-        sys.exit(2)
+    del interruption  # nothing is saved that a signal could spoil
+    for argument in (*arguments, *overrides):
+        raise UsageError(f"{argument}: no such argument; see --helpshort")
+    for name in KERNEL.value:
+        if name not in BENCHMARKS:
+            raise UsageError(f"--kernel={name}: allowed are {', '.join(BENCHMARKS)}")
     limits = machine_limits()
     print(f"{processor()}; " + "; ".join(f"{name} {rate:.3g}/s" for name, rate in limits.items()))
     rows = []
@@ -108,4 +111,4 @@ def environment() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    entry.start(main)

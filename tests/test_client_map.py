@@ -34,13 +34,13 @@ def test_strategies_agree_with_a_python_loop(execution):
     )
     shared = {"w": jnp.ones(3), "rate": jnp.float32(0.01)}
     mapped = jax.jit(client_map(step, **execution))(shared, clients)
-    for j in range(8):
-        alone = step(shared, (clients[0][j], clients[1][j]))
-        jax.tree.map(lambda all_, one: np.testing.assert_allclose(all_[j], one, rtol=1e-5), mapped, alone)
+    one_by_one = [step(shared, (x, y)) for x, y in zip(*clients, strict=True)]
+    expected = jax.tree.map(lambda *outputs: jnp.stack(outputs), *one_by_one)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), mapped, expected)
 
 
 def test_unknown_strategy_is_named():
-    with pytest.raises(UsageError, match="'loop'.*'vmap', 'map', 'shard_map'"):
+    with pytest.raises(UsageError, match=r"'loop'.*'vmap', 'map', 'shard_map'"):
         client_map(step, strategy="loop")
 
 

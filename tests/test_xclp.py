@@ -1,12 +1,12 @@
 """XCLP against an independent dense float64 computation of Algorithm 1, and its edges."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import jax
-import jax.numpy as jnp
 from jaxfed.errors import UsageError
 from jaxfed.kernels import lsh, reference
 from jaxfed.xclp import Parameters, cross_client_label_propagation, predict, propagate_labels
@@ -106,7 +106,10 @@ def test_three_points_by_hand():
 
 
 def test_unreached_points_are_counted_not_guessed():
-    vectors = [np.array([[1, 0], [1, 0.01]], np.float32), np.array([[-1, 0], [-1, 0.01]], np.float32)]
+    vectors = [
+        np.array([[1, 0], [1, 0.01]], np.float32),
+        np.array([[-1, 0], [-1, 0.01]], np.float32),
+    ]
     labels = [np.array([0, -1]), np.array([-1, -1])]
     p = Parameters(num_classes=2, num_neighbors=1)
     result = cross_client_label_propagation(vectors, labels, p)
@@ -135,8 +138,7 @@ def test_clients_of_every_kind(sizes, labeled, influence):
     vectors, _, truth = clustered_clients(sizes)
     rng = np.random.default_rng(1)
     labels = [
-        np.where(rng.random(len(y)) < share, y, -1)
-        for y, share in zip(truth, labeled, strict=True)
+        np.where(rng.random(len(y)) < share, y, -1) for y, share in zip(truth, labeled, strict=True)
     ]
     predictions = propagate_labels(
         vectors, labels, num_classes=3, num_bits=256, influence=influence
@@ -164,7 +166,9 @@ def test_ways_of_dealing_points_to_clients_do_not_matter():
 
 def test_same_seed_same_bits_other_seed_other_codes():
     vectors, labels, _ = clustered_clients([50])
-    runs = [propagate_labels(vectors, labels, num_classes=3, num_bits=64, seed=s) for s in (0, 0, 1)]
+    runs = [
+        propagate_labels(vectors, labels, num_classes=3, num_bits=64, seed=s) for s in (0, 0, 1)
+    ]
     np.testing.assert_array_equal(runs[0][0].scores, runs[1][0].scores)
     assert (runs[0][0].scores != runs[2][0].scores).any()
 

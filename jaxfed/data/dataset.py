@@ -1,6 +1,7 @@
 """What every reader returns: one data set as arrays."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -114,18 +115,24 @@ def client_numbers(
     return first, second
 
 
-def class_numbers(*splits: np.ndarray) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """Classes of labels that are names or numbers: integers 0..C-1 keep their number.
+def class_numbers(
+    *splits: np.ndarray, names: Sequence[str] | np.ndarray | None = None
+) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """Number the classes of labels that are names or any integers.
+
+    Args:
+        *splits: labels [n] of each split.
+        names: C class names, if the source has them; integer labels are then numbers of these classes.
 
     Returns:
-        One int32 [n] a split, and the class names: sorted, or "0".."C-1".
+        One int32 [n] a split, and the names. Without `names`, the classes are the distinct labels of all
+        splits, sorted: 0..C-1 keep their numbers, other values (3..8, say) are numbered anew.
     """
-    joint = np.concatenate([np.asarray(split).ravel() for split in splits])
-    names, numbers = np.unique(joint, return_inverse=True)
-    if len(names) and np.issubdtype(joint.dtype, np.integer) and names[0] >= 0:
-        num_classes = int(names[-1]) + 1
-        if num_classes <= 2 * len(names) or num_classes <= 256:  # else: codes, not class numbers
-            names, numbers = np.arange(num_classes), joint
-    ends = np.cumsum([np.asarray(split).size for split in splits])[:-1]
-    parts = np.split(numbers.astype(np.int32), ends)
-    return parts, tuple(str(name) for name in names)
+    joint = np.concatenate(splits)
+    if names is not None and np.issubdtype(joint.dtype, np.integer):
+        numbers, found = joint, [str(name) for name in names]
+    else:
+        values, numbers = np.unique(joint, return_inverse=True)
+        found = [str(value) for value in values]
+    ends = np.cumsum([len(split) for split in splits])[:-1]
+    return np.split(numbers.astype(np.int32), ends), tuple(found)

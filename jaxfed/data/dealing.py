@@ -54,10 +54,12 @@ def apportion(exact: np.ndarray, total: int) -> np.ndarray:
     They are scaled to that sum first; of equal remainders the first is rounded up; zeros stay zero.
     """
     exact = np.asarray(exact, np.float64)
-    if exact.sum() <= 0:
+    largest = exact.max(initial=0)
+    if largest <= 0:
         if total:
             raise ValueError("nothing to apportion to")
         return np.zeros(len(exact), np.int64)
+    exact = exact / largest  # sums neither overflow nor underflow
     exact = exact * (total / exact.sum())
     counts = np.floor(exact + 1e-9).astype(np.int64)
     remainder = exact - counts
@@ -107,12 +109,12 @@ def round_rows(exact: np.ndarray, row_sums: np.ndarray, room: np.ndarray) -> np.
     return counts
 
 
-def fill_up(counts: np.ndarray, min_size: int) -> None:
-    """Move examples, in place, until every client has `min_size`, from whoever is the largest then."""
+def fill_up(counts: np.ndarray, smallest: np.ndarray) -> None:
+    """Move examples, in place, until client m has smallest[m], from whoever can spare the most."""
     sizes = counts.sum(axis=1)
-    for client in np.flatnonzero(sizes < min_size):
-        while sizes[client] < min_size:
-            giver = int(np.argmax(sizes))
+    for client in np.flatnonzero(sizes < smallest):
+        while sizes[client] < smallest[client]:
+            giver = int(np.argmax(sizes - smallest))
             c = int(np.argmax(counts[giver]))
             counts[giver, c] -= 1
             counts[client, c] += 1

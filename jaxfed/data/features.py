@@ -23,6 +23,7 @@ import numpy as np
 from absl import logging
 from flax import nnx
 
+from jaxfed.data.cache import directory as cache_home
 from jaxfed.errors import UsageError
 from jaxfed.models.efficientnet import (
     Convolution,
@@ -196,8 +197,7 @@ def _cache_directory(images: np.ndarray, network: str, size: int, weights: Path)
         "shard_size": SHARD_SIZE,
     }
     key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]
-    home = Path(os.environ.get("JAXFED_CACHE") or "~/.cache/jaxfed").expanduser()
-    return home / "features" / f"{network}-{size}-{key}"
+    return cache_home() / "features" / f"{network}-{size}-{key}"
 
 
 class _Shards:

@@ -86,16 +86,16 @@ def _images(folder: Path) -> list[Path]:
 
 def _shape(files: list[Path], image_size: int | None) -> tuple[tuple[int, int], int]:
     """((width, height), channels) that all images are brought to."""
-    sizes, modes = set(), set()
+    sizes, modes = [], set()
     for file in files:
         with _opened(file) as image:
-            sizes.add(image.size)
+            sizes.append(image.size)
             modes.add(image.mode)
     channels = 1 if modes <= {"1", "L", "I;16"} else 3
     if image_size is not None:
         return (image_size, image_size), channels
-    if len(sizes) == 1:
-        return sizes.pop(), channels
+    if len(set(sizes)) == 1:
+        return sizes[0], channels
     side = min(int(np.median([min(size) for size in sizes])), 224)
     return (side, side), channels
 

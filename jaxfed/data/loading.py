@@ -52,16 +52,18 @@ def load(
             f".npz or {', '.join(_TABLES)}"
         )
 
+    if not name_or_path:
+        raise UsageError(f"data set '': name one, such as {', '.join(EMBEDDED)}, or give a path")
     place = _root(root)
-    folder = tfds_source.version_directory(place, name_or_path) if name_or_path else None
+    folder = tfds_source.version_directory(place, name_or_path)
     if folder is not None:
         return tfds_source.read(name_or_path, folder, label_key)
-    if name_or_path and path.is_dir():
+    if path.is_dir():
         return image_folder.read(path, image_size)
     nearest = get_close_matches(name_or_path, EMBEDDED, n=1)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
     raise UsageError(
-        f"data set {name_or_path!r} not found{hint} Looked for {place / name_or_path}/VERSION/"
+        f"data set {name_or_path!r} not found{hint}; looked for {place / name_or_path}/VERSION/"
         "dataset_info.json (a TFDS set in array_record format; its place is --config.dataset.root or "
         "$JAXFED_DATA). To get it, where TensorFlow is installed: tfds.builder("
         f"{name_or_path!r}, data_dir={str(place)!r}, file_format='array_record')"

@@ -46,11 +46,8 @@ def read(path: Path) -> Dataset:
     if x_test is None or y_test is None:
         x_test, y_test = x[:0], y[:0]
     (y, y_test), names = class_numbers(
-        y.reshape(len(y), -1)[:, 0], y_test.reshape(len(y_test), -1)[:, 0]
+        _column(y), _column(y_test), names=_take(arrays, "class_names")
     )
-    given = _take(arrays, "class_names")
-    if given is not None and len(given) >= len(names):
-        names = tuple(map(str, given))
     client_id, client_id_test = client_numbers(
         _take(arrays, "client_id"), _take(arrays, "client_id_test")
     )
@@ -75,3 +72,8 @@ def _examples(x: np.ndarray) -> np.ndarray:
     if x.dtype != np.uint8:
         return x.astype(np.float32)
     return x[..., None] if x.ndim == 3 else x
+
+
+def _column(y: np.ndarray) -> np.ndarray:
+    """Labels [n] of [n] or [n, 1]."""
+    return y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y

@@ -103,8 +103,9 @@ def partition(
             filled up, one after another, from whoever is the largest then, from its largest class:
             at most M `min_size` moves, and a client may so get a class the scheme had not given it.
         labeled_fraction: f in [0, 1]: of each labeled client's examples, the share with a label.
-            Rounded so that all labeled clients together hold round(f n), at least one if f > 0,
-            each client f n_m to within one, and each of its classes f n_mc to within one.
+            Rounded so that all labeled clients together hold round(f n), at least one if f > 0, and
+            each client f n_m to within one (n_m as the scheme has it before labels are apart: with
+            a `skew` other than "both", sizes are then met as nearly as the classes allow).
         num_labeled: n_L, in all. Each of the m_L labeled clients gets n_L / m_L; what exceeds a
             client's size goes to the others.
         labeled_per_class: labels per client and class. An integer or `[C]`: for each labeled client
@@ -182,16 +183,19 @@ def partition(
         )
         sizes = _sizes(scheme, quantity, quantity_parameter, num_clients, len(classes), rng)
         held = deal(even if skew == "labeled" else weights, totals, sizes)
-        fill_up(held, min_size)
+        fill_up(held, np.full(num_clients, min_size))
 
     wanted = _Labels(labeled_fraction, num_labeled, labeled_per_class, num_labeled_clients)
     labeled = _labeled_counts(wanted, held, totals, weights, skew)
     if not natural:
         if skew != "both":
-            rest = held.sum(axis=1) - labeled.sum(axis=1)
-            held = labeled + deal(
-                even if skew == "labeled" else weights, totals - labeled.sum(axis=0), rest
+            rest = deal(
+                even if skew == "labeled" else weights,
+                totals - labeled.sum(axis=0),
+                held.sum(axis=1) - labeled.sum(axis=1),
             )
+            fill_up(rest, np.maximum(min_size - labeled.sum(axis=1), 0))
+            held = labeled + rest
         owner = _owners(classes, held, rng)
         unlabeled = held - labeled
         shares = unlabeled if unlabeled.sum() else held

@@ -1,0 +1,298 @@
+"""Every reader on small files in the real layout, made here."""
+
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from jaxfed.data import load
+from jaxfed.data.cache import cached_arrays
+from jaxfed.data.dataset import Dataset, class_numbers, standardized
+from jaxfed.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def png(pixels):
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "png")
+    file.seek(0)
+    return file
+
+
+def write_tfds(root, name="tiny", version="1.0.0", sizes=(5, 2), size=4):
+    """A prepared TFDS set: image i is filled with i and has label i % 2; clients a, b in turn."""
+    import tensorflow_datasets as tfds
+    from array_record.python.array_record_module import ArrayRecordWriter
+    from tensorflow_datasets.core.example_serializer import ExampleSerializer
+
+    features = tfds.features.FeaturesDict(
+        {
+            "image": tfds.features.Image(shape=(size, size, 3)),
+            "label": tfds.features.ClassLabel(names=["cat", "dog"]),
+            "fine": tfds.features.ClassLabel(num_classes=5),
+            "writer_id": tfds.features.Text(),
+        }
+    )
+    folder = root / name / version
+    folder.mkdir(parents=True)
+    features.save_config(str(folder))
+    serializer = ExampleSerializer(features.get_serialized_info())
+    for split, count in zip(("train", "test"), sizes, strict=True):
+        writer = ArrayRecordWriter(
+            str(folder / f"{name}-{split}.array_record-00000-of-00001"), "group_size:1"
+        )
+        for i in range(count):
+            example = {
+                "image": png(np.full((size, size, 3), i, np.uint8)),
+                "label": i % 2,
+                "fine": i % 5,
+                "writer_id": "ba"[i % 2],
+            }
+            writer.write(serializer.serialize_example(features.encode_example(example)))
+        writer.close()
+    splits = [
+        {
+            "name": split,
+            "shardLengths": [str(count)],
+            "numBytes": "1",
+            "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
+        }
+        for split, count in zip(("train", "test"), sizes, strict=True)
+    ]
+    info = {"name": name, "version": version, "fileFormat": "array_record", "splits": splits}
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    return folder
+
+
+def test_embedded_sets():
+    digits = load("digits")
+    assert digits.x.shape == (1797, 8, 8, 1)
+    assert digits.num_classes == 10
+    cancer = load("breast_cancer")
+    assert cancer.x.shape == (569, 30)
+    z = standardized(cancer).x
+    np.testing.assert_allclose(z.mean(axis=0), 0, atol=1e-4)
+    np.testing.assert_allclose(z.std(axis=0), 1, atol=1e-4)
+
+
+def test_tfds(tmp_path):
+    write_tfds(tmp_path / "root")
+    data = load("tiny", root=str(tmp_path / "root"))
+    np.testing.assert_array_equal(data.x[:, 0, 0, 0], range(5))
+    np.testing.assert_array_equal(data.y, [0, 1, 0, 1, 0])
+    np.testing.assert_array_equal(data.x_test[:, 1, 2, 1], range(2))
+    np.testing.assert_array_equal(data.client_id, [1, 0, 1, 0, 1])
+    assert data.class_names == ("cat", "dog")
+    assert data.x.dtype == np.uint8
+    fine = load("tiny", root=str(tmp_path / "root"), label_key="fine")
+    np.testing.assert_array_equal(fine.y, range(5))
+    with pytest.raises(UsageError, match="image, label"):
+        load("tiny", root=str(tmp_path / "root"), label_key="coarse")
+
+
+def test_tfds_takes_the_newest_version_and_the_root_of_the_environment(tmp_path, monkeypatch):
+    write_tfds(tmp_path, version="1.9.0", sizes=(3, 1))
+    write_tfds(tmp_path, version="1.10.0", sizes=(4, 1))
+    monkeypatch.setenv("JAXFED_DATA", str(tmp_path))
+    assert len(load("tiny").x) == 4
+
+
+def test_large_tfds_sets_are_decoded_by_several_processes(tmp_path, monkeypatch):
+    write_tfds(tmp_path, sizes=(11, 3))
+    alone = load("tiny", root=str(tmp_path))
+    monkeypatch.setattr("jaxfed.data.tfds_source._LARGE", 4)
+    monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "other"))
+    together = load("tiny", root=str(tmp_path))
+    np.testing.assert_array_equal(alone.x, together.x)
+    np.testing.assert_array_equal(alone.y, together.y)
+
+
+def test_tensorflow_is_never_imported(tmp_path):
+    """Not even where it is installed: this one raises when it is touched."""
+    write_tfds(tmp_path / "root")
+    (tmp_path / "tensorflow").mkdir()
+    (tmp_path / "tensorflow" / "__init__.py").write_text("raise RuntimeError('touched')")
+    script = (
+        "import sys; from jaxfed.data import load; "
+        f"load('tiny', root={str(tmp_path / 'root')!r}); "
+        "assert 'tensorflow' not in sys.modules"
+    )
+    path = os.pathsep.join([str(tmp_path), os.getcwd()])
+    subprocess.run(
+        [sys.executable, "-c", script], check=True, env={**os.environ, "PYTHONPATH": path}
+    )
+
+
+@pytest.mark.parametrize("damage", ["truncate", "remove"])
+def test_a_damaged_cache_is_made_again(tmp_path, cache, damage):
+    write_tfds(tmp_path)
+    before = np.array(load("tiny", root=str(tmp_path)).x)
+    (file,) = cache.glob("tfds-tiny-*/x-train.npy")
+    if damage == "truncate":
+        file.write_bytes(file.read_bytes()[:-1])
+    else:
+        file.unlink()
+    np.testing.assert_array_equal(load("tiny", root=str(tmp_path)).x, before)
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_a_cache_that_is_whole_is_not_made_again(tmp_path):
+    made = []
+
+    def make(target):
+        made.append(target)
+        np.save(target / "x.npy", np.arange(3))
+
+    for _ in range(2):
+        np.testing.assert_array_equal(cached_arrays("name", "key", make)["x"], range(3))
+    assert len(made) == 1
+
+
+def test_an_interrupted_decoding_leaves_nothing(cache):
+    def make(target):
+        np.save(target / "x.npy", np.arange(3))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cached_arrays("name", "key", make)
+    assert list(cache.iterdir()) == []
+
+
+def test_npz(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = rng.random((6, 3)), np.array([3, 5, 3, 8, 5, 8])
+    np.savez(tmp_path / "a.npz", x=x, y=y, writer=np.array(list("bbacca")))
+    data = load(str(tmp_path / "a.npz"))
+    np.testing.assert_allclose(data.x, x, rtol=1e-6)
+    np.testing.assert_array_equal(data.y, [0, 1, 0, 2, 1, 2])
+    np.testing.assert_array_equal(data.client_id, [1, 1, 0, 2, 2, 0])
+    assert data.class_names == ("3", "5", "8")
+
+    images = rng.integers(256, size=(4, 5, 5), dtype=np.uint8)
+    np.savez(
+        tmp_path / "medmnist.npz",
+        train_images=images,
+        train_labels=np.array([[1], [0], [1], [0]]),
+        test_images=images[:2],
+        test_labels=np.array([[0], [1]]),
+    )
+    data = load(str(tmp_path / "medmnist.npz"))
+    assert data.x.shape == (4, 5, 5, 1)
+    np.testing.assert_array_equal(data.y_test, [0, 1])
+
+
+def test_csv(tmp_path):
+    wine = '"acid";"sugar";"quality"\n1.5;2;5\n2.5;3;6\n3.5;4;5\n'
+    (tmp_path / "wine.csv").write_text(wine)
+    data = load(str(tmp_path / "wine.csv"))
+    np.testing.assert_allclose(data.x, [[1.5, 2], [2.5, 3], [3.5, 4]])
+    np.testing.assert_array_equal(data.y, [0, 1, 0])
+    assert data.class_names == ("5", "6")
+
+    with gzip.open(tmp_path / "plain.data.gz", "wt") as file:
+        file.write("1,2,b\n3,4,a\n\n")
+    data = load(str(tmp_path / "plain.data.gz"))
+    np.testing.assert_array_equal(data.y, [1, 0])
+
+    (tmp_path / "clients.csv").write_text("label,client_id,f\nx,7,1\ny,9,2\nx,7,3\n")
+    data = load(str(tmp_path / "clients.csv"))
+    np.testing.assert_array_equal(data.client_id, [0, 1, 0])
+    np.testing.assert_allclose(data.x[:, 0], [1, 2, 3])
+
+
+def test_image_folder(tmp_path):
+    grey, color = np.full((6, 6), 7, np.uint8), np.full((6, 6, 3), (1, 2, 3), np.uint8)
+    for split, counts in (("train", (3, 2)), ("test", (1, 1))):
+        for name, count in zip(("no", "yes"), counts, strict=True):
+            (tmp_path / "set" / split / name).mkdir(parents=True)
+            for i in range(count):
+                pixels = color if name == "yes" else grey
+                Image.fromarray(pixels).save(tmp_path / "set" / split / name / f"{i}.png")
+    data = load(str(tmp_path / "set"))
+    assert data.x.shape == (5, 6, 6, 3)
+    np.testing.assert_array_equal(data.y, [0, 0, 0, 1, 1])
+    np.testing.assert_array_equal(data.y_test, [0, 1])
+    np.testing.assert_array_equal(data.x[0, 0, 0], [7, 7, 7])
+    np.testing.assert_array_equal(data.x[-1, 0, 0], [1, 2, 3])
+    assert data.class_names == ("no", "yes")
+    assert load(str(tmp_path / "set"), image_size=4).x.shape == (5, 4, 4, 3)
+
+    Image.fromarray(np.zeros((8, 12), np.uint8)).save(tmp_path / "set" / "train" / "no" / "z.png")
+    assert load(str(tmp_path / "set")).x.shape == (6, 6, 6, 3)  # median of the shorter sides
+
+
+def test_class_numbers():
+    (numbers,), names = class_numbers(np.array(["b", "a", "b"]))
+    np.testing.assert_array_equal(numbers, [1, 0, 1])
+    assert names == ("a", "b")
+    (first, second), names = class_numbers(np.array([0, 2]), np.array([1]))
+    np.testing.assert_array_equal(np.concatenate([first, second]), [0, 2, 1])
+    assert names == ("0", "1", "2")
+    (numbers,), names = class_numbers(np.array([2]), names=["x", "y", "z"])
+    assert (numbers[0], len(names)) == (2, 3)
+
+
+MISTAKES = {
+    "digit": "did you mean 'digits'",
+    "no_such_set": "dataset_info.json.*JAXFED_DATA.*download_and_prepare",
+    "": "name one",
+    "{tmp}/none": "no such folder",
+    "{tmp}/none.npz": "no such file",
+    "{tmp}/empty": "no images",
+    "{tmp}/text.npz": "not an .npz file",
+    "{tmp}/keys.npz": "a, but x and y are needed",
+    "{tmp}/words.csv": "column 'f', line 3: 'red' is not a number",
+    "{tmp}/ragged.csv": "line 2 has 3 columns",
+    "{tmp}/short.csv": "1 lines",
+    "{tmp}/broken": "cannot be read as an image",
+}
+
+
+@pytest.mark.parametrize(("name", "message"), MISTAKES.items(), ids=MISTAKES)
+def test_mistakes_are_named_in_one_line(tmp_path, name, message):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken" / "class").mkdir(parents=True)
+    (tmp_path / "broken" / "class" / "a.png").write_bytes(b"no image")
+    (tmp_path / "text.npz").write_text("no archive")
+    np.savez(tmp_path / "keys.npz", a=np.zeros(2))
+    (tmp_path / "words.csv").write_text("f,label\n1,a\nred,b\n")
+    (tmp_path / "ragged.csv").write_text("1,2\n1,2,3\n")
+    (tmp_path / "short.csv").write_text("1,2\n")
+    with pytest.raises(UsageError, match=message) as error:
+        load(name.format(tmp=tmp_path), root=str(tmp_path / "root"))
+    assert "\n" not in str(error.value)
+
+
+def test_a_dataset_must_agree_with_itself():
+    x, y = np.zeros((2, 3), np.float32), np.zeros(2, np.int32)
+    good = {"name": "a", "x": x, "y": y, "x_test": x[:0], "y_test": y[:0]}
+    good |= {"num_classes": 1, "class_names": ("0",)}
+    Dataset(**good)
+    for change, message in (
+        ({"y": y[:1]}, "one label an example"),
+        ({"y": y + 1}, r"labels 1\.\.1"),
+        ({"x_test": np.zeros((0, 4))}, "shape"),
+        ({"client_id": y[:1]}, "one id an example"),
+        ({"x": x[:0], "y": y[:0]}, "no training examples"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            Dataset(**good | change)
+
+
+@pytest.mark.skipif(not os.environ.get("JAXFED_DATA"), reason="JAXFED_DATA names no data root")
+def test_real_sets():
+    data = load("fashion_mnist")
+    assert data.x.shape == (60_000, 28, 28, 1)
+    assert data.x_test.shape == (10_000, 28, 28, 1)
+    np.testing.assert_array_equal(np.bincount(data.y), np.full(10, 6000))

@@ -1,0 +1,238 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxfed.data import FEDMATCH_TABLE, class_counts, partition
+from jaxfed.errors import UsageError
+
+NUM_CLASSES = 10
+SCHEMES = {
+    "iid": {},
+    "dirichlet": {"dirichlet_alpha": 0.3},
+    "dirichlet, tiny": {"scheme": "dirichlet", "dirichlet_alpha": 1e-3},
+    "dirichlet, equal": {"scheme": "dirichlet", "dirichlet_alpha": 0.3, "quantity": "equal"},
+    "dirichlet, min_size": {"scheme": "dirichlet", "dirichlet_alpha": 1e-3, "min_size": 3},
+    "classes_per_client": {"classes_per_client": 3},
+    "rotated": {"scheme": "classes_per_client", "classes_per_client": 3, "assignment": "rotated"},
+    "table": {},
+    "power law": {"scheme": "iid", "quantity": "power_law", "quantity_parameter": 1.5},
+    "lognormal": {"scheme": "table", "quantity": "lognormal"},
+    "dirichlet sizes": {"scheme": "iid", "quantity": "dirichlet", "quantity_parameter": 0.1},
+    "natural": {},
+    "natural, grouped": {"scheme": "natural", "num_clients": 4},
+}
+
+
+def labels(n, seed=0):
+    return np.random.default_rng(seed).integers(NUM_CLASSES, size=n)
+
+
+def arguments(name, y, new_y):
+    """Keywords of `partition` for one of the `SCHEMES`."""
+    keywords = {"scheme": name, "num_clients": 12, **SCHEMES[name]}
+    if keywords["scheme"] == "natural":
+        rng = np.random.default_rng(5)
+        keywords |= {
+            "num_clients": SCHEMES[name].get("num_clients"),
+            "client_id": rng.integers(9, size=len(y)),
+            "new_client_id": rng.integers(11, size=len(new_y)),
+        }
+    return keywords
+
+
+def counts(part, y):
+    return np.array([class_counts(y, indices, NUM_CLASSES) for indices in part])
+
+
+@pytest.mark.parametrize("skew", ["both", "labeled", "unlabeled"])
+@pytest.mark.parametrize("name", SCHEMES)
+@given(
+    n=st.integers(60, 400),
+    num_new=st.integers(0, 50),
+    fraction=st.floats(0, 1),
+    seed=st.integers(0, 9),
+)
+def test_every_example_is_used_once(name, skew, n, num_new, fraction, seed):
+    y, new_y = labels(n, seed), labels(num_new, seed + 1)
+    keywords = arguments(name, y, new_y)
+    if keywords["scheme"] == "natural":
+        skew = "both"
+    part = partition(y, new_y=new_y, labeled_fraction=fraction, skew=skew, seed=seed, **keywords)
+    every = np.concatenate([*part.labeled, *part.unlabeled, *part.new])
+    np.testing.assert_array_equal(np.sort(every), np.arange(n + num_new))
+    assert all((indices >= n).all() for indices in part.new)
+    num_labeled = sum(map(len, part.labeled))
+    assert num_labeled == (max(round(fraction * n), 1) if fraction > 0 else 0)
+    for labeled, unlabeled in zip(part.labeled, part.unlabeled, strict=True):
+        if skew == "both":
+            assert abs(len(labeled) - fraction * (len(labeled) + len(unlabeled))) <= 1
+        assert labeled.dtype == unlabeled.dtype == np.int64
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_same_seed_same_partition(name):
+    y, new_y = labels(300), labels(40)
+    parts = [
+        partition(y, new_y=new_y, labeled_fraction=0.2, seed=seed, **arguments(name, y, new_y))
+        for seed in (1, 1, 2)
+    ]
+    flat = [np.concatenate([np.concatenate(p) for p in part]) for part in parts]
+    np.testing.assert_array_equal(flat[0], flat[1])
+    assert (flat[0] != flat[2]).any()
+
+
+def test_iid_is_shuffled_and_even():
+    y = np.repeat(np.arange(NUM_CLASSES), 100)  # sorted by class, as image folders are
+    part = partition(y, num_clients=10, labeled_fraction=0.1)
+    labeled, unlabeled, _ = counts(part, y)
+    np.testing.assert_array_equal(labeled, np.ones((10, 10)))
+    np.testing.assert_array_equal(unlabeled, np.full((10, 10), 9))
+    assert (np.diff(part.unlabeled[0]) < 0).any()
+
+
+def test_dirichlet_shares_have_the_variance_of_the_distribution():
+    y = np.repeat(np.arange(NUM_CLASSES), 2000)
+    shares = []
+    for seed in range(30):
+        held = counts(
+            partition(y, num_clients=5, scheme="dirichlet", dirichlet_alpha=0.5, seed=seed), y
+        )
+        shares.append(held.sum(axis=0) / 2000)
+    # Dir(a 1_M): variance of a share is (1/M)(1 - 1/M) / (M a + 1).
+    assert np.var(shares) == pytest.approx(0.2 * 0.8 / (5 * 0.5 + 1), rel=0.15)
+
+
+def test_classes_per_client_holds_that_many():
+    y = labels(2000)
+    for assignment in ("random", "rotated"):
+        held = counts(
+            partition(
+                y,
+                num_clients=20,
+                scheme="classes_per_client",
+                classes_per_client=2,
+                assignment=assignment,
+            ),
+            y,
+        ).sum(axis=0)
+        np.testing.assert_array_equal((held > 0).sum(axis=1), 2)
+        holders = (held > 0).sum(axis=0)
+        assert holders.max() - holders.min() <= 1
+
+
+def test_fedmatch_table_rotates_and_balances():
+    table = np.array(FEDMATCH_TABLE)
+    np.testing.assert_allclose(table.sum(axis=0), 1)
+    np.testing.assert_allclose(table.sum(axis=1), 1)
+    y = np.repeat(np.arange(NUM_CLASSES), 1000)
+    held = counts(partition(y, num_clients=20, scheme="table"), y).sum(axis=0)
+    np.testing.assert_allclose(held, 500 * np.tile(table, (2, 1)), atol=2)
+
+
+@pytest.mark.parametrize("skew", ["labeled", "unlabeled"])
+def test_skew_says_which_part_follows_the_scheme(skew):
+    y = np.repeat(np.arange(NUM_CLASSES), 1000)
+    part = partition(y, num_clients=10, scheme="table", num_labeled=1000, skew=skew)
+    labeled, unlabeled, _ = counts(part, y)
+    skewed, even = (labeled, unlabeled) if skew == "labeled" else (unlabeled, labeled)
+    total = skewed.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(skewed / total, FEDMATCH_TABLE, atol=0.02)
+    assert even.max() - even.min() <= 0.1 * even.mean()
+    np.testing.assert_allclose((labeled + unlabeled).sum(axis=1), 1000, atol=2)
+
+
+def test_labels_by_number_and_clients():
+    """XCLP, A.2: n_L labels on m_L clients, n_L / m_L each."""
+    y = labels(1000)
+    part = partition(y, num_clients=10, num_labeled=100, num_labeled_clients=5)
+    assert [len(indices) for indices in part.labeled] == [20] * 5 + [0] * 5
+    assert [len(indices) for indices in part.unlabeled] == [80] * 5 + [100] * 5
+
+
+def test_labels_per_client_and_class():
+    y = np.repeat(np.arange(NUM_CLASSES), 100)
+    labeled = counts(partition(y, num_clients=10, labeled_per_class=2), y)[0]
+    np.testing.assert_array_equal(labeled, np.full((10, 10), 2))
+    exact = np.zeros((10, 10), int)
+    exact[3, 4] = 7
+    labeled = counts(partition(y, num_clients=10, labeled_per_class=exact), y)[0]
+    np.testing.assert_array_equal(labeled, exact)
+
+
+def test_new_points_follow_the_clients_classes():
+    y, new_y = np.repeat(np.arange(NUM_CLASSES), 300), np.repeat(np.arange(NUM_CLASSES), 100)
+    part = partition(
+        y,
+        num_clients=10,
+        scheme="dirichlet",
+        dirichlet_alpha=0.2,
+        new_y=new_y,
+        labeled_fraction=0.1,
+    )
+    joint = np.concatenate([y, new_y])
+    labeled, unlabeled, new = counts(part, joint)
+    np.testing.assert_allclose(new / 100, (labeled + unlabeled) / 300, atol=0.03)
+
+
+def test_new_fraction_holds_out_of_each_class():
+    y = np.repeat(np.arange(NUM_CLASSES), 100)
+    part = partition(y, num_clients=5, new_fraction=0.2, labeled_fraction=0.5)
+    np.testing.assert_array_equal(counts(part, y)[2].sum(axis=0), np.full(10, 20))
+    every = np.concatenate([*part.labeled, *part.unlabeled, *part.new])
+    np.testing.assert_array_equal(np.sort(every), np.arange(1000))
+
+
+def test_natural_clients_keep_their_examples():
+    y, clients = labels(100), np.arange(100) % 7
+    part = partition(y, scheme="natural", client_id=clients, labeled_fraction=0.5)
+    for client in range(7):
+        held = np.concatenate([part.labeled[client], part.unlabeled[client]])
+        np.testing.assert_array_equal(np.sort(held), np.flatnonzero(clients == client))
+
+
+@pytest.mark.parametrize("skew", ["both", "labeled", "unlabeled"])
+def test_min_size_is_met(skew):
+    y = labels(500)
+    part = partition(
+        y,
+        num_clients=50,
+        scheme="dirichlet",
+        dirichlet_alpha=1e-3,
+        min_size=4,
+        labeled_fraction=0.2,
+        skew=skew,
+    )
+    sizes = counts(part, y).sum(axis=(0, 2))
+    assert sizes.min() >= 4
+
+
+MISTAKES = {
+    "scheme": ({"scheme": "random"}, "'iid'.*'natural'"),
+    "no clients": ({"num_clients": 0}, "num_clients=0"),
+    "alpha": ({"scheme": "dirichlet", "dirichlet_alpha": 0}, "dirichlet_alpha=0"),
+    "too many labels": ({"num_labeled": 101}, "num_labeled=101.*0 to 100"),
+    "too many per class": ({"labeled_per_class": np.full((4, 10), 30)}, "labeled_per_class"),
+    "two ways": ({"num_labeled": 1, "labeled_fraction": 0.1}, "at most one"),
+    "fraction": ({"labeled_fraction": 1.5}, "labeled_fraction=1.5.*0 to 1"),
+    "uncovered classes": (
+        {"scheme": "classes_per_client", "classes_per_client": 2},
+        "covers 8 of 10",
+    ),
+    "too many classes": (
+        {"scheme": "classes_per_client", "classes_per_client": 11},
+        "classes_per_client=11.*1 to 10",
+    ),
+    "no client ids": ({"scheme": "natural"}, "client_id"),
+    "min_size": ({"min_size": 26}, "104 examples, there are 100"),
+    "skew": ({"skew": "none"}, "'both', 'labeled', 'unlabeled'"),
+    "labeled clients": ({"num_labeled_clients": 5}, "num_labeled_clients=5.*0 to 4"),
+}
+
+
+@pytest.mark.parametrize(("keywords", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_are_named_in_one_line(keywords, message):
+    y = np.repeat(np.arange(NUM_CLASSES), 10)
+    with pytest.raises(UsageError, match=message) as error:
+        partition(y, **{"num_clients": 4, **keywords})
+    assert "\n" not in str(error.value)
