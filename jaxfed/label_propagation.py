@@ -1,0 +1,36 @@
+"""Label propagation on the exact-cosine graph of some vectors: what XCLP estimates, without a protocol.
+
+    A_ij = cos(v_i, v_j),  B = k largest of each row (not its own),  W = D^-1/2 (B + B^T) D^-1/2,
+    Z = (I - alpha W)^-1 Y
+
+(Iscen et al., CVPR 2019; lines 7 to 10, 15 and 16 of XCLP's Algorithm 1.)
+"""
+
+from __future__ import annotations
+
+import jax
+
+from jaxfed.kernels import conjugate_gradient, knn
+from jaxfed.kernels.graph import normalized_graph
+from jaxfed.xclp import Parameters, edge_weights, predict
+
+
+def propagate_over_cosines(
+    vectors: jax.Array, y: jax.Array, valid: jax.Array | None, p: Parameters
+) -> tuple[jax.Array, jax.Array]:
+    """Labels int32 [n] (-1: no label arrives) and confidences f32 [n] of vectors [n, d].
+
+    Args:
+        vectors: float32 [n, d].
+        y: float32 [n, C], one-hot, zero where unlabeled.
+        valid: bool [n], False on padding; None: all are points.
+        p: k, alpha, the edges' power, tolerance and step limit.
+
+    Cost: n^2 d operations; memory O(n (d + k + C)).
+    """
+    indices, cosines = knn.cosine_knn(vectors, p.num_neighbors, valid=valid)
+    graph = normalized_graph(indices, edge_weights(cosines, p.similarity_power))
+    z, _ = conjugate_gradient.propagate(
+        graph, y, p.alpha, tolerance=p.tolerance, max_steps=p.max_steps
+    )
+    return predict(z)
