@@ -20,9 +20,8 @@ from jaxfed.algorithms.transduction import client_arrays, padded, transductive
 from jaxfed.client_map import client_map, size_buckets
 from jaxfed.federated_algorithm import Cohort, FederatedAlgorithm, Metrics
 from jaxfed.federation import UNLABELED
-from jaxfed.kernels import conjugate_gradient, knn
-from jaxfed.kernels.graph import normalized_graph
-from jaxfed.xclp import Parameters, edge_weights, one_hot_labels, predict
+from jaxfed.label_propagation import propagate_over_cosines
+from jaxfed.xclp import Parameters, one_hot_labels
 
 
 def per_client_lp(
@@ -47,7 +46,7 @@ def per_client_lp(
         shared: None, client: tuple[jax.Array, jax.Array, jax.Array]
     ) -> tuple[jax.Array, jax.Array]:
         del shared
-        return _propagate(*client, p)
+        return propagate_over_cosines(*client, p)
 
     label_clients = jax.jit(client_map(label_client, strategy=strategy))
 
@@ -84,7 +83,7 @@ def pooled_lp(
         del key
         vectors, labels = map(np.concatenate, client_arrays(cohort))
         y = jnp.asarray(one_hot_labels(labels, num_classes))
-        label, confidence = _propagate(jnp.asarray(vectors, jnp.float32), y, None, p)
+        label, confidence = propagate_over_cosines(jnp.asarray(vectors, jnp.float32), y, None, p)
         ends = np.cumsum(np.asarray(cohort.mask).sum(axis=1))[:-1]
         return (
             padded(np.split(np.asarray(label), ends), cohort, UNLABELED),
@@ -112,15 +111,3 @@ def _parameters(
         tolerance=tolerance,
         max_steps=max_steps,
     )
-
-
-def _propagate(
-    vectors: jax.Array, y: jax.Array, valid: jax.Array | None, p: Parameters
-) -> tuple[jax.Array, jax.Array]:
-    """Labels int32 [n] and confidences f32 [n] of vectors [n, d] with label matrix y [n, C]."""
-    indices, cosines = knn.cosine_knn(vectors, p.num_neighbors, valid=valid)
-    graph = normalized_graph(indices, edge_weights(cosines, p.similarity_power))
-    z, _ = conjugate_gradient.propagate(
-        graph, y, p.alpha, tolerance=p.tolerance, max_steps=p.max_steps
-    )
-    return predict(z)
