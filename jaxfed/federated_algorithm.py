@@ -75,8 +75,14 @@ class Evaluate(Protocol):
 
 
 class FederatedAlgorithm(NamedTuple):
-    """A federated method: `init(key, federation)`, `round(state, cohort, key)`, `evaluate`."""
+    """A federated method: `init(key, federation)`, `round(state, cohort, key)`, `evaluate`.
+
+    `validate`, where a method has one, measures a state on the validation split, as
+    `validation_accuracy` among others. States are then selected by it, and `evaluate` (the test set) is
+    called once, for the selected state.
+    """
 
     init: Init
     round: Round
     evaluate: Evaluate
+    validate: Evaluate | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -12,6 +12,10 @@ from jaxfed.errors import UsageError
 from jaxfed.federated_algorithm import Cohort
 
 UNLABELED = -1
+
+
+def _no_points() -> np.ndarray:
+    return np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -27,12 +31,16 @@ class Federation:
         y: int32 [n], the true classes. Algorithms see them through `cohort` only, labeled ones only.
         partition: indices into `x` and `y`, per client: labeled, unlabeled and new.
         num_classes: C.
+        validation: int64 indices of examples that no client holds, by which states are selected.
+        test: int64 indices of examples that no client holds, for the final measure.
     """
 
     x: np.ndarray
     y: np.ndarray
     partition: Partition
     num_classes: int
+    validation: np.ndarray = field(default_factory=_no_points)
+    test: np.ndarray = field(default_factory=_no_points)
 
     @property
     def num_clients(self) -> int:

@@ -1,0 +1,38 @@
+"""FedAvg (McMahan, Moore, Ramage, Hampson, Agueera y Arcas, AISTATS 2017), with pseudo-labels at will.
+
+    w_k <- w;  E epochs of  w_k <- w_k - eta grad l(w_k; batch);   w <- w + sum_k p_k (w_k - w) / sum_k p_k
+
+The labels decide what it is: given ones only (FedAvg, labeled only), XCLP's of the round's cohort
+(FedAvg+XCLP: Scott, Yeo, Lampert, TMLR 2023, Algorithm 2), label propagation inside each client
+(FedAvg+perclientLP), the current network's (FedAvg+network), or those of the model that stage 1 ended
+with (FedSem+: Albaseer et al., IWCMC 2020, with XCLP's confidence weights).
+
+Leaves a client: its model's change; with XCLP, what Algorithm 1 sends.
+"""
+
+from __future__ import annotations
+
+from jaxfed.algorithms.federated_training import federated_training, plain_update
+from jaxfed.federated_algorithm import FederatedAlgorithm
+from jaxfed.training import Training
+
+
+def fedavg(*, training: Training, pseudo_label: str = "none") -> FederatedAlgorithm:
+    """FedAvg on the labels that the pseudo-labeler of that name finds."""
+    return federated_training(
+        training, plain_update(training, training.loss), pseudo_label=pseudo_label
+    )
+
+
+def fedsem(*, training: Training) -> FederatedAlgorithm:
+    """FedSem+: network labels by the model of the end of stage 1.
+
+    Each client would label its data once and keep the labels; the frozen model gives the same labels
+    whenever a client is drawn.
+    """
+    return federated_training(
+        training,
+        plain_update(training, training.loss),
+        pseudo_label="teacher",
+        keep_teacher=True,
+    )

@@ -1,0 +1,325 @@
+"""Training one model by local updates: the round that FedAvg and its relatives have in common.
+
+    given labels, and pseudo-labels of the round   (jaxfed.pseudo_label)
+    each client trains on them                     (local_update, one client's view)
+    the server takes the mean's step               (jaxfed.aggregate)
+
+A method is a `LocalUpdate`, what clients and server keep for it, and a name of a pseudo-labeler; this
+file makes a `FederatedAlgorithm` of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxfed.aggregate import weighted_mean
+from jaxfed.batch_statistics import measured_statistics
+from jaxfed.communication import Communication
+from jaxfed.errors import UsageError
+from jaxfed.evaluate import accuracy, balanced_accuracy
+from jaxfed.federated_algorithm import Cohort, FederatedAlgorithm, Metrics
+from jaxfed.federation import UNLABELED, Federation
+from jaxfed.local_update import Batches, ClientData, ClientUpdate, Trained, train
+from jaxfed.losses import Loss
+from jaxfed.pseudo_label import PseudoLabels
+from jaxfed.server_state import (
+    ServerState,
+    client_keys,
+    cohort_statistics,
+    gather,
+    scatter,
+    stacked_for,
+    with_statistics,
+)
+from jaxfed.training import Training
+
+_EVALUATION_BATCH = 500
+
+
+class Shared(NamedTuple):
+    """What every client of a round receives.
+
+    Fields:
+        model: the server's parameters and statistics.
+        control: a method's own (`ServerState.control`).
+        learning_rate: float32 scalar.
+    """
+
+    model: nnx.State
+    control: Any
+    learning_rate: jax.Array
+
+
+class Client(NamedTuple):
+    """One client of a round: its data, what it keeps, and the statistics it starts from."""
+
+    data: ClientData
+    state: Any
+    statistics: nnx.State
+
+
+class LocalUpdate(Protocol):
+    """One client's round; `batches` is how the round cuts examples."""
+
+    def __call__(
+        self, shared: Shared, client: Client, key: jax.Array, *, batches: Batches
+    ) -> ClientUpdate:
+        """Return the client's update; called without a leading axis, lifted by `client_map`."""
+        ...
+
+
+def federated_training(
+    training: Training,
+    local_update: LocalUpdate,
+    *,
+    pseudo_label: str,
+    keep_teacher: bool = False,
+    init_control: Callable[[nnx.State], Any] = lambda parameters: (),
+    init_client: Callable[[nnx.State], Any] = lambda parameters: (),
+) -> FederatedAlgorithm:
+    """A federated algorithm of `local_update` and the training's ingredients.
+
+    Args:
+        training: see `Training`.
+        local_update: one client's round.
+        pseudo_label: a name in `training.pseudo_labels`.
+        keep_teacher: keep the model that stage 2 starts from in `ServerState.teacher`.
+        init_control: parameters -> `ServerState.control`; it grows by the sum of the clients'
+            `ClientUpdate.correction` over the number of all clients.
+        init_client: parameters -> what each client keeps at first.
+
+    Raises:
+        UsageError: unknown pseudo-labels; in `init`, new points at clients, or nothing to test on.
+    """
+    if pseudo_label not in training.pseudo_labels:
+        allowed = ", ".join(map(repr, training.pseudo_labels))
+        raise UsageError(f"pseudo_label={pseudo_label!r}: allowed are {allowed}")
+    stage_1 = training.pseudo_labels["none"], _train_round(training, local_update, stage=1)
+    stage_2 = stage_1
+    if pseudo_label != "none":
+        stage_2 = (
+            training.pseudo_labels[pseudo_label],
+            _train_round(training, local_update, stage=2),
+        )
+
+    def init(key: jax.Array, federation: Federation) -> ServerState:
+        if any(map(len, federation.partition.new)):
+            raise UsageError(
+                "training a model needs federation.test='central': here clients hold new points"
+            )
+        given = training.initial_model
+        model = training.model.init(key) if given is None else given
+        parameters, statistics = nnx.split_state(model, nnx.Param, ...)
+        num_clients = federation.num_clients
+        keep_statistics = training.batch_statistics == "local"
+        return ServerState(
+            model=model,
+            optimizer=training.aggregate.init(model),
+            teacher=model if keep_teacher else (),
+            control=init_control(parameters),
+            statistics=stacked_for(num_clients, statistics) if keep_statistics else (),
+            clients=stacked_for(num_clients, init_client(parameters)),
+            round=jnp.int32(0),
+        )
+
+    def round(state: ServerState, cohort: Cohort, key: jax.Array) -> tuple[ServerState, Metrics]:
+        number = int(state.round)
+        if keep_teacher and number == training.labeled_only_rounds:
+            state = state._replace(teacher=state.model)
+        find_labels, train = stage_1 if number < training.labeled_only_rounds else stage_2
+        cohort = _padded(cohort, training.clients_multiple)
+        cohort = cohort._replace(x=jnp.asarray(cohort.x))  # one transfer for labeling and training
+        label_key, train_key = jax.random.split(key)
+        communication = Communication()
+        labels = find_labels(state, cohort, label_key, communication)
+        _count_models(communication, state, cohort, training.batch_statistics)
+        state, metrics = train(state, cohort, labels, train_key)
+        return state, {**metrics, **labels.metrics, "communication": communication.metrics()}
+
+    def validate(state: ServerState, federation: Federation) -> Metrics:
+        return _quality("validation", state, federation, federation.validation)
+
+    def evaluate(state: ServerState, federation: Federation) -> Metrics:
+        return _quality("test", state, federation, federation.test)
+
+    @jax.jit
+    def predict(model: nnx.State, x: jax.Array) -> jax.Array:
+        return jnp.argmax(training.model.apply(model, x), axis=-1)
+
+    def _quality(
+        name: str, state: ServerState, federation: Federation, indices: np.ndarray
+    ) -> Metrics:
+        if not len(indices):
+            return {}
+        predicted = []
+        for start in range(0, len(indices), _EVALUATION_BATCH):
+            # The last batch repeats examples, so that all have one shape.
+            rows = np.resize(indices[start : start + _EVALUATION_BATCH], _EVALUATION_BATCH)
+            predicted.append(predict(state.model, federation.x[rows]))
+        label = np.concatenate(predicted)[: len(indices)]
+        truth = federation.y[indices]
+        return {
+            f"{name}_accuracy": accuracy(label, truth),
+            f"{name}_balanced_accuracy": balanced_accuracy(label, truth),
+        }
+
+    return FederatedAlgorithm(init, round, evaluate, validate)
+
+
+def plain_update(training: Training, loss: Loss) -> LocalUpdate:
+    """Local steps on `loss`, nothing kept and nothing else sent: the client of FedAvg and FedProx."""
+
+    def local_update(
+        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
+    ) -> ClientUpdate:
+        trained = train(
+            with_statistics(shared.model, client.statistics),
+            client.data,
+            key,
+            loss=loss,
+            optimizer=training.optimizer(shared.learning_rate),
+            batches=batches,
+        )
+        return finished(training, shared, client, trained)
+
+    return local_update
+
+
+def finished(training: Training, shared: Shared, client: Client, trained: Trained) -> ClientUpdate:
+    """What a client returns after its local steps."""
+    return ClientUpdate(
+        delta=jax.tree.map(jnp.subtract, trained.state, shared.model),
+        weight=training.weighting(client.data),
+        metrics={
+            "train_loss": trained.loss,
+            "local_steps": trained.num_steps.astype(jnp.float32),
+        },
+    )
+
+
+TrainRound = Callable[
+    [ServerState, Cohort, PseudoLabels, jax.Array], tuple[ServerState, dict[str, jax.Array]]
+]
+
+
+def _train_round(training: Training, local_update: LocalUpdate, *, stage: int) -> TrainRound:
+    """Local updates, aggregation and the clients' states: one compiled program."""
+    batches = training.labeled_batches if stage == 1 else training.batches
+    first_round = 0 if stage == 1 else training.labeled_only_rounds
+
+    def update(shared: Shared, inputs: tuple[Client, jax.Array]) -> ClientUpdate:
+        client, key = inputs
+        return local_update(shared, client, key, batches=batches)
+
+    def measure(model: nnx.State, inputs: tuple[ClientData, jax.Array]) -> nnx.State:
+        data, key = inputs
+        return measured_statistics(
+            training.model, model, data.x, data.mask, key, batch_size=batches.capacity
+        )
+
+    update_clients = training.map_clients(update)
+    measure_clients = training.map_clients(measure)
+
+    @jax.jit
+    def train_round(
+        state: ServerState, cohort: Cohort, labels: PseudoLabels, key: jax.Array
+    ) -> tuple[ServerState, dict[str, jax.Array]]:
+        ids, keys = cohort.client_id, client_keys(key, cohort)
+        x, y, mask = map(jnp.asarray, (cohort.x, cohort.y, cohort.mask))
+        data = ClientData(x, labels.label, labels.weight, y >= 0, mask)
+        learning_rate = jnp.float32(training.learning_rate(state.round - first_round))
+        shared = Shared(state.model, state.control, learning_rate)
+        clients = Client(data, gather(state.clients, ids), cohort_statistics(state, ids))
+        updates = update_clients(shared, (clients, keys))
+        model, optimizer = training.aggregate.apply(
+            state.model, updates.delta, updates.weight, state.optimizer
+        )
+        parameters, statistics = nnx.split_state(model, nnx.Param, ...)
+        if training.batch_statistics == "static":
+            measured = measure_clients(model, (data, keys))
+            examples = jnp.sum(cohort.mask, axis=1).astype(jnp.float32)
+            statistics = jax.tree.map(
+                lambda new, old: jnp.where(jnp.any(examples > 0), new, old),
+                weighted_mean(measured, examples),
+                statistics,
+            )
+        own = state.statistics
+        if training.batch_statistics == "local":
+            received = nnx.split_state(state.model, nnx.Param, ...)[1]
+            moved = nnx.split_state(updates.delta, nnx.Param, ...)[1]
+            own = scatter(own, ids, jax.tree.map(lambda a, b: a[None] + b, received, moved))
+        num_clients = _num_stacked(state.clients)
+        metrics = weighted_mean(updates.metrics, updates.weight)
+        return state._replace(
+            model=nnx.merge_state(parameters, statistics),
+            optimizer=optimizer,
+            control=jax.tree.map(
+                lambda control, change: control + change.sum(axis=0) / num_clients,
+                state.control,
+                updates.correction,
+            ),
+            statistics=own,
+            clients=scatter(state.clients, ids, updates.client_state),
+            round=state.round + 1,
+        ), {
+            **metrics,
+            "clients": jnp.sum(updates.weight > 0),
+            "learning_rate": learning_rate,
+        }
+
+    return train_round
+
+
+def _num_stacked(clients: Any) -> int:
+    """M of client states [M, ...]; 1 without any."""
+    leaves = jax.tree.leaves(clients)
+    return len(leaves[0]) if leaves else 1
+
+
+def _padded(cohort: Cohort, multiple: int) -> Cohort:
+    """The cohort with empty clients (id -1) added up to a multiple."""
+    missing = -len(cohort.client_id) % multiple
+    if not missing:
+        return cohort
+
+    def pad(array: np.ndarray, fill: int) -> np.ndarray:
+        rows = np.full((missing, *array.shape[1:]), fill, array.dtype)
+        return np.concatenate([array, rows])
+
+    return Cohort(
+        client_id=pad(np.asarray(cohort.client_id), -1),
+        x=pad(np.asarray(cohort.x), 0),
+        y=pad(np.asarray(cohort.y), UNLABELED),
+        mask=pad(np.asarray(cohort.mask), False),
+    )
+
+
+def _count_models(
+    communication: Communication, state: ServerState, cohort: Cohort, batch_statistics: str
+) -> None:
+    """Models down and up, what else a method sends with them, for each client of the cohort."""
+    num_clients = int(np.sum(np.asarray(cohort.client_id) >= 0))
+    parameters, statistics = nnx.split_state(state.model, nnx.Param, ...)
+    for kind, tree in (("parameters", parameters), ("control", state.control)):
+        num_bytes = num_clients * num_bytes_of(tree)
+        if num_bytes:
+            communication.down(kind, num_bytes)
+            communication.up(kind, num_bytes)
+    num_bytes = num_clients * num_bytes_of(statistics)
+    if num_bytes and batch_statistics == "averaged":
+        communication.down("statistics", num_bytes)
+        communication.up("statistics", num_bytes)
+    if num_bytes and batch_statistics == "static":
+        communication.down("parameters", num_clients * num_bytes_of(parameters))
+        communication.up("statistics", num_bytes)
+
+
+def num_bytes_of(tree: Any) -> int:
+    """Bytes of all arrays of a pytree."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

@@ -1,0 +1,28 @@
+"""FedProx (Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, MLSys 2020): FedAvg held near the server's model.
+
+    w_k <- w;  E epochs of  w_k <- w_k - eta grad [ l(w_k; batch) + mu / 2 |w_k - w|^2 ];   mean as FedAvg
+
+Leaves a client: what FedAvg sends. The paper also lets stragglers do fewer steps, and draws clients by
+size with a uniform mean; here both are the experiment's sampling and weighting.
+"""
+
+from __future__ import annotations
+
+from jaxfed.algorithms.federated_training import federated_training, plain_update
+from jaxfed.errors import UsageError
+from jaxfed.federated_algorithm import FederatedAlgorithm
+from jaxfed.losses import proximal
+from jaxfed.training import Training
+
+
+def fedprox(
+    *, training: Training, mu: float = 0.01, pseudo_label: str = "none"
+) -> FederatedAlgorithm:
+    """FedProx with proximal weight mu >= 0; mu = 0 is FedAvg."""
+    if mu < 0:
+        raise UsageError(f"fedprox.mu={mu}: allowed are numbers from 0 on")
+    return federated_training(
+        training,
+        plain_update(training, proximal(training.loss, mu)),
+        pseudo_label=pseudo_label,
+    )

@@ -1,0 +1,61 @@
+"""SCAFFOLD (Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, ICML 2020): client drift corrected.
+
+    w_k <- w;  K_k steps of  w_k <- w_k - eta (grad l(w_k; batch) - c_k + c)
+    c_k+ = c_k - c + (w - w_k) / (K_k eta)                                     (option II)
+    w <- w + eta_g mean_k (w_k - w),    c <- c + 1/M sum_{k in S} (c_k+ - c_k)
+
+c and all c_k start at 0. Clients keep c_k; eta_g is the server optimizer's rate. The formula of option
+II is an average gradient only under plain SGD (weight decay counts as part of the loss): with momentum
+or an adaptive optimizer c_k is no longer one.
+
+Leaves a client: its model's change and c_k+ - c_k, twice FedAvg's; it receives w and c.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxfed.algorithms.federated_training import Client, Shared, federated_training, finished
+from jaxfed.federated_algorithm import FederatedAlgorithm
+from jaxfed.local_update import Batches, ClientUpdate, train
+from jaxfed.server_state import with_statistics
+from jaxfed.training import Training
+
+
+def scaffold(*, training: Training, pseudo_label: str = "none") -> FederatedAlgorithm:
+    """SCAFFOLD on the labels that the pseudo-labeler of that name finds."""
+
+    def local_update(
+        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
+    ) -> ClientUpdate:
+        server_control, control = shared.control, client.state
+        correction = jax.tree.map(jnp.subtract, server_control, control)
+        trained = train(
+            with_statistics(shared.model, client.statistics),
+            client.data,
+            key,
+            loss=training.loss,
+            optimizer=training.optimizer(shared.learning_rate),
+            batches=batches,
+            correction=correction,
+        )
+        update = finished(training, shared, client, trained)
+        step, _ = nnx.split_state(update.delta, nnx.Param, ...)
+        travelled = trained.num_steps.astype(jnp.float32) * shared.learning_rate  # K eta
+        change = jax.tree.map(
+            lambda c, d: jnp.where(travelled > 0, -c - d / jnp.maximum(travelled, 1e-30), 0),
+            server_control,
+            step,
+        )
+        return update._replace(
+            client_state=jax.tree.map(jnp.add, control, change), correction=change
+        )
+
+    def zeros(parameters: nnx.State) -> nnx.State:
+        return jax.tree.map(jnp.zeros_like, parameters)
+
+    return federated_training(
+        training, local_update, pseudo_label=pseudo_label, init_control=zeros, init_client=zeros
+    )

@@ -1,0 +1,112 @@
+"""What a client minimizes on a batch. A loss is a function, and losses are made from losses.
+
+    loss(state, anchor, batch, key) -> (value, state)
+
+`state` is the model being trained, `anchor` the model that the server sent this round (FedProx pulls
+towards it, distillation learns from it), `batch` a `Batch`, `key` a typed key of this step. The value
+is differentiated with respect to the `nnx.Param` leaves of `state`; the state that comes back carries
+the running statistics on. A method with a loss of its own needs no training loop of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+if TYPE_CHECKING:
+    from jaxfed.models import Model
+
+Augment = Callable[[jax.Array, jax.Array], jax.Array]  # (key, x [B, ...]) -> x [B, ...]
+
+
+class Batch(NamedTuple):
+    """One batch of one client.
+
+    Fields:
+        x: [B, ...], examples as the clients hold them.
+        label: int32 [B], given or pseudo-label; any class where not `used`.
+        weight: float32 [B], the label's weight; 0 where not `used`.
+        used: bool [B], False on rows that only fill the batch (they hold real examples all the same,
+            so that batch statistics stay those of data).
+        is_labeled: bool [B], the label was given, not inferred.
+    """
+
+    x: jax.Array
+    label: jax.Array
+    weight: jax.Array
+    used: jax.Array
+    is_labeled: jax.Array
+
+
+class Loss(Protocol):
+    """The value to minimize, and the state with its batch statistics moved on."""
+
+    def __call__(
+        self, state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        """Return (float32 scalar, state)."""
+        ...
+
+
+def softmax_cross_entropy(logits: jax.Array, label: jax.Array) -> jax.Array:
+    """-log softmax(logits)_label, float32 [...], of logits [..., C] and labels int [...]."""
+    log_probability = jax.nn.log_softmax(logits.astype(jnp.float32))
+    return -jnp.take_along_axis(log_probability, label[..., None], axis=-1)[..., 0]
+
+
+def focal_loss(logits: jax.Array, label: jax.Array, *, gamma: float = 2.0) -> jax.Array:
+    """-(1 - p)^gamma log p with p = softmax(logits)_label (Lin et al., ICCV 2017), float32 [...]."""
+    cross_entropy = softmax_cross_entropy(logits, label)
+    # expm1 keeps the factor's precision where p is near 1; the clip its gradient finite at p = 1.
+    return jnp.maximum(-jnp.expm1(-cross_entropy), 1e-12) ** gamma * cross_entropy
+
+
+POINTWISE = {"cross_entropy": softmax_cross_entropy, "focal": focal_loss}
+
+
+def weighted_loss(
+    model: Model,
+    *,
+    augment: Augment | None = None,
+    pointwise: Callable[[jax.Array, jax.Array], jax.Array] = softmax_cross_entropy,
+) -> Loss:
+    """Confidence-weighted loss of XCLP's ClientUpdate (Section 4.2 and A.2):
+
+        1 / |B| sum_{i in B} weight_i l(f(augment(x_i)), label_i),     |B| = number of used rows.
+
+    The divisor counts rows, not weights (as in the authors' code): a batch of uncertain labels takes
+    a small step.
+    """
+
+    def loss(
+        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        del anchor
+        augment_key, model_key = jax.random.split(key)
+        x = batch.x if augment is None else augment(augment_key, batch.x)
+        logits, state = model.train_apply(state, x, model_key)
+        total = jnp.sum(batch.weight * pointwise(logits, batch.label))
+        return total / jnp.maximum(jnp.sum(batch.used), 1).astype(jnp.float32), state
+
+    return loss
+
+
+def proximal(loss: Loss, mu: float) -> Loss:
+    """loss + mu / 2 |w - w_anchor|^2 over all parameters: FedProx (Li et al., MLSys 2020, eq. 2)."""
+
+    def proximal_loss(
+        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        value, new_state = loss(state, anchor, batch, key)
+        squares = jax.tree.map(
+            lambda w, w_anchor: jnp.sum(jnp.square(w - w_anchor)),
+            nnx.filter_state(state, nnx.Param),
+            nnx.filter_state(anchor, nnx.Param),
+        )
+        return value + mu / 2 * sum(jax.tree.leaves(squares)), new_state
+
+    return proximal_loss
