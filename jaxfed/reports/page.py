@@ -189,7 +189,7 @@ img { display: block; width: auto; max-width: 100%; height: auto; margin: 0 auto
 .scroll { overflow-x: auto; margin: 0 -1.1rem; padding: 0 1.1rem; }
 table { border-collapse: collapse; min-width: 100%; font-variant-numeric: tabular-nums;
   font-size: 0.92rem; }
-th, td { padding: 0.42rem 0.8rem; text-align: right; white-space: nowrap; }
+th, td { padding: 0.42rem 0.65rem; text-align: right; white-space: nowrap; }
 th { font-size: 0.8rem; font-weight: 600; color: var(--muted); vertical-align: bottom;
   border-bottom: 2px solid var(--line); white-space: normal; min-width: 6.5rem; }
 td { border-bottom: 1px solid var(--line); }

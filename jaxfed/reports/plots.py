@@ -293,7 +293,7 @@ def _bubbles(kinds: Mapping[str, Counts], class_names: Sequence[str], theme: The
     cell = min(0.5, 9.0 / max(1, num_clients))
     panels = 2 if "new" in kinds else 1
     figure = new_figure(
-        max(4.6, panels * (cell * num_clients + 0.3) + 1.5),
+        max(4.6, panels * max(2.7, cell * num_clients + 0.3) + 1.5),
         max(2.6, cell * num_classes + 1.7),
         theme,
     )
@@ -313,7 +313,7 @@ def _bubbles(kinds: Mapping[str, Counts], class_names: Sequence[str], theme: The
         dress(ax, theme, title=title, xlabel="Client")
         ax.set_xlim(-0.6, num_clients - 0.4)
         ax.set_ylim(num_classes - 0.4, -0.6)
-        ax.xaxis.set_major_locator(MaxNLocator(min(10, num_clients), integer=True))
+        ax.set_xticks(range(0, num_clients, math.ceil(num_clients / 10)))
         for side in ("left", "bottom"):
             ax.spines[side].set_visible(False)
         ax.tick_params(length=0)
@@ -374,7 +374,7 @@ def _partition_legend(
         [*handles, Line2D([], [], linestyle="")],
         [f"{kind} ({int(counts.sum()):,})" for kind, counts in kinds.items()] + [scale],
         loc="outside lower center",
-        ncols=len(kinds) + 1 if figure.get_figwidth() > 5.5 else 2,
+        ncols=len(kinds) + 1 if figure.get_figwidth() > 1.6 * (len(kinds) + 1) else 2,
         frameon=False,
         fontsize=9,
         labelcolor=theme.ink,
@@ -393,12 +393,15 @@ def _draw_series(
     joined: bool = True,
     labels: Mapping[str, str] | None = None,
 ) -> None:
-    for algorithm, style in algorithm_styles(list(series), theme).items():
+    # Names stand apart, so methods can stand side by side at each; on a scale they cannot.
+    step = 0.0 if joined else 0.5 / len(series)
+    for index, (algorithm, style) in enumerate(algorithm_styles(list(series), theme).items()):
         kept = [(x, m) for x, m in zip(positions, series[algorithm], strict=True) if m is not None]
         if not kept:
             continue
+        shift = step * (index - (len(series) - 1) / 2)
         ax.errorbar(
-            [x for x, _ in kept],
+            [x + shift for x, _ in kept],
             [scale * m.mean for _, m in kept],
             yerr=[scale * (m.std or 0.0) for _, m in kept],
             label=(labels or {}).get(algorithm, algorithm_label(algorithm)),

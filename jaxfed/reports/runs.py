@@ -225,7 +225,7 @@ def read_metrics(workdir: Path) -> list[dict[str, Any]]:
 
 
 def sort_algorithms(names: Iterable[str]) -> list[str]:
-    """The paper's method, its baselines, all others by name, and the upper bound."""
+    """The paper's method, its baselines, all others by name, and LP on pooled data."""
     given = set(names)
     first = [name for name in _FIRST_ALGORITHMS if name in given]
     last = [name for name in _LAST_ALGORITHMS if name in given]

@@ -61,11 +61,11 @@ _ALGORITHMS = {
     "xclp": "XCLP",
     "per_client_lp": "Per-client LP",
     "client_knn": "Client kNN",
-    "pooled_lp": "Pooled LP (upper bound)",
+    "pooled_lp": "LP on pooled data",
 }
 
-# These see every client's data in one place: what a federated method could reach at best.
-UPPER_BOUNDS = frozenset({"pooled_lp"})
+# These see every client's data in one place, which a federated method may not.
+POOLED = frozenset({"pooled_lp"})
 
 _METRICS = {
     "test_accuracy": "Test accuracy",
@@ -168,15 +168,17 @@ def algorithm_styles(names: Sequence[str], theme: Theme) -> dict[str, dict[str, 
     """Color and marker of each method: the same in every plot, different within this one."""
     known = list(_ALGORITHMS)
     slots = {name: known.index(name) for name in names if name in known}
+    others = list(range(len(known), len(theme.palette)))
     for name in sorted(set(names) - set(known)):
-        free = [s for s in range(len(known), len(theme.palette)) if s not in slots.values()]
-        free = free or list(range(len(known), len(theme.palette)))
-        slots[name] = free[zlib.crc32(name.encode()) % len(free)]
+        # A name's own slot, by a digest of it; the next free one where two names meet.
+        own = zlib.crc32(name.encode()) % len(others)
+        ring = others[own:] + others[:own]
+        slots[name] = next((slot for slot in ring if slot not in slots.values()), ring[0])
     return {
         name: {
             "color": theme.palette[slot],
             "marker": _MARKERS[slot],
-            "linestyle": "--" if name in UPPER_BOUNDS else "-",
+            "linestyle": "--" if name in POOLED else "-",
             "zorder": 4 if name == "xclp" else 3,
         }
         for name, slot in slots.items()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from jaxfed.reports.paper_numbers import PaperTable
 from jaxfed.reports.runs import Measurement, Run, measure, sort_algorithms
 from jaxfed.reports.style import (
-    UPPER_BOUNDS,
+    POOLED,
     algorithm_label,
     difference_text,
     is_accuracy,
@@ -33,6 +33,7 @@ _RUN_METRICS = (
 
 _STATISTICS = "Mean ± sample standard deviation (divisor n − 1; none for one repeat) over repeats. "
 _BEST = "Bold: best mean of the methods that leave data with the clients. "
+_TIME = "Time has compilation in it, where that was not cached. "
 _PAIRED = "Differences are in percentage points and paired: both methods had the same seeds. "
 _MAX_DIFFERING_KEYS = 5
 
@@ -119,7 +120,12 @@ def run_table(run: Run, name: str) -> Table:
         columns=("method", *map(metric_label, metrics)),
         rows=tuple(rows),
         num_settings=1,
-        caption=(_STATISTICS + _BEST + (_PAIRED if len(rows) > len(results) else "")).strip(),
+        caption=(
+            _STATISTICS
+            + _BEST
+            + _PAIRED * (len(rows) > len(results))
+            + _TIME * ("seconds" in metrics)
+        ).strip(),
         provenance=provenance([run]),
         records=tuple(records({}, run)),
     )
@@ -170,7 +176,7 @@ def settings_table(
         columns=tuple(headings),
         rows=tuple(lines),
         num_settings=len(keys),
-        caption=(_STATISTICS + _BEST + (_PAIRED if baseline else "")).strip(),
+        caption=(_STATISTICS + _BEST + _PAIRED * bool(baseline)).strip(),
         provenance=provenance(runs, command),
         records=tuple(numbers),
     )
@@ -276,7 +282,7 @@ def _best(results: Mapping[str, Mapping[str, Measurement]], metric: str) -> set[
     means = {
         algorithm: found[metric].mean
         for algorithm, found in results.items()
-        if metric in found and algorithm not in UPPER_BOUNDS
+        if metric in found and algorithm not in POOLED
     }
     if len(means) < 2 or not is_accuracy(metric):
         return set()
@@ -289,7 +295,7 @@ def _compared(runs: Sequence[Run], algorithms: Sequence[str]) -> tuple[str, str]
     if len(mains) != 1 or None in mains:
         return "", ""
     main = str(mains.pop())
-    others = [name for name in algorithms if name != main and name not in UPPER_BOUNDS]
+    others = [name for name in algorithms if name != main and name not in POOLED]
     return main, others[0] if others else ""
 
 
