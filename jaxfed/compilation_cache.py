@@ -20,4 +20,5 @@ def enable(setting: str = "auto") -> None:
     cache = os.environ.get("JAXFED_CACHE") or "~/.cache/jaxfed"
     directory = Path(cache) / "xla" if setting == "auto" else Path(setting)
     jax.config.update("jax_compilation_cache_dir", str(directory.expanduser()))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    # Small programs too: there are many, and together they take a second or two.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -72,7 +72,7 @@ def drift(workdir: Path, stop: str = "") -> subprocess.CompletedProcess[str]:
             *(f"--config.{option}" for option in options),
         ],
         cwd=ROOT,
-        env={**os.environ, "STOP": stop},
+        env={**os.environ, "STOP": stop, "JAXFED_CACHE": str(workdir.parent / "cache")},
         capture_output=True,
         text=True,
         check=False,
@@ -113,8 +113,9 @@ def test_killed_and_stopped_anywhere_equals_uninterrupted(tmp_path):
     assert results(parts) == results(tmp_path / "whole")
 
 
-def test_smoke_from_the_command_line(tmp_path):
+def test_smoke_from_the_command_line(tmp_path, monkeypatch):
     """The README's main job, smaller: files, table, then "is finished"."""
+    monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "cache"))
     workdir = tmp_path / "new" / "digits"
     command = [
         *(sys.executable, "-m", "launch.run", f"--config={DIGITS}:smoke"),
@@ -132,6 +133,7 @@ def test_smoke_from_the_command_line(tmp_path):
     assert summary["communication"]["upload_bytes"] > 1797 * 256 // 8
     assert summary["environment"]["command"] == " ".join([Path(sys.executable).name, *command[1:]])
     assert (workdir / "plots" / "partition.png").stat().st_size > 1000
+    assert any((tmp_path / "cache" / "xla").iterdir())
 
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert again.returncode == 0
