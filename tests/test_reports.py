@@ -521,6 +521,7 @@ def test_report_of_everything(tmp_path):
             ("L64", {"xclp.num_bits": 64}, {"xclp": (0.5, 0.6, 0.7), "per_client_lp": PER_CLIENT}),
             ("L512", {"xclp.num_bits": 512}, ACCURACIES),
             ("a5", {"xclp.alpha": 0.5}, ACCURACIES),
+            ("L4096", {"xclp.num_bits": 4096}, ACCURACIES),
             ("L8", {"xclp.num_bits": 8192}, None),
         ],
         {"xclp.num_bits": 4096, "xclp.alpha": 0.99},
@@ -546,6 +547,7 @@ def test_report_of_everything(tmp_path):
     assert {p.name for p in (path.parent / "plots").iterdir()} >= {
         "bits-xclp-num-bits.png",
         "bits-xclp-num-bits-cosine-rmse.png",
+        "bits-partition.png",
         "one-partition.png",
         "one-algorithms.png",
     }
@@ -554,7 +556,7 @@ def test_report_of_everything(tmp_path):
         "one.csv",
         "two.csv",
         "bits-xclp-num-bits.csv",
-        "bits-points.csv",
+        "bits-xclp-alpha.csv",
         "paper-xclp-3.csv",
     }
     # The same results make the same report, and the report is no result.

@@ -13,7 +13,7 @@ from jaxfed.errors import UsageError
 from jaxfed.reports import page, plots, tables
 from jaxfed.reports.curves import Curve, beside_curves, curves, swept_keys
 from jaxfed.reports.paper_numbers import paper_table
-from jaxfed.reports.runs import Found, Measurement, Run, Sweep, find, sort_algorithms
+from jaxfed.reports.runs import Found, Measurement, Point, Run, Sweep, find, sort_algorithms
 from jaxfed.reports.style import LIGHT, Theme, metric_label, setting_label, setting_text
 from jaxfed.reports.tables import Table
 
@@ -140,10 +140,12 @@ def _sweep_section(sweep: Sweep, names: _Names) -> Section:
     pictures = [
         picture for curve in found for picture in _curve_pictures(sweep, curve, metric, names)
     ]
-    partition = plots.run_plots(runs[0]).get("partition")
-    if partition is not None and _same_partition(sweep):
+    base = next((run for point in sweep.points if (run := _base_run(sweep, point))), None)
+    partition = plots.run_plots(base).get("partition") if base is not None else None
+    if partition is not None:
         name = names.take("plots", sweep.name, "partition")
-        pictures.append(Picture(name, _PARTITION_CAPTION, partition))
+        caption = f"{_PARTITION_CAPTION[:-1]}, at the config's own values."
+        pictures.append(Picture(name, caption, partition))
     return Section(
         sweep.name,
         "sweep",
@@ -153,10 +155,10 @@ def _sweep_section(sweep: Sweep, names: _Names) -> Section:
     )
 
 
-def _same_partition(sweep: Sweep) -> bool:
-    """Whether all points of a sweep have the same clients."""
-    keys = swept_keys(sweep)
-    return not any(key.startswith(("federation.", "dataset.")) or key == "seed" for key in keys)
+def _base_run(sweep: Sweep, point: Point) -> Run | None:
+    """The run of a point whose swept keys all have the config's own values, if it has finished."""
+    is_base = all(sweep.base[key] == value for key, value in point.overrides.items())
+    return point.run if is_base and point.run is not None and point.run.finished else None
 
 
 def _curve_tables(
