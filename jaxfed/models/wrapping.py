@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-if TYPE_CHECKING:
-    from jaxfed.models import Model
+from jaxfed.models.model import Model, compose
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
@@ -34,42 +32,42 @@ def normalized(model: Model, mean: np.ndarray, deviation: np.ndarray) -> Model:
         shape = (1,) * (x.ndim - 1) + (-1,)
         return (x - mean.reshape(shape)) * scale.reshape(shape)
 
-    return _with_inputs(model, lambda state, x: (state, prepare(x)))
+    def features(state: nnx.State, x: jax.Array) -> jax.Array:
+        return model.features(state, prepare(x))
+
+    def train_features(
+        state: nnx.State, x: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        return model.train_features(state, prepare(x), key)
+
+    return compose(
+        init=model.init, features=features, head=model.head, train_features=train_features
+    )
 
 
 def in_precision(model: Model, dtype: Any) -> Model:
-    """The model computed in `dtype` (bfloat16): parameters and inputs rounded, logits float32.
+    """The model whose features are computed in `dtype` (bfloat16), parameters and inputs rounded.
 
-    Parameters stay float32 outside, and so do their gradients and the running statistics.
+    Norms compute in float32 all the same (`jaxfed.models.layers`), and so does the head. Parameters
+    stay float32 outside, as do their gradients and the running statistics; features are float32.
     """
 
-    def rounded(state: nnx.State, x: jax.Array) -> tuple[nnx.State, jax.Array]:
-        parameters, rest = nnx.split_state(state, nnx.Param, ...)
+    def rounded(state: nnx.State) -> nnx.State:
+        parameters, statistics = nnx.split_state(state, nnx.Param, ...)
         parameters = jax.tree.map(lambda w: w.astype(dtype), parameters)
-        return nnx.merge_state(parameters, rest), x.astype(dtype)
-
-    return _with_inputs(model, rounded)
-
-
-def _with_inputs(
-    model: Model, change: Callable[[nnx.State, jax.Array], tuple[nnx.State, jax.Array]]
-) -> Model:
-    """The model with `change(state, x)` before each of its functions; its state stays as it is."""
+        return nnx.merge_state(parameters, statistics)
 
     def features(state: nnx.State, x: jax.Array) -> jax.Array:
-        return model.features(*change(state, x)).astype(jnp.float32)
+        return model.features(rounded(state), x.astype(dtype)).astype(jnp.float32)
 
-    def head(state: nnx.State, features: jax.Array) -> jax.Array:
-        return model.head(state, features)
-
-    def apply(state: nnx.State, x: jax.Array) -> jax.Array:
-        return model.apply(*change(state, x)).astype(jnp.float32)
-
-    def train_apply(state: nnx.State, x: jax.Array, key: jax.Array) -> tuple[jax.Array, nnx.State]:
-        logits, changed = model.train_apply(*change(state, x), key)
-        parameters, statistics = nnx.split_state(state, nnx.Param, ...)
+    def train_features(
+        state: nnx.State, x: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        trained, changed = model.train_features(rounded(state), x.astype(dtype), key)
+        parameters, _ = nnx.split_state(state, nnx.Param, ...)
         _, moved = nnx.split_state(changed, nnx.Param, ...)
-        moved = jax.tree.map(lambda new, old: new.astype(old.dtype), moved, statistics)
-        return logits.astype(jnp.float32), nnx.merge_state(parameters, moved)
+        return trained.astype(jnp.float32), nnx.merge_state(parameters, moved)
 
-    return model._replace(features=features, head=head, apply=apply, train_apply=train_apply)
+    return compose(
+        init=model.init, features=features, head=model.head, train_features=train_features
+    )

@@ -1,0 +1,287 @@
+"""Layers that the networks share, with what all layers of one network have in common said once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxfed.errors import UsageError
+from jaxfed.kernels.conv import matmul_conv
+
+Convolution = Literal["auto", "native", "matmul"]
+Norm = Literal["batch", "group", "none"]
+Activation = Callable[[jax.Array], jax.Array]
+
+PYTORCH_INIT = nnx.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+KERAS_INIT = nnx.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
+HE_FAN_OUT_INIT = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")
+
+
+def identity(x: jax.Array) -> jax.Array:
+    """x."""
+    return x
+
+
+def leaky_relu(x: jax.Array) -> jax.Array:
+    """max(x, x / 10)."""
+    return jax.nn.leaky_relu(x, 0.1)
+
+
+def find_convolution(name: Convolution) -> Callable[..., jax.Array]:
+    """How convolutions are computed: an execution switch; results agree up to rounding.
+
+    "native" is XLA's convolution; "matmul" is `jaxfed.kernels.conv.matmul_conv`, many times faster
+    on a CPU wherever clients train inside a loop or under `vmap`; "auto" is "matmul" where JAX's
+    default backend is the CPU. Raises UsageError on another name.
+    """
+    choices: dict[str, Callable[..., jax.Array]] = {
+        "native": jax.lax.conv_general_dilated,
+        "matmul": matmul_conv,
+    }
+    choices["auto"] = choices["matmul" if jax.default_backend() == "cpu" else "native"]
+    if name not in choices:
+        raise UsageError(f"unknown convolution {name!r}; allowed: {', '.join(sorted(choices))}")
+    return choices[name]
+
+
+def _in_float32(args: Any, /, *, dtype: Any = None, inexact: bool = True) -> Any:
+    del dtype, inexact
+    return tuple(None if x is None else jnp.asarray(x, jnp.float32) for x in args)
+
+
+class BatchNorm(nnx.BatchNorm):
+    """Flax's, computed in float32 whatever the inputs; the result has the inputs' dtype.
+
+    Flax's own returns the widest dtype of inputs and statistics, so that one such layer ends a
+    computation in bfloat16. As in Flax, the running variance is the biased one.
+    """
+
+    def __init__(self, channels: int, *, momentum: float, epsilon: float, rngs: nnx.Rngs):
+        super().__init__(
+            channels, momentum=momentum, epsilon=epsilon, promote_dtype=_in_float32, rngs=rngs
+        )
+
+    def __call__(
+        self,
+        x: jax.Array,
+        use_running_average: bool | None = None,
+        *,
+        mask: jax.Array | None = None,
+    ) -> jax.Array:
+        """Normalize over all axes but the last, by the batch or by the running statistics."""
+        return super().__call__(x, use_running_average, mask=mask).astype(x.dtype)
+
+
+class GroupNorm(nnx.GroupNorm):
+    """Flax's, computed in float32 whatever the inputs; the result has the inputs' dtype."""
+
+    def __init__(self, channels: int, *, num_groups: int, epsilon: float, rngs: nnx.Rngs):
+        if channels % num_groups:
+            raise UsageError(f"groups={num_groups} does not divide {channels} channels")
+        super().__init__(
+            channels,
+            num_groups=num_groups,
+            epsilon=epsilon,
+            promote_dtype=_in_float32,
+            rngs=rngs,
+        )
+
+    def __call__(
+        self,
+        x: jax.Array,
+        use_running_average: bool | None = None,
+        *,
+        mask: jax.Array | None = None,
+    ) -> jax.Array:
+        """Normalize each example by itself: training and evaluation are one."""
+        return super().__call__(x, mask=mask).astype(x.dtype)
+
+
+class Identity(nnx.Module):
+    """What stands where there is no norm, or no classifier."""
+
+    def __call__(self, x: jax.Array, use_running_average: bool | None = None) -> jax.Array:
+        """Return x."""
+        return x
+
+
+class WeightNorm(nnx.Module):
+    """A layer with kernel g v / |v|, |v| taken for each output (Salimans, Kingma, NeurIPS 2016).
+
+    v is the layer's own kernel and g starts at |v|, as in PyTorch. (Flax's `WeightNorm` writes the
+    normalized kernel into the parameters, and does not train g.)
+    """
+
+    def __init__(self, layer: nnx.Conv | nnx.Linear):
+        self.layer = layer
+        self.gain = nnx.Param(_norm_per_output(layer.kernel[...]))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Apply the layer with the normalized kernel."""
+        v = self.layer.kernel[...]
+        scale = self.gain[...].astype(jnp.float32) / _norm_per_output(v)
+        layer = nnx.clone(self.layer)
+        layer.kernel[...] = v * scale.astype(v.dtype).reshape((1,) * (v.ndim - 1) + (-1,))
+        return layer(x)
+
+
+def _norm_per_output(kernel: jax.Array) -> jax.Array:
+    return jnp.sqrt(
+        jnp.sum(jnp.square(kernel.astype(jnp.float32)), axis=tuple(range(kernel.ndim - 1)))
+    )
+
+
+class Unit(nnx.Module):
+    """activation(norm(linear(x))), or norm(activation(linear(x))) with `norm_last`."""
+
+    def __init__(
+        self,
+        linear: nnx.Conv | nnx.Linear | WeightNorm,
+        norm: BatchNorm | GroupNorm | Identity,
+        activation: Activation = jax.nn.relu,
+        *,
+        norm_last: bool = False,
+    ):
+        self.linear = linear
+        self.norm = norm
+        self.activation = activation
+        self.norm_last = norm_last
+
+    def __call__(self, x: jax.Array, frozen: bool) -> jax.Array:
+        """frozen: by running statistics, not by the batch's."""
+        x = self.linear(x)
+        if self.norm_last:
+            return self.norm(self.activation(x), frozen)
+        return self.activation(self.norm(x, frozen))
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Makes the layers of one network.
+
+    Attributes:
+        rngs: where their weights are drawn from.
+        convolution: how convolutions are computed, see `find_convolution`.
+        kernel_init: of convolutions and dense layers; biases start at 0.
+        norm_kind: "batch", "group", or "none".
+        groups: channels are normalized in so many groups, under "group".
+        momentum: share of a running statistic that one batch leaves in place. (PyTorch's is 1 minus
+            this.)
+        epsilon: added to variances.
+    """
+
+    rngs: nnx.Rngs
+    convolution: Convolution = "auto"
+    kernel_init: nnx.Initializer = PYTORCH_INIT
+    norm_kind: Norm = "batch"
+    groups: int = 32
+    momentum: float = 0.9
+    epsilon: float = 1e-5
+
+    def conv(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int = 3,
+        stride: int = 1,
+        *,
+        padding: int | Literal["SAME"] | None = None,
+        use_bias: bool = False,
+        depthwise: bool = False,
+        kernel_init: nnx.Initializer | None = None,
+    ) -> nnx.Conv:
+        """A square window; `padding` pixels on every side, by default those that keep H x W."""
+        pixels = kernel_size // 2 if padding is None else padding
+        return nnx.Conv(
+            in_channels,
+            out_channels,
+            (kernel_size, kernel_size),
+            stride,
+            padding=pixels,
+            feature_group_count=in_channels if depthwise else 1,
+            use_bias=use_bias,
+            kernel_init=self.kernel_init if kernel_init is None else kernel_init,
+            conv_general_dilated=find_convolution(self.convolution),
+            rngs=self.rngs,
+        )
+
+    def linear(self, in_features: int, out_features: int, *, use_bias: bool = True) -> nnx.Linear:
+        """A dense layer."""
+        return nnx.Linear(
+            in_features,
+            out_features,
+            use_bias=use_bias,
+            kernel_init=self.kernel_init,
+            rngs=self.rngs,
+        )
+
+    def classifier(
+        self, in_features: int, num_classes: int | None, *, use_bias: bool = True
+    ) -> nnx.Linear | Identity:
+        """The last dense layer; nothing at all for None classes."""
+        if num_classes is None:
+            return Identity()
+        return self.linear(in_features, num_classes, use_bias=use_bias)
+
+    def norm(self, channels: int) -> BatchNorm | GroupNorm | Identity:
+        """A norm of the network's kind, called as norm(x, frozen). Raises UsageError."""
+        if self.norm_kind == "batch":
+            return BatchNorm(channels, momentum=self.momentum, epsilon=self.epsilon, rngs=self.rngs)
+        if self.norm_kind == "group":
+            return GroupNorm(channels, num_groups=self.groups, epsilon=self.epsilon, rngs=self.rngs)
+        if self.norm_kind == "none":
+            return Identity()
+        raise UsageError(f"unknown norm {self.norm_kind!r}; allowed: batch, group, none")
+
+
+def dropout(
+    x: jax.Array, rate: float, rngs: nnx.Rngs | None, *, channels: bool = False
+) -> jax.Array:
+    """Zero entries with probability `rate` and scale the others; x where there are no `rngs`.
+
+    channels: zero whole channels of [n, H, W, c] (PyTorch's Dropout2d).
+    """
+    layer = nnx.Dropout(rate, broadcast_dims=(1, 2) if channels else ())
+    return layer(x, deterministic=rngs is None, rngs=rngs)
+
+
+def max_pool(x: jax.Array, size: int) -> jax.Array:
+    """Maximum of every size x size block of [n, H, W, c]; rows and columns left over are dropped.
+
+    By reshaping, because windowed reductions and their gradients are slow on a CPU.
+    """
+    n, height, width, channels = x.shape
+    rows, columns = height // size, width // size
+    x = x[:, : rows * size, : columns * size]
+    return jnp.max(x.reshape(n, rows, size, columns, size, channels), axis=(2, 4))
+
+
+def overlapping_max_pool(x: jax.Array) -> jax.Array:
+    """Maximum over 3 x 3 windows, 2 apart, of [n, H, W, c] with one pixel of -inf around."""
+    for axis in (1, 2):
+        pads = [(0, 0, 0)] * x.ndim
+        pads[axis] = (1, 1, 0)
+        padded = jax.lax.pad(x, jnp.array(-jnp.inf, x.dtype), pads)
+        length = (x.shape[axis] + 1) // 2
+        taps = [
+            jax.lax.slice_in_dim(padded, tap, tap + 2 * length - 1, 2, axis) for tap in range(3)
+        ]
+        x = jnp.maximum(jnp.maximum(taps[0], taps[1]), taps[2])
+    return x
+
+
+def unit_vectors(x: jax.Array) -> jax.Array:
+    """x / max(|x|, 1e-12) along the last axis, with a gradient of 0 rather than NaN at x = 0."""
+    square = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
+    return x * jax.lax.rsqrt(jnp.maximum(square, 1e-24))
+
+
+def flatten(x: jax.Array) -> jax.Array:
+    """[n, ...] as [n, d], row by row."""
+    return x.reshape(len(x), math.prod(x.shape[1:]))

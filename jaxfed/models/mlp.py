@@ -1,0 +1,90 @@
+"""Dense networks: FedCT's for Fashion-MNIST, and XCLP's two-layer linear one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import jax
+from flax import nnx
+
+from jaxfed.models.layers import Activation, Convolution, Layers, flatten, identity
+from jaxfed.models.model import Model, from_module
+
+
+def mlp(
+    input_shape: Sequence[int],
+    num_classes: int | None,
+    *,
+    hidden: Sequence[int] = (512, 512),
+    convolution: Convolution = "auto",
+) -> Model:
+    """Dense layers with a ReLU after each; features are the last hidden layer.
+
+    784-512-512-10 is FedCT's network for Fashion-MNIST (Table 9; 669,706 parameters).
+
+    Args:
+        input_shape: (d,) or (H, W, c), flattened.
+        num_classes: C; None leaves out the classifier.
+        hidden: sizes of the hidden layers; () is logistic regression.
+        convolution: of no effect; every model takes it.
+    """
+    del convolution
+    return _dense(input_shape, num_classes, hidden, jax.nn.relu)
+
+
+def linear_mlp(
+    input_shape: Sequence[int],
+    num_classes: int | None,
+    *,
+    embedding: int = 128,
+    convolution: Convolution = "auto",
+) -> Model:
+    """logits = W (V x + v) + w: the two-layer linear MLP of XCLP's B.1; features are V x + v.
+
+    Trained by FedAvg, its first layer is the linear embedding of FEMNIST's Table 6. The paper does not
+    give the size of the embedding.
+
+    Args:
+        input_shape: (d,) or (H, W, c), flattened.
+        num_classes: C.
+        embedding: D.
+        convolution: of no effect; every model takes it.
+    """
+    del convolution
+    return _dense(input_shape, num_classes, (embedding,), identity)
+
+
+def _dense(
+    input_shape: Sequence[int],
+    num_classes: int | None,
+    hidden: Sequence[int],
+    activation: Activation,
+) -> Model:
+    sizes = (math.prod(input_shape), *hidden)
+
+    def build(rngs: nnx.Rngs) -> _Dense:
+        return _Dense(Layers(rngs), sizes, num_classes, activation)
+
+    return from_module(build)
+
+
+class _Dense(nnx.Module):
+    def __init__(
+        self,
+        layers: Layers,
+        sizes: Sequence[int],
+        num_classes: int | None,
+        activation: Activation,
+    ):
+        self.hidden = nnx.List(layers.linear(into, out) for into, out in pairwise(sizes))
+        self.activation = activation
+        self.head = layers.classifier(sizes[-1], num_classes)
+
+    def features(self, x: jax.Array, rngs: nnx.Rngs | None = None) -> jax.Array:
+        """The last hidden layer."""
+        x = flatten(x)
+        for layer in self.hidden:
+            x = self.activation(layer(x))
+        return x

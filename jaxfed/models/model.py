@@ -1,0 +1,114 @@
+"""A model as pure functions of its state, and how a Flax module becomes one.
+
+A state is a pytree of float32 `nnx.Param` leaves, which are trained, and `nnx.BatchStat` leaves: the
+running mean and variance of every BatchNorm, which training moves and only evaluation reads. A model
+without BatchNorm has none of the second. `nnx.split_state(state, nnx.Param, ...)` parts the two; who
+averages, keeps or measures the statistics is decided where clients are trained, never in a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import jax
+from flax import nnx
+
+
+class TrainFeatures(Protocol):
+    """Features in training mode."""
+
+    def __call__(
+        self, state: nnx.State, x: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        """Return features [n, D], and the state with its running statistics moved on."""
+        ...
+
+
+class TrainApply(Protocol):
+    """Logits in training mode."""
+
+    def __call__(
+        self, state: nnx.State, x: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        """Return logits [n, C], and the state with its running statistics moved on."""
+        ...
+
+
+class Model(NamedTuple):
+    """A network as pure functions of its state, for plain `jax.jit`, `grad` and `vmap`.
+
+    x is float32 [n, ...]: images [n, H, W, c], or vectors.
+
+    init: key -> state, with random weights.
+    features: state, x -> float32 [n, D], the input of the last layer; running statistics, no dropout.
+    head: state, features -> logits [n, C]. A model built for no classes has none: its logits are
+        its features.
+    apply: state, x -> logits [n, C]; `head` of `features`.
+    train_features: state, x, key -> (features, state): statistics of the batch, dropout drawn from
+        the key, also the dropout between features and head.
+    train_apply: state, x, key -> (logits, state); `head` of `train_features`. A loss of both features
+        and logits calls those two itself.
+    """
+
+    init: Callable[[jax.Array], nnx.State]
+    features: Callable[[nnx.State, jax.Array], jax.Array]
+    head: Callable[[nnx.State, jax.Array], jax.Array]
+    apply: Callable[[nnx.State, jax.Array], jax.Array]
+    train_features: TrainFeatures
+    train_apply: TrainApply
+
+
+class Network(Protocol):
+    """What a Flax module must offer to become a `Model`; it holds no random streams."""
+
+    def features(self, x: jax.Array, rngs: nnx.Rngs | None = None, /) -> jax.Array:
+        """Return [n, D]; in training mode where there are `rngs` to draw dropout from."""
+        ...
+
+    def head(self, features: jax.Array, /) -> jax.Array:
+        """Return logits [n, C]."""
+        ...
+
+
+def compose(
+    *,
+    init: Callable[[jax.Array], nnx.State],
+    features: Callable[[nnx.State, jax.Array], jax.Array],
+    head: Callable[[nnx.State, jax.Array], jax.Array],
+    train_features: TrainFeatures,
+) -> Model:
+    """The model of these parts, `apply` and `train_apply` made from them."""
+
+    def apply(state: nnx.State, x: jax.Array) -> jax.Array:
+        return head(state, features(state, x))
+
+    def train_apply(state: nnx.State, x: jax.Array, key: jax.Array) -> tuple[jax.Array, nnx.State]:
+        trained, moved = train_features(state, x, key)
+        return head(state, trained), moved
+
+    return Model(init, features, head, apply, train_features, train_apply)
+
+
+def from_module(build: Callable[[nnx.Rngs], Network]) -> Model:
+    """The model of the module that `build` makes; its graph is found once, without computing."""
+
+    def init(key: jax.Array) -> nnx.State:
+        return nnx.state(build(nnx.Rngs(key)))
+
+    graph = nnx.graphdef(nnx.eval_shape(lambda: build(nnx.Rngs(0))))
+
+    def features(state: nnx.State, x: jax.Array) -> jax.Array:
+        return nnx.merge(graph, state).features(x)
+
+    def head(state: nnx.State, features: jax.Array) -> jax.Array:
+        return nnx.merge(graph, state).head(features)
+
+    def train_features(
+        state: nnx.State, x: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        module = nnx.merge(graph, state, copy=True)  # its statistics move; the caller's must not
+        trained = module.features(x, nnx.Rngs(dropout=key))
+        return trained, nnx.state(module)
+
+    return compose(init=init, features=features, head=head, train_features=train_features)

@@ -1,0 +1,142 @@
+"""ResNet-18, with the stem of ImageNet or of CIFAR.
+
+K. He, X. Zhang, S. Ren, J. Sun. "Deep residual learning for image recognition". CVPR 2016. A stem,
+then eight blocks of two 3 x 3 convolutions, of 64, 64, 128, 128, 256, 256, 512 and 512 channels; the
+first block of 128, 256 and 512 halves the image:
+
+    y = relu(norm(conv(relu(norm(conv(x))))) + x),   x -> norm(conv 1 x 1 (x)) where shapes differ
+
+XCLP trains it on Mini-ImageNet of 84 x 84 with the ImageNet stem (A.2; D = 512). ProtoFSSL's
+ResNet-18, and its ResNet-17 without the last layer, have the CIFAR stem and a 4 x 4 max-pool at the
+end; the paper says no more about them, the rest is from the authors' code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxfed.errors import UsageError
+from jaxfed.models.layers import (
+    HE_FAN_OUT_INIT,
+    Convolution,
+    Layers,
+    Norm,
+    Unit,
+    identity,
+    overlapping_max_pool,
+    unit_vectors,
+)
+from jaxfed.models.model import Model, from_module
+
+Stem = Literal["imagenet", "cifar"]
+Pool = Literal["mean", "max"]
+_CHANNELS = (64, 64, 128, 128, 256, 256, 512, 512)
+
+
+def resnet18(
+    input_shape: Sequence[int],
+    num_classes: int | None,
+    *,
+    stem: Stem = "imagenet",
+    pool: Pool = "mean",
+    normalize_features: bool = False,
+    norm: Norm = "batch",
+    groups: int = 32,
+    momentum: float = 0.9,
+    convolution: Convolution = "auto",
+) -> Model:
+    """Build a ResNet-18.
+
+    Args:
+        input_shape: (H, W, c), any H and W.
+        num_classes: C; None leaves out the classifier.
+        stem: "imagenet", 7 x 7 by 2 and an overlapping max-pool by 2; or "cifar", 3 x 3 by 1.
+        pool: over the last pixels: "mean", or "max" as in ProtoFSSL.
+        normalize_features: divide features by their norm, as in XCLP's code (`isL2`); not in its text.
+        norm: "batch" as in the papers, "group" or "none".
+        groups: of "group".
+        momentum: of the running statistics; 0 keeps the last batch's (ProtoFSSL's "sBN" in code).
+        convolution: see `jaxfed.models.layers.find_convolution`.
+
+    Raises:
+        UsageError: an unknown option.
+
+    Cost: 11.2e6 parameters; 0.56e9 multiply-adds an image of 32 x 32 with the CIFAR stem, 0.3e9 for
+    84 x 84 with the other.
+    """
+    for option, value, allowed in (
+        ("stem", stem, ("imagenet", "cifar")),
+        ("pool", pool, ("mean", "max")),
+    ):
+        if value not in allowed:
+            raise UsageError(f"unknown {option} {value!r}; allowed: {', '.join(allowed)}")
+
+    def build(rngs: nnx.Rngs) -> _ResNet18:
+        layers = Layers(
+            rngs, convolution, HE_FAN_OUT_INIT, norm_kind=norm, groups=groups, momentum=momentum
+        )
+        return _ResNet18(layers, input_shape[-1], num_classes, stem, pool, normalize_features)
+
+    return from_module(build)
+
+
+def resnet17(input_shape: Sequence[int], num_classes: int | None = None, **options: Any) -> Model:
+    """ProtoFSSL's ResNet-17: `resnet18` with CIFAR's stem, without its last layer.
+
+    Prototypes tell the classes apart, so `num_classes` plays no part.
+    """
+    return resnet18(input_shape, None, **{"stem": "cifar", "pool": "max", **options})
+
+
+class _BasicBlock(nnx.Module):
+    def __init__(self, layers: Layers, in_channels: int, out_channels: int):
+        stride = 1 if in_channels == out_channels else 2
+
+        def unit(into: int, size: int, stride: int, activation: Any) -> Unit:
+            conv = layers.conv(into, out_channels, size, stride)
+            return Unit(conv, layers.norm(out_channels), activation)
+
+        self.first = unit(in_channels, 3, stride, jax.nn.relu)
+        self.second = unit(out_channels, 3, 1, identity)
+        if stride != 1:
+            self.shortcut = unit(in_channels, 1, stride, identity)
+
+    def __call__(self, x: jax.Array, frozen: bool) -> jax.Array:
+        h = self.second(self.first(x, frozen), frozen)
+        return jax.nn.relu(h + (self.shortcut(x, frozen) if hasattr(self, "shortcut") else x))
+
+
+class _ResNet18(nnx.Module):
+    def __init__(
+        self,
+        layers: Layers,
+        in_channels: int,
+        num_classes: int | None,
+        stem: Stem,
+        pool: Pool,
+        normalize_features: bool,
+    ):
+        size, stride = (7, 2) if stem == "imagenet" else (3, 1)
+        self.stem = Unit(layers.conv(in_channels, 64, size, stride), layers.norm(64))
+        self.stem_pool = overlapping_max_pool if stem == "imagenet" else identity
+        self.blocks = nnx.List(
+            _BasicBlock(layers, into, out) for into, out in pairwise((64, *_CHANNELS))
+        )
+        self.pool = jnp.max if pool == "max" else jnp.mean
+        self.normalize_features = normalize_features
+        self.head = Layers(layers.rngs).classifier(512, num_classes)
+
+    def features(self, x: jax.Array, rngs: nnx.Rngs | None = None) -> jax.Array:
+        """Mean or maximum over pixels of the last activation."""
+        frozen = rngs is None
+        x = self.stem_pool(self.stem(x, frozen))
+        for block in self.blocks:
+            x = block(x, frozen)
+        x = self.pool(x.astype(jnp.float32), axis=(1, 2))
+        return unit_vectors(x) if self.normalize_features else x
