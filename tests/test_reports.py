@@ -402,7 +402,7 @@ def test_rounds_are_shown_for_methods_that_have_several(tmp_path):
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 @pytest.mark.parametrize(
     ("num_clients", "num_classes", "num_axes"),
-    # Bubbles: training and new data. Heat maps: three kinds, each with its scale of colours.
+    # Bubbles: training and new data. Heat maps: three kinds, each with its scale of colors.
     [(1, 2, 2), (10, 10, 2), (100, 10, 6), (100, 100, 6), (3, 200, 6)],
 )
 def test_partition_figures(num_clients, num_classes, num_axes, theme):

@@ -431,7 +431,7 @@ def _place_values(ax: Axes, key: str, values: Sequence[Any]) -> list[float]:
     scale = scale_for(positions)
     ax.set_xscale(scale)
     ax.set_xlim(*_limits(positions, scale))
-    ax.xaxis.set_major_locator(FixedLocator(_labelled(positions, scale)))
+    ax.xaxis.set_major_locator(FixedLocator(_labeled(positions, scale)))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: setting_text(float(value))))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_minor_formatter(NullFormatter())
@@ -467,7 +467,7 @@ def _limits(values: Sequence[float], scale: str) -> tuple[float, float]:
     return low, high
 
 
-def _labelled(values: Sequence[float], scale: str) -> list[float]:
+def _labeled(values: Sequence[float], scale: str) -> list[float]:
     """The values whose labels do not run into the one before."""
     spread = _spread(values, scale)
     apart = 0.075 * float(np.ptp(spread))

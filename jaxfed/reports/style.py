@@ -1,4 +1,4 @@
-"""One look for every plot and table: names, units, colours, axes, light and dark."""
+"""One look for every plot and table: names, units, colors, axes, light and dark."""
 
 import math
 import zlib
@@ -15,7 +15,7 @@ from jaxfed.reports.runs import Measurement
 
 
 class Theme(NamedTuple):
-    """The colours of a background and what stands on it."""
+    """The colors of a background and what stands on it."""
 
     background: str
     ink: str
