@@ -25,13 +25,9 @@ from flax import nnx
 
 from jaxfed.data.cache import directory as cache_home
 from jaxfed.errors import UsageError
-from jaxfed.models.efficientnet import (
-    Convolution,
-    EfficientNet,
-    efficientnet,
-    find_network,
-    prepare,
-)
+from jaxfed.models import Model
+from jaxfed.models.efficientnet import efficientnet, find_network, prepare
+from jaxfed.models.layers import Convolution
 from jaxfed.models.pretrained import find_weights, read_weights
 
 SHARD_SIZE = 2000  # images a file of the cache
@@ -167,7 +163,7 @@ def _extractor(
 @functools.cache
 def _program(
     network: str, convolution: Convolution, size: int, batch_size: int
-) -> tuple[EfficientNet, Callable[[nnx.State, np.ndarray], jax.Array]]:
+) -> tuple[Model, Callable[[nnx.State, np.ndarray], jax.Array]]:
     """Kept, so that another set of images does not compile it again."""
     model = efficientnet(network, convolution=convolution)
 
@@ -175,7 +171,7 @@ def _program(
     def compute(state: nnx.State, images: jax.Array) -> jax.Array:
         # Batches one after another inside one program: they reuse the same buffers, still in cache.
         def batch(batch_images: jax.Array) -> jax.Array:
-            return model.features(state, prepare(batch_images, model.network, size))
+            return model.features(state, prepare(batch_images, find_network(network), size))
 
         batches = images.reshape(-1, batch_size, *images.shape[1:])
         return jax.lax.map(batch, batches).reshape(len(images), -1)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from jaxfed.models.cnn import cnn
 from jaxfed.models.cnn13 import cnn13
+from jaxfed.models.efficientnet import NETWORKS, factory
 from jaxfed.models.fedct import fedct_cifar10, fedct_scans, fedct_svhn
 from jaxfed.models.mlp import linear_mlp, mlp
 from jaxfed.models.model import Model
@@ -31,4 +32,5 @@ MODELS: dict[str, Callable[..., Model]] = {
     "fedct_svhn": fedct_svhn,
     "fedct_pneumonia": fedct_scans,
     "fedct_mri": fedct_scans,
+    **{name: factory(name) for name in NETWORKS},
 }

@@ -19,18 +19,17 @@ weights were trained with; the norm is batch normalization with epsilon 1e-3.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.errors import UsageError
-from jaxfed.kernels.conv import matmul_conv
-
-Convolution = Literal["auto", "native", "matmul"]
+from jaxfed.models.layers import HE_FAN_OUT_INIT, Convolution, Layers, dropout
+from jaxfed.models.model import Model, from_module
 
 
 class Stage(NamedTuple):
@@ -137,6 +136,8 @@ NETWORKS = {
     "efficientnet_lite4": Network(1.4, 1.8, 300, 0.3, lite=True),
 }
 
+_DEPTHWISE_INIT = nnx.initializers.variance_scaling(2.0, "fan_in", "normal")
+_CLASSIFIER_INIT = nnx.initializers.variance_scaling(1 / 3, "fan_out", "uniform")
 _STOCHASTIC_DEPTH = 0.2  # share of the last block's outputs dropped in training; earlier ones less
 
 
@@ -171,48 +172,17 @@ def prepare(images: jax.Array, network: Network, image_size: int | None = None) 
     return normalized
 
 
-class TrainApply(Protocol):
-    """Logits in training mode."""
-
-    def __call__(
-        self, state: nnx.State, images: jax.Array, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
-        """Return logits [n, C], and the state with its batch statistics moved on."""
-
-
-class EfficientNet(NamedTuple):
-    """A network as pure functions of its state, for plain `jax.jit`, `grad` and `vmap`.
-
-    The state holds float32 `nnx.Param` and `nnx.BatchStat` leaves (`nnx.split_state` parts them).
-    Images are float32 [n, H, W, 3] as `prepare` makes them, of any H and W.
-
-    init: key -> state, with random weights.
-    features: state, images -> float32 [n, D]; running statistics, no dropout.
-    head: state, features -> logits [n, C].
-    apply: state, images -> logits [n, C]; `head` of `features`.
-    train_apply: state, images, key -> (logits, state): statistics of the batch, dropout before the
-        classifier and stochastic depth, drawn from the key.
-    """
-
-    network: Network
-    init: Callable[[jax.Array], nnx.State]
-    features: Callable[[nnx.State, jax.Array], jax.Array]
-    head: Callable[[nnx.State, jax.Array], jax.Array]
-    apply: Callable[[nnx.State, jax.Array], jax.Array]
-    train_apply: TrainApply
-
-
 def efficientnet(
-    name: str, *, num_classes: int = 1000, convolution: Convolution = "auto"
-) -> EfficientNet:
-    """Build the network of that name.
+    name: str, *, num_classes: int | None = 1000, convolution: Convolution = "auto"
+) -> Model:
+    """Build the network of that name, for images as `prepare` makes them, of any size.
+
+    In training there is dropout before the classifier, and stochastic depth.
 
     Args:
         name: a key of `NETWORKS`.
-        num_classes: outputs of the classifier.
-        convolution: an execution switch; results agree up to rounding. "native" is XLA's
-            convolution; "matmul" is `jaxfed.kernels.conv.matmul_conv`, an order of magnitude faster
-            on a CPU; "auto" is "matmul" where JAX's default backend is the CPU.
+        num_classes: outputs of the classifier; None leaves it out.
+        convolution: see `jaxfed.models.layers.find_convolution`.
 
     Raises:
         UsageError: an unknown name or convolution.
@@ -220,87 +190,51 @@ def efficientnet(
     Cost: Lite0 and B0 take 0.39e9 multiply-adds an image of 224 x 224.
     """
     network = find_network(name)
-    conv = _find_convolution(convolution)
 
-    def build(key: jax.Array) -> _EfficientNet:
-        return _EfficientNet(network, num_classes, conv, rngs=nnx.Rngs(key))
+    def build(rngs: nnx.Rngs) -> _EfficientNet:
+        layers = Layers(rngs, convolution, HE_FAN_OUT_INIT, momentum=0.99, epsilon=1e-3)
+        return _EfficientNet(network, num_classes, layers)
 
-    graph = nnx.graphdef(nnx.eval_shape(build, jax.random.key(0)))
-
-    def init(key: jax.Array) -> nnx.State:
-        return nnx.state(build(key))
-
-    def features(state: nnx.State, images: jax.Array) -> jax.Array:
-        return nnx.merge(graph, state).features(images)
-
-    def head(state: nnx.State, features: jax.Array) -> jax.Array:
-        return nnx.merge(graph, state).classifier(features)
-
-    def apply(state: nnx.State, images: jax.Array) -> jax.Array:
-        return head(state, features(state, images))
-
-    def train_apply(
-        state: nnx.State, images: jax.Array, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
-        model = nnx.merge(graph, state, copy=True)  # its statistics change; the caller's must not
-        rngs = nnx.Rngs(dropout=key)
-        pooled = model.features(images, rngs)
-        logits = model.classifier(nnx.Dropout(network.dropout)(pooled, rngs=rngs))
-        return logits, nnx.state(model)
-
-    return EfficientNet(network, init, features, head, apply, train_apply)
+    return from_module(build)
 
 
-def _find_convolution(name: Convolution) -> Callable[..., jax.Array]:
-    choices: dict[str, Callable[..., jax.Array]] = {
-        "native": jax.lax.conv_general_dilated,
-        "matmul": matmul_conv,
-    }
-    choices["auto"] = choices["matmul" if jax.default_backend() == "cpu" else "native"]
-    if name not in choices:
-        raise UsageError(f"unknown convolution {name!r}; allowed: {', '.join(sorted(choices))}")
-    return choices[name]
+def factory(name: str) -> Callable[..., Model]:
+    """`efficientnet` of that name, in the form that all models are built in."""
+
+    def build(
+        input_shape: Sequence[int], num_classes: int | None, *, convolution: Convolution = "auto"
+    ) -> Model:
+        if len(input_shape) != 3 or input_shape[-1] != 3:
+            raise UsageError(
+                f"{name} takes images of 3 channels, not inputs of shape {tuple(input_shape)}"
+            )
+        return efficientnet(name, num_classes=num_classes, convolution=convolution)
+
+    return build
 
 
-class _Layers:
-    """Makes the layers of one network: what all its convolutions and norms share is said once."""
-
-    def __init__(self, conv: Callable[..., jax.Array], rngs: nnx.Rngs):
-        self._conv = conv
-        self._rngs = rngs
-
-    def conv(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int = 1,
-        stride: int = 1,
-        *,
-        depthwise: bool = False,
-        use_bias: bool = False,
-    ) -> nnx.Conv:
-        # The variance of the paper's code, 2 / (window * outputs a group): an output of a depthwise
-        # convolution is a group of its own, whose fan-in is the window.
-        fan: Literal["fan_in", "fan_out"] = "fan_in" if depthwise else "fan_out"
-        return nnx.Conv(
-            in_channels,
-            out_channels,
-            (kernel_size, kernel_size),
-            stride,
-            padding="SAME",
-            feature_group_count=in_channels if depthwise else 1,
-            use_bias=use_bias,
-            kernel_init=nnx.initializers.variance_scaling(2.0, fan, "normal"),
-            conv_general_dilated=self._conv,
-            rngs=self._rngs,
-        )
-
-    def norm(self, channels: int) -> nnx.BatchNorm:
-        return nnx.BatchNorm(channels, momentum=0.99, epsilon=1e-3, rngs=self._rngs)
-
-    def linear(self, in_features: int, out_features: int) -> nnx.Linear:
-        uniform = nnx.initializers.variance_scaling(1.0 / 3.0, "fan_out", "uniform")
-        return nnx.Linear(in_features, out_features, kernel_init=uniform, rngs=self._rngs)
+def _conv(
+    layers: Layers,
+    in_channels: int,
+    out_channels: int,
+    kernel_size: int = 1,
+    stride: int = 1,
+    *,
+    depthwise: bool = False,
+    use_bias: bool = False,
+) -> nnx.Conv:
+    # The variance of the paper's code, 2 / (window * outputs a group): an output of a depthwise
+    # convolution is a group of its own, whose fan-in is the window.
+    return layers.conv(
+        in_channels,
+        out_channels,
+        kernel_size,
+        stride,
+        padding="SAME",
+        use_bias=use_bias,
+        depthwise=depthwise,
+        kernel_init=_DEPTHWISE_INIT if depthwise else None,
+    )
 
 
 class _InvertedBottleneck(nnx.Module):
@@ -309,22 +243,22 @@ class _InvertedBottleneck(nnx.Module):
         block: Block,
         activation: Callable[[jax.Array], jax.Array],
         drop: float,
-        layers: _Layers,
+        layers: Layers,
     ):
         self.activation = activation
         self.residual = block.stride == 1 and block.in_channels == block.out_channels
         self.stochastic_depth = nnx.Dropout(drop, broadcast_dims=(1, 2, 3))
         if block.hidden != block.in_channels:
-            self.expand_conv = layers.conv(block.in_channels, block.hidden)
+            self.expand_conv = _conv(layers, block.in_channels, block.hidden)
             self.expand_norm = layers.norm(block.hidden)
-        self.depthwise_conv = layers.conv(
-            block.hidden, block.hidden, block.kernel_size, block.stride, depthwise=True
+        self.depthwise_conv = _conv(
+            layers, block.hidden, block.hidden, block.kernel_size, block.stride, depthwise=True
         )
         self.depthwise_norm = layers.norm(block.hidden)
         if block.squeezed:
-            self.squeeze = layers.conv(block.hidden, block.squeezed, use_bias=True)
-            self.excite = layers.conv(block.squeezed, block.hidden, use_bias=True)
-        self.project_conv = layers.conv(block.hidden, block.out_channels)
+            self.squeeze = _conv(layers, block.hidden, block.squeezed, use_bias=True)
+            self.excite = _conv(layers, block.squeezed, block.hidden, use_bias=True)
+        self.project_conv = _conv(layers, block.hidden, block.out_channels)
         self.project_norm = layers.norm(block.out_channels)
 
     def __call__(self, x: jax.Array, rngs: nnx.Rngs | None) -> jax.Array:
@@ -346,15 +280,12 @@ class _EfficientNet(nnx.Module):
     def __init__(
         self,
         network: Network,
-        num_classes: int,
-        conv: Callable[..., jax.Array],
-        *,
-        rngs: nnx.Rngs,
+        num_classes: int | None,
+        layers: Layers,
     ):
-        layers = _Layers(conv, rngs)
         blocks = list(network.blocks())
         self.activation = jax.nn.relu6 if network.lite else jax.nn.swish
-        self.stem_conv = layers.conv(3, network.stem_channels, 3, 2)
+        self.stem_conv = _conv(layers, 3, network.stem_channels, 3, 2)
         self.stem_norm = layers.norm(network.stem_channels)
         self.blocks = nnx.List(
             _InvertedBottleneck(
@@ -362,9 +293,12 @@ class _EfficientNet(nnx.Module):
             )
             for index, block in enumerate(blocks)
         )
-        self.head_conv = layers.conv(blocks[-1].out_channels, network.num_features)
+        self.head_conv = _conv(layers, blocks[-1].out_channels, network.num_features)
         self.head_norm = layers.norm(network.num_features)
-        self.classifier = layers.linear(network.num_features, num_classes)
+        self.classifier = replace(layers, kernel_init=_CLASSIFIER_INIT).classifier(
+            network.num_features, num_classes
+        )
+        self.dropout = network.dropout
 
     def features(self, images: jax.Array, rngs: nnx.Rngs | None = None) -> jax.Array:
         """Mean over pixels of the last activation; training mode where there are rngs."""
@@ -373,4 +307,8 @@ class _EfficientNet(nnx.Module):
         for block in self.blocks:
             x = block(x, rngs)
         x = self.activation(self.head_norm(self.head_conv(x), frozen))
-        return jnp.mean(x, axis=(1, 2))
+        return dropout(jnp.mean(x, axis=(1, 2), dtype=jnp.float32), self.dropout, rngs)
+
+    def head(self, features: jax.Array) -> jax.Array:
+        """Logits."""
+        return self.classifier(features)

@@ -8,8 +8,9 @@ averages, keeps or measures the statistics is decided where clients are trained,
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, NamedTuple, Protocol
 
 import jax
 from flax import nnx
@@ -88,6 +89,16 @@ def compose(
         return head(state, trained), moved
 
     return Model(init, features, head, apply, train_features, train_apply)
+
+
+def without_head(factory: Callable[..., Model]) -> Callable[..., Model]:
+    """The factory of the same networks up to their last layer, whatever the number of classes."""
+
+    @wraps(factory)
+    def build(input_shape: Sequence[int], num_classes: int | None = None, **options: Any) -> Model:
+        return factory(input_shape, None, **options)
+
+    return build
 
 
 def from_module(build: Callable[[nnx.Rngs], Network]) -> Model:

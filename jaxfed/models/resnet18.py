@@ -14,6 +14,7 @@ end; the paper says no more about them, the rest is from the authors' code.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -32,7 +33,7 @@ from jaxfed.models.layers import (
     overlapping_max_pool,
     unit_vectors,
 )
-from jaxfed.models.model import Model, from_module
+from jaxfed.models.model import Model, from_module, without_head
 
 Stem = Literal["imagenet", "cifar"]
 Pool = Literal["mean", "max"]
@@ -86,12 +87,7 @@ def resnet18(
     return from_module(build)
 
 
-def resnet17(input_shape: Sequence[int], num_classes: int | None = None, **options: Any) -> Model:
-    """ProtoFSSL's ResNet-17: `resnet18` with CIFAR's stem, without its last layer.
-
-    Prototypes tell the classes apart, so `num_classes` plays no part.
-    """
-    return resnet18(input_shape, None, **{"stem": "cifar", "pool": "max", **options})
+resnet17 = without_head(partial(resnet18, stem="cifar", pool="max"))  # of ProtoFSSL
 
 
 class _BasicBlock(nnx.Module):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +28,7 @@ from jaxfed.models.layers import (
     flatten,
     max_pool,
 )
-from jaxfed.models.model import Model, from_module
+from jaxfed.models.model import Model, from_module, without_head
 
 
 def resnet9(
@@ -87,12 +86,7 @@ def resnet9(
     return from_module(build)
 
 
-def resnet8(input_shape: Sequence[int], num_classes: int | None = None, **options: Any) -> Model:
-    """ProtoFSSL's own network: `resnet9` without its dense layer.
-
-    Prototypes tell the classes apart, so `num_classes` plays no part.
-    """
-    return resnet9(input_shape, None, **options)
+resnet8 = without_head(resnet9)  # ProtoFSSL tells classes apart by prototypes
 
 
 class _ResNet9(nnx.Module):
