@@ -65,8 +65,10 @@ class Checkpoints:
         record = self._record()
         return None if record is None else record["progress"]
 
-    def latest_state(self, template: Any) -> Any:
+    def latest_state(self, template: Any, *, part: str = "") -> Any:
         """The newest state, with the structure and leaf types of `template`, shapes as saved.
+
+        `part`: the template is only of this field of the saved state ("model").
 
         Raises:
             ValueError: there is no checkpoint, or its leaves are not those of the template.
@@ -80,9 +82,15 @@ class Checkpoints:
             for name, array in record["empty"].items()
         }
         paths, structure = jax.tree_util.tree_flatten_with_path(template)
-        if len(paths) > len(values):
+        if part or len(paths) > len(values):
             args = ocp.args.Composite(state=ocp.args.PyTreeRestore())
             values |= self._manager.restore(step, args=args).state
+        if part:
+            values = {
+                name.removeprefix(f"{part}."): value
+                for name, value in values.items()
+                if name.startswith(f"{part}.")
+            }
         if values.keys() != {_name(path) for path, _ in paths}:
             raise ValueError(
                 f"checkpoint {step} in {self._manager.directory} holds {sorted(values)}, "

@@ -7,21 +7,31 @@ values.
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, get_args
 
 from ml_collections import ConfigDict
 
+from jaxfed.aggregate import WEIGHTINGS
 from jaxfed.algorithms import ALGORITHMS
+from jaxfed.assembly import OPTIMIZERS, SCHEDULES, check_algorithm
+from jaxfed.augmentation import AUGMENTATIONS
+from jaxfed.client_map import STRATEGIES
 from jaxfed.config_file import suggestion
 from jaxfed.data.partitioning import Assignment, Quantity, Scheme, Skew
 from jaxfed.errors import UsageError
-from jaxfed.experiment import make_algorithm
+from jaxfed.experiment import SAMPLINGS
+from jaxfed.local_update import Scheme as BatchScheme
+from jaxfed.losses import POINTWISE
+from jaxfed.models import MODELS
+from jaxfed.models.layers import Convolution
+from jaxfed.models.wrapping import DTYPES
+from jaxfed.pseudo_label import Confidence
 from jaxfed.reports.paper_numbers import PAPER_TABLES
 from jaxfed.reports.runs import flatten
-from jaxfed.simulation import GRAPHS, PREPROCESSING
+from jaxfed.simulation import GRAPHS, PREPROCESSING, TESTS
+from jaxfed.training import BatchStatistics
 
 
 class Rule(NamedTuple):
@@ -64,7 +74,9 @@ RULES: dict[str, Rule] = {
     ),
     "rounds": at_least(1),
     "cohort_size": at_least(0, ", 0 is all clients"),
+    "sampling": one_of(SAMPLINGS),
     "evaluate_every": at_least(0, ", 0 is after the last round only"),
+    "checkpoint_every": at_least(1),
     "paper_table": one_of(["", *PAPER_TABLES]),
     "dataset.name": Rule(str, "the name or path of a data set", bool),
     "dataset.root": TEXT,
@@ -73,6 +85,7 @@ RULES: dict[str, Rule] = {
     "dataset.train_size": at_least(0, ", 0 is all"),
     "dataset.test_size": at_least(0, ", 0 is all"),
     "dataset.test_fraction": between(0, 1, closed=False),
+    "dataset.validation_fraction": Rule(float, "0 to below 1", lambda value: 0 <= value < 1),
     "preprocessing.kind": one_of(PREPROCESSING),
     "preprocessing.network": TEXT,
     "preprocessing.weights": TEXT,
@@ -92,10 +105,43 @@ RULES: dict[str, Rule] = {
     "federation.labeled_per_class": at_least(0, ", 0 leaves it to labeled_fraction"),
     "federation.num_labeled_clients": at_least(0, ", 0 is all"),
     "federation.skew": one_of(get_args(Skew)),
+    "federation.test": one_of(TESTS),
     "federation.graph": one_of(GRAPHS),
     "federation.left_out_client": at_least(-1, ", -1 is none"),
+    "model.name": one_of(MODELS),
+    "training.optimizer": one_of(OPTIMIZERS),
+    "training.learning_rate": POSITIVE,
+    "training.schedule": one_of(SCHEDULES),
+    "training.schedule_rounds": at_least(0, ", 0 is the experiment's rounds"),
+    "training.momentum": between(0, 1, closed=True),
+    "training.nesterov": Rule(bool, "true or false"),
+    "training.weight_decay": between(0, 1, closed=True),
+    "training.epochs": at_least(1),
+    "training.batches": one_of(get_args(BatchScheme)),
+    "training.batch_size": at_least(0, ", 0 is all that a client has"),
+    "training.loss": one_of(POINTWISE),
+    "training.augmentation": Rule(
+        tuple,
+        f"names out of {', '.join(map(repr, AUGMENTATIONS))}",
+        lambda value: set(value) <= AUGMENTATIONS.keys(),
+    ),
+    "training.weighting": one_of(WEIGHTINGS),
+    "training.server_optimizer": one_of(OPTIMIZERS),
+    "training.server_learning_rate": POSITIVE,
+    "training.server_momentum": between(0, 1, closed=True),
+    "training.batch_statistics": one_of(get_args(BatchStatistics)),
+    "training.labeled_only_rounds": at_least(0),
+    "training.initial_model": TEXT,
+    "pseudo_label.confidence": one_of(get_args(Confidence)),
+    "pseudo_label.class_weights": Rule(bool, "true or false"),
+    "pseudo_label.augmented_features": Rule(bool, "true or false"),
+    "execution.strategy": one_of(["auto", *STRATEGIES]),
+    "execution.chunk_size": at_least(0, ", 0 is one client"),
+    "execution.convolution": one_of(get_args(Convolution)),
+    "execution.precision": one_of(DTYPES),
     "execution.compilation_cache": TEXT,
 }
+_OPEN_SECTIONS = {*ALGORITHMS, "model"}  # judged by the factory that takes their keys
 
 
 def check(config: ConfigDict) -> None:
@@ -111,11 +157,11 @@ def check(config: ConfigDict) -> None:
     for key, value in flat.items():
         if key in RULES:
             _check_value(key, value, RULES[key])
-        elif key.partition(".")[0] not in ALGORITHMS:
+        elif key.partition(".")[0] not in _OPEN_SECTIONS:
             raise UsageError(f"config.{key}: unknown key{suggestion(key, RULES)}")
     _check_together(config)
     for name in (config.algorithm, *config.baselines):
-        _check_method(config, name)
+        check_algorithm(config, name)
 
 
 def _check_value(key: str, value: Any, rule: Rule) -> None:
@@ -155,15 +201,3 @@ def _check_together(config: ConfigDict) -> None:
                     f"config.{key}={value}: at most {most} with "
                     f"federation.num_clients={num_clients}"
                 )
-
-
-def _check_method(config: ConfigDict, name: str) -> None:
-    """Make the method once, for the sake of its own checks."""
-    factory = ALGORITHMS[name]
-    known = inspect.signature(factory).parameters.values()
-    names = [parameter.name for parameter in known if parameter.kind is parameter.KEYWORD_ONLY]
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known)
-    for key in config.get(name, {}):
-        if key not in names and not takes_any:
-            raise UsageError(f"config.{name}.{key}: unknown key{suggestion(key, names)}")
-    make_algorithm(config, name, num_classes=2)

@@ -8,17 +8,25 @@
 
 All methods of a repeat see the same clients, the same cohorts and the same keys. The rounds of an
 experiment have one numbering, its steps 1 .. num_repeats * methods * rounds. After each step its
-line is in metrics.jsonl, and a checkpoint holds the state and how many bytes of metrics.jsonl
-belong to it: a process that is killed at any instant loses the current round, and what it had
-written of that round is dropped when the experiment resumes. Everything random follows from `seed`,
-`repeat` and `round`, so a resumed experiment ends with the numbers of one that was never stopped,
-times apart.
+line is in metrics.jsonl; after every `checkpoint_every`-th a checkpoint holds the state and how many
+bytes of metrics.jsonl belong to it. A process that is killed at any instant loses the rounds since
+then, and what it had written of them is dropped when the experiment resumes. While the device works
+on a round, the host prepares the cohort of the next.
+
+A method with a validation measure is selected by it: the state with the best `validation_accuracy`
+(the earlier of equals) is kept beside the current one, and after the last round it alone is measured
+on the test set. The state that a method ends with, or that was selected, stays under states/.
+
+Everything random follows from `seed`, `repeat` and `round`, so a resumed experiment ends with the
+numbers of one that was never stopped, times apart.
 """
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby, product
 from operator import attrgetter
@@ -28,17 +36,43 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxfed.algorithms import ALGORITHMS
+from jaxfed.assembly import make_algorithm
 from jaxfed.checkpoint import Checkpoints
-from jaxfed.federated_algorithm import FederatedAlgorithm
+from jaxfed.federated_algorithm import Cohort, FederatedAlgorithm, Metrics, ServerState
 from jaxfed.federation import Federation
 from jaxfed.interruption import Interruption
+from jaxfed.prefetch import prefetched
 from jaxfed.progress import Progress
 from jaxfed.reports.runs import flatten, measure
 from jaxfed.simulation import Simulation
 from jaxfed.workdir import Workdir
 
+SAMPLINGS = ("uniform", "proportional")
+
 Record = dict[str, Any]  # one line of metrics.jsonl
+
+
+class Selected(NamedTuple):
+    """A method's current state and, where it validates, the best so far; what checkpoints hold.
+
+    Fields:
+        state: after the last finished round.
+        best: the state with the best validation accuracy; () for a method that does not validate.
+        validation_accuracy: of `best`; -1 before the first.
+        round: of `best`.
+    """
+
+    state: ServerState
+    best: ServerState
+    validation_accuracy: float
+    round: int
+
+    def after(self, round_number: int, state: ServerState, metrics: Metrics) -> Selected:
+        """The selection after a round with these validation metrics; without any, the newest is best."""
+        accuracy = metrics.get("validation_accuracy", np.inf)
+        if accuracy <= self.validation_accuracy < np.inf:
+            return self._replace(state=state)
+        return Selected(state, state, float(accuracy), round_number)
 
 
 class Leg(NamedTuple):
@@ -109,49 +143,104 @@ class Experiment:
         """Run one method to its last round, from the saved step where that lies in this leg."""
         config = self.config
         self.progress.working_on(f"repeat {leg.repeat + 1}/{config.num_repeats} {leg.name}")
-        algorithm = make_algorithm(config, leg.name, federation.num_classes)
+        algorithm = make_algorithm(config, leg.name, federation, leg.repeat)
         seed = config.seed + leg.repeat
         key = jax.random.key(seed)
         state = algorithm.init(jax.random.fold_in(key, 0), federation)
+        selected = Selected(state, state if algorithm.validate else (), -1.0, 0)
         if saved_step >= leg.first_step:
-            state = checkpoints.latest_state(template=state)
-        for step in range(max(leg.first_step, saved_step + 1), leg.last_step + 1):
-            round_number = step - leg.first_step + 1
-            with self.interruption.deferred():
-                started = time.perf_counter()
-                cohort = federation.cohort(sample_clients(config, federation, seed, round_number))
-                state, metrics = algorithm.round(
-                    state, cohort, jax.random.fold_in(key, round_number)
-                )
-                jax.block_until_ready(state)
-                seconds = time.perf_counter() - started
-                if is_evaluated(config, round_number):
-                    metrics = {**metrics, **algorithm.evaluate(state, federation)}
-                record = {
-                    "repeat": leg.repeat,
-                    "algorithm": leg.name,
-                    "round": round_number,
-                    **metrics,
-                    "seconds": seconds,
-                }
-                metrics_bytes = self.workdir.append_metrics(record)
-                checkpoints.save(step, state, {"step": step, "metrics_bytes": metrics_bytes})
-                self.progress.finished_round(record)
+            selected = checkpoints.latest_state(template=selected)
 
+        def cohort_of(round_number: int) -> Cohort:
+            return federation.cohort(sample_clients(config, federation, seed, round_number))
 
-def make_algorithm(config: ConfigDict, name: str, num_classes: int) -> FederatedAlgorithm:
-    """The method of this name with the keywords of its section in the config."""
-    return ALGORITHMS[name](num_classes=num_classes, **config.get(name, {}))
+        first_round = max(leg.first_step, saved_step + 1) - leg.first_step + 1
+        rounds = range(first_round, config.rounds + 1)
+        with closing(prefetched(cohort_of, rounds)) as cohorts:
+            for round_number in rounds:
+                with self.interruption.deferred():
+                    started = time.perf_counter()
+                    round_key = jax.random.fold_in(key, round_number)
+                    state, metrics = algorithm.round(selected.state, next(cohorts), round_key)
+                    jax.block_until_ready(state)
+                    seconds = time.perf_counter() - started
+                    measured = self._measure(algorithm, federation, round_number, state, selected)
+                    selected, quality = measured
+                    record = {
+                        "repeat": leg.repeat,
+                        "algorithm": leg.name,
+                        "round": round_number,
+                        **metrics,
+                        **quality,
+                        "seconds": seconds,
+                    }
+                    metrics_bytes = self.workdir.append_metrics(record)
+                    is_last = round_number == config.rounds
+                    if is_last:
+                        self._keep(leg, selected)
+                    if (
+                        is_last
+                        or round_number % config.checkpoint_every == 0
+                        or self.interruption.is_pending
+                    ):
+                        step = leg.first_step + round_number - 1
+                        progress = {"step": step, "metrics_bytes": metrics_bytes}
+                        checkpoints.save(step, selected, progress)
+                    self.progress.finished_round(record)
+
+    def _measure(
+        self,
+        algorithm: FederatedAlgorithm,
+        federation: Federation,
+        round_number: int,
+        state: ServerState,
+        selected: Selected,
+    ) -> tuple[Selected, Metrics]:
+        """Judge the state where that is due: by the validation split, and at the end by the test set."""
+        if not is_evaluated(self.config, round_number):
+            return selected._replace(state=state), {}
+        if algorithm.validate is None:
+            return selected._replace(state=state), algorithm.evaluate(state, federation)
+        metrics = algorithm.validate(state, federation)
+        selected = selected.after(round_number, state, metrics)
+        if round_number == self.config.rounds:
+            quality = algorithm.evaluate(selected.best, federation)
+            metrics = {**metrics, **quality, "selected_round": selected.round}
+        return selected, metrics
+
+    def _keep(self, leg: Leg, selected: Selected) -> None:
+        """Leave the method's result where later experiments find it."""
+        folder = self.workdir.final_state(leg.name, leg.repeat)
+        if folder.exists():  # of a process that was killed before it saved this round
+            shutil.rmtree(folder)
+        state = selected.state if selected.best == () else selected.best
+        with Checkpoints(folder) as states:
+            states.save(selected.round, state, {"round": selected.round})
 
 
 def sample_clients(
     config: ConfigDict, federation: Federation, seed: int, round_number: int
 ) -> list[int]:
-    """The round's clients, ascending: `cohort_size` drawn without replacement, 0 is all."""
-    if not 0 < config.cohort_size < federation.num_clients:
-        return list(range(federation.num_clients))
+    """The round's clients, ascending: `cohort_size` drawn without replacement, 0 is all.
+
+    `sampling` "uniform": all alike. "proportional": clients with labels and clients without are drawn
+    apart, as many as their shares of all clients say (XCLP, A.2), at least one with labels.
+    """
+    num_clients, size = federation.num_clients, config.cohort_size
+    if not 0 < size < num_clients:
+        return list(range(num_clients))
     rng = np.random.default_rng((seed, round_number))
-    return sorted(rng.choice(federation.num_clients, config.cohort_size, replace=False).tolist())
+    if config.sampling == "uniform":
+        return sorted(rng.choice(num_clients, size, replace=False).tolist())
+    has_labels = np.array([len(labeled) > 0 for labeled in federation.partition.labeled])
+    labeled, unlabeled = np.flatnonzero(has_labels), np.flatnonzero(~has_labels)
+    num_labeled = max(round(size * len(labeled) / num_clients), min(1, len(labeled)))
+    num_labeled = max(num_labeled, size - len(unlabeled))
+    drawn = [
+        rng.choice(labeled, num_labeled, replace=False),
+        rng.choice(unlabeled, size - num_labeled, replace=False),
+    ]
+    return sorted(np.concatenate(drawn).tolist())
 
 
 def is_evaluated(config: ConfigDict, round_number: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -51,6 +52,32 @@ class Federation:
     def capacity(self) -> int:
         """N, the size of the largest client: what every cohort is padded to, so shapes never change."""
         return max((len(self.points(client)) for client in range(self.num_clients)), default=0)
+
+    @property
+    def max_labels(self) -> int:
+        """The largest number of labels that a client has."""
+        return max(map(len, self.partition.labeled), default=0)
+
+    @cached_property
+    def normalization(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and deviation over all clients' examples of each entry of the last axis, float32.
+
+        Bytes are read as [0, 1]. Constant entries get deviation 1. (A simulation's shortcut: it does
+        not travel, and the two vectors would be two sums of each client.)
+        """
+        x = self.x[np.concatenate([self.points(client) for client in range(self.num_clients)])]
+        axes = tuple(range(x.ndim - 1))
+        mean, square = np.zeros(x.shape[-1]), np.zeros(x.shape[-1])
+        for part in np.array_split(x, max(1, len(x) // 4096)):
+            values = part.astype(np.float64)
+            mean += values.sum(axis=axes)
+            square += np.square(values).sum(axis=axes)
+        count = max(1, x.size // x.shape[-1])
+        mean, square = mean / count, square / count
+        deviation = np.sqrt(np.maximum(square - np.square(mean), 0))
+        unit = 255 if x.dtype == np.uint8 else 1
+        deviation = np.where(deviation > 1e-6 * (1 + np.abs(mean)), deviation, unit)
+        return (mean / unit).astype(np.float32), (deviation / unit).astype(np.float32)
 
     def points(self, client: int) -> np.ndarray:
         """int64 [n_j], the indices of a client's examples: labeled, then unlabeled, then new."""

@@ -65,6 +65,11 @@ class Interruption:
         if self._pending is not None:
             raise Interrupted(self._pending)
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether a signal has arrived that waits for the end of the block."""
+        return self._pending is not None
+
     def _receive(self, signum: int, frame: FrameType | None) -> None:
         for each in _SIGNALS:
             signal.signal(each, signal.SIG_DFL)

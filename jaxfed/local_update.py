@@ -20,6 +20,7 @@ from flax import nnx
 
 from jaxfed.losses import Batch, Loss
 
+Scheme = Literal["joint", "paired"]
 Optimizer = Callable[[jax.Array], optax.GradientTransformation]  # of the round's learning rate
 
 
@@ -82,7 +83,7 @@ class Batches:
         epochs: E.
     """
 
-    scheme: Literal["joint", "paired"]
+    scheme: Scheme
     size: int
     epochs: int
 

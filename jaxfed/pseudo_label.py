@@ -23,7 +23,6 @@ from flax import nnx
 
 from jaxfed import xclp
 from jaxfed.communication import Communication
-from jaxfed.errors import UsageError
 from jaxfed.federated_algorithm import Array, Cohort, Metrics
 from jaxfed.federation import UNLABELED
 from jaxfed.kernels import conjugate_gradient, knn, lsh
@@ -34,6 +33,7 @@ from jaxfed.server_state import ServerState, client_keys, cohort_statistics
 if TYPE_CHECKING:
     from jaxfed.models import Model
 
+Confidence = Literal["softmax", "logits"]
 MapClients = Callable[[Callable[[Any, Any], Any]], Callable[[Any, Any], Any]]
 Embed = Callable[[ServerState, Cohort, jax.Array], jax.Array]  # -> float32 [K, N, D]
 
@@ -167,7 +167,7 @@ def per_client_lp_labels(
 
 
 def network_labels(
-    model: Model, embed: Embed, *, confidence: Literal["softmax", "logits"] = "softmax"
+    model: Model, embed: Embed, *, confidence: Confidence = "softmax"
 ) -> PseudoLabel:
     """The network's own predictions: FedAvg+network of XCLP, and FedSem+ with a frozen model.
 
@@ -175,10 +175,6 @@ def network_labels(
     divides logits by their sum instead; where one of these "probabilities" is negative the entropy is
     not a number and the weight 0, which is nearly everywhere, so that it trains on given labels only.
     """
-    if confidence not in ("softmax", "logits"):
-        raise UsageError(
-            f"pseudo_label.confidence={confidence!r}: allowed are 'softmax' and 'logits'"
-        )
 
     @jax.jit
     def predict(state: nnx.State, features: jax.Array) -> tuple[jax.Array, jax.Array]:

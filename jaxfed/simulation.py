@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -25,6 +25,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation import Federation
 
 GRAPHS = ("labeled+unlabeled", "labeled")
+TESTS = ("clients", "central")
 
 Report = Callable[[int, int], None]  # examples done, examples in all
 
@@ -87,17 +88,21 @@ class Simulation:
     def _federation(self, x: np.ndarray, seed: int) -> Federation:
         data, wanted = self._dataset, self._config.federation
         y = np.concatenate([data.y, data.y_test])
-        federation = Federation(x, y, self._partition(seed), data.num_classes)
+        held_out = _hold_out(self._config, data, seed)
+        partition = self._partition(seed, held_out)
+        federation = Federation(
+            x, y, partition, data.num_classes, held_out.validation, held_out.test
+        )
         if wanted.graph == "labeled":
             federation = federation.without_unlabeled()
         if wanted.left_out_client >= 0:
             federation = federation.leave_out(wanted.left_out_client)
         return federation
 
-    def _partition(self, seed: int) -> Partition:
-        data, wanted = self._dataset, self._config.federation
-        return partition(
-            data.y,
+    def _partition(self, seed: int, held_out: HeldOut) -> Partition:
+        data, wanted, train = self._dataset, self._config.federation, held_out.train
+        dealt = partition(
+            data.y[train],
             num_clients=wanted.num_clients or None,
             quantity=None if wanted.quantity == "default" else wanted.quantity,
             quantity_parameter=wanted.quantity_parameter,
@@ -105,13 +110,40 @@ class Simulation:
             num_labeled_clients=wanted.num_labeled_clients or None,
             skew=wanted.skew,
             seed=seed,
-            **_scheme(wanted, data),
+            **_scheme(wanted, None if data.client_id is None else data.client_id[train]),
             **_labels(wanted),
             **_new_points(self._config, data),
         )
+        # Indices count the training examples first; those of new points, if any, go on after them.
+        source = np.concatenate([train, np.arange(len(data.y), len(data.y) + len(data.y_test))])
+        return Partition(*(tuple(source[indices] for indices in clients) for clients in dealt))
 
 
-def _scheme(wanted: ConfigDict, data: Dataset) -> dict[str, Any]:
+class HeldOut(NamedTuple):
+    """Indices into the examples, training split first: what clients share, and what no client holds."""
+
+    train: np.ndarray
+    validation: np.ndarray
+    test: np.ndarray
+
+
+def _hold_out(config: ConfigDict, data: Dataset, seed: int) -> HeldOut:
+    """Set aside the central test set, where there is one, and the validation split."""
+    order = np.random.default_rng(seed).permutation(len(data.y))
+    num_test = 0
+    test = np.zeros(0, np.int64)
+    if config.federation.test == "central":
+        if len(data.y_test):
+            test = np.arange(len(data.y), len(data.y) + len(data.y_test))
+        else:
+            num_test = round(config.dataset.test_fraction * len(order))
+            test = np.sort(order[:num_test])
+    num_validation = round(config.dataset.validation_fraction * (len(order) - num_test))
+    validation = order[num_test : num_test + num_validation]
+    return HeldOut(np.sort(order[num_test + num_validation :]), np.sort(validation), test)
+
+
+def _scheme(wanted: ConfigDict, client_id: np.ndarray | None) -> dict[str, Any]:
     """The scheme and what belongs to it alone."""
     own: dict[str, Any] = {
         "dirichlet": {"dirichlet_alpha": wanted.dirichlet_alpha},
@@ -120,7 +152,7 @@ def _scheme(wanted: ConfigDict, data: Dataset) -> dict[str, Any]:
             "assignment": wanted.assignment,
         },
         "table": {"table": wanted.table} if wanted.table else {},
-        "natural": {"client_id": data.client_id},
+        "natural": {"client_id": client_id},
     }
     return {"scheme": wanted.partition, **own.get(wanted.partition, {})}
 
@@ -136,6 +168,8 @@ def _labels(wanted: ConfigDict) -> dict[str, Any]:
 
 def _new_points(config: ConfigDict, data: Dataset) -> dict[str, Any]:
     """The points that clients want labeled: the set's test split, or a share held out of it."""
+    if config.federation.test == "central":
+        return {}
     if not len(data.y_test):
         return {"new_fraction": config.dataset.test_fraction}
     if config.federation.partition == "natural":
@@ -175,6 +209,12 @@ def _identity(dataset: Dataset, config: ConfigDict, report: Report) -> np.ndarra
     del config, report
     examples = np.concatenate([dataset.x, dataset.x_test])
     return examples.reshape(len(examples), math.prod(examples.shape[1:])).astype(np.float32)
+
+
+def _images(dataset: Dataset, config: ConfigDict, report: Report) -> np.ndarray:
+    """The examples as they are stored, bytes as bytes; models normalize them."""
+    del config, report
+    return np.concatenate([dataset.x, dataset.x_test]) if len(dataset.x_test) else dataset.x
 
 
 def _standardized(dataset: Dataset, config: ConfigDict, report: Report) -> np.ndarray:
@@ -220,6 +260,7 @@ def _features(images: np.ndarray, config: ConfigDict, report: Callable[[int], No
 
 PREPROCESSING: dict[str, Callable[[Dataset, ConfigDict, Report], np.ndarray]] = {
     "identity": _identity,
+    "images": _images,
     "standardized": _standardized,
     "pretrained": _pretrained,
 }

@@ -4,6 +4,7 @@
     metrics.jsonl    one JSON object a line, one line a round
     partition.json   who holds what in the first repeat: clients x classes counts, for its plot
     checkpoints/     the newest states (`jaxfed.checkpoint`)
+    states/          METHOD-REPEAT/, the state that each method ended with, or was selected
     plots/           pictures made at the end
     summary.json     the final metrics; written last and in one step, so it says "finished"
     .lock            held by the process that is running here
@@ -27,8 +28,16 @@ from jaxfed.errors import UsageError
 from jaxfed.reports.runs import Run, flatten
 
 _CONFIG, _METRICS, _SUMMARY, _LOCK = "config.json", "metrics.jsonl", "summary.json", ".lock"
-_PARTITION, _CHECKPOINTS, _PLOTS = "partition.json", "checkpoints", "plots"
-_OWN = (_SUMMARY, _METRICS, _PARTITION, _CHECKPOINTS, _PLOTS, _CONFIG)  # deleted in this order
+_PARTITION, _CHECKPOINTS, _STATES, _PLOTS = "partition.json", "checkpoints", "states", "plots"
+_OWN = (
+    _SUMMARY,
+    _METRICS,
+    _PARTITION,
+    _CHECKPOINTS,
+    _STATES,
+    _PLOTS,
+    _CONFIG,
+)  # deleted in this order
 
 
 class Workdir:
@@ -41,6 +50,10 @@ class Workdir:
     def checkpoints(self) -> Path:
         """Where the states are."""
         return self.path / _CHECKPOINTS
+
+    def final_state(self, method: str, repeat: int) -> Path:
+        """Where the state is that a method ended a repeat with."""
+        return self.path / _STATES / f"{method}-{repeat}"
 
     def write_partition(self, counts: Mapping[str, Any]) -> None:
         """Write partition.json: clients x classes counts of the first repeat."""

@@ -23,7 +23,9 @@ def get_config() -> ConfigDict:
     config.baselines = ("per_client_lp", "pooled_lp", "client_knn")  # on the same clients
     config.rounds = 1
     config.cohort_size = 0  # clients a round; 0 = all
+    config.sampling = "uniform"  # of clients, or "proportional" among those with and without labels
     config.evaluate_every = 0  # rounds; 0 = after the last one
+    config.checkpoint_every = 1  # rounds; the last one, and one that is interrupted, always
     config.paper_table = ""  # the paper's table to print beside the results, such as "xclp/1"
 
     config.dataset = ConfigDict()
@@ -33,7 +35,8 @@ def get_config() -> ConfigDict:
     config.dataset.image_size = 0  # of image folders, pixels a side; 0 = the images' own
     config.dataset.train_size = 0  # examples taken, chosen by seed; 0 = all
     config.dataset.test_size = 0
-    config.dataset.test_fraction = 0.2  # held out as new points where the set has no test split
+    config.dataset.test_fraction = 0.2  # held out for testing where the set has no test split
+    config.dataset.validation_fraction = 0.0  # of the rest, held out to select trained models by
 
     config.preprocessing = ConfigDict()
     config.preprocessing.kind = "identity"
@@ -57,6 +60,7 @@ def get_config() -> ConfigDict:
     config.federation.labeled_per_class = 0  # per labeled client, instead of the fraction
     config.federation.num_labeled_clients = 0  # 0 = all
     config.federation.skew = "both"  # which part follows the scheme: labeled, unlabeled or both
+    config.federation.test = "clients"  # test examples are clients' new points, or "central"
     config.federation.graph = "labeled+unlabeled"  # training points in the graph (XCLP, Table 3)
     config.federation.left_out_client = -1  # contributes no labels; its points are new (Table 2)
 
@@ -81,7 +85,40 @@ def get_config() -> ConfigDict:
     config.client_knn = ConfigDict()
     config.client_knn.num_neighbors = 5
 
+    config.model = ConfigDict()  # the name, and the options of that network
+    config.model.name = "mlp"
+
+    config.training = ConfigDict()  # what all methods that train a model share
+    config.training.optimizer = "sgd"
+    config.training.learning_rate = 0.1
+    config.training.schedule = "constant"  # over rounds
+    config.training.schedule_rounds = 0  # until a cosine has fallen to 0; 0 = rounds
+    config.training.momentum = 0.0
+    config.training.nesterov = False
+    config.training.weight_decay = 0.0
+    config.training.epochs = 5  # local
+    config.training.batches = "paired"  # labeled with pseudo-labeled examples, or "joint"
+    config.training.batch_size = 50  # at most; of labeled examples with "paired"
+    config.training.loss = "cross_entropy"
+    config.training.augmentation = ()
+    config.training.weighting = "uniform"  # of clients in the server's mean
+    config.training.server_optimizer = "sgd"
+    config.training.server_learning_rate = 1.0
+    config.training.server_momentum = 0.0
+    config.training.batch_statistics = "averaged"
+    config.training.labeled_only_rounds = 0  # of stage 1
+    config.training.initial_model = ""  # WORKDIR/states/METHOD-{repeat} of an earlier experiment
+
+    config.pseudo_label = ConfigDict()  # switches for what the authors' code does
+    config.pseudo_label.confidence = "softmax"  # of the network's labels; "logits" in the code
+    config.pseudo_label.class_weights = False
+    config.pseudo_label.augmented_features = False
+
     config.execution = ConfigDict()  # what changes speed and never results
+    config.execution.strategy = "auto"  # how clients are executed
+    config.execution.chunk_size = 0  # clients at a time in a loop over them
+    config.execution.convolution = "auto"
+    config.execution.precision = "float32"
     config.execution.compilation_cache = "auto"  # "auto", "off" or a directory
     return config
 

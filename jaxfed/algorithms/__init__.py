@@ -1,12 +1,17 @@
 """The methods, one a file. A new one is a file, a line here and a config; tests follow by themselves.
 
-A factory takes its ingredients by keyword: `ALGORITHMS[name](num_classes=C, **config[name])`.
+A factory takes its ingredients by keyword: `ALGORITHMS[name](num_classes=C, **config[name])`, or
+`ALGORITHMS[name](training=..., **config[name])` where it trains a model (`jaxfed.assembly`).
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from jaxfed.algorithms.client_knn import client_knn
+from jaxfed.algorithms.fedavg import fedavg, fedsem
+from jaxfed.algorithms.fedprox import fedprox
 from jaxfed.algorithms.label_propagation import per_client_lp, pooled_lp
+from jaxfed.algorithms.scaffold import scaffold
 from jaxfed.algorithms.xclp import xclp
 from jaxfed.federated_algorithm import FederatedAlgorithm
 
@@ -15,4 +20,11 @@ ALGORITHMS: dict[str, Callable[..., FederatedAlgorithm]] = {
     "per_client_lp": per_client_lp,
     "pooled_lp": pooled_lp,
     "client_knn": client_knn,
+    "fedavg": fedavg,
+    "fedavg_xclp": partial(fedavg, pseudo_label="xclp"),
+    "fedavg_per_client_lp": partial(fedavg, pseudo_label="per_client_lp"),
+    "fedavg_network": partial(fedavg, pseudo_label="network"),
+    "fedsem": fedsem,
+    "fedprox": fedprox,
+    "scaffold": scaffold,
 }

@@ -1,0 +1,200 @@
+"""From a config to an algorithm: the keywords of its section, and what training methods share.
+
+    algorithm = make_algorithm(config, "fedavg_xclp", federation, repeat)
+
+A factory in `jaxfed.algorithms` that has a keyword `training` gets a `jaxfed.training.Training` made of
+the sections `model`, `training`, `pseudo_label`, `xclp`, `per_client_lp` and `execution`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from ml_collections import ConfigDict
+
+from jaxfed import aggregate, augmentation, losses, pseudo_label, xclp
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.checkpoint import Checkpoints
+from jaxfed.client_map import client_map
+from jaxfed.config_file import suggestion
+from jaxfed.data import Partition
+from jaxfed.errors import UsageError
+from jaxfed.federated_algorithm import FederatedAlgorithm
+from jaxfed.federation import Federation
+from jaxfed.local_update import Batches
+from jaxfed.models import MODELS, Model
+from jaxfed.models.wrapping import DTYPES, in_precision, normalized
+from jaxfed.training import Training
+
+SCHEDULES = ("constant", "cosine")
+OPTIMIZERS = ("sgd", "adam", "rmsprop", "adagrad")
+
+
+def make_algorithm(
+    config: ConfigDict, name: str, federation: Federation, repeat: int = 0
+) -> FederatedAlgorithm:
+    """The method of this name, for clients such as the federation's.
+
+    Raises:
+        UsageError: a value that the method or its ingredients cannot work with.
+    """
+    factory, section = ALGORITHMS[name], config.get(name, {})
+    if "training" not in inspect.signature(factory).parameters:
+        return factory(num_classes=federation.num_classes, **section)
+    return factory(training=make_training(config, federation, repeat), **section)
+
+
+def check_algorithm(config: ConfigDict, name: str) -> None:
+    """Make the method once, for two clients without examples, for the sake of its own checks.
+
+    Raises:
+        UsageError: an unknown keyword, or a value that will not do.
+    """
+    known = inspect.signature(ALGORITHMS[name]).parameters.values()
+    names = {parameter.name for parameter in known if parameter.kind is parameter.KEYWORD_ONLY}
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known)
+    for key in config.get(name, {}):
+        if key not in names - {"training"} and not takes_any:
+            raise UsageError(
+                f"config.{name}.{key}: unknown key{suggestion(key, names - {'training'})}"
+            )
+    nobody = tuple(np.zeros(0, np.int64) for _ in range(2))
+    images = np.zeros((0, 32, 32, 3), np.float32)
+    federation = Federation(images, np.zeros(0, np.int32), Partition(nobody, nobody, nobody), 2)
+    make_algorithm(config, name, federation)
+
+
+def make_training(config: ConfigDict, federation: Federation, repeat: int) -> Training:
+    """The ingredients that a config describes, fitted to the clients' shapes."""
+    wanted, execution = config.training, config.execution
+    model = make_model(config, federation)
+    map_clients = partial(
+        client_map, strategy=_strategy(execution), chunk_size=execution.chunk_size or None
+    )
+    augment = augmentation.compose(wanted.augmentation)
+    return Training(
+        model=model,
+        loss=losses.weighted_loss(model, augment=augment, pointwise=losses.POINTWISE[wanted.loss]),
+        optimizer=partial(_optimizer, wanted),
+        learning_rate=_schedule(wanted, config.rounds),
+        batches=_batches(wanted, federation),
+        labeled_batches=_labeled_batches(wanted, federation),
+        aggregate=aggregate.server_optimizer(_server_optimizer(wanted)),
+        weighting=aggregate.WEIGHTINGS[wanted.weighting],
+        pseudo_labels=_pseudo_labels(config, model, map_clients, augment, federation.num_classes),
+        batch_statistics=wanted.batch_statistics,
+        labeled_only_rounds=wanted.labeled_only_rounds,
+        initial_model=_initial_model(wanted.initial_model, model, repeat),
+        map_clients=map_clients,
+        clients_multiple=jax.device_count() if execution.strategy == "shard_map" else 1,
+    )
+
+
+def make_model(config: ConfigDict, federation: Federation) -> Model:
+    """The config's network for the federation's examples, which it normalizes inside."""
+    options = config.model.to_dict()
+    name = options.pop("name")
+    factory, execution = MODELS[name], config.execution
+    known = inspect.signature(factory).parameters
+    for key in options:
+        if key not in known:
+            raise UsageError(f"config.model.{key}: unknown key of {name}{suggestion(key, known)}")
+    model = factory(
+        federation.x.shape[1:], federation.num_classes, convolution=execution.convolution, **options
+    )
+    if execution.precision != "float32":
+        model = in_precision(model, DTYPES[execution.precision])
+    return normalized(model, *federation.normalization)
+
+
+def _strategy(execution: ConfigDict) -> str:
+    """A loop over clients on a CPU, all at once elsewhere, unless the config says otherwise."""
+    if execution.strategy != "auto":
+        return execution.strategy
+    return "map" if jax.default_backend() == "cpu" else "vmap"
+
+
+def _optimizer(wanted: ConfigDict, learning_rate: jax.Array) -> optax.GradientTransformation:
+    keywords: dict[str, Any] = {"learning_rate": learning_rate}
+    if wanted.optimizer in ("sgd", "rmsprop"):
+        keywords |= {"momentum": wanted.momentum or None, "nesterov": wanted.nesterov}
+    optimizer = getattr(optax, wanted.optimizer)(**keywords)
+    if not wanted.weight_decay:
+        return optimizer
+    return optax.chain(optax.add_decayed_weights(wanted.weight_decay), optimizer)
+
+
+def _server_optimizer(wanted: ConfigDict) -> optax.GradientTransformation:
+    keywords = {"momentum": wanted.server_momentum} if wanted.server_momentum else {}
+    return getattr(optax, wanted.server_optimizer)(wanted.server_learning_rate, **keywords)
+
+
+def _schedule(wanted: ConfigDict, rounds: int) -> Callable[[jax.Array], jax.Array]:
+    if wanted.schedule == "constant":
+        return optax.constant_schedule(wanted.learning_rate)
+    return optax.cosine_decay_schedule(wanted.learning_rate, wanted.schedule_rounds or rounds)
+
+
+def _batches(wanted: ConfigDict, federation: Federation) -> Batches:
+    most = federation.max_labels if wanted.batches == "paired" else federation.capacity
+    return Batches(wanted.batches, _at_most(wanted.batch_size, most), wanted.epochs)
+
+
+def _labeled_batches(wanted: ConfigDict, federation: Federation) -> Batches:
+    """One pass an epoch over the given labels, as many at a time as beside pseudo-labels."""
+    return Batches("joint", _at_most(wanted.batch_size, federation.max_labels), wanted.epochs)
+
+
+def _at_most(size: int, most: int) -> int:
+    """The batch's size; no larger than any client can fill it, 0 means exactly that."""
+    return max(1, min(size, most) if size else most)
+
+
+def _pseudo_labels(
+    config: ConfigDict,
+    model: Model,
+    map_clients: pseudo_label.MapClients,
+    augment: losses.Augment | None,
+    num_classes: int,
+) -> dict[str, pseudo_label.PseudoLabel]:
+    wanted = config.pseudo_label
+    embed = pseudo_label.embedding(
+        model, map_clients, augment=augment if wanted.augmented_features else None
+    )
+    network = pseudo_label.network_labels(model, embed, confidence=wanted.confidence)
+    sources = {
+        "xclp": pseudo_label.xclp_labels(
+            embed, xclp.Parameters(num_classes=num_classes, **config.xclp)
+        ),
+        "per_client_lp": pseudo_label.per_client_lp_labels(
+            embed, xclp.Parameters(num_classes=num_classes, **config.per_client_lp), map_clients
+        ),
+        "network": network,
+        "teacher": pseudo_label.from_teacher(network),
+    }
+    if wanted.class_weights:
+        sources = {
+            name: pseudo_label.class_weighted(source, num_classes)
+            for name, source in sources.items()
+        }
+    return {"none": pseudo_label.labeled_only(), **sources}
+
+
+def _initial_model(path: str, model: Model, repeat: int) -> Any:
+    """The model in the state that an experiment left under DIR/states/NAME-REPEAT."""
+    if not path:
+        return None
+    folder = Path(path.replace("{repeat}", str(repeat)))
+    if not folder.is_dir():
+        raise UsageError(
+            f"config.training.initial_model={path}: no such folder; give WORKDIR/states/NAME-{{repeat}}"
+        )
+    with Checkpoints(folder) as checkpoints:
+        return checkpoints.latest_state(model.init(jax.random.key(0)), part="model")
