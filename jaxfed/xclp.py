@@ -139,7 +139,7 @@ class Solution(NamedTuple):
     contributions: list[jax.Array]
     steps: int
     residual: float
-    converged: bool
+    cut_short: bool  # a column was given up at max_steps; float32's own limit is no reason to warn
 
 
 def propagate_labels(
@@ -189,19 +189,27 @@ def cross_client_label_propagation(
     scores = ROW_SUMS[p.row_sums](solution.contributions, rows)  # 14-XS
     predictions = client_predictions(jnp.concatenate(scores), rows, p)  # 15-CS, 16-CS
 
-    if not solution.converged:
+    if solution.cut_short:
         warnings.warn(
             f"label propagation stopped at relative residual {solution.residual:.1e} after "
             f"{solution.steps} steps, above tolerance={p.tolerance:.1e}: raise max_steps or tolerance",
             RuntimeWarning,
             stacklevel=2,
         )
+    communication = Communication()
+    count_messages(
+        communication,
+        num_clients=len(labels),
+        num_labeled=sum(int(np.sum(y >= 0)) for y in labels),
+        num_points=num_points,
+        p=p,
+    )
     return Result(
         predictions=predictions,
         unreached=sum(int(np.sum(prediction.labels < 0)) for prediction in predictions),
         steps=solution.steps,
         residual=solution.residual,
-        communication=_communication(labels, num_points, p),
+        communication=communication,
     )
 
 
@@ -272,7 +280,9 @@ def influence_of_labels(
         tolerance=p.tolerance,
         max_steps=p.max_steps,
     )
-    return Solution([z], int(info.steps.max()), float(info.residual.max()), bool(info.converged.all()))
+    return Solution(
+        [z], int(info.steps.max()), float(info.residual.max()), _is_cut_short(info, p.max_steps)
+    )
 
 
 def influence_columns(
@@ -284,7 +294,7 @@ def influence_columns(
     of client j's labeled points; of a block that the client has multiplied nothing is kept.
     """
     num_points = rows[-1].stop
-    contributions, steps, residual, converged = [], 0, 0.0, True
+    contributions, steps, residual, cut_short = [], 0, 0.0, False
     for y, own in zip(label_matrices, rows, strict=True):
         labeled = np.flatnonzero(y.any(axis=1))
         contribution = jnp.zeros((num_points, p.num_classes), jnp.float32)
@@ -304,9 +314,9 @@ def influence_columns(
             )
             steps = max(steps, int(info.steps.max()))
             residual = max(residual, float(info.residual.max()))
-            converged &= bool(info.converged.all())
+            cut_short |= _is_cut_short(info, p.max_steps)
         contributions.append(contribution)
-    return Solution(contributions, steps, residual, converged)
+    return Solution(contributions, steps, residual, cut_short)
 
 
 def plaintext_row_sums(
@@ -317,16 +327,19 @@ def plaintext_row_sums(
     return [total[own] for own in rows]
 
 
-def client_predictions(
-    scores: jax.Array, rows: Sequence[slice], p: Parameters
-) -> list[Prediction]:
+def client_predictions(scores: jax.Array, rows: Sequence[slice], p: Parameters) -> list[Prediction]:
     """Lines 15 and 16, CS: labels and confidences of every client's own rows of Z."""
     labels, confidences = predict(scores)
     if p.relative_confidence and len(confidences):
-        largest = confidences.max()
-        confidences = jnp.where(largest > 0, confidences / jnp.where(largest > 0, largest, 1), 0)
+        confidences = relative(confidences)
     labels, confidences, scores = map(np.asarray, (labels, confidences, scores))
     return [Prediction(labels[own], confidences[own], scores[own]) for own in rows]
+
+
+def relative(confidences: jax.Array) -> jax.Array:
+    """Confidences [n], n > 0, divided by the largest of them; zeros stay zeros."""
+    largest = confidences.max()
+    return confidences / jnp.where(largest > 0, largest, 1)
 
 
 @jax.jit
@@ -353,6 +366,21 @@ def predict(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
     )
 
 
+def count_messages(
+    communication: Communication,
+    *,
+    num_clients: int,
+    num_labeled: int,
+    num_points: int,
+    p: Parameters,
+) -> None:
+    """Add the payload bytes of one run of Algorithm 1, with plaintext codes and 4-byte floats."""
+    communication.up("codes", num_points * p.num_bits // 8)
+    communication.down("influence_columns", 4 * num_points * num_labeled)
+    communication.up("contributions", 4 * num_clients * num_points * p.num_classes)
+    communication.down("row_sums", 4 * num_points * p.num_classes)
+
+
 HAMMING: dict[str, Callable[..., tuple[jax.Array, jax.Array]]] = {"plaintext": plaintext_hamming}
 ROW_SUMS: dict[str, Callable[..., list[jax.Array]]] = {"plaintext": plaintext_row_sums}
 INFLUENCE: dict[str, Callable[..., Solution]] = {
@@ -361,21 +389,14 @@ INFLUENCE: dict[str, Callable[..., Solution]] = {
 }
 
 
+def _is_cut_short(info: conjugate_gradient.Convergence, max_steps: int) -> bool:
+    return bool((~info.converged & (info.steps >= max_steps)).any())
+
+
 def _rows(sizes: Sequence[int]) -> list[slice]:
     """R_j: the rows of the joint arrays that belong to client j."""
     ends = np.cumsum(sizes)
     return [slice(int(end) - size, int(end)) for size, end in zip(sizes, ends, strict=True)]
-
-
-def _communication(labels: Sequence[np.ndarray], num_points: int, p: Parameters) -> Communication:
-    """Payload bytes of Algorithm 1 with plaintext codes and 4-byte floats."""
-    num_clients, num_labeled = len(labels), sum(int(np.sum(y >= 0)) for y in labels)
-    communication = Communication()
-    communication.up("codes", num_points * p.num_bits // 8)
-    communication.down("influence_columns", 4 * num_points * num_labeled)
-    communication.up("contributions", 4 * num_clients * num_points * p.num_classes)
-    communication.down("row_sums", 4 * num_points * p.num_classes)
-    return communication
 
 
 def _checked(
@@ -395,7 +416,9 @@ def _checked(
                 f"allowed are [n, {vectors[0].shape[-1]}] and [n]"
             )
         if y.size and not np.issubdtype(y.dtype, np.integer):
-            raise UsageError(f"xclp: client {client} has labels of dtype {y.dtype}: allowed are ints")
+            raise UsageError(
+                f"xclp: client {client} has labels of dtype {y.dtype}: allowed are ints"
+            )
         if not np.isfinite(v).all():
             raise UsageError(f"xclp: client {client} has vectors that are not finite")
         if y.size and not (y.min() >= UNLABELED and y.max() < num_classes):

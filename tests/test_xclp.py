@@ -75,9 +75,16 @@ def test_agrees_with_the_dense_algorithm(switches):
     ours = [np.concatenate(part) for part in zip(*result.predictions, strict=True)]
     np.testing.assert_array_equal(ours[0], label)
     np.testing.assert_allclose(ours[1], confidence, atol=2e-5)
-    np.testing.assert_allclose(ours[2], z, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(ours[2], z, rtol=1e-4, atol=2e-6 * z.max())
     assert [len(p.labels) for p in result.predictions] == [40, 25, 60]
-    assert result.residual <= 1e-6
+    # float32 holds z itself to about 6e-8 |z|, which bounds the residual that any z can have.
+    y = (np.concatenate(labels)[:, None] == np.arange(3)).astype(float)
+    growth = (
+        np.linalg.norm(z, axis=0)
+        / np.linalg.norm(y, axis=0)
+        * (np.maximum(y.sum(0), 1) if p.class_balanced else 1)
+    )
+    assert result.residual <= max(1e-6, 2e-7 * growth.max())
     assert result.unreached == 0
 
 
