@@ -57,6 +57,7 @@ COUNTS = [
     ("efficientnet_b0", MINI, 1000, {}, 5_288_548, 42_016, "Tan and Le's released network"),
 ]
 
+IMAGE_NETWORKS = ("cnn", "cnn13", "resnet9", "resnet18", "fedct_mri", "efficientnet_b0")
 HEADLESS = ("resnet8", "resnet17")
 HAS_DROPOUT = ("cnn13", "fedct_cifar10", "fedct_svhn")
 NUM_CLASSES, BATCH = 5, 4
@@ -542,11 +543,12 @@ def test_normalized_reads_bytes_and_floats_alike():
     [
         ("cnn13", (11, 32, 3), {}, "12 x 12"),
         ("cnn", (3, 8, 1), {}, "4 x 4"),
+        *((name, (30,), {}, r"images \(H, W, c\)") for name in IMAGE_NETWORKS),
         ("cnn", (8, 8, 1), {"norm": "layer"}, "batch, group, none"),
         ("cnn", (8, 8, 1), {"norm": "group", "groups": 3}, "groups=3 does not divide 16"),
         ("cnn", (8, 8, 1), {"convolution": "fast"}, "auto, matmul, native"),
         ("resnet9", (28, 28, 1), {}, "32 x 32"),
-        ("resnet9", CIFAR, {"pools": (2, 2)}, "4 pools"),
+        ("resnet9", CIFAR, {"pools": (2, 2)}, "4 positive"),
         ("resnet18", CIFAR, {"stem": "mnist"}, "imagenet, cifar"),
         ("resnet18", CIFAR, {"pool": "sum"}, "mean, max"),
         ("fedct_svhn", (7, 8, 3), {}, "8 x 8"),

@@ -8,8 +8,7 @@ from itertools import pairwise
 import jax
 from flax import nnx
 
-from jaxfed.errors import UsageError
-from jaxfed.models.layers import Convolution, Layers, Norm, Unit, flatten, max_pool
+from jaxfed.models.layers import Convolution, Layers, Norm, Unit, flatten, image_shape, max_pool
 from jaxfed.models.model import Model, from_module
 
 
@@ -35,17 +34,12 @@ def cnn(
         convolution: see `jaxfed.models.layers.find_convolution`.
 
     Raises:
-        UsageError: images too small; an unknown option.
+        UsageError: no images, or too small ones; an unknown option.
 
     Cost: 206,922 parameters and 1.2e6 multiply-adds for an image of 28 x 28 and 10 classes.
     """
-    height, width, in_channels = input_shape
     scale = 2 ** len(channels)
-    if min(height, width) < scale:
-        raise UsageError(
-            f"cnn with {len(channels)} poolings takes images of {scale} x {scale} or more, "
-            f"not {height} x {width}"
-        )
+    height, width, in_channels = image_shape("cnn", input_shape, smallest=scale)
     num_pixels = (height // scale) * (width // scale)
 
     def build(rngs: nnx.Rngs) -> _CNN:

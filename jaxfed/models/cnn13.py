@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxfed.errors import UsageError
 from jaxfed.models.layers import (
     Convolution,
     Layers,
@@ -25,6 +24,7 @@ from jaxfed.models.layers import (
     Unit,
     WeightNorm,
     dropout,
+    image_shape,
     leaky_relu,
     max_pool,
     unit_vectors,
@@ -55,14 +55,12 @@ def cnn13(
         convolution: see `jaxfed.models.layers.find_convolution`.
 
     Raises:
-        UsageError: images too small; an unknown option.
+        UsageError: no images, or too small ones; an unknown option.
 
     Cost: 3,125,908 parameters for 10 classes and 0.73e9 multiply-adds for an image of 32 x 32. Biases
     before BatchNorm are without effect; they are there because the authors' network has them.
     """
-    height, width, channels = input_shape
-    if min(height, width) < 12:
-        raise UsageError(f"cnn13 takes images of 12 x 12 or more, not {height} x {width}")
+    *_, channels = image_shape("cnn13", input_shape, smallest=12)
 
     def build(rngs: nnx.Rngs) -> _CNN13:
         layers = Layers(rngs, convolution, norm_kind=norm, groups=groups)

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.errors import UsageError
-from jaxfed.models.layers import HE_FAN_OUT_INIT, Convolution, Layers, dropout
+from jaxfed.models.layers import HE_FAN_OUT_INIT, Convolution, Layers, dropout, image_shape
 from jaxfed.models.model import Model, from_module
 
 
@@ -204,10 +204,9 @@ def factory(name: str) -> Callable[..., Model]:
     def build(
         input_shape: Sequence[int], num_classes: int | None, *, convolution: Convolution = "auto"
     ) -> Model:
-        if len(input_shape) != 3 or input_shape[-1] != 3:
-            raise UsageError(
-                f"{name} takes images of 3 channels, not inputs of shape {tuple(input_shape)}"
-            )
+        *_, channels = image_shape(name, input_shape)
+        if channels != 3:
+            raise UsageError(f"{name} takes images of 3 channels, not of {channels}")
         return efficientnet(name, num_classes=num_classes, convolution=convolution)
 
     return build

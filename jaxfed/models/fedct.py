@@ -25,7 +25,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxfed.errors import UsageError
 from jaxfed.models.layers import (
     Convolution,
     Identity,
@@ -34,6 +33,7 @@ from jaxfed.models.layers import (
     Unit,
     dropout,
     flatten,
+    image_shape,
     max_pool,
 )
 from jaxfed.models.model import Model, from_module
@@ -80,7 +80,7 @@ def fedct_cifar10(
         convolution: see `jaxfed.models.layers.find_convolution`.
 
     Raises:
-        UsageError: images too small; an unknown option.
+        UsageError: no images, or too small ones; an unknown option.
 
     Cost: 551,722 parameters and 1,152 statistics; 40e6 multiply-adds for an image of 32 x 32.
     """
@@ -142,7 +142,7 @@ def fedct_scans(
         convolution: see `jaxfed.models.layers.find_convolution`.
 
     Raises:
-        UsageError: images too small; an unknown option.
+        UsageError: no images, or too small ones; an unknown option.
 
     Cost: 1.4e9 multiply-adds for an image of 224 x 224, 0.64e9 for 150 x 150.
     """
@@ -164,12 +164,8 @@ def _network(
     groups: int,
     convolution: Convolution,
 ) -> Model:
-    height, width, channels = input_shape
     scale = 2 ** len(plan.stages)
-    if min(height, width) < scale:
-        raise UsageError(
-            f"this network takes images of {scale} x {scale} or more, not {height} x {width}"
-        )
+    height, width, channels = image_shape("this network", input_shape, smallest=scale)
     num_pixels = (height // scale) * (width // scale)
 
     def build(rngs: nnx.Rngs) -> _FedCT:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -31,6 +31,20 @@ def identity(x: jax.Array) -> jax.Array:
 def leaky_relu(x: jax.Array) -> jax.Array:
     """max(x, x / 10)."""
     return jax.nn.leaky_relu(x, 0.1)
+
+
+def image_shape(
+    network: str, input_shape: Sequence[int], smallest: int = 1
+) -> tuple[int, int, int]:
+    """(H, W, c) of what a network is given. Raises UsageError on no images, or too small ones."""
+    if len(input_shape) != 3:
+        raise UsageError(f"{network} takes images (H, W, c), not inputs of {tuple(input_shape)}")
+    height, width, channels = input_shape
+    if min(height, width) < smallest:
+        raise UsageError(
+            f"{network} takes images of {smallest} x {smallest} or more, not {height} x {width}"
+        )
+    return height, width, channels
 
 
 def find_convolution(name: Convolution) -> Callable[..., jax.Array]:

@@ -14,9 +14,10 @@ end; the paper says no more about them, the rest is from the authors' code.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -25,11 +26,14 @@ from flax import nnx
 from jaxfed.errors import UsageError
 from jaxfed.models.layers import (
     HE_FAN_OUT_INIT,
+    PYTORCH_INIT,
+    Activation,
     Convolution,
     Layers,
     Norm,
     Unit,
     identity,
+    image_shape,
     overlapping_max_pool,
     unit_vectors,
 )
@@ -66,7 +70,7 @@ def resnet18(
         convolution: see `jaxfed.models.layers.find_convolution`.
 
     Raises:
-        UsageError: an unknown option.
+        UsageError: no images; an unknown option.
 
     Cost: 11.2e6 parameters; 0.56e9 multiply-adds an image of 32 x 32 with the CIFAR stem, 0.3e9 for
     84 x 84 with the other.
@@ -77,12 +81,13 @@ def resnet18(
     ):
         if value not in allowed:
             raise UsageError(f"unknown {option} {value!r}; allowed: {', '.join(allowed)}")
+    *_, channels = image_shape("resnet18", input_shape)
 
     def build(rngs: nnx.Rngs) -> _ResNet18:
         layers = Layers(
             rngs, convolution, HE_FAN_OUT_INIT, norm_kind=norm, groups=groups, momentum=momentum
         )
-        return _ResNet18(layers, input_shape[-1], num_classes, stem, pool, normalize_features)
+        return _ResNet18(layers, channels, num_classes, stem, pool, normalize_features)
 
     return from_module(build)
 
@@ -94,7 +99,7 @@ class _BasicBlock(nnx.Module):
     def __init__(self, layers: Layers, in_channels: int, out_channels: int):
         stride = 1 if in_channels == out_channels else 2
 
-        def unit(into: int, size: int, stride: int, activation: Any) -> Unit:
+        def unit(into: int, size: int, stride: int, activation: Activation) -> Unit:
             conv = layers.conv(into, out_channels, size, stride)
             return Unit(conv, layers.norm(out_channels), activation)
 
@@ -126,7 +131,7 @@ class _ResNet18(nnx.Module):
         )
         self.pool = jnp.max if pool == "max" else jnp.mean
         self.normalize_features = normalize_features
-        self.head = Layers(layers.rngs).classifier(512, num_classes)
+        self.head = replace(layers, kernel_init=PYTORCH_INIT).classifier(512, num_classes)
 
     def features(self, x: jax.Array, rngs: nnx.Rngs | None = None) -> jax.Array:
         """Mean or maximum over pixels of the last activation."""

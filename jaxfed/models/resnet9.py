@@ -26,6 +26,7 @@ from jaxfed.models.layers import (
     Norm,
     Unit,
     flatten,
+    image_shape,
     max_pool,
 )
 from jaxfed.models.model import Model, from_module, without_head
@@ -55,20 +56,15 @@ def resnet9(
         convolution: see `jaxfed.models.layers.find_convolution`.
 
     Raises:
-        UsageError: images too small for the pools; an unknown option.
+        UsageError: no images, or too small ones for the pools; an unknown option.
 
     Cost: 0.38e9 multiply-adds for an image of 32 x 32.
     """
-    height, width, channels = input_shape
-    if len(pools) != 4:
-        raise UsageError(f"pools={tuple(pools)}: resnet9 has 4 pools")
-    for pool in pools:
-        height, width = height // pool, width // pool
-    if not height * width:
-        raise UsageError(
-            f"resnet9 with pools={tuple(pools)} takes images of {math.prod(pools)} x "
-            f"{math.prod(pools)} or more, not {input_shape[0]} x {input_shape[1]}"
-        )
+    if len(pools) != 4 or min(pools) < 1:
+        raise UsageError(f"pools={tuple(pools)}: resnet9 takes 4 positive sides of pools")
+    scale = math.prod(pools)
+    height, width, channels = image_shape("resnet9", input_shape, smallest=scale)
+    num_features = 512 * (height // scale) * (width // scale)
 
     def build(rngs: nnx.Rngs) -> _ResNet9:
         layers = Layers(
@@ -80,7 +76,7 @@ def resnet9(
             momentum=momentum,
             epsilon=1e-3,
         )
-        head = layers.classifier(512 * height * width, num_classes, use_bias=use_bias)
+        head = layers.classifier(num_features, num_classes, use_bias=use_bias)
         return _ResNet9(layers, channels, tuple(pools), use_bias, head)
 
     return from_module(build)
