@@ -6,13 +6,14 @@ Both backends give the same integers. With bits b in {0, 1}^L and signs s = 2 b 
     matmul:    h(b, b') = (L - <s, s'>) / 2
 """
 
-import functools
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.custom_batching import sequential_vmap
 
 from jaxfed.errors import UsageError
 from jaxfed.kernels import lsh
@@ -61,15 +62,13 @@ def distances(a: jax.Array, b: jax.Array, *, backend: str = "auto") -> jax.Array
     return _distances(a, b, backend)
 
 
-@functools.partial(jax.jit, static_argnames="backend")
+@partial(jax.jit, static_argnames="backend")
 def _distances(a: jax.Array, b: jax.Array, backend: str) -> jax.Array:
     return on_platform(backend, _distances_by, a, b)
 
 
 def _distances_by(kernel: "TileKernel", a: jax.Array, b: jax.Array) -> jax.Array:
     n, m = a.shape[0], b.shape[0]
-    if n == 0 or m == 0:
-        return jnp.zeros((n, m), jnp.int32)
     rows, columns = tiles(a, kernel.width), tiles(b, kernel.width)
     start = jnp.zeros((rows.shape[2], columns.shape[2]), distance_dtype(a.shape[1]))
 
@@ -81,16 +80,17 @@ def _distances_by(kernel: "TileKernel", a: jax.Array, b: jax.Array) -> jax.Array
     return padded[:n, :m].astype(jnp.int32)
 
 
-def tiles(codes: jax.Array, width: int) -> jax.Array:
-    """Cut codes [n, W] into equal tiles of points, words first: [tiles, W, points], zero-padded.
+def tiles(points: jax.Array, width: int) -> jax.Array:
+    """Cut [n, W] into equal tiles of points, words first: [tiles, W, points], zero-padded.
 
     Words first, because a sweep over a tile reads the same few words of all its points. A tile
-    holds at most `width` points and a multiple of 32; the padding is less than 32 points a tile.
+    holds at most `width` points and a multiple of 32; the padding is less than 32 points a tile,
+    save that there is always one tile.
     """
-    n, num_words = codes.shape
-    num_tiles = -(-n // width)
-    width = -(-n // (num_tiles * TILE_MULTIPLE)) * TILE_MULTIPLE
-    padded = jnp.pad(codes, ((0, num_tiles * width - n), (0, 0)))
+    n, num_words = points.shape
+    num_tiles = max(1, -(-n // width))
+    width = max(1, -(-n // (num_tiles * TILE_MULTIPLE))) * TILE_MULTIPLE
+    padded = jnp.pad(points, ((0, num_tiles * width - n), (0, 0)))
     return padded.reshape(num_tiles, width, num_words).swapaxes(1, 2)
 
 
@@ -147,15 +147,18 @@ class TileKernel(NamedTuple):
     # (a uint32 [W, r], b uint32 [W, c], start [r, c]) -> [r, c]: the distances, added to `start`.
     distances: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
     width: int  # points a side
+    sequential: bool  # under vmap, one element of the batch after another
 
 
-# 1024 x 1024: both operands' words of a pass and the sums stay in a core's L2 cache, and a sweep is
-# long enough to be split over threads. Of 64 to 1024 x 256 to 2048 points this was the fastest
-# (3100 Gbit/s; 64 x 1024: 1600). For tensor cores, not measured: a product of 4096 x 4096 x L is
-# large against its launch.
+# popcount: 1024 x 1024 keeps both operands' words of a pass and the sums in a core's L2 cache, and
+# a sweep is long enough to be split over threads. Of 64 to 1024 x 256 to 2048 points it was the
+# fastest (3100 Gbit/s; 64 x 1024: 1600). A batch of tiles would leave the cache: 100 clients of 600
+# points ran at half the rate of one after another.
+# matmul, by reasoning, not measured: a product of 4096 x 4096 x L is long against its launch, and
+# tensor cores want small clients in one batch.
 _KERNELS = {
-    "popcount": TileKernel(_by_popcount, width=1024),
-    "matmul": TileKernel(_by_matmul, width=4096),
+    "popcount": TileKernel(_by_popcount, width=1024, sequential=True),
+    "matmul": TileKernel(_by_matmul, width=4096, sequential=False),
 }
 
 
@@ -164,13 +167,15 @@ def on_platform(backend: str, function: Callable[..., _T], *operands: jax.Array)
 
     "auto" is resolved when the program is lowered, so one traced program serves every platform.
     """
+    by_kernel = {
+        name: sequential_vmap(partial(function, kernel))
+        if kernel.sequential
+        else partial(function, kernel)
+        for name, kernel in _KERNELS.items()
+    }
     if backend != "auto":
-        return function(_KERNELS[backend], *operands)
-    return lax.platform_dependent(
-        *operands,
-        cpu=functools.partial(function, _KERNELS["popcount"]),
-        default=functools.partial(function, _KERNELS["matmul"]),
-    )
+        return by_kernel[backend](*operands)
+    return lax.platform_dependent(*operands, cpu=by_kernel["popcount"], default=by_kernel["matmul"])
 
 
 def check_backend(backend: str) -> None:

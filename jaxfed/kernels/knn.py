@@ -7,6 +7,7 @@ and every backend returns the same.
 
 import functools
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,12 @@ from jaxfed.kernels import hamming, lsh
 
 # Columns whose distances are held at a time for one tile of queries: 1024 x 16384 int16 = 32 MiB.
 _CHUNK_COLUMNS = 16384
+
+# Points a side of a tile of cosines.
+_COSINE_TILE = 1024
+
+# Further than any: cosines lie in [-1, 1], distances are their negatives.
+_NO_COSINE = 2.0
 
 
 def hamming_knn(
@@ -52,6 +59,34 @@ def hamming_knn(
     return _hamming_knn(bits, valid, num_neighbors, backend)
 
 
+def cosine_knn(
+    vectors: jax.Array, num_neighbors: int, *, valid: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """Each point's `num_neighbors` most similar others by exact cosine <u, v> / (|u| |v|).
+
+    What `hamming_knn` on LSH codes approximates. A zero vector has cosine 0 with every point.
+
+    Args:
+      vectors: [n, d], finite, any real dtype; computed in float32 at the highest precision.
+      num_neighbors: k > 0; may exceed n - 1.
+      valid: bool [n], False for padding: such a point is nobody's neighbor and has none.
+
+    Returns:
+      (indices int32 [n, k], similarities float32 [n, k]), rows sorted by similarity, highest first,
+      equal ones (after float32 rounding) by index, the point itself left out. Where fewer than k
+      other valid points exist: index -1, similarity -2.
+
+    Raises:
+      UsageError: `num_neighbors` < 1, `vectors` that are not a matrix, `valid` of another length.
+
+    Cost: n^2 d multiply-adds. Memory: two copies of the vectors, the result, and a tile of 64 MiB.
+    """
+    vectors = jnp.asarray(vectors, jnp.float32)
+    if vectors.ndim != 2:
+        raise UsageError(f"vectors must be a matrix [n, d], got shape {vectors.shape}")
+    return _cosine_knn(vectors, _check(vectors.shape[0], num_neighbors, valid), num_neighbors)
+
+
 def _check(n: int, num_neighbors: int, valid: jax.Array | None) -> jax.Array:
     if num_neighbors < 1:
         raise UsageError(f"num_neighbors must be at least 1, got {num_neighbors}")
@@ -69,27 +104,93 @@ def _check(n: int, num_neighbors: int, valid: jax.Array | None) -> jax.Array:
 def _hamming_knn(
     bits: jax.Array, valid: jax.Array, num_neighbors: int, backend: str
 ) -> tuple[jax.Array, jax.Array]:
-    search = functools.partial(_search_tiles, num_neighbors=num_neighbors)
-    return hamming.on_platform(backend, search, bits, valid)
-
-
-def _search_tiles(
-    kernel: hamming.TileKernel, bits: jax.Array, valid: jax.Array, *, num_neighbors: int
-) -> tuple[jax.Array, jax.Array]:
-    n, num_words = bits.shape
+    num_words = bits.shape[1]
     missing = num_words * lsh.WORD_BITS + 1
-    k = min(num_neighbors, n)
-    if k == 0:
-        empty = jnp.zeros((0, num_neighbors), jnp.int32)
-        return empty, empty
-    tiles = hamming.tiles(bits, kernel.width)
+    dtype = hamming.distance_dtype(num_words)
+
+    def search(
+        kernel: hamming.TileKernel, bits: jax.Array, valid: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        def tile_distances(a: jax.Array, b: jax.Array, excluded: jax.Array) -> jax.Array:
+            start = jnp.where(excluded, missing, 0).astype(dtype)
+            return kernel.distances(a, b, start)
+
+        return _search(
+            tile_distances,
+            bits,
+            valid,
+            num_neighbors,
+            missing=missing,
+            dtype=dtype,
+            tile_width=kernel.width,
+        )
+
+    indices, distances = hamming.on_platform(backend, search, bits, valid)
+    return indices, distances.astype(jnp.int32)
+
+
+@functools.partial(jax.jit, static_argnames="num_neighbors")
+def _cosine_knn(
+    vectors: jax.Array, valid: jax.Array, num_neighbors: int
+) -> tuple[jax.Array, jax.Array]:
+    # Scaled by the largest entry first, so that no square over- or underflows.
+    largest = jnp.abs(vectors).max(axis=1, keepdims=True, initial=0)
+    scaled = vectors / jnp.where(largest > 0, largest, 1)
+    norms = jnp.linalg.norm(scaled, axis=1, keepdims=True)
+    directions = scaled / jnp.where(norms > 0, norms, 1)
+
+    def tile_distances(a: jax.Array, b: jax.Array, excluded: jax.Array) -> jax.Array:
+        cosines = lax.dot_general(
+            a,
+            b,
+            (((0,), (0,)), ((), ())),
+            precision=lax.Precision.HIGHEST,
+            preferred_element_type=jnp.float32,
+        )
+        return jnp.where(excluded, _NO_COSINE, -cosines)
+
+    indices, distances = _search(
+        tile_distances,
+        directions,
+        valid,
+        num_neighbors,
+        missing=_NO_COSINE,
+        dtype=jnp.dtype(jnp.float32),
+        tile_width=_COSINE_TILE,
+    )
+    return indices, -distances
+
+
+def _search(
+    tile_distances: Callable[[jax.Array, jax.Array, jax.Array], jax.Array],
+    points: jax.Array,
+    valid: jax.Array,
+    num_neighbors: int,
+    *,
+    missing: float,
+    dtype: jnp.dtype,
+    tile_width: int,
+) -> tuple[jax.Array, jax.Array]:
+    """Indices and distances [n, k] of the first k other points by (distance, index).
+
+    Args:
+      tile_distances: (a [W, c], b [W, r], excluded bool [c, r]) -> [c, r], at least `missing` where
+        excluded, below it elsewhere.
+      points: [n, W].
+      valid: bool [n].
+      num_neighbors: k.
+      missing: distance of a neighbor that does not exist.
+      dtype: of the distances.
+      tile_width: most points a side of a tile.
+    """
+    n = points.shape[0]
+    k = max(1, min(num_neighbors, n))
+    tiles = hamming.tiles(points, tile_width)
     num_tiles, _, width = tiles.shape
     ids = jnp.arange(num_tiles * width, dtype=jnp.int32).reshape(num_tiles, width)
     allowed = jnp.pad(valid, (0, ids.size - n)).reshape(ids.shape)
 
-    # Distances are held a chunk of columns at a time; a key (distance, column) must fit 31 bits.
-    chunk_columns = min(_CHUNK_COLUMNS, (2**31 - 1) // (missing + 1))
-    num_chunks = -(-num_tiles // max(1, chunk_columns // width))
+    num_chunks = -(-num_tiles * width // _CHUNK_COLUMNS)
     chunk_tiles = -(-num_tiles // num_chunks)
     strip = _strip_length(chunk_tiles * width, k)
 
@@ -101,38 +202,43 @@ def _search_tiles(
     chunks = (into_chunks(tiles), into_chunks(ids), into_chunks(allowed))
 
     def neighbors_of_tile(query: tuple[jax.Array, jax.Array]) -> _Nearest:
-        query_words, query_ids = query
+        query_points, query_ids = query
 
-        def tile_distances(column: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-            words, column_ids, column_allowed = column
+        def distances_by_strip(column: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+            column_points, column_ids, column_allowed = column
             excluded = (column_ids[:, None] == query_ids[None, :]) | ~column_allowed[:, None]
-            start = jnp.where(excluded, missing, 0).astype(hamming.distance_dtype(num_words))
-            distances = kernel.distances(words, query_words, start)
+            distances = tile_distances(column_points, query_points, excluded)
             strips = distances.reshape(width // strip, strip, width)
             return strips, functools.reduce(jnp.minimum, [strips[:, i] for i in range(strip)])
 
-        def search_chunk(
-            best: _Nearest, chunk: tuple[jax.Array, ...]
-        ) -> tuple[_Nearest, None]:
-            strips, minima = lax.map(tile_distances, chunk)
+        def search_chunk(best: _Nearest, chunk: tuple[jax.Array, ...]) -> tuple[_Nearest, None]:
+            strips, minima = lax.map(distances_by_strip, chunk)
             distances, columns = _nearest_in_strips(
-                strips.reshape(-1, strip, width), minima.reshape(-1, width), k, missing
+                strips.reshape(-1, strip, width), minima.reshape(-1, width), k
             )
             first_id = chunk[1][0, 0]
-            return _merge(best, (distances, first_id + columns), k), None
+            return _smallest(
+                jnp.concatenate([best[0], distances]),
+                jnp.concatenate([best[1], first_id + columns]),
+                k,
+            ), None
 
-        nobody = (jnp.full((width, k), missing, jnp.int32), jnp.full((width, k), -1, jnp.int32))
+        nobody = (jnp.full((k, width), missing, dtype), jnp.full((k, width), -1, jnp.int32))
         return lax.scan(search_chunk, nobody, chunks)[0]
 
-    distances, indices = (x.reshape(-1, k)[:n] for x in lax.map(neighbors_of_tile, (tiles, ids)))
+    distances, indices = (
+        x.swapaxes(1, 2).reshape(-1, k)[:n] for x in lax.map(neighbors_of_tile, (tiles, ids))
+    )
     found = (distances < missing) & valid[:, None]
+    beyond = ((0, 0), (0, num_neighbors - k))
     return (
-        _padded(jnp.where(found, indices, -1), num_neighbors, -1),
-        _padded(jnp.where(found, distances, missing), num_neighbors, missing),
+        jnp.pad(jnp.where(found, indices, -1), beyond, constant_values=-1),
+        jnp.pad(jnp.where(found, distances, missing), beyond, constant_values=missing),
     )
 
 
-# (distances or similarities [rows, k], indices int32 [rows, k]), best first.
+# (distances [k, queries], ids int32 [k, queries]), nearest first. Queries lie along the last axis,
+# the vector lanes.
 _Nearest = tuple[jax.Array, jax.Array]
 
 
@@ -142,69 +248,52 @@ def _strip_length(num_columns: int, k: int) -> int:
     return 2 ** min(max(round(math.log2(ideal)), 0), int(math.log2(hamming.TILE_MULTIPLE)))
 
 
-def _nearest_in_strips(
-    distances: jax.Array, minima: jax.Array, k: int, missing: int
-) -> _Nearest:
+def _nearest_in_strips(distances: jax.Array, minima: jax.Array, k: int) -> _Nearest:
     """The k nearest columns of every query, exactly, by strips of consecutive columns.
 
     Order columns by (distance, column). A strip that holds one of the first k columns is one of the
     first k strips by (minimum, strip): the columns that realize the minima of the strips before it
     come before that column. So the first k strips hold the first k columns.
 
-    Queries lie along the last axis, the vector lanes, and selection takes one minimum of unique
-    keys after another: on CPU five times faster than `lax.top_k`.
-
     Args:
       distances: [strips, strip, queries].
       minima: [strips, queries], over each strip.
       k: how many columns.
-      missing: distances from here on mark an excluded pair.
     """
     num_strips, strip, num_queries = distances.shape
-    strip_id = jnp.arange(num_strips, dtype=jnp.int32)[:, None]
-    _, strips = _smallest(minima, strip_id, num_strips, k, missing)
+    strip_ids = jnp.arange(num_strips, dtype=jnp.int32)[:, None]
+    _, nearest_strips = _smallest(minima, jnp.broadcast_to(strip_ids, minima.shape), k)
+    strips = nearest_strips[:, None, :]
     place = jnp.arange(strip, dtype=jnp.int32)[None, :, None]
     query = jnp.arange(num_queries, dtype=jnp.int32)[None, None, :]
-    candidates = distances.at[strips[:, None, :], place, query].get(mode="promise_in_bounds")
-    columns = strips[:, None, :] * strip + place
-    found = _smallest(
-        candidates.reshape(-1, num_queries),
-        columns.reshape(-1, num_queries),
-        num_strips * strip,
-        k,
-        missing,
+    candidates = distances.at[strips, place, query].get(mode="promise_in_bounds")
+    columns = strips * strip + place
+    return _smallest(candidates.reshape(-1, num_queries), columns.reshape(-1, num_queries), k)
+
+
+def _smallest(distances: jax.Array, ids: jax.Array, k: int) -> _Nearest:
+    """The k first of each column by (distance, id), one minimum after another.
+
+    For the k in use this is five times faster on CPU than `lax.top_k`, and exact in every dtype.
+    """
+    largest = _largest(distances.dtype)
+    no_id = jnp.iinfo(jnp.int32).max
+
+    def next_smallest(last: _Nearest, _: None) -> tuple[_Nearest, _Nearest]:
+        last_distance, last_id = last[0][None, :], last[1][None, :]
+        later = (distances > last_distance) | ((distances == last_distance) & (ids > last_id))
+        distance = jnp.where(later, distances, largest).min(axis=0)
+        of_distance = later & (distances == distance[None, :])
+        found = distance, jnp.where(of_distance, ids, no_id).min(axis=0)
+        return found, found
+
+    num_queries = distances.shape[1]
+    before_all = (
+        jnp.full(num_queries, -largest, distances.dtype),
+        jnp.full(num_queries, -2, jnp.int32),
     )
-    return found[0].T, found[1].T
+    return lax.scan(next_smallest, before_all, length=min(k, distances.shape[0]))[1]
 
 
-def _smallest(
-    distances: jax.Array, ids: jax.Array, num_ids: int, k: int, missing: int
-) -> _Nearest:
-    """The k first by (distance, id) down each column; ids are unique, below `num_ids`."""
-    keys = jnp.minimum(distances, missing).astype(jnp.int32) * num_ids + ids
-    k = min(k, keys.shape[0])
-
-    def next_smallest(last: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
-        rest = jnp.where(keys > last[None, :], keys, jnp.iinfo(jnp.int32).max)
-        smallest = rest.min(axis=0)
-        return smallest, smallest
-
-    nothing = jnp.full(keys.shape[1], -1, jnp.int32)
-    chosen = lax.scan(next_smallest, nothing, length=k)[1]
-    return jnp.divmod(chosen, num_ids)
-
-
-def _merge(first: _Nearest, second: _Nearest, k: int) -> _Nearest:
-    """The k nearest of two; `first` holds the smaller indices."""
-    distances = jnp.concatenate([first[0], second[0]], axis=1)
-    indices = jnp.concatenate([first[1], second[1]], axis=1)
-    # XLA:CPU selects from float32 a hundred times faster than from int32; exact to 2^24.
-    _, place = lax.top_k(-distances.astype(jnp.float32), k)
-    return (
-        jnp.take_along_axis(distances, place, axis=1, mode="promise_in_bounds"),
-        jnp.take_along_axis(indices, place, axis=1, mode="promise_in_bounds"),
-    )
-
-
-def _padded(x: jax.Array, num_columns: int, value: int) -> jax.Array:
-    return jnp.pad(x, ((0, 0), (0, num_columns - x.shape[1])), constant_values=value)
+def _largest(dtype: jnp.dtype) -> float:
+    return jnp.inf if jnp.issubdtype(dtype, jnp.floating) else int(jnp.iinfo(dtype).max)

@@ -55,9 +55,9 @@ def project_bits(vectors: ArrayLike, planes: ArrayLike) -> NDArray[np.uint32]:
 def hamming_distances(a: ArrayLike, b: ArrayLike) -> NDArray[np.int64]:
     """Return the number of differing bits of all pairs: uint32 [n, W], [m, W] -> [n, m]."""
     a, b = np.asarray(a, np.uint32), np.asarray(b, np.uint32)
-    return np.array(
-        [[int(np.bitwise_count(x ^ y).sum()) for y in b] for x in a], np.int64
-    ).reshape(len(a), len(b))
+    return np.array([[int(np.bitwise_count(x ^ y).sum()) for y in b] for x in a], np.int64).reshape(
+        len(a), len(b)
+    )
 
 
 def hamming_knn(

@@ -1,0 +1,252 @@
+"""The graph and label propagation over it, against dense float64 and SciPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+from scipy.sparse.linalg import cg
+
+from jaxfed.errors import UsageError
+from jaxfed.kernels import reference
+from jaxfed.kernels.conjugate_gradient import propagate
+from jaxfed.kernels.graph import (
+    cosine_from_hamming,
+    matvec,
+    normalized_graph,
+    propagation_matvec,
+    reachable,
+)
+
+
+def knn_lists(n, k, seed=0, hub=False):
+    """Distinct neighbors and weights of every point; with `hub`, everybody's first is point 0."""
+    rng = np.random.default_rng(seed)
+    indices = np.stack([rng.permutation(np.delete(np.arange(n), i))[:k] for i in range(n)])
+    if hub:
+        for i in range(1, n):
+            indices[i] = np.concatenate([[0], indices[i][indices[i] != 0]])[:k]
+    return indices.astype(np.int32), rng.uniform(-0.2, 1, (n, k)).astype(np.float32)
+
+
+def dense(graph, n):
+    return np.asarray(matvec(graph, jnp.eye(n, dtype=jnp.float32)))
+
+
+GRAPHS = {
+    "usual": lambda: knn_lists(40, 5),
+    "one neighbor": lambda: knn_lists(9, 1),
+    "hub": lambda: knn_lists(60, 3, hub=True),
+    "everybody": lambda: knn_lists(8, 7),
+    "many slots": lambda: knn_lists(90, 40),
+    "missing neighbors": lambda: (
+        np.where(knn_lists(30, 4)[0] % 3 == 0, -1, knn_lists(30, 4)[0]),
+        knn_lists(30, 4)[1],
+    ),
+    "no edges": lambda: (knn_lists(6, 2)[0], -np.ones((6, 2), np.float32)),
+    "one point": lambda: (np.full((1, 2), -1, np.int32), np.ones((1, 2), np.float32)),
+    "listed twice": lambda: (np.array([[1, 1], [0, 2], [1, 1]]), np.ones((3, 2), np.float32)),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_is_the_dense_graph(name):
+    indices, weights = GRAPHS[name]()
+    graph = normalized_graph(indices, weights)
+    np.testing.assert_allclose(
+        dense(graph, len(indices)), reference.normalized_graph(indices, weights), atol=1e-6
+    )
+    assert int(graph.num_lost) == 0
+    in_jit = jax.jit(normalized_graph)(indices, weights)
+    np.testing.assert_allclose(dense(in_jit, len(indices)), dense(graph, len(indices)), atol=1e-6)
+
+
+def test_three_points_by_hand():
+    """0 and 1 name each other, 2 names 1: W_01 = 2 / sqrt(2 * 3), W_12 = 1 / sqrt(3 * 1)."""
+    graph = normalized_graph(np.array([[1], [0], [1]]), np.ones((3, 1), np.float32))
+    w01, w12 = 2 / np.sqrt(6), 1 / np.sqrt(3)
+    np.testing.assert_allclose(
+        dense(graph, 3), [[0, w01, 0], [w01, 0, w12], [0, w12, 0]], rtol=1e-6
+    )
+
+
+def test_spectrum_lies_in_minus_one_to_one():
+    eigenvalues = np.linalg.eigvalsh(dense(normalized_graph(*knn_lists(50, 6)), 50))
+    assert eigenvalues.min() > -1 - 1e-5
+    assert eigenvalues.max() == pytest.approx(1, abs=1e-5)
+
+
+def test_capacity_that_loses_edges_is_refused_or_counted():
+    indices, weights = knn_lists(60, 3, hub=True)
+    weights = np.abs(weights) + 0.1
+    with pytest.raises(UsageError, match="loses edges"):
+        normalized_graph(indices, weights, capacity=1)
+    lossy = jax.jit(normalized_graph, static_argnames="capacity")(indices, weights, capacity=1)
+    assert int(lossy.num_lost) > 0
+
+
+MISTAKES = {
+    "index": (np.array([[5]]), np.ones((1, 1)), "outside"),
+    "weight": (np.array([[-1]]), np.full((1, 1), np.nan), "not finite"),
+    "shape": (np.array([[0, 0]]), np.ones((1, 1)), "one shape"),
+    "floats": (np.zeros((1, 1)), np.ones((1, 1)), "integers"),
+}
+
+
+@pytest.mark.parametrize(("indices", "weights", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_in_a_graph(indices, weights, message):
+    with pytest.raises(UsageError, match=message):
+        normalized_graph(indices, weights.astype(np.float32))
+
+
+def test_cosine_from_hamming():
+    similarity = cosine_from_hamming(jnp.array([0, 32, 64, 128, 129]), 128)
+    np.testing.assert_allclose(similarity, [1, np.sqrt(0.5), 0, -1, -1], atol=1e-6)
+
+
+def test_product_with_the_system_and_with_the_graph_agree():
+    graph = normalized_graph(*knn_lists(50, 4, hub=True))
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((50, 7)), jnp.float32)
+    np.testing.assert_allclose(
+        propagation_matvec(graph, x, jnp.float32(0.9)), x - 0.9 * matvec(graph, x), atol=1e-5
+    )
+
+
+def test_reachable_follows_edges_both_ways_and_through_hubs():
+    indices = np.array([[1], [2], [1], [4], [3], [-1]])
+    graph = normalized_graph(indices, np.ones((6, 1), np.float32))
+    start = np.zeros(6, bool)
+    start[2] = True
+    np.testing.assert_array_equal(
+        reachable(graph, jnp.asarray(start)), [True, True, True, False, False, False]
+    )
+    indices, weights = knn_lists(60, 3, hub=True)
+    graph = normalized_graph(indices, np.abs(weights) + 0.1)
+    assert reachable(graph, jnp.arange(60) == 7).all()
+
+
+def one_hot(n, num_classes, labeled=0.3, seed=0):
+    rng = np.random.default_rng(seed)
+    y = np.eye(num_classes, dtype=np.float32)[rng.integers(num_classes, size=n)]
+    return y * (rng.random(n) < labeled)[:, None]
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.9, 0.99, 0.999])
+@pytest.mark.parametrize("num_classes", [1, 5, 10, 62, 150])
+def test_solves_the_dense_system(alpha, num_classes):
+    indices, weights = knn_lists(80, 4)
+    y = one_hot(80, num_classes)
+    graph = normalized_graph(indices, weights)
+    z, info = propagate(graph, y, alpha, tolerance=1e-6)
+    exact = reference.propagate(reference.normalized_graph(indices, weights), y, alpha)
+    np.testing.assert_allclose(z, exact, atol=3e-6 * max(exact.max(), 1) / (1 - alpha) ** 0.5)
+    assert z.dtype == jnp.float32
+    assert info.steps.shape == info.residual.shape == info.converged.shape == (num_classes,)
+    empty = ~y.any(axis=0)
+    np.testing.assert_array_equal(np.asarray(z)[:, empty], 0)
+    np.testing.assert_array_equal(np.asarray(info.steps)[empty], 0)
+
+
+def test_reported_residual_is_the_true_one():
+    indices, weights = knn_lists(200, 5)
+    y = one_hot(200, 10)
+    graph = normalized_graph(indices, weights)
+    z, info = propagate(graph, y, 0.99, tolerance=2e-6)
+    w = reference.normalized_graph(indices, weights)
+    residual = y - (np.asarray(z, np.float64) - 0.99 * w @ np.asarray(z, np.float64))
+    true = np.linalg.norm(residual, axis=0) / np.linalg.norm(y, axis=0)
+    assert info.converged.all()
+    assert (true <= 2.2e-6).all()
+    np.testing.assert_allclose(info.residual, true, atol=5e-7)
+
+
+def test_agrees_with_scipy():
+    indices, weights = knn_lists(300, 6)
+    y = one_hot(300, 3)
+    graph = normalized_graph(indices, weights)
+    w = sparse.csr_array(reference.normalized_graph(indices, weights))
+    system = sparse.csr_array(sparse.eye_array(300) - 0.9 * w)
+    theirs = np.stack([cg(system, column, rtol=1e-9)[0] for column in y.T.astype(float)], axis=1)
+    np.testing.assert_allclose(propagate(graph, y, 0.9, tolerance=1e-7)[0], theirs, atol=2e-6)
+
+
+def test_columns_do_not_depend_on_their_companions():
+    graph = normalized_graph(*knn_lists(100, 5))
+    y = one_hot(100, 12)
+    together = propagate(graph, y, 0.99, tolerance=1e-6)[0]
+    for columns in (slice(0, 1), slice(3, 12)):
+        alone = propagate(graph, y[:, columns], 0.99, tolerance=1e-6)[0]
+        np.testing.assert_allclose(alone, together[:, columns], atol=3e-5 * float(together.max()))
+    blocked = propagate(graph, y, 0.99, tolerance=1e-6, block_columns=4)[0]
+    np.testing.assert_allclose(blocked, together, atol=3e-5 * float(together.max()))
+
+
+def test_components_without_labels_stay_exactly_zero():
+    near, far = knn_lists(20, 3), knn_lists(20, 3)
+    indices = np.concatenate([near[0], far[0] + 20])
+    graph = normalized_graph(indices, np.concatenate([near[1], far[1]]))
+    y = np.zeros((40, 2), np.float32)
+    y[3, 0] = y[5, 1] = 1
+    z = propagate(graph, y, 0.99)[0]
+    np.testing.assert_array_equal(z[20:], 0)
+
+
+def test_over_many_graphs_at_once():
+    lists = [knn_lists(30, 4, seed=seed) for seed in range(3)]
+    y = np.stack([one_hot(30, 5, seed=seed) for seed in range(3)])
+
+    def solve(indices, weights, y):
+        return propagate(normalized_graph(indices, weights), y, 0.95)[0]
+
+    stacked = [np.stack(part) for part in zip(*lists, strict=True)]
+    together = jax.jit(jax.vmap(solve))(*stacked, y)
+    for row, (indices, weights) in enumerate(lists):
+        np.testing.assert_allclose(together[row], solve(indices, weights, y[row]), atol=1e-4)
+
+
+def test_max_steps_is_kept_and_told():
+    graph = normalized_graph(*knn_lists(100, 3))
+    _, info = propagate(graph, one_hot(100, 4), 0.999, max_steps=3)
+    assert (info.steps <= 3).all()
+    assert not info.converged.any()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"alpha": 1.0}, "alpha"),
+        ({"alpha": 0.0}, "alpha"),
+        ({"tolerance": 0.0}, "tolerance"),
+        ({"max_steps": 0}, "max_steps"),
+        ({"y": np.zeros((3, 2))}, r"y must be \[n, C\]"),
+    ],
+)
+def test_mistakes_in_a_system(changed, message):
+    graph = normalized_graph(*knn_lists(10, 2))
+    arguments = {"y": one_hot(10, 2), "alpha": 0.9, "tolerance": 1e-6, "max_steps": 9} | changed
+    with pytest.raises(UsageError, match=message):
+        propagate(graph, arguments.pop("y"), arguments.pop("alpha"), **arguments)
+
+
+@given(seed=st.integers(0, 1000), alpha=st.floats(0.05, 0.98))
+def test_scores_are_not_negative_and_grow_with_alpha(seed, alpha):
+    """S = sum_t (alpha W)^t has no negative entry."""
+    indices, weights = knn_lists(25, 3, seed=seed)
+    graph = normalized_graph(indices, weights)
+    y = one_hot(25, 3, seed=seed)
+    z = np.asarray(propagate(graph, y, alpha)[0])
+    assert z.min() >= -1e-5 * max(z.max(), 1)
+    assert (z >= y - 1e-4).all()
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+def test_lowers_for_accelerators(platform):
+    indices, weights = knn_lists(64, 4)
+
+    def solve(indices, weights, y):
+        return propagate(normalized_graph(indices, weights), y, 0.99)
+
+    lowered = jax.jit(solve).trace(indices, weights, one_hot(64, 20))
+    assert "while" in lowered.lower(lowering_platforms=(platform,)).as_text()
