@@ -207,6 +207,68 @@ def test_min_size_is_met(skew):
     assert sizes.min() >= 4
 
 
+def test_natural_ids_are_compared_whole():
+    """`new_client_id` may hold longer names than `client_id`: they are other clients."""
+    part = partition(
+        np.zeros(3, int),
+        scheme="natural",
+        client_id=["a", "b", "a"],
+        new_y=[0, 0],
+        new_client_id=["bb", "a"],
+    )
+    assert [sorted(indices.tolist()) for indices in part.labeled] == [[0, 2], [1], []]
+    assert [indices.tolist() for indices in part.new] == [[4], [], [3]]
+
+
+@pytest.mark.parametrize("skew", ["labeled", "unlabeled"])
+def test_a_client_with_more_labels_than_its_share_leaves_the_rest_to_the_others(skew):
+    y = np.repeat(np.arange(NUM_CLASSES), 100)
+    table = np.zeros((10, 10), int)
+    table[0] = 90
+    part = partition(y, num_clients=10, scheme="table", labeled_per_class=table, skew=skew)
+    assert [len(indices) for indices in part.labeled] == [900] + [0] * 9
+    rest = np.array([len(indices) for indices in part.unlabeled])
+    assert rest[0] == 0
+    np.testing.assert_allclose(rest[1:], 100 / 9, atol=1.5)
+
+
+@pytest.mark.parametrize("quantity", ["lognormal", "power_law", "dirichlet"])
+@pytest.mark.parametrize("parameter", [1e-9, 1e-3, 1e4])
+def test_extreme_quantities_are_dealt(quantity, parameter):
+    part = partition(labels(300), num_clients=7, quantity=quantity, quantity_parameter=parameter)
+    assert sum(map(len, part.labeled)) == 300
+
+
+@pytest.mark.parametrize("skew", ["both", "unlabeled"])
+@pytest.mark.parametrize("quantity", [None, "equal"])
+@pytest.mark.parametrize("alpha", [1e-300, 1e-9, 1e-3, 5e-3, 1e9])
+def test_extreme_dirichlet_alphas_are_dealt(skew, quantity, alpha):
+    for seed in range(20):
+        part = partition(
+            labels(300),
+            num_clients=31,
+            scheme="dirichlet",
+            dirichlet_alpha=alpha,
+            quantity=quantity,
+            num_labeled=150,
+            skew=skew,
+            min_size=1,
+            seed=seed,
+        )
+        every = np.concatenate([*part.labeled, *part.unlabeled])
+        np.testing.assert_array_equal(np.sort(every), np.arange(300))
+
+
+def test_labels_of_classes_nobody_has_are_not_asked_for():
+    """Two classes a client: five labels of each of them, however few clients hold a class."""
+    y = np.repeat(np.arange(NUM_CLASSES), 20)
+    part = partition(
+        y, num_clients=10, scheme="classes_per_client", classes_per_client=2, labeled_per_class=5
+    )
+    labeled, unlabeled, _ = counts(part, y)
+    np.testing.assert_array_equal(labeled, 5 * (labeled + unlabeled > 0))
+
+
 MISTAKES = {
     "scheme": ({"scheme": "random"}, "'iid'.*'natural'"),
     "no clients": ({"num_clients": 0}, "num_clients=0"),
@@ -225,6 +287,44 @@ MISTAKES = {
     ),
     "no client ids": ({"scheme": "natural"}, "client_id"),
     "min_size": ({"min_size": 26}, "104 examples, there are 100"),
+    "min_size, held out": ({"min_size": 25, "new_fraction": 0.1}, "100 examples, there are 90"),
+    "too many of a class each": ({"labeled_per_class": 3}, "12 labels of class 0.*there are 10"),
+    "more than a client holds": (
+        {"labeled_per_class": np.eye(4, 10, dtype=int) * 9},
+        "9 labels of class 0 at client 0, which holds",
+    ),
+    "labels of some classes": ({"labeled_per_class": [1, 2, 3]}, r"shape \[3\]"),
+    "half a label": ({"labeled_per_class": 2.5}, "integers"),
+    "half a label in all": ({"num_labeled": 2.5}, "num_labeled=2.5"),
+    "half a client": ({"num_clients": 2.5}, "num_clients=2.5"),
+    "natural, no clients": (
+        {"scheme": "natural", "client_id": np.arange(100) % 4, "num_clients": 0},
+        "num_clients=0",
+    ),
+    "natural, labeled clients": (
+        {
+            "scheme": "natural",
+            "client_id": np.arange(100) % 4,
+            "num_clients": None,
+            "num_labeled_clients": 9,
+        },
+        "num_labeled_clients=9.*0 to 4",
+    ),
+    "table of nan": ({"scheme": "table", "table": np.full((2, 10), np.nan)}, "numbers from 0 on"),
+    "infinite alpha": ({"scheme": "dirichlet", "dirichlet_alpha": np.inf}, "dirichlet_alpha=inf"),
+    "infinite skew": (
+        {"quantity": "dirichlet", "quantity_parameter": np.inf},
+        "quantity_parameter=inf",
+    ),
+    "labels leave too few to fill up": (
+        {
+            "scheme": "table",
+            "skew": "labeled",
+            "min_size": 5,
+            "labeled_per_class": np.eye(4, 1, dtype=int) * np.full((1, 10), 10),
+        },
+        "leave 0 examples.*15 are needed",
+    ),
     "skew": ({"skew": "none"}, "'both', 'labeled', 'unlabeled'"),
     "labeled clients": ({"num_labeled_clients": 5}, "num_labeled_clients=5.*0 to 4"),
 }

@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 _MAX_SCALINGS = 200  # far beyond convergence for tables without zeros; bounds the others
+_SMALLEST = (
+    1e-100  # weights below, as tiny Dirichlet parameters draw, would overflow when scaled up
+)
 
 
 def deal(weights: np.ndarray, totals: np.ndarray, sizes: np.ndarray | None) -> np.ndarray:
@@ -23,6 +26,7 @@ def deal(weights: np.ndarray, totals: np.ndarray, sizes: np.ndarray | None) -> n
         int64 [M, C]; column sums are exactly `totals`.
     """
     weights = np.asarray(weights, np.float64)
+    weights = np.where(weights > 0, np.maximum(weights, _SMALLEST), 0.0)
     weights = np.where(weights.sum(axis=0) > 0, weights, 1.0)
     exact = weights / weights.sum(axis=0) * totals
     if sizes is not None:
@@ -110,7 +114,15 @@ def round_rows(exact: np.ndarray, row_sums: np.ndarray, room: np.ndarray) -> np.
 
 
 def fill_up(counts: np.ndarray, smallest: np.ndarray) -> None:
-    """Move examples, in place, until client m has smallest[m], from whoever can spare the most."""
+    """Move examples, in place, until client m has smallest[m], from whoever can spare the most.
+
+    At most sum(smallest) moves.
+
+    Raises:
+        ValueError: there are fewer than sum(smallest) examples.
+    """
+    if smallest.sum() > counts.sum():
+        raise ValueError(f"{counts.sum()} examples cannot fill up {smallest.sum()} places")
     sizes = counts.sum(axis=1)
     for client in np.flatnonzero(sizes < smallest):
         while sizes[client] < smallest[client]:

@@ -137,7 +137,14 @@ def partition(
     y = _classes("y", y)
     rng = np.random.default_rng(seed)
     _check(
-        y, num_clients, scheme, quantity, quantity_parameter, min_size, num_labeled_clients, skew
+        num_clients,
+        scheme,
+        quantity,
+        quantity_parameter,
+        min_size,
+        num_labeled,
+        num_labeled_clients,
+        skew,
     )
     natural = scheme == "natural"
     if natural:
@@ -145,6 +152,10 @@ def partition(
             y, client_id, new_y, new_client_id, num_clients, rng
         )
     assert num_clients is not None  # _check has seen to it
+    if num_labeled_clients is not None and num_labeled_clients > num_clients:
+        raise UsageError(
+            f"num_labeled_clients={num_labeled_clients}: allowed are 0 to {num_clients}"
+        )
     if new_y is not None and new_fraction:
         raise UsageError("new_y and new_fraction: at most one of them is allowed")
 
@@ -183,6 +194,11 @@ def partition(
         )
         sizes = _sizes(scheme, quantity, quantity_parameter, num_clients, len(classes), rng)
         held = deal(even if skew == "labeled" else weights, totals, sizes)
+        if min_size * num_clients > len(classes):
+            raise UsageError(
+                f"min_size={min_size}: {num_clients} clients would need {min_size * num_clients} "
+                f"examples, there are {len(classes)}"
+            )
         fill_up(held, np.full(num_clients, min_size))
 
     wanted = _Labels(labeled_fraction, num_labeled, labeled_per_class, num_labeled_clients)
@@ -192,9 +208,16 @@ def partition(
             rest = deal(
                 even if skew == "labeled" else weights,
                 totals - labeled.sum(axis=0),
-                held.sum(axis=1) - labeled.sum(axis=1),
+                # A table of labels may give a client more than its share of all examples.
+                np.maximum(held.sum(axis=1) - labeled.sum(axis=1), 0),
             )
-            fill_up(rest, np.maximum(min_size - labeled.sum(axis=1), 0))
+            smallest = np.maximum(min_size - labeled.sum(axis=1), 0)
+            if smallest.sum() > rest.sum():
+                raise UsageError(
+                    f"min_size={min_size}: the labels asked for leave {rest.sum()} examples to fill "
+                    f"clients up with, {smallest.sum()} are needed"
+                )
+            fill_up(rest, smallest)
             held = labeled + rest
         owner = _owners(classes, held, rng)
         unlabeled = held - labeled
@@ -275,28 +298,35 @@ def _labels_per_class(
     skew: Skew,
 ) -> np.ndarray:
     num_clients, num_classes = held.shape
+    allowed = ((), (num_classes,), held.shape)
+    if per_class.shape not in allowed or not np.issubdtype(per_class.dtype, np.integer):
+        raise UsageError(
+            f"labeled_per_class has shape {list(per_class.shape)} and type {per_class.dtype}: allowed "
+            f"are [{num_clients}, {num_classes}], [{num_classes}] or a number, of integers"
+        )
+    if (per_class < 0).any():
+        raise UsageError("labeled_per_class: allowed are numbers from 0 on")
     if per_class.ndim == 2:
-        if per_class.shape != held.shape:
-            raise UsageError(
-                f"labeled_per_class has shape {list(per_class.shape)}: allowed are [{num_clients}, "
-                f"{num_classes}], [{num_classes}] or a number"
-            )
         labels = per_class.astype(np.int64)
-        limit = held if skew == "both" else None
+        short = np.argwhere((labels > held) & (skew == "both"))
+        if len(short):
+            m, c = short[0]
+            raise UsageError(
+                f"labeled_per_class asks for {labels[m, c]} labels of class {c} at client {m}, which "
+                f"holds {held[m, c]} examples of it"
+            )
     else:
         labels = np.broadcast_to(per_class, held.shape).astype(np.int64) * has_labels[:, None]
-        labels = np.minimum(labels, held) if skew == "both" else labels.copy()
-        limit = None
-    if (labels < 0).any():
-        raise UsageError("labeled_per_class: allowed are numbers from 0 on")
-    too_many = (labels > limit).any() if limit is not None else False
-    if too_many or (labels.sum(axis=0) > totals).any():
-        worst = int(np.argmax(labels.sum(axis=0) - totals))
+        if skew == "both":
+            labels[held == 0] = 0  # nobody is asked for labels of classes it does not have
+    excess = labels.sum(axis=0) - totals
+    if (excess > 0).any():
+        worst = int(np.argmax(excess))
         raise UsageError(
             f"labeled_per_class asks for {labels[:, worst].sum()} labels of class {worst}, of which "
-            f"there are {totals[worst]}, or for more than a client holds"
+            f"there are {totals[worst]}"
         )
-    return labels
+    return np.minimum(labels, held) if skew == "both" else labels
 
 
 def _spread(number: int, room: np.ndarray) -> np.ndarray:
@@ -330,7 +360,7 @@ def _weights(
     if scheme == "iid":
         return np.ones((num_clients, num_classes))
     if scheme == "dirichlet":
-        if dirichlet_alpha is None or not dirichlet_alpha > 0:
+        if dirichlet_alpha is None or not 0 < dirichlet_alpha < np.inf:
             raise UsageError(f"dirichlet_alpha={dirichlet_alpha}: allowed are numbers above 0")
         return rng.dirichlet(np.full(num_clients, dirichlet_alpha), num_classes).T
     if scheme == "classes_per_client":
@@ -341,7 +371,7 @@ def _weights(
         ):
             weights[client, present[places]] = 1
         return weights
-    if table.ndim != 2 or table.shape[1] < num_classes or (table < 0).any():
+    if table.ndim != 2 or table.shape[1] < num_classes or not (table >= 0).all():
         raise UsageError(
             f"table has shape {list(table.shape)}: allowed are [types, {num_classes} classes] of "
             "numbers from 0 on"
@@ -399,7 +429,8 @@ def _sizes(
     if quantity == "dirichlet":
         shares = rng.dirichlet(np.full(num_clients, parameter))
     elif quantity == "lognormal":
-        shares = np.exp(parameter * rng.standard_normal(num_clients))
+        logarithms = parameter * rng.standard_normal(num_clients)
+        shares = np.exp(logarithms - logarithms.max())
     elif quantity == "power_law":
         shares = rng.permutation((1.0 + np.arange(num_clients)) ** -parameter)
     return num_examples * shares / shares.sum()
@@ -416,11 +447,11 @@ def _natural_owners(
     """Each example's client, each new example's client, and M."""
     if client_id is None:
         raise UsageError("scheme='natural' needs client_id, which this data set does not have")
-    ids, new_ids = np.asarray(client_id), np.asarray([] if new_y is None else new_client_id)
+    ids = np.asarray(client_id)
+    new_ids = ids[:0] if new_y is None else np.asarray(new_client_id)
     if ids.shape != y.shape or (new_y is not None and new_ids.shape != np.shape(new_y)):
         raise UsageError("client_id (and new_client_id) must have one id an example")
-    joint = np.concatenate([ids, new_ids.astype(ids.dtype)])
-    names, numbers = np.unique(joint, return_inverse=True)
+    names, numbers = np.unique(np.concatenate([ids, new_ids]), return_inverse=True)
     if num_clients is not None and num_clients != len(names):
         if num_clients > len(names):
             raise UsageError(f"num_clients={num_clients}: the data have {len(names)} client ids")
@@ -501,12 +532,12 @@ def _fraction(name: str, value: float) -> float:
 
 
 def _check(
-    y: np.ndarray,
     num_clients: int | None,
     scheme: Scheme,
     quantity: Quantity | None,
     quantity_parameter: float,
     min_size: int,
+    num_labeled: int | None,
     num_labeled_clients: int | None,
     skew: Skew,
 ) -> None:
@@ -520,22 +551,22 @@ def _check(
             raise UsageError(
                 f"{name}={value!r}: allowed are {', '.join(map(repr, get_args(kind)))}"
             )
+    if skew is None:
+        raise UsageError(f"skew=None: allowed are {', '.join(map(repr, get_args(Skew)))}")
+    for name, number, least in (
+        ("num_clients", num_clients, 1),
+        ("num_labeled", num_labeled, 0),
+        ("num_labeled_clients", num_labeled_clients, 0),
+        ("min_size", min_size, 0),
+    ):
+        if number is not None and not (isinstance(number, int | np.integer) and number >= least):
+            raise UsageError(f"{name}={number!r}: allowed are integers from {least} on")
     if scheme == "natural":
         if quantity is not None or skew != "both" or min_size:
             raise UsageError(
                 "scheme='natural' says who holds what: quantity, skew and min_size do not go with it"
             )
-    elif num_clients is None or num_clients < 1:
-        raise UsageError(f"num_clients={num_clients}: allowed are 1 or more")
-    if quantity is not None and not quantity_parameter > 0:
+    elif num_clients is None:
+        raise UsageError(f"scheme={scheme!r} needs num_clients, an integer from 1 on")
+    if quantity is not None and not 0 < quantity_parameter < np.inf:
         raise UsageError(f"quantity_parameter={quantity_parameter}: allowed are numbers above 0")
-    if num_clients is not None:
-        if num_labeled_clients is not None and not 0 <= num_labeled_clients <= num_clients:
-            raise UsageError(
-                f"num_labeled_clients={num_labeled_clients}: allowed are 0 to {num_clients}"
-            )
-        if min_size < 0 or min_size * num_clients > len(y):
-            raise UsageError(
-                f"min_size={min_size}: {num_clients} clients would need {min_size * num_clients} "
-                f"examples, there are {len(y)}"
-            )
