@@ -18,6 +18,7 @@ def get_config(variant: str = "") -> ConfigDict:
     """Variants: smoke."""
     config = base.get_config()
     config.dataset.name = "digits"
+    config.client_knn.num_neighbors = 1  # a client has 1.4 labels a class
     return base.apply_variants(config, variant)
 
 
