@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -97,7 +98,7 @@ def test_tfds(tmp_path):
     assert data.x.dtype == np.uint8
     fine = load("tiny", root=str(tmp_path / "root"), label_key="fine")
     np.testing.assert_array_equal(fine.y, range(5))
-    with pytest.raises(UsageError, match="image, label"):
+    with pytest.raises(UsageError, match="fine, image, label, writer_id"):
         load("tiny", root=str(tmp_path / "root"), label_key="coarse")
 
 
@@ -116,6 +117,51 @@ def test_large_tfds_sets_are_decoded_by_several_processes(tmp_path, monkeypatch)
     together = load("tiny", root=str(tmp_path))
     np.testing.assert_array_equal(alone.x, together.x)
     np.testing.assert_array_equal(alone.y, together.y)
+    np.testing.assert_array_equal(alone.client_id, together.client_id)
+
+
+def test_a_script_without_a_main_guard_loads_a_large_set(tmp_path):
+    """Decoding processes must not run the user's main module again."""
+    write_tfds(tmp_path, sizes=(9, 3))
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from jaxfed.data import load, tfds_source\n"
+        "tfds_source._LARGE = 4\n"
+        f"print(len(load('tiny', root={str(tmp_path)!r}).x))\n"
+    )
+    run = subprocess.run(
+        [sys.executable, str(script)],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
+    assert run.stdout == "9\n"  # once: the script itself
+
+
+def _truncate(file):
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def _zero_a_record(file):
+    content = file.read_bytes()
+    place = content.rindex(b"PNG")
+    file.write_bytes(content[:place] + bytes(40) + content[place + 40 :])
+
+
+@pytest.mark.parametrize(
+    ("damage", "large"),
+    [(_truncate, 1000), (_zero_a_record, 1000), (Path.unlink, 1000), (_zero_a_record, 4)],
+)
+def test_a_damaged_tfds_set_is_named_in_one_line(tmp_path, monkeypatch, cache, damage, large):
+    folder = write_tfds(tmp_path, sizes=(9, 3))
+    monkeypatch.setattr("jaxfed.data.tfds_source._LARGE", large)
+    (file,) = folder.glob("*train.array_record*")
+    damage(file)
+    with pytest.raises(UsageError, match="split 'train' cannot be decoded") as error:
+        load("tiny", root=str(tmp_path))
+    assert "\n" not in str(error.value)
+    assert not any(cache.iterdir())  # nothing half made stays
 
 
 def test_tensorflow_is_never_imported(tmp_path):

@@ -6,9 +6,13 @@ several processes for large sets, and kept as arrays (`jaxfed.data.cache`).
 
 from __future__ import annotations
 
-import multiprocessing
+import json
 import os
-from concurrent.futures import ProcessPoolExecutor
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -104,34 +108,75 @@ def _choose(name: str, role: str, features: Any, candidates: tuple[str, ...]) ->
         if key in features:
             return key
     raise UsageError(
-        f"data set {name!r}: features {', '.join(features)}, none of them the {role} "
+        f"data set {name!r}: features {', '.join(sorted(features))}, none of them the {role} "
         f"({', '.join(candidates)})"
     )
 
 
-def _decode(
-    folder: Path, split: str, keys: tuple[str, str, str | None], target: Path, count: int
-) -> None:
+def _decode(folder: Path, split: str, keys: Sequence[str | None], target: Path, count: int) -> None:
     """Write x-SPLIT.npy, y-SPLIT.npy and, with a client feature, client-SPLIT.npy."""
     num_workers = min(os.cpu_count() or 1, 16) if count >= _LARGE else 1
-    bounds = np.linspace(0, count, num_workers + 1).astype(int)
-    jobs = [(folder, split, keys, int(a), int(b)) for a, b in pairwise(bounds)]
     if num_workers == 1:
-        parts = [_decode_range(job) for job in jobs]
+        try:
+            parts = [decode_range(folder, split, keys, 0, count)]
+        except (OSError, RuntimeError) as error:
+            raise _undecodable(folder, split, str(error)) from error
     else:
-        # Spawned, not forked: this process may hold JAX and its threads.
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(num_workers, mp_context=context) as pool:
-            parts = list(pool.map(_decode_range, jobs))
-    for kind, arrays in zip(("x", "y", "client"), zip(*parts, strict=True), strict=True):
-        if arrays[0] is not None:
-            np.save(target / f"{kind}-{split}.npy", np.concatenate(arrays))
+        bounds = np.linspace(0, count, num_workers + 1).astype(int).tolist()
+        parts = _decode_in_processes(folder, split, keys, bounds)
+    for kind in parts[0]:
+        np.save(target / f"{kind}-{split}.npy", np.concatenate([part[kind] for part in parts]))
 
 
-def _decode_range(
-    job: tuple[Path, str, tuple[str, str, str | None], int, int],
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    folder, split, (example_key, label_key, client_key), start, stop = job
+def _decode_in_processes(
+    folder: Path, split: str, keys: Sequence[str | None], bounds: Sequence[int]
+) -> list[dict[str, np.ndarray]]:
+    """`decode_range` between each two bounds, every range in a process of its own."""
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    workers, parts = [], []
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as running:
+        for start, stop in pairwise(bounds):
+            part = Path(scratch, f"{start}.npz")
+            job = json.dumps([str(folder), split, keys, start, stop, str(part)])
+            worker = subprocess.Popen(
+                [sys.executable, "-m", "jaxfed.data.decode_worker", job],
+                env={**os.environ, "PYTHONPATH": path},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            running.enter_context(worker)  # at the end: killed if need be, waited for, pipe closed
+            running.callback(worker.kill)
+            workers.append((worker, part))
+        for worker, part in workers:
+            _, errors = worker.communicate()
+            if worker.returncode:
+                raise _undecodable(folder, split, errors)
+            with np.load(part) as arrays:
+                parts.append(dict(arrays))
+    return parts
+
+
+def _undecodable(folder: Path, split: str, reason: str) -> UsageError:
+    last = (reason.strip().splitlines() or ["no reason given"])[-1]
+    return UsageError(
+        f"{folder}: split {split!r} cannot be decoded, its files are missing or damaged ({last})"
+    )
+
+
+def decode_range(
+    folder: Path, split: str, keys: Sequence[str | None], start: int, stop: int
+) -> dict[str, np.ndarray]:
+    """Decode examples start..stop-1: "x" `[n, ...]`, "y" int32 `[n]`, perhaps "client" `[n]`.
+
+    Args:
+        folder: the prepared set.
+        split: its split.
+        keys: the features that hold example, label and client (or None).
+        start, stop: range of examples.
+    """
+    example_key, label_key, client_key = keys
     source = _builder(folder).as_data_source(split)
     # Some hundred records a read: one read a record costs as much as decoding it.
     records = (
@@ -145,13 +190,15 @@ def _decode_range(
     ]
     if not rows:
         shape = tuple(size or 0 for size in source.dataset_info.features[example_key].shape)
-        nothing = np.zeros(0, np.int32)
-        return np.zeros((0, *shape), np.uint8), nothing, nothing if client_key else None
+        empty = np.zeros(0, np.int32)
+        nothing = {"x": np.zeros((0, *shape), np.uint8), "y": empty}
+        return {**nothing, "client": empty} if client_key else nothing
     examples, labels, clients = zip(*rows, strict=True)
     x = np.stack(examples)
     if x.dtype != np.uint8:
         x = x.astype(np.float32)
-    return x, np.asarray(labels, np.int32), np.asarray(clients) if client_key else None
+    arrays = {"x": x, "y": np.asarray(labels, np.int32)}
+    return {**arrays, "client": np.asarray(clients)} if client_key else arrays
 
 
 def _version(folder: Path) -> tuple[int, ...]:
