@@ -44,6 +44,7 @@ from jaxfed.errors import UsageError
 from jaxfed.kernels import conjugate_gradient, knn, lsh
 from jaxfed.kernels.graph import Graph, cosine_from_hamming, normalized_graph
 
+Array = jax.Array | np.ndarray
 UNLABELED = -1
 _COLUMN_BLOCK = 256  # columns of S solved for at once: n x 256 floats at a time
 
@@ -263,9 +264,9 @@ def client_label_matrices(labels: Sequence[np.ndarray], p: Parameters) -> list[n
     return matrices
 
 
-def one_hot_labels(labels: np.ndarray, num_classes: int) -> np.ndarray:
+def one_hot_labels(labels: Array, num_classes: int) -> np.ndarray:
     """float32 [..., C]: Y_ic = 1 where point i is labeled c, zero rows where unlabeled (-1)."""
-    return (labels[..., None] == np.arange(num_classes)).astype(np.float32)
+    return (np.asarray(labels)[..., None] == np.arange(num_classes)).astype(np.float32)
 
 
 def influence_of_labels(
@@ -332,8 +333,8 @@ def client_predictions(scores: jax.Array, rows: Sequence[slice], p: Parameters) 
     labels, confidences = predict(scores)
     if p.relative_confidence and len(confidences):
         confidences = relative(confidences)
-    labels, confidences, scores = map(np.asarray, (labels, confidences, scores))
-    return [Prediction(labels[own], confidences[own], scores[own]) for own in rows]
+    arrays = [np.asarray(values) for values in (labels, confidences, scores)]
+    return [Prediction(*(values[own] for values in arrays)) for own in rows]
 
 
 def relative(confidences: jax.Array) -> jax.Array:

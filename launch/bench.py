@@ -32,7 +32,9 @@ OUT = flags.DEFINE_string("out", None, "write all figures to this JSON file")
 ROUNDS = flags.DEFINE_integer("rounds", MIN_ROUNDS, "interleaved rounds", lower_bound=MIN_ROUNDS)
 MAX_POINTS = flags.DEFINE_integer("max_points", 0, "leave out contests with more points; 0 = none")
 RECORD = flags.DEFINE_bool(
-    "record_peers", False, f"write the peers' times to {PEER_RATES.name} as usual for this processor"
+    "record_peers",
+    False,
+    f"write the peers' times to {PEER_RATES.name} as usual for this processor",
 )
 
 

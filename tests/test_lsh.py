@@ -1,3 +1,4 @@
+import itertools
 import math
 import re
 
@@ -39,7 +40,7 @@ def test_oracle_packs_the_first_bit_lowest():
     assert reference.project_bits([[1.0]], planes).tolist() == [[1 + 2**5, 2]]
 
 
-@given(st.integers(0, 5), st.integers(1, 4), st.integers(0, 2**31))
+@given(st.sampled_from([0, 3]), st.sampled_from([1, 4]), st.integers(0, 2**31))
 def test_packing_has_the_documented_order_and_an_inverse(n, num_words, seed):
     bits = np.random.default_rng(seed).random((n, num_words * 32)) < 0.5
     words = lsh.pack_bits(jnp.asarray(bits))
@@ -55,10 +56,7 @@ def test_a_point_has_the_same_code_wherever_it_is_projected():
     together = np.asarray(lsh.project_bits(vectors, key, num_bits))
 
     bounds = [0, 1, 300, 301, 557, 900]
-    parts = [
-        lsh.project_bits(vectors[a:b], key, num_bits)
-        for a, b in zip(bounds, bounds[1:], strict=False)
-    ]
+    parts = [lsh.project_bits(vectors[a:b], key, num_bits) for a, b in itertools.pairwise(bounds)]
     np.testing.assert_array_equal(np.concatenate(parts), together)
 
     order = np.random.default_rng(1).permutation(900)

@@ -41,9 +41,7 @@ def client_knn(*, num_classes: int, num_neighbors: int = 5) -> FederatedAlgorith
         label = classifier.classes_[votes.argmax(axis=1)].astype(np.int32)
         return label, votes.max(axis=1).astype(np.float32)
 
-    def label_points(
-        cohort: Cohort, key: jax.Array
-    ) -> tuple[np.ndarray, np.ndarray, Metrics]:
+    def label_points(cohort: Cohort, key: jax.Array) -> tuple[np.ndarray, np.ndarray, Metrics]:
         del key
         outputs = [label_client(v, y) for v, y in zip(*client_arrays(cohort), strict=True)]
         return (

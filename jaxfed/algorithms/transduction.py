@@ -47,9 +47,7 @@ def transductive(label_points: LabelPoints) -> FederatedAlgorithm:
         shape = (federation.num_clients, federation.capacity)
         return Transduction(np.full(shape, UNLABELED, np.int32), np.zeros(shape, np.float32))
 
-    def round(
-        state: Transduction, cohort: Cohort, key: jax.Array
-    ) -> tuple[Transduction, Metrics]:
+    def round(state: Transduction, cohort: Cohort, key: jax.Array) -> tuple[Transduction, Metrics]:
         label, confidence, metrics = label_points(cohort, key)
         updated = Transduction(state.label.copy(), state.confidence.copy())
         updated.label[cohort.client_id] = np.where(cohort.mask, label, UNLABELED)

@@ -35,9 +35,7 @@ def xclp(**parameters: Any) -> FederatedAlgorithm:
         raise UsageError(f"xclp.{name}: unknown; allowed are {', '.join(sorted(known))}")
     Parameters(**parameters)  # reject bad values when the method is made, not in round 1
 
-    def label_points(
-        cohort: Cohort, key: jax.Array
-    ) -> tuple[np.ndarray, np.ndarray, Metrics]:
+    def label_points(cohort: Cohort, key: jax.Array) -> tuple[np.ndarray, np.ndarray, Metrics]:
         seed = int(jax.random.bits(key)) >> 1
         p = Parameters(**parameters, seed=seed)
         vectors, labels = client_arrays(cohort)

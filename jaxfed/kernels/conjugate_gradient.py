@@ -9,7 +9,7 @@ steps. At alpha = 0.99, 20 to 40 are left.
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -251,6 +251,6 @@ def _dot(a: Array, b: Array) -> Array:
     return jnp.sum(a * b, axis=0)
 
 
-def _check(name: str, value: ArrayLike, allowed: str, holds: Callable[[ArrayLike], bool]) -> None:
+def _check(name: str, value: ArrayLike, allowed: str, holds: Callable[[Any], bool]) -> None:
     if not isinstance(value, jax.core.Tracer) and not holds(value):
         raise UsageError(f"{name} must be {allowed}, got {value}")

@@ -37,7 +37,8 @@ def normalized_graph(indices: ArrayLike, weights: ArrayLike) -> Float64:
 def propagate(w: ArrayLike, y: ArrayLike, alpha: float) -> Float64:
     """Return (I - alpha W)^-1 Y by a dense float64 solve: w [n, n], y [n, C] -> [n, C]."""
     w = np.asarray(w, np.float64)
-    return np.linalg.solve(np.eye(len(w)) - alpha * w, np.asarray(y, np.float64))
+    z = np.linalg.solve(np.eye(len(w)) - alpha * w, np.asarray(y, np.float64))
+    return z.astype(np.float64)
 
 
 def project_bits(vectors: ArrayLike, planes: ArrayLike) -> NDArray[np.uint32]:

@@ -100,9 +100,7 @@ def run_contest(
         row["bytes_per_second"] = contest.num_bytes / ours
         row["share_of_machine_bandwidth"] = contest.num_bytes / ours / limits["bytes"]
     for name in contest.peers:
-        ratios = [
-            peer / own for peer, own in zip(seconds[name], seconds["jaxfed"], strict=True)
-        ]
+        ratios = [peer / own for peer, own in zip(seconds[name], seconds["jaxfed"], strict=True)]
         usual = None if recording else usual_seconds(name, contest)
         row["peers"][name] = {
             "ratio": statistics.median(ratios),
@@ -154,9 +152,8 @@ def processor() -> str:
     model = "unknown CPU"
     try:
         with open("/proc/cpuinfo") as file:
-            fields = dict(
-                (part.strip() for part in line.split(":", 1)) for line in file if ":" in line
-            )
+            lines = (line.split(":", 1) for line in file if ":" in line)
+            fields = {name.strip(): value.strip() for name, value in lines}
         model = f"{fields.get('model name', model)} (family {fields.get('cpu family')}, "
         model += f"model {fields.get('model')})"
     except OSError:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -22,11 +21,14 @@ def construction(with_peers: bool) -> Iterator[Contest]:
     for n in (2_500, 10_000, 100_000):
         indices, weights = inputs.neighbors(n, NUM_NEIGHBORS)
         host = np.asarray(indices), np.asarray(weights)
+        peer: dict[str, Callable[[], Any]] = {}
+        if with_peers:
+            peer["scipy csr"] = partial(inputs.sparse_graph, *host)
         yield Contest(
             task="normalized graph",
             case={"n": n, "k": NUM_NEIGHBORS},
             ours=partial(graph.normalized_graph, indices, weights),
-            peers={"scipy csr": partial(inputs.sparse_graph, *host)} if with_peers else {},
+            peers=peer,
             num_bytes=16 * n * NUM_NEIGHBORS,
         )
 
@@ -38,7 +40,7 @@ def propagation(with_peers: bool) -> Iterator[Contest]:
             ours_graph = inputs.joint_graph(n, NUM_NEIGHBORS)
             matrix = inputs.sparse_graph(*inputs.neighbors(n, NUM_NEIGHBORS))
             y = inputs.one_hot(n, num_classes)
-            peers = {
+            peers: dict[str, Callable[[], Any]] = {
                 f"scipy cg {dtype}": partial(scipy_columns, matrix.astype(dtype), y.astype(dtype))
                 for dtype in ("float32", "float64")
             }
@@ -56,8 +58,9 @@ def propagation(with_peers: bool) -> Iterator[Contest]:
                 agreement=partial(_both_solve, matrix.astype(np.float64), y.astype(np.float64)),
                 # Each step reads W's index and value and gathers a row of floats for each of ~2 n k
                 # entries, and streams five arrays of Z's size; 30 steps are what alpha = 0.99 takes.
-                num_bytes=30 * (2 * n * NUM_NEIGHBORS * (8 + 4 * num_classes) + 20 * n * num_classes),
-                targets={name: target for name in peers},
+                num_bytes=30
+                * (2 * n * NUM_NEIGHBORS * (8 + 4 * num_classes) + 20 * n * num_classes),
+                targets=dict.fromkeys(peers, target),
             )
 
 
@@ -83,5 +86,3 @@ def _both_solve(matrix: Any, y: np.ndarray, ours: Any, theirs: np.ndarray) -> st
     difference = np.linalg.norm(z - theirs) / np.linalg.norm(theirs)
     assert difference < 1e-4, f"solutions differ by {difference:.1e}"
     return f"residuals {residual(z):.1e} and {residual(theirs):.1e}, difference {difference:.1e}"
-
-

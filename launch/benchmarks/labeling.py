@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import jax
@@ -26,12 +27,9 @@ def xclp(with_peers: bool) -> Iterator[Contest]:
         vectors, truth = inputs.features(n, NUM_CLASSES)
         y = inputs.one_hot(n, NUM_CLASSES)
         labels = np.where(y.any(axis=1), truth, -1).astype(np.int32)
-        clients = np.array_split(vectors, NUM_CLIENTS), np.array_split(labels, NUM_CLIENTS)
 
-        def ours(clients: Any = clients) -> np.ndarray:
-            result = cross_client_label_propagation(*clients, PARAMETERS)
-            return np.concatenate([prediction.labels for prediction in result.predictions])
-
+        client_vectors = np.array_split(vectors, NUM_CLIENTS)
+        client_labels = np.array_split(labels, NUM_CLIENTS)
         peers: dict[str, Callable[[], Any]] = {}
         if with_peers and jax.default_backend() == "cpu":
             for name, solve in ((INVERSE, _dense_inverse), (ITERATIVE, graphs.scipy_columns)):
@@ -39,13 +37,18 @@ def xclp(with_peers: bool) -> Iterator[Contest]:
         yield Contest(
             task="XCLP labeling",
             case={"n": n, "d": vectors.shape[1], "num_bits": PARAMETERS.num_bits, "C": NUM_CLASSES},
-            ours=ours,
+            ours=partial(_ours, client_vectors, client_labels),
             peers=peers,
             agreement=_mostly_equal,
             operations=n * n * PARAMETERS.num_bits,
             operation="popcount_bits",
             targets=targets,
         )
+
+
+def _ours(vectors: list[np.ndarray], labels: list[np.ndarray]) -> np.ndarray:
+    result = cross_client_label_propagation(vectors, labels, PARAMETERS)
+    return np.concatenate([prediction.labels for prediction in result.predictions])
 
 
 def _mostly_equal(ours: np.ndarray, theirs: np.ndarray) -> str:
@@ -65,7 +68,7 @@ def _faiss_labeling(
 ) -> Callable[[], np.ndarray]:
     import faiss
 
-    n, d = vectors.shape
+    _n, d = vectors.shape
     num_bits, k = PARAMETERS.num_bits, PARAMETERS.num_neighbors
     template = faiss.IndexLSH(d, num_bits, True, False)
     pi = np.asarray(lsh.hyperplanes(setup(PARAMETERS.seed), num_bits, d), np.float32)

@@ -38,7 +38,7 @@ def hamming_knn(with_peers: bool) -> Iterator[Contest]:
                 agreement=_same_distances,
                 operations=n * n * NUM_BITS,
                 operation="popcount_bits" if not on_gpu else "matmul_int8_ops",
-                targets={name: target for name in peer} if not on_gpu else {},
+                targets=dict.fromkeys(peer, target) if not on_gpu else {},
             )
 
 
