@@ -257,6 +257,82 @@ def test_csv(tmp_path):
     np.testing.assert_allclose(data.x[:, 0], [1, 2, 3])
 
 
+def test_the_label_of_a_table_can_be_chosen(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("q,f,label\n1,2,3\n2,3,4\n", encoding="utf-8-sig")  # as spreadsheets write it
+    data = load(path, label_key="q")
+    assert data.class_names == ("1", "2")
+    np.testing.assert_array_equal(data.x, [[2, 3], [3, 4]])
+    assert load(path).class_names == ("3", "4")
+
+
+BAD_FILES = {
+    "column": (b"q,f\n1,2\n2,3\n", "a.csv", {"label_key": "z"}, "the columns are q, f"),
+    "nan": (b"f,label\nnan,0\n1,1\n", "a.csv", {}, "1 of 2 examples.*nan or infinite"),
+    "infinite": (b"f,label\n1e99,0\n1,1\n", "a.csv", {}, "1 of 2 examples.*nan or infinite"),
+    "no gzip": (b"1,2\n3,4\n", "a.csv.gz", {}, "not a CSV file"),
+    "half a gzip": (gzip.compress(b"1,2\n3,4\n" * 99)[:25], "a.csv.gz", {}, "not a CSV file"),
+    "image size": (b"1,2\n3,4\n", "a.csv", {"image_size": 4}, "image_size=4 does not apply"),
+}
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "options", "message"), BAD_FILES.values(), ids=BAD_FILES
+)
+def test_bad_tables(tmp_path, content, name, options, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UsageError, match=message) as error:
+        load(str(tmp_path / name), **options)
+    assert "\n" not in str(error.value)
+
+
+BAD_ARRAYS = {
+    "one label": ({"y": np.array(1)}, "y of type"),
+    "fractions": ({"y": np.array([0.5, 1, 2])}, "y of type float64"),
+    "words": ({"x": np.array(["a", "b", "c"])}, "x of type"),
+    "unlabeled": ({"y": np.array([0, 1, -1])}, "1 labels are -1"),
+    "nan": ({"x": np.full((3, 2), np.nan)}, "3 of 3 examples"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), BAD_ARRAYS.values(), ids=BAD_ARRAYS)
+def test_bad_arrays(tmp_path, change, message):
+    np.savez(tmp_path / "a.npz", **{"x": np.ones((3, 2)), "y": np.arange(3), **change})
+    with pytest.raises(UsageError, match=message):
+        load(str(tmp_path / "a.npz"))
+
+
+def test_labels_of_minus_one_and_one_are_two_classes(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.ones((3, 2)), y=np.array([-1, 1, -1]))
+    np.testing.assert_array_equal(load(str(tmp_path / "a.npz")).y, [0, 1, 0])
+
+
+def test_deep_and_hidden_images(tmp_path):
+    (tmp_path / "set" / "a").mkdir(parents=True)
+    Image.fromarray(np.zeros((4, 4), np.uint8)).save(tmp_path / "set" / "a" / "1.png")
+    (tmp_path / "set" / "a" / "._1.png").write_text("left by a file manager")
+    assert len(load(str(tmp_path / "set")).x) == 1
+    Image.fromarray(np.full((4, 4), 40_000, np.uint16)).save(tmp_path / "set" / "a" / "2.png")
+    with pytest.raises(UsageError, match=r"2\.png.*8 bits"):
+        load(str(tmp_path / "set"))
+
+
+def test_options_that_do_not_apply_are_mistakes(tmp_path):
+    with pytest.raises(UsageError, match="label_key='fine' does not apply to data set 'digits'"):
+        load("digits", label_key="fine")
+    (tmp_path / "set" / "a").mkdir(parents=True)
+    with pytest.raises(UsageError, match="image_size=0: allowed"):
+        load(tmp_path / "set", image_size=0)
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    write_tfds(tmp_path)
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "file"))
+    with pytest.raises(UsageError, match="JAXFED_CACHE"):
+        load("tiny", root=tmp_path)
+
+
 def test_image_folder(tmp_path):
     grey, color = np.full((6, 6), 7, np.uint8), np.full((6, 6, 3), (1, 2, 3), np.uint8)
     for split, counts in (("train", (3, 2)), ("test", (1, 1))):

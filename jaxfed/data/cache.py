@@ -17,6 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxfed.errors import UsageError
+
 _INDEX = "index.json"
 
 
@@ -41,13 +43,22 @@ def cached_arrays(name: str, key: str, make: Callable[[Path], None]) -> dict[str
 
     Returns:
         file name without ending -> array.
+
+    Raises:
+        UsageError: the cache's place cannot be written.
     """
     target = directory() / f"{name}-{key}"
     arrays = _read(target)
     if arrays is not None:
         return arrays
-    target.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    except OSError as error:
+        raise UsageError(
+            f"{target.parent}: decoded data cannot be kept there ({error.strerror}); set $JAXFED_CACHE "
+            "to a folder that can be written"
+        ) from error
     try:
         make(made)
         sizes = {file.name: file.stat().st_size for file in made.glob("*.npy")}

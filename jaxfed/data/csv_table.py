@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,11 @@ _LABELS = ("label", "class", "target", "y")
 _CLIENTS = ("client_id", "client", "writer")
 
 
-def read(path: Path) -> Dataset:
+def read(path: Path, label_key: str | None = None) -> Dataset:
     """Read a CSV file, plain or gzipped, its delimiter found out (`,`, `;`, tab or `|`).
 
-    The label is the column named label, class, target or y, else the last one. A column named
+    The label is the column `label_key`; without one the column named label, class, target or y, else the
+    last. A column named
     client_id, client or writer gives natural clients. All other columns must be numbers. A first line in
     which no feature is a number is a header.
 
@@ -36,7 +38,10 @@ def read(path: Path) -> Dataset:
         if len(row) != width:
             raise UsageError(f"{path}: line {number} has {len(row)} columns, others have {width}")
     names = header or [str(column) for column in range(width)]
-    label = next((names.index(name) for name in _LABELS if name in names), width - 1)
+    if label_key is not None and label_key not in names:
+        raise UsageError(f"{path}: label_key={label_key!r}: the columns are {', '.join(names)}")
+    candidates = _LABELS if label_key is None else (label_key,)
+    label = next((names.index(name) for name in candidates if name in names), width - 1)
     client = next((names.index(name) for name in _CLIENTS if name in names), None)
     features = [column for column in range(width) if column not in (label, client)]
     if not features:
@@ -44,7 +49,8 @@ def read(path: Path) -> Dataset:
     x = np.empty((len(rows), len(features)), np.float32)
     for place, column in enumerate(features):
         try:
-            x[:, place] = [row[column] for row in rows]
+            with np.errstate(over="ignore"):  # to inf, which Dataset refuses
+                x[:, place] = [row[column] for row in rows]
         except ValueError as error:
             line, cell = next(
                 (line, row[column])
@@ -77,12 +83,12 @@ def read(path: Path) -> Dataset:
 def _lines(path: Path) -> list[list[str]]:
     opener = gzip.open if path.suffix == ".gz" else open
     try:
-        with opener(path, "rt", newline="") as file:
+        with opener(path, "rt", newline="", encoding="utf-8-sig") as file:
             first = file.readline()
             delimiter = max(",;\t|", key=first.count)
             file.seek(0)
             return [row for row in csv.reader(file, delimiter=delimiter) if row]
-    except (UnicodeDecodeError, csv.Error) as error:
+    except (UnicodeDecodeError, csv.Error, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UsageError(f"{path}: not a CSV file ({error})") from error
 
 

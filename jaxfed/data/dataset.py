@@ -54,6 +54,12 @@ class Dataset:
                     f"data set {self.name!r}, {split}: {len(y)} examples but client ids of shape "
                     f"{client_id.shape}; one id an example is needed"
                 )
+            if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
+                bad = np.count_nonzero(~np.isfinite(x).reshape(len(x), -1).all(axis=1))
+                raise UsageError(
+                    f"data set {self.name!r}, {split}: {bad} of {len(x)} examples have values that are "
+                    "nan or infinite; every value must be a finite number"
+                )
             if len(y) and not (y.min() >= 0 and y.max() < self.num_classes):
                 raise UsageError(
                     f"data set {self.name!r}, {split}: labels {y.min()}..{y.max()} are not all in "

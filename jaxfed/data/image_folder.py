@@ -32,6 +32,8 @@ def read(folder: Path, image_size: int | None = None) -> Dataset:
     Raises:
         UsageError: no images, or one that cannot be read.
     """
+    if image_size is not None and image_size < 1:
+        raise UsageError(f"image_size={image_size}: allowed are integers from 1 on")
     train = folder / "train" if (folder / "train").is_dir() else folder
     test = next((folder / name for name in TEST_NAMES if (folder / name).is_dir()), None)
     if train == folder:
@@ -81,7 +83,11 @@ def read(folder: Path, image_size: int | None = None) -> Dataset:
 def _images(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
-    return sorted(file for file in folder.iterdir() if file.suffix.lower() in ENDINGS)
+    return sorted(
+        file
+        for file in folder.iterdir()
+        if file.suffix.lower() in ENDINGS and not file.name.startswith(".")  # "._1.png" of macOS
+    )
 
 
 def _shape(files: list[Path], image_size: int | None) -> tuple[tuple[int, int], int]:
@@ -91,7 +97,12 @@ def _shape(files: list[Path], image_size: int | None) -> tuple[tuple[int, int], 
         with _opened(file) as image:
             sizes.append(image.size)
             modes.add(image.mode)
-    channels = 1 if modes <= {"1", "L", "I;16"} else 3
+            if image.mode.startswith(("I", "F")):
+                raise UsageError(
+                    f"{file}: mode {image.mode!r}, more than 8 bits a channel, would be cut off at 255; "
+                    "convert it to 8 bits"
+                )
+    channels = 1 if modes <= {"1", "L"} else 3
     if image_size is not None:
         return (image_size, image_size), channels
     if len(set(sizes)) == 1:

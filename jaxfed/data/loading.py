@@ -15,9 +15,9 @@ _TABLES = (".csv", ".tsv", ".data", ".csv.gz", ".data.gz")
 
 
 def load(
-    name_or_path: str,
+    name_or_path: str | Path,
     *,
-    root: str | None = None,
+    root: str | Path | None = None,
     label_key: str | None = None,
     image_size: int | None = None,
 ) -> Dataset:
@@ -29,8 +29,9 @@ def load(
             array_record. A path is told by its ending or a slash at its beginning (./images, /data/x);
             any existing folder is one.
         root: where prepared TFDS sets are; None is $JAXFED_DATA, else TFDS's default.
-        label_key: for TFDS sets, the feature to take as label ("coarse_label" of cifar100).
-        image_size: for image folders, pixels a side.
+        label_key: what to take as label: a TFDS feature ("coarse_label" of cifar100) or a CSV column;
+            the other sources have one label only.
+        image_size: for image folders only, pixels a side.
 
     Returns:
         `Dataset`. No TensorFlow is imported, whatever the source.
@@ -38,14 +39,20 @@ def load(
     Raises:
         UsageError: one line: what was looked for, where, and how to get it.
     """
+    name_or_path = os.fspath(name_or_path)
     if name_or_path in EMBEDDED:
+        _refuse(name_or_path, label_key=label_key, image_size=image_size)
         return EMBEDDED[name_or_path]()
     path = Path(name_or_path).expanduser()
     lower = name_or_path.lower()
     if lower.endswith((".npz", *_TABLES)):
         if not path.is_file():
             raise UsageError(f"data set {name_or_path!r}: no such file ({path.absolute()})")
-        return npz.read(path) if lower.endswith(".npz") else csv_table.read(path)
+        _refuse(name_or_path, image_size=image_size)
+        if lower.endswith(".npz"):
+            _refuse(name_or_path, label_key=label_key)
+            return npz.read(path)
+        return csv_table.read(path, label_key)
     if name_or_path.startswith((".", "/", "~")) and not path.is_dir():
         raise UsageError(
             f"data set {name_or_path!r}: no such folder ({path.absolute()}), and a file must end in "
@@ -57,8 +64,10 @@ def load(
     place = _root(root)
     folder = tfds_source.version_directory(place, name_or_path)
     if folder is not None:
+        _refuse(name_or_path, image_size=image_size)
         return tfds_source.read(name_or_path, folder, label_key)
     if path.is_dir():
+        _refuse(name_or_path, label_key=label_key)
         return image_folder.read(path, image_size)
     nearest = get_close_matches(name_or_path, EMBEDDED, n=1)
     hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
@@ -72,7 +81,16 @@ def load(
     )
 
 
-def _root(root: str | None) -> Path:
+def _refuse(name: str, **options: object) -> None:
+    """An option that the source at hand does not have is a mistake, not something to pass over."""
+    for option, value in options.items():
+        if value is not None:
+            raise UsageError(
+                f"{option}={value!r} does not apply to data set {name!r}: leave it out"
+            )
+
+
+def _root(root: str | Path | None) -> Path:
     """Where TFDS sets are looked for."""
     given = root or os.environ.get("JAXFED_DATA") or os.environ.get("TFDS_DATA_DIR")
     return Path(given or "~/tensorflow_datasets").expanduser()

@@ -28,7 +28,8 @@ def read(path: Path) -> Dataset:
     uint8 [n, h, w] is taken for grey images and gets a channel; anything but uint8 becomes float32.
 
     Raises:
-        UsageError: not an npz file of plain arrays, or without x and y.
+        UsageError: not an npz file of plain arrays, without x and y, or x not numbers, or labels that
+            are fractions or hold -1 for "unlabeled" (that is for `partition` to decide).
     """
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -40,6 +41,17 @@ def read(path: Path) -> Dataset:
         raise UsageError(
             f"{path}: arrays {', '.join(arrays)}, but x and y are needed "
             "(or train_images and train_labels)"
+        )
+    for name, array, kinds in (("x", x, "biuf"), ("y", y, "biuUS")):
+        if array.dtype.kind not in kinds or not array.ndim:
+            raise UsageError(
+                f"{path}: {name} of type {array.dtype} and shape {array.shape}: x are numbers [n, ...], "
+                "y integers or names [n]"
+            )
+    if y.dtype.kind == "i" and (y == -1).any() and len(np.unique(y)) > 2:
+        raise UsageError(
+            f"{path}: {(y == -1).sum()} labels are -1 (unlabeled): load needs every label, and "
+            "partition chooses which of them clients know"
         )
     x = _examples(x)
     x_test, y_test = _take(arrays, "x_test"), _take(arrays, "y_test")
