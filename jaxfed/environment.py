@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shlex
 import subprocess
@@ -25,15 +26,43 @@ def describe() -> dict[str, Any]:
     changes = _git("status", "--porcelain", "--untracked-files=no")
     return {
         "backend": device.platform,
-        "device": device.device_kind,
+        "device": processor(),
         "num_devices": jax.device_count(),
         "platform": platform.platform(),
         "python": platform.python_version(),
         **{package: version(package) for package in ("jax", "jaxlib", "numpy")},
+        "peak_memory_bytes": peak_memory_bytes(),
         "commit": commit,
         "dirty": None if changes is None else bool(changes),
         "command": shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]]),
     }
+
+
+def processor() -> str:
+    """The accelerator's kind, or the CPU's model and number of cores."""
+    device = jax.devices()[0]
+    if device.platform != "cpu":
+        return device.device_kind
+    model = "unknown CPU"
+    try:
+        with open("/proc/cpuinfo") as file:
+            lines = (line.split(":", 1) for line in file if ":" in line)
+            fields = {name.strip(): value.strip() for name, value in lines}
+        model = f"{fields.get('model name', model)} (family {fields.get('cpu family')}, "
+        model += f"model {fields.get('model')})"
+    except OSError:
+        pass
+    return f"{model}, {os.cpu_count()} cores"
+
+
+def peak_memory_bytes() -> int | None:
+    """Most memory this process has held so far, on the host; None where the system does not tell."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def _git(*arguments: str) -> str | None:

@@ -19,6 +19,8 @@ from typing import Any
 
 import jax
 
+from jaxfed.environment import processor
+
 PEER_RATES = Path(__file__).parents[2] / "results" / "peer_rates.json"
 MIN_ROUNDS = 5
 SHORTEST_SAMPLE = 0.03  # seconds: a faster task is repeated within a sample
@@ -142,23 +144,6 @@ def _others_cpu_seconds() -> float:
     own = os.times()
     ticks = user + nice + system + irq + softirq + steal
     return ticks / os.sysconf("SC_CLK_TCK") - (own.user + own.system)
-
-
-def processor() -> str:
-    """The device that contests run on: the accelerator's kind, or the CPU's model and core count."""
-    device = jax.devices()[0]
-    if device.platform != "cpu":
-        return device.device_kind
-    model = "unknown CPU"
-    try:
-        with open("/proc/cpuinfo") as file:
-            lines = (line.split(":", 1) for line in file if ":" in line)
-            fields = {name.strip(): value.strip() for name, value in lines}
-        model = f"{fields.get('model name', model)} (family {fields.get('cpu family')}, "
-        model += f"model {fields.get('model')})"
-    except OSError:
-        pass
-    return f"{model}, {os.cpu_count()} cores"
 
 
 def contest_name(name: str, contest: Contest) -> str:
