@@ -175,7 +175,8 @@ def warp(image: jax.Array, matrix: jax.Array) -> jax.Array:
     """
     height, width, _ = image.shape
     center_y, center_x = (height - 1) / 2, (width - 1) / 2
-    y, x = jnp.meshgrid(jnp.arange(height) - center_y, jnp.arange(width) - center_x, indexing="ij")
+    y = jnp.arange(height, dtype=jnp.float32)[:, None] - center_y
+    x = jnp.arange(width, dtype=jnp.float32)[None, :] - center_x
     source_x = matrix[0, 0] * x + matrix[0, 1] * y + matrix[0, 2] + center_x
     source_y = matrix[1, 0] * x + matrix[1, 1] * y + matrix[1, 2] + center_y
 

@@ -1,6 +1,7 @@
 """Strict numerics for every test: no silent promotion of dtypes or ranks, two forced CPU devices."""
 
 import os
+from collections.abc import Iterator
 
 # Before JAX starts: two host devices, so that sharded execution is tested without an accelerator.
 _FLAG = "--xla_force_host_platform_device_count=2"
@@ -8,7 +9,9 @@ if _FLAG not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}".strip()
 
 import jax  # noqa: E402
+import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
+from jax.experimental.compilation_cache import compilation_cache  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -16,3 +19,21 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # Compilation makes first examples slow; the same examples on every run keep CI repeatable.
 settings.register_profile("jaxfed", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("jaxfed")
+
+
+@pytest.fixture(scope="module")
+def shared_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """For tests that build the same programs again and again: each is compiled once a file."""
+    settings = {
+        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("programs")),
+        "jax_persistent_cache_min_compile_time_secs": 0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in settings}
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()

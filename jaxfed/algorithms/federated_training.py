@@ -23,7 +23,7 @@ from jaxfed.batch_statistics import measured_statistics
 from jaxfed.communication import Communication
 from jaxfed.errors import UsageError
 from jaxfed.evaluate import accuracy, balanced_accuracy
-from jaxfed.federated_algorithm import Cohort, FederatedAlgorithm, Metrics
+from jaxfed.federated_algorithm import Array, Cohort, FederatedAlgorithm, Metrics
 from jaxfed.federation import UNLABELED, Federation
 from jaxfed.local_update import Batches, ClientData, ClientUpdate, Trained, train
 from jaxfed.losses import Loss
@@ -133,7 +133,7 @@ def federated_training(
         if keep_teacher and number == training.labeled_only_rounds:
             state = state._replace(teacher=state.model)
         find_labels, train = stage_1 if number < training.labeled_only_rounds else stage_2
-        cohort = _padded(cohort, training.clients_multiple)
+        cohort = _arranged(cohort, training.clients_multiple)
         cohort = cohort._replace(x=jnp.asarray(cohort.x))  # one transfer for labeling and training
         label_key, train_key = jax.random.split(key)
         communication = Communication()
@@ -233,7 +233,8 @@ def _train_round(training: Training, local_update: LocalUpdate, *, stage: int) -
         ids, keys = cohort.client_id, client_keys(key, cohort)
         x, y, mask = map(jnp.asarray, (cohort.x, cohort.y, cohort.mask))
         data = ClientData(x, labels.label, labels.weight, y >= 0, mask)
-        learning_rate = jnp.float32(training.learning_rate(state.round - first_round))
+        stage_round = (state.round - first_round).astype(jnp.float32)
+        learning_rate = jnp.float32(training.learning_rate(stage_round))
         shared = Shared(state.model, state.control, learning_rate)
         clients = Client(data, gather(state.clients, ids), cohort_statistics(state, ids))
         updates = update_clients(shared, (clients, keys))
@@ -282,21 +283,27 @@ def _num_stacked(clients: Any) -> int:
     return len(leaves[0]) if leaves else 1
 
 
-def _padded(cohort: Cohort, multiple: int) -> Cohort:
-    """The cohort with empty clients (id -1) added up to a multiple."""
-    missing = -len(cohort.client_id) % multiple
+def _arranged(cohort: Cohort, multiple: int) -> Cohort:
+    """The cohort by ascending ids, empty clients (id -1) last and added up to a multiple.
+
+    Sums and ties between equal distances depend on an order, so it is always the same one.
+    """
+    ids = np.asarray(cohort.client_id)
+    order = np.argsort(np.where(ids < 0, np.iinfo(np.int32).max, ids), kind="stable")
+    if (order != np.arange(len(ids))).any():
+        cohort = Cohort(*(np.asarray(field)[order] for field in cohort))
+    missing = -len(ids) % multiple
     if not missing:
         return cohort
 
-    def pad(array: np.ndarray, fill: int) -> np.ndarray:
-        rows = np.full((missing, *array.shape[1:]), fill, array.dtype)
-        return np.concatenate([array, rows])
+    def pad(array: Array, fill: int) -> np.ndarray:
+        return np.concatenate([array, np.full((missing, *array.shape[1:]), fill, array.dtype)])
 
     return Cohort(
-        client_id=pad(np.asarray(cohort.client_id), -1),
-        x=pad(np.asarray(cohort.x), 0),
-        y=pad(np.asarray(cohort.y), UNLABELED),
-        mask=pad(np.asarray(cohort.mask), False),
+        client_id=pad(cohort.client_id, -1),
+        x=pad(cohort.x, 0),
+        y=pad(cohort.y, UNLABELED),
+        mask=pad(cohort.mask, False),
     )
 
 

@@ -1,0 +1,160 @@
+"""What every method must hold, run over ALGORITHMS: a new one is checked here without an edit."""
+
+import functools
+import inspect
+
+import jax
+import numpy as np
+import pytest
+
+from jaxfed import config_file
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.assembly import make_algorithm
+from jaxfed.checkpoint import Checkpoints
+from jaxfed.experiment import sample_clients
+from jaxfed.federated_algorithm import Cohort
+from jaxfed.simulation import Simulation
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
+TRAINED = [
+    name for name in ALGORITHMS if "training" in inspect.signature(ALGORITHMS[name]).parameters
+]
+SEED = 3
+_compilations = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, duration, **_: (
+        _compilations.append(event)
+        if event == "/jax/core/compile/backend_compile_duration"
+        else None
+    )
+)
+
+
+SMALL = (
+    "dataset.train_size=500",
+    "federation.num_clients=8",
+    "federation.partition=dirichlet",
+    "federation.dirichlet_alpha=1.0",
+    "federation.num_labeled=160",
+    "xclp.num_bits=256",
+    "xclp.num_neighbors=3",
+)
+
+
+@functools.cache
+def arranged(name, strategy="auto"):
+    """A method for digits among clients of unequal sizes, as its kind of experiment has them."""
+    is_trained = name in TRAINED
+    file = "fedavg_xclp" if is_trained else "xclp_digits"
+    config = config_file.load(f"ml_collections_configs/{file}.py", SMALL)
+    config.rounds = 12 if is_trained else 1
+    config.cohort_size = 4 if is_trained else 0
+    config.training.labeled_only_rounds = 2
+    config.execution.strategy = strategy
+    federation = Simulation(config).federation(SEED)
+    return config, federation, make_algorithm(config, name, federation)
+
+
+def cohort_of(config, federation, number):
+    return federation.cohort(sample_clients(config, federation, SEED, number))
+
+
+def started(algorithm, federation):
+    return algorithm.init(jax.random.fold_in(jax.random.key(SEED), 0), federation)
+
+
+def played(algorithm, config, federation, state, first, last, change=lambda cohort: cohort):
+    """The state after the rounds from `first` to `last`."""
+    for number in range(first, last + 1):
+        cohort = change(cohort_of(config, federation, number))
+        state, _ = algorithm.round(state, cohort, jax.random.fold_in(jax.random.key(SEED), number))
+    return state
+
+
+def assert_equal(a, b, **tolerance):
+    """Leaf by leaf; to the bit without a tolerance."""
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        if tolerance:
+            np.testing.assert_allclose(x, y, **tolerance)
+        else:
+            np.testing.assert_array_equal(x, y)
+
+
+@pytest.fixture(scope="module", params=ALGORITHMS)
+def arrangement(request):
+    return arranged(request.param)
+
+
+def test_learns_and_is_repeatable(arrangement):
+    config, federation, algorithm = arrangement
+    states = [
+        played(algorithm, config, federation, started(algorithm, federation), 1, config.rounds)
+        for _ in range(2)
+    ]
+    assert_equal(*states)
+    assert algorithm.evaluate(states[0], federation)["test_accuracy"] > 0.4
+
+
+def test_rounds_are_compiled_once(arrangement):
+    config, federation, algorithm = arrangement
+    stages = config.training.labeled_only_rounds + 1
+    state = played(algorithm, config, federation, started(algorithm, federation), 1, stages)
+    before = len(_compilations)
+    played(algorithm, config, federation, state, stages + 1, config.rounds)
+    assert len(_compilations) == before
+
+
+def padded(cohort, fill):
+    """Two rows and one client more than there are, with rubbish in them."""
+
+    def pad(array, value, axes):
+        widths = [(0, 1), (0, 2)][:axes] + [(0, 0)] * (array.ndim - axes)
+        return np.pad(array, widths, constant_values=value)
+
+    return Cohort(
+        client_id=np.append(cohort.client_id, -1).astype(np.int32),
+        x=pad(cohort.x, fill, 2),
+        y=pad(cohort.y, -1, 2),
+        mask=pad(cohort.mask, False, 2),
+    )
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_padding_and_the_order_of_clients_are_inert(name):
+    config, federation, algorithm = arranged(name)
+    last = config.training.labeled_only_rounds + 1
+    start = started(algorithm, federation)
+    plain = played(algorithm, config, federation, start, 1, last)
+    more = played(algorithm, config, federation, start, 1, last, lambda c: padded(c, 7.0))
+    assert_equal(plain, more, rtol=1e-4, atol=1e-5)
+    backwards = played(
+        algorithm, config, federation, start, 1, last, lambda c: Cohort(*(f[::-1] for f in c))
+    )
+    assert_equal(plain, backwards)
+
+
+@pytest.mark.parametrize("strategy", ["vmap", pytest.param("shard_map", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", TRAINED)
+def test_strategies_agree(name, strategy):
+    config, federation, one_by_one = arranged(name)
+    _, _, other = arranged(name, strategy)
+    last = config.training.labeled_only_rounds + 1
+    start = started(one_by_one, federation)
+    assert_equal(
+        played(one_by_one, config, federation, start, 1, last),
+        played(other, config, federation, start, 1, last),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+def test_resumed_equals_uninterrupted(arrangement, tmp_path):
+    config, federation, algorithm = arrangement
+    start = started(algorithm, federation)
+    whole = played(algorithm, config, federation, start, 1, 4)
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(3, played(algorithm, config, federation, start, 1, 3), {})
+        restored = checkpoints.latest_state(template=start)
+    assert_equal(whole, played(algorithm, config, federation, restored, 4, 4))
