@@ -183,6 +183,24 @@ def test_columns_do_not_depend_on_their_companions():
     np.testing.assert_allclose(blocked, together, atol=3e-5 * float(together.max()))
 
 
+@pytest.mark.parametrize("scale", [1e-25, 1e25])
+def test_very_small_and_very_large_labels(scale):
+    graph = normalized_graph(*knn_lists(40, 4))
+    y = one_hot(40, 3)
+    z, info = propagate(graph, y * np.float32(scale), 0.9)
+    assert info.converged.all()
+    np.testing.assert_allclose(z / scale, propagate(graph, y, 0.9)[0], rtol=1e-4, atol=1e-6)
+
+
+def test_a_column_that_is_not_finite_ends_and_says_so():
+    graph = normalized_graph(*knn_lists(40, 4))
+    y = one_hot(40, 3)
+    y[0, 1] = np.nan
+    z, info = propagate(graph, y, 0.9)
+    np.testing.assert_array_equal(info.converged, [True, False, True])
+    assert np.isfinite(z[:, [0, 2]]).all()
+
+
 def test_components_without_labels_stay_exactly_zero():
     near, far = knn_lists(20, 3), knn_lists(20, 3)
     indices = np.concatenate([near[0], far[0] + 20])

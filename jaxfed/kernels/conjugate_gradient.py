@@ -131,9 +131,14 @@ def _propagate(
 ) -> tuple[Array, Convergence]:
     """Solve blocks of columns one after another."""
     n, num_columns = y.shape
+    # By a power of two, which is exact: squares of y neither overflow nor vanish.
+    largest = jnp.max(jnp.abs(y), axis=0, initial=0.0)
+    unit = jnp.exp2(jnp.floor(jnp.log2(jnp.where(largest > 0, largest, 1.0))))
+    y = y / unit[None]
     start = _perron_start(graph, y, alpha)
     if num_columns <= min(8, block_columns):
-        return _solve_block(graph, y, start, alpha, tolerance, max_steps)
+        z, info = _solve_block(graph, y, start, alpha, tolerance, max_steps)
+        return z * unit[None], info
     num_blocks = -(-num_columns // block_columns)
     width = -(-num_columns // (16 * num_blocks)) * 16
 
@@ -151,7 +156,7 @@ def _propagate(
         solved = lax.map(solve, blocks)
     z, info = solved
     z = z.swapaxes(0, 1).reshape(n, num_blocks * width)[:, :num_columns]
-    return z, jax.tree.map(lambda x: x.reshape(num_blocks * width)[:num_columns], info)
+    return z * unit[None], jax.tree.map(lambda x: x.reshape(num_blocks * width)[:num_columns], info)
 
 
 def _perron_start(graph: Graph, y: Array, alpha: Array) -> Array:
@@ -218,7 +223,8 @@ def _solve_block(
             residual_norm=norm,
             claimed_norm=jnp.where(ended, norm, state.claimed_norm),
             steps=state.steps,
-            done=state.done | (norm <= accept) | stuck | (state.steps >= max_steps),
+            # NaN compares false: such a column is done, and not converged.
+            done=state.done | ~(norm > accept) | stuck | (state.steps >= max_steps),
         )
 
     def advance(state: _State) -> _State:
@@ -239,7 +245,7 @@ def _solve_block(
         residual_norm=first_norm,
         claimed_norm=jnp.full_like(y_norm, jnp.inf),
         steps=jnp.zeros(y.shape[1], jnp.int32),
-        done=first_norm <= accept,
+        done=~(first_norm > accept),
     )
     state = lax.while_loop(lambda state: ~jnp.all(state.done), advance, state)
     residual = jnp.sqrt(state.residual_norm / jnp.where(y_norm > 0, y_norm, 1.0))

@@ -23,7 +23,7 @@ from jaxfed.environment import processor
 
 PEER_RATES = Path(__file__).parents[2] / "results" / "peer_rates.json"
 MIN_ROUNDS = 5
-SHORTEST_SAMPLE = 0.03  # seconds: a faster task is repeated within a sample
+SHORTEST_SAMPLE = 0.25  # seconds: a faster task is repeated within a sample
 REST = 0.05  # seconds between contestants: idle OpenMP threads of a peer spin for a while
 OTHERS_ALLOWED = 0.10  # CPU seconds that others may take per second of a contestant's time
 PEER_SLOWDOWN_ALLOWED = 1.4  # a peer's time over its recorded one
