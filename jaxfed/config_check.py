@@ -122,8 +122,8 @@ RULES: dict[str, Rule] = {
     "training.loss": one_of(POINTWISE),
     "training.augmentation": Rule(
         tuple,
-        f"names out of {', '.join(map(repr, AUGMENTATIONS))}",
-        lambda value: set(value) <= AUGMENTATIONS.keys(),
+        f"NAME or NAME:NUMBER[:NUMBER], names out of {', '.join(map(repr, AUGMENTATIONS))}",
+        lambda value: {name.partition(":")[0] for name in value} <= AUGMENTATIONS.keys(),
     ),
     "training.weighting": one_of(WEIGHTINGS),
     "training.server_optimizer": one_of(OPTIMIZERS),

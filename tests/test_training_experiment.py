@@ -1,0 +1,219 @@
+"""Training through the round loop: selection by validation, stages, and being killed at any moment."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from rich.console import Console
+
+from jaxfed import config_file
+from jaxfed.assembly import check_algorithm
+from jaxfed.checkpoint import Checkpoints
+from jaxfed.config_check import check
+from jaxfed.errors import UsageError
+from jaxfed.experiment import Experiment, Selected, sample_clients
+from jaxfed.interruption import Interruption
+from jaxfed.prefetch import prefetched
+from jaxfed.progress import Progress
+from jaxfed.simulation import Simulation
+from jaxfed.workdir import open_workdir
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
+CONFIG = "ml_collections_configs/fedavg_xclp.py"
+
+
+@pytest.fixture
+def config():
+    config = config_file.load(f"{CONFIG}:smoke", ["dataset.train_size=600", "xclp.num_bits=128"])
+    config.algorithm, config.baselines = "fedavg_network", ()
+    config.checkpoint_every = 4
+    return config
+
+
+def run(config, path):
+    settings = config.to_dict()
+    with (
+        open_workdir(path, settings) as workdir,
+        Progress(settings, Console(quiet=True)) as progress,
+    ):
+        summary = Experiment(config, Simulation(config), workdir, progress, Interruption()).run()
+        return summary, workdir.read_metrics()
+
+
+def test_the_best_validation_state_alone_is_tested(config, tmp_path):
+    check(config)
+    summary, records = run(config, tmp_path)
+    validated = {
+        r["round"]: r["validation_accuracy"] for r in records if "validation_accuracy" in r
+    }
+    assert list(validated) == [2, 4, 6]
+    assert [r["round"] for r in records if "test_accuracy" in r] == [6]
+    best = max(validated, key=validated.get)
+    assert records[-1]["selected_round"] == best
+    assert summary["test_accuracy"] == records[-1]["test_accuracy"] > 0.3
+    assert [r["communication"]["upload_bytes"] > 0 for r in records] == [True] * 6
+    with Checkpoints(tmp_path / "states" / "fedavg_network-0") as states:
+        assert states.latest_progress() == {"round": best}
+
+
+def test_selection_keeps_the_earlier_of_equals_and_the_newest_without_a_measure():
+    selected = Selected("a", "a", -1.0, 0)
+    for number, (state, accuracy) in enumerate([("b", 0.5), ("c", 0.5), ("d", 0.4), ("e", 0.6)], 1):
+        selected = selected.after(number, state, {"validation_accuracy": accuracy})
+        assert selected.state == state
+        assert selected.best == {1: "b", 2: "b", 3: "b", 4: "e"}[number]
+    assert selected.round == 4
+    unmeasured = Selected("a", "a", -1.0, 0).after(1, "b", {}).after(2, "c", {})
+    assert (unmeasured.best, unmeasured.round) == ("c", 2)
+
+
+def test_stage_2_starts_from_what_stage_1_left(config, tmp_path):
+    config.algorithm, config.training.labeled_only_rounds = "fedavg", 0
+    _, first = run(config, tmp_path / "stage1")
+    config.training.initial_model = str(tmp_path / "stage1" / "states" / "fedavg-{repeat}")
+    config.algorithm = "fedavg_network"
+    config.training.learning_rate = 1e-9
+    _, second = run(config, tmp_path / "stage2")
+    best = first[-1]["selected_round"]
+    accuracy = {r["round"]: r.get("validation_accuracy") for r in first}[best]
+    assert second[-1]["validation_accuracy"] == pytest.approx(accuracy, abs=1e-6)
+    config.training.initial_model = str(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match="no such folder"):
+        check(config)
+
+
+def test_held_out_examples_are_nobodys(config):
+    federation = Simulation(config).federation(0)
+    held = [federation.points(client) for client in range(federation.num_clients)]
+    everything = np.concatenate([*held, federation.validation, federation.test])
+    np.testing.assert_array_equal(np.sort(everything), np.arange(600))
+    assert len(federation.test) == 120
+    assert len(federation.validation) == 48
+    assert federation.cohort([0]).x.shape[2:] == (8, 8, 1)
+    other = Simulation(config).federation(1)
+    assert not np.array_equal(other.validation, federation.validation)
+
+
+def test_normalization_is_that_of_the_clients_examples(config):
+    federation = Simulation(config).federation(0)
+    held = np.concatenate([federation.points(client) for client in range(federation.num_clients)])
+    mean, deviation = federation.normalization
+    np.testing.assert_allclose(mean, federation.x[held].mean(), rtol=1e-5)
+    np.testing.assert_allclose(deviation, federation.x[held].std(), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("cohort_size", "expected"), [(1, 1), (4, 1), (10, 2), (18, 4)])
+def test_labeled_and_unlabeled_clients_in_proportion(config, cohort_size, expected):
+    """5 of 20 clients have labels; the rest of A.2's cohort comes from the others."""
+    config.federation.num_labeled_clients = 5
+    config.cohort_size = cohort_size
+    federation = Simulation(config).federation(0)
+    drawn = [sample_clients(config, federation, 0, number) for number in range(60)]
+    for clients in drawn:
+        assert len(set(clients)) == cohort_size
+        assert sum(client < 5 for client in clients) == expected
+    assert {client for clients in drawn for client in clients} >= set(range(5))
+
+
+def test_prefetching_keeps_the_order_and_stays_one_ahead():
+    made = []
+
+    def make(key):
+        made.append(key)
+        if key == 3:
+            raise KeyError(key)
+        return key * 10
+
+    items = prefetched(make, range(5))
+    assert next(items) == 0
+    assert next(items) == 10
+    assert max(made) <= 2
+    assert next(items) == 20
+    with pytest.raises(KeyError):
+        next(items)
+    assert list(prefetched(make, [])) == []
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("training.augmentation=flop", "config.training.augmentation=('flop',)"),
+        ("training.augmentation=translate:x", "augmentation 'translate:x'"),
+        ("training.batches=triple", "config.training.batches='triple'"),
+        ("model.name=mlpp", "config.model.name='mlpp'"),
+        ("execution.precision=float8", "config.execution.precision='float8'"),
+        ("xclp.alpha=1.5", "xclp.alpha=1.5"),
+    ],
+)
+def test_mistakes_are_told_before_any_work(override, told):
+    config = config_file.load(CONFIG, [override])
+    with pytest.raises(UsageError) as caught:
+        check(config)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_options_of_another_network_are_told(config):
+    config.unlock()
+    config.model.depth = 3
+    with pytest.raises(UsageError, match=r"config.model.depth: unknown key of mlp"):
+        check_algorithm(config, "fedavg")
+
+
+def final_states(path):
+    """Leaf name -> array of every method's selected state, read without its structure."""
+    states = {}
+    for folder in sorted((path / "states").iterdir()):
+        with ocp.CheckpointManager(folder) as manager:
+            args = ocp.args.Composite(state=ocp.args.PyTreeRestore())
+            states[folder.name] = manager.restore(manager.latest_step(), args=args).state
+    return states
+
+
+def count_lines(file):
+    return file.read_bytes().count(b"\n")
+
+
+def without_times(path):
+    lines = (path / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+
+
+@pytest.mark.slow
+def test_killed_ten_times_it_ends_with_the_same_bits(tmp_path):
+    """SIGKILL at random moments, resumed each time: parameters and lines of a run left alone."""
+    cache = tmp_path / "programs"
+
+    def command(workdir):
+        return [
+            *(sys.executable, "-m", "launch.run", f"--config={CONFIG}:smoke"),
+            f"--workdir={workdir}",
+            "--config.rounds=30",
+            "--config.checkpoint_every=3",
+            f"--config.execution.compilation_cache={cache}",
+        ]
+
+    subprocess.run(command(tmp_path / "whole"), check=True)
+    lines = tmp_path / "parts" / "metrics.jsonl"
+    rng = np.random.default_rng(0)
+    for target in np.sort(rng.choice(130, 10, replace=False)):  # of 150 lines
+        process = subprocess.Popen(command(tmp_path / "parts"))
+        while process.poll() is None and (not lines.exists() or count_lines(lines) < target):
+            time.sleep(0.002)
+        time.sleep(rng.uniform(0, 0.03))
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+    subprocess.run(command(tmp_path / "parts"), check=True)
+    assert without_times(tmp_path / "parts") == without_times(tmp_path / "whole")
+    whole, parts = final_states(tmp_path / "whole"), final_states(tmp_path / "parts")
+    assert whole.keys() == parts.keys()
+    for name, state in whole.items():
+        assert state.keys() == parts[name].keys()
+        for leaf, value in state.items():
+            np.testing.assert_array_equal(value, parts[name][leaf])
