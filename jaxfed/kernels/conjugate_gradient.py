@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
@@ -111,11 +112,18 @@ def propagate(
     return _propagate(
         graph,
         y,
-        jnp.asarray(alpha, jnp.float32),
-        jnp.asarray(tolerance, jnp.float32),
-        jnp.asarray(max_steps, jnp.int32),
+        _scalar(alpha, np.float32),
+        _scalar(tolerance, np.float32),
+        _scalar(max_steps, np.int32),
         block_columns=block_columns,
     )
+
+
+def _scalar(value: ArrayLike, dtype: type) -> ArrayLike:
+    """A number of this type; one on the host stays there, which saves a transfer of its own."""
+    if isinstance(value, jax.Array):
+        return value.astype(dtype)
+    return np.asarray(value, dtype)[()]
 
 
 def _default_block_columns(n: int) -> int:

@@ -177,9 +177,9 @@ def reachable(graph: Graph, start: Array) -> Array:
         if graph.overflow_rows.size:
             over = (is_overflow_edge & reached[graph.overflow_neighbors]).any(axis=1)
             further = further.at[graph.overflow_rows].max(over)
-        return (further != reached).any(), further
+        return (further != reached).any() & ~further.all(), further
 
-    return lax.while_loop(lambda state: state[0], spread, (jnp.bool_(True), start))[1]
+    return lax.while_loop(lambda state: state[0], spread, (start.any(), start))[1]
 
 
 def _add_product(graph: Graph, y: Array, factor: Array, x: Array) -> Array:
@@ -203,6 +203,7 @@ def _add_slots(y: Array, neighbors: Array, weights: Array, x: Array) -> Array:
             y = y + weights[:, slot, None] * rows
         return y
 
+    neighbors = neighbors.astype(jnp.uint32)  # signed, each slot would be searched for negatives
     width = neighbors.shape[1]
     whole, rest = divmod(width, _UNROLL)
     start = rest if whole else width

@@ -24,6 +24,7 @@ from jaxfed.environment import processor
 PEER_RATES = Path(__file__).parents[2] / "results" / "peer_rates.json"
 MIN_ROUNDS = 5
 SHORTEST_SAMPLE = 0.25  # seconds: a faster task is repeated within a sample
+LONGEST_PROBE = 10.0  # seconds: what takes longer the first time is not tried out a second time
 REST = 0.05  # seconds between contestants: idle OpenMP threads of a peer spin for a while
 OTHERS_ALLOWED = 0.10  # CPU seconds that others may take per second of a contestant's time
 PEER_SLOWDOWN_ALLOWED = 1.4  # a peer's time over its recorded one
@@ -62,14 +63,18 @@ def run_contest(
 ) -> dict[str, Any]:
     """Time a contest; a dict of plain numbers and strings, as it goes into the JSON file."""
     contestants = {"jaxfed": contest.ours, **contest.peers}
-    results = {name: _finished(solve) for name, solve in contestants.items()}  # and warm up
+    results, first = {}, {}  # the first run warms up: it compiles, and allocates
+    for name, solve in contestants.items():
+        start = time.perf_counter()
+        results[name] = _finished(solve)
+        first[name] = time.perf_counter() - start
     agreement = {
         name: contest.agreement(results["jaxfed"], results[name])
         for name in contest.peers
         if contest.agreement
     }
     del results
-    repeats = {name: _repeats(solve) for name, solve in contestants.items()}
+    repeats = {name: _repeats(solve, first[name]) for name, solve in contestants.items()}
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     elapsed, others = 0.0, 0.0
     for _ in range(max(rounds, MIN_ROUNDS)):
@@ -117,7 +122,9 @@ def _finished(solve: Callable[[], Any]) -> Any:
     return jax.block_until_ready(solve())
 
 
-def _repeats(solve: Callable[[], Any]) -> int:
+def _repeats(solve: Callable[[], Any], first_seconds: float) -> int:
+    if first_seconds > LONGEST_PROBE:
+        return 1
     start = time.perf_counter()
     _finished(solve)
     return max(1, round(SHORTEST_SAMPLE / max(time.perf_counter() - start, 1e-6)))
