@@ -63,7 +63,8 @@ def run_contest(
 ) -> dict[str, Any]:
     """Time a contest; a dict of plain numbers and strings, as it goes into the JSON file."""
     contestants = {"jaxfed": contest.ours, **contest.peers}
-    results, first = {}, {}  # the first run warms up: it compiles, and allocates
+    results: dict[str, Any] = {}
+    first: dict[str, float] = {}  # the first run warms up: it compiles, and allocates
     for name, solve in contestants.items():
         start = time.perf_counter()
         results[name] = _finished(solve)
