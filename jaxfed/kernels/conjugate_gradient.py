@@ -102,7 +102,7 @@ def propagate(
     n = graph.neighbors.shape[0]
     if y.ndim != 2 or y.shape[0] != n:
         raise UsageError(f"y must be [n, C] with n = {n} points of the graph, got {y.shape}")
-    _check("alpha", alpha, "in (0, 1)", lambda value: 0 < value < 1)
+    _check("alpha", alpha, "in (0, 1) as float32", lambda value: 0 < float(np.float32(value)) < 1)
     _check("tolerance", tolerance, "positive", lambda value: value > 0)
     _check("max_steps", max_steps, "at least 1", lambda value: value >= 1)
     if block_columns is None:
