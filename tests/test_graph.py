@@ -159,7 +159,8 @@ def test_reported_residual_is_the_true_one():
     true = np.linalg.norm(residual, axis=0) / np.linalg.norm(y, axis=0)
     assert info.converged.all()
     assert (true <= 2.2e-6).all()
-    np.testing.assert_allclose(info.residual, true, atol=5e-7)
+    size = np.linalg.norm(z, axis=0) / np.linalg.norm(y, axis=0)
+    assert (np.abs(info.residual - true) <= 5e-8 * size).all()  # float32's error of evaluating it
 
 
 def test_agrees_with_scipy():

@@ -56,9 +56,10 @@ def propagation(with_peers: bool) -> Iterator[Contest]:
                 ),
                 peers=peers if with_peers else {},
                 agreement=partial(_both_solve, matrix.astype(np.float64), y.astype(np.float64)),
-                # Each step reads W's index and value and gathers a row of floats for each of ~2 n k
-                # entries, and streams five arrays of Z's size; 30 steps are what alpha = 0.99 takes.
-                num_bytes=30
+                # A product reads W's index and value and gathers a row of floats for each of ~2 n k
+                # entries, and streams five arrays of Z's size; plain conjugate gradients need 24
+                # products at alpha = 0.99.
+                num_bytes=24
                 * (2 * n * NUM_NEIGHBORS * (8 + 4 * num_classes) + 20 * n * num_classes),
                 targets=dict.fromkeys(peers, target),
             )
