@@ -1,0 +1,68 @@
+"""Real numbers as integers modulo 2^64, so that masks hide them perfectly and sums are exact.
+
+    encode(z) = round(z 2^f) mod 2^64,    decode(e) = (e as a signed integer) 2^-f
+
+Range: with p terms each |z| <= 2^(63 - f) / p, so no sum of them can wrap; a larger one is refused.
+Error: at most 2^-(f + 1) a term, hence p 2^-(f + 1) for the sum of p terms, plus the rounding of
+`decode` to float64 (relative 2^-53). Ring sums themselves are exact.
+
+XCLP's class scores obey ||Z[:, c]||_2 <= sqrt(m) / (1 - alpha) for m labeled points of the class (the
+spectral norm of (I - alpha W)^-1): 3.2e4 at m = 1e5, alpha = .99. The default f = 40 allows sums up to
+8.4e6 in size with an error of 4.5e-13 a client.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxfed.errors import UsageError
+
+RING_BITS = 64
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """Numbers with `fraction_bits` = f bits behind the point, summed over at most `num_terms` = p."""
+
+    num_terms: int
+    fraction_bits: int = 40
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.fraction_bits < RING_BITS - 1:
+            raise UsageError(
+                f"fraction_bits={self.fraction_bits}: allowed are 0 to {RING_BITS - 2}"
+            )
+        if self.num_terms < 1:
+            raise UsageError(f"num_terms={self.num_terms}: allowed are 1 or more")
+
+    @property
+    def largest(self) -> float:
+        """The largest |z| that may be encoded: 2^(63 - f) / p, exclusive."""
+        return 2.0 ** (RING_BITS - 1 - self.fraction_bits) / self.num_terms
+
+    @property
+    def error(self) -> float:
+        """The largest error of a sum of p encoded terms: p 2^-(f + 1)."""
+        return self.num_terms * 2.0 ** -(self.fraction_bits + 1)
+
+    def encode(self, values: np.ndarray) -> np.ndarray:
+        """Real values of any shape as uint64.
+
+        Raises:
+            UsageError: a value is not finite or not below `largest` in size.
+        """
+        scaled = np.multiply(values, 2.0**self.fraction_bits, dtype=np.float64)
+        limit = self.largest * 2.0**self.fraction_bits
+        # One comparison refuses NaN as well.
+        if scaled.size and not (-limit < scaled.min() and scaled.max() < limit):
+            raise UsageError(
+                f"a contribution to secure row sums is not finite or reaches {self.largest:g}, the "
+                f"limit with {self.num_terms} clients and fraction_bits={self.fraction_bits}"
+            )
+        return np.rint(scaled, out=scaled).astype(np.int64).view(np.uint64)
+
+    def decode(self, encoded: np.ndarray) -> np.ndarray:
+        """float64 values of uint64 ring elements."""
+        return encoded.view(np.int64) * 2.0**-self.fraction_bits

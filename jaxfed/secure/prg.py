@@ -1,0 +1,57 @@
+"""AES-256 in counter mode as a pseudorandom generator: a 32-byte seed becomes as many bytes as wanted.
+
+    G(seed) = AES_seed(0) || AES_seed(1) || ...          (NIST SP 800-38A, Section 6.5, counter from 0)
+
+Every seed must be used for one purpose only; it comes from a key derivation with its own label.
+Distinguishing q blocks from uniform ones costs an attack on AES or has advantage q^2 / 2^129: 2^-69
+for the 2^30 blocks (16 GiB) that one `Keystream` gives at most.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+SEED_BYTES = 32
+_AES_BLOCK = 16
+_MAX_BYTES = 1 << 34
+_ZEROS = bytes(1 << 16)
+
+
+class Keystream:
+    """The bytes of G(seed), one after another.
+
+    Args:
+        seed: 32 bytes.
+        start: the first byte wanted, a multiple of 16: parts of a long stream are made where needed.
+
+    Raises:
+        ValueError: a seed of another length, a start off the blocks, more than 16 GiB taken.
+
+    Cost: about 0.2 ns a byte with AES instructions, and 6 us a stream: never one stream a point.
+    """
+
+    def __init__(self, seed: bytes, *, start: int = 0) -> None:
+        if len(seed) != SEED_BYTES:
+            raise ValueError(f"a seed has {SEED_BYTES} bytes, got {len(seed)}")
+        if start < 0 or start % _AES_BLOCK:
+            raise ValueError(f"a stream starts at a multiple of {_AES_BLOCK}, got {start}")
+        counter = (start // _AES_BLOCK).to_bytes(_AES_BLOCK, "big")
+        self._cipher = Cipher(algorithms.AES(seed), modes.CTR(counter)).encryptor()
+        self._left = _MAX_BYTES
+
+    def take(self, num_bytes: int) -> np.ndarray:
+        """The next bytes, uint8 [num_bytes], writable."""
+        self._left -= num_bytes
+        if self._left < 0:
+            raise ValueError(f"one stream gives at most {_MAX_BYTES} bytes")
+        stream = np.empty(num_bytes + _AES_BLOCK - 1, np.uint8)  # the slack that OpenSSL asks for
+        for begin in range(0, num_bytes, len(_ZEROS)):
+            size = min(len(_ZEROS), num_bytes - begin)
+            zeros = _ZEROS if size == len(_ZEROS) else _ZEROS[:size]
+            self._cipher.update_into(zeros, stream[begin:].data)
+        return stream[:num_bytes]
+
+    def words(self, count: int, dtype: str = "<u8") -> np.ndarray:
+        """The next `count` little-endian unsigned words ("<u2", "<u4", "<u8"), each uniform."""
+        return self.take(count * np.dtype(dtype).itemsize).view(dtype)

