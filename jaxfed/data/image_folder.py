@@ -1,27 +1,37 @@
-"""Images in folders named after their classes: ROOT/CLASS/*.png, or ROOT/{train,test}/CLASS/*.png."""
+"""Sets of image files by class: folders named after classes, or few-shot tables of file names.
+
+    ROOT/CLASS/*.png                                one split
+    ROOT/{train,test}/CLASS/*.png                   two; `val` (or `valid`, ...) where there is no test
+    ROOT/{train,val,test}.csv and ROOT/images/*     Mini-ImageNet's few-shot splits: filename,label
+
+Few-shot splits have no class in common, so none of them can test a classifier of the others: they are
+read as one set without a test split, in folders as in tables. (Mini-ImageNet: 100 classes of 600.)
+"""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import csv
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import Dataset
+from jaxfed.data.image_files import ENDINGS, check_image_size, common_shape, decode, images_in
 from jaxfed.errors import UsageError
 
-ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 TEST_NAMES = ("test", "val", "valid", "validation")
-_FORMAT = 1
+_FORMAT = 2
+
+Examples = list[tuple[Path, str]]  # a file and its class
 
 
 def read(folder: Path, image_size: int | None = None) -> Dataset:
     """Read a folder of images; decoded once, in parallel, and cached as arrays.
 
     Args:
-        folder: holds one folder a class, or a folder `train` and perhaps `test` (or `val`) of such.
+        folder: in one of the layouts above.
         image_size: pixels a side; images are resized whole to that square (bilinear). None: images of
             one size stay as they are, images of several become squares of the median of their shorter
             sides, 224 at most.
@@ -30,44 +40,27 @@ def read(folder: Path, image_size: int | None = None) -> Dataset:
         uint8 [n, h, w, 3], or [n, h, w, 1] where all images are grey; classes in sorted order.
 
     Raises:
-        UsageError: no images, or one that cannot be read.
+        UsageError: no images, or one that cannot be read; tables and folders of classes at once.
     """
-    if image_size is not None and image_size < 1:
-        raise UsageError(f"image_size={image_size}: allowed are integers from 1 on")
-    train = folder / "train" if (folder / "train").is_dir() else folder
-    test = next((folder / name for name in TEST_NAMES if (folder / name).is_dir()), None)
-    if train == folder:
-        test = None  # a class may be named "test"
-    names = sorted(
-        {path.name for part in (train, test) if part for path in part.iterdir() if _images(path)}
-    )
+    check_image_size(image_size)
+    train, test = _splits(folder)
+    names = sorted({name for _, name in chain(train, test)})
     if not names:
         raise UsageError(
             f"{folder}: no images; needed are folders named after classes, with files "
             f"*{', *'.join(ENDINGS[:3])}"
         )
-    splits = {
-        "train": [(file, c) for c, name in enumerate(names) for file in _images(train / name)],
-        "test": [(file, c) for c, name in enumerate(names) for file in _images(test / name)]
-        if test
-        else [],
-    }
-    files = [file for examples in splits.values() for file, _ in examples]
+    number = {name: c for c, name in enumerate(names)}
+    files = [file for file, _ in chain(train, test)]
 
     def make(target: Path) -> None:
-        size, channels = _shape(files, image_size)
-        for split, examples in splits.items():
-            with ThreadPoolExecutor() as pool:  # Pillow decodes without the interpreter's lock
-                images = list(
-                    pool.map(lambda file: _decode(file, size, channels), (f for f, _ in examples))
-                )
-            shape = (0, size[1], size[0], channels)
-            np.save(
-                target / f"x-{split}.npy", np.stack(images) if images else np.zeros(shape, np.uint8)
-            )
-            np.save(target / f"y-{split}.npy", np.array([c for _, c in examples], np.int32))
+        shape = common_shape(files, image_size)
+        for split, examples in (("train", train), ("test", test)):
+            decode(target / f"x-{split}.npy", [file for file, _ in examples], shape)
+            labels = np.array([number[name] for _, name in examples], np.int32)
+            np.save(target / f"y-{split}.npy", labels)
 
-    key = files_key(files, _FORMAT, str(folder.resolve()), names, image_size)
+    key = files_key(files, _FORMAT, str(folder.resolve()), train, test, image_size)
     arrays = cached_arrays(f"images-{folder.name}", key, make)
     return Dataset(
         name=str(folder),
@@ -80,54 +73,49 @@ def read(folder: Path, image_size: int | None = None) -> Dataset:
     )
 
 
-def _images(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return []
-    return sorted(
-        file
-        for file in folder.iterdir()
-        if file.suffix.lower() in ENDINGS and not file.name.startswith(".")  # "._1.png" of macOS
-    )
+def _splits(folder: Path) -> tuple[Examples, Examples]:
+    """The examples for training and, where there are such, for testing."""
+    tables = [folder / f"{name}.csv" for name in ("train", *TEST_NAMES)]
+    if tables[0].is_file():
+        if (folder / "train").is_dir():
+            raise UsageError(
+                f"{folder}: both train.csv and a folder train; give a folder that has one of them"
+            )
+        splits = [_listed(table) for table in tables if table.is_file()]
+    elif (folder / "train").is_dir():
+        parts = [folder / name for name in ("train", *TEST_NAMES)]
+        splits = [_classes(part) for part in parts if part.is_dir()]
+    else:
+        return _classes(folder), []  # a class may be named "test"
+    train, *others = splits
+    if len(others) and _names(train).isdisjoint(chain.from_iterable(map(_names, others))):
+        return sorted(chain(*splits), key=lambda example: (example[1], example[0])), []
+    return train, others[0] if others else []
 
 
-def _shape(files: list[Path], image_size: int | None) -> tuple[tuple[int, int], int]:
-    """((width, height), channels) that all images are brought to."""
-    sizes, modes = [], set()
-    for file in files:
-        with _opened(file) as image:
-            sizes.append(image.size)
-            modes.add(image.mode)
-            if image.mode.startswith(("I", "F")):
-                raise UsageError(
-                    f"{file}: mode {image.mode!r}, more than 8 bits a channel, would be cut off at 255; "
-                    "convert it to 8 bits"
-                )
-    channels = 1 if modes <= {"1", "L"} else 3
-    if image_size is not None:
-        return (image_size, image_size), channels
-    if len(set(sizes)) == 1:
-        return sizes[0], channels
-    side = min(int(np.median([min(size) for size in sizes])), 224)
-    return (side, side), channels
+def _names(examples: Examples) -> set[str]:
+    return {name for _, name in examples}
 
 
-def _opened(file: Path) -> Any:
-    from PIL import Image, UnidentifiedImageError
+def _classes(folder: Path) -> Examples:
+    """The images of the folder's folders, each named after its class."""
+    classes = sorted(path for path in folder.iterdir() if path.is_dir())
+    return [(file, path.name) for path in classes for file in images_in(path)]
 
+
+def _listed(table: Path) -> Examples:
+    """The images that a table with the columns filename and label lists; they lie in `images`."""
     try:
-        return Image.open(file)
-    except (UnidentifiedImageError, OSError) as error:
-        raise UsageError(f"{file}: cannot be read as an image") from error
-
-
-def _decode(file: Path, size: tuple[int, int], channels: int) -> np.ndarray:
-    from PIL import Image
-
-    with _opened(file) as image:
-        try:
-            converted = image.convert("L" if channels == 1 else "RGB")
-        except OSError as error:
-            raise UsageError(f"{file}: cannot be read as an image ({error})") from error
-    if converted.size != size:
-        converted = converted.resize(size, Image.Resampling.BILINEAR)
-    return np.asarray(converted).reshape(size[1], size[0], channels)
+        with table.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{table}: not a CSV file ({error})") from error
+    if not all(row.get("filename") and row.get("label") for row in rows):
+        raise UsageError(f"{table}: every line needs the columns filename and label")
+    examples = [(table.parent / "images" / row["filename"], row["label"]) for row in rows]
+    missing = [file for file, _ in examples if not file.is_file()]
+    if missing:
+        raise UsageError(
+            f"{table}: {len(missing)} of its {len(rows)} images are missing, first {missing[0]}"
+        )
+    return examples

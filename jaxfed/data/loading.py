@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
 
-from jaxfed.data import csv_table, image_folder, npz, tfds_source
+from jaxfed.data import csv_table, fed_isic2019, image_folder, leaf, npz, tfds_source
 from jaxfed.data.dataset import Dataset
 from jaxfed.data.embedded import EMBEDDED
 from jaxfed.errors import UsageError
 
 _TABLES = (".csv", ".tsv", ".data", ".csv.gz", ".data.gz")
+
+# Sets that are folders in the data root, and how such a folder comes about.
+_ORIGINS = {
+    "femnist": "the train/ and test/ that LEAF's ./preprocess.sh -s niid --sf 1.0 -k 0 -t sample makes "
+    "in data/femnist/data",
+    "fed_isic2019": f"FLamby's {fed_isic2019.IMAGES}/ and its repository's train_test_split",
+    "mini_imagenet": "images/ and the few-shot train.csv, val.csv and test.csv, or a folder a class",
+}
 
 
 def load(
@@ -25,13 +34,14 @@ def load(
 
     Args:
         name_or_path: the name of an embedded set (digits, breast_cancer); the path of an .npz or CSV
-            file or of a folder of images; or a TFDS name (cifar10, emnist/byclass) prepared as
-            array_record. A path is told by its ending or a slash at its beginning (./images, /data/x);
-            any existing folder is one.
-        root: where prepared TFDS sets are; None is $JAXFED_DATA, else TFDS's default.
+            file, of a folder of images, of LEAF's JSON files or of FLamby's Fed-ISIC2019; or a TFDS name
+            (cifar10, emnist/byclass) prepared as array_record. A path is told by its ending or a slash
+            at its beginning (./images, /data/x); any existing folder is one. What is not there is
+            looked for in `root`.
+        root: where prepared TFDS sets and other data are; None is $JAXFED_DATA, else TFDS's default.
         label_key: what to take as label: a TFDS feature ("coarse_label" of cifar100) or a CSV column;
             the other sources have one label only.
-        image_size: for image folders only, pixels a side.
+        image_size: for folders of image files only, pixels a side.
 
     Returns:
         `Dataset`. No TensorFlow is imported, whatever the source.
@@ -43,39 +53,65 @@ def load(
     if name_or_path in EMBEDDED:
         _refuse(name_or_path, label_key=label_key, image_size=image_size)
         return EMBEDDED[name_or_path]()
+    if not name_or_path:
+        raise UsageError(f"data set '': name one, such as {', '.join(EMBEDDED)}, or give a path")
+    place = _root(root)
     path = Path(name_or_path).expanduser()
-    lower = name_or_path.lower()
-    if lower.endswith((".npz", *_TABLES)):
-        if not path.is_file():
-            raise UsageError(f"data set {name_or_path!r}: no such file ({path.absolute()})")
-        _refuse(name_or_path, image_size=image_size)
-        if lower.endswith(".npz"):
-            _refuse(name_or_path, label_key=label_key)
-            return npz.read(path)
-        return csv_table.read(path, label_key)
+    if name_or_path.lower().endswith((".npz", *_TABLES)):
+        return _read_file(name_or_path, _first(Path.is_file, path, place), label_key, image_size)
     if name_or_path.startswith((".", "/", "~")) and not path.is_dir():
         raise UsageError(
             f"data set {name_or_path!r}: no such folder ({path.absolute()}), and a file must end in "
             f".npz or {', '.join(_TABLES)}"
         )
-
-    if not name_or_path:
-        raise UsageError(f"data set '': name one, such as {', '.join(EMBEDDED)}, or give a path")
-    place = _root(root)
     folder = tfds_source.version_directory(place, name_or_path)
     if folder is not None:
         _refuse(name_or_path, image_size=image_size)
         return tfds_source.read(name_or_path, folder, label_key)
-    if path.is_dir():
+    folder = _first(Path.is_dir, path, place)
+    if folder.is_dir():
         _refuse(name_or_path, label_key=label_key)
-        return image_folder.read(path, image_size)
-    nearest = get_close_matches(name_or_path, EMBEDDED, n=1)
+        return _read_folder(name_or_path, folder, image_size)
+    raise UsageError(_not_found(name_or_path, place))
+
+
+def _first(exists: Callable[[Path], bool], path: Path, place: Path) -> Path:
+    """The path as it is given or, where nothing is there, in the data root."""
+    return path if exists(path) or not exists(place / path) else place / path
+
+
+def _read_file(name: str, path: Path, label_key: str | None, image_size: int | None) -> Dataset:
+    if not path.is_file():
+        raise UsageError(f"data set {name!r}: no such file ({path.absolute()})")
+    _refuse(name, image_size=image_size)
+    if name.lower().endswith(".npz"):
+        _refuse(name, label_key=label_key)
+        return npz.read(path)
+    return csv_table.read(path, label_key)
+
+
+def _read_folder(name: str, folder: Path, image_size: int | None) -> Dataset:
+    if fed_isic2019.recognizes(folder):
+        return fed_isic2019.read(folder, image_size)
+    if leaf.recognizes(folder):
+        _refuse(name, image_size=image_size)
+        return leaf.read(folder)
+    return image_folder.read(folder, image_size)
+
+
+def _not_found(name: str, place: Path) -> str:
+    if name in _ORIGINS:
+        return (
+            f"data set {name!r}: no such folder ({place / name}); put there {_ORIGINS[name]}, or give "
+            "the path of such a folder (the place is --config.dataset.root or $JAXFED_DATA)"
+        )
+    nearest = get_close_matches(name, [*EMBEDDED, *_ORIGINS], n=1)
     hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
-    raise UsageError(
-        f"data set {name_or_path!r} not found{hint}; looked for {place / name_or_path}/VERSION/"
+    return (
+        f"data set {name!r} not found{hint}; looked for {place / name}/VERSION/"
         "dataset_info.json (a TFDS set in array_record format; its place is --config.dataset.root or "
         "$JAXFED_DATA). To get it, where TensorFlow is installed: tfds.builder("
-        f"{name_or_path!r}, data_dir={str(place)!r}, file_format='array_record')"
+        f"{name!r}, data_dir={str(place)!r}, file_format='array_record')"
         f".download_and_prepare(). Without any data: {', '.join(EMBEDDED)}; or the path of an .npz or "
         "CSV file or an image folder"
     )

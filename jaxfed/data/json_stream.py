@@ -1,0 +1,81 @@
+"""One large JSON object read member by member, so that only one of them is in memory at a time.
+
+with file.open() as text:
+    stream = JsonStream(text)
+    for key in stream.members():        # of the object that begins here
+        value = stream.value()          # or again stream.members(), for an object in the object
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+_CHUNK = 1 << 24  # characters read at a time, at least
+
+
+class JsonStream:
+    """A place in a JSON text; errors are `json.JSONDecodeError`."""
+
+    def __init__(self, text: TextIO, *, chunk: int = _CHUNK) -> None:
+        """Begin at the text's beginning; `chunk` characters are read at a time, or more at need."""
+        self._text, self._chunk = text, chunk
+        self._buffer, self._place = "", 0
+        self._decoder = json.JSONDecoder()
+
+    def members(self) -> Iterator[str]:
+        """The keys of the object that begins here; the caller reads each one's value before the next."""
+        self._take("{")
+        if self._next() == "}":
+            self._take("}")
+            return
+        while True:
+            key = self.value()
+            if not isinstance(key, str):
+                raise self._error("a key in quotes")
+            self._take(":")
+            yield key
+            if self._next() == "}":
+                self._take("}")
+                return
+            self._take(",")
+
+    def value(self) -> Any:
+        """The whole value that begins here, as `json.loads` would give it."""
+        self._next()
+        while True:
+            try:
+                value, end = self._decoder.raw_decode(self._buffer, self._place)
+            except json.JSONDecodeError:
+                if not self._fill():
+                    raise
+                continue
+            if end < len(self._buffer) or not self._fill():  # a number at the end may go on
+                self._place = end
+                return value
+
+    def _take(self, character: str) -> None:
+        if self._next() != character:
+            raise self._error(repr(character))
+        self._place += 1
+
+    def _next(self) -> str:
+        """The next character that is no space, where the place then is; "" at the end."""
+        while True:
+            while self._place < len(self._buffer) and self._buffer[self._place].isspace():
+                self._place += 1
+            if self._place < len(self._buffer):
+                return self._buffer[self._place]
+            if not self._fill():
+                return ""
+
+    def _fill(self) -> bool:
+        """Read on; each time as much again as is kept, so that long values cost linear time."""
+        kept = self._buffer[self._place :]
+        more = self._text.read(max(self._chunk, len(kept)))
+        self._buffer, self._place = kept + more, 0
+        return bool(more)
+
+    def _error(self, expected: str) -> json.JSONDecodeError:
+        return json.JSONDecodeError(f"{expected} expected", self._buffer, self._place)
