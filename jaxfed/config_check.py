@@ -21,7 +21,6 @@ from jaxfed.client_map import STRATEGIES
 from jaxfed.config_file import suggestion
 from jaxfed.data.partitioning import Assignment, Quantity, Scheme, Skew
 from jaxfed.errors import UsageError
-from jaxfed.experiment import SAMPLINGS
 from jaxfed.local_update import Scheme as BatchScheme
 from jaxfed.losses import POINTWISE
 from jaxfed.models import MODELS
@@ -30,6 +29,7 @@ from jaxfed.models.wrapping import DTYPES
 from jaxfed.pseudo_label import Confidence
 from jaxfed.reports.paper_numbers import PAPER_TABLES
 from jaxfed.reports.runs import flatten
+from jaxfed.sampling import SAMPLINGS
 from jaxfed.simulation import GRAPHS, PREPROCESSING, TESTS
 from jaxfed.training import BatchStatistics
 

@@ -44,10 +44,9 @@ from jaxfed.interruption import Interruption
 from jaxfed.prefetch import prefetched
 from jaxfed.progress import Progress
 from jaxfed.reports.runs import flatten, measure
+from jaxfed.sampling import sample_clients
 from jaxfed.simulation import Simulation
 from jaxfed.workdir import Workdir
-
-SAMPLINGS = ("uniform", "proportional")
 
 Record = dict[str, Any]  # one line of metrics.jsonl
 
@@ -216,31 +215,6 @@ class Experiment:
         state = selected.state if selected.best == () else selected.best
         with Checkpoints(folder) as states:
             states.save(selected.round, state, {"round": selected.round})
-
-
-def sample_clients(
-    config: ConfigDict, federation: Federation, seed: int, round_number: int
-) -> list[int]:
-    """The round's clients, ascending: `cohort_size` drawn without replacement, 0 is all.
-
-    `sampling` "uniform": all alike. "proportional": clients with labels and clients without are drawn
-    apart, as many as their shares of all clients say (XCLP, A.2), at least one with labels.
-    """
-    num_clients, size = federation.num_clients, config.cohort_size
-    if not 0 < size < num_clients:
-        return list(range(num_clients))
-    rng = np.random.default_rng((seed, round_number))
-    if config.sampling == "uniform":
-        return sorted(rng.choice(num_clients, size, replace=False).tolist())
-    has_labels = np.array([len(labeled) > 0 for labeled in federation.partition.labeled])
-    labeled, unlabeled = np.flatnonzero(has_labels), np.flatnonzero(~has_labels)
-    num_labeled = max(round(size * len(labeled) / num_clients), min(1, len(labeled)))
-    num_labeled = max(num_labeled, size - len(unlabeled))
-    drawn = [
-        rng.choice(labeled, num_labeled, replace=False),
-        rng.choice(unlabeled, size - num_labeled, replace=False),
-    ]
-    return sorted(np.concatenate(drawn).tolist())
 
 
 def is_evaluated(config: ConfigDict, round_number: int) -> bool:

@@ -11,8 +11,8 @@ from jaxfed import config_file
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.assembly import make_algorithm
 from jaxfed.checkpoint import Checkpoints
-from jaxfed.experiment import sample_clients
 from jaxfed.federated_algorithm import Cohort
+from jaxfed.sampling import sample_clients
 from jaxfed.simulation import Simulation
 
 pytestmark = pytest.mark.usefixtures("shared_programs")

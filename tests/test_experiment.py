@@ -15,10 +15,11 @@ from jaxfed import config_file, experiment
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
-from jaxfed.experiment import Experiment, legs, sample_clients, summarize
+from jaxfed.experiment import Experiment, legs, summarize
 from jaxfed.federated_algorithm import FederatedAlgorithm
 from jaxfed.interruption import Interrupted, Interruption
 from jaxfed.progress import Progress, results_table
+from jaxfed.sampling import num_groups, sample_clients
 from jaxfed.simulation import Simulation
 from jaxfed.workdir import Workdir, open_workdir
 
@@ -201,6 +202,17 @@ def test_cohorts(config):
     assert drawn[0] == sample_clients(config, federation, 0, 0)
     config.cohort_size = 0
     assert sample_clients(config, federation, 0, 0) == list(range(10))
+
+
+def test_groups_cover_all_clients_once(config):
+    federation = Simulation(config).federation(0)
+    config.sampling, config.cohort_size = "groups", 4
+    assert num_groups(10, 4) == 3
+    groups = [sample_clients(config, federation, 0, number) for number in range(1, 7)]
+    assert sorted(map(len, groups[:3])) == [3, 3, 4]
+    assert sorted(sum(groups[:3], [])) == list(range(10))
+    assert groups[3:] == groups[:3]
+    assert groups[0] != sample_clients(config, federation, 1, 1)
 
 
 def test_summary_by_hand(config):

@@ -16,10 +16,11 @@ from jaxfed.assembly import check_algorithm
 from jaxfed.checkpoint import Checkpoints
 from jaxfed.config_check import check
 from jaxfed.errors import UsageError
-from jaxfed.experiment import Experiment, Selected, sample_clients
+from jaxfed.experiment import Experiment, Selected
 from jaxfed.interruption import Interruption
 from jaxfed.prefetch import prefetched
 from jaxfed.progress import Progress
+from jaxfed.sampling import sample_clients
 from jaxfed.simulation import Simulation
 from jaxfed.workdir import open_workdir
 

@@ -1,0 +1,46 @@
+"""Which clients take part in a round: a pure function of seed and round."""
+
+from __future__ import annotations
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxfed.federation import Federation
+
+SAMPLINGS = ("uniform", "proportional", "groups")
+
+
+def sample_clients(
+    config: ConfigDict, federation: Federation, seed: int, round_number: int
+) -> list[int]:
+    """The round's clients, ascending: `cohort_size` drawn without replacement, 0 is all.
+
+    `sampling` "uniform": all alike. "proportional": clients with labels and clients without are drawn
+    apart, as many as their shares of all clients say (XCLP, A.2), at least one with labels. "groups":
+    the clients are divided once, at random, into `num_groups` groups, at most `cohort_size` in each and
+    their sizes equal to within one; round r has group r, and after the last it begins anew (XCLP, B.1).
+    """
+    num_clients, size = federation.num_clients, config.cohort_size
+    if not 0 < size < num_clients:
+        return list(range(num_clients))
+    if config.sampling == "groups":
+        count = num_groups(num_clients, size)
+        order = np.random.default_rng(seed).permutation(num_clients)
+        return sorted(np.array_split(order, count)[(round_number - 1) % count].tolist())
+    rng = np.random.default_rng((seed, round_number))
+    if config.sampling == "uniform":
+        return sorted(rng.choice(num_clients, size, replace=False).tolist())
+    has_labels = np.array([len(labeled) > 0 for labeled in federation.partition.labeled])
+    labeled, unlabeled = np.flatnonzero(has_labels), np.flatnonzero(~has_labels)
+    num_labeled = max(round(size * len(labeled) / num_clients), min(1, len(labeled)))
+    num_labeled = max(num_labeled, size - len(unlabeled))
+    drawn = [
+        rng.choice(labeled, num_labeled, replace=False),
+        rng.choice(unlabeled, size - num_labeled, replace=False),
+    ]
+    return sorted(np.concatenate(drawn).tolist())
+
+
+def num_groups(num_clients: int, cohort_size: int) -> int:
+    """How many groups of at most `cohort_size` clients there are; 0 is one group of all."""
+    return -(-num_clients // cohort_size) if cohort_size else 1
