@@ -53,14 +53,14 @@ class FixedPoint:
         Raises:
             UsageError: a value is not finite or not below `largest` in size.
         """
-        scaled = np.multiply(values, 2.0**self.fraction_bits, dtype=np.float64)
-        limit = self.largest * 2.0**self.fraction_bits
         # One comparison refuses NaN as well.
-        if scaled.size and not (-limit < scaled.min() and scaled.max() < limit):
+        if values.size and not (-self.largest < values.min() and values.max() < self.largest):
             raise UsageError(
                 f"a contribution to secure row sums is not finite or reaches {self.largest:g}, the "
                 f"limit with {self.num_terms} clients and fraction_bits={self.fraction_bits}"
             )
+        scaled = values.astype(np.float64)
+        scaled *= 2.0**self.fraction_bits
         return np.rint(scaled, out=scaled).astype(np.int64).view(np.uint64)
 
     def decode(self, encoded: np.ndarray) -> np.ndarray:

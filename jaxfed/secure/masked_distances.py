@@ -20,6 +20,7 @@ E is the same whoever the partner is, so a client sends it once.
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.kernels.ring_product import ring_product
@@ -107,7 +108,8 @@ def combined_distances(
 
 def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """A B^T modulo 2^16 of NumPy arrays, on the accelerator where there is one."""
-    return np.asarray(ring_product(_padded(a), _padded(b)))[: len(a), : len(b)]
+    product = ring_product(jnp.asarray(_padded(a)), jnp.asarray(_padded(b)))
+    return np.asarray(product)[: len(a), : len(b)]
 
 
 def _padded(rows: np.ndarray) -> np.ndarray:
