@@ -30,11 +30,14 @@ from jaxfed.federated_algorithm import FederatedAlgorithm
 from jaxfed.federation import Federation
 from jaxfed.local_update import Batches
 from jaxfed.models import MODELS, Model
+from jaxfed.models.efficientnet import NETWORKS, Network
+from jaxfed.models.pretrained import find_weights, read_weights
 from jaxfed.models.wrapping import DTYPES, in_precision, normalized
 from jaxfed.training import Training
 
 SCHEDULES = ("constant", "cosine")
 OPTIMIZERS = ("sgd", "adam", "rmsprop", "adagrad")
+PRETRAINED = "pretrained"
 
 
 def make_algorithm(
@@ -81,7 +84,7 @@ def make_training(config: ConfigDict, federation: Federation, repeat: int) -> Tr
     augment = augmentation.compose(wanted.augmentation)
     return Training(
         model=model,
-        loss=losses.weighted_loss(model, augment=augment, pointwise=losses.POINTWISE[wanted.loss]),
+        loss=losses.weighted_loss(model, augment=augment, pointwise=_pointwise(wanted)),
         optimizer=partial(_optimizer, wanted),
         learning_rate=_schedule(wanted, config.rounds),
         batches=_batches(wanted, federation),
@@ -91,7 +94,7 @@ def make_training(config: ConfigDict, federation: Federation, repeat: int) -> Tr
         pseudo_labels=_pseudo_labels(config, model, map_clients, augment, federation.num_classes),
         batch_statistics=wanted.batch_statistics,
         labeled_only_rounds=wanted.labeled_only_rounds,
-        initial_model=_initial_model(wanted.initial_model, model, repeat),
+        initial_model=_initial_model(config, model, repeat),
         map_clients=map_clients,
         clients_multiple=jax.device_count() if execution.strategy == "shard_map" else 1,
     )
@@ -111,7 +114,32 @@ def make_model(config: ConfigDict, federation: Federation) -> Model:
     )
     if execution.precision != "float32":
         model = in_precision(model, DTYPES[execution.precision])
-    return normalized(model, *federation.normalization)
+    return normalized(model, *_normalization(config, federation))
+
+
+def _normalization(config: ConfigDict, federation: Federation) -> tuple[np.ndarray, np.ndarray]:
+    """The clients' mean and deviation, or what released weights were trained with."""
+    if config.training.initial_model != PRETRAINED:
+        return federation.normalization
+    network = _pretrained_network(config)
+    mean, deviation = (np.asarray(rgb) / 255 for rgb in (network.mean, network.deviation))
+    return mean, deviation
+
+
+def _pretrained_network(config: ConfigDict) -> Network:
+    if config.model.name not in NETWORKS:
+        raise UsageError(
+            f"config.training.initial_model='{PRETRAINED}': there are weights for model.name out of "
+            f"{', '.join(NETWORKS)}; it is {config.model.name!r}"
+        )
+    return NETWORKS[config.model.name]
+
+
+def _pointwise(wanted: ConfigDict) -> losses.Pointwise:
+    pointwise = losses.POINTWISE[wanted.loss]
+    if not wanted.class_weights:
+        return pointwise
+    return losses.class_weighted(pointwise, wanted.class_weights)
 
 
 def _strategy(execution: ConfigDict) -> str:
@@ -144,12 +172,14 @@ def _schedule(wanted: ConfigDict, rounds: int) -> Callable[[jax.Array], jax.Arra
 
 def _batches(wanted: ConfigDict, federation: Federation) -> Batches:
     most = federation.max_labels if wanted.batches == "paired" else federation.capacity
-    return Batches(wanted.batches, _at_most(wanted.batch_size, most), wanted.epochs)
+    size = _at_most(wanted.batch_size, most)
+    return Batches(wanted.batches, size, wanted.epochs, wanted.local_steps)
 
 
 def _labeled_batches(wanted: ConfigDict, federation: Federation) -> Batches:
     """One pass an epoch over the given labels, as many at a time as beside pseudo-labels."""
-    return Batches("joint", _at_most(wanted.batch_size, federation.max_labels), wanted.epochs)
+    size = _at_most(wanted.batch_size, federation.max_labels)
+    return Batches("joint", size, wanted.epochs, wanted.local_steps)
 
 
 def _at_most(size: int, most: int) -> int:
@@ -187,10 +217,18 @@ def _pseudo_labels(
     return {"none": pseudo_label.labeled_only(), **sources}
 
 
-def _initial_model(path: str, model: Model, repeat: int) -> Any:
-    """The model in the state that an experiment left under DIR/states/NAME-REPEAT."""
+def _initial_model(config: ConfigDict, model: Model, repeat: int) -> Any:
+    """Weights released for ImageNet, or the state that an experiment left under DIR/states/NAME-REPEAT."""
+    path = config.training.initial_model
     if not path:
         return None
+    if path == PRETRAINED:
+        _pretrained_network(config)
+        file = find_weights(
+            config.model.name, config.preprocessing.weights or None, config.dataset.root or None
+        )
+        start = model.init(jax.random.key(config.seed + repeat))
+        return read_weights(file, start, new_head=True)
     folder = Path(path.replace("{repeat}", str(repeat)))
     if not folder.is_dir():
         raise UsageError(

@@ -131,7 +131,9 @@ class Experiment:
 
     def _federation(self, repeat: int) -> Federation:
         self.progress.working_on("preparing data")
-        federation = self.simulation.federation(self.config.seed + repeat, self.progress.prepared)
+        federation = self.simulation.federation(
+            self.config.seed + repeat, self.progress.prepared, self.workdir.preprocessing(repeat)
+        )
         if repeat == 0:
             self.workdir.write_partition(self.simulation.class_counts(federation))
         return federation

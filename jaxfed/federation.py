@@ -34,6 +34,7 @@ class Federation:
         num_classes: C.
         validation: int64 indices of examples that no client holds, by which states are selected.
         test: int64 indices of examples that no client holds, for the final measure.
+        predicted: int32 [n], classes by the trained model whose features `x` are; None where `x` are not.
     """
 
     x: np.ndarray
@@ -42,6 +43,7 @@ class Federation:
     num_classes: int
     validation: np.ndarray = field(default_factory=_no_points)
     test: np.ndarray = field(default_factory=_no_points)
+    predicted: np.ndarray | None = None
 
     @property
     def num_clients(self) -> int:

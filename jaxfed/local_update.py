@@ -81,16 +81,25 @@ class Batches:
             then `2 size` unlabeled examples, as in the authors' code.
         size: examples a batch ("joint") or labeled examples a batch at most ("paired").
         epochs: E.
+        steps: if not 0, a client takes so many steps whatever the number of its examples, and its epochs
+            repeat in their E orders (FLamby's `num_updates`).
     """
 
     scheme: Scheme
     size: int
     epochs: int
+    steps: int = 0
 
     @property
     def capacity(self) -> int:
         """Rows of a batch."""
         return 2 * self.size if self.scheme == "paired" else self.size
+
+    def num_steps(self, per_epoch: jax.Array) -> jax.Array:
+        """A client's steps in a round, if an epoch is so many; none without examples."""
+        if self.steps:
+            return jnp.where(per_epoch > 0, self.steps, 0)
+        return self.epochs * per_epoch
 
 
 class _Plan(NamedTuple):
@@ -181,10 +190,10 @@ def _joint(data: ClientData, batches: Batches, key: jax.Array) -> _Plan:
     turns = jnp.maximum(per_epoch, 1)
 
     def rows(step: jax.Array) -> tuple[jax.Array, jax.Array]:
-        epoch, first = step // turns, step % turns * batches.size
+        epoch, first = step // turns % batches.epochs, step % turns * batches.size
         return _cycled(order[epoch], count, first + jnp.arange(batches.size), until=count)
 
-    return _Plan(batches.epochs * per_epoch, rows)
+    return _Plan(batches.num_steps(per_epoch), rows)
 
 
 def _paired(data: ClientData, batches: Batches, key: jax.Array) -> _Plan:
@@ -208,7 +217,7 @@ def _paired(data: ClientData, batches: Batches, key: jax.Array) -> _Plan:
     row = jnp.arange(2 * batches.size)
 
     def rows(step: jax.Array) -> tuple[jax.Array, jax.Array]:
-        epoch, turn = step // turns, step % turns
+        epoch, turn = step // turns % batches.epochs, step % turns
         in_labeled = row < rows_labeled
         first, used_first = _cycled(
             labeled[epoch], num_labeled, turn * rows_labeled + row, until=end_labeled
@@ -228,7 +237,7 @@ def _paired(data: ClientData, batches: Batches, key: jax.Array) -> _Plan:
             jnp.where(take_first, used_first & in_labeled, used_second),
         )
 
-    return _Plan(batches.epochs * per_epoch, rows)
+    return _Plan(batches.num_steps(per_epoch), rows)
 
 
 _PLANS: dict[str, Callable[[ClientData, Batches, jax.Array], _Plan]] = {

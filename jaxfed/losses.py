@@ -10,17 +10,19 @@ the running statistics on. A method with a loss of its own needs no training loo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
 
 Augment = Callable[[jax.Array, jax.Array], jax.Array]  # (key, x [B, ...]) -> x [B, ...]
+Pointwise = Callable[[jax.Array, jax.Array], jax.Array]  # logits [..., C], label [...] -> [...]
 
 
 class Batch(NamedTuple):
@@ -65,14 +67,27 @@ def focal_loss(logits: jax.Array, label: jax.Array, *, gamma: float = 2.0) -> ja
     return jnp.maximum(-jnp.expm1(-cross_entropy), 1e-12) ** gamma * cross_entropy
 
 
-POINTWISE = {"cross_entropy": softmax_cross_entropy, "focal": focal_loss}
+def class_weighted(pointwise: Pointwise, weights: Sequence[float]) -> Pointwise:
+    """weights_label l(logits, label): classes that are rare, or matter more, count for more.
+
+    `weights` are C numbers; with `focal_loss` this is FLamby's loss for Fed-ISIC2019.
+    """
+    table = np.asarray(weights, np.float32)
+
+    def weighted(logits: jax.Array, label: jax.Array) -> jax.Array:
+        return jnp.asarray(table)[label] * pointwise(logits, label)
+
+    return weighted
+
+
+POINTWISE: dict[str, Pointwise] = {"cross_entropy": softmax_cross_entropy, "focal": focal_loss}
 
 
 def weighted_loss(
     model: Model,
     *,
     augment: Augment | None = None,
-    pointwise: Callable[[jax.Array, jax.Array], jax.Array] = softmax_cross_entropy,
+    pointwise: Pointwise = softmax_cross_entropy,
 ) -> Loss:
     """Confidence-weighted loss of XCLP's ClientUpdate (Section 4.2 and A.2):
 

@@ -81,11 +81,11 @@ class Progress:
         self._bar.update(self._task, description=what)
 
     def prepared(self, done: int, total: int) -> None:
-        """So many of all examples are preprocessed; a line at most every `_QUIET_SECONDS`."""
+        """So much of preprocessing is done; a line at most every `_QUIET_SECONDS`."""
         self.working_on(f"preparing data, {done}/{total}")
         if not self._console.is_terminal and time.monotonic() > self._quiet_until:
             self._quiet_until = time.monotonic() + _QUIET_SECONDS
-            self.say(f"preprocessed {done} of {total} examples")
+            self.say(f"preparing data, {done}/{total}")
 
     def finished_round(self, record: Mapping[str, Any]) -> None:
         """Count one round and show its line of metrics.jsonl."""

@@ -14,6 +14,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,11 +25,12 @@ from jaxfed.data import Dataset, Partition, class_counts, load, partition
 from jaxfed.data.dataset import standardized
 from jaxfed.errors import UsageError
 from jaxfed.federation import Federation
+from jaxfed.sampling import num_groups
 
 GRAPHS = ("labeled+unlabeled", "labeled")
 TESTS = ("clients", "central")
 
-Report = Callable[[int, int], None]  # examples done, examples in all
+Report = Callable[[int, int], None]  # examples or rounds done, and in all
 
 
 def _to_nobody(done: int, total: int) -> None:
@@ -63,19 +66,29 @@ class Simulation:
         """
         if self._config.preprocessing.kind == "pretrained":
             _check_pretrained(self._dataset, self._config)
+        if self._config.preprocessing.kind == "federated_features":
+            _check_learned(self._dataset, self._config)
+        _check_class_weights(self._dataset, self._config)
         nothing = np.zeros((len(self._dataset.y) + len(self._dataset.y_test), 0), np.float32)
         for repeat in range(self._config.num_repeats):
-            self._federation(nothing, self._config.seed + repeat)
+            federation = self._federation(nothing, self._config.seed + repeat)
+            _check_rounds(self._config, federation.num_clients)
 
-    def federation(self, seed: int, report: Report = _to_nobody) -> Federation:
+    def federation(
+        self, seed: int, report: Report = _to_nobody, folder: Path | None = None
+    ) -> Federation:
         """The clients of the repeat with this seed; `x` float32 [n, d], preprocessed.
 
-        `report` hears of preprocessing that takes a while.
+        `report` hears of preprocessing that takes a while; `folder` keeps what can be resumed of it (the
+        model behind 'federated_features').
         """
+        kind = self._config.preprocessing.kind
         if self._vectors is None:
-            preprocess = PREPROCESSING[self._config.preprocessing.kind]
-            self._vectors = preprocess(self._dataset, self._config, report)
-        return self._federation(self._vectors, seed)
+            self._vectors = PREPROCESSING[kind](self._dataset, self._config, report)
+        federation = self._federation(self._vectors, seed)
+        if kind == "federated_features":
+            return _with_learned_features(federation, self._config, seed, report, folder)
+        return federation
 
     def class_counts(self, federation: Federation) -> dict[str, Any]:
         """Clients x classes counts of labeled, unlabeled and new points, and the classes' names."""
@@ -242,6 +255,46 @@ def _check_pretrained(dataset: Dataset, config: ConfigDict) -> None:
     _features(dataset.x[:0], config, lambda done: None)
 
 
+def _with_learned_features(
+    federation: Federation, config: ConfigDict, seed: int, report: Report, folder: Path | None
+) -> Federation:
+    # Here, as in `_features`.
+    from jaxfed.checkpoint import Checkpoints
+    from jaxfed.federated_features import with_learned_features
+
+    with Checkpoints(folder) if folder else nullcontext() as checkpoints:
+        return with_learned_features(config, federation, seed - config.seed, checkpoints, report)
+
+
+def _check_learned(dataset: Dataset, config: ConfigDict) -> None:
+    """The model can be made for examples of this shape, and its method for such clients."""
+    from jaxfed.federated_features import check
+
+    nobody = (np.zeros(0, np.int64),)
+    partition = Partition(nobody, nobody, nobody)
+    check(config, Federation(dataset.x[:0], dataset.y[:0], partition, dataset.num_classes))
+
+
+def _check_class_weights(dataset: Dataset, config: ConfigDict) -> None:
+    weights = config.training.class_weights
+    if weights and len(weights) != dataset.num_classes:
+        raise UsageError(
+            f"config.training.class_weights: {len(weights)} numbers, but {dataset.name} has "
+            f"{dataset.num_classes} classes; () weighs all alike"
+        )
+
+
+def _check_rounds(config: ConfigDict, num_clients: int) -> None:
+    """Every group has its round."""
+    groups = num_groups(num_clients, config.cohort_size)
+    if config.sampling == "groups" and config.rounds < groups:
+        raise UsageError(
+            f"config.rounds={config.rounds}: with sampling='groups' and cohort_size="
+            f"{config.cohort_size}, {num_clients} clients make {groups} groups; allowed are integers "
+            f"from {groups} on"
+        )
+
+
 def _features(images: np.ndarray, config: ConfigDict, report: Callable[[int], None]) -> np.ndarray:
     # Here, because Flax takes half a second to import and only this needs it.
     from jaxfed.data.features import pretrained_features
@@ -263,4 +316,5 @@ PREPROCESSING: dict[str, Callable[[Dataset, ConfigDict, Report], np.ndarray]] = 
     "images": _images,
     "standardized": _standardized,
     "pretrained": _pretrained,
+    "federated_features": _images,  # what the model takes; see `jaxfed.federated_features`
 }

@@ -4,6 +4,7 @@
     metrics.jsonl    one JSON object a line, one line a round
     partition.json   who holds what in the first repeat: clients x classes counts, for its plot
     checkpoints/     the newest states (`jaxfed.checkpoint`)
+    preprocessing/   REPEAT/, the model whose features the methods work on, where it is trained first
     states/          METHOD-REPEAT/, the state that each method ended with, or was selected
     plots/           pictures made at the end
     summary.json     the final metrics; written last and in one step, so it says "finished"
@@ -29,11 +30,13 @@ from jaxfed.reports.runs import Run, flatten
 
 _CONFIG, _METRICS, _SUMMARY, _LOCK = "config.json", "metrics.jsonl", "summary.json", ".lock"
 _PARTITION, _CHECKPOINTS, _STATES, _PLOTS = "partition.json", "checkpoints", "states", "plots"
+_PREPROCESSING = "preprocessing"
 _OWN = (
     _SUMMARY,
     _METRICS,
     _PARTITION,
     _CHECKPOINTS,
+    _PREPROCESSING,
     _STATES,
     _PLOTS,
     _CONFIG,
@@ -54,6 +57,10 @@ class Workdir:
     def final_state(self, method: str, repeat: int) -> Path:
         """Where the state is that a method ended a repeat with."""
         return self.path / _STATES / f"{method}-{repeat}"
+
+    def preprocessing(self, repeat: int) -> Path:
+        """Where the model is that a repeat's features come from."""
+        return self.path / _PREPROCESSING / str(repeat)
 
     def write_partition(self, counts: Mapping[str, Any]) -> None:
         """Write partition.json: clients x classes counts of the first repeat."""

@@ -23,7 +23,7 @@ def get_config() -> ConfigDict:
     config.baselines = ("per_client_lp", "pooled_lp", "client_knn")  # on the same clients
     config.rounds = 1
     config.cohort_size = 0  # clients a round; 0 = all
-    config.sampling = "uniform"  # of clients, or "proportional" among those with and without labels
+    config.sampling = "uniform"  # of clients; "proportional" to labeled and unlabeled; "groups"
     config.evaluate_every = 0  # rounds; 0 = after the last one
     config.checkpoint_every = 1  # rounds; the last one, and one that is interrupted, always
     config.paper_table = ""  # the paper's table to print beside the results, such as "xclp/1"
@@ -40,6 +40,8 @@ def get_config() -> ConfigDict:
 
     config.preprocessing = ConfigDict()
     config.preprocessing.kind = "identity"
+    config.preprocessing.rounds = 0  # with kind = "federated_features"
+    config.preprocessing.cohort_size = 0  # clients a round then; 0 = all
     config.preprocessing.network = "efficientnet_lite0"  # with kind = "pretrained"
     config.preprocessing.weights = ""  # "" = NETWORK.safetensors in the data root
     config.preprocessing.image_size = 0  # pixels a side; 0 = what the network was trained on
@@ -97,9 +99,11 @@ def get_config() -> ConfigDict:
     config.training.nesterov = False
     config.training.weight_decay = 0.0
     config.training.epochs = 5  # local
+    config.training.local_steps = 0  # a round, in place of whole epochs; 0 = the epochs
     config.training.batches = "paired"  # labeled with pseudo-labeled examples, or "joint"
     config.training.batch_size = 50  # at most; of labeled examples with "paired"
     config.training.loss = "cross_entropy"
+    config.training.class_weights = ()  # of the loss, one number a class; () = all alike
     config.training.augmentation = ()
     config.training.weighting = "uniform"  # of clients in the server's mean
     config.training.server_optimizer = "sgd"
@@ -107,7 +111,8 @@ def get_config() -> ConfigDict:
     config.training.server_momentum = 0.0
     config.training.batch_statistics = "averaged"
     config.training.labeled_only_rounds = 0  # of stage 1
-    config.training.initial_model = ""  # WORKDIR/states/METHOD-{repeat} of an earlier experiment
+    # WORKDIR/states/METHOD-{repeat} of an earlier experiment, or "pretrained" on ImageNet
+    config.training.initial_model = ""
 
     config.pseudo_label = ConfigDict()  # switches for what the authors' code does
     config.pseudo_label.confidence = "softmax"  # of the network's labels; "logits" in the code

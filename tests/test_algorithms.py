@@ -1,5 +1,6 @@
 """What every method must hold, run over ALGORITHMS: a new one is checked here without an edit."""
 
+import dataclasses
 import functools
 import inspect
 
@@ -53,6 +54,9 @@ def arranged(name, strategy="auto"):
     config.training.labeled_only_rounds = 2
     config.execution.strategy = strategy
     federation = Simulation(config).federation(SEED)
+    # A network that is right in half of all cases, for the method that needs one.
+    guess = np.where(np.arange(len(federation.y)) % 2, federation.y, 0).astype(np.int32)
+    federation = dataclasses.replace(federation, predicted=guess)
     return config, federation, make_algorithm(config, name, federation)
 
 

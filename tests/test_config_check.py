@@ -28,6 +28,7 @@ def digits(*overrides: str) -> ConfigDict:
         ("baselines=client_knn, pooled_lp", "baselines", ("client_knn", "pooled_lp")),
         ("baselines=('client_knn',)", "baselines", ("client_knn",)),
         ("federation.table=((1, 0), (0, 1))", "federation.table", ((1, 0), (0, 1))),
+        ("training.class_weights=(1, 2.5)", "training.class_weights", (1, 2.5)),
     ],
 )
 def test_override_is_read_as_the_type_that_stands_there(override, key, value):
@@ -102,6 +103,12 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
         ("federation.labeled_per_class=-1", ("config.federation.labeled_per_class=-1",)),
         ("federation.num_labeled_clients=11", ("at most 10",)),
         ("federation.skew=all", ("config.federation.skew='all'", "'both'")),
+        ("sampling=group", ("config.sampling='group'", "'groups'")),
+        ("training.class_weights=(1, -2)", ("config.training.class_weights=(1, -2)", "positive")),
+        ("training.class_weights=1,2", ("config.training.class_weights", "one positive number a")),
+        ("training.local_steps=-1", ("config.training.local_steps=-1",)),
+        ("preprocessing.rounds=-1", ("config.preprocessing.rounds=-1",)),
+        ("preprocessing.cohort_size=-1", ("config.preprocessing.cohort_size=-1",)),
         ("federation.graph=full", ("'labeled+unlabeled', 'labeled'",)),
         ("federation.left_out_client=10", ("config.federation.left_out_client=10", "at most 9")),
         ("federation.left_out_client=-2", ("config.federation.left_out_client=-2", "-1 is none")),

@@ -210,7 +210,7 @@ def test_groups_cover_all_clients_once(config):
     assert num_groups(10, 4) == 3
     groups = [sample_clients(config, federation, 0, number) for number in range(1, 7)]
     assert sorted(map(len, groups[:3])) == [3, 3, 4]
-    assert sorted(sum(groups[:3], [])) == list(range(10))
+    assert sorted(np.concatenate(groups[:3]).tolist()) == list(range(10))
     assert groups[3:] == groups[:3]
     assert groups[0] != sample_clients(config, federation, 1, 1)
 
@@ -278,8 +278,8 @@ def test_slow_preprocessing_is_reported_now_and_then(config, monkeypatch):
         for done in (1, 2, 3, 4):
             progress.prepared(done, 4)
     assert capture.get().splitlines() == [
-        "preprocessed 2 of 4 examples",
-        "preprocessed 4 of 4 examples",
+        "preparing data, 2/4",
+        "preparing data, 4/4",
     ]
 
 

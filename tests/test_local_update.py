@@ -102,6 +102,19 @@ def test_paired_batches_are_half_labeled_and_an_epoch_passes_the_unlabeled(
     assert {row for batch in rows for row in batch} <= set(range(num_labeled + num_unlabeled))
 
 
+@pytest.mark.parametrize("scheme", ["joint", "paired"])
+@pytest.mark.parametrize(("num_labeled", "steps"), [(12, 7), (3, 7), (0, 0)])
+def test_a_number_of_steps_whatever_the_number_of_examples(scheme, num_labeled, steps):
+    """Epochs of 3 and of 1 step: the two orders come round again."""
+    used, _ = seen(client(num_labeled, 0, 12), Batches(scheme, 4, 2, steps=7))
+    assert len(used) == steps
+    per_epoch = num_labeled // 4 or 1
+    assert used[2 * per_epoch :] == used[: len(used) - 2 * per_epoch]
+    for epoch in range(steps // per_epoch):
+        passed = used[epoch * per_epoch : (epoch + 1) * per_epoch]
+        assert sorted(chain(*passed)) == list(range(num_labeled))
+
+
 def test_epochs_and_keys_differ_in_their_order():
     first, second = np.array_split(seen(client(12, 0, 12), Batches("joint", 12, 2))[0], 2)
     assert first.tolist() != second.tolist()

@@ -43,6 +43,14 @@ def test_focal_loss_is_finite_where_the_answer_is_certain():
     assert np.isfinite(gradient).all()
 
 
+def test_class_weighted_focal_loss_by_hand():
+    """p = (3/4, 1/4): -5 (1/4)^2 log(3/4) and -2 (3/4)^2 log(1/4)."""
+    loss = losses.class_weighted(losses.focal_loss, (5, 2.0))
+    logits = jnp.log(jnp.array([[0.75, 0.25], [0.75, 0.25]]))
+    expected = [5 / 16 * np.log(4 / 3), 18 / 16 * np.log(4)]
+    np.testing.assert_allclose(loss(logits, jnp.array([0, 1])), expected, rtol=1e-5)
+
+
 def test_the_batch_is_weighted_and_divided_by_its_rows():
     model = mlp((4,), 3, hidden=())
     state = model.init(KEY)

@@ -11,6 +11,7 @@ from jaxfed.algorithms.client_knn import client_knn
 from jaxfed.algorithms.fedavg import fedavg, fedsem
 from jaxfed.algorithms.fedprox import fedprox
 from jaxfed.algorithms.label_propagation import per_client_lp, pooled_lp
+from jaxfed.algorithms.network import network
 from jaxfed.algorithms.scaffold import scaffold
 from jaxfed.algorithms.xclp import xclp
 from jaxfed.federated_algorithm import FederatedAlgorithm
@@ -20,6 +21,7 @@ ALGORITHMS: dict[str, Callable[..., FederatedAlgorithm]] = {
     "per_client_lp": per_client_lp,
     "pooled_lp": pooled_lp,
     "client_knn": client_knn,
+    "network": network,
     "fedavg": fedavg,
     "fedavg_xclp": partial(fedavg, pseudo_label="xclp"),
     "fedavg_per_client_lp": partial(fedavg, pseudo_label="per_client_lp"),

@@ -61,6 +61,7 @@ _ALGORITHMS = {
     "xclp": "XCLP",
     "per_client_lp": "Per-client LP",
     "client_knn": "Client kNN",
+    "network": "Trained network",
     "pooled_lp": "LP on pooled data",
 }
 
