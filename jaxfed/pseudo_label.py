@@ -79,10 +79,12 @@ def xclp_labels(embed: Embed, parameters: xclp.Parameters) -> PseudoLabel:
     """XCLP over the cohort's features: lines 6 and 7 of Algorithm 2.
 
     With plaintext protocols Algorithm 1 runs on the padded cohort in one compiled program; the labels
-    are those of `jaxfed.xclp.cross_client_label_propagation`, to which protocols on the host go.
+    are those of `jaxfed.xclp.cross_client_label_propagation`, to which protocols on the host go. With
+    `bit_epsilon` or `label_epsilon` noise is fresh every round: R rounds cost R times the budget.
     """
     p = parameters
     plaintext = p.hamming == p.row_sums == "plaintext" and p.influence == "labels"
+    noisy = p.bit_epsilon > 0 or p.label_epsilon > 0
 
     @jax.jit
     def label_cohort(
@@ -113,7 +115,7 @@ def xclp_labels(embed: Embed, parameters: xclp.Parameters) -> PseudoLabel:
         features = embed(state, cohort, key)
         # The seed of line 1: agreed on by the clients, drawn anew every round.
         seed = int(jax.random.bits(key)) >> 1
-        if plaintext:
+        if plaintext and not noisy:
             label, confidence, metrics, cut_short = label_cohort(
                 features, jnp.asarray(cohort.y), jnp.asarray(cohort.mask), xclp.setup(seed)
             )

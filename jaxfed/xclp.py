@@ -26,6 +26,10 @@ Departures from the printed algorithm, each on purpose:
 Switches for what the authors' released code does and the paper does not say: `similarity_power=3`
 (edge weights cubed), `class_balanced` (Y's columns divided by the class's number of labels),
 `relative_confidence` (confidences divided by the largest of the cohort). Default: the paper.
+
+Beyond the paper (its future work): `bit_epsilon` and `label_epsilon` randomize every client's codes and
+labels before anything leaves it, and undo the bias where the server and the clients use them.
+`jaxfed.privacy.randomized_response` says what each promises, and what it does not.
 """
 
 from __future__ import annotations
@@ -43,9 +47,11 @@ from jaxfed.communication import Communication
 from jaxfed.errors import UsageError
 from jaxfed.kernels import conjugate_gradient, knn, lsh
 from jaxfed.kernels.graph import Graph, cosine_from_hamming, normalized_graph
+from jaxfed.privacy import randomized_response
 
 Array = jax.Array | np.ndarray
 UNLABELED = -1
+_NOISE = 0x6E6F6973  # sets the keys of noise apart from those of Pi's rows, 0 ... L - 1
 _COLUMN_BLOCK = 256  # columns of S solved for at once: n x 256 floats at a time
 
 
@@ -68,6 +74,8 @@ class Parameters:
         relative_confidence: divide confidences by the cohort's largest.
         tolerance: relative residual at which a column of the linear system is solved.
         max_steps: conjugate-gradient steps at most; a column that needs more is warned of.
+        bit_epsilon: eps of randomized response on every bit of the codes; 0 = none.
+        label_epsilon: eps of randomized response on every label; 0 = none.
     """
 
     num_classes: int
@@ -83,6 +91,8 @@ class Parameters:
     relative_confidence: bool = False
     tolerance: float = 1e-6
     max_steps: int = 1000
+    bit_epsilon: float = 0.0
+    label_epsilon: float = 0.0
 
     def __post_init__(self) -> None:
         """Reject what has no meaning, with one line that names it."""
@@ -102,6 +112,12 @@ class Parameters:
             ("similarity_power", self.similarity_power > 0, "numbers above 0"),
             ("tolerance", 0 < self.tolerance < 1, "numbers strictly between 0 and 1"),
             ("max_steps", self.max_steps >= 1, "1 or more"),
+            ("bit_epsilon", 0 <= self.bit_epsilon < np.inf, "finite numbers from 0 (no noise) on"),
+            (
+                "label_epsilon",
+                0 <= self.label_epsilon < np.inf,
+                "finite numbers from 0 (no noise) on",
+            ),
         ):
             if not holds:
                 raise UsageError(f"xclp.{name}={getattr(self, name)}: allowed are {allowed_text}")
@@ -183,6 +199,7 @@ def cross_client_label_propagation(
 
     key = setup(p.seed)  # 1-XS
     codes = client_codes(vectors, key, p.num_bits)  # 2-CS to 4-CS
+    codes, labels = randomized(codes, labels, key, p)
     indices, distances = HAMMING[p.hamming](codes, p.num_neighbors)  # 5-XS, with 7-SS streamed in
     graph = server_graph(indices, distances, p)  # 6-SS to 9-SS
     label_matrices = client_label_matrices(labels, p)  # the clients' Y^(j)
@@ -233,6 +250,26 @@ def client_codes(vectors: Sequence[np.ndarray], key: jax.Array, num_bits: int) -
     return [codes[rows] for rows in _rows([len(v) for v in vectors])]
 
 
+def randomized(
+    codes: list[jax.Array], labels: list[np.ndarray], key: jax.Array, p: Parameters
+) -> tuple[list[jax.Array], list[np.ndarray]]:
+    """CS: randomized response on each client's bits and labels, where `p` asks for it.
+
+    Every point has noise of its own, so one call over all points is the clients working in parallel.
+    """
+    bit_key, label_key = jax.random.split(jax.random.fold_in(key, _NOISE))
+    rows = _rows([len(y) for y in labels])
+    if p.bit_epsilon:
+        noisy = randomized_response.randomize_bits(jnp.concatenate(codes), bit_key, p.bit_epsilon)
+        codes = [noisy[own] for own in rows]
+    if p.label_epsilon:
+        answers = randomized_response.randomize_labels(
+            np.concatenate(labels), label_key, p.num_classes, p.label_epsilon
+        )
+        labels = [answers[own] for own in rows]
+    return codes, labels
+
+
 def plaintext_hamming(
     codes: Sequence[jax.Array], num_neighbors: int
 ) -> tuple[jax.Array, jax.Array]:
@@ -245,6 +282,9 @@ def plaintext_hamming(
 
 def server_graph(indices: jax.Array, distances: jax.Array, p: Parameters) -> Graph:
     """Lines 6 to 9, SS: cosines of the kept pairs, B + B^T, D^-1/2 (B + B^T) D^-1/2."""
+    if p.bit_epsilon:
+        estimates = randomized_response.unbiased_distances(distances, p.num_bits, p.bit_epsilon)
+        distances = jnp.maximum(estimates, 0)
     similarity = cosine_from_hamming(distances, p.num_bits)
     return normalized_graph(indices, edge_weights(similarity, p.similarity_power))
 
@@ -256,8 +296,16 @@ def edge_weights(similarity: jax.Array, power: float) -> jax.Array:
 
 
 def client_label_matrices(labels: Sequence[np.ndarray], p: Parameters) -> list[np.ndarray]:
-    """The zero-or-one-hot Y^(j), float32 [n_j, C] a client, columns divided if `class_balanced`."""
-    matrices = [one_hot_labels(y, p.num_classes) for y in labels]
+    """The zero-or-one-hot Y^(j), float32 [n_j, C] a client, columns divided if `class_balanced`.
+
+    Of randomized labels: unbiased estimates of it.
+    """
+    if p.label_epsilon:
+        matrices = [
+            randomized_response.unbiased_one_hot(y, p.num_classes, p.label_epsilon) for y in labels
+        ]
+    else:
+        matrices = [one_hot_labels(y, p.num_classes) for y in labels]
     if p.class_balanced:
         counts = np.sum([y.sum(axis=0) for y in matrices], axis=0, dtype=np.float32)
         matrices = [y / np.maximum(counts, 1) for y in matrices]

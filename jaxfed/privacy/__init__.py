@@ -1,0 +1,1 @@
+"""Differential-privacy mechanisms and what they promise."""
