@@ -78,6 +78,8 @@ def get_config() -> ConfigDict:
     config.xclp.relative_confidence = False
     config.xclp.tolerance = 1e-6
     config.xclp.max_steps = 1000
+    config.xclp.bit_epsilon = 0.0  # randomized response on bits; 0 = none
+    config.xclp.label_epsilon = 0.0  # on labels; 0 = none
 
     # Baselines follow XCLP's settings, unless they are given their own.
     for name in ("per_client_lp", "pooled_lp"):
