@@ -38,7 +38,7 @@ def get_config(variant: str = "") -> ConfigDict:
     linear      features of a linear MLP trained by FedAvg in place of pixels
     joint       one graph over all writers in place of groups
     chars74k    the stand-in, 11 groups of 5 writers
-    smoke       digits, which name no writers: 12 clients drawn by Dirichlet; anything else as it is
+    smoke       digits, which name no writers: two groups of four clients drawn by Dirichlet
     """
     config = base.get_config()
     config.dataset.name = "femnist"
@@ -82,13 +82,13 @@ def _chars74k(config: ConfigDict) -> None:
 
 
 def _smoke(config: ConfigDict) -> None:
-    config.num_repeats = 2
+    config.num_repeats = 1
     config.dataset.name = "digits"
     config.federation.partition = "dirichlet"
-    config.federation.num_clients = 12
+    config.federation.num_clients = 8
     config.federation.min_size = 5
     if config.cohort_size:
-        config.cohort_size, config.rounds = 4, 3
+        config.cohort_size, config.rounds = 4, 2
     config.preprocessing.cohort_size = 0
     config.preprocessing.rounds = min(config.preprocessing.rounds, 20)
 

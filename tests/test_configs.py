@@ -1,0 +1,128 @@
+"""Every config file: the commands in its docstring, its smoke, its sweep; two of them to the end."""
+
+import inspect
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from jaxfed import config_check, config_file
+from jaxfed.models.efficientnet import efficientnet
+from jaxfed.models.pretrained import write_weights
+
+FOLDER = Path("ml_collections_configs")
+SHARED = {"base", "xclp_prediction"}  # parts of configs, no experiments
+NAMES = sorted(path.stem for path in FOLDER.glob("[!_]*.py") if path.stem not in SHARED)
+COMMAND = re.compile(r"python -m launch\.(run|sweep) --config=(ml_collections_configs/\S+)")
+
+
+def commands(name):
+    text = inspect.getdoc(config_file.load_module(str(FOLDER / f"{name}.py"))) or ""
+    return COMMAND.findall(text)
+
+
+def num_points(path, variant):
+    sweep = config_file.load_module(path).sweep
+    points = []
+    takes_variant = len(inspect.signature(sweep).parameters) == 2
+    sweep(lambda **point: points.append(point), *([variant] if takes_variant else []))
+    for point in points:
+        overrides = [f"{key}={value}" for key, value in point.items()]
+        config_check.check(config_file.load(f"{path}:{variant}", overrides))
+    return len(points)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_documented_commands_resolve(name):
+    assert commands(name)
+    for entry, spec in commands(name):
+        config_check.check(config_file.load(spec))
+        if entry == "sweep":
+            assert num_points(*config_file.split_variant(spec)) > 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_config_has_a_smoke(name):
+    config = config_file.load(f"{FOLDER}/{name}.py:smoke")
+    config_check.check(config)
+    assert config.rounds <= 6
+
+
+@pytest.mark.parametrize(
+    ("variant", "points"),
+    [("", 4), ("pretrained", 4), ("leave_one_out", 6), ("graphs", 8), ("graphs,pretrained", 8)],
+)
+def test_sweeps_of_fed_isic2019_are_the_rows_of_its_tables(variant, points):
+    assert num_points(str(FOLDER / "fed_isic2019.py"), variant) == points
+
+
+def test_what_a_variant_has_no_use_for_goes():
+    def load(variant):
+        return config_file.load(f"{FOLDER}/fed_isic2019.py:{variant}")
+
+    assert load("").baselines == ("network", "per_client_lp")
+    assert load("pretrained").baselines == ("per_client_lp",)
+    assert load("leave_one_out").baselines == ("network",)
+    assert load("pretrained,leave_one_out").baselines == ()
+    assert config_file.load(f"{FOLDER}/femnist.py:linear").baselines[0] == "network"
+
+
+def launch(workdir, spec, *overrides):
+    """The summary of `launch.run`."""
+    options = [f"--config.{override}" for override in overrides]
+    command = [sys.executable, "-m", "launch.run", f"--config={FOLDER}/{spec}", *options]
+    subprocess.run([*command, f"--workdir={workdir}"], check=True, capture_output=True)
+    return json.loads((workdir / "summary.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("spec", "methods"),
+    [
+        ("femnist.py:smoke", {"xclp", "per_client_lp"}),
+        ("femnist.py:linear,joint,smoke", {"xclp", "per_client_lp", "network"}),
+        ("fed_isic2019.py:smoke", {"xclp", "per_client_lp", "network"}),
+        ("fed_isic2019.py:leave_one_out,smoke", {"xclp", "network"}),
+    ],
+)
+def test_smokes_to_the_end(tmp_path, spec, methods):
+    summary = launch(tmp_path / "run", spec)
+    assert summary["algorithms"].keys() == methods
+    assert summary["test_balanced_accuracy"] > 0.7
+
+
+@pytest.mark.slow
+def test_fed_isic2019_on_its_own_layout(tmp_path):
+    """Six images a center, the EfficientNet, weights, loss and augmentation of the paper, one step."""
+    rng = np.random.default_rng(0)
+    images = tmp_path / "fed_isic2019" / "ISIC_2019_Training_Input_preprocessed"
+    images.mkdir(parents=True)
+    lines = ["image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC,UNK,target,center,fold,fold2"]
+    for number in range(36):
+        target, center, fold = number % 8, number % 6, "test" if number >= 30 else "train"
+        pixels = rng.integers(256, size=(36, 48, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(images / f"ISIC_{number}.jpg")
+        one_hot = ",".join(str(float(c == target)) for c in range(9))
+        lines.append(f"ISIC_{number},{one_hot},{target},{center},{fold},{fold}_{center}")
+    (images.parent / "train_test_split").write_text("\n".join(lines))
+    network = efficientnet("efficientnet_b0")
+    weights = tmp_path / "efficientnet_b0.safetensors"
+    write_weights(weights, network.init(jax.random.key(0)))
+    summary = launch(
+        tmp_path / "run",
+        "fed_isic2019.py",
+        f"dataset.root={tmp_path}",
+        "dataset.image_size=32",
+        "preprocessing.rounds=1",
+        "training.local_steps=1",
+        "training.batch_size=4",
+        "num_repeats=1",
+    )
+    assert summary["algorithms"].keys() == {"xclp", "network", "per_client_lp"}
+    assert 0 <= summary["test_balanced_accuracy"] <= 1
