@@ -23,6 +23,7 @@ from ml_collections import ConfigDict
 from jaxfed.assembly import make_algorithm, make_model
 from jaxfed.checkpoint import Checkpoints
 from jaxfed.data import Partition
+from jaxfed.errors import UsageError
 from jaxfed.federated_algorithm import Cohort
 from jaxfed.federation import Federation
 from jaxfed.models import Model
@@ -56,12 +57,18 @@ def with_learned_features(
         `x` float32 [n, D], `predicted` int32 [n], all else as it was.
 
     Raises:
-        UsageError: a model or training that cannot be made.
+        UsageError: a model or training that cannot be made; training that diverges.
     """
     training = labeled_part(federation)
     model = make_model(config, training)
     state = _trained(_training_config(config), training, repeat, checkpoints, report)
     features, predicted = _infer(model, state, federation.x)
+    if not np.isfinite(features).all():
+        raise UsageError(
+            f"config.preprocessing.kind='federated_features': after {config.preprocessing.rounds} rounds "
+            "the model's features are not finite; training diverged: lower config.training.learning_rate "
+            f"({config.training.learning_rate:g})"
+        )
     return replace(federation, x=features, predicted=predicted)
 
 

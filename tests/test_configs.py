@@ -77,7 +77,10 @@ def launch(workdir, spec, *overrides):
     """The summary of `launch.run`."""
     options = [f"--config.{override}" for override in overrides]
     command = [sys.executable, "-m", "launch.run", f"--config={FOLDER}/{spec}", *options]
-    subprocess.run([*command, f"--workdir={workdir}"], check=True, capture_output=True)
+    done = subprocess.run(
+        [*command, f"--workdir={workdir}"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
     return json.loads((workdir / "summary.json").read_text())
 
 
@@ -121,6 +124,7 @@ def test_fed_isic2019_on_its_own_layout(tmp_path):
         "dataset.image_size=32",
         "preprocessing.rounds=1",
         "training.local_steps=1",
+        "training.learning_rate=1e-9",  # of an untrained network
         "training.batch_size=4",
         "num_repeats=1",
     )

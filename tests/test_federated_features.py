@@ -130,6 +130,12 @@ def test_an_experiment_on_learned_features(tmp_path):
     assert methods["xclp"]["test_accuracy"]["mean"] > 0.5
 
 
+def test_diverged_training_is_named(raw):
+    config = config_file.load(CONFIG, [*SMALL, "training.learning_rate=1e30"])
+    with pytest.raises(UsageError, match=r"not finite; training diverged.*\(1e\+30\)"):
+        learned(config, raw)
+
+
 MISTAKES = {
     "rounds=1": "config.rounds=1: .*4 clients make 2 groups; allowed are integers from 2 on",
     "training.class_weights=(1, 2)": "class_weights: 2 numbers, but digits has 10 classes",
