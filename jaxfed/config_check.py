@@ -7,8 +7,9 @@ values.
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, get_args
 
 from ml_collections import ConfigDict
@@ -32,6 +33,7 @@ from jaxfed.reports.runs import flatten
 from jaxfed.sampling import SAMPLINGS
 from jaxfed.simulation import GRAPHS, PREPROCESSING, TESTS
 from jaxfed.training import BatchStatistics
+from jaxfed.xclp import Parameters
 
 
 class Rule(NamedTuple):
@@ -154,6 +156,7 @@ _OPEN_SECTIONS = {*ALGORITHMS, "model"}  # judged by the factory that takes thei
 
 def check(config: ConfigDict) -> None:
     """Check every key and value of a config, before any data is read or any file is made.
+_TYPES: dict[type, str] = {bool: "true or false", int: "integers", float: "numbers", str: "text"}
 
     Raises:
         UsageError: names the first key that is unknown, missing, of another type or out of range,
@@ -172,6 +175,8 @@ def check(config: ConfigDict) -> None:
         check_algorithm(config, name)
 
 
+    for name in ALGORITHMS:
+        _check_keywords(name, config.get(name, {}))
 def _check_value(key: str, value: Any, rule: Rule) -> None:
     is_type = type(value) is rule.type or (rule.type is float and type(value) is int)
     if not is_type or not rule.holds(value):
@@ -185,6 +190,15 @@ def _check_together(config: ConfigDict) -> None:
     federation = config.federation
     num_clients = federation.num_clients
     if num_clients == 0 and federation.partition != "natural":
+def _check_keywords(name: str, section: Mapping[str, Any]) -> None:
+    """A method's keywords have the types of their defaults; the rest its factory judges."""
+    keywords = inspect.signature(Parameters if name == "xclp" else ALGORITHMS[name]).parameters
+    for key, value in section.items():
+        default = keywords[key].default if key in keywords else None
+        if type(default) in _TYPES:
+            _check_value(f"{name}.{key}", value, Rule(type(default), _TYPES[type(default)]))
+
+
         raise UsageError(
             "config.federation.num_clients=0: allowed with partition='natural' only; "
             f"it is {federation.partition!r}"

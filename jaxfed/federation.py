@@ -113,7 +113,7 @@ class Federation:
         """
         if not 0 <= client < self.num_clients:
             raise UsageError(
-                f"federation.left_out_client={client}: allowed are 0 to {self.num_clients - 1}, "
+                f"config.federation.left_out_client={client}: allowed are 0 to {self.num_clients - 1}, "
                 "or -1 to leave no client out"
             )
         part = self.partition

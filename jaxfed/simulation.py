@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -114,19 +115,22 @@ class Simulation:
 
     def _partition(self, seed: int, held_out: HeldOut) -> Partition:
         data, wanted, train = self._dataset, self._config.federation, held_out.train
-        dealt = partition(
-            data.y[train],
-            num_clients=wanted.num_clients or None,
-            quantity=None if wanted.quantity == "default" else wanted.quantity,
-            quantity_parameter=wanted.quantity_parameter,
-            min_size=wanted.min_size,
-            num_labeled_clients=wanted.num_labeled_clients or None,
-            skew=wanted.skew,
-            seed=seed,
-            **_scheme(wanted, None if data.client_id is None else data.client_id[train]),
-            **_labels(wanted),
-            **_new_points(self._config, data),
-        )
+        try:
+            dealt = partition(
+                data.y[train],
+                num_clients=wanted.num_clients or None,
+                quantity=None if wanted.quantity == "default" else wanted.quantity,
+                quantity_parameter=wanted.quantity_parameter,
+                min_size=wanted.min_size,
+                num_labeled_clients=wanted.num_labeled_clients or None,
+                skew=wanted.skew,
+                seed=seed,
+                **_scheme(wanted, None if data.client_id is None else data.client_id[train]),
+                **_labels(wanted),
+                **_new_points(self._config, data),
+            )
+        except UsageError as error:
+            raise UsageError(_by_key(str(error), wanted)) from error
         # Indices count the training examples first; those of new points, if any, go on after them.
         source = np.concatenate([train, np.arange(len(data.y), len(data.y) + len(data.y_test))])
         return Partition(*(tuple(source[indices] for indices in clients) for clients in dealt))
@@ -172,6 +176,13 @@ def _scheme(wanted: ConfigDict, client_id: np.ndarray | None) -> dict[str, Any]:
 
 def _labels(wanted: ConfigDict) -> dict[str, Any]:
     """Which of the three ways to say how many labels there are is in use."""
+def _by_key(message: str, wanted: ConfigDict) -> str:
+    """A message of `partition` that begins with the name of an argument, by the config's key for it."""
+    word = re.split(r"\W", message, maxsplit=1)[0]
+    key = {"scheme": "partition"}.get(word, word)
+    return f"config.federation.{key}{message[len(word) :]}" if key in wanted else message
+
+
     if wanted.labeled_per_class:
         return {"labeled_per_class": wanted.labeled_per_class}
     if wanted.num_labeled:

@@ -3,6 +3,7 @@ from ml_collections import ConfigDict
 
 from jaxfed import config_check, config_file
 from jaxfed.errors import UsageError
+from jaxfed.simulation import Simulation
 from ml_collections_configs import base
 
 DIGITS = "ml_collections_configs/xclp_digits.py"
@@ -129,6 +130,27 @@ def test_a_wrong_override_is_one_line_that_names_it(override, words):
         assert word in message
 
 
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["num_labeled=9999"], "config.federation.num_labeled=9999: allowed are 0 to 1438"),
+        (["partition=natural"], "config.federation.partition='natural' needs client_id"),
+        (["min_size=200"], "config.federation.min_size=200: 10 clients would need 2000"),
+        (["labeled_per_class=99"], "config.federation.labeled_per_class asks for"),
+        (
+            ["partition=classes_per_client", "num_clients=3"],
+            "config.federation.classes_per_client=2 with 3 clients covers 6 of 10",
+        ),
+    ],
+)
+def test_what_the_data_do_not_have_is_said_by_its_key(overrides, words):
+    with pytest.raises(UsageError) as caught:
+        Simulation(digits(*(f"federation.{override}" for override in overrides))).check()
+    message = str(caught.value)
+    assert message.startswith(words)
+    assert "\n" not in message
+
+
 def test_two_ways_to_say_how_many_labels():
     with pytest.raises(UsageError, match="num_labeled=5"):
         config_check.check(digits("federation.num_labeled=5", "federation.labeled_per_class=1"))
@@ -148,6 +170,16 @@ def test_defaults_are_right_and_every_rule_has_one():
         (lambda config: config.client_knn.update({"k": 3}), "config.client_knn.k: unknown key"),
         (lambda config: config.__delitem__("rounds"), "config.rounds: missing"),
         (lambda config: config.update({"rounds": 2.0}), "config.rounds=2.0"),
+        (
+            lambda config: config.xclp.update({"alpha": "high"}),
+            "config.xclp.alpha='high': allowed are",
+        ),
+        (
+            lambda config: config.xclp.update({"num_bits": 64.0}),
+            "config.xclp.num_bits=64.0: allowed",
+        ),
+        (lambda config: config.pooled_lp.update({"alpha": None}), "config.pooled_lp.alpha=None"),
+        (lambda config: config.client_knn.update({"num_neighbors": "5"}), "num_neighbors='5'"),
         (lambda config: config.update({"rounds": True}), "config.rounds=True"),
     ],
 )
