@@ -151,12 +151,12 @@ RULES: dict[str, Rule] = {
     "execution.precision": one_of(DTYPES),
     "execution.compilation_cache": TEXT,
 }
+_TYPES: dict[type, str] = {bool: "true or false", int: "integers", float: "numbers", str: "text"}
 _OPEN_SECTIONS = {*ALGORITHMS, "model"}  # judged by the factory that takes their keys
 
 
 def check(config: ConfigDict) -> None:
     """Check every key and value of a config, before any data is read or any file is made.
-_TYPES: dict[type, str] = {bool: "true or false", int: "integers", float: "numbers", str: "text"}
 
     Raises:
         UsageError: names the first key that is unknown, missing, of another type or out of range,
@@ -170,13 +170,13 @@ _TYPES: dict[type, str] = {bool: "true or false", int: "integers", float: "numbe
             _check_value(key, value, RULES[key])
         elif key.partition(".")[0] not in _OPEN_SECTIONS:
             raise UsageError(f"config.{key}: unknown key{suggestion(key, RULES)}")
+    for name in ALGORITHMS:
+        _check_keywords(name, config.get(name, {}))
     _check_together(config)
     for name in (config.algorithm, *config.baselines):
         check_algorithm(config, name)
 
 
-    for name in ALGORITHMS:
-        _check_keywords(name, config.get(name, {}))
 def _check_value(key: str, value: Any, rule: Rule) -> None:
     is_type = type(value) is rule.type or (rule.type is float and type(value) is int)
     if not is_type or not rule.holds(value):
@@ -185,11 +185,6 @@ def _check_value(key: str, value: Any, rule: Rule) -> None:
         raise UsageError(f"config.{key}={given}: allowed are {rule.allowed}{nearest}")
 
 
-def _check_together(config: ConfigDict) -> None:
-    """What no key can tell alone."""
-    federation = config.federation
-    num_clients = federation.num_clients
-    if num_clients == 0 and federation.partition != "natural":
 def _check_keywords(name: str, section: Mapping[str, Any]) -> None:
     """A method's keywords have the types of their defaults; the rest its factory judges."""
     keywords = inspect.signature(Parameters if name == "xclp" else ALGORITHMS[name]).parameters
@@ -199,6 +194,11 @@ def _check_keywords(name: str, section: Mapping[str, Any]) -> None:
             _check_value(f"{name}.{key}", value, Rule(type(default), _TYPES[type(default)]))
 
 
+def _check_together(config: ConfigDict) -> None:
+    """What no key can tell alone."""
+    federation = config.federation
+    num_clients = federation.num_clients
+    if num_clients == 0 and federation.partition != "natural":
         raise UsageError(
             "config.federation.num_clients=0: allowed with partition='natural' only; "
             f"it is {federation.partition!r}"

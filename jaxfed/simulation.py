@@ -174,8 +174,6 @@ def _scheme(wanted: ConfigDict, client_id: np.ndarray | None) -> dict[str, Any]:
     return {"scheme": wanted.partition, **own.get(wanted.partition, {})}
 
 
-def _labels(wanted: ConfigDict) -> dict[str, Any]:
-    """Which of the three ways to say how many labels there are is in use."""
 def _by_key(message: str, wanted: ConfigDict) -> str:
     """A message of `partition` that begins with the name of an argument, by the config's key for it."""
     word = re.split(r"\W", message, maxsplit=1)[0]
@@ -183,6 +181,8 @@ def _by_key(message: str, wanted: ConfigDict) -> str:
     return f"config.federation.{key}{message[len(word) :]}" if key in wanted else message
 
 
+def _labels(wanted: ConfigDict) -> dict[str, Any]:
+    """Which of the three ways to say how many labels there are is in use."""
     if wanted.labeled_per_class:
         return {"labeled_per_class": wanted.labeled_per_class}
     if wanted.num_labeled:
