@@ -10,12 +10,19 @@ for the 2^30 blocks (16 GiB) that one `Keystream` gives at most.
 from __future__ import annotations
 
 import numpy as np
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 SEED_BYTES = 32
 _AES_BLOCK = 16
 _MAX_BYTES = 1 << 34
 _ZEROS = bytes(1 << 16)
+
+
+def derived_seed(secret: bytes, label: str) -> bytes:
+    """A seed out of a secret for one purpose: HKDF with SHA-256 (RFC 5869), no salt, info = label."""
+    return HKDF(hashes.SHA256(), SEED_BYTES, salt=None, info=label.encode()).derive(secret)
 
 
 class Keystream:

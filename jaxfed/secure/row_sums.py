@@ -1,0 +1,245 @@
+"""SecureRowSums (XCLP, Section 3.2): sums of the clients' matrices, every client getting its own rows.
+
+Client j holds Z^(j) [n, C] over all clients' points; R_j are the rows of its own. All are to learn
+Z[R_j], Z = sum_j Z^(j), the server nothing. Per round, with p participants:
+
+    start    server -> each    the round's number and who takes part          8 + 4 p bytes
+    upload   each -> server    Z^(j) + M^(j) on the others' rows              8 (n' - n_j) C bytes
+    sums     server -> each    hat Z[R_j], the uploads summed there           8 n_j C bytes
+
+and client j adds Z^(j)[R_j] + M^(j)[R_j], which it never sent. Numbers are fixed point in Z_{2^64}
+(`fixed_point` states range and error), masks come from pairwise seeds (`masked_rows`) of this round.
+The server sees p - 1 masked matrices on each client's rows: uniform and independent. A client learns
+the sum, and hence with p = 2 the other's contribution; that is the task, not the protocol.
+
+Departures from the printed protocol, all needed:
+  * Rows R_j are left out of client j's upload instead of sent as zeros.
+  * Rows of clients that do not take part are left out by all. Were they uploaded, their owner's missing
+    masks would not be missing: the masks of the others cancel and the server reads the sums.
+  * Masks belong to one round. After a dropout inside, the round is given up and another one started
+    without the client; the same masks twice would show the server differences, and a client that got
+    the sums of both rounds would learn the dropped client's contribution from them.
+
+Dropouts (Section 3.3): before the first round, a client's labels do not count, as if it had none.
+Inside, as before it. After, it gets no sums and nobody else notices. `row_sums_resilient` needs no
+second upload.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from jaxfed.secure.endpoint import SERVER, DroppedOut, Endpoint
+from jaxfed.secure.fixed_point import FixedPoint
+from jaxfed.secure.masked_rows import ENTRY_BYTES, masked_rows, pair_masks, stream_starts
+
+Rows = Mapping[int, slice]  # every client's own rows R_j of the n
+
+
+class Client:
+    """One client.
+
+    Args:
+        endpoint: its end of the session.
+        values: Z^(j), real [n, C].
+        rows: R_k of every client.
+        fraction_bits: f of the fixed-point numbers.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, values: np.ndarray, rows: Rows, *, fraction_bits: int = 40
+    ) -> None:
+        self._endpoint, self._values, self._rows = endpoint, values, rows
+        self._own, self._fraction_bits = endpoint.address, fraction_bits
+
+    def upload(self) -> None:
+        """Take the round's start and send the masked rows of the other participants.
+
+        Raises:
+            ValueError: a round that was there before, or participants that are none.
+            UsageError: a contribution beyond the fixed-point range; nothing is sent.
+        """
+        number, participants = parsed_start(self._endpoint.receive(SERVER, "start"))
+        if self._own not in participants or not set(participants) <= self._rows.keys():
+            raise ValueError(f"row sums among clients {participants}: not what was agreed")
+        self._endpoint.claim(f"row sums/{number}")
+        self._encoding = FixedPoint(len(participants), self._fraction_bits)
+        seeds = {
+            partner: self._endpoint.pair_seed(partner, f"row sums/{number}")
+            for partner in participants
+            if partner != self._own
+        }
+        self._masks = pair_masks(self._own, seeds)
+        self._starts = stream_starts(num_entries(self._rows, participants, self._values.shape[1]))
+        self._number = number
+        upload = [self._masked(owner) for owner in participants if owner != self._own]
+        self._endpoint.send(SERVER, f"upload/{number}", b"".join(map(np.ndarray.tobytes, upload)))
+
+    def finish(self) -> np.ndarray:
+        """Z[R_j], float64 [n_j, C], from the server's sums."""
+        message = self._endpoint.receive(SERVER, f"sums/{self._number}")
+        own = self._masked(self._own)
+        return self._encoding.decode(own + parsed_rows(message, own.shape))
+
+    def _masked(self, owner: int) -> np.ndarray:
+        """Z^(j) + M^(j) on one client's rows."""
+        values = self._values[self._rows[owner]]
+        return masked_rows(values, self._encoding, self._masks, start=self._starts[owner])
+
+
+class Server:
+    """The server; `num_classes` = C."""
+
+    def __init__(self, endpoint: Endpoint, rows: Rows, num_classes: int) -> None:
+        self._endpoint, self._rows, self._num_classes = endpoint, rows, num_classes
+
+    def start(self, number: int, participants: Sequence[int]) -> None:
+        """Begin a round; whatever came in an earlier one is forgotten."""
+        self._number, self._participants = number, sorted(participants)
+        self._sums = zero_sums(self._rows, self._participants, self._num_classes)
+
+    def invite(self, client: int) -> None:
+        """Tell one client of the round."""
+        self._endpoint.send(client, "start", start_message(self._number, self._participants))
+
+    def receive(self, client: int) -> None:
+        """Add one client's upload to the sums of the others' rows."""
+        message = self._endpoint.receive(client, f"upload/{self._number}")
+        add_upload(self._sums, message, client)
+
+    def send_sums(self, client: int) -> None:
+        """Give one client the sums of its rows."""
+        self._endpoint.send(client, f"sums/{self._number}", self._sums[client].tobytes())
+
+
+def run(
+    clients: Mapping[int, Client], server: Server, *, first_round: int = 0
+) -> dict[int, np.ndarray]:
+    """Sums for all clients that stay, after as many rounds as dropouts require.
+
+    Args:
+        clients: by address; one whose endpoint raises `DroppedOut` is left out from then on.
+        server: the server.
+        first_round: number of the first round, above all used in the session.
+
+    Returns:
+        Z[R_j] of every client that stayed to the end, float64 [n_j, C].
+
+    Raises:
+        ValueError: a message that does not belong where it arrives; nobody gets sums then.
+    """
+    participants, number = sorted(clients), first_round
+    while participants:
+        try:
+            server.start(number, participants)
+            for client in participants:
+                server.invite(client)
+                clients[client].upload()
+                server.receive(client)
+            break
+        except DroppedOut as dropout:
+            participants = [client for client in participants if client != dropout.client]
+            number += 1
+    return finished(clients, server, participants)
+
+
+class Finishing(Protocol):
+    """A client in the last step."""
+
+    def finish(self) -> np.ndarray:
+        """Take the sums of the own rows."""
+
+
+class Giving(Protocol):
+    """The server in the last step."""
+
+    def send_sums(self, client: int) -> None:
+        """Give one client the sums of its rows."""
+
+
+def finished(
+    clients: Mapping[int, Finishing], server: Giving, participants: Iterable[int]
+) -> dict[int, np.ndarray]:
+    """The last step: each client takes its sums, or is gone and gets none."""
+    sums = {}
+    for client in participants:
+        try:
+            server.send_sums(client)
+            sums[client] = clients[client].finish()
+        except DroppedOut:
+            continue
+    return sums
+
+
+def message_bytes(num_rows: Sequence[int], num_classes: int) -> dict[str, int]:
+    """Payload bytes by kind of one round among clients with n_j rows each."""
+    p, total = len(num_rows), sum(num_rows)
+    return {
+        "start": p * (8 + 4 * p),
+        "upload": ENTRY_BYTES * (p - 1) * total * num_classes,
+        "sums": ENTRY_BYTES * total * num_classes,
+    }
+
+
+def start_message(number: int, participants: Sequence[int]) -> bytes:
+    """A round's number and participants on the wire."""
+    return struct.pack(f"<Q{len(participants)}I", number, *participants)
+
+
+def parsed_start(message: bytes) -> tuple[int, list[int]]:
+    """Back from `start_message`.
+
+    Raises:
+        ValueError: no such message, or participants not in ascending order.
+    """
+    count, rest = divmod(len(message) - 8, 4)
+    if count < 1 or rest:
+        raise ValueError(f"a start has 8 + 4 p bytes, got {len(message)}")
+    number, *participants = struct.unpack(f"<Q{count}I", message)
+    if participants != sorted(set(participants)):
+        raise ValueError(f"participants {participants}: not in ascending order")
+    return number, participants
+
+
+def parsed_rows(message: bytes, shape: tuple[int, ...]) -> np.ndarray:
+    """uint64 rows off the wire.
+
+    Raises:
+        ValueError: another length.
+    """
+    expected = ENTRY_BYTES * int(np.prod(shape))
+    if len(message) != expected:
+        raise ValueError(f"rows {shape} take {expected} bytes, got {len(message)}")
+    return np.frombuffer(message, "<u8").reshape(shape)
+
+
+def add_upload(sums: Mapping[int, np.ndarray], message: bytes, client: int) -> None:
+    """Add `client`'s upload to the sums of all other participants, or nothing if it is malformed."""
+    others = [owner for owner in sorted(sums) if owner != client]
+    expected = sum(sums[owner].nbytes for owner in others)
+    if len(message) != expected:
+        raise ValueError(f"client {client}'s upload has {len(message)} bytes, not {expected}")
+    position = 0
+    for owner in others:
+        size = sums[owner].nbytes
+        sums[owner] += parsed_rows(message[position : position + size], sums[owner].shape)
+        position += size
+
+
+def zero_sums(rows: Rows, participants: Iterable[int], num_classes: int) -> dict[int, np.ndarray]:
+    """uint64 zeros [n_j, C] for every participant's rows."""
+    return {
+        client: np.zeros((rows[client].stop - rows[client].start, num_classes), np.uint64)
+        for client in participants
+    }
+
+
+def num_entries(rows: Rows, participants: Iterable[int], num_classes: int) -> dict[int, int]:
+    """n_j C of every participant."""
+    return {
+        client: (rows[client].stop - rows[client].start) * num_classes for client in participants
+    }
