@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Literal
 
 import jax
@@ -268,12 +269,14 @@ def dropout(
 def max_pool(x: jax.Array, size: int) -> jax.Array:
     """Maximum of every size x size block of [n, H, W, c]; rows and columns left over are dropped.
 
-    By reshaping, because windowed reductions and their gradients are slow on a CPU.
+    By maxima of strided slices: on a CPU, windowed reductions and their gradients take twice the time
+    of a whole training step, reductions of a reshaped array half as long again.
     """
-    n, height, width, channels = x.shape
-    rows, columns = height // size, width // size
-    x = x[:, : rows * size, : columns * size]
-    return jnp.max(x.reshape(n, rows, size, columns, size, channels), axis=(2, 4))
+    for axis in (1, 2):
+        length = x.shape[axis] // size * size
+        taps = [jax.lax.slice_in_dim(x, tap, length, size, axis) for tap in range(size)]
+        x = reduce(jnp.maximum, taps)
+    return x
 
 
 def overlapping_max_pool(x: jax.Array) -> jax.Array:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from launch.benchmarks import graphs, hashing, labeling, neighbors
+from launch.benchmarks import graphs, hashing, labeling, neighbors, rounds
 from launch.benchmarks.contest import Contest
 
 # name -> a function (peers wanted?) -> contests; slow set-up happens only when a contest is drawn.
@@ -14,4 +14,5 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
     "graph": graphs.construction,
     "label_propagation": graphs.propagation,
     "xclp": labeling.xclp,
+    "round": rounds.fedavg_round,
 }

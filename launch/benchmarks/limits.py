@@ -18,6 +18,7 @@ def machine_limits() -> dict[str, float]:
     bytes: memory traffic, read plus written, of repeated x = x + 1 over an array far larger than the
         caches.
     matmul_f32_flops: float32 product of two square matrices, 2 n^3 operations.
+    matmul_bf16_flops: the same in bfloat16 with float32 sums, accelerators only.
     matmul_int8_ops: the same for int8 with int32 sums, accelerators only.
     popcount_bits: bits compared by XOR, popcount and add, all distances of 2,048 codes in cache and
         nothing else done with them.
@@ -34,6 +35,9 @@ def machine_limits() -> dict[str, float]:
     product = jax.jit(partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST))
     limits["matmul_f32_flops"] = 2 * n**3 / _seconds(product, a, a)
     if accelerated:
+        short = a.astype(jnp.bfloat16)
+        product = jax.jit(partial(jnp.matmul, preferred_element_type=jnp.float32))
+        limits["matmul_bf16_flops"] = 2 * n**3 / _seconds(product, short, short)
         a = jax.random.randint(key, (n, n), -1, 2, jnp.int8)
         product = jax.jit(partial(jnp.matmul, preferred_element_type=jnp.int32))
         limits["matmul_int8_ops"] = 2 * n**3 / _seconds(product, a, a)
