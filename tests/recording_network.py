@@ -77,6 +77,13 @@ class Endpoint:
             raise ValueError(f"{message.kind!r} where {kind!r} was due")
         return message.payload
 
+    def discard(self, kind: str) -> None:
+        for (_, receiver), queue in self.network.queues.items():
+            if receiver == self.address:
+                kept = [message for message in queue if message.kind != kind]
+                queue.clear()
+                queue.extend(kept)
+
     def group_seed(self, label: str) -> bytes:
         assert self.address != SERVER
         return derived_seed(self.network.secret, f"group/{label}")

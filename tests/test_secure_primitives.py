@@ -1,6 +1,7 @@
 """Generators, rings, fixed point and secret sharing of jaxfed.secure, without parties."""
 
 import itertools
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from scipy import stats
 from jaxfed.errors import UsageError
 from jaxfed.secure import ring, shamir
 from jaxfed.secure.fixed_point import FixedPoint
-from jaxfed.secure.prg import Keystream
+from jaxfed.secure.prg import Keystream, derived_seed
 
 
 def replayed(seed):
@@ -72,6 +73,13 @@ def test_keystream_words_are_uniform_little_endian():
 def test_keystream_refuses(seed, start):
     with pytest.raises(ValueError):
         Keystream(seed, start=start)
+
+
+def test_derived_seed_is_hkdf():
+    """RFC 5869, Test Case 3: no salt, no info; the first 32 bytes."""
+    expected = "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d"
+    assert derived_seed(b"\x0b" * 22, "").hex() == expected
+    assert derived_seed(b"\x0b" * 22, "other").hex() != expected
 
 
 # --- the ring ------------------------------------------------------------------------------------
@@ -141,15 +149,9 @@ def test_fixed_point_sums_within_the_stated_error(num_terms, fraction_bits, seed
     total = np.zeros(50, np.uint64)
     for term in terms:
         total += encoding.encode(term)
-    exact = np.array([float(sum(map(_fraction, column))) for column in terms.T])
+    exact = np.array([float(sum(Fraction(float(term)) for term in column)) for column in terms.T])
     spacing = np.spacing(np.abs(exact))  # of float64, the result's type
     assert np.all(np.abs(encoding.decode(total) - exact) <= encoding.error + spacing)
-
-
-def _fraction(value):
-    from fractions import Fraction
-
-    return Fraction(float(value))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 2.0**23 / 3, -(2.0**23) / 3])

@@ -40,6 +40,9 @@ class Endpoint(Protocol):
             ValueError: there is none, it is of another kind, or it is not authentic.
         """
 
+    def discard(self, kind: str) -> None:
+        """Forget messages of this kind that wait unread, from whomever: their round was given up."""
+
     def group_seed(self, label: str) -> bytes:
         """32 bytes that all clients of the session derive for this label, and the server cannot."""
 

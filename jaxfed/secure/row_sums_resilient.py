@@ -74,6 +74,7 @@ class Client:
         self._endpoint, self._values, self._rows = endpoint, values, rows
         self._own, self._fraction_bits = endpoint.address, fraction_bits
         self._random_bytes = random_bytes
+        self._number = -1  # no round yet
 
     def announce(self) -> None:
         """Take the round's start and send the public key of its masks."""
@@ -126,6 +127,10 @@ class Client:
                     message[: shamir.SHARE_BYTES],
                     message[shamir.SHARE_BYTES :],
                 )
+
+    def abandon(self) -> None:
+        """Give the round up before any upload: shares on their way are worth nothing."""
+        self._endpoint.discard(f"secrets/{self._number}")
 
     def upload(self) -> None:
         """Send the rows of the others under pairwise masks, the own one, and their owners' ones."""
@@ -311,6 +316,8 @@ def run(
             break
         except DroppedOut as dropout:
             participants = [client for client in participants if client != dropout.client]
+            for client in participants:
+                clients[client].abandon()
             number += 1
 
     def upload(client: int) -> None:
