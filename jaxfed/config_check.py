@@ -64,6 +64,11 @@ def between(low: float, high: float, *, closed: bool) -> Rule:
 
 POSITIVE = between(0, math.inf, closed=False)
 TEXT = Rule(str, "text")
+AUGMENTATION = Rule(
+    tuple,
+    f"NAME or NAME:NUMBER[:NUMBER], names out of {', '.join(map(repr, AUGMENTATIONS))}",
+    lambda value: {name.partition(":")[0] for name in value} <= AUGMENTATIONS.keys(),
+)
 
 RULES: dict[str, Rule] = {
     "seed": Rule(int, "0 to 2147483647", lambda value: 0 <= value < 2**31),
@@ -109,6 +114,7 @@ RULES: dict[str, Rule] = {
     "federation.labeled_per_class": at_least(0, ", 0 leaves it to labeled_fraction"),
     "federation.num_labeled_clients": at_least(0, ", 0 is all"),
     "federation.skew": one_of(get_args(Skew)),
+    "federation.reveal_labels": Rule(bool, "true or false"),
     "federation.test": one_of(TESTS),
     "federation.graph": one_of(GRAPHS),
     "federation.left_out_client": at_least(-1, ", -1 is none"),
@@ -124,17 +130,15 @@ RULES: dict[str, Rule] = {
     "training.local_steps": at_least(0, ", 0 is training.epochs epochs"),
     "training.batches": one_of(get_args(BatchScheme)),
     "training.batch_size": at_least(0, ", 0 is all that a client has"),
+    "training.unlabeled_ratio": at_least(1),
     "training.loss": one_of(POINTWISE),
     "training.class_weights": Rule(
         tuple,
         "one positive number a class, or () for all alike",
         lambda value: all(type(weight) in (int, float) and weight > 0 for weight in value),
     ),
-    "training.augmentation": Rule(
-        tuple,
-        f"NAME or NAME:NUMBER[:NUMBER], names out of {', '.join(map(repr, AUGMENTATIONS))}",
-        lambda value: {name.partition(":")[0] for name in value} <= AUGMENTATIONS.keys(),
-    ),
+    "training.augmentation": AUGMENTATION,
+    "training.strong_augmentation": AUGMENTATION,
     "training.weighting": one_of(WEIGHTINGS),
     "training.server_optimizer": one_of(OPTIMIZERS),
     "training.server_learning_rate": POSITIVE,

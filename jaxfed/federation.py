@@ -105,6 +105,18 @@ class Federation:
         nothing = tuple(part[:0] for part in self.partition.unlabeled)
         return replace(self, partition=self.partition._replace(unlabeled=nothing))
 
+    def fully_labeled(self) -> Federation:
+        """The same clients with labels on all examples: fully supervised training, the upper bound."""
+        part = self.partition
+        pairs = zip(part.labeled, part.unlabeled, strict=True)
+        return replace(
+            self,
+            partition=part._replace(
+                labeled=tuple(np.concatenate(pair) for pair in pairs),
+                unlabeled=tuple(indices[:0] for indices in part.unlabeled),
+            ),
+        )
+
     def leave_out(self, client: int) -> Federation:
         """One client contributes no labels; all its points are new, the others' new points go (Table 2).
 

@@ -10,7 +10,7 @@ much padding a cohort carries; a client without usable examples returns its mode
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -22,6 +22,8 @@ from jaxfed.losses import Batch, Loss
 
 Scheme = Literal["joint", "paired"]
 Optimizer = Callable[[jax.Array], optax.GradientTransformation]  # of the round's learning rate
+# parameters, step (from 0) and number of steps of the round -> parameters
+AfterStep = Callable[[nnx.State, jax.Array, jax.Array], nnx.State]
 
 
 class ClientData(NamedTuple):
@@ -51,6 +53,7 @@ class ClientUpdate(NamedTuple):
         metrics: name -> float32 scalar.
         client_state: what the client keeps for its next round (); stays with the client.
         correction: what else goes to the server's mean (SCAFFOLD's change of control variate); ().
+        unsent: int32 scalar, bytes of `delta` that the client need not send; () for none.
     """
 
     delta: nnx.State
@@ -58,6 +61,7 @@ class ClientUpdate(NamedTuple):
     metrics: dict[str, jax.Array]
     client_state: Any = ()
     correction: Any = ()
+    unsent: Any = ()
 
 
 class Trained(NamedTuple):
@@ -75,25 +79,27 @@ class Batches:
     Attributes:
         scheme: "joint": every epoch is one pass over all usable examples in a new random order,
             `size` at a time. "paired": B = B_L u B_U of XCLP's A.2, b = min(`size`, number of labels)
-            of labeled and as many of unlabeled examples; an epoch is one pass over the unlabeled in
-            random order, the labeled ones are cycled in another. With labels only, B = B_L and an
-            epoch is a pass over them. Without labels the paper's |B_U| = 0 has no meaning: B is
-            then `2 size` unlabeled examples, as in the authors' code.
+            of labeled and r b of unlabeled examples, r = `unlabeled_ratio`, 1 in the paper; an epoch is
+            one pass over the unlabeled in random order, the labeled ones are cycled in another. With
+            labels only, B = B_L and an epoch is a pass over them. Without labels the paper's |B_U| = 0
+            has no meaning: B is then `(1 + r) size` unlabeled examples, as in the authors' code.
         size: examples a batch ("joint") or labeled examples a batch at most ("paired").
         epochs: E.
         steps: if not 0, a client takes so many steps whatever the number of its examples, and its epochs
             repeat in their E orders (FLamby's `num_updates`).
+        unlabeled_ratio: r, of "paired".
     """
 
     scheme: Scheme
     size: int
     epochs: int
     steps: int = 0
+    unlabeled_ratio: int = 1
 
     @property
     def capacity(self) -> int:
         """Rows of a batch."""
-        return 2 * self.size if self.scheme == "paired" else self.size
+        return (1 + self.unlabeled_ratio) * self.size if self.scheme == "paired" else self.size
 
     def num_steps(self, per_epoch: jax.Array) -> jax.Array:
         """A client's steps in a round, if an epoch is so many; none without examples."""
@@ -118,6 +124,7 @@ def train(
     optimizer: optax.GradientTransformation,
     batches: Batches,
     correction: nnx.State | None = None,
+    after_step: AfterStep | None = None,
 ) -> Trained:
     """Train a model on one client's examples.
 
@@ -130,16 +137,68 @@ def train(
         batches: how examples become batches. The last, incomplete batch of an epoch is filled with
             examples of the same epoch that count for nothing.
         correction: added to every gradient (of the form of the parameters); None adds nothing.
+        after_step: changes the parameters after each step (a moving average, say); None leaves them.
 
     Cost: a sort of N numbers an epoch beside the steps themselves.
     """
     plan_key, step_key = jax.random.split(key)
     plan = _PLANS[batches.scheme](data, batches, plan_key)
-    anchor = state
     start, statistics = nnx.split_state(state, nnx.Param, ...)
+    gradient_of = _batch_gradient(loss, anchor=state, data=data, plan=plan, key=step_key)
 
     def step(number: jax.Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
         parameters, statistics, optimizer_state, total = carry
+        value, statistics, gradient, _ = gradient_of(parameters, statistics, number)
+        if correction is not None:
+            gradient = jax.tree.map(jnp.add, gradient, correction)
+        updates, optimizer_state = optimizer.update(gradient, optimizer_state, parameters)
+        parameters = optax.apply_updates(parameters, updates)
+        if after_step is not None:
+            parameters = after_step(parameters, number, plan.num_steps)
+        return parameters, statistics, optimizer_state, total + value
+
+    carry = (start, statistics, optimizer.init(start), jnp.float32(0))
+    parameters, statistics, _, total = jax.lax.fori_loop(0, plan.num_steps, step, carry)
+    return Trained(
+        nnx.merge_state(parameters, statistics),
+        plan.num_steps,
+        total / jnp.maximum(plan.num_steps, 1).astype(jnp.float32),
+    )
+
+
+def mean_gradient(
+    state: nnx.State, data: ClientData, key: jax.Array, *, loss: Loss, batches: Batches
+) -> nnx.State:
+    """The loss's gradient at one point over a client's examples: one epoch without a step.
+
+    The mean over an epoch's batches, each counting by its used rows, of the form of the parameters;
+    zeros for a client without examples. With "joint" batches and a loss that is a mean over rows this is
+    the gradient over all the client's examples.
+    """
+    plan_key, step_key = jax.random.split(key)
+    plan = _PLANS[batches.scheme](data, replace(batches, epochs=1, steps=0), plan_key)
+    start, statistics = nnx.split_state(state, nnx.Param, ...)
+    gradient_of = _batch_gradient(loss, anchor=state, data=data, plan=plan, key=step_key)
+
+    def add(number: jax.Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        statistics, total, count = carry
+        _, statistics, gradient, rows = gradient_of(start, statistics, number)
+        total = jax.tree.map(lambda t, g: t + rows * g, total, gradient)
+        return statistics, total, count + rows
+
+    carry = (statistics, jax.tree.map(jnp.zeros_like, start), jnp.float32(0))
+    _, total, count = jax.lax.fori_loop(0, plan.num_steps, add, carry)
+    return jax.tree.map(lambda t: t / jnp.maximum(count, 1), total)
+
+
+def _batch_gradient(
+    loss: Loss, *, anchor: nnx.State, data: ClientData, plan: _Plan, key: jax.Array
+) -> Callable[[nnx.State, nnx.State, jax.Array], tuple[jax.Array, nnx.State, nnx.State, jax.Array]]:
+    """Parameters, statistics, step -> loss, statistics, gradient, and the batch's used rows."""
+
+    def gradient_of(
+        parameters: nnx.State, statistics: nnx.State, number: jax.Array
+    ) -> tuple[jax.Array, nnx.State, nnx.State, jax.Array]:
         index, used = plan.rows(number)
         batch = Batch(
             x=data.x[index],
@@ -154,23 +213,14 @@ def train(
                 nnx.merge_state(parameters, rebuilt(statistics)),
                 anchor,
                 batch,
-                jax.random.fold_in(step_key, number),
+                jax.random.fold_in(key, number),
             )
             return value, nnx.split_state(moved, nnx.Param, ...)[1]
 
         (value, moved), gradient = jax.value_and_grad(objective, has_aux=True)(parameters)
-        if correction is not None:
-            gradient = jax.tree.map(jnp.add, gradient, correction)
-        updates, optimizer_state = optimizer.update(gradient, optimizer_state, parameters)
-        return optax.apply_updates(parameters, updates), moved, optimizer_state, total + value
+        return value, moved, gradient, jnp.sum(used).astype(jnp.float32)
 
-    carry = (start, statistics, optimizer.init(start), jnp.float32(0))
-    parameters, statistics, _, total = jax.lax.fori_loop(0, plan.num_steps, step, carry)
-    return Trained(
-        nnx.merge_state(parameters, statistics),
-        plan.num_steps,
-        total / jnp.maximum(plan.num_steps, 1).astype(jnp.float32),
-    )
+    return gradient_of
 
 
 def rebuilt(state: nnx.State) -> nnx.State:
@@ -206,7 +256,8 @@ def _paired(data: ClientData, batches: Batches, key: jax.Array) -> _Plan:
     num_unlabeled = jnp.sum(is_unlabeled, dtype=jnp.int32)
 
     rows_labeled = jnp.minimum(batches.size, num_labeled)  # |B_L|
-    rows_unlabeled = jnp.where(num_labeled > 0, rows_labeled, 2 * batches.size)  # |B_U|
+    ratio = batches.unlabeled_ratio
+    rows_unlabeled = jnp.where(num_labeled > 0, ratio * rows_labeled, batches.capacity)  # |B_U|
     rows_unlabeled = jnp.where(num_unlabeled > 0, rows_unlabeled, 0)
     passes_labeled = _ceil_div(num_labeled, jnp.maximum(rows_labeled, 1))
     passes_unlabeled = _ceil_div(num_unlabeled, jnp.maximum(rows_unlabeled, 1))
@@ -214,7 +265,7 @@ def _paired(data: ClientData, batches: Batches, key: jax.Array) -> _Plan:
     turns = jnp.maximum(per_epoch, 1)
     # With labels only a pass ends with the last of them; beside unlabeled examples they go round.
     end_labeled = jnp.where(num_unlabeled > 0, jnp.iinfo(jnp.int32).max, num_labeled)
-    row = jnp.arange(2 * batches.size)
+    row = jnp.arange(batches.capacity)
 
     def rows(step: jax.Array) -> tuple[jax.Array, jax.Array]:
         epoch, turn = step // turns % batches.epochs, step % turns

@@ -57,7 +57,9 @@ class Loss(Protocol):
 def softmax_cross_entropy(logits: jax.Array, label: jax.Array) -> jax.Array:
     """-log softmax(logits)_label, float32 [...], of logits [..., C] and labels int [...]."""
     log_probability = jax.nn.log_softmax(logits.astype(jnp.float32))
-    return -jnp.take_along_axis(log_probability, label[..., None], axis=-1)[..., 0]
+    # Selected, not gathered: the gradient of a gather is a scatter, slow on every device.
+    is_label = jax.nn.one_hot(label, logits.shape[-1], dtype=bool)
+    return -jnp.sum(jnp.where(is_label, log_probability, 0), axis=-1)
 
 
 def focal_loss(logits: jax.Array, label: jax.Array, *, gamma: float = 2.0) -> jax.Array:
@@ -108,6 +110,61 @@ def weighted_loss(
         return total / jnp.maximum(jnp.sum(batch.used), 1).astype(jnp.float32), state
 
     return loss
+
+
+def fixmatch(
+    model: Model,
+    *,
+    weak: Augment | None,
+    strong: Augment,
+    threshold: float = 0.95,
+    unlabeled_weight: float = 1.0,
+    pointwise: Pointwise = softmax_cross_entropy,
+) -> Loss:
+    """FixMatch (Sohn et al., NeurIPS 2020, eqs. 3 and 4), with p_i = softmax(f(weak(x_i))) held fixed:
+
+        1 / |B_L| sum_{i in B_L} l(f(weak(x_i)), y_i)
+          + unlabeled_weight / |B_U| sum_{i in B_U} 1[max p_i >= threshold] l(f(strong(x_i)), argmax p_i)
+
+    Both views of a batch go through the network together, as in the authors' code, so that batch
+    statistics are of both. Its moving average of parameters for evaluation is not part of the loss.
+    """
+
+    def loss(
+        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        del anchor
+        weak_key, strong_key, model_key = jax.random.split(key, 3)
+        weak_x = batch.x if weak is None else weak(weak_key, batch.x)
+        strong_x = strong(strong_key, batch.x)
+        views = jnp.concatenate([weak_x.astype(strong_x.dtype), strong_x])
+        logits, state = model.train_apply(state, views, model_key)
+        weak_logits, strong_logits = jnp.split(logits, 2)
+        probability = jax.lax.stop_gradient(jax.nn.softmax(weak_logits.astype(jnp.float32)))
+        is_sure = (jnp.max(probability, axis=-1) >= threshold).astype(jnp.float32)
+        own_label = jnp.argmax(probability, axis=-1).astype(jnp.int32)
+        supervised = labeled_mean(pointwise(weak_logits, batch.label), batch)
+        consistency = unlabeled_mean(is_sure * pointwise(strong_logits, own_label), batch)
+        return supervised + unlabeled_weight * consistency, state
+
+    return loss
+
+
+def labeled_mean(value: jax.Array, batch: Batch) -> jax.Array:
+    """Mean of float32 [B] over the batch's given labels; 0 without any."""
+    return mean_where(value, batch.used & batch.is_labeled)
+
+
+def unlabeled_mean(value: jax.Array, batch: Batch) -> jax.Array:
+    """Mean of float32 [B] over the batch's unlabeled examples; 0 without any."""
+    return mean_where(value, batch.used & ~batch.is_labeled)
+
+
+def mean_where(value: jax.Array, member: jax.Array) -> jax.Array:
+    """Mean of float32 [B] over members, bool [B]; 0 without any."""
+    return jnp.sum(jnp.where(member, value, 0)) / jnp.maximum(jnp.sum(member), 1).astype(
+        jnp.float32
+    )
 
 
 def proximal(loss: Loss, mu: float) -> Loss:

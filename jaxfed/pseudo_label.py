@@ -75,6 +75,23 @@ def labeled_only() -> PseudoLabel:
     return pseudo_label
 
 
+def with_unlabeled() -> PseudoLabel:
+    """No pseudo-labels, but unlabeled examples take part, with weight 0 on a label that means nothing.
+
+    For losses that find their own use of them: FixMatch, FedMatch, FedSiam.
+    """
+
+    def pseudo_label(
+        state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+    ) -> PseudoLabels:
+        del state, key, communication
+        y, mask = jnp.asarray(cohort.y), jnp.asarray(cohort.mask)
+        nothing = jnp.zeros(y.shape, jnp.int32)
+        return _complete(y, mask, nothing, nothing.astype(jnp.float32))._replace(metrics={})
+
+    return pseudo_label
+
+
 def xclp_labels(embed: Embed, parameters: xclp.Parameters) -> PseudoLabel:
     """XCLP over the cohort's features: lines 6 and 7 of Algorithm 2.
 

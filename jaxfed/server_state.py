@@ -72,3 +72,8 @@ def client_keys(key: jax.Array, cohort: Cohort) -> jax.Array:
 def with_statistics(model: nnx.State, statistics: nnx.State) -> nnx.State:
     """The model's parameters with other running statistics."""
     return nnx.merge_state(nnx.split_state(model, nnx.Param, ...)[0], statistics)
+
+
+def together(**parts: nnx.State) -> nnx.State:
+    """One state made of several; `state[name]` gives a part back."""
+    return nnx.State({name: part.raw_mapping for name, part in parts.items()})

@@ -107,6 +107,8 @@ class Simulation:
         federation = Federation(
             x, y, partition, data.num_classes, held_out.validation, held_out.test
         )
+        if wanted.reveal_labels:
+            federation = federation.fully_labeled()
         if wanted.graph == "labeled":
             federation = federation.without_unlabeled()
         if wanted.left_out_client >= 0:

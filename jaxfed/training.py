@@ -11,7 +11,7 @@ from flax import nnx
 
 from jaxfed.aggregate import Aggregate
 from jaxfed.local_update import Batches, ClientData, Optimizer
-from jaxfed.losses import Loss
+from jaxfed.losses import Augment, Loss, Pointwise, softmax_cross_entropy
 from jaxfed.pseudo_label import MapClients, PseudoLabel
 
 if TYPE_CHECKING:
@@ -46,6 +46,9 @@ class Training:
         initial_model: where training starts; None: `model.init`.
         map_clients: how clients are executed.
         clients_multiple: the number of clients is padded to a multiple of this (devices).
+        pointwise: l(logits, label), of which `loss` and methods' own losses are made.
+        augment: random changes of a batch that keep its classes; `loss` has them built in.
+        strong_augment: stronger ones, for methods that compare the two.
     """
 
     model: Model
@@ -62,3 +65,6 @@ class Training:
     initial_model: nnx.State | None
     map_clients: MapClients
     clients_multiple: int
+    pointwise: Pointwise = softmax_cross_entropy
+    augment: Augment | None = None
+    strong_augment: Augment | None = None

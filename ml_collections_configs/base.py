@@ -62,6 +62,7 @@ def get_config() -> ConfigDict:
     config.federation.labeled_per_class = 0  # per labeled client, instead of the fraction
     config.federation.num_labeled_clients = 0  # 0 = all
     config.federation.skew = "both"  # which part follows the scheme: labeled, unlabeled or both
+    config.federation.reveal_labels = False  # of all examples, once dealt: fully supervised training
     config.federation.test = "clients"  # test examples are clients' new points, or "central"
     config.federation.graph = "labeled+unlabeled"  # training points in the graph (XCLP, Table 3)
     config.federation.left_out_client = -1  # contributes no labels; its points are new (Table 2)
@@ -104,9 +105,11 @@ def get_config() -> ConfigDict:
     config.training.local_steps = 0  # a round, in place of whole epochs; 0 = the epochs
     config.training.batches = "paired"  # labeled with pseudo-labeled examples, or "joint"
     config.training.batch_size = 50  # at most; of labeled examples with "paired"
+    config.training.unlabeled_ratio = 1  # unlabeled examples beside each labeled one of a batch
     config.training.loss = "cross_entropy"
     config.training.class_weights = ()  # of the loss, one number a class; () = all alike
     config.training.augmentation = ()
+    config.training.strong_augmentation = ()  # of methods that compare two views of an example
     config.training.weighting = "uniform"  # of clients in the server's mean
     config.training.server_optimizer = "sgd"
     config.training.server_learning_rate = 1.0

@@ -39,6 +39,14 @@ def get_config(variant: str = "") -> ConfigDict:
     config.training.schedule_rounds = 133  # A.2: to 0 after 4/3 of the rounds
     config.training.weight_decay = 2e-4
     config.training.labeled_only_rounds = 20
+    # Other methods on the same data: rates of FedMatch's weights are those of the paper's 1e-3.
+    config.training.strong_augmentation = ("translate:1", "cutout:3")
+    config.fedmatch = ConfigDict()
+    config.fedmatch.supervised_weight = 1.0
+    config.fedmatch.l2_weight = 0.1
+    config.fedmatch.l1_weight = 1e-6
+    config.fedsiam = ConfigDict()
+    config.fedsiam.rampup_rounds = 5
     config.xclp.tolerance = 1e-4  # of the label propagation: labels, not scores, are wanted
     return base.apply_variants(config, variant, {"smoke": _smoke})
 

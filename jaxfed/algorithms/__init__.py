@@ -9,7 +9,10 @@ from functools import partial
 
 from jaxfed.algorithms.client_knn import client_knn
 from jaxfed.algorithms.fedavg import fedavg, fedsem
+from jaxfed.algorithms.fedmatch import fedmatch
 from jaxfed.algorithms.fedprox import fedprox
+from jaxfed.algorithms.fedsiam import fedsiam
+from jaxfed.algorithms.fixmatch import fixmatch
 from jaxfed.algorithms.label_propagation import per_client_lp, pooled_lp
 from jaxfed.algorithms.network import network
 from jaxfed.algorithms.scaffold import scaffold
@@ -29,4 +32,7 @@ ALGORITHMS: dict[str, Callable[..., FederatedAlgorithm]] = {
     "fedsem": fedsem,
     "fedprox": fedprox,
     "scaffold": scaffold,
+    "fixmatch": fixmatch,
+    "fedmatch": fedmatch,
+    "fedsiam": fedsiam,
 }

@@ -49,19 +49,22 @@ class Shared(NamedTuple):
         model: the server's parameters and statistics.
         control: a method's own (`ServerState.control`).
         learning_rate: float32 scalar.
+        round: int32 scalar, rounds done of this stage.
     """
 
     model: nnx.State
     control: Any
     learning_rate: jax.Array
+    round: jax.Array
 
 
 class Client(NamedTuple):
-    """One client of a round: its data, what it keeps, and the statistics it starts from."""
+    """One client of a round: its data, what it keeps, the statistics it starts from, its own mail."""
 
     data: ClientData
     state: Any
     statistics: nnx.State
+    received: Any
 
 
 class LocalUpdate(Protocol):
@@ -74,6 +77,20 @@ class LocalUpdate(Protocol):
         ...
 
 
+class Send(Protocol):
+    """What the server sends each client of a cohort beside the model; host code between two rounds."""
+
+    def __call__(self, state: ServerState, cohort: Cohort, communication: Communication) -> Any:
+        """Return a pytree [K, ...], one shape for all rounds, and count its bytes."""
+        ...
+
+
+def nothing_sent(state: ServerState, cohort: Cohort, communication: Communication) -> Any:
+    """Send the model and no more."""
+    del state, cohort, communication
+    return ()
+
+
 def federated_training(
     training: Training,
     local_update: LocalUpdate,
@@ -81,7 +98,8 @@ def federated_training(
     pseudo_label: str,
     keep_teacher: bool = False,
     init_control: Callable[[nnx.State], Any] = lambda parameters: (),
-    init_client: Callable[[nnx.State], Any] = lambda parameters: (),
+    init_client: Callable[[nnx.State, Federation], Any] = lambda parameters, federation: (),
+    send: Send = nothing_sent,
 ) -> FederatedAlgorithm:
     """A federated algorithm of `local_update` and the training's ingredients.
 
@@ -92,7 +110,8 @@ def federated_training(
         keep_teacher: keep the model that stage 2 starts from in `ServerState.teacher`.
         init_control: parameters -> `ServerState.control`; it grows by the sum of the clients'
             `ClientUpdate.correction` over the number of all clients.
-        init_client: parameters -> what each client keeps at first.
+        init_client: parameters, federation -> what each client keeps at first.
+        send: what reaches one client alone (`Client.received`).
 
     Raises:
         UsageError: unknown pseudo-labels; in `init`, new points at clients, or nothing to test on.
@@ -124,7 +143,7 @@ def federated_training(
             teacher=model if keep_teacher else (),
             control=init_control(parameters),
             statistics=stacked_for(num_clients, statistics) if keep_statistics else (),
-            clients=stacked_for(num_clients, init_client(parameters)),
+            clients=stacked_for(num_clients, init_client(parameters, federation)),
             round=jnp.int32(0),
         )
 
@@ -138,9 +157,11 @@ def federated_training(
         label_key, train_key = jax.random.split(key)
         communication = Communication()
         labels = find_labels(state, cohort, label_key, communication)
-        _count_models(communication, state, cohort, training.batch_statistics)
-        state, metrics = train(state, cohort, labels, train_key)
-        return state, {**metrics, **labels.metrics, "communication": communication.metrics()}
+        received = send(state, cohort, communication)
+        after, metrics, unsent = train(state, cohort, labels, received, train_key)
+        _count_models(communication, state, cohort, training.batch_statistics)  # device at work
+        communication.up("parameters", -sum(int(np.sum(leaf)) for leaf in jax.tree.leaves(unsent)))
+        return after, {**metrics, **labels.metrics, "communication": communication.metrics()}
 
     def validate(state: ServerState, federation: Federation) -> Metrics:
         return _quality("validation", state, federation, federation.validation)
@@ -204,7 +225,8 @@ def finished(training: Training, shared: Shared, client: Client, trained: Traine
 
 
 TrainRound = Callable[
-    [ServerState, Cohort, PseudoLabels, jax.Array], tuple[ServerState, dict[str, jax.Array]]
+    [ServerState, Cohort, PseudoLabels, Any, jax.Array],
+    tuple[ServerState, dict[str, jax.Array], Any],
 ]
 
 
@@ -228,15 +250,15 @@ def _train_round(training: Training, local_update: LocalUpdate, *, stage: int) -
 
     @jax.jit
     def train_round(
-        state: ServerState, cohort: Cohort, labels: PseudoLabels, key: jax.Array
-    ) -> tuple[ServerState, dict[str, jax.Array]]:
+        state: ServerState, cohort: Cohort, labels: PseudoLabels, received: Any, key: jax.Array
+    ) -> tuple[ServerState, dict[str, jax.Array], Any]:
         ids, keys = cohort.client_id, client_keys(key, cohort)
         x, y, mask = map(jnp.asarray, (cohort.x, cohort.y, cohort.mask))
         data = ClientData(x, labels.label, labels.weight, y >= 0, mask)
-        stage_round = (state.round - first_round).astype(jnp.float32)
-        learning_rate = jnp.float32(training.learning_rate(stage_round))
-        shared = Shared(state.model, state.control, learning_rate)
-        clients = Client(data, gather(state.clients, ids), cohort_statistics(state, ids))
+        stage_round = state.round - first_round
+        learning_rate = jnp.float32(training.learning_rate(stage_round.astype(jnp.float32)))
+        shared = Shared(state.model, state.control, learning_rate, stage_round)
+        clients = Client(data, gather(state.clients, ids), cohort_statistics(state, ids), received)
         updates = update_clients(shared, (clients, keys))
         model, optimizer = training.aggregate.apply(
             state.model, updates.delta, updates.weight, state.optimizer
@@ -257,7 +279,9 @@ def _train_round(training: Training, local_update: LocalUpdate, *, stage: int) -
             own = scatter(own, ids, jax.tree.map(lambda a, b: a[None] + b, received, moved))
         num_clients = _num_stacked(state.clients)
         metrics = weighted_mean(updates.metrics, updates.weight)
-        return state._replace(
+        is_client = jnp.asarray(ids) >= 0
+        unsent = jax.tree.map(lambda count: jnp.where(is_client, count, 0), updates.unsent)
+        state = state._replace(
             model=nnx.merge_state(parameters, statistics),
             optimizer=optimizer,
             control=jax.tree.map(
@@ -268,11 +292,9 @@ def _train_round(training: Training, local_update: LocalUpdate, *, stage: int) -
             statistics=own,
             clients=scatter(state.clients, ids, updates.client_state),
             round=state.round + 1,
-        ), {
-            **metrics,
-            "clients": jnp.sum(updates.weight > 0),
-            "learning_rate": learning_rate,
-        }
+        )
+        metrics |= {"clients": jnp.sum(updates.weight > 0), "learning_rate": learning_rate}
+        return state, metrics, unsent
 
     return train_round
 

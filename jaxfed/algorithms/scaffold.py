@@ -1,12 +1,14 @@
 """SCAFFOLD (Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, ICML 2020): client drift corrected.
 
     w_k <- w;  K_k steps of  w_k <- w_k - eta (grad l(w_k; batch) - c_k + c)
+    c_k+ = grad l(w; all the client's examples)                                (option I)
     c_k+ = c_k - c + (w - w_k) / (K_k eta)                                     (option II)
     w <- w + eta_g mean_k (w_k - w),    c <- c + 1/M sum_{k in S} (c_k+ - c_k)
 
 c and all c_k start at 0. Clients keep c_k; eta_g is the server optimizer's rate. The formula of option
 II is an average gradient only under plain SGD (weight decay counts as part of the loss): with momentum
-or an adaptive optimizer c_k is no longer one.
+or an adaptive optimizer c_k is no longer one. Option I costs one more epoch of gradients and has no
+weight decay in it.
 
 Leaves a client: its model's change and c_k+ - c_k, twice FedAvg's; it receives w and c.
 """
@@ -18,37 +20,54 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.algorithms.federated_training import Client, Shared, federated_training, finished
+from jaxfed.errors import UsageError
 from jaxfed.federated_algorithm import FederatedAlgorithm
-from jaxfed.local_update import Batches, ClientUpdate, train
+from jaxfed.local_update import Batches, ClientUpdate, mean_gradient, train
 from jaxfed.server_state import with_statistics
 from jaxfed.training import Training
 
+OPTIONS = ("I", "II")
 
-def scaffold(*, training: Training, pseudo_label: str = "none") -> FederatedAlgorithm:
-    """SCAFFOLD on the labels that the pseudo-labeler of that name finds."""
+
+def scaffold(
+    *, training: Training, option: str = "II", pseudo_label: str = "none"
+) -> FederatedAlgorithm:
+    """SCAFFOLD on the labels that the pseudo-labeler of that name finds.
+
+    Raises:
+        UsageError: an unknown option.
+    """
+    if option not in OPTIONS:
+        allowed = ", ".join(map(repr, OPTIONS))
+        raise UsageError(f"scaffold.option={option!r}: allowed are {allowed}")
 
     def local_update(
         shared: Shared, client: Client, key: jax.Array, *, batches: Batches
     ) -> ClientUpdate:
         server_control, control = shared.control, client.state
-        correction = jax.tree.map(jnp.subtract, server_control, control)
+        received = with_statistics(shared.model, client.statistics)
         trained = train(
-            with_statistics(shared.model, client.statistics),
+            received,
             client.data,
             key,
             loss=training.loss,
             optimizer=training.optimizer(shared.learning_rate),
             batches=batches,
-            correction=correction,
+            correction=jax.tree.map(jnp.subtract, server_control, control),
         )
         update = finished(training, shared, client, trained)
-        step, _ = nnx.split_state(update.delta, nnx.Param, ...)
-        travelled = trained.num_steps.astype(jnp.float32) * shared.learning_rate  # K eta
-        change = jax.tree.map(
-            lambda c, d: jnp.where(travelled > 0, -c - d / jnp.maximum(travelled, 1e-30), 0),
-            server_control,
-            step,
-        )
+        if option == "I":
+            gradient = mean_gradient(
+                received, client.data, key, loss=training.loss, batches=batches
+            )
+            change = jax.tree.map(jnp.subtract, gradient, control)
+        else:
+            step, _ = nnx.split_state(update.delta, nnx.Param, ...)
+            travelled = trained.num_steps.astype(jnp.float32) * shared.learning_rate  # K eta
+            change = jax.tree.map(
+                lambda c, d: -c - d / jnp.maximum(travelled, 1e-30), server_control, step
+            )
+        change = jax.tree.map(lambda leaf: jnp.where(trained.num_steps > 0, leaf, 0), change)
         return update._replace(
             client_state=jax.tree.map(jnp.add, control, change), correction=change
         )
@@ -57,5 +76,9 @@ def scaffold(*, training: Training, pseudo_label: str = "none") -> FederatedAlgo
         return jax.tree.map(jnp.zeros_like, parameters)
 
     return federated_training(
-        training, local_update, pseudo_label=pseudo_label, init_control=zeros, init_client=zeros
+        training,
+        local_update,
+        pseudo_label=pseudo_label,
+        init_control=zeros,
+        init_client=lambda parameters, federation: zeros(parameters),
     )

@@ -1,0 +1,72 @@
+"""FixMatch (Sohn et al., NeurIPS 2020) as the clients' loss in FedAvg or FedProx.
+
+    w_k <- w;  E epochs of  w_k <- w_k - eta grad [ l_FixMatch(w_k; B_L u B_U) + mu / 2 |w_k - w|^2 ]
+    mean as FedAvg
+
+(The baselines FixMatch-FedAvg and FixMatch-FedProx of FedMatch and of ProtoFSSL; the loss is
+`jaxfed.losses.fixmatch`.) The augmentation of `Training` is the weak one, its strong augmentation the
+strong one. FixMatch has B_U 7 times as large as B_L: `Batches.unlabeled_ratio`.
+
+Leaves a client: what FedAvg sends.
+"""
+
+from __future__ import annotations
+
+from jaxfed import losses
+from jaxfed.algorithms.federated_training import federated_training, plain_update
+from jaxfed.errors import UsageError
+from jaxfed.federated_algorithm import FederatedAlgorithm
+from jaxfed.losses import Augment
+from jaxfed.training import Training
+
+
+def fixmatch(
+    *,
+    training: Training,
+    threshold: float = 0.95,
+    unlabeled_weight: float = 1.0,
+    mu: float = 0.0,
+) -> FederatedAlgorithm:
+    """FedAvg on FixMatch's loss; FedProx with mu > 0.
+
+    Args:
+        training: the ingredients; its `strong_augment` is needed.
+        threshold: confidence in [0, 1] that an unlabeled example takes to count.
+        unlabeled_weight: of the consistency term; 1 in the paper, 0.01 in ProtoFSSL's baseline.
+        mu: proximal weight.
+
+    Raises:
+        UsageError: a number out of range, or no strong augmentation.
+    """
+    for name, value, holds, allowed in (
+        ("threshold", threshold, 0 <= threshold <= 1, "0 to 1"),
+        ("unlabeled_weight", unlabeled_weight, unlabeled_weight >= 0, "numbers from 0 on"),
+        ("mu", mu, mu >= 0, "numbers from 0 on"),
+    ):
+        if not holds:
+            raise UsageError(f"fixmatch.{name}={value}: allowed are {allowed}")
+    loss = losses.fixmatch(
+        training.model,
+        weak=training.augment,
+        strong=strong_augment(training, "fixmatch"),
+        threshold=threshold,
+        unlabeled_weight=unlabeled_weight,
+        pointwise=training.pointwise,
+    )
+    if mu:
+        loss = losses.proximal(loss, mu)
+    return federated_training(training, plain_update(training, loss), pseudo_label="unlabeled")
+
+
+def strong_augment(training: Training, name: str) -> Augment:
+    """The training's strong augmentation.
+
+    Raises:
+        UsageError: it has none.
+    """
+    if training.strong_augment is None:
+        raise UsageError(
+            f"algorithm {name!r} compares two views of an example: "
+            "training.strong_augmentation=() makes only one"
+        )
+    return training.strong_augment
