@@ -62,7 +62,7 @@ def get_config() -> ConfigDict:
     config.federation.labeled_per_class = 0  # per labeled client, instead of the fraction
     config.federation.num_labeled_clients = 0  # 0 = all
     config.federation.skew = "both"  # which part follows the scheme: labeled, unlabeled or both
-    config.federation.reveal_labels = False  # of all examples, once dealt: fully supervised training
+    config.federation.reveal_labels = False  # all of them, once dealt: full supervision
     config.federation.test = "clients"  # test examples are clients' new points, or "central"
     config.federation.graph = "labeled+unlabeled"  # training points in the graph (XCLP, Table 3)
     config.federation.left_out_client = -1  # contributes no labels; its points are new (Table 2)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jaxfed import config_check, config_file
+from jaxfed import assembly, config_check, config_file
 from jaxfed.models.efficientnet import efficientnet
 from jaxfed.models.pretrained import write_weights
 
@@ -23,8 +23,13 @@ COMMAND = re.compile(r"python -m launch\.(run|sweep) --config=(ml_collections_co
 
 
 def commands(name):
-    text = inspect.getdoc(config_file.load_module(str(FOLDER / f"{name}.py"))) or ""
-    return COMMAND.findall(text)
+    """Entries and configs of all commands; one in a loop over $CELL for each of the file's `CELLS`."""
+    module = config_file.load_module(str(FOLDER / f"{name}.py"))
+    found = COMMAND.findall(inspect.getdoc(module) or "")
+    looped = [(entry, spec) for entry, spec in found if "$CELL" in spec]
+    return [pair for pair in found if pair not in looped] + [
+        (entry, spec.replace("$CELL", cell)) for entry, spec in looped for cell in module.CELLS
+    ]
 
 
 def num_points(path, variant):
@@ -38,7 +43,22 @@ def num_points(path, variant):
     return len(points)
 
 
+@pytest.fixture
+def models_once(monkeypatch):
+    """Twelve cells have two networks: each is built once."""
+    make, made = assembly.make_model, {}
+
+    def make_once(config, federation):
+        key = repr(config.model)
+        if key not in made:
+            made[key] = make(config, federation)
+        return made[key]
+
+    monkeypatch.setattr(assembly, "make_model", make_once)
+
+
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.usefixtures("models_once")
 def test_documented_commands_resolve(name):
     assert commands(name)
     for entry, spec in commands(name):
@@ -52,6 +72,12 @@ def test_every_config_has_a_smoke(name):
     config = config_file.load(f"{FOLDER}/{name}.py:smoke")
     config_check.check(config)
     assert config.rounds <= 6
+
+
+def test_the_loop_over_cells_names_them_all():
+    module = config_file.load_module(f"{FOLDER}/fedavg_xclp.py")
+    listed = re.search(r"for CELL in ([^\\\n]*(?:\\\n[^\\\n]*)*)", module.__doc__)[1]
+    assert listed.replace("\\", " ").split() == list(module.CELLS)
 
 
 @pytest.mark.parametrize(
