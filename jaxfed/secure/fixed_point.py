@@ -47,8 +47,8 @@ class FixedPoint:
         """The largest error of a sum of p encoded terms: p 2^-(f + 1)."""
         return self.num_terms * 2.0 ** -(self.fraction_bits + 1)
 
-    def encode(self, values: np.ndarray) -> np.ndarray:
-        """Real values of any shape as uint64.
+    def encode(self, values: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
+        """Real values of any shape as uint64, written to `out` where it is given.
 
         Raises:
             UsageError: a value is not finite or not below `largest` in size.
@@ -61,7 +61,11 @@ class FixedPoint:
             )
         scaled = values.astype(np.float64)
         scaled *= 2.0**self.fraction_bits
-        return np.rint(scaled, out=scaled).astype(np.int64).view(np.uint64)
+        np.rint(scaled, out=scaled)
+        if out is None:
+            out = np.empty(values.shape, np.uint64)
+        np.copyto(out.view(np.int64), scaled, casting="unsafe")  # integers below 2^63
+        return out
 
     def decode(self, encoded: np.ndarray) -> np.ndarray:
         """float64 values of uint64 ring elements."""

@@ -61,7 +61,7 @@ def masked_rows(
     streams = _streams(masks, start)
     for begin in range(0, flat.size, _BLOCK):
         block = masked[begin : begin + _BLOCK]
-        block[:] = encoding.encode(flat[begin : begin + _BLOCK])
+        encoding.encode(flat[begin : begin + _BLOCK], out=block)
         _add_streams(block, streams)
     return masked.reshape(values.shape)
 

@@ -2,7 +2,15 @@
 
 from collections.abc import Callable, Iterator
 
-from launch.benchmarks import graphs, hashing, labeling, neighbors, rounds
+from launch.benchmarks import (
+    graphs,
+    hashing,
+    labeling,
+    neighbors,
+    rounds,
+    row_sums,
+    secure_hamming,
+)
 from launch.benchmarks.contest import Contest
 
 # name -> a function (peers wanted?) -> contests; slow set-up happens only when a contest is drawn.
@@ -15,4 +23,6 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
     "label_propagation": graphs.propagation,
     "xclp": labeling.xclp,
     "round": rounds.fedavg_round,
+    "secure_hamming": secure_hamming.distances,
+    "row_sums": row_sums.masking,
 }

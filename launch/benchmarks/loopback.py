@@ -1,0 +1,50 @@
+"""Endpoints inside one process, for timing protocols without a transport."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+
+from jaxfed.secure.prg import derived_seed
+
+
+class Loopback:
+    """All parties' endpoints in one: messages wait in a queue; seeds come from a fixed secret."""
+
+    def __init__(self) -> None:
+        self.queues: dict[tuple[int, int, str], deque[bytes]] = defaultdict(deque)
+        self.num_bytes = 0
+
+    def endpoint(self, address: int) -> LoopbackEndpoint:
+        """One party's end."""
+        return LoopbackEndpoint(self, address)
+
+
+class LoopbackEndpoint:
+    """One party's end of a `Loopback`; see `jaxfed.secure.endpoint.Endpoint`."""
+
+    def __init__(self, loopback: Loopback, address: int) -> None:
+        self._loopback, self.address = loopback, address
+
+    def send(self, receiver: int, kind: str, payload: bytes) -> None:
+        """Put the message into the receiver's queue."""
+        self._loopback.num_bytes += len(payload)
+        self._loopback.queues[self.address, receiver, kind].append(payload)
+
+    def receive(self, sender: int, kind: str) -> bytes:
+        """Take the next message of this kind."""
+        return self._loopback.queues[sender, self.address, kind].popleft()
+
+    def discard(self, kind: str) -> None:
+        """Nothing waits here that was given up."""
+
+    def group_seed(self, label: str) -> bytes:
+        """A seed all clients have."""
+        return derived_seed(b"benchmark", f"group/{label}")
+
+    def pair_seed(self, partner: int, label: str) -> bytes:
+        """A seed this client and its partner have."""
+        low, high = sorted((self.address, partner))
+        return derived_seed(b"benchmark", f"{low}/{high}/{label}")
+
+    def claim(self, label: str) -> None:
+        """Every repetition is a session of its own."""
