@@ -25,6 +25,11 @@ def derived_seed(secret: bytes, label: str) -> bytes:
     return HKDF(hashes.SHA256(), SEED_BYTES, salt=None, info=label.encode()).derive(secret)
 
 
+def buffer_size(num_bytes: int) -> int:
+    """Bytes of a buffer for so many bytes of a stream, with the slack that OpenSSL asks for."""
+    return num_bytes + _AES_BLOCK - 1
+
+
 class Keystream:
     """The bytes of G(seed), one after another.
 
@@ -47,12 +52,12 @@ class Keystream:
         self._cipher = Cipher(algorithms.AES(seed), modes.CTR(counter)).encryptor()
         self._left = _MAX_BYTES
 
-    def take(self, num_bytes: int) -> np.ndarray:
-        """The next bytes, uint8 [num_bytes], writable."""
+    def take(self, num_bytes: int, *, buffer: np.ndarray | None = None) -> np.ndarray:
+        """The next bytes, uint8 [num_bytes], writable; in a `buffer` of `buffer_size(num_bytes)`."""
         self._left -= num_bytes
         if self._left < 0:
             raise ValueError(f"one stream gives at most {_MAX_BYTES} bytes")
-        stream = np.empty(num_bytes + _AES_BLOCK - 1, np.uint8)  # the slack that OpenSSL asks for
+        stream = np.empty(buffer_size(num_bytes), np.uint8) if buffer is None else buffer
         for begin in range(0, num_bytes, len(_ZEROS)):
             size = min(len(_ZEROS), num_bytes - begin)
             zeros = _ZEROS if size == len(_ZEROS) else _ZEROS[:size]
