@@ -19,7 +19,7 @@ import numpy as np
 
 from jaxfed.secure import masked_distances
 from jaxfed.secure.blocks import Block, bits_of, checked_distances, ranges
-from jaxfed.secure.endpoint import SERVER, Endpoint
+from jaxfed.secure.endpoint import SERVER, DroppedOut, Endpoint
 from jaxfed.secure.ring import pack, packed_size, ring_bits, unpack
 
 BLOCK_POINTS = 512
@@ -74,7 +74,7 @@ class Client:
             share = masked_distances.second_share(
                 self._bits(columns), self._hidden(columns), partner_masks, pair_mask, self._width
             )
-        self._endpoint.send(SERVER, "shares", pack(share, self._width))
+        self._endpoint.send(SERVER, f"shares/{first}/{second}", pack(share, self._width))
 
     def _bits(self, points: range) -> np.ndarray:
         return bits_of(self._codes[points.start : points.stop]).view(np.int8)
@@ -106,11 +106,17 @@ class Server:
             )
         self._points[client, points.start] = message
 
+    def abandon(self, first: int, second: int) -> None:
+        """A client of the pair is gone: the other one's shares stand alone and are forgotten."""
+        self._endpoint.discard(f"shares/{first}/{second}")
+
     def combine(self, first: int, second: int, rows: range, columns: range) -> Block:
         """Distances of a block of pairs from both clients' shares."""
         share, other_share = (
             unpack(
-                self._endpoint.receive(client, "shares"), len(rows) * len(columns), self._width
+                self._endpoint.receive(client, f"shares/{first}/{second}"),
+                len(rows) * len(columns),
+                self._width,
             ).reshape(len(rows), len(columns))
             for client in (first, second)
         )
@@ -151,11 +157,15 @@ def run_pair(
         addresses: of first and second, the lower one first.
         sizes: (n_j, n_k).
     """
-    for rows in ranges(sizes[0], BLOCK_POINTS):
-        for columns in ranges(sizes[1], BLOCK_POINTS):
-            first.send_shares(addresses[1], rows, columns)
-            second.send_shares(addresses[0], rows, columns)
-            yield server.combine(*addresses, rows, columns)
+    try:
+        for rows in ranges(sizes[0], BLOCK_POINTS):
+            for columns in ranges(sizes[1], BLOCK_POINTS):
+                first.send_shares(addresses[1], rows, columns)
+                second.send_shares(addresses[0], rows, columns)
+                yield server.combine(*addresses, rows, columns)
+    except DroppedOut:
+        server.abandon(*addresses)
+        raise
 
 
 def points_bytes(num_points: int, num_bits: int) -> int:

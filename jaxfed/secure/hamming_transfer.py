@@ -28,7 +28,7 @@ import numpy as np
 
 from jaxfed.secure import transfer_extension, transferred_sums
 from jaxfed.secure.blocks import Block, bits_of, checked_distances, ranges
-from jaxfed.secure.endpoint import SERVER, Endpoint
+from jaxfed.secure.endpoint import SERVER, DroppedOut, Endpoint
 from jaxfed.secure.oblivious_transfer import TransferReceiver, transfer_keys
 from jaxfed.secure.ring import ring_bits
 from jaxfed.secure.transferred_sums import MAX_POINTS, ReceiverSums, SenderPoints
@@ -101,7 +101,8 @@ class First:
 
     def send_sums(self) -> None:
         """Send R of all own points to the server."""
-        self._endpoint.send(SERVER, "first_sums", _joined(self._sums))
+        kind = f"first_sums/{self._endpoint.address}/{self._second}"
+        self._endpoint.send(SERVER, kind, _joined(self._sums))
 
 
 class Second:
@@ -153,7 +154,8 @@ class Second:
 
     def send_sums(self) -> None:
         """Send T of all of first's points to the server."""
-        self._endpoint.send(SERVER, "second_sums", _joined(self._sums))
+        kind = f"second_sums/{self._first}/{self._endpoint.address}"
+        self._endpoint.send(SERVER, kind, _joined(self._sums))
 
 
 class Server:
@@ -164,12 +166,18 @@ class Server:
     ) -> None:
         self._endpoint, self._first, self._second = endpoint, first, second
         self._num_points, self._num_bits = num_points, num_bits
+        self._kinds = f"first_sums/{first}/{second}", f"second_sums/{first}/{second}"
+
+    def abandon(self) -> None:
+        """A client is gone: the other one's sums stand alone and are forgotten."""
+        for kind in self._kinds:
+            self._endpoint.discard(kind)
 
     def combine(self, vectors: range) -> Block:
         """Distances of all of first's points to some of second's, from R and T."""
         shape = len(vectors), self._num_points
-        r = _parsed(self._endpoint.receive(self._first, "first_sums"), shape)
-        t = _parsed(self._endpoint.receive(self._second, "second_sums"), shape)
+        r = _parsed(self._endpoint.receive(self._first, self._kinds[0]), shape)
+        t = _parsed(self._endpoint.receive(self._second, self._kinds[1]), shape)
         distances = checked_distances((t - r).T, self._num_bits)
         return Block(self._first, self._second, range(self._num_points), vectors, distances)
 
@@ -185,22 +193,27 @@ def run_pair(
 
     Raises:
         ValueError: a message that does not belong where it arrives. Blocks already yielded are right.
+        DroppedOut: a client is gone; the pair is over.
     """
     num_points, num_vectors, num_bits = sizes
     if not (num_points and num_vectors):
         return
-    first.request()
-    second.respond()
-    first.finish_setup()
-    for vectors in ranges(num_vectors, vectors_per_block(num_bits)):
-        second.choose(vectors)
-        first.extend(len(vectors))
-        for block, _ in enumerate(ranges(num_points, MAX_POINTS)):
-            first.transfer(block)
-            second.accumulate(block)
-        first.send_sums()
-        second.send_sums()
-        yield server.combine(vectors)
+    try:
+        first.request()
+        second.respond()
+        first.finish_setup()
+        for vectors in ranges(num_vectors, vectors_per_block(num_bits)):
+            second.choose(vectors)
+            first.extend(len(vectors))
+            for block, _ in enumerate(ranges(num_points, MAX_POINTS)):
+                first.transfer(block)
+                second.accumulate(block)
+            first.send_sums()
+            second.send_sums()
+            yield server.combine(vectors)
+    except DroppedOut:
+        server.abandon()
+        raise
 
 
 def message_bytes(num_points: int, num_vectors: int, num_bits: int) -> dict[str, int]:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from jaxfed.secure.blocks import Block, bits_of, checked_distances
-from jaxfed.secure.endpoint import SERVER, Endpoint
+from jaxfed.secure.endpoint import SERVER, DroppedOut, Endpoint
 from jaxfed.secure.oblivious_transfer import POINT_BYTES, TransferReceiver, transfer_keys
 from jaxfed.secure.ring import ring_bits
 
@@ -59,7 +59,8 @@ class First:
         )
         hidden = z ^ np.array([[_pad(zero), _pad(one)] for zero, one in keys], np.uint16)
         self._endpoint.send(self._second, "offer", response + hidden.astype("<u2").tobytes())
-        self._endpoint.send(SERVER, "first_sum", _sum(r, self._mask))
+        kind = f"first_sum/{self._endpoint.address}/{self._second}"
+        self._endpoint.send(SERVER, kind, _sum(r, self._mask))
 
 
 class Second:
@@ -97,7 +98,8 @@ class Second:
         keys = self._transfer.keys(message[:POINT_BYTES])
         hidden = np.frombuffer(message, "<u2", offset=POINT_BYTES).reshape(-1, 2)
         t = hidden[np.arange(len(b)), b] ^ np.array([_pad(key) for key in keys], np.uint16)
-        self._endpoint.send(SERVER, "second_sum", _sum(t, self._mask))
+        kind = f"second_sum/{self._first}/{self._endpoint.address}"
+        self._endpoint.send(SERVER, kind, _sum(t, self._mask))
 
 
 class Server:
@@ -106,11 +108,17 @@ class Server:
     def __init__(self, endpoint: Endpoint, first: int, second: int, num_bits: int) -> None:
         self._endpoint, self._first, self._second = endpoint, first, second
         self._num_bits, self._mask = num_bits, _mask(num_bits)
+        self._kinds = f"first_sum/{first}/{second}", f"second_sum/{first}/{second}"
+
+    def abandon(self) -> None:
+        """A client is gone: the other one's sum stands alone and is forgotten."""
+        for kind in self._kinds:
+            self._endpoint.discard(kind)
 
     def combine(self, row: int, column: int) -> Block:
         """h of one pair of points."""
-        r = _parsed(self._endpoint.receive(self._first, "first_sum"))
-        t = _parsed(self._endpoint.receive(self._second, "second_sum"))
+        r = _parsed(self._endpoint.receive(self._first, self._kinds[0]))
+        t = _parsed(self._endpoint.receive(self._second, self._kinds[1]))
         distances = checked_distances((t - r) & self._mask, self._num_bits).reshape(1, 1)
         rows, columns = range(row, row + 1), range(column, column + 1)
         return Block(self._first, self._second, rows, columns, distances)
@@ -120,12 +128,16 @@ def run_pair(
     first: First, second: Second, server: Server, sizes: tuple[int, int]
 ) -> Iterator[Block]:
     """All pairs of points of two clients with n_j and n_k points; yields one distance at a time."""
-    for row in range(sizes[0]):
-        for column in range(sizes[1]):
-            second.request(row, column)
-            first.offer(row, column)
-            second.take(column)
-            yield server.combine(row, column)
+    try:
+        for row in range(sizes[0]):
+            for column in range(sizes[1]):
+                second.request(row, column)
+                first.offer(row, column)
+                second.take(column)
+                yield server.combine(row, column)
+    except DroppedOut:
+        server.abandon()
+        raise
 
 
 def message_bytes(num_points: int, num_vectors: int, num_bits: int) -> dict[str, int]:

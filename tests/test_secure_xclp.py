@@ -1,0 +1,190 @@
+"""H of several clients, with dropouts, and XCLP over the secure protocols against XCLP in the clear."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from recording_network import Network
+from sklearn.datasets import load_digits
+
+from jaxfed import xclp
+from jaxfed.kernels import knn, reference
+from jaxfed.secure import (
+    hamming_masked,
+    hamming_matrix,
+    hamming_transfer,
+    hamming_transfer_paper,
+    row_sums,
+    row_sums_resilient,
+)
+from jaxfed.secure.endpoint import SERVER
+from jaxfed.secure.fixed_point import FixedPoint
+
+PROTOCOLS = ["ot", "ot_paper", "masked"]
+
+
+def codes_of(sizes, num_words=2, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, 2**32, (size, num_words), dtype=np.uint32) for size in sizes]
+
+
+def secure_matrix(protocol, network, codes, progress=None):
+    """H of all clients' codes; each client's part runs with its own endpoint."""
+    sizes = {j: len(c) for j, c in enumerate(codes)}
+    num_bits = 32 * codes[0].shape[1]
+    ends = [network.endpoint(j) for j in sizes]
+    server_end = network.endpoint(SERVER)
+    if protocol == "masked":
+        clients = [hamming_masked.Client(ends[j], codes[j], sizes, 0) for j in sizes]
+        server = hamming_masked.Server(server_end, num_bits)
+
+    def own(j):
+        hamming_matrix.send_own(ends[j], codes[j])
+        distances = hamming_matrix.receive_own(server_end, j, sizes[j], num_bits)
+        if protocol == "masked":
+            hamming_masked.send_points(clients[j], server, j, sizes[j])
+        return distances
+
+    def pair(j, k):
+        if protocol == "masked":
+            return hamming_masked.run_pair(
+                clients[j], clients[k], server, (j, k), (sizes[j], sizes[k])
+            )
+        if protocol == "ot":
+            return hamming_transfer.run_pair(
+                hamming_transfer.First(ends[j], k, codes[j], 0),
+                hamming_transfer.Second(ends[k], j, codes[k], sizes[j], 0),
+                hamming_transfer.Server(server_end, j, k, sizes[j], num_bits),
+                (sizes[j], sizes[k], num_bits),
+            )
+        return hamming_transfer_paper.run_pair(
+            hamming_transfer_paper.First(ends[j], k, codes[j], 0),
+            hamming_transfer_paper.Second(ends[k], j, codes[k], 0),
+            hamming_transfer_paper.Server(server_end, j, k, num_bits),
+            (sizes[j], sizes[k]),
+        )
+
+    return hamming_matrix.collect(sizes, num_bits, own, pair, progress=progress)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("sizes", [[2, 1, 2], [1, 0, 3], [3]])
+def test_matrix_of_all_clients(protocol, sizes):
+    codes = codes_of(sizes, 1)
+    told = []
+    matrix = secure_matrix(protocol, Network(), codes, lambda *numbers: told.append(numbers))
+    joint = np.concatenate(codes)
+    np.testing.assert_array_equal(matrix.distances, reference.hamming_distances(joint, joint))
+    total = (sum(sizes) ** 2 - sum(s * s for s in sizes)) // 2
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert not told or told[-1] == (total, total)
+
+
+@given(
+    st.sampled_from([[1], [3, 0, 2], [4, 5, 3, 8]]),
+    st.sampled_from([1, 4, 7]),
+    st.integers(0, 2**31),
+)
+def test_nearest_as_the_kernel_finds_them(sizes, num_neighbors, seed):
+    """Few bits, so that ties abound; more neighbors than there are."""
+    codes = [c & np.uint32(7) for c in codes_of(sizes, 1, seed)]
+    joint = np.concatenate(codes)
+    matrix = hamming_matrix.DistanceMatrix(dict(enumerate(sizes)), 32)
+    matrix._h[:] = reference.hamming_distances(joint, joint)
+    indices, distances = matrix.nearest(num_neighbors)
+    expected = knn.hamming_knn(joint, num_neighbors)
+    np.testing.assert_array_equal(indices, expected[0])
+    np.testing.assert_array_equal(distances, expected[1])
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("gone", [0, 1, 2])
+@pytest.mark.parametrize("when", ["before", "own", "first pair", "second pair"])
+def test_dropout_is_as_if_the_client_had_not_been_there(protocol, gone, when):
+    """Before and during SecureHamming (Section 3.3): H of the others, entry for entry."""
+    sizes = [2, 3, 2] if protocol != "ot_paper" else [1, 2, 1]
+    codes = codes_of(sizes, 1)
+    network = Network()
+    kinds = {"ot": "", "ot_paper": "", "masked": "shares"}[protocol]
+    if when == "before":
+        network.gone.add(gone)
+    elif when == "own":
+        network.leave(gone, "send", "own")
+    else:
+        # "own" was sent before; of the pairs' messages so many have gone out.
+        after = {"first pair": 0, "second pair": 1}[when]
+        skipped = 1 if kinds == "" else 0
+        network.leave(gone, "send", kinds, after=after + skipped)
+    matrix = secure_matrix(protocol, network, codes)
+    assert gone in network.gone
+    stayed = [j for j in range(3) if j != gone]
+    assert matrix.clients == stayed
+    joint = np.concatenate([codes[j] for j in stayed])
+    np.testing.assert_array_equal(matrix.distances, reference.hamming_distances(joint, joint))
+
+
+def test_own_distances_are_refused_when_malformed():
+    for payload in (b"", bytes(13), b"\xff" * 14):
+        network = Network()
+        end, server = network.endpoint(0), network.endpoint(SERVER)
+        network.tamper = lambda message, payload=payload: payload
+        hamming_matrix.send_own(end, codes_of([4], 2)[0])
+        with pytest.raises(ValueError, match=r"take 14|above 64|padding"):
+            hamming_matrix.receive_own(server, 0, 4, 64)
+    assert hamming_matrix.own_bytes(4, 64) == 14
+
+
+# --- XCLP ----------------------------------------------------------------------------------------
+
+
+def secure_hamming(protocol):
+    def protocol_5(codes, num_neighbors):
+        codes = [np.asarray(c) for c in codes]
+        return secure_matrix(protocol, Network(), codes).nearest(num_neighbors)
+
+    return protocol_5
+
+
+def secure_row_sums(module):
+    def protocol_14(contributions, rows):
+        network, by_address = Network(), dict(enumerate(rows))
+        values = [np.asarray(c) for c in contributions]
+        clients = {
+            j: module.Client(network.endpoint(j), v, by_address) for j, v in enumerate(values)
+        }
+        arguments = (network.endpoint(SERVER), by_address, values[0].shape[1])
+        if module is row_sums_resilient:
+            arguments += (len(values) // 2 + 1,)
+        sums = module.run(clients, module.Server(*arguments))
+        return [np.asarray(sums[j], np.float32) for j in range(len(values))]
+
+    return protocol_14
+
+
+def digits(num_clients, num_points, labeled=0.2, seed=0):
+    data = load_digits()
+    rng = np.random.default_rng(seed)
+    chosen = rng.permutation(len(data.data))[:num_points]
+    parts = np.array_split(chosen, num_clients)
+    vectors = [data.data[part].astype(np.float32) - 5 for part in parts]
+    labels = [np.where(rng.random(len(p)) < labeled, data.target[p], -1) for p in parts]
+    return vectors, labels
+
+
+@pytest.mark.parametrize(("protocol", "module"), [("ot", row_sums), ("masked", row_sums_resilient)])
+def test_xclp_over_secure_protocols_equals_plaintext(protocol, module, monkeypatch):
+    """Labels and confidences as in the clear; Z to fixed-point precision and float32's rounding."""
+    monkeypatch.setitem(xclp.HAMMING, "secure", secure_hamming(protocol))
+    monkeypatch.setitem(xclp.ROW_SUMS, "secure", secure_row_sums(module))
+    vectors, labels = digits(3, 150)
+    parameters = {"num_classes": 10, "num_bits": 512, "influence": "columns"}
+    plain = xclp.propagate_labels(vectors, labels, **parameters)
+    secure = xclp.propagate_labels(
+        vectors, labels, hamming="secure", row_sums="secure", **parameters
+    )
+    for ours, theirs in zip(secure, plain, strict=True):
+        np.testing.assert_array_equal(ours.labels, theirs.labels)
+        np.testing.assert_allclose(ours.confidences, theirs.confidences, atol=2e-6)
+        scale = np.max(np.abs(theirs.scores))
+        error = np.abs(ours.scores.astype(np.float64) - theirs.scores)
+        assert np.max(error) <= FixedPoint(3).error + 4 * np.finfo(np.float32).eps * scale
