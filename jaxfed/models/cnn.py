@@ -8,7 +8,16 @@ from itertools import pairwise
 import jax
 from flax import nnx
 
-from jaxfed.models.layers import Convolution, Layers, Norm, Unit, flatten, image_shape, max_pool
+from jaxfed.models.layers import (
+    Convolution,
+    Layers,
+    Norm,
+    Unit,
+    flatten,
+    identity,
+    image_shape,
+    max_pool,
+)
 from jaxfed.models.model import Model, from_module
 
 
@@ -59,7 +68,7 @@ class _CNN(nnx.Module):
         num_classes: int | None,
     ):
         self.units = nnx.List(
-            Unit(layers.conv(into, out, use_bias=True), layers.norm(out))
+            Unit(layers.conv(into, out, use_bias=True), layers.norm(out), identity)
             for into, out in pairwise(channels)
         )
         self.dense = layers.linear(num_pixels * channels[-1], hidden)
@@ -68,5 +77,6 @@ class _CNN(nnx.Module):
     def features(self, x: jax.Array, rngs: nnx.Rngs | None = None) -> jax.Array:
         """The dense layer's activation."""
         for unit in self.units:
-            x = max_pool(unit(x, rngs is None), 2)
+            # A ReLU after the pooling gives the same with a quarter of the work.
+            x = jax.nn.relu(max_pool(unit(x, rngs is None), 2))
         return jax.nn.relu(self.dense(flatten(x)))
