@@ -1,0 +1,43 @@
+"""Where tasks run: here, or in worker processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
+
+from jaxfed.errors import UsageError
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+class Mapped(Protocol):
+    """`map`, or something that gives the same results from elsewhere."""
+
+    def __call__(
+        self, function: Callable[[Task], Result], tasks: Iterable[Task], /
+    ) -> Iterable[Result]:
+        """Results in the order of the tasks."""
+
+
+@contextmanager
+def worker_processes(count: int) -> Iterator[Mapped]:
+    """A `map` over `count` new processes, which end with the context; `map` itself for 0.
+
+    They are spawned, not forked: the parent may run JAX's threads. Each imports anew, which takes about
+    a second.
+
+    Raises:
+        UsageError: a negative count.
+    """
+    if count < 0:
+        raise UsageError(f"workers={count}: allowed are 0 (none) and more")
+    if count == 0:
+        yield map
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(count, mp_context=context) as executor:
+        yield executor.map
