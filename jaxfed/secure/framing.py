@@ -1,0 +1,112 @@
+"""Messages on the wire: a header that says all there is to say about a message, then its payload.
+
+    protocol   6 bytes   "jaxfed"
+    version    1
+    sealed     1         1: the payload is encrypted, and 16 bytes of tag follow it
+    kind size  1         K
+    session   16
+    sender     4         signed; -1 is the server
+    receiver   4
+    sequence   8         number of the message among those from sender to receiver
+    size       8         bytes of the payload, without the tag
+    kind       K         printable ASCII, 1 to 64 bytes
+    payload, tag
+
+Integers are big-endian. There is one way to write a message, and anything else is refused. The header is
+the associated data of the encryption, so that nobody changes it either; it is not secret.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+PROTOCOL = b"jaxfed"
+VERSION = 1
+SESSION_BYTES = 16
+TAG_BYTES = 16
+MAX_KIND_BYTES = 64
+
+_FIXED = struct.Struct(f">6sBBB{SESSION_BYTES}siiQQ")
+
+
+class ProtocolError(ValueError):
+    """A message that no party following the protocol sends here and now. It changes nothing."""
+
+
+class Header(NamedTuple):
+    """What a message says of itself; fields as in the module's table."""
+
+    session: bytes
+    sender: int
+    receiver: int
+    kind: str
+    sequence: int
+    size: int
+    is_sealed: bool
+
+    def packed(self) -> bytes:
+        """The header on the wire.
+
+        Raises:
+            ProtocolError: a kind that is no kind.
+        """
+        kind = self.kind.encode("ascii", "replace")
+        _check_kind(kind, self.kind)
+        fixed = _FIXED.pack(
+            PROTOCOL,
+            VERSION,
+            self.is_sealed,
+            len(kind),
+            self.session,
+            self.sender,
+            self.receiver,
+            self.sequence,
+            self.size,
+        )
+        return fixed + kind
+
+    @property
+    def overhead(self) -> int:
+        """Bytes of the message that are not its payload."""
+        return _FIXED.size + len(self.kind) + (TAG_BYTES if self.is_sealed else 0)
+
+
+class Frame(NamedTuple):
+    """A message taken apart: its header, read and as it came, and the payload with its tag."""
+
+    header: Header
+    header_bytes: memoryview
+    body: memoryview
+
+
+def parsed(message: bytes | bytearray) -> Frame:
+    """Take a message apart.
+
+    Raises:
+        ProtocolError: it is not exactly one message of this version.
+    """
+    view = memoryview(message)
+    if len(view) < _FIXED.size:
+        raise ProtocolError(f"a message of {len(view)} bytes: shorter than a header")
+    protocol, version, sealed, kind_size, session, sender, receiver, sequence, size = (
+        _FIXED.unpack_from(view)
+    )
+    if protocol != PROTOCOL or version != VERSION or sealed > 1:
+        raise ProtocolError("not a message of this protocol and version")
+    begin = _FIXED.size + kind_size
+    kind = bytes(view[_FIXED.size : begin])
+    if len(kind) != kind_size:
+        raise ProtocolError("a message that ends in its header")
+    _check_kind(kind, kind)
+    header = Header(session, sender, receiver, kind.decode(), sequence, size, bool(sealed))
+    if len(view) != size + header.overhead:
+        raise ProtocolError(
+            f"a message of {len(view)} bytes where its header means {size + header.overhead}"
+        )
+    return Frame(header, view[:begin], view[begin:])
+
+
+def _check_kind(kind: bytes, shown: object) -> None:
+    if not (0 < len(kind) <= MAX_KIND_BYTES and all(32 < byte < 127 for byte in kind)):
+        raise ProtocolError(f"{shown!r} is no kind of message")
