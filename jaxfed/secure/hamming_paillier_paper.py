@@ -17,7 +17,7 @@ Every bit costs a full encryption and every pair L operations of `phe`, so this 
 small cases: 36 s a point and 0.1 s a pair at L = 4096 and 2,048 bits. `hamming_paillier` is the same idea
 packed.
 
-    modulus     j -> k, and j -> server   N                 |N| / 8 bytes each
+    modulus     j -> k, both -> server    N                 |N| / 8 bytes each
     point       j -> k                    Enc(y), a point   |N| L / 4 bytes
     answer      k -> j                    Enc(T), a pair    |N| / 4 bytes
     opened      j -> server               T, a pair         |N| / 8 bytes
@@ -100,9 +100,10 @@ class Second:
         self._pair = f"{first}/{endpoint.address}"
 
     def receive_key(self) -> None:
-        """Take N."""
+        """Take N and tell the server which."""
         message = self._endpoint.receive(self._first, "modulus")
         self._key = PaillierPublicKey(int(modulus_from_bytes(message, self._key_bits)))
+        self._endpoint.send(SERVER, f"modulus/{self._pair}", message)
 
     def receive_point(self) -> None:
         """Take one point of client j, encrypted."""
@@ -135,9 +136,17 @@ class Server:
         self._kinds = [f"{kind}/{first}/{second}" for kind in ("modulus", "opened", "mask")]
 
     def receive_key(self) -> None:
-        """Take N."""
-        message = self._endpoint.receive(self._first, self._kinds[0])
-        self._n = modulus_from_bytes(message, self._key_bits)
+        """Take N from both.
+
+        Raises:
+            ValueError: it is no modulus, or not the same.
+        """
+        self._n, other = (
+            modulus_from_bytes(self._endpoint.receive(client, self._kinds[0]), self._key_bits)
+            for client in (self._first, self._second)
+        )
+        if self._n != other:
+            raise ValueError(f"clients {self._first} and {self._second} name different moduli")
 
     def combine(self, row: int, column: int) -> Block:
         """h of one pair of points."""
@@ -185,7 +194,7 @@ def message_bytes(
     if not pairs:
         return {}
     return {
-        "modulus": 2 * key_bits // 8,
+        "modulus": 3 * key_bits // 8,
         "point": num_points * num_bits * key_bits // 4,
         "answer": pairs * key_bits // 4,
         "opened": pairs * key_bits // 8,

@@ -30,7 +30,7 @@ from gmpy2 import mpz
 from jaxfed.secure.fixed_base import FixedBase
 from jaxfed.secure.packing import Packing
 from jaxfed.secure.paillier import PublicKey, check_units, uniform_below
-from jaxfed.secure.prg import Keystream
+from jaxfed.secure.prg import SEED_BYTES, Keystream, derived_seed
 from jaxfed.secure.subset_products import product, subset_products
 
 
@@ -89,13 +89,21 @@ class PackedDistances:
 class Masks:
     """rho of one vector after another, uniform in Z_N, from a seed that the owner does not have.
 
+    N enters the stream: parties that took different ones find that their shares do not fit together.
+
     Args:
         seed: 32 bytes, of this run and pair of clients alone.
         n: N.
+
+    Raises:
+        ValueError: a seed of another length.
     """
 
     def __init__(self, seed: bytes, n: mpz) -> None:
-        self._stream, self._n = Keystream(seed), n
+        if len(seed) != SEED_BYTES:
+            raise ValueError(f"a seed has {SEED_BYTES} bytes, got {len(seed)}")
+        self._stream = Keystream(derived_seed(seed, f"paillier masks/{n:x}"))
+        self._n = n
 
     def take(self, count: int) -> list[mpz]:
         """The next masks."""
