@@ -72,7 +72,10 @@ def as_line(row: dict[str, Any]) -> str:
         rate = row["operations_per_second"]
         parts.append(f"{rate:.3g} {row['operation']}/s = {row['share_of_machine_limit']:.0%}")
     if "share_of_machine_bandwidth" in row:
-        parts.append(f"{row['share_of_machine_bandwidth']:.0%} of bandwidth")
+        share = row["share_of_machine_bandwidth"]
+        parts.append(
+            f"{share:.0%} of bandwidth" if share <= 1 else f"{share:.1f} x memory, in cache"
+        )
     for name, peer in row["peers"].items():
         target = f" (target {peer['target']})" if peer["target"] else ""
         figure = f"{peer['ratio']:.2f} x" if not peer["unreliable"] else "unreliable"

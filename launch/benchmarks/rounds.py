@@ -61,7 +61,9 @@ def _cifar_round(with_peers: bool) -> Contest:
     config = _config("cnn13", batch_size=100, epochs=5)
     config.execution.precision = "bfloat16"
     ours, _start = _ours(config, federation)
-    peers = optional_peer("PyTorch bf16 loop", _torch_cnn13, federation, config) if with_peers else {}
+    peers = (
+        optional_peer("PyTorch bf16 loop", _torch_cnn13, federation, config) if with_peers else {}
+    )
     return Contest(
         task="FedAvg round",
         case={"model": "cnn13", "clients": 5, "examples": 500, "batch": 100, "epochs": 5},
@@ -271,9 +273,7 @@ def _fedjax(
                 dimension_numbers=("NHWC", "HWIO", "NHWC"),
             )
             x = jax.nn.relu(x + parameters[f"{layer}.bias"])
-            x = jax.lax.reduce_window(
-                x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID"
-            )
+            x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
         return dense(jax.nn.relu(dense(x.reshape(len(x), -1), "dense")), "head")
 
     @jax.jit
