@@ -9,8 +9,8 @@ powers of h with short exponents look like any.
 
 The key's owner knows its own exponents, and with p and q could take logarithms of small subgroups; what
 another party computed of its ciphertexts is hidden from it by a factor B^s with s uniform of |N| / 2 + 128
-bits: exponents that differ by less than L 2^(|N| / 2) then have statistical distance below L 2^-128. That needs
-no hardness assumption, but an owner that made its ciphertexts as above.
+bits: exponents that differ by less than L 2^(|N| / 2) then have statistical distance below L 2^-128. That
+needs no hardness assumption, but an owner that made its ciphertexts as above.
 
 Decryption is `phe`'s: two powers modulo p^2 and q^2, joined by the Chinese remainder theorem.
 """
