@@ -252,7 +252,7 @@ def _smoke(config: ConfigDict) -> None:
     config.training.labeled_only_rounds = min(config.training.labeled_only_rounds, 2)
 
 
-VARIANTS = {
+VARIANTS: dict[str, base.Variant] = {
     **{name: partial(_cell, cell=cell) for name, cell in CELLS.items()},
     "fashion_mnist": _fashion_mnist,
     "labeled_only": _labeled_only,
