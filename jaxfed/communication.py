@@ -28,6 +28,13 @@ class Communication:
         """Count `num_bytes` received by clients as messages of this kind."""
         self.download[kind] = self.download.get(kind, 0) + int(num_bytes)
 
+    def add(self, other: Communication) -> None:
+        """Count what the other has counted."""
+        for kind, num_bytes in other.upload.items():
+            self.up(kind, num_bytes)
+        for kind, num_bytes in other.download.items():
+            self.down(kind, num_bytes)
+
     def metrics(self) -> dict[str, int | dict[str, int]]:
         """Totals and the bytes of every kind, as the `communication` entry of a round's metrics."""
         return {

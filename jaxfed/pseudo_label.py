@@ -143,16 +143,16 @@ def xclp_labels(embed: Embed, parameters: xclp.Parameters) -> PseudoLabel:
                     RuntimeWarning,
                     stacklevel=2,
                 )
+            sizes = np.asarray(cohort.mask).sum(axis=1)
+            xclp.count_messages(
+                communication,
+                num_clients=int(np.sum(sizes > 0)),
+                num_labeled=int(np.sum(np.asarray(cohort.y) >= 0)),
+                num_points=int(sizes.sum()),
+                p=p,
+            )
         else:
-            label, confidence, metrics = _label_on_host(features, cohort, p, seed)
-        sizes = np.asarray(cohort.mask).sum(axis=1)
-        xclp.count_messages(
-            communication,
-            num_clients=int(np.sum(sizes > 0)),
-            num_labeled=int(np.sum(np.asarray(cohort.y) >= 0)),
-            num_points=int(sizes.sum()),
-            p=p,
-        )
+            label, confidence, metrics = _label_on_host(features, cohort, p, seed, communication)
         labels = _completed(cohort, label, confidence)
         return labels._replace(metrics={**labels.metrics, **metrics})
 
@@ -291,13 +291,18 @@ def embedding(
 
 
 def _label_on_host(
-    features: jax.Array, cohort: Cohort, p: xclp.Parameters, seed: int
+    features: jax.Array,
+    cohort: Cohort,
+    p: xclp.Parameters,
+    seed: int,
+    communication: Communication,
 ) -> tuple[np.ndarray, np.ndarray, Metrics]:
     """Algorithm 1 with each client's own rows, as protocols on the host want them."""
     mask = np.asarray(cohort.mask)
     everything = np.asarray(features), np.asarray(cohort.y)
     vectors, labels = ([array[row][mask[row]] for row in range(len(mask))] for array in everything)
     result = xclp.cross_client_label_propagation(vectors, labels, replace(p, seed=seed))
+    communication.add(result.communication)
     label = np.full(mask.shape, UNLABELED, np.int32)
     confidence = np.zeros(mask.shape, np.float32)
     for row, prediction in enumerate(result.predictions):

@@ -37,6 +37,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -139,8 +140,8 @@ class Result(NamedTuple):
         unreached: number of points that no label reaches.
         steps: conjugate-gradient steps of the slowest column.
         residual: largest relative residual of any column, recomputed.
-        communication: bytes that Algorithm 1 sends, with plaintext protocols: codes and contributions
-            up, influence columns and row sums down.
+        communication: bytes that Algorithm 1 sends: codes and contributions up, influence columns and
+            row sums down; of a secure protocol instead every message that went through its channel.
     """
 
     predictions: list[Prediction]
@@ -200,11 +201,14 @@ def cross_client_label_propagation(
     key = setup(p.seed)  # 1-XS
     codes = client_codes(vectors, key, p.num_bits)  # 2-CS to 4-CS
     codes, labels = randomized(codes, labels, key, p)
-    indices, distances = HAMMING[p.hamming](codes, p.num_neighbors)  # 5-XS, with 7-SS streamed in
+    communication = Communication()
+    indices, distances = HAMMING[p.hamming](  # 5-XS, with 7-SS streamed in
+        codes, p.num_neighbors, communication
+    )
     graph = server_graph(indices, distances, p)  # 6-SS to 9-SS
     label_matrices = client_label_matrices(labels, p)  # the clients' Y^(j)
     solution = INFLUENCE[p.influence](graph, label_matrices, rows, p)  # 10-SS to 13-CS
-    scores = ROW_SUMS[p.row_sums](solution.contributions, rows)  # 14-XS
+    scores = ROW_SUMS[p.row_sums](solution.contributions, rows, communication)  # 14-XS
     predictions = client_predictions(jnp.concatenate(scores), rows, p)  # 15-CS, 16-CS
 
     if solution.cut_short:
@@ -214,7 +218,6 @@ def cross_client_label_propagation(
             RuntimeWarning,
             stacklevel=2,
         )
-    communication = Communication()
     count_messages(
         communication,
         num_clients=len(labels),
@@ -271,12 +274,13 @@ def randomized(
 
 
 def plaintext_hamming(
-    codes: Sequence[jax.Array], num_neighbors: int
+    codes: Sequence[jax.Array], num_neighbors: int, communication: Communication
 ) -> tuple[jax.Array, jax.Array]:
     """Lines 5 and 7 with codes in the clear: each point's k nearest others by Hamming distance.
 
     The placeholder of the authors' experiments. Returns (indices, distances), int32 [n, k].
     """
+    del communication  # counted from shapes, `count_messages`
     return knn.hamming_knn(jnp.concatenate(list(codes)), num_neighbors)
 
 
@@ -320,17 +324,25 @@ def one_hot_labels(labels: Array, num_classes: int) -> np.ndarray:
 def influence_of_labels(
     graph: Graph, label_matrices: Sequence[np.ndarray], rows: Sequence[slice], p: Parameters
 ) -> Solution:
-    """Lines 10 to 13 in one solve, Z = S Y: the clients' contributions already summed."""
-    del rows  # the sum over clients is Y itself
+    """Lines 10 to 13 in one solve, Z = S Y: the clients' contributions already summed.
+
+    Where line 14 is a protocol, which wants them apart: S Y^(j) of every client j, in one solve too.
+    """
+    if p.row_sums == "plaintext":
+        y = np.concatenate(label_matrices)  # the sum over clients is Y itself
+    else:
+        y = np.zeros((rows[-1].stop, len(rows), p.num_classes), np.float32)
+        for client, (own, matrix) in enumerate(zip(rows, label_matrices, strict=True)):
+            y[own, client] = matrix
+        y = y.reshape(len(y), len(rows) * p.num_classes)
     z, info = conjugate_gradient.propagate(
-        graph,
-        jnp.asarray(np.concatenate(label_matrices)),
-        p.alpha,
-        tolerance=p.tolerance,
-        max_steps=p.max_steps,
+        graph, jnp.asarray(y), p.alpha, tolerance=p.tolerance, max_steps=p.max_steps
     )
     return Solution(
-        [z], int(info.steps.max()), float(info.residual.max()), _is_cut_short(info, p.max_steps)
+        jnp.split(z, z.shape[1] // p.num_classes, axis=1),
+        int(info.steps.max()),
+        float(info.residual.max()),
+        _is_cut_short(info, p.max_steps),
     )
 
 
@@ -369,9 +381,10 @@ def influence_columns(
 
 
 def plaintext_row_sums(
-    contributions: Sequence[jax.Array], rows: Sequence[slice]
+    contributions: Sequence[jax.Array], rows: Sequence[slice], communication: Communication
 ) -> list[jax.Array]:
     """Line 14 in the clear: client j gets rows R_j of the summed contributions, f32 [n_j, C]."""
+    del communication  # counted from shapes, `count_messages`
     total = sum(contributions[1:], start=contributions[0])
     return [total[own] for own in rows]
 
@@ -423,15 +436,58 @@ def count_messages(
     num_points: int,
     p: Parameters,
 ) -> None:
-    """Add the payload bytes of one run of Algorithm 1, with plaintext codes and 4-byte floats."""
-    communication.up("codes", num_points * p.num_bits // 8)
+    """Add the payload bytes of one run of Algorithm 1's plaintext steps, in 4-byte floats."""
     communication.down("influence_columns", 4 * num_points * num_labeled)
-    communication.up("contributions", 4 * num_clients * num_points * p.num_classes)
-    communication.down("row_sums", 4 * num_points * p.num_classes)
+    if p.hamming == "plaintext":
+        communication.up("codes", num_points * p.num_bits // 8)
+    if p.row_sums == "plaintext":
+        communication.up("contributions", 4 * num_clients * num_points * p.num_classes)
+        communication.down("row_sums", 4 * num_points * p.num_classes)
 
 
-HAMMING: dict[str, Callable[..., tuple[jax.Array, jax.Array]]] = {"plaintext": plaintext_hamming}
-ROW_SUMS: dict[str, Callable[..., list[jax.Array]]] = {"plaintext": plaintext_row_sums}
+def secure_hamming(
+    protocol: str,
+    codes: Sequence[jax.Array],
+    num_neighbors: int,
+    communication: Communication,
+) -> tuple[jax.Array, jax.Array]:
+    """Lines 5 and 7 by a protocol in which the server learns H and nobody anything else."""
+    from jaxfed.secure import cross_steps  # here, because only this needs its packages
+
+    found = cross_steps.nearest_others(
+        [np.asarray(own) for own in codes], num_neighbors, protocol, communication
+    )
+    return jnp.asarray(found[0]), jnp.asarray(found[1])
+
+
+def secure_row_sums(
+    contributions: Sequence[jax.Array],
+    rows: Sequence[slice],
+    communication: Communication,
+    *,
+    resilient: bool = False,
+) -> list[jax.Array]:
+    """Line 14 by a protocol in which client j learns its rows and nobody anything else."""
+    from jaxfed.secure import cross_steps
+
+    sums = cross_steps.sums_of_rows(
+        [np.asarray(z) for z in contributions], rows, communication, resilient=resilient
+    )
+    return [jnp.asarray(own, jnp.float32) for own in sums]
+
+
+HAMMING: dict[str, Callable[..., tuple[jax.Array, jax.Array]]] = {
+    "plaintext": plaintext_hamming,
+    **{
+        protocol: partial(secure_hamming, protocol)
+        for protocol in ("phe", "ot", "masked", "phe_paper", "ot_paper")
+    },
+}
+ROW_SUMS: dict[str, Callable[..., list[jax.Array]]] = {
+    "plaintext": plaintext_row_sums,
+    "masked": secure_row_sums,
+    "masked_resilient": partial(secure_row_sums, resilient=True),
+}
 INFLUENCE: dict[str, Callable[..., Solution]] = {
     "labels": influence_of_labels,
     "columns": influence_columns,

@@ -4,11 +4,12 @@ import os
 
 import numpy as np
 import pytest
+from test_secure_xclp import disagreement
 from test_xclp import dense_algorithm_1
 
 from jaxfed.data import load
 from jaxfed.data.features import pretrained_features
-from jaxfed.xclp import Parameters, cross_client_label_propagation
+from jaxfed.xclp import Parameters, cross_client_label_propagation, propagate_labels
 
 pytestmark = [
     pytest.mark.slow,
@@ -31,3 +32,15 @@ def test_labels_agree_with_the_dense_algorithm(n):
     share = np.mean(ours == dense)
     print(f"n = {n}: {share:.4%} of labels equal, accuracy {np.mean(ours == truth):.4f}")
     assert share >= 0.999
+
+
+@pytest.mark.parametrize("hamming", ["masked", "ot", "phe"])
+def test_secure_protocols_change_nothing(hamming):
+    """500 vectors, 5 clients, L = 4096: labels and confidences as in the clear, Z to fixed point."""
+    data = load("cifar10")
+    vectors = np.array_split(pretrained_features(data.x_test)[:500], 5)
+    labels = np.array_split(np.where(np.arange(500) % 5 == 0, data.y_test[:500], -1), 5)
+    parameters = {"num_classes": 10, "influence": "columns"}
+    plain = propagate_labels(vectors, labels, **parameters)
+    secure = propagate_labels(vectors, labels, hamming=hamming, row_sums="masked", **parameters)
+    assert disagreement(secure, plain, 5) <= 1

@@ -138,7 +138,7 @@ def test_own_distances_are_refused_when_malformed():
 
 
 def secure_hamming(protocol):
-    def protocol_5(codes, num_neighbors):
+    def protocol_5(codes, num_neighbors, communication):
         codes = [np.asarray(c) for c in codes]
         return secure_matrix(protocol, Network(), codes).nearest(num_neighbors)
 
@@ -146,7 +146,7 @@ def secure_hamming(protocol):
 
 
 def secure_row_sums(module):
-    def protocol_14(contributions, rows):
+    def protocol_14(contributions, rows, communication):
         network, by_address = Network(), dict(enumerate(rows))
         values = [np.asarray(c) for c in contributions]
         clients = {
@@ -188,3 +188,67 @@ def test_xclp_over_secure_protocols_equals_plaintext(protocol, module, monkeypat
         scale = np.max(np.abs(theirs.scores))
         error = np.abs(ours.scores.astype(np.float64) - theirs.scores)
         assert np.max(error) <= FixedPoint(3).error + 4 * np.finfo(np.float32).eps * scale
+
+
+def disagreement(secure, plain, num_clients):
+    """Labels equal; how much scores differ beyond fixed-point error and float32's rounding."""
+    scale = max(np.max(np.abs(theirs.scores), initial=0) for theirs in plain)
+    allowed = FixedPoint(num_clients).error + 4 * np.finfo(np.float32).eps * scale
+    worst = 0.0
+    for ours, theirs in zip(secure, plain, strict=True):
+        np.testing.assert_array_equal(ours.labels, theirs.labels)
+        np.testing.assert_allclose(ours.confidences, theirs.confidences, atol=2e-6)
+        worst = max(worst, np.max(np.abs(ours.scores - theirs.scores), initial=0) / allowed)
+    return worst
+
+
+SWITCHES = [
+    ("masked", "masked"),
+    ("ot", "masked_resilient"),
+    ("ot_paper", "plaintext"),
+    ("plaintext", "masked"),
+]
+
+
+@pytest.mark.parametrize(("hamming", "row_sums"), SWITCHES)
+def test_the_switches_of_propagate_labels(hamming, row_sums):
+    """By name, through a real session; a client without points takes part."""
+    vectors, labels = digits(2, 14 if hamming == "ot_paper" else 60)
+    vectors, labels = [*vectors, vectors[0][:0]], [*labels, labels[0][:0]]
+    parameters = {"num_classes": 10, "num_bits": 64, "influence": "columns", "tolerance": 1e-6}
+    plain = xclp.propagate_labels(vectors, labels, **parameters)
+    secure = xclp.propagate_labels(
+        vectors, labels, hamming=hamming, row_sums=row_sums, **parameters
+    )
+    assert disagreement(secure, plain, 3) <= 1
+
+
+def test_bytes_of_protocols_are_those_of_their_channels():
+    vectors, labels = digits(3, 60)
+    result = xclp.cross_client_label_propagation(
+        vectors,
+        labels,
+        xclp.Parameters(num_classes=10, num_bits=64, hamming="masked", row_sums="masked"),
+    )
+    upload = result.communication.upload
+    sizes = [len(v) for v in vectors]
+    assert upload["own"] == sum(hamming_matrix.own_bytes(n, 64) for n in sizes)
+    assert upload["points"] == sum(hamming_masked.points_bytes(n, 64) for n in sizes)
+    pairs = [(0, 1), (0, 2), (1, 2)]
+    assert upload["shares"] == sum(
+        hamming_masked.shares_bytes(sizes[j], sizes[k], 64) for j, k in pairs
+    )
+    assert upload["upload"] == row_sums.message_bytes(sizes, 10)["upload"]
+    assert "codes" not in upload
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hamming", ["masked", "ot", "phe"])
+def test_digits_by_every_protocol_that_is_meant_for_use(hamming):
+    vectors, labels = digits(5, 500)
+    parameters = {"num_classes": 10, "num_bits": 1024, "influence": "columns"}
+    plain = xclp.propagate_labels(vectors, labels, **parameters)
+    secure = xclp.propagate_labels(
+        vectors, labels, hamming=hamming, row_sums="masked", **parameters
+    )
+    assert disagreement(secure, plain, 5) <= 1
