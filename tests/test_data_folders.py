@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -152,6 +152,8 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=3), JSON, max_size=4), st.integers(1, 40), st.booleans())
+@example({"\x1f": 0.0}, 8, True)  # a chunk that ends between a number and its fraction,
+@example({"": 1e-07}, 6, False)  # or within an exponent
 def test_a_stream_reads_what_the_whole_text_says(value, chunk, spaced):
     text = json.dumps(value, indent=2 if spaced else None, ensure_ascii=False)
     stream = JsonStream(io.StringIO(text), chunk=chunk)

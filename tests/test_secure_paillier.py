@@ -765,6 +765,8 @@ NOT_CIPHERTEXTS = [
     (KEY.phe.p, "no inverse"),
 ]
 NOT_MODULI = [(N - 1, "odd"), (N >> 1 | 1, "odd and has 256 bits, got 255"), (0, "got 0 bits")]
+# What a wrong mask gives is random: too large a distance, or too large a plaintext already.
+MISFIT = r"do not fit together|not in \[0, N\)"
 BAD_NUMBERS = [
     *(("phe", "points", starting(c, CIPHER), match) for c, match in NOT_CIPHERTEXTS),
     *(("phe", "answers", starting(c, CIPHER), match) for c, match in NOT_CIPHERTEXTS),
@@ -777,10 +779,10 @@ BAD_NUMBERS = [
     ("phe", "key", ending(1, CIPHER), "base is 1"),
     ("phe", "opened", starting(N, PLAIN), r"not in \[0, N\)"),
     ("phe", "opened", starting(2**BITS - 1, PLAIN), r"not in \[0, N\)"),
-    ("phe", "modulus", starting(OTHER_N, PLAIN), "do not fit together"),
+    ("phe", "modulus", starting(OTHER_N, PLAIN), MISFIT),
     ("phe_paper", "modulus/0/1", starting(OTHER_N, PLAIN), "clients 0 and 1 name different moduli"),
     ("phe", "mask_seed", lambda p: p[:-1], "a seed has 32 bytes, got 31"),
-    ("phe", "mask_seed", lambda p: p[::-1], "do not fit together"),
+    ("phe", "mask_seed", lambda p: p[::-1], MISFIT),
     ("phe_paper", "opened", starting(N, PLAIN), r"not in \[0, N\)"),
     ("phe_paper", "mask", starting(N, PLAIN), r"not in \[0, N\)"),
     ("phe_paper", "mask", starting(5, PLAIN), "do not fit together"),

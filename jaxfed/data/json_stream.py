@@ -51,8 +51,9 @@ class JsonStream:
                 if not self._fill():
                     raise
                 continue
-            if end < len(self._buffer) or not self._fill():  # a number at the end may go on
-                self._place = end
+            length = end - self._place  # a number that ends with the buffer, or at a dot, may go on
+            if self._buffer[end : end + 1] not in ("", ".", "e", "E") or not self._fill():
+                self._place += length
                 return value
 
     def _take(self, character: str) -> None:
