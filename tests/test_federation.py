@@ -38,6 +38,17 @@ def test_cohort_orders_labeled_unlabeled_new_and_pads(federation):
     assert federation.cohort().x.shape == (3, 6, 1)
 
 
+def test_fully_labeled(federation):
+    known = federation.fully_labeled()
+    for client in range(federation.num_clients):
+        np.testing.assert_array_equal(known.points(client), federation.points(client))
+        expected = np.concatenate(
+            [federation.partition.labeled[client], federation.partition.unlabeled[client]]
+        )
+        np.testing.assert_array_equal(known.partition.labeled[client], expected)
+        assert len(known.partition.unlabeled[client]) == 0
+
+
 def test_without_unlabeled(federation):
     labeled_only = federation.without_unlabeled()
     assert [len(labeled_only.points(j)) for j in range(3)] == [2, 5, 0]

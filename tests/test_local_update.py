@@ -77,18 +77,24 @@ def test_joint_epochs_pass_over_every_usable_example_once(num_labeled, num_unlab
     assert {row for batch in rows for row in batch} <= set(range(n))  # filled with real examples
 
 
-@given(num_labeled=st.integers(0, 9), num_unlabeled=st.integers(0, 14), size=st.integers(1, 5))
-def test_paired_batches_are_half_labeled_and_an_epoch_passes_the_unlabeled(
-    num_labeled, num_unlabeled, size
+@given(
+    num_labeled=st.integers(0, 9),
+    num_unlabeled=st.integers(0, 14),
+    size=st.integers(1, 5),
+    ratio=st.integers(1, 2),
+)
+def test_paired_batches_are_labeled_in_part_and_an_epoch_passes_the_unlabeled(
+    num_labeled, num_unlabeled, size, ratio
 ):
-    used, rows = seen(client(num_labeled, num_unlabeled, 30), Batches("paired", size, 1))
+    data = client(num_labeled, num_unlabeled, 30)
+    used, rows = seen(data, Batches("paired", size, 1, unlabeled_ratio=ratio))
     labeled = [[i for i in batch if i < num_labeled] for batch in used]
     unlabeled = [[i for i in batch if i >= num_labeled] for batch in used]
     assert sorted(chain(*unlabeled)) == list(range(num_labeled, num_labeled + num_unlabeled))
     if num_unlabeled and num_labeled:
-        half = min(size, num_labeled)
-        assert all(len(batch) == half for batch in labeled)
-        assert all(len(batch) == half for batch in unlabeled[:-1])
+        part = min(size, num_labeled)
+        assert all(len(batch) == part for batch in labeled)
+        assert all(len(batch) == ratio * part for batch in unlabeled[:-1])
         # Cycled: no label comes up twice more often than another.
         counts = np.bincount(list(chain(*labeled)), minlength=num_labeled)
         assert counts.max() - counts.min() <= 1
@@ -96,7 +102,7 @@ def test_paired_batches_are_half_labeled_and_an_epoch_passes_the_unlabeled(
         assert sorted(chain(*labeled)) == list(range(num_labeled))
         assert all(len(batch) == min(size, num_labeled) for batch in labeled[:-1])
     elif num_unlabeled:
-        assert all(len(batch) == 2 * size for batch in unlabeled[:-1])
+        assert all(len(batch) == (1 + ratio) * size for batch in unlabeled[:-1])
     else:
         assert used == []
     assert {row for batch in rows for row in batch} <= set(range(num_labeled + num_unlabeled))

@@ -6,13 +6,16 @@ import subprocess
 import sys
 import time
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import orbax.checkpoint as ocp
 import pytest
 from rich.console import Console
 
 from jaxfed import config_file
-from jaxfed.assembly import check_algorithm
+from jaxfed.assembly import OPTIMIZERS, check_algorithm, make_algorithm
 from jaxfed.checkpoint import Checkpoints
 from jaxfed.config_check import check
 from jaxfed.errors import UsageError
@@ -120,6 +123,30 @@ def test_labeled_and_unlabeled_clients_in_proportion(config, cohort_size, expect
         assert len(set(clients)) == cohort_size
         assert sum(client < 5 for client in clients) == expected
     assert {client for clients in drawn for client in clients} >= set(range(5))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_takes_steps_at_clients_and_server(config, name):
+    """Under strict promotion of dtypes, with a traced rate, on float32 parameters."""
+    config.algorithm, config.rounds = "fedavg", 2
+    config.training.optimizer = config.training.server_optimizer = name
+    config.training.learning_rate = config.training.server_learning_rate = 0.01
+    config.model.hidden = ()
+    federation = Simulation(config).federation(0)
+    algorithm = make_algorithm(config, "fedavg", federation)
+    start = algorithm.init(jax.random.key(0), federation)
+    state, _ = algorithm.round(start, federation.cohort([0, 1]), jax.random.key(1))
+    change = optax.tree.norm(jax.tree.map(jnp.subtract, state.model, start.model))
+    assert 0 < float(change) < np.inf
+
+
+def test_all_labels_are_known_where_asked(config):
+    few = Simulation(config).federation(0)
+    config.federation.reveal_labels = True
+    known = Simulation(config).federation(0)
+    for client in range(few.num_clients):
+        np.testing.assert_array_equal(known.points(client), few.points(client))
+    assert (known.cohort().y[known.cohort().mask] >= 0).all()
 
 
 def test_prefetching_keeps_the_order_and_stays_one_ahead():

@@ -204,7 +204,7 @@ def composed(state: nnx.State, psi_threshold: float = 0.0) -> nnx.State:
 
 
 def decomposed(model: Model, psi_scale: float, psi_threshold: float = 0.0) -> Model:
-    """The model of states {sigma, psi}; `psi_threshold` is for evaluation only."""
+    """The model of states {sigma, psi}, as it is evaluated; local steps go through `composed`."""
 
     def init(key: jax.Array) -> nnx.State:
         return decompose(model.init(key), psi_scale)

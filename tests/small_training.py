@@ -1,0 +1,99 @@
+"""A network, clients and ingredients small enough to follow by hand: what tests of training share."""
+
+import dataclasses
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from jaxfed import aggregate, losses, pseudo_label
+from jaxfed.client_map import client_map
+from jaxfed.data import Partition
+from jaxfed.federation import Federation
+from jaxfed.models.model import from_module
+from jaxfed.training import Training
+
+KEY = jax.random.key(0)
+RATE = 0.3
+
+
+class Net(nnx.Module):
+    def __init__(self, rngs, batch_norm):
+        self.first = nnx.Linear(4, 8, rngs=rngs)
+        self.norm = nnx.BatchNorm(8, momentum=0.9, rngs=rngs) if batch_norm else None
+        self.last = nnx.Linear(8, 3, rngs=rngs)
+
+    def features(self, x, rngs=None):
+        x = self.first(x)
+        if self.norm is not None:
+            x = self.norm(x, use_running_average=rngs is None)
+        return jnp.tanh(x)
+
+    def head(self, features):
+        return self.last(features)
+
+
+def federation_of(sizes, num_labeled=None, seed=0):
+    """Clients of these sizes, all or `num_labeled` of each with labels, and 30 points to test on."""
+    rng = np.random.default_rng(seed)
+    n = sum(sizes)
+    x = rng.standard_normal((n + 60, 4)).astype(np.float32)
+    y = (x @ rng.standard_normal((4, 3))).argmax(axis=1).astype(np.int32)
+    points = np.split(np.arange(n), np.cumsum(sizes)[:-1])
+    cut = [len(own) if num_labeled is None else min(num_labeled, len(own)) for own in points]
+    partition = Partition(
+        tuple(own[:k] for own, k in zip(points, cut, strict=True)),
+        tuple(own[k:] for own, k in zip(points, cut, strict=True)),
+        tuple(own[:0] for own in points),
+    )
+    held_out = np.arange(n, n + 60)
+    return Federation(x, y, partition, 3, validation=held_out[:30], test=held_out[30:])
+
+
+def training_of(batches, *, batch_norm=False, strategy="map", **changes):
+    model = from_module(partial(Net, batch_norm=batch_norm))
+    map_clients = partial(client_map, strategy=strategy)
+    network = pseudo_label.network_labels(model, pseudo_label.embedding(model, map_clients))
+    training = Training(
+        model=model,
+        loss=losses.weighted_loss(model),
+        optimizer=optax.sgd,
+        learning_rate=lambda count: RATE / (1 + count),
+        batches=batches,
+        labeled_batches=batches,
+        aggregate=aggregate.server_optimizer(optax.sgd(1.0)),
+        weighting=aggregate.by_examples,
+        pseudo_labels={
+            "none": pseudo_label.labeled_only(),
+            "unlabeled": pseudo_label.with_unlabeled(),
+            "network": network,
+            "teacher": pseudo_label.from_teacher(network),
+        },
+        batch_statistics="averaged",
+        labeled_only_rounds=0,
+        initial_model=None,
+        map_clients=map_clients,
+        clients_multiple=2 if strategy == "shard_map" else 1,
+    )
+    return dataclasses.replace(training, **changes)
+
+
+def rounds_of(algorithm, federation, num_rounds, cohorts=None):
+    """All states from the start on."""
+    states = [algorithm.init(KEY, federation)]
+    for number in range(num_rounds):
+        cohort = federation.cohort(cohorts[number] if cohorts else None)
+        state, _ = algorithm.round(states[-1], cohort, jax.random.fold_in(KEY, number))
+        states.append(state)
+    return states
+
+
+def assert_close(a, b, rtol=2e-5, atol=2e-6):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=rtol, atol=atol), a, b)
+
+
+def assert_same(a, b):
+    jax.tree.map(np.testing.assert_array_equal, a, b)
