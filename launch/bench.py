@@ -36,6 +36,17 @@ RECORD = flags.DEFINE_bool(
     False,
     f"write the peers' times to {PEER_RATES.name} as usual for this processor",
 )
+_PACKAGES = (
+    "jax",
+    "jaxlib",
+    "numpy",
+    "scipy",
+    "faiss-cpu",
+    "torch",
+    "cryptography",
+    "phe",
+    "gmpy2",
+)
 
 
 def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> None:
@@ -68,6 +79,9 @@ def as_line(row: dict[str, Any]) -> str:
     """A contest's figures as one line."""
     case = " ".join(f"{key}={value}" for key, value in row["case"].items())
     parts = [f"{row['task']:24s} {case:40s} {1e3 * row['median_seconds']['jaxfed']:9.2f} ms"]
+    for name, figure in row.get("figures", {}).items():
+        promised = f" (at most {figure['at_most']:g})" if figure["at_most"] is not None else ""
+        parts.append(f"{figure['measured']:.3g} {name}{promised}")
     if "share_of_machine_limit" in row:
         rate = row["operations_per_second"]
         parts.append(f"{rate:.3g} {row['operation']}/s = {row['share_of_machine_limit']:.0%}")
@@ -81,7 +95,9 @@ def as_line(row: dict[str, Any]) -> str:
         figure = f"{peer['ratio']:.2f} x" if not peer["unreliable"] else "unreliable"
         reason = f": {peer['unreliable']}" if peer["unreliable"] else ""
         milliseconds = 1e3 * row["median_seconds"][name]
-        parts.append(f"{name}: {milliseconds:.2f} ms, {figure}{target}{reason}")
+        part = peer["scaled_from_part"]
+        scaled = f" (scaled up from {part:.2g} of the task)" if part else ""
+        parts.append(f"{name}: {milliseconds:.2f} ms{scaled}, {figure}{target}{reason}")
         if name in row["agreement"]:
             parts.append(row["agreement"][name])
     return " | ".join(parts)
@@ -100,7 +116,7 @@ def record_peers(contest: Any, row: dict[str, Any]) -> None:
 def environment() -> dict[str, Any]:
     """Where the figures come from."""
     versions = {}
-    for package in ("jax", "jaxlib", "numpy", "scipy", "faiss-cpu", "torch"):
+    for package in _PACKAGES:
         try:
             versions[package] = version(package)
         except PackageNotFoundError:

@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,10 @@ class Contest:
         operation: a key of the machine's limits: "popcount_bits", "matmul_f32_flops", ...
         num_bytes: fewest bytes the task must move, or 0 where operations are the limit.
         targets: peer name -> the ratio this repository promises.
+        parts: peer name -> the part of the task that it solves, in (0, 1), where the whole would take
+            hours; its times are scaled up, and the row says so. Other peers solve all of it.
+        figures: (our result, our median seconds) -> numbers by name, such as "us a pair".
+        at_most: name of a figure -> the most that this repository promises.
     """
 
     task: str
@@ -56,6 +61,9 @@ class Contest:
     operation: str = ""
     num_bytes: float = 0
     targets: dict[str, float] = field(default_factory=dict)
+    parts: dict[str, float] = field(default_factory=dict)
+    figures: Callable[[Any, float], dict[str, float]] | None = None
+    at_most: dict[str, float] = field(default_factory=dict)
 
 
 def run_contest(
@@ -74,6 +82,7 @@ def run_contest(
         for name in contest.peers
         if contest.agreement
     }
+    figures = partial(contest.figures, results["jaxfed"]) if contest.figures else None
     del results
     repeats = {name: _repeats(solve, first[name]) for name, solve in contestants.items()}
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
@@ -85,7 +94,7 @@ def run_contest(
             for _ in range(repeats[name]):
                 _finished(solve)
             took = time.perf_counter() - start
-            seconds[name].append(took / repeats[name])
+            seconds[name].append(took / repeats[name] / contest.parts.get(name, 1))
             elapsed, others = elapsed + took, others + _others_cpu_seconds() - busy
 
     ours = statistics.median(seconds["jaxfed"])
@@ -99,6 +108,11 @@ def run_contest(
         "agreement": agreement,
         "peers": {},
     }
+    if figures:
+        row["figures"] = {
+            name: {"measured": figure, "at_most": contest.at_most.get(name)}
+            for name, figure in figures(ours).items()
+        }
     if contest.operations:
         rate = contest.operations / ours
         row["operations_per_second"] = rate
@@ -114,6 +128,7 @@ def run_contest(
             "ratio": statistics.median(ratios),
             "ratio_range": [min(ratios), max(ratios)],
             "target": contest.targets.get(name),
+            "scaled_from_part": contest.parts.get(name),
             "unreliable": _doubt(row["others_cpu_share"], row["median_seconds"][name], usual),
         }
     return row

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from typing import NamedTuple
+
+import numpy as np
 
 from jaxfed.secure.prg import derived_seed
+
+
+class Run(NamedTuple):
+    """What a protocol gave and cost: distances uint16 [n, m], bytes of all messages' payloads."""
+
+    distances: np.ndarray
+    num_bytes: int
 
 
 class Loopback:

@@ -1,27 +1,47 @@
 """Secure Hamming distances between two clients and a server, all three parties' work in one process.
 
-For one core: taskset -c 0 python -m launch.bench --kernel=secure_hamming,row_sums --peers
+Seconds and bytes of all parties together; bytes are messages' payloads, without the frame of a sealed
+one (65 bytes and the length of its kind). For one core:
+
+    taskset -c 0 python -m launch.bench --kernel=secure_hamming,row_sums --peers
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from jaxfed.secure import hamming_masked, hamming_transfer, transfer_extension
-from jaxfed.secure.blocks import bits_of
+from jaxfed.secure import (
+    hamming_masked,
+    hamming_transfer,
+    hamming_transfer_paper,
+    transfer_extension,
+)
+from jaxfed.secure.blocks import Block, bits_of
 from jaxfed.secure.endpoint import SERVER
 from jaxfed.secure.oblivious_transfer import TransferReceiver, transfer_keys
 from launch.benchmarks import inputs
 from launch.benchmarks.contest import Contest
-from launch.benchmarks.loopback import Loopback
+from launch.benchmarks.loopback import Loopback, Run
+
+# (protocol, n, m, L): what a pair may cost, in microseconds and bytes, where that is promised.
+_CASES: dict[tuple[str, int, int, int], tuple[float, ...]] = {
+    ("ot", 500, 100, 4096): (25, 8400),
+    ("ot", 500, 100, 1024): (),
+    ("ot_paper", 2, 4, 256): (),
+    ("masked", 500, 500, 4096): (1, 30),
+    ("masked", 500, 500, 1024): (),
+    ("masked", 2000, 2000, 4096): (1, 30),
+    ("masked", 2000, 2000, 1024): (),
+}
 
 
 def distances(with_peers: bool) -> Iterator[Contest]:
-    """Base transfers; then `ot` and `masked` at 4096 and 1024 bits.
+    """Base transfers; `ot` and `masked` at 4096 and 1024 bits; `ot_paper`, small; then Paillier's.
 
     The peer is the plaintext as one float32 matrix product of NumPy, bits unpacked: what the server
     would compute if it had them. Targets are ours: `masked` within 8 times of it.
@@ -30,25 +50,66 @@ def distances(with_peers: bool) -> Iterator[Contest]:
         task="base oblivious transfers",
         case={"transfers": transfer_extension.NUM_BASE},
         ours=_base_transfers,
+        figures=lambda _, seconds: {"ms": 1e3 * seconds},
+        at_most={"ms": 40},
     )
-    for name, protocol, n, m, target in (
-        ("ot", _transferred, 500, 100, None),
-        ("masked", _masked, 500, 500, 1 / 8),
-        ("masked", _masked, 2000, 2000, 1 / 8),
-    ):
-        for num_bits in (4096, 1024):
-            a, b = (np.asarray(inputs.codes(size, num_bits, "uniform")) for size in (n, m))
-            peers: dict[str, Callable[[], Any]] = (
-                {"numpy_plaintext": partial(_plaintext, a, b)} if with_peers else {}
-            )
-            yield Contest(
-                task=f"secure Hamming, {name}",
-                case={"n": n, "m": m, "num_bits": num_bits},
-                ours=partial(protocol, a, b),
-                peers=peers,
-                agreement=_equal,
-                targets={"numpy_plaintext": target} if target else {},
-            )
+    for (name, n, m, num_bits), costs in _CASES.items():
+        a, b = (np.asarray(inputs.codes(size, num_bits, "uniform")) for size in (n, m))
+        peers: dict[str, Callable[[], Any]] = (
+            {"numpy_plaintext": partial(plaintext, a, b)} if with_peers else {}
+        )
+        yield Contest(
+            task=f"secure Hamming, {name}",
+            case={"n": n, "m": m, "num_bits": num_bits},
+            ours=partial(_PROTOCOLS[name], a, b),
+            peers=peers,
+            agreement=equal,
+            targets={"numpy_plaintext": 1 / 8} if name == "masked" else {},
+            figures=a_pair,
+            at_most=promised(*costs),
+        )
+    try:
+        from launch.benchmarks import secure_hamming_paillier
+    except ImportError as error:
+        print(
+            f"bench: phe and phe_paper left out, {error.name} is not installed "
+            "(pip install -r requirements.txt)",
+            file=sys.stderr,
+        )
+        return
+    yield from secure_hamming_paillier.distances(with_peers)
+
+
+def a_pair(run: Run, seconds: float) -> dict[str, float]:
+    """What a pair of points costs."""
+    pairs = run.distances.size
+    return {"us a pair": 1e6 * seconds / pairs, "bytes a pair": run.num_bytes / pairs}
+
+
+def promised(*costs: float) -> dict[str, float]:
+    """The most microseconds and bytes a pair, if so much is promised."""
+    return dict(zip(("us a pair", "bytes a pair"), costs, strict=False))
+
+
+def joined(blocks: Iterable[Block], shape: tuple[int, int]) -> np.ndarray:
+    """All distances between two clients, uint16 [n_j, n_k]."""
+    found = np.empty(shape, np.uint16)
+    for block in blocks:
+        rows, columns = block.rows, block.columns
+        found[rows.start : rows.stop, columns.start : columns.stop] = block.distances
+    return found
+
+
+def plaintext(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Distances of codes in the clear."""
+    x, y = bits_of(a).astype(np.float32), bits_of(b).astype(np.float32)
+    return (x.sum(axis=1)[:, None] + y.sum(axis=1) - 2 * (x @ y.T)).astype(np.uint16)
+
+
+def equal(ours: Run, theirs: np.ndarray) -> str:
+    """Whether a protocol found what the plaintext gives."""
+    assert np.array_equal(ours.distances, theirs), "secure distances differ from the plaintext's"
+    return "equal"
 
 
 def _base_transfers() -> list[bytes]:
@@ -58,7 +119,7 @@ def _base_transfers() -> list[bytes]:
     return receiver.keys(response)
 
 
-def _transferred(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _transferred(a: np.ndarray, b: np.ndarray) -> Run:
     network, num_bits = Loopback(), 32 * a.shape[1]
     blocks = hamming_transfer.run_pair(
         hamming_transfer.First(network.endpoint(0), 1, a, 0),
@@ -66,10 +127,21 @@ def _transferred(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         hamming_transfer.Server(network.endpoint(SERVER), 0, 1, len(a), num_bits),
         (len(a), len(b), num_bits),
     )
-    return np.concatenate([block.distances for block in blocks], axis=1)
+    return Run(joined(blocks, (len(a), len(b))), network.num_bytes)
 
 
-def _masked(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _transferred_paper(a: np.ndarray, b: np.ndarray) -> Run:
+    network = Loopback()
+    blocks = hamming_transfer_paper.run_pair(
+        hamming_transfer_paper.First(network.endpoint(0), 1, a, 0),
+        hamming_transfer_paper.Second(network.endpoint(1), 0, b, 0),
+        hamming_transfer_paper.Server(network.endpoint(SERVER), 0, 1, 32 * a.shape[1]),
+        (len(a), len(b)),
+    )
+    return Run(joined(blocks, (len(a), len(b))), network.num_bytes)
+
+
+def _masked(a: np.ndarray, b: np.ndarray) -> Run:
     network, sizes = Loopback(), {0: len(a), 1: len(b)}
     first, second = (
         hamming_masked.Client(network.endpoint(address), codes, sizes, 0)
@@ -78,18 +150,8 @@ def _masked(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     server = hamming_masked.Server(network.endpoint(SERVER), 32 * a.shape[1])
     hamming_masked.send_points(first, server, 0, sizes[0])
     hamming_masked.send_points(second, server, 1, sizes[1])
-    found = np.empty((len(a), len(b)), np.uint16)
-    for block in hamming_masked.run_pair(first, second, server, (0, 1), (len(a), len(b))):
-        rows, columns = block.rows, block.columns
-        found[rows.start : rows.stop, columns.start : columns.stop] = block.distances
-    return found
+    blocks = hamming_masked.run_pair(first, second, server, (0, 1), (len(a), len(b)))
+    return Run(joined(blocks, (len(a), len(b))), network.num_bytes)
 
 
-def _plaintext(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    x, y = bits_of(a).astype(np.float32), bits_of(b).astype(np.float32)
-    return (x.sum(axis=1)[:, None] + y.sum(axis=1) - 2 * (x @ y.T)).astype(np.uint16)
-
-
-def _equal(ours: np.ndarray, theirs: np.ndarray) -> str:
-    assert np.array_equal(ours, theirs), "secure distances differ from the plaintext's"
-    return "equal"
+_PROTOCOLS = {"ot": _transferred, "ot_paper": _transferred_paper, "masked": _masked}
