@@ -2,8 +2,8 @@
 
 A contest is one task, our way and its peers' ways. Every round times each contestant once, in turn, so that
 a machine that slows down slows down for all. The ratio is the median over rounds of peer time over our time.
-A ratio is printed as "unreliable" when other processes (or the hypervisor) took CPU time during the
-rounds, or when a peer ran far under the rate recorded for it on this processor.
+A ratio is printed as "unreliable" when other processes (or the hypervisor) took CPU time on our cores
+during the rounds, or when a peer ran far under the rate recorded for it on this processor.
 """
 
 from __future__ import annotations
@@ -156,16 +156,22 @@ def _doubt(others_share: float, peer_seconds: float, usual: float | None) -> str
 
 
 def _others_cpu_seconds() -> float:
-    """CPU seconds taken so far by everybody but this process, stolen time included (Linux; else 0)."""
+    """CPU seconds taken so far on our cores by everybody but this process (Linux; else 0).
+
+    Stolen time is included. Our cores are those this process may run on: what runs on others does not
+    take from it.
+    """
     try:
-        with open("/proc/stat") as file:
-            user, nice, system, _idle, _iowait, irq, softirq, steal = map(
-                int, file.readline().split()[1:9]
-            )
+        lines = Path("/proc/stat").read_text().splitlines()
     except OSError:
         return 0.0
+    ours = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    ticks = 0
+    for name, *fields in (line.split() for line in lines):
+        if name in ours:
+            user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, fields[:8])
+            ticks += user + nice + system + irq + softirq + steal
     own = os.times()
-    ticks = user + nice + system + irq + softirq + steal
     return ticks / os.sysconf("SC_CLK_TCK") - (own.user + own.system)
 
 
