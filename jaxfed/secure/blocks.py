@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxfed.secure.errors import ProtocolError
+
 
 class Block(NamedTuple):
     """Distances of some of client `first`'s points (rows) to some of `second`'s (columns).
@@ -40,8 +42,10 @@ def checked_distances(distances: np.ndarray, num_bits: int) -> np.ndarray:
     """The distances, if they can be such.
 
     Raises:
-        ValueError: one exceeds L: the parties' shares do not belong together.
+        ProtocolError: one exceeds L: the parties' shares do not belong together.
     """
     if distances.size and int(distances.max()) > num_bits:
-        raise ValueError(f"the shares give a distance above {num_bits}: they do not fit together")
+        raise ProtocolError(
+            f"the shares give a distance above {num_bits}: they do not fit together"
+        )
     return distances

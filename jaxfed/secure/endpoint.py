@@ -37,7 +37,7 @@ class Endpoint(Protocol):
         """The next message from `sender`.
 
         Raises:
-            ValueError: there is none, it is of another kind, or it is not authentic.
+            ProtocolError: there is none, it is of another kind, or it is not authentic.
         """
 
     def discard(self, kind: str) -> None:
@@ -53,5 +53,5 @@ class Endpoint(Protocol):
         """Use up a label that must serve once in a session: masks under it must never come again.
 
         Raises:
-            ValueError: it was claimed before.
+            ProtocolError: it was claimed before.
         """

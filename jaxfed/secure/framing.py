@@ -21,6 +21,8 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from jaxfed.secure.errors import ProtocolError
+
 PROTOCOL = b"jaxfed"
 VERSION = 1
 SESSION_BYTES = 16
@@ -28,10 +30,6 @@ TAG_BYTES = 16
 MAX_KIND_BYTES = 64
 
 _FIXED = struct.Struct(f">6sBBB{SESSION_BYTES}siiQQ")
-
-
-class ProtocolError(ValueError):
-    """A message that no party following the protocol sends here and now. It changes nothing."""
 
 
 class Header(NamedTuple):

@@ -20,6 +20,7 @@ import numpy as np
 from jaxfed.secure import masked_distances
 from jaxfed.secure.blocks import Block, bits_of, checked_distances, ranges
 from jaxfed.secure.endpoint import SERVER, DroppedOut, Endpoint
+from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.ring import pack, packed_size, ring_bits, unpack
 
 BLOCK_POINTS = 512
@@ -36,7 +37,7 @@ class Client:
 
     Raises:
         UsageError: L does not fit the ring.
-        ValueError: the run's number was used before.
+        ProtocolError: the run's number was used before.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Server:
         message = self._endpoint.receive(client, "points")
         expected = packed_size(len(points) * self._num_bits, self._width)
         if len(message) != expected:
-            raise ValueError(
+            raise ProtocolError(
                 f"{len(points)} hidden points take {expected} bytes, got {len(message)}"
             )
         self._points[client, points.start] = message

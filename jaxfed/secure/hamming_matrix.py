@@ -112,7 +112,7 @@ def receive_own(endpoint: Endpoint, client: int, num_points: int, num_bits: int)
     """The server takes a client's own distances, uint16 [n_j, n_j].
 
     Raises:
-        ValueError: a message of another length, or a distance above L.
+        ProtocolError: a message of another length, or a distance above L.
     """
     count = num_points * (num_points - 1) // 2
     own = unpack(endpoint.receive(client, "own"), count, ring_bits(num_bits))
@@ -147,7 +147,7 @@ def collect(
         H of the clients that stayed.
 
     Raises:
-        ValueError: a message that does not belong where it arrives; there is no H then.
+        ProtocolError: a message that does not belong where it arrives; there is no H then.
     """
     matrix = DistanceMatrix(sizes, num_bits)
     total, done = _cross_pairs(sizes), 0

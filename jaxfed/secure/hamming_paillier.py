@@ -271,7 +271,8 @@ def run_pair(
         sizes: (n_j, n_k).
 
     Raises:
-        ValueError: a message that does not belong where it arrives. Blocks already yielded are right.
+        ProtocolError: a message that does not belong where it arrives. Blocks already yielded are
+            right.
         DroppedOut: a client is gone; the pair is over.
     """
     num_points, num_vectors = sizes

@@ -35,6 +35,7 @@ from phe.paillier import EncryptedNumber, PaillierPublicKey
 
 from jaxfed.secure.blocks import Block, bits_of, checked_distances
 from jaxfed.secure.endpoint import SERVER, DroppedOut, Endpoint
+from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.paillier import (
     PrivateKey,
     check_units,
@@ -139,14 +140,14 @@ class Server:
         """Take N from both.
 
         Raises:
-            ValueError: it is no modulus, or not the same.
+            ProtocolError: it is no modulus, or not the same.
         """
         self._n, other = (
             modulus_from_bytes(self._endpoint.receive(client, self._kinds[0]), self._key_bits)
             for client in (self._first, self._second)
         )
         if self._n != other:
-            raise ValueError(f"clients {self._first} and {self._second} name different moduli")
+            raise ProtocolError(f"clients {self._first} and {self._second} name different moduli")
 
     def combine(self, row: int, column: int) -> Block:
         """h of one pair of points."""

@@ -29,6 +29,7 @@ import numpy as np
 from jaxfed.secure import transfer_extension, transferred_sums
 from jaxfed.secure.blocks import Block, bits_of, checked_distances, ranges
 from jaxfed.secure.endpoint import SERVER, DroppedOut, Endpoint
+from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.oblivious_transfer import TransferReceiver, transfer_keys
 from jaxfed.secure.ring import ring_bits
 from jaxfed.secure.transferred_sums import MAX_POINTS, ReceiverSums, SenderPoints
@@ -192,7 +193,8 @@ def run_pair(
         sizes: (n_j, n_k, L).
 
     Raises:
-        ValueError: a message that does not belong where it arrives. Blocks already yielded are right.
+        ProtocolError: a message that does not belong where it arrives. Blocks already yielded are
+            right.
         DroppedOut: a client is gone; the pair is over.
     """
     num_points, num_vectors, num_bits = sizes
@@ -237,7 +239,7 @@ def _joined(sums: list[np.ndarray]) -> bytes:
 
 def _parsed(message: bytes, shape: tuple[int, int]) -> np.ndarray:
     if len(message) != 2 * shape[0] * shape[1]:
-        raise ValueError(
+        raise ProtocolError(
             f"{shape[0]} x {shape[1]} sums take {2 * shape[0] * shape[1]} bytes, got {len(message)}"
         )
     return np.frombuffer(message, "<u2").reshape(shape)

@@ -25,6 +25,7 @@ import numpy as np
 
 from jaxfed.secure.blocks import Block, bits_of, checked_distances
 from jaxfed.secure.endpoint import SERVER, DroppedOut, Endpoint
+from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.oblivious_transfer import POINT_BYTES, TransferReceiver, transfer_keys
 from jaxfed.secure.ring import ring_bits
 
@@ -94,7 +95,9 @@ class Second:
         message = self._endpoint.receive(self._first, "offer")
         b = self._bits[column]
         if len(message) != POINT_BYTES + 4 * len(b):
-            raise ValueError(f"an offer has {POINT_BYTES + 4 * len(b)} bytes, got {len(message)}")
+            raise ProtocolError(
+                f"an offer has {POINT_BYTES + 4 * len(b)} bytes, got {len(message)}"
+            )
         keys = self._transfer.keys(message[:POINT_BYTES])
         hidden = np.frombuffer(message, "<u2", offset=POINT_BYTES).reshape(-1, 2)
         t = hidden[np.arange(len(b)), b] ^ np.array([_pad(key) for key in keys], np.uint16)
@@ -170,5 +173,5 @@ def _sum(values: np.ndarray, mask: np.uint16) -> bytes:
 
 def _parsed(message: bytes) -> np.ndarray:
     if len(message) != 2:
-        raise ValueError(f"a sum has 2 bytes, got {len(message)}")
+        raise ProtocolError(f"a sum has 2 bytes, got {len(message)}")
     return np.frombuffer(message, "<u2")

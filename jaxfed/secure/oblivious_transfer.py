@@ -22,6 +22,8 @@ from collections.abc import Callable, Sequence
 
 from nacl import bindings, exceptions
 
+from jaxfed.secure.errors import ProtocolError
+
 POINT_BYTES = bindings.crypto_core_ed25519_BYTES
 KEY_BYTES = 32
 
@@ -61,7 +63,7 @@ class TransferReceiver:
         """K_c of every transfer, 32 bytes, from the sender's message.
 
         Raises:
-            ValueError: the message is not a point of the subgroup.
+            ProtocolError: the message is not a point of the subgroup.
         """
         _check_point(response)
         return [
@@ -90,10 +92,10 @@ def transfer_keys(
     Cost: one multiplication of a point a transfer, 0.1 ms.
 
     Raises:
-        ValueError: a request of another length, or a PK_0 that is no point of the subgroup.
+        ProtocolError: a request of another length, or a PK_0 that is no point of the subgroup.
     """
     if len(request) != POINT_BYTES * num_transfers:
-        raise ValueError(
+        raise ProtocolError(
             f"{num_transfers} transfers need {POINT_BYTES * num_transfers} bytes, "
             f"got {len(request)}"
         )
@@ -130,7 +132,7 @@ def _check_point(point: bytes) -> None:
     except exceptions.TypeError:  # PyNaCl's word for a wrong length
         valid = False
     if not valid:
-        raise ValueError("not a point of the prime-order subgroup of edwards25519")
+        raise ProtocolError("not a point of the prime-order subgroup of edwards25519")
 
 
 def _key(context: bytes, number: int, choice: int, heard: bytes, point: bytes) -> bytes:

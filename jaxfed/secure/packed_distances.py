@@ -27,6 +27,7 @@ import gmpy2
 import numpy as np
 from gmpy2 import mpz
 
+from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.fixed_base import FixedBase
 from jaxfed.secure.packing import Packing
 from jaxfed.secure.paillier import PublicKey, check_units, uniform_below
@@ -60,7 +61,7 @@ class PackedDistances:
     Cost: 3 ms a vector and block at L = 4096, 2,048 bits.
 
     Raises:
-        ValueError: a ciphertext is no unit modulo N^2.
+        ProtocolError: a ciphertext is no unit modulo N^2.
     """
 
     def __init__(
@@ -96,12 +97,12 @@ class Masks:
         n: N.
 
     Raises:
-        ValueError: a seed of another length.
+        ProtocolError: a seed of another length.
     """
 
     def __init__(self, seed: bytes, n: mpz) -> None:
         if len(seed) != SEED_BYTES:
-            raise ValueError(f"a seed has {SEED_BYTES} bytes, got {len(seed)}")
+            raise ProtocolError(f"a seed has {SEED_BYTES} bytes, got {len(seed)}")
         self._stream = Keystream(derived_seed(seed, f"paillier masks/{n:x}"))
         self._n = n
 
@@ -119,7 +120,7 @@ def distances(
     """h out of the opened answers T and the masks rho: uint16 [n_b, V].
 
     Raises:
-        ValueError: T - rho mod N is no packed row of distances: the shares do not fit together.
+        ProtocolError: T - rho mod N is no packed row of distances: the shares do not fit together.
     """
     packed = [(value - mask) % n for value, mask in zip(opened, masks, strict=True)]
     return (packing.num_bits - packing.digits(packed, num_points)).T

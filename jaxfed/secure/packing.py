@@ -18,6 +18,7 @@ import numpy as np
 from gmpy2 import mpz
 
 from jaxfed.errors import UsageError
+from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.ring import ring_bits
 
 _GROUP = 8  # bits that a table of subset sums takes at once
@@ -80,12 +81,12 @@ class Packing:
         """The digits v_0 ... v_{count - 1} of every value: uint16 [len(values), count].
 
         Raises:
-            ValueError: a value has more digits: it is no such sum.
+            ProtocolError: a value has more digits: it is no such sum.
         """
         self._check(count)
         limit = self._radix**count
         if any(not 0 <= value < limit for value in values):
-            raise ValueError(f"the shares give no {count} distances: they do not fit together")
+            raise ProtocolError(f"the shares give no {count} distances: they do not fit together")
         radix = int(self._radix)
         per_word = 1
         while radix ** (per_word + 1) < 1 << 63:

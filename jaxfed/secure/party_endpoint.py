@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from jaxfed.secure.channel import Channel
 from jaxfed.secure.endpoint import SERVER, DroppedOut
-from jaxfed.secure.framing import ProtocolError
+from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.key_agreement import KEY_BYTES, derived_key
 from jaxfed.secure.sealed_link import Link
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from jaxfed.errors import UsageError
+from jaxfed.secure.errors import ProtocolError
 
 _ROWS = 16  # values a column, and bits a word
 MAX_BITS = 16
@@ -61,10 +62,10 @@ def unpack(message: bytes | memoryview, count: int, width: int) -> np.ndarray:
     """The uint16 [count] values of a packed message.
 
     Raises:
-        ValueError: the message has another length, or padding that is not zero.
+        ProtocolError: the message has another length, or padding that is not zero.
     """
     if len(message) != packed_size(count, width):
-        raise ValueError(
+        raise ProtocolError(
             f"{count} values of {width} bits take {packed_size(count, width)} bytes, "
             f"got {len(message)}"
         )
@@ -79,5 +80,5 @@ def unpack(message: bytes | memoryview, count: int, width: int) -> np.ndarray:
         rows[row] &= mask
     flat = rows.reshape(-1)
     if flat[count:].any():
-        raise ValueError("padding is not zero")
+        raise ProtocolError("padding is not zero")
     return flat[:count]

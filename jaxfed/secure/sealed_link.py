@@ -11,7 +11,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from jaxfed.secure import framing
-from jaxfed.secure.framing import Header, ProtocolError
+from jaxfed.secure.errors import ProtocolError
+from jaxfed.secure.framing import Header
 
 _NONCE_BYTES = 12
 

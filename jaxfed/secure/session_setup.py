@@ -29,7 +29,8 @@ from collections.abc import Mapping, Sequence
 from jaxfed.secure import framing
 from jaxfed.secure.channel import Channel
 from jaxfed.secure.endpoint import SERVER
-from jaxfed.secure.framing import SESSION_BYTES, Header, ProtocolError
+from jaxfed.secure.errors import ProtocolError
+from jaxfed.secure.framing import SESSION_BYTES, Header
 from jaxfed.secure.key_agreement import KEY_BYTES, KeyPair, RandomBytes
 from jaxfed.secure.party_endpoint import PartyEndpoint
 from jaxfed.secure.sealed_link import check_route

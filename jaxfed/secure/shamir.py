@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Mapping
 
 from jaxfed.errors import UsageError
+from jaxfed.secure.errors import ProtocolError
 
 PRIME = 2**521 - 1
 SHARE_BYTES = 66
@@ -50,17 +51,17 @@ def reconstruct(shares: Mapping[int, bytes], threshold: int, secret_bytes: int) 
     """The secret of `secret_bytes` bytes from shares {x: share}; the first `threshold` are used.
 
     Raises:
-        ValueError: too few shares, one that is no field element, or shares that do not belong
+        ProtocolError: too few shares, one that is no field element, or shares that do not belong
             together (the result does not fit the secret's length).
     """
     if len(shares) < threshold:
-        raise ValueError(f"{threshold} shares are needed, got {len(shares)}")
+        raise ProtocolError(f"{threshold} shares are needed, got {len(shares)}")
     points = {x: int.from_bytes(share, "big") for x, share in list(shares.items())[:threshold]}
     for x, share in shares.items():
         if len(share) != SHARE_BYTES or not 0 < x < PRIME:
-            raise ValueError(f"share {x} has {len(share)} bytes, not {SHARE_BYTES}")
+            raise ProtocolError(f"share {x} has {len(share)} bytes, not {SHARE_BYTES}")
     if any(y >= PRIME for y in points.values()):
-        raise ValueError("a share is no element of the field")
+        raise ProtocolError("a share is no element of the field")
     secret = 0
     for x, y in points.items():
         numerator = denominator = 1
@@ -70,7 +71,7 @@ def reconstruct(shares: Mapping[int, bytes], threshold: int, secret_bytes: int) 
                 denominator = denominator * (other - x) % PRIME
         secret = (secret + y * numerator * pow(denominator, -1, PRIME)) % PRIME
     if secret.bit_length() > 8 * secret_bytes:
-        raise ValueError("the shares do not belong to one secret")
+        raise ProtocolError("the shares do not belong to one secret")
     return secret.to_bytes(secret_bytes, "big")
 
 

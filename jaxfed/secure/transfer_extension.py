@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.prg import Keystream
 
 NUM_BASE = 128
@@ -71,10 +72,10 @@ class ExtensionSender:
         """The rows q of the next choices.
 
         Raises:
-            ValueError: a correction of another length.
+            ProtocolError: a correction of another length.
         """
         if len(correction) != correction_size(num_choices):
-            raise ValueError(
+            raise ProtocolError(
                 f"{num_choices} choices need {correction_size(num_choices)} bytes, "
                 f"got {len(correction)}"
             )

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from jaxfed.secure.correlation_hash import VALUES_PER_BLOCK, CorrelationHash
+from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.transfer_extension import Rows
 
 MAX_POINTS = 512  # of the sender, in one call
@@ -94,14 +95,14 @@ class ReceiverSums:
             tau: the sender's message.
 
         Raises:
-            ValueError: a message of another length.
+            ProtocolError: a message of another length.
 
         Cost: L / 8 AES blocks a pair of points; 2.4 us at L = 4096.
         """
         tiles = self._tiles
         expected = payload_size(len(choices), tiles.num_bits, tiles.num_points)
         if len(tau) != expected:
-            raise ValueError(f"the payload has {expected} bytes, got {len(tau)}")
+            raise ProtocolError(f"the payload has {expected} bytes, got {len(tau)}")
         values = np.frombuffer(tau, "<u2")
         sums = np.zeros((len(choices), tiles.num_blocks * VALUES_PER_BLOCK), np.uint16)
         masks = (0 - choices.astype(np.uint16)).repeat(VALUES_PER_BLOCK, axis=1)  # y as 0 or ~0
