@@ -26,6 +26,7 @@ from jaxfed.client_map import client_map
 from jaxfed.config_file import suggestion
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
+from jaxfed.execution import HERE, Execution, Progress
 from jaxfed.federated_algorithm import FederatedAlgorithm
 from jaxfed.federation import Federation
 from jaxfed.local_update import Batches
@@ -41,17 +42,26 @@ PRETRAINED = "pretrained"
 
 
 def make_algorithm(
-    config: ConfigDict, name: str, federation: Federation, repeat: int = 0
+    config: ConfigDict,
+    name: str,
+    federation: Federation,
+    repeat: int = 0,
+    progress: Progress | None = None,
 ) -> FederatedAlgorithm:
-    """The method of this name, for clients such as the federation's.
+    """The method of this name, for clients such as the federation's; `progress` within its rounds.
 
     Raises:
         UsageError: a value that the method or its ingredients cannot work with.
     """
     factory, section = ALGORITHMS[name], config.get(name, {})
-    if "training" not in inspect.signature(factory).parameters:
-        return factory(num_classes=federation.num_classes, **section)
-    return factory(training=make_training(config, federation, repeat), **section)
+    execution = Execution(config.execution.workers, progress)
+    keywords = inspect.signature(factory).parameters
+    if "training" in keywords:
+        training = make_training(config, federation, repeat, execution)
+        return factory(training=training, **section)
+    if "execution" in keywords:
+        section = {**section, "execution": execution}
+    return factory(num_classes=federation.num_classes, **section)
 
 
 def check_algorithm(config: ConfigDict, name: str) -> None:
@@ -63,24 +73,25 @@ def check_algorithm(config: ConfigDict, name: str) -> None:
     known = inspect.signature(ALGORITHMS[name]).parameters.values()
     names = {parameter.name for parameter in known if parameter.kind is parameter.KEYWORD_ONLY}
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known)
+    given = {"training", "execution"}  # by `make_algorithm`, not by the section
     for key in config.get(name, {}):
-        if key not in names - {"training"} and not takes_any:
-            raise UsageError(
-                f"config.{name}.{key}: unknown key{suggestion(key, names - {'training'})}"
-            )
+        if key in given or (key not in names and not takes_any):
+            raise UsageError(f"config.{name}.{key}: unknown key{suggestion(key, names - given)}")
     nobody = tuple(np.zeros(0, np.int64) for _ in range(2))
     images = np.zeros((0, 32, 32, 3), np.float32)
     federation = Federation(images, np.zeros(0, np.int32), Partition(nobody, nobody, nobody), 2)
     make_algorithm(config, name, federation)
 
 
-def make_training(config: ConfigDict, federation: Federation, repeat: int) -> Training:
+def make_training(
+    config: ConfigDict, federation: Federation, repeat: int, execution: Execution = HERE
+) -> Training:
     """The ingredients that a config describes, fitted to the clients' shapes."""
-    wanted, execution = config.training, config.execution
+    wanted = config.training
     model = make_model(config, federation)
-    strategy = _strategy(execution)
+    strategy = _strategy(config.execution)
     map_clients = partial(
-        client_map, strategy=strategy, chunk_size=_chunk_size(execution, federation)
+        client_map, strategy=strategy, chunk_size=_chunk_size(config.execution, federation)
     )
     augment, pointwise = augmentation.compose(wanted.augmentation), _pointwise(wanted)
     return Training(
@@ -92,7 +103,9 @@ def make_training(config: ConfigDict, federation: Federation, repeat: int) -> Tr
         labeled_batches=_labeled_batches(wanted, federation),
         aggregate=aggregate.server_optimizer(_server_optimizer(wanted)),
         weighting=aggregate.WEIGHTINGS[wanted.weighting],
-        pseudo_labels=_pseudo_labels(config, model, map_clients, augment, federation.num_classes),
+        pseudo_labels=_pseudo_labels(
+            config, model, map_clients, augment, federation.num_classes, execution
+        ),
         batch_statistics=wanted.batch_statistics,
         labeled_only_rounds=wanted.labeled_only_rounds,
         initial_model=_initial_model(config, model, repeat),
@@ -225,6 +238,7 @@ def _pseudo_labels(
     map_clients: pseudo_label.MapClients,
     augment: losses.Augment | None,
     num_classes: int,
+    execution: Execution,
 ) -> dict[str, pseudo_label.PseudoLabel]:
     wanted = config.pseudo_label
     embed = pseudo_label.embedding(
@@ -233,7 +247,7 @@ def _pseudo_labels(
     network = pseudo_label.network_labels(model, embed, confidence=wanted.confidence)
     sources = {
         "xclp": pseudo_label.xclp_labels(
-            embed, xclp.Parameters(num_classes=num_classes, **config.xclp)
+            embed, xclp.Parameters(num_classes=num_classes, **config.xclp), execution
         ),
         "per_client_lp": pseudo_label.per_client_lp_labels(
             embed, xclp.Parameters(num_classes=num_classes, **config.per_client_lp), map_clients

@@ -153,6 +153,7 @@ RULES: dict[str, Rule] = {
     "execution.chunk_size": at_least(0, ", 0 is one client"),
     "execution.convolution": one_of(get_args(Convolution)),
     "execution.precision": one_of(DTYPES),
+    "execution.workers": at_least(0, ", 0 is none"),
     "execution.compilation_cache": TEXT,
 }
 _TYPES: dict[type, str] = {bool: "true or false", int: "integers", float: "numbers", str: "text"}

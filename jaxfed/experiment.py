@@ -144,7 +144,7 @@ class Experiment:
         """Run one method to its last round, from the saved step where that lies in this leg."""
         config = self.config
         self.progress.working_on(f"repeat {leg.repeat + 1}/{config.num_repeats} {leg.name}")
-        algorithm = make_algorithm(config, leg.name, federation, leg.repeat)
+        algorithm = make_algorithm(config, leg.name, federation, leg.repeat, self.progress.within)
         seed = config.seed + leg.repeat
         key = jax.random.key(seed)
         state = algorithm.init(jax.random.fold_in(key, 0), federation)

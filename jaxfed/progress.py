@@ -29,7 +29,7 @@ _COLUMNS = (
     ("communication.download_bytes", "down, MB", 1e-6, False),
 )
 
-_QUIET_SECONDS = 20  # between lines about preprocessing
+_QUIET_SECONDS = 20  # between lines about parts of preprocessing or of a round
 
 
 class Progress:
@@ -53,6 +53,7 @@ class Progress:
             disable=not self._console.is_terminal,
         )
         self._quiet_until = time.monotonic() + _QUIET_SECONDS
+        self._doing = ""
         num_methods = 1 + len(config["baselines"])
         self._task = self._bar.add_task(
             "preparing", total=self._num_repeats * num_methods * self._rounds
@@ -78,14 +79,25 @@ class Progress:
 
     def working_on(self, what: str) -> None:
         """Name what runs now, beside the bar."""
+        self._doing = what
         self._bar.update(self._task, description=what)
 
     def prepared(self, done: int, total: int) -> None:
-        """So much of preprocessing is done; a line at most every `_QUIET_SECONDS`."""
-        self.working_on(f"preparing data, {done}/{total}")
+        """So much of preprocessing is done."""
+        self._partly(f"preparing data, {done}/{total}")
+
+    def within(self, what: str, done: int, total: int) -> None:
+        """So much of a step of the round that runs now is done, counted in `what`."""
+        self._partly(f"{self._doing}, {done:,}/{total:,} {what}")
+        if done == total:
+            self._bar.update(self._task, description=self._doing)
+
+    def _partly(self, text: str) -> None:
+        """Beside the bar; elsewhere a line at most every `_QUIET_SECONDS`."""
+        self._bar.update(self._task, description=text)
         if not self._console.is_terminal and time.monotonic() > self._quiet_until:
             self._quiet_until = time.monotonic() + _QUIET_SECONDS
-            self.say(f"preparing data, {done}/{total}")
+            self.say(text)
 
     def finished_round(self, record: Mapping[str, Any]) -> None:
         """Count one round and show its line of metrics.jsonl."""

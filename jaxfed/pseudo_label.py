@@ -23,6 +23,7 @@ from flax import nnx
 
 from jaxfed import xclp
 from jaxfed.communication import Communication
+from jaxfed.execution import HERE, Execution
 from jaxfed.federated_algorithm import Array, Cohort, Metrics
 from jaxfed.federation import UNLABELED
 from jaxfed.kernels import conjugate_gradient, knn, lsh
@@ -92,7 +93,9 @@ def with_unlabeled() -> PseudoLabel:
     return pseudo_label
 
 
-def xclp_labels(embed: Embed, parameters: xclp.Parameters) -> PseudoLabel:
+def xclp_labels(
+    embed: Embed, parameters: xclp.Parameters, execution: Execution = HERE
+) -> PseudoLabel:
     """XCLP over the cohort's features: lines 6 and 7 of Algorithm 2.
 
     With plaintext protocols Algorithm 1 runs on the padded cohort in one compiled program; the labels
@@ -152,7 +155,9 @@ def xclp_labels(embed: Embed, parameters: xclp.Parameters) -> PseudoLabel:
                 p=p,
             )
         else:
-            label, confidence, metrics = _label_on_host(features, cohort, p, seed, communication)
+            label, confidence, metrics = _label_on_host(
+                features, cohort, replace(p, seed=seed), communication, execution
+            )
         labels = _completed(cohort, label, confidence)
         return labels._replace(metrics={**labels.metrics, **metrics})
 
@@ -294,14 +299,14 @@ def _label_on_host(
     features: jax.Array,
     cohort: Cohort,
     p: xclp.Parameters,
-    seed: int,
     communication: Communication,
+    execution: Execution,
 ) -> tuple[np.ndarray, np.ndarray, Metrics]:
     """Algorithm 1 with each client's own rows, as protocols on the host want them."""
     mask = np.asarray(cohort.mask)
     everything = np.asarray(features), np.asarray(cohort.y)
     vectors, labels = ([array[row][mask[row]] for row in range(len(mask))] for array in everything)
-    result = xclp.cross_client_label_propagation(vectors, labels, replace(p, seed=seed))
+    result = xclp.cross_client_label_propagation(vectors, labels, p, execution)
     communication.add(result.communication)
     label = np.full(mask.shape, UNLABELED, np.int32)
     confidence = np.zeros(mask.shape, np.float32)

@@ -46,9 +46,11 @@ import numpy as np
 
 from jaxfed.communication import Communication
 from jaxfed.errors import UsageError
+from jaxfed.execution import HERE, Execution
 from jaxfed.kernels import conjugate_gradient, knn, lsh
 from jaxfed.kernels.graph import Graph, cosine_from_hamming, normalized_graph
 from jaxfed.privacy import randomized_response
+from jaxfed.secure.key_sizes import KEY_BITS
 
 Array = jax.Array | np.ndarray
 UNLABELED = -1
@@ -67,6 +69,7 @@ class Parameters:
         alpha: how far labels travel, in (0, 1).
         seed: the seed s of line 1, from which all clients draw the same Pi.
         hamming: protocol of line 5, a key of `HAMMING`.
+        key_bits: of Paillier's keys, 2048 or 3072, where `hamming` is "phe" or "phe_paper".
         row_sums: protocol of line 14, a key of `ROW_SUMS`.
         influence: "labels" or "columns", how lines 10 to 13 are computed (module docstring).
         similarity_power: exponent on edge weights; 3 in the authors' code.
@@ -85,6 +88,7 @@ class Parameters:
     alpha: float = 0.99
     seed: int = 0
     hamming: str = "plaintext"
+    key_bits: int = 2048
     row_sums: str = "plaintext"
     influence: str = "labels"
     similarity_power: float = 1.0
@@ -108,6 +112,7 @@ class Parameters:
         for name, holds, allowed_text in (
             ("num_classes", self.num_classes >= 1, "1 or more"),
             ("num_bits", self.num_bits >= 32 and self.num_bits % 32 == 0, "multiples of 32"),
+            ("key_bits", self.key_bits in KEY_BITS, " and ".join(map(str, KEY_BITS))),
             ("num_neighbors", self.num_neighbors >= 1, "1 or more"),
             ("alpha", 0 < self.alpha < 1, "numbers strictly between 0 and 1"),
             ("similarity_power", self.similarity_power > 0, "numbers above 0"),
@@ -161,7 +166,11 @@ class Solution(NamedTuple):
 
 
 def propagate_labels(
-    vectors: Sequence[np.ndarray], labels: Sequence[np.ndarray], **parameters: Any
+    vectors: Sequence[np.ndarray],
+    labels: Sequence[np.ndarray],
+    *,
+    execution: Execution = HERE,
+    **parameters: Any,
 ) -> list[Prediction]:
     """Label every client's points with XCLP; the keywords are the fields of `Parameters`.
 
@@ -171,6 +180,7 @@ def propagate_labels(
     Args:
         vectors: one float [n_j, d] array a client; n_j may be 0.
         labels: one int [n_j] array a client, -1 = unlabeled.
+        execution: worker processes, and who is told of progress; no influence on the result.
         **parameters: see `Parameters`.
 
     Returns:
@@ -183,11 +193,16 @@ def propagate_labels(
 
     Cost: n d L + n^2 L / 64 + (steps) n k C operations, O(n (L / 8 + k + C)) bytes; no n x n array.
     """
-    return cross_client_label_propagation(vectors, labels, Parameters(**parameters)).predictions
+    return cross_client_label_propagation(
+        vectors, labels, Parameters(**parameters), execution
+    ).predictions
 
 
 def cross_client_label_propagation(
-    vectors: Sequence[np.ndarray], labels: Sequence[np.ndarray], parameters: Parameters
+    vectors: Sequence[np.ndarray],
+    labels: Sequence[np.ndarray],
+    parameters: Parameters,
+    execution: Execution = HERE,
 ) -> Result:
     """Run Algorithm 1 on the clients' (V^(j), Y^(j)); arguments and errors as `propagate_labels`."""
     p = parameters
@@ -203,12 +218,14 @@ def cross_client_label_propagation(
     codes, labels = randomized(codes, labels, key, p)
     communication = Communication()
     indices, distances = HAMMING[p.hamming](  # 5-XS, with 7-SS streamed in
-        codes, p.num_neighbors, communication
+        codes, p, communication, execution
     )
     graph = server_graph(indices, distances, p)  # 6-SS to 9-SS
     label_matrices = client_label_matrices(labels, p)  # the clients' Y^(j)
     solution = INFLUENCE[p.influence](graph, label_matrices, rows, p)  # 10-SS to 13-CS
-    scores = ROW_SUMS[p.row_sums](solution.contributions, rows, communication)  # 14-XS
+    scores = ROW_SUMS[p.row_sums](  # 14-XS
+        solution.contributions, rows, communication, execution
+    )
     predictions = client_predictions(jnp.concatenate(scores), rows, p)  # 15-CS, 16-CS
 
     if solution.cut_short:
@@ -274,14 +291,14 @@ def randomized(
 
 
 def plaintext_hamming(
-    codes: Sequence[jax.Array], num_neighbors: int, communication: Communication
+    codes: Sequence[jax.Array], p: Parameters, communication: Communication, execution: Execution
 ) -> tuple[jax.Array, jax.Array]:
     """Lines 5 and 7 with codes in the clear: each point's k nearest others by Hamming distance.
 
     The placeholder of the authors' experiments. Returns (indices, distances), int32 [n, k].
     """
-    del communication  # counted from shapes, `count_messages`
-    return knn.hamming_knn(jnp.concatenate(list(codes)), num_neighbors)
+    del communication, execution  # counted from shapes, `count_messages`
+    return knn.hamming_knn(jnp.concatenate(list(codes)), p.num_neighbors)
 
 
 def server_graph(indices: jax.Array, distances: jax.Array, p: Parameters) -> Graph:
@@ -381,10 +398,13 @@ def influence_columns(
 
 
 def plaintext_row_sums(
-    contributions: Sequence[jax.Array], rows: Sequence[slice], communication: Communication
+    contributions: Sequence[jax.Array],
+    rows: Sequence[slice],
+    communication: Communication,
+    execution: Execution,
 ) -> list[jax.Array]:
     """Line 14 in the clear: client j gets rows R_j of the summed contributions, f32 [n_j, C]."""
-    del communication  # counted from shapes, `count_messages`
+    del communication, execution  # counted from shapes, `count_messages`
     total = sum(contributions[1:], start=contributions[0])
     return [total[own] for own in rows]
 
@@ -448,14 +468,21 @@ def count_messages(
 def secure_hamming(
     protocol: str,
     codes: Sequence[jax.Array],
-    num_neighbors: int,
+    p: Parameters,
     communication: Communication,
+    execution: Execution,
 ) -> tuple[jax.Array, jax.Array]:
     """Lines 5 and 7 by a protocol in which the server learns H and nobody anything else."""
     from jaxfed.secure import cross_steps  # here, because only this needs its packages
 
     found = cross_steps.nearest_others(
-        [np.asarray(own) for own in codes], num_neighbors, protocol, communication
+        [np.asarray(own) for own in codes],
+        p.num_neighbors,
+        protocol,
+        communication,
+        key_bits=p.key_bits,
+        workers=execution.workers,
+        progress=execution.counting("pairs of points"),
     )
     return jnp.asarray(found[0]), jnp.asarray(found[1])
 
@@ -464,6 +491,7 @@ def secure_row_sums(
     contributions: Sequence[jax.Array],
     rows: Sequence[slice],
     communication: Communication,
+    execution: Execution,
     *,
     resilient: bool = False,
 ) -> list[jax.Array]:
@@ -471,7 +499,11 @@ def secure_row_sums(
     from jaxfed.secure import cross_steps
 
     sums = cross_steps.sums_of_rows(
-        [np.asarray(z) for z in contributions], rows, communication, resilient=resilient
+        [np.asarray(z) for z in contributions],
+        rows,
+        communication,
+        resilient=resilient,
+        progress=execution.counting("uploads for row sums"),
     )
     return [jnp.asarray(own, jnp.float32) for own in sums]
 

@@ -72,6 +72,7 @@ def get_config() -> ConfigDict:
     config.xclp.num_neighbors = 10
     config.xclp.alpha = 0.99
     config.xclp.hamming = "plaintext"
+    config.xclp.key_bits = 2048  # of Paillier's keys, with hamming = "phe" or "phe_paper"
     config.xclp.row_sums = "plaintext"
     config.xclp.influence = "labels"
     config.xclp.similarity_power = 1.0
@@ -129,6 +130,7 @@ def get_config() -> ConfigDict:
     config.execution.chunk_size = 0  # clients at a time in a loop over them
     config.execution.convolution = "auto"
     config.execution.precision = "float32"
+    config.execution.workers = 0  # processes that hamming = "phe" computes in; 0 = none
     config.execution.compilation_cache = "auto"  # "auto", "off" or a directory
     return config
 

@@ -283,6 +283,44 @@ def test_slow_preprocessing_is_reported_now_and_then(config, monkeypatch):
     ]
 
 
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_steps_of_a_round_show_how_much_of_them_is_done(config, is_terminal):
+    console = Console(force_terminal=is_terminal, width=160, highlight=False)
+    with console.capture() as capture, Progress(config.to_dict(), console) as progress:
+        progress.working_on("repeat 1/2 drift")
+        progress._quiet_until = 0  # as after a while
+        progress.within("pairs of points", 1500, 4000)
+        progress._bar.refresh()
+        progress.within("pairs of points", 4000, 4000)  # too early for another line
+        finished = progress._bar.tasks[0].description
+    shown = capture.get()
+    assert finished == "repeat 1/2 drift"
+    assert "repeat 1/2 drift, 1,500/4,000 pairs of points" in shown
+    assert "4,000/4,000" not in shown
+    assert is_terminal or shown.count("\n") == 1
+
+
+def test_protocols_tell_of_their_progress(config, tmp_path, monkeypatch):
+    """From the cross steps of a round to the lines of a run."""
+    monkeypatch.setattr("jaxfed.progress._QUIET_SECONDS", -1)
+    config.algorithm, config.baselines, config.num_repeats, config.rounds = "xclp", (), 1, 1
+    config.cohort_size, config.federation.num_clients, config.dataset.train_size = 0, 3, 60
+    config.xclp.num_bits, config.xclp.hamming, config.xclp.row_sums = 64, "masked", "masked"
+    console = Console(width=120, highlight=False)
+    with (
+        console.capture() as capture,
+        Progress(config.to_dict(), console) as progress,
+        open_workdir(tmp_path, config.to_dict()) as workdir,
+    ):
+        Experiment(config, Simulation(config), workdir, progress, Interruption()).run()
+    lines = [line for line in capture.get().splitlines() if line.startswith("repeat 1/1 xclp, ")]
+    counted = [line.split(", ", 1)[1].split(" ", 1) for line in lines]
+    assert {what for _, what in counted} == {"pairs of points", "uploads for row sums"}
+    for what in ("pairs of points", "uploads for row sums"):
+        done, total = [share for share, name in counted if name == what][-1].split("/")
+        assert done == total
+
+
 def test_preprocessing(config):
     raw = Simulation(config).federation(0).x
     assert (raw.shape, raw.dtype, raw.max()) == ((1797, 64), np.float32, 16)

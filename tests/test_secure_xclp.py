@@ -8,10 +8,14 @@ from recording_network import Network
 from sklearn.datasets import load_digits
 
 from jaxfed import xclp
+from jaxfed.errors import UsageError
+from jaxfed.execution import Execution
 from jaxfed.kernels import knn, reference
 from jaxfed.secure import (
     hamming_masked,
     hamming_matrix,
+    hamming_paillier,
+    hamming_paillier_paper,
     hamming_transfer,
     hamming_transfer_paper,
     row_sums,
@@ -138,15 +142,15 @@ def test_own_distances_are_refused_when_malformed():
 
 
 def secure_hamming(protocol):
-    def protocol_5(codes, num_neighbors, communication):
+    def protocol_5(codes, parameters, communication, execution):
         codes = [np.asarray(c) for c in codes]
-        return secure_matrix(protocol, Network(), codes).nearest(num_neighbors)
+        return secure_matrix(protocol, Network(), codes).nearest(parameters.num_neighbors)
 
     return protocol_5
 
 
 def secure_row_sums(module):
-    def protocol_14(contributions, rows, communication):
+    def protocol_14(contributions, rows, communication, execution):
         network, by_address = Network(), dict(enumerate(rows))
         values = [np.asarray(c) for c in contributions]
         clients = {
@@ -221,6 +225,39 @@ def test_the_switches_of_propagate_labels(hamming, row_sums):
         vectors, labels, hamming=hamming, row_sums=row_sums, **parameters
     )
     assert disagreement(secure, plain, 3) <= 1
+
+
+@pytest.mark.parametrize(
+    ("hamming", "key_bits", "workers"),
+    [("phe", 2048, 1), ("phe", 3072, 0), ("phe_paper", 3072, 0)],
+)
+def test_key_size_and_worker_processes(hamming, key_bits, workers):
+    """The size shows in the bytes, the processes nowhere; progress counts to the end."""
+    vectors, labels = digits(2, 4 if hamming == "phe_paper" else 40)
+    told = []
+    parameters = {"num_classes": 10, "num_bits": 32, "num_neighbors": 3}
+    result = xclp.cross_client_label_propagation(
+        vectors,
+        labels,
+        xclp.Parameters(hamming=hamming, key_bits=key_bits, **parameters),
+        Execution(workers, lambda *numbers: told.append(numbers)),
+    )
+    plain = xclp.propagate_labels(vectors, labels, **parameters)
+    assert disagreement(result.predictions, plain, 2) <= 1
+    sizes = [len(v) for v in vectors]
+    protocol = {"phe": hamming_paillier, "phe_paper": hamming_paillier_paper}[hamming]
+    expected = protocol.message_bytes(*sizes, 32, key_bits)
+    assert result.communication.upload["opened"] == expected["opened"]
+    pairs = sizes[0] * sizes[1]
+    assert told[-1] == ("pairs of points", pairs, pairs)
+    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
+
+
+def test_bad_key_sizes_and_workers_are_refused():
+    with pytest.raises(UsageError, match=r"xclp\.key_bits=1024: allowed are 2048 and 3072"):
+        xclp.Parameters(num_classes=2, key_bits=1024)
+    with pytest.raises(UsageError, match=r"execution\.workers=-1: allowed are 0 \(none\) and more"):
+        Execution(workers=-1)
 
 
 def test_bytes_of_protocols_are_those_of_their_channels():

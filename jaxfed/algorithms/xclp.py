@@ -18,17 +18,18 @@ import numpy as np
 from jaxfed.algorithms.transduction import client_arrays, padded, transductive
 from jaxfed.errors import UsageError
 from jaxfed.evaluate import cosine_rmse
+from jaxfed.execution import HERE, Execution
 from jaxfed.federated_algorithm import Cohort, FederatedAlgorithm, Metrics
 from jaxfed.federation import UNLABELED
 from jaxfed.xclp import Parameters, cross_client_label_propagation, setup
 
 
-def xclp(**parameters: Any) -> FederatedAlgorithm:
+def xclp(*, execution: Execution = HERE, **parameters: Any) -> FederatedAlgorithm:
     """XCLP as a one-round algorithm; keywords are the fields of `jaxfed.xclp.Parameters` but `seed`.
 
-    The seed of Pi comes from the round's key. Beside the labels a round reports how well the codes
-    estimate cosines (`cosine_rmse`, and what theory expects): a diagnostic of the simulation, which sees
-    all vectors.
+    The seed of Pi comes from the round's key. `execution` may bring worker processes, and is told of
+    progress. Beside the labels a round reports how well the codes estimate cosines (`cosine_rmse`, and
+    what theory expects): a diagnostic of the simulation, which sees all vectors.
     """
     known = {field.name for field in fields(Parameters)} - {"seed"}
     for name in parameters.keys() - known:
@@ -39,7 +40,7 @@ def xclp(**parameters: Any) -> FederatedAlgorithm:
         seed = int(jax.random.bits(key)) >> 1
         p = Parameters(**parameters, seed=seed)
         vectors, labels = client_arrays(cohort)
-        result = cross_client_label_propagation(vectors, labels, p)
+        result = cross_client_label_propagation(vectors, labels, p, execution)
         measured, theory = cosine_rmse(np.concatenate(vectors), setup(seed), p.num_bits)
         return (
             padded([prediction.labels for prediction in result.predictions], cohort, UNLABELED),

@@ -8,6 +8,7 @@ the results do not depend on them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,10 +27,18 @@ from jaxfed.secure import (
 from jaxfed.secure.blocks import Block
 from jaxfed.secure.endpoint import SERVER
 from jaxfed.secure.session import Session
+from jaxfed.secure.workers import Mapped, worker_processes
 
 Codes = Mapping[int, np.ndarray]  # uint32 [n_j, L / 32] of every client
 OwnStep = Callable[[int], None]  # what one client does before its pairs
 PairStep = Callable[[int, int], Iterator[Block]]  # the protocol of two clients, the lower one first
+
+
+class Paillier(NamedTuple):
+    """What protocols with Paillier's encryption are given beside the codes: |N| and where tasks run."""
+
+    key_bits: int
+    mapped: Mapped
 
 
 def nearest_others(
@@ -38,6 +47,8 @@ def nearest_others(
     protocol: str,
     communication: Communication,
     *,
+    key_bits: int = 2048,
+    workers: int = 0,
     progress: hamming_matrix.Progress | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """SecureHamming among all clients, and each point's k nearest others (lines 5 and 7).
@@ -47,6 +58,8 @@ def nearest_others(
         num_neighbors: k.
         protocol: a key of `PROTOCOLS`.
         communication: gets the bytes of all messages, their frames and the session's setup.
+        key_bits: of Paillier's keys, 2048 or 3072; other protocols have none.
+        workers: processes that `phe` computes in, 0 for none.
         progress: told how many pairs of points are done.
 
     Returns:
@@ -59,7 +72,6 @@ def nearest_others(
     sizes = {client: len(own) for client, own in by_client.items()}
     num_bits = 32 * codes[0].shape[1]
     server = session.endpoints[SERVER]
-    prepare, pair = PROTOCOLS[protocol](session, by_client)
 
     def own(client: int) -> np.ndarray:
         hamming_matrix.send_own(session.endpoints[client], by_client[client])
@@ -67,7 +79,9 @@ def nearest_others(
         prepare(client)
         return distances
 
-    matrix = hamming_matrix.collect(sizes, num_bits, own, pair, progress=progress)
+    with worker_processes(workers if protocol == "phe" else 0) as mapped:
+        prepare, pair = PROTOCOLS[protocol](session, by_client, Paillier(key_bits, mapped))
+        matrix = hamming_matrix.collect(sizes, num_bits, own, pair, progress=progress)
     session.channel.count(communication)
     return matrix.nearest(num_neighbors)
 
@@ -78,6 +92,7 @@ def sums_of_rows(
     communication: Communication,
     *,
     resilient: bool = False,
+    progress: row_sums.Progress | None = None,
 ) -> list[np.ndarray]:
     """SecureRowSums (line 14): client j gets rows R_j of the summed contributions, float64 [n_j, C].
 
@@ -86,6 +101,7 @@ def sums_of_rows(
         rows: R_j.
         communication: gets the bytes of all messages, their frames and the session's setup.
         resilient: with double masks, so that dropouts need no second round (`row_sums_resilient`).
+        progress: told how many clients' uploads are in.
     """
     session = Session(len(contributions))
     by_client = dict(enumerate(rows))
@@ -100,16 +116,18 @@ def sums_of_rows(
         server = row_sums_resilient.Server(
             session.endpoints[SERVER], by_client, num_classes, threshold
         )
-        sums = row_sums_resilient.run(clients, server)
+        sums = row_sums_resilient.run(clients, server, progress=progress)
     else:
         sums = row_sums.run(
-            clients, row_sums.Server(session.endpoints[SERVER], by_client, num_classes)
+            clients,
+            row_sums.Server(session.endpoints[SERVER], by_client, num_classes),
+            progress=progress,
         )
     session.channel.count(communication)
     return [sums[client] for client in by_client]
 
 
-def _masked(session: Session, codes: Codes) -> tuple[OwnStep, PairStep]:
+def _masked(session: Session, codes: Codes, _: Paillier) -> tuple[OwnStep, PairStep]:
     sizes = {client: len(own) for client, own in codes.items()}
     run = session.reserve()
     clients = {
@@ -127,7 +145,7 @@ def _masked(session: Session, codes: Codes) -> tuple[OwnStep, PairStep]:
     return send_points, pair
 
 
-def _transfer(session: Session, codes: Codes) -> tuple[OwnStep, PairStep]:
+def _transfer(session: Session, codes: Codes, _: Paillier) -> tuple[OwnStep, PairStep]:
     ends, run = session.endpoints, session.reserve()
 
     def pair(j: int, k: int) -> Iterator[Block]:
@@ -142,7 +160,7 @@ def _transfer(session: Session, codes: Codes) -> tuple[OwnStep, PairStep]:
     return _nothing, pair
 
 
-def _transfer_paper(session: Session, codes: Codes) -> tuple[OwnStep, PairStep]:
+def _transfer_paper(session: Session, codes: Codes, _: Paillier) -> tuple[OwnStep, PairStep]:
     ends, run = session.endpoints, session.reserve()
 
     def pair(j: int, k: int) -> Iterator[Block]:
@@ -156,33 +174,38 @@ def _transfer_paper(session: Session, codes: Codes) -> tuple[OwnStep, PairStep]:
     return _nothing, pair
 
 
-def _paillier(session: Session, codes: Codes) -> tuple[OwnStep, PairStep]:
-    ends = session.endpoints
+def _paillier(session: Session, codes: Codes, options: Paillier) -> tuple[OwnStep, PairStep]:
+    ends, (key_bits, mapped) = session.endpoints, options
     encrypted: dict[int, hamming_paillier.EncryptedPoints] = {}
 
     def pair(j: int, k: int) -> Iterator[Block]:
         if j not in encrypted:  # once for all partners
-            encrypted[j] = hamming_paillier.EncryptedPoints(codes[j], paillier.generate_key())
+            key = paillier.generate_key(key_bits)
+            encrypted[j] = hamming_paillier.EncryptedPoints(codes[j], key, mapped=mapped)
         n_j, n_k = len(codes[j]), len(codes[k])
         return hamming_paillier.run_pair(
-            hamming_paillier.First(ends[j], k, encrypted[j]),
-            hamming_paillier.Second(ends[k], j, codes[k], n_j),
-            hamming_paillier.Server(ends[SERVER], j, k, n_j, 32 * codes[j].shape[1]),
+            hamming_paillier.First(ends[j], k, encrypted[j], mapped=mapped),
+            hamming_paillier.Second(ends[k], j, codes[k], n_j, key_bits=key_bits, mapped=mapped),
+            hamming_paillier.Server(
+                ends[SERVER], j, k, n_j, 32 * codes[j].shape[1], key_bits=key_bits
+            ),
             (n_j, n_k),
         )
 
     return _nothing, pair
 
 
-def _paillier_paper(session: Session, codes: Codes) -> tuple[OwnStep, PairStep]:
-    ends = session.endpoints
-    keys = {client: paillier.generate_key() for client in codes}
+def _paillier_paper(session: Session, codes: Codes, options: Paillier) -> tuple[OwnStep, PairStep]:
+    ends, key_bits = session.endpoints, options.key_bits
+    keys = {client: paillier.generate_key(key_bits) for client in codes}
 
     def pair(j: int, k: int) -> Iterator[Block]:
         return hamming_paillier_paper.run_pair(
             hamming_paillier_paper.First(ends[j], k, codes[j], keys[j]),
-            hamming_paillier_paper.Second(ends[k], j, codes[k]),
-            hamming_paillier_paper.Server(ends[SERVER], j, k, 32 * codes[j].shape[1]),
+            hamming_paillier_paper.Second(ends[k], j, codes[k], key_bits=key_bits),
+            hamming_paillier_paper.Server(
+                ends[SERVER], j, k, 32 * codes[j].shape[1], key_bits=key_bits
+            ),
             (len(codes[j]), len(codes[k])),
         )
 
@@ -194,7 +217,7 @@ def _nothing(client: int) -> None:
     del client
 
 
-PROTOCOLS: dict[str, Callable[[Session, Codes], tuple[OwnStep, PairStep]]] = {
+PROTOCOLS: dict[str, Callable[[Session, Codes, Paillier], tuple[OwnStep, PairStep]]] = {
     "phe": _paillier,
     "ot": _transfer,
     "masked": _masked,

@@ -26,10 +26,10 @@ from phe.paillier import PaillierPrivateKey, PaillierPublicKey
 
 from jaxfed.errors import UsageError
 from jaxfed.secure.fixed_base import FixedBase
+from jaxfed.secure.key_sizes import KEY_BITS
 
 RandomBytes = Callable[[int], bytes]
 
-KEY_BITS = (2048, 3072)  # of N: 112 and 128 bits of security (NIST SP 800-57)
 HIDING_BITS = 128
 _MIN_TEST_BITS = 128
 _PRIMALITY_ROUNDS = 40

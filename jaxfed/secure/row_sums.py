@@ -28,7 +28,7 @@ second upload.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -38,6 +38,7 @@ from jaxfed.secure.fixed_point import FixedPoint
 from jaxfed.secure.masked_rows import ENTRY_BYTES, masked_rows, pair_masks, stream_starts
 
 Rows = Mapping[int, slice]  # every client's own rows R_j of the n
+Progress = Callable[[int, int], None]  # (uploads that are in, of how many)
 
 
 class Client:
@@ -117,7 +118,11 @@ class Server:
 
 
 def run(
-    clients: Mapping[int, Client], server: Server, *, first_round: int = 0
+    clients: Mapping[int, Client],
+    server: Server,
+    *,
+    first_round: int = 0,
+    progress: Progress | None = None,
 ) -> dict[int, np.ndarray]:
     """Sums for all clients that stay, after as many rounds as dropouts require.
 
@@ -125,6 +130,8 @@ def run(
         clients: by address; one whose endpoint raises `DroppedOut` is left out from then on.
         server: the server.
         first_round: number of the first round, above all used in the session.
+        progress: told after every upload how many the server has, of how many; a round that is
+            started again begins at 1.
 
     Returns:
         Z[R_j] of every client that stayed to the end, float64 [n_j, C].
@@ -136,10 +143,12 @@ def run(
     while participants:
         try:
             server.start(number, participants)
-            for client in participants:
+            for done, client in enumerate(participants, start=1):
                 server.invite(client)
                 clients[client].upload()
                 server.receive(client)
+                if progress:
+                    progress(done, len(participants))
             break
         except DroppedOut as dropout:
             participants = [client for client in participants if client != dropout.client]

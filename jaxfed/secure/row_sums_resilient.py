@@ -291,7 +291,11 @@ class Server:
 
 
 def run(
-    clients: Mapping[int, Client], server: Server, *, first_round: int = 0
+    clients: Mapping[int, Client],
+    server: Server,
+    *,
+    first_round: int = 0,
+    progress: row_sums.Progress | None = None,
 ) -> dict[int, np.ndarray]:
     """Sums for all clients that stay; contributions of all that uploaded.
 
@@ -301,6 +305,7 @@ def run(
         clients: by address; one whose endpoint raises `DroppedOut` is left out from then on.
         server: the server.
         first_round: number of the first round, above all used in the session.
+        progress: told after every upload how many the server has, of how many.
 
     Returns:
         Z[R_j] of every client that stayed to the end, float64 [n_j, C].
@@ -323,6 +328,8 @@ def run(
     def upload(client: int) -> None:
         clients[client].upload()
         server.receive_upload(client)
+        if progress:
+            progress(participants.index(client) + 1, len(participants))
 
     def reveal(client: int) -> None:
         server.ask(client)
