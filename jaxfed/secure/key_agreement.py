@@ -21,6 +21,7 @@ KEY_BYTES = 32
 RandomBytes = Callable[[int], bytes]
 
 _NAME = b"jaxfed secure session, version 1"
+_FIELD = 2**255 - 19
 
 
 class KeyPair:
@@ -38,10 +39,14 @@ class KeyPair:
         """The secret shared with the owner of a public key: X25519, 32 bytes. Cost: 40 us.
 
         Raises:
-            ProtocolError: no public key, or a point of small order, whose secret anybody knows.
+            ProtocolError: no public key, one that is written in another way than the one way there is
+                (RFC 7748 lets 2^255 - 19 and more stand for what is left of it: who compares keys would
+                be fooled), or a point of small order, whose secret anybody knows.
         """
         if len(public) != KEY_BYTES:
             raise ProtocolError(f"a public key has {KEY_BYTES} bytes, got {len(public)}")
+        if int.from_bytes(public, "little") >= _FIELD:
+            raise ProtocolError("a public key that is no element of the field")
         try:
             return self._private.exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError:

@@ -25,6 +25,7 @@ from gmpy2 import mpz
 from phe.paillier import PaillierPrivateKey, PaillierPublicKey
 
 from jaxfed.errors import UsageError
+from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.fixed_base import FixedBase
 from jaxfed.secure.key_sizes import KEY_BITS
 
@@ -62,16 +63,16 @@ class PublicKey:
         """The key of a message.
 
         Raises:
-            ValueError: it is not of `bits` bits, or N or B cannot be what they should.
+            ProtocolError: it is not of `bits` bits, or N or B cannot be what they should.
         """
         if len(message) != 3 * bits // 8:
-            raise ValueError(
+            raise ProtocolError(
                 f"a key of {bits} bits takes {3 * bits // 8} bytes, got {len(message)}"
             )
         n = modulus_from_bytes(message[: bits // 8], bits)
         [base] = ciphertexts_from_bytes(message[bits // 8 :], 1, n)
         if base == 1:
-            raise ValueError("the key's base is 1: it would hide nothing")
+            raise ProtocolError("the key's base is 1: it would hide nothing")
         check_units(base, n)
         return cls(PaillierPublicKey(int(n)), base)
 
@@ -191,11 +192,11 @@ def modulus_from_bytes(message: bytes, bits: int) -> mpz:
     """N of a message.
 
     Raises:
-        ValueError: another length, or not an odd number of exactly `bits` bits.
+        ProtocolError: another length, or not an odd number of exactly `bits` bits.
     """
     [n] = _from_bytes(message, 1, bits // 8, "a modulus")
     if n.bit_length() != bits or n % 2 == 0:
-        raise ValueError(f"a modulus is odd and has {bits} bits, got {n.bit_length()} bits")
+        raise ProtocolError(f"a modulus is odd and has {bits} bits, got {n.bit_length()} bits")
     return n
 
 
@@ -203,11 +204,11 @@ def ciphertexts_from_bytes(message: bytes, count: int, n: mpz) -> list[mpz]:
     """Ciphertexts of a message; whether they are units is for `check_units`.
 
     Raises:
-        ValueError: another length, or one is not in [1, N^2).
+        ProtocolError: another length, or one is not in [1, N^2).
     """
     ciphertexts = _from_bytes(message, count, n.bit_length() // 4, "ciphertexts")
     if not all(0 < ciphertext < n * n for ciphertext in ciphertexts):
-        raise ValueError("a ciphertext is not in [1, N^2)")
+        raise ProtocolError("a ciphertext is not in [1, N^2)")
     return ciphertexts
 
 
@@ -215,11 +216,11 @@ def plaintexts_from_bytes(message: bytes, count: int, n: mpz) -> list[mpz]:
     """Plaintexts of a message.
 
     Raises:
-        ValueError: another length, or one is not in [0, N).
+        ProtocolError: another length, or one is not in [0, N).
     """
     plaintexts = _from_bytes(message, count, n.bit_length() // 8, "plaintexts")
     if not all(plaintext < n for plaintext in plaintexts):
-        raise ValueError("a plaintext is not in [0, N)")
+        raise ProtocolError("a plaintext is not in [0, N)")
     return plaintexts
 
 
@@ -227,15 +228,15 @@ def check_units(product_of_ciphertexts: mpz, n: mpz) -> None:
     """Refuse ciphertexts that are none, by their product modulo N or N^2.
 
     Raises:
-        ValueError: one shares a factor with N.
+        ProtocolError: one shares a factor with N.
     """
     if gmpy2.gcd(product_of_ciphertexts, n) != 1:
-        raise ValueError("a ciphertext has no inverse modulo N^2")
+        raise ProtocolError("a ciphertext has no inverse modulo N^2")
 
 
 def _from_bytes(message: bytes, count: int, size: int, what: str) -> list[mpz]:
     if len(message) != count * size:
-        raise ValueError(f"{count} {what} take {count * size} bytes, got {len(message)}")
+        raise ProtocolError(f"{count} {what} take {count * size} bytes, got {len(message)}")
     return [
         mpz(int.from_bytes(message[start : start + size], "little"))
         for start in range(0, len(message), size)

@@ -34,6 +34,7 @@ from typing import Protocol
 import numpy as np
 
 from jaxfed.secure.endpoint import SERVER, DroppedOut, Endpoint
+from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.fixed_point import FixedPoint
 from jaxfed.secure.masked_rows import ENTRY_BYTES, masked_rows, pair_masks, stream_starts
 
@@ -61,12 +62,12 @@ class Client:
         """Take the round's start and send the masked rows of the other participants.
 
         Raises:
-            ValueError: a round that was there before, or participants that are none.
+            ProtocolError: a round that was there before, or participants that are none.
             UsageError: a contribution beyond the fixed-point range; nothing is sent.
         """
         number, participants = parsed_start(self._endpoint.receive(SERVER, "start"))
         if self._own not in participants or not set(participants) <= self._rows.keys():
-            raise ValueError(f"row sums among clients {participants}: not what was agreed")
+            raise ProtocolError(f"row sums among clients {participants}: not what was agreed")
         self._endpoint.claim(f"row sums/{number}")
         self._encoding = FixedPoint(len(participants), self._fraction_bits)
         seeds = {
@@ -137,7 +138,7 @@ def run(
         Z[R_j] of every client that stayed to the end, float64 [n_j, C].
 
     Raises:
-        ValueError: a message that does not belong where it arrives; nobody gets sums then.
+        ProtocolError: a message that does not belong where it arrives; nobody gets sums then.
     """
     participants, number = sorted(clients), first_round
     while participants:
@@ -203,14 +204,14 @@ def parsed_start(message: bytes) -> tuple[int, list[int]]:
     """Back from `start_message`.
 
     Raises:
-        ValueError: no such message, or participants not in ascending order.
+        ProtocolError: no such message, or participants not in ascending order.
     """
     count, rest = divmod(len(message) - 8, 4)
     if count < 1 or rest:
-        raise ValueError(f"a start has 8 + 4 p bytes, got {len(message)}")
+        raise ProtocolError(f"a start has 8 + 4 p bytes, got {len(message)}")
     number, *participants = struct.unpack(f"<Q{count}I", message)
     if participants != sorted(set(participants)):
-        raise ValueError(f"participants {participants}: not in ascending order")
+        raise ProtocolError(f"participants {participants}: not in ascending order")
     return number, participants
 
 
@@ -218,11 +219,11 @@ def parsed_rows(message: bytes, shape: tuple[int, ...]) -> np.ndarray:
     """uint64 rows off the wire.
 
     Raises:
-        ValueError: another length.
+        ProtocolError: another length.
     """
     expected = ENTRY_BYTES * int(np.prod(shape))
     if len(message) != expected:
-        raise ValueError(f"rows {shape} take {expected} bytes, got {len(message)}")
+        raise ProtocolError(f"rows {shape} take {expected} bytes, got {len(message)}")
     return np.frombuffer(message, "<u8").reshape(shape)
 
 
@@ -231,7 +232,7 @@ def add_upload(sums: Mapping[int, np.ndarray], message: bytes, client: int) -> N
     others = [owner for owner in sorted(sums) if owner != client]
     expected = sum(sums[owner].nbytes for owner in others)
     if len(message) != expected:
-        raise ValueError(f"client {client}'s upload has {len(message)} bytes, not {expected}")
+        raise ProtocolError(f"client {client}'s upload has {len(message)} bytes, not {expected}")
     position = 0
     for owner in others:
         size = sums[owner].nbytes

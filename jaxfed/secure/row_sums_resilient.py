@@ -33,12 +33,13 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from jaxfed.errors import UsageError
 from jaxfed.secure import row_sums, shamir
 from jaxfed.secure.endpoint import SERVER, DroppedOut, Endpoint
+from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.fixed_point import FixedPoint
+from jaxfed.secure.key_agreement import KEY_BYTES, KeyPair, RandomBytes
 from jaxfed.secure.masked_rows import (
     Masks,
     add_masks,
@@ -49,10 +50,6 @@ from jaxfed.secure.masked_rows import (
 )
 from jaxfed.secure.prg import SEED_BYTES, derived_seed
 from jaxfed.secure.row_sums import Rows
-
-KEY_BYTES = 32
-
-RandomBytes = Callable[[int], bytes]
 
 
 class Client:
@@ -77,14 +74,19 @@ class Client:
         self._number = -1  # no round yet
 
     def announce(self) -> None:
-        """Take the round's start and send the public key of its masks."""
-        self._number, self._threshold, self._participants = parsed_start(
-            self._endpoint.receive(SERVER, "start")
-        )
-        if self._own not in self._participants or not set(self._participants) <= self._rows.keys():
-            raise ValueError(f"row sums among clients {self._participants}: not what was agreed")
-        check_threshold(self._threshold, len(self._participants))
-        self._endpoint.claim(f"row sums/{self._number}")
+        """Take the round's start and send the public key of its masks.
+
+        Raises:
+            ProtocolError: a round that was there before, participants that are none, or a threshold
+                that is not more than half of them.
+        """
+        number, threshold, participants = parsed_start(self._endpoint.receive(SERVER, "start"))
+        if self._own not in participants or not set(participants) <= self._rows.keys():
+            raise ProtocolError(f"row sums among clients {participants}: not what was agreed")
+        if not is_majority(threshold, len(participants)):
+            raise ProtocolError(f"threshold {threshold} of {len(participants)} participants")
+        self._endpoint.claim(f"row sums/{number}")
+        self._number, self._threshold, self._participants = number, threshold, participants
         self._encoding = FixedPoint(len(self._participants), self._fraction_bits)
         self._starts = stream_starts(
             row_sums.num_entries(self._rows, self._participants, self._values.shape[1])
@@ -116,17 +118,16 @@ class Client:
 
     def collect_secrets(self) -> None:
         """Take the shares of all others."""
+        held = dict(self._held)
         for partner in self._participants:
             if partner != self._own:
                 message = self._endpoint.receive(partner, f"secrets/{self._number}")
                 if len(message) != 2 * shamir.SHARE_BYTES:
-                    raise ValueError(
+                    raise ProtocolError(
                         f"two shares have {2 * shamir.SHARE_BYTES} bytes, got {len(message)}"
                     )
-                self._held[partner] = (
-                    message[: shamir.SHARE_BYTES],
-                    message[shamir.SHARE_BYTES :],
-                )
+                held[partner] = message[: shamir.SHARE_BYTES], message[shamir.SHARE_BYTES :]
+        self._held = held
 
     def abandon(self) -> None:
         """Give the round up before any upload: shares on their way are worth nothing."""
@@ -151,19 +152,20 @@ class Client:
         """Send the shares that the server needs: b_j of survivors, c_j of the others.
 
         Raises:
-            ValueError: survivors that are none, too few of them, or a second request in this round.
+            ProtocolError: survivors that are none, too few of them, or a second request in this round.
         """
-        number, self._survivors = row_sums.parsed_start(
+        number, survivors = row_sums.parsed_start(
             self._endpoint.receive(SERVER, f"survivors/{self._number}")
         )
         if (
             number != self._number
-            or self._own not in self._survivors
-            or not set(self._survivors) <= set(self._participants)
-            or len(self._survivors) < self._threshold
+            or self._own not in survivors
+            or not set(survivors) <= set(self._participants)
+            or len(survivors) < self._threshold
         ):
-            raise ValueError(f"survivors {self._survivors}: not of this round, or too few")
+            raise ProtocolError(f"survivors {survivors}: not of this round, or too few")
         self._endpoint.claim(f"row sums/{self._number}/shares")
+        self._survivors = survivors
         shares = [
             self._held[client][0 if client in self._survivors else 1]
             for client in self._participants
@@ -218,7 +220,7 @@ class Server:
         """Take one client's public key."""
         key = self._endpoint.receive(client, "mask_key")
         if len(key) != KEY_BYTES:
-            raise ValueError(f"a mask key has {KEY_BYTES} bytes, got {len(key)}")
+            raise ProtocolError(f"a mask key has {KEY_BYTES} bytes, got {len(key)}")
         self._keys[client] = key
 
     def send_keys(self, client: int) -> None:
@@ -235,7 +237,7 @@ class Server:
     def ask(self, client: int) -> None:
         """Tell a survivor who the survivors are."""
         if len(self._survivors) < self._threshold:
-            raise ValueError(f"{len(self._survivors)} uploads, {self._threshold} are needed")
+            raise ProtocolError(f"{len(self._survivors)} uploads, {self._threshold} are needed")
         message = row_sums.start_message(self._number, self._survivors)
         self._endpoint.send(client, f"survivors/{self._number}", message)
 
@@ -244,7 +246,7 @@ class Server:
         message = self._endpoint.receive(client, f"shares/{self._number}")
         size = shamir.SHARE_BYTES
         if len(message) != size * len(self._participants):
-            raise ValueError(
+            raise ProtocolError(
                 f"{len(self._participants)} shares have {size * len(self._participants)} bytes, "
                 f"got {len(message)}"
             )
@@ -254,7 +256,7 @@ class Server:
         """Take out of the sums what nobody else will: own masks, and masks shared with the dropped.
 
         Raises:
-            ValueError: fewer than t clients gave shares.
+            ProtocolError: fewer than t clients gave shares.
         """
         dropped = [client for client in self._participants if client not in self._survivors]
         mask_keys = {client: self._secret(client, KEY_BYTES) for client in dropped}
@@ -311,8 +313,9 @@ def run(
         Z[R_j] of every client that stayed to the end, float64 [n_j, C].
 
     Raises:
-        ValueError: a message that does not belong where it arrives, or fewer clients than the
+        ProtocolError: a message that does not belong where it arrives, or fewer uploads than the
             threshold; nobody gets sums then.
+        UsageError: the threshold is none for the clients that are there before any upload.
     """
     participants, number = sorted(clients), first_round
     while True:
@@ -376,17 +379,22 @@ def check_threshold(threshold: int, num_participants: int) -> None:
     Raises:
         UsageError: p / 2 < t <= p does not hold.
     """
-    if not num_participants / 2 < threshold <= num_participants:
+    if not is_majority(threshold, num_participants):
         raise UsageError(
             f"threshold={threshold}: allowed are more than half of {num_participants} participants, "
             "and at most all"
         )
 
 
+def is_majority(threshold: int, num_participants: int) -> bool:
+    """Whether p / 2 < t <= p."""
+    return num_participants / 2 < threshold <= num_participants
+
+
 def parsed_start(message: bytes) -> tuple[int, int, list[int]]:
     """(round, threshold, participants) of a start message."""
     if len(message) < 4:
-        raise ValueError(f"a start has 12 + 4 p bytes, got {len(message)}")
+        raise ProtocolError(f"a start has 12 + 4 p bytes, got {len(message)}")
     number, participants = row_sums.parsed_start(message[:-4])
     return number, struct.unpack("<I", message[-4:])[0], participants
 
@@ -394,7 +402,7 @@ def parsed_start(message: bytes) -> tuple[int, int, list[int]]:
 def parsed_keys(message: bytes, participants: Sequence[int]) -> dict[int, bytes]:
     """Public keys by participant, from the server's list."""
     if len(message) != KEY_BYTES * len(participants):
-        raise ValueError(
+        raise ProtocolError(
             f"{len(participants)} mask keys have {KEY_BYTES * len(participants)} bytes, "
             f"got {len(message)}"
         )
@@ -406,18 +414,16 @@ def parsed_keys(message: bytes, participants: Sequence[int]) -> dict[int, bytes]
 
 def public_key(secret: bytes) -> bytes:
     """c G on Curve25519."""
-    return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
+    return KeyPair(lambda _: secret).public
 
 
 def agreed_seed(secret: bytes, public: bytes, number: int) -> bytes:
     """The seed that the owners of two mask keys agree on for a round.
 
     Raises:
-        ValueError: the public key is a point of small order.
+        ProtocolError: the public key is none, or a point of small order.
     """
-    shared = X25519PrivateKey.from_private_bytes(secret).exchange(
-        X25519PublicKey.from_public_bytes(public)
-    )
+    shared = KeyPair(lambda _: secret).agreed(public)
     return derived_seed(shared, f"row sums/{number}/pair mask")
 
 
