@@ -14,6 +14,8 @@ little about these classes; `pretrained` on the features of EfficientNet-Lite0 t
         --workdir=runs/cifar10_graphs
     python -m launch.sweep --config=ml_collections_configs/xclp_cifar10.py:pretrained,sweeps \
         --workdir=runs/cifar10_sweeps
+    python -m launch.sweep --config=ml_collections_configs/xclp_cifar10.py:pretrained,privacy \
+        --workdir=runs/cifar10_privacy
 """
 
 from ml_collections import ConfigDict

@@ -5,6 +5,7 @@ Variants, to be joined by commas:
   few_labels      sweep over 5 and 10 % of labels
   leave_one_out   sweep over the client that gives no labels and is labeled by the others (Table 2)
   graphs          sweep over the graph on labeled points only, or on unlabeled ones too (Table 3)
+  privacy         sweep over budgets of randomized response, on bits and on labels, on as many images
   sweeps          one key at a time around the defaults, on 10,000 + 2,000 of the images
   smoke           under a minute: 500 + 200 of the images, two repeats
 """
@@ -25,6 +26,9 @@ ONE_AT_A_TIME = {
     "xclp.num_neighbors": (3, 5, 10, 20, 50),
     "xclp.alpha": (0.5, 0.8, 0.9, 0.95, 0.99, 0.999),
 }
+
+# eps of randomized response, of each LSH bit or of a label; with the last ones hardly any is changed.
+PRIVACY_BUDGETS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 
 
 def get_config(dataset: str, variant: str) -> ConfigDict:
@@ -59,6 +63,16 @@ def _graphs(config: ConfigDict) -> None:
     _part(config)
 
 
+def privacy(config: ConfigDict) -> None:
+    """Beside XCLP what a client can do alone, and what all could without any privacy."""
+    config.baselines = ("client_knn", "pooled_lp")
+
+
+def _privacy(config: ConfigDict) -> None:
+    privacy(config)
+    _part(config)
+
+
 def _part(config: ConfigDict) -> None:
     config.dataset.train_size = 10_000
     config.dataset.test_size = 2_000
@@ -75,6 +89,7 @@ VARIANTS = {
     "few_labels": _few_labels,
     "leave_one_out": _leave_one_out,
     "graphs": _graphs,
+    "privacy": _privacy,
     "sweeps": _part,
     "smoke": _smoke,
 }
@@ -93,8 +108,17 @@ def sweep(add: Add, variant: str = "") -> None:
         for fraction in (0.05, 0.1, 0.2, 1.0):
             for graph in ("labeled", "labeled+unlabeled"):
                 add(**{"federation.labeled_fraction": fraction, "federation.graph": graph})
+    elif "privacy" in names:
+        privacy_budgets(add)
     else:
         one_at_a_time(add)
+
+
+def privacy_budgets(add: Add) -> None:
+    """Noise on bits alone, and on labels alone."""
+    for key in ("xclp.bit_epsilon", "xclp.label_epsilon"):
+        for epsilon in PRIVACY_BUDGETS:
+            add(**{key: epsilon})
 
 
 def one_at_a_time(add: Add) -> None:

@@ -86,6 +86,8 @@ _SETTINGS = {
     "alpha": "propagation alpha",
     "num_clients": "clients",
     "labeled_fraction": "labeled fraction",
+    "bit_epsilon": "epsilon of each LSH bit",
+    "label_epsilon": "epsilon of a label",
     "dirichlet_alpha": "Dirichlet alpha (small: unlike clients)",
     "dataset.name": "data set",
     "num_repeats": "repeats",
