@@ -30,6 +30,7 @@ from jaxfed.execution import HERE, Execution, Progress
 from jaxfed.federated_algorithm import FederatedAlgorithm
 from jaxfed.federation import Federation
 from jaxfed.local_update import Batches
+from jaxfed.model_options import check_options
 from jaxfed.models import MODELS, Model
 from jaxfed.models.efficientnet import NETWORKS, Network
 from jaxfed.models.pretrained import find_weights, read_weights
@@ -118,17 +119,20 @@ def make_training(
 
 
 def make_model(config: ConfigDict, federation: Federation) -> Model:
-    """The config's network for the federation's examples, which it normalizes inside."""
+    """The config's network for the federation's examples, which it normalizes inside.
+
+    Raises:
+        UsageError: an option that the network does not take, or examples of a shape it does not take.
+    """
     options = config.model.to_dict()
     name = options.pop("name")
     factory, execution = MODELS[name], config.execution
-    known = inspect.signature(factory).parameters
-    for key in options:
-        if key not in known:
-            raise UsageError(f"config.model.{key}: unknown key of {name}{suggestion(key, known)}")
-    model = factory(
-        federation.x.shape[1:], federation.num_classes, convolution=execution.convolution, **options
-    )
+    check_options(name, factory, options)
+    shape, num_classes = federation.x.shape[1:], federation.num_classes
+    try:
+        model = factory(shape, num_classes, convolution=execution.convolution, **options)
+    except UsageError as error:
+        raise UsageError(f"config.model.name={name!r}: {error}") from error
     if execution.precision != "float32":
         model = in_precision(model, DTYPES[execution.precision])
     return normalized(model, *_normalization(config, federation))

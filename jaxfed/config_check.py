@@ -24,6 +24,7 @@ from jaxfed.data.partitioning import Assignment, Quantity, Scheme, Skew
 from jaxfed.errors import UsageError
 from jaxfed.local_update import Scheme as BatchScheme
 from jaxfed.losses import POINTWISE
+from jaxfed.model_options import check_options
 from jaxfed.models import MODELS
 from jaxfed.models.layers import Convolution
 from jaxfed.models.wrapping import DTYPES
@@ -177,6 +178,8 @@ def check(config: ConfigDict) -> None:
             raise UsageError(f"config.{key}: unknown key{suggestion(key, RULES)}")
     for name in ALGORITHMS:
         _check_keywords(name, config.get(name, {}))
+    options = {key: value for key, value in config.model.items() if key != "name"}
+    check_options(config.model.name, MODELS[config.model.name], options)
     _check_together(config)
     for name in (config.algorithm, *config.baselines):
         check_algorithm(config, name)

@@ -29,7 +29,8 @@ def load(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
     Args:
         spec: path of the config file, and after a colon what its `get_config` is to be given.
         overrides: `KEY=VALUE` strings; KEY is the dotted path of an existing key, VALUE is read as
-            the type of the value that stands there.
+            the type of the value that stands there. `model.name` goes first: another network comes
+            with its own options in place of the config's, and each of them may be set.
 
     Returns:
         A ConfigDict of its own: references between keys are resolved, and keys are locked.
@@ -42,7 +43,7 @@ def load(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
     if not callable(get_config):
         raise UsageError(f"--config={spec}: {path} defines no get_config(variant)")
     config = get_config(variant) if variant else get_config()
-    for text in overrides:
+    for text in sorted(overrides, key=lambda text: not text.startswith("model.name=")):
         override(config, text)
     resolved = config.copy_and_resolve_references()
     resolved.lock()
@@ -92,6 +93,9 @@ def override(config: ConfigDict, text: str) -> None:
     if not equals:
         raise UsageError(f"--config.{key}: a value is missing, write --config.{key}=VALUE")
     *parents, name = key.split(".")
+    if parents == ["model"] and "name" in config.get("model", {}):
+        config.model = ConfigDict(_model_section(config.model.to_dict(), name, value))
+        return
     section: Any = config
     for parent in parents:
         section = section[parent] if isinstance(section, ConfigDict) and parent in section else None
@@ -104,6 +108,21 @@ def override(config: ConfigDict, text: str) -> None:
             f"config.{key} is a section; its keys are {', '.join(sorted(section[name]))}"
         )
     section[name] = _parse(key, value, section[name])
+
+
+def _model_section(section: dict[str, Any], key: str, text: str) -> dict[str, Any]:
+    """The section with another network, or with an option of the network that stands there."""
+    network = section["name"]
+    if key == "name":
+        return section if text == network else {"name": text}
+    # Here, because Flax takes half a second to import and only this needs it.
+    from jaxfed.model_options import defaults
+    from jaxfed.models import MODELS
+
+    known = defaults(MODELS[network]) if network in MODELS else {}
+    if key not in known:
+        raise UsageError(f"config.model.{key}: unknown key of {network}{suggestion(key, known)}")
+    return section | {key: _parse(f"model.{key}", text, known[key])}
 
 
 def suggestion(given: str, known: Iterable[str]) -> str:
@@ -143,7 +162,8 @@ def _read_tuple(text: str, current: tuple[Any, ...]) -> tuple[Any, ...]:
     if text.lstrip()[:1] in ("(", "["):
         value = tuple(ast.literal_eval(text))
     else:
-        value = tuple(part.strip() for part in text.split(",") if part.strip())
+        kind = type(current[0]) if current and type(current[0]) in (int, float) else str
+        value = tuple(kind(part.strip()) for part in text.split(",") if part.strip())
     if current and not all(isinstance(entry, type(current[0])) for entry in value):
         raise ValueError(text)
     return value
