@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 # Before JAX starts: two host devices, so that sharded execution is tested without an accelerator.
 _FLAG = "--xla_force_host_platform_device_count=2"
@@ -37,3 +38,19 @@ def shared_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     for name, value in before.items():
         jax.config.update(name, value)
     compilation_cache.reset_cache()
+
+
+@pytest.fixture
+def quick_compilation() -> Iterator[None]:
+    """For tests that compile much, run little and compare up to rounding: LLVM hardly optimizes."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `-n`, a file's tests run in one process: what they share is made and compiled once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    return LoadFileScheduling(config, log) if config.getvalue("dist") == "load" else None

@@ -126,29 +126,28 @@ def padded(cohort, fill):
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_padding_and_the_order_of_clients_are_inert(name):
+def test_the_order_of_clients_is_inert(name):
     config, federation, algorithm = arranged(name)
     last = config.training.labeled_only_rounds + 1
     start = started(algorithm, federation)
-    plain = played(algorithm, config, federation, start, 1, last)
-    more = played(algorithm, config, federation, start, 1, last, lambda c: padded(c, 7.0))
-    assert_equal(plain, more, rtol=1e-4, atol=1e-5)
     backwards = played(
         algorithm, config, federation, start, 1, last, lambda c: Cohort(*(f[::-1] for f in c))
     )
-    assert_equal(plain, backwards)
+    assert_equal(played(algorithm, config, federation, start, 1, last), backwards)
 
 
 @pytest.mark.parametrize("strategy", ["vmap", pytest.param("shard_map", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", TRAINED)
-def test_strategies_agree(name, strategy):
+@pytest.mark.usefixtures("quick_compilation")
+def test_strategies_agree_and_padding_is_inert(name, strategy):
+    """One comparison of both, since a second shape would be as long to compile again."""
     config, federation, one_by_one = arranged(name)
     _, _, other = arranged(name, strategy)
     last = config.training.labeled_only_rounds + 1
     start = started(one_by_one, federation)
     assert_equal(
         played(one_by_one, config, federation, start, 1, last),
-        played(other, config, federation, start, 1, last),
+        played(other, config, federation, start, 1, last, lambda c: padded(c, 7.0)),
         rtol=1e-4,
         atol=1e-5,
     )

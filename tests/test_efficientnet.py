@@ -12,6 +12,8 @@ from jaxfed.errors import UsageError
 from jaxfed.models.efficientnet import NETWORKS, efficientnet, prepare
 from jaxfed.models.pretrained import find_weights, read_weights, write_weights
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 NUM_PARAMETERS = {  # as in the paper's released networks
     "efficientnet_b0": 5_288_548,
     "efficientnet_b1": 7_794_184,
@@ -210,7 +212,7 @@ def test_what_is_no_safetensors_file_is_refused(tmp_path):
 def test_a_file_known_to_lie_in_memory_order_is_put_right(tmp_path, monkeypatch):
     """Kernels written as Flax holds them, under PyTorch's shapes: what `contiguous` prevents."""
     model = efficientnet("efficientnet_lite0")
-    state = model.init(jax.random.key(0))
+    state = _random_state(model)
     path = tmp_path / "weights.safetensors"
     write_weights(path, state)
     tensors = {

@@ -53,6 +53,7 @@ def as_dictionary(model):
     }
 
 
+@pytest.mark.usefixtures("quick_compilation")
 def test_one_client_with_full_batches_is_centralized_sgd():
     federation = federation_of([40])
     states = rounds_of(fedavg(training=training_of(Batches("joint", 40, 1))), federation, 5)
@@ -62,6 +63,7 @@ def test_one_client_with_full_batches_is_centralized_sgd():
         assert_close(as_dictionary(state.model), plain)
 
 
+@pytest.mark.usefixtures("quick_compilation")
 def test_clients_of_one_full_batch_step_are_centralized_sgd():
     """One step of full batches, weighted by examples: the mean of gradients is the gradient."""
     sizes = [10, 25, 5]
@@ -100,6 +102,7 @@ def test_scaffold_before_its_first_correction_is_fedavg_to_the_bit():
 
 
 @pytest.mark.parametrize(("option", "epochs"), [("II", 1), ("I", 3)])
+@pytest.mark.usefixtures("quick_compilation")
 def test_scaffold_controls_are_mean_gradients(option, epochs):
     """c_k is the client's gradient and c the mean over all clients: after one full-batch step, and
     after any number of steps with option I."""
@@ -120,6 +123,7 @@ def test_scaffold_controls_are_mean_gradients(option, epochs):
 
 
 @pytest.mark.parametrize("strategy", ["vmap", "shard_map"])
+@pytest.mark.usefixtures("quick_compilation")
 def test_strategies_agree_on_clients_of_all_sizes(strategy):
     federation = federation_of([12, 0, 1, 20, 3], 5)
     results = [
@@ -154,6 +158,7 @@ def test_a_cohort_without_examples_changes_nothing_but_the_count():
     assert last.round == 1
 
 
+@pytest.mark.usefixtures("quick_compilation")
 def test_statistics_averaged_local_and_static():
     federation = federation_of([16, 16, 16, 16])
     batches = Batches("joint", 16, 1)
@@ -208,6 +213,7 @@ def test_stages_and_the_teacher():
     assert_same(sem[4].teacher, sem[2].model)
 
 
+@pytest.mark.usefixtures("quick_compilation")
 def test_rates_count_anew_in_stage_2():
     federation = federation_of([20, 20], 5)
     algorithm = fedavg(training=training_of(SMALL, labeled_only_rounds=2), pseudo_label="network")
@@ -220,6 +226,7 @@ def test_rates_count_anew_in_stage_2():
     assert rates == pytest.approx([RATE, RATE / 2, RATE, RATE / 2])
 
 
+@pytest.mark.usefixtures("quick_compilation")
 def test_bytes_on_the_wire():
     federation = federation_of([20, 20, 20], 5)
     parameters = 4 * (4 * 8 + 8 + 8 * 3 + 3)
