@@ -10,6 +10,7 @@ optional packages: pip install -r requirements-peers.txt.
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -123,6 +124,9 @@ def environment() -> dict[str, Any]:
             continue
     return {
         "processor": processor(),
+        "cores_allowed": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
         "platform": platform.platform(),
         "python": platform.python_version(),
         "backend": jax.default_backend(),
