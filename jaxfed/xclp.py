@@ -35,10 +35,10 @@ labels before anything leaves it, and undo the bias where the server and the cli
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +51,10 @@ from jaxfed.kernels import conjugate_gradient, knn, lsh
 from jaxfed.kernels.graph import Graph, cosine_from_hamming, normalized_graph
 from jaxfed.privacy import randomized_response
 from jaxfed.secure.key_sizes import KEY_BITS
+
+if TYPE_CHECKING:
+    from jaxfed.secure.channel import Presence
+    from jaxfed.secure.session import Session
 
 Array = jax.Array | np.ndarray
 UNLABELED = -1
@@ -67,7 +71,12 @@ class Parameters:
         num_bits: L, the LSH dimension; a multiple of 32.
         num_neighbors: k, edges each point proposes.
         alpha: how far labels travel, in (0, 1).
-        seed: the seed s of line 1, from which all clients draw the same Pi.
+        seed: the seed s of line 1 of a simulation, from which all clients draw the same Pi.
+        projection: where Pi comes from, a key of `PROJECTIONS`. "seed": from `seed`, so that the same seed
+            gives the same labels, bit for bit; it has 64 bits at most and is as secret as the
+            experiment's config. "group_secret": from the 256 bits that the clients of a session share
+            and the server does not have, drawn by the operating system; every run has another Pi, and
+            labels that differ as they do between seeds. Only with a protocol in `hamming`.
         hamming: protocol of line 5, a key of `HAMMING`.
         key_bits: of Paillier's keys, 2048 or 3072, where `hamming` is "phe" or "phe_paper".
         row_sums: protocol of line 14, a key of `ROW_SUMS`.
@@ -87,6 +96,7 @@ class Parameters:
     num_neighbors: int = 10
     alpha: float = 0.99
     seed: int = 0
+    projection: str = "seed"
     hamming: str = "plaintext"
     key_bits: int = 2048
     row_sums: str = "plaintext"
@@ -102,6 +112,7 @@ class Parameters:
     def __post_init__(self) -> None:
         """Reject what has no meaning, with one line that names it."""
         for name, allowed in (
+            ("projection", PROJECTIONS),
             ("hamming", HAMMING),
             ("row_sums", ROW_SUMS),
             ("influence", INFLUENCE),
@@ -109,6 +120,11 @@ class Parameters:
             if getattr(self, name) not in allowed:
                 given, names = getattr(self, name), ", ".join(map(repr, allowed))
                 raise UsageError(f"xclp.{name}={given!r}: allowed are {names}")
+        if self.projection == "group_secret" and self.hamming == "plaintext":
+            raise UsageError(
+                "xclp.projection='group_secret': allowed with a protocol in xclp.hamming, which is "
+                "'plaintext': nobody has a secret from the server then"
+            )
         for name, holds, allowed_text in (
             ("num_classes", self.num_classes >= 1, "1 or more"),
             ("num_bits", self.num_bits >= 32 and self.num_bits % 32 == 0, "multiples of 32"),
@@ -170,6 +186,7 @@ def propagate_labels(
     labels: Sequence[np.ndarray],
     *,
     execution: Execution = HERE,
+    presence: Presence | None = None,
     **parameters: Any,
 ) -> list[Prediction]:
     """Label every client's points with XCLP; the keywords are the fields of `Parameters`.
@@ -181,11 +198,15 @@ def propagate_labels(
         vectors: one float [n_j, d] array a client; n_j may be 0.
         labels: one int [n_j] array a client, -1 = unlabeled.
         execution: worker processes, and who is told of progress; no influence on the result.
+        presence: which clients leave, and at which message, where steps are protocols
+            (`jaxfed.secure.channel.Presence`); everybody stays if left out.
         **parameters: see `Parameters`.
 
     Returns:
         One (labels int32 [n_j], confidences f32 [n_j], scores f32 [n_j, C]) a client. Labeled points
-        are predicted too, as in the paper. Label -1, confidence 0: no label reaches the point.
+        are predicted too, as in the paper. Label -1, confidence 0: no label reaches the point, or the
+        client has left. Who leaves before line 6 is as if it had never been there; before its part of
+        line 14 is through, as if its points were unlabeled (Section 3.3).
 
     Raises:
         UsageError: a parameter out of range, lists of different length, vectors that are not finite
@@ -193,9 +214,8 @@ def propagate_labels(
 
     Cost: n d L + n^2 L / 64 + (steps) n k C operations, O(n (L / 8 + k + C)) bytes; no n x n array.
     """
-    return cross_client_label_propagation(
-        vectors, labels, Parameters(**parameters), execution
-    ).predictions
+    p = Parameters(**parameters)
+    return cross_client_label_propagation(vectors, labels, p, execution, presence).predictions
 
 
 def cross_client_label_propagation(
@@ -203,30 +223,33 @@ def cross_client_label_propagation(
     labels: Sequence[np.ndarray],
     parameters: Parameters,
     execution: Execution = HERE,
+    presence: Presence | None = None,
 ) -> Result:
     """Run Algorithm 1 on the clients' (V^(j), Y^(j)); arguments and errors as `propagate_labels`."""
     p = parameters
     vectors, labels = _checked(vectors, labels, p.num_classes)
-    rows = _rows([len(v) for v in vectors])
-    num_points = sum(len(v) for v in vectors)
-    if num_points == 0:
-        nothing = client_predictions(jnp.zeros((0, p.num_classes), jnp.float32), rows, p)
-        return Result(nothing, 0, 0, 0.0, Communication())
-
-    key = setup(p.seed)  # 1-XS
-    codes = client_codes(vectors, key, p.num_bits)  # 2-CS to 4-CS
-    codes, labels = randomized(codes, labels, key, p)
-    communication = Communication()
-    indices, distances = HAMMING[p.hamming](  # 5-XS, with 7-SS streamed in
-        codes, p, communication, execution
+    if not any(len(v) for v in vectors):
+        return _no_labels(vectors, p, None)
+    session = open_session(len(vectors), p, presence)  # 1-XS
+    if session and not session.clients:
+        return _no_labels(vectors, p, session)
+    planes = PROJECTIONS[p.projection](p, vectors[0].shape[1], session)
+    codes = client_codes(vectors, planes)  # 2-CS to 4-CS
+    codes, labels = randomized(codes, labels, p)
+    clients, indices, distances = HAMMING[p.hamming](  # 5-XS, with 7-SS streamed in
+        codes, p, session, execution
     )
+    if not len(indices):
+        return _no_labels(vectors, p, session)
+    labels = [labels[client] for client in clients]
+    rows = _rows([len(y) for y in labels])  # R_j of the clients in H
     graph = server_graph(indices, distances, p)  # 6-SS to 9-SS
     label_matrices = client_label_matrices(labels, p)  # the clients' Y^(j)
     solution = INFLUENCE[p.influence](graph, label_matrices, rows, p)  # 10-SS to 13-CS
     scores = ROW_SUMS[p.row_sums](  # 14-XS
-        solution.contributions, rows, communication, execution
+        solution.contributions, dict(zip(clients, rows, strict=True)), session, execution
     )
-    predictions = client_predictions(jnp.concatenate(scores), rows, p)  # 15-CS, 16-CS
+    predictions = client_predictions(vectors, scores, p)  # 15-CS, 16-CS
 
     if solution.cut_short:
         warnings.warn(
@@ -235,11 +258,12 @@ def cross_client_label_propagation(
             RuntimeWarning,
             stacklevel=2,
         )
+    communication = session.communication() if session else Communication()
     count_messages(
         communication,
-        num_clients=len(labels),
+        num_clients=len(clients),
         num_labeled=sum(int(np.sum(y >= 0)) for y in labels),
-        num_points=num_points,
+        num_points=len(indices),
         p=p,
     )
     return Result(
@@ -251,33 +275,53 @@ def cross_client_label_propagation(
     )
 
 
-def setup(seed: int) -> jax.Array:
-    """Line 1, XS: the clients agree on a seed that the server does not know.
+def open_session(num_clients: int, p: Parameters, presence: Presence | None) -> Session | None:
+    """Line 1, XS, where a step is a protocol: the parties agree on keys, the clients on a secret."""
+    if p.hamming == p.row_sums == "plaintext":
+        return None
+    from jaxfed.secure.session import Session  # here, because only protocols need its packages
 
-    A simulation takes it from the experiment, for the sake of repeatability; that makes it no secret.
-    """
+    return Session(num_clients, presence=presence)
+
+
+def setup(seed: int) -> jax.Array:
+    """Line 1, XS, of a simulation: the seed comes from the experiment, which makes it no secret."""
     return jax.random.key(seed)
 
 
-def client_codes(vectors: Sequence[np.ndarray], key: jax.Array, num_bits: int) -> list[jax.Array]:
+def projection_of_seed(p: Parameters, dim: int, session: Session | None) -> jax.Array:
+    """Line 3, CS: Pi, float32 [L, d], the same at all clients and in every run."""
+    del session
+    return lsh.hyperplanes(setup(p.seed), p.num_bits, dim)
+
+
+def projection_of_group_secret(p: Parameters, dim: int, session: Session | None) -> jax.Array:
+    """Line 3, CS: Pi, float32 [L, d], the same at all clients, and another one in every run."""
+    from jaxfed.secure import cross_steps
+
+    assert session is not None  # `Parameters` has seen to it
+    return jnp.asarray(cross_steps.hyperplanes(session, p.num_bits, dim))
+
+
+def client_codes(vectors: Sequence[np.ndarray], planes: jax.Array) -> list[jax.Array]:
     """Lines 2 to 4, CS: B^(j) = sign(Pi V^(j)T), packed, uint32 [n_j, L / 32] a client.
 
     A row depends on its own vector and on Pi alone, so one call over all clients' rows is the clients
     working in parallel.
     """
     joint = jnp.asarray(np.concatenate([np.asarray(v, np.float32) for v in vectors]))
-    codes = lsh.project_bits(joint, key, num_bits)
+    codes = lsh.sign_bits(joint, planes)
     return [codes[rows] for rows in _rows([len(v) for v in vectors])]
 
 
 def randomized(
-    codes: list[jax.Array], labels: list[np.ndarray], key: jax.Array, p: Parameters
+    codes: list[jax.Array], labels: list[np.ndarray], p: Parameters
 ) -> tuple[list[jax.Array], list[np.ndarray]]:
     """CS: randomized response on each client's bits and labels, where `p` asks for it.
 
     Every point has noise of its own, so one call over all points is the clients working in parallel.
     """
-    bit_key, label_key = jax.random.split(jax.random.fold_in(key, _NOISE))
+    bit_key, label_key = jax.random.split(jax.random.fold_in(setup(p.seed), _NOISE))
     rows = _rows([len(y) for y in labels])
     if p.bit_epsilon:
         noisy = randomized_response.randomize_bits(jnp.concatenate(codes), bit_key, p.bit_epsilon)
@@ -291,14 +335,15 @@ def randomized(
 
 
 def plaintext_hamming(
-    codes: Sequence[jax.Array], p: Parameters, communication: Communication, execution: Execution
-) -> tuple[jax.Array, jax.Array]:
+    codes: Sequence[jax.Array], p: Parameters, session: Session | None, execution: Execution
+) -> tuple[list[int], jax.Array, jax.Array]:
     """Lines 5 and 7 with codes in the clear: each point's k nearest others by Hamming distance.
 
-    The placeholder of the authors' experiments. Returns (indices, distances), int32 [n, k].
+    The placeholder of the authors' experiments. Returns who takes part, which is everybody, and
+    (indices, distances), int32 [n, k].
     """
-    del communication, execution  # counted from shapes, `count_messages`
-    return knn.hamming_knn(jnp.concatenate(list(codes)), p.num_neighbors)
+    del session, execution
+    return list(range(len(codes))), *knn.hamming_knn(jnp.concatenate(list(codes)), p.num_neighbors)
 
 
 def server_graph(indices: jax.Array, distances: jax.Array, p: Parameters) -> Graph:
@@ -399,22 +444,30 @@ def influence_columns(
 
 def plaintext_row_sums(
     contributions: Sequence[jax.Array],
-    rows: Sequence[slice],
-    communication: Communication,
+    rows: Mapping[int, slice],
+    session: Session | None,
     execution: Execution,
-) -> list[jax.Array]:
+) -> dict[int, jax.Array]:
     """Line 14 in the clear: client j gets rows R_j of the summed contributions, f32 [n_j, C]."""
-    del communication, execution  # counted from shapes, `count_messages`
+    del session, execution
     total = sum(contributions[1:], start=contributions[0])
-    return [total[own] for own in rows]
+    return {client: total[own] for client, own in rows.items()}
 
 
-def client_predictions(scores: jax.Array, rows: Sequence[slice], p: Parameters) -> list[Prediction]:
-    """Lines 15 and 16, CS: labels and confidences of every client's own rows of Z."""
-    labels, confidences = predict(scores)
+def client_predictions(
+    vectors: Sequence[np.ndarray], scores: Mapping[int, jax.Array], p: Parameters
+) -> list[Prediction]:
+    """Lines 15 and 16, CS: labels and confidences of every client's own rows of Z.
+
+    A client without them, because it has left, gets what unreached points get.
+    """
+    missing = [np.zeros((len(v), p.num_classes), np.float32) for v in vectors]
+    z = jnp.concatenate([jnp.asarray(scores.get(j, own)) for j, own in enumerate(missing)])
+    labels, confidences = predict(z)
     if p.relative_confidence and len(confidences):
         confidences = relative(confidences)
-    arrays = [np.asarray(values) for values in (labels, confidences, scores)]
+    arrays = [np.asarray(values) for values in (labels, confidences, z)]
+    rows = _rows([len(v) for v in vectors])
     return [Prediction(*(values[own] for values in arrays)) for own in rows]
 
 
@@ -469,53 +522,65 @@ def secure_hamming(
     protocol: str,
     codes: Sequence[jax.Array],
     p: Parameters,
-    communication: Communication,
+    session: Session | None,
     execution: Execution,
-) -> tuple[jax.Array, jax.Array]:
-    """Lines 5 and 7 by a protocol in which the server learns H and nobody anything else."""
-    from jaxfed.secure import cross_steps  # here, because only this needs its packages
+) -> tuple[list[int], jax.Array, jax.Array]:
+    """Lines 5 and 7 by a protocol in which the server learns H and nobody anything else.
 
-    found = cross_steps.nearest_others(
-        [np.asarray(own) for own in codes],
+    Returns who has stayed, and (indices, distances) among their points.
+    """
+    from jaxfed.secure import cross_steps
+
+    assert session is not None
+    clients, indices, distances = cross_steps.nearest_others(
+        session,
+        {client: np.asarray(own) for client, own in enumerate(codes)},
         p.num_neighbors,
         protocol,
-        communication,
         key_bits=p.key_bits,
         workers=execution.workers,
         progress=execution.counting("pairs of points"),
     )
-    return jnp.asarray(found[0]), jnp.asarray(found[1])
+    return clients, jnp.asarray(indices), jnp.asarray(distances)
 
 
 def secure_row_sums(
     contributions: Sequence[jax.Array],
-    rows: Sequence[slice],
-    communication: Communication,
+    rows: Mapping[int, slice],
+    session: Session | None,
     execution: Execution,
     *,
     resilient: bool = False,
-) -> list[jax.Array]:
-    """Line 14 by a protocol in which client j learns its rows and nobody anything else."""
+) -> dict[int, jax.Array]:
+    """Line 14 by a protocol in which client j learns its rows and nobody anything else.
+
+    Returns the rows of those who have stayed.
+    """
     from jaxfed.secure import cross_steps
 
+    assert session is not None
     sums = cross_steps.sums_of_rows(
-        [np.asarray(z) for z in contributions],
+        session,
+        {client: np.asarray(z) for client, z in zip(rows, contributions, strict=True)},
         rows,
-        communication,
         resilient=resilient,
         progress=execution.counting("uploads for row sums"),
     )
-    return [jnp.asarray(own, jnp.float32) for own in sums]
+    return {client: jnp.asarray(own, jnp.float32) for client, own in sums.items()}
 
 
-HAMMING: dict[str, Callable[..., tuple[jax.Array, jax.Array]]] = {
+PROJECTIONS: dict[str, Callable[..., jax.Array]] = {
+    "seed": projection_of_seed,
+    "group_secret": projection_of_group_secret,
+}
+HAMMING: dict[str, Callable[..., tuple[list[int], jax.Array, jax.Array]]] = {
     "plaintext": plaintext_hamming,
     **{
         protocol: partial(secure_hamming, protocol)
         for protocol in ("phe", "ot", "masked", "phe_paper", "ot_paper")
     },
 }
-ROW_SUMS: dict[str, Callable[..., list[jax.Array]]] = {
+ROW_SUMS: dict[str, Callable[..., dict[int, jax.Array]]] = {
     "plaintext": plaintext_row_sums,
     "masked": secure_row_sums,
     "masked_resilient": partial(secure_row_sums, resilient=True),
@@ -524,6 +589,13 @@ INFLUENCE: dict[str, Callable[..., Solution]] = {
     "labels": influence_of_labels,
     "columns": influence_columns,
 }
+
+
+def _no_labels(vectors: Sequence[np.ndarray], p: Parameters, session: Session | None) -> Result:
+    """What comes out where there are no points: nobody has any, or everybody has left."""
+    communication = session.communication() if session else Communication()
+    unreached = sum(len(v) for v in vectors)
+    return Result(client_predictions(vectors, {}, p), unreached, 0, 0.0, communication)
 
 
 def _is_cut_short(info: conjugate_gradient.Convergence, max_steps: int) -> bool:

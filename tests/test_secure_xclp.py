@@ -19,10 +19,11 @@ from jaxfed.secure import (
     hamming_transfer,
     hamming_transfer_paper,
     row_sums,
-    row_sums_resilient,
 )
+from jaxfed.secure.blocks import Block, ranges
 from jaxfed.secure.endpoint import SERVER
 from jaxfed.secure.fixed_point import FixedPoint
+from jaxfed.secure.nearest_others import NearestOthers
 
 PROTOCOLS = ["ot", "ot_paper", "masked"]
 
@@ -30,6 +31,34 @@ PROTOCOLS = ["ot", "ot_paper", "masked"]
 def codes_of(sizes, num_words=2, seed=0):
     rng = np.random.default_rng(seed)
     return [rng.integers(0, 2**32, (size, num_words), dtype=np.uint32) for size in sizes]
+
+
+class Matrix:
+    """H itself, for comparison; what protocols are for keeps `NearestOthers`."""
+
+    def __init__(self, sizes):
+        ends = np.cumsum([0, *sizes.values()])
+        self.rows = {j: np.arange(*ends[i : i + 2]) for i, j in enumerate(sizes)}
+        self._h = np.full((ends[-1], ends[-1]), 65535, np.uint16)
+
+    clients = property(lambda self: list(self.rows))
+
+    def add(self, block):
+        rows = self.rows[block.first][block.rows.start : block.rows.stop]
+        columns = self.rows[block.second][block.columns.start : block.columns.stop]
+        self._h[np.ix_(rows, columns)] = block.distances
+        self._h[np.ix_(columns, rows)] = block.distances.T
+
+    def add_own(self, client, distances):
+        self._h[np.ix_(self.rows[client], self.rows[client])] = distances
+
+    def remove(self, client):
+        del self.rows[client]
+
+    @property
+    def distances(self):
+        kept = np.concatenate(list(self.rows.values()))
+        return self._h[np.ix_(kept, kept)]
 
 
 def secure_matrix(protocol, network, codes, progress=None):
@@ -68,7 +97,9 @@ def secure_matrix(protocol, network, codes, progress=None):
             (sizes[j], sizes[k]),
         )
 
-    return hamming_matrix.collect(sizes, num_bits, own, pair, progress=progress)
+    matrix = Matrix(sizes)
+    hamming_matrix.collect(matrix, sizes, own, pair, progress=progress)
+    return matrix
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -85,17 +116,29 @@ def test_matrix_of_all_clients(protocol, sizes):
 
 
 @given(
-    st.sampled_from([[1], [3, 0, 2], [4, 5, 3, 8]]),
+    st.sampled_from([[1], [3, 0, 2], [4, 5, 3, 8], [0, 0], [300, 2]]),
     st.sampled_from([1, 4, 7]),
+    st.sampled_from([2, 3, 512]),
+    st.integers(-1, 3),
     st.integers(0, 2**31),
 )
-def test_nearest_as_the_kernel_finds_them(sizes, num_neighbors, seed):
-    """Few bits, so that ties abound; more neighbors than there are."""
+def test_nearest_as_the_kernel_finds_them(sizes, num_neighbors, block_points, gone, seed):
+    """Out of blocks; few bits, so that ties abound; more neighbors than there are; one may leave."""
     codes = [c & np.uint32(7) for c in codes_of(sizes, 1, seed)]
-    joint = np.concatenate(codes)
-    matrix = hamming_matrix.DistanceMatrix(dict(enumerate(sizes)), 32)
-    matrix._h[:] = reference.hamming_distances(joint, joint)
-    indices, distances = matrix.nearest(num_neighbors)
+    nearest = NearestOthers(dict(enumerate(sizes)), 32, num_neighbors)
+    for j, own in enumerate(codes):
+        nearest.add_own(j, reference.hamming_distances(own, own).astype(np.uint16))
+        for k in range(j + 1, len(codes)):
+            for rows in ranges(sizes[j], block_points):
+                for columns in ranges(sizes[k], block_points):
+                    part, other = codes[j][rows.start : rows.stop], codes[k][columns.start :]
+                    h = reference.hamming_distances(part, other[: len(columns)])
+                    nearest.add(Block(j, k, rows, columns, h.astype(np.uint16)))
+    if gone in nearest.clients:
+        nearest.remove(gone)
+        del codes[gone]
+    joint = np.concatenate([*codes, np.zeros((0, 1), np.uint32)])
+    indices, distances = nearest.found()
     expected = knn.hamming_knn(joint, num_neighbors)
     np.testing.assert_array_equal(indices, expected[0])
     np.testing.assert_array_equal(distances, expected[1])
@@ -141,30 +184,6 @@ def test_own_distances_are_refused_when_malformed():
 # --- XCLP ----------------------------------------------------------------------------------------
 
 
-def secure_hamming(protocol):
-    def protocol_5(codes, parameters, communication, execution):
-        codes = [np.asarray(c) for c in codes]
-        return secure_matrix(protocol, Network(), codes).nearest(parameters.num_neighbors)
-
-    return protocol_5
-
-
-def secure_row_sums(module):
-    def protocol_14(contributions, rows, communication, execution):
-        network, by_address = Network(), dict(enumerate(rows))
-        values = [np.asarray(c) for c in contributions]
-        clients = {
-            j: module.Client(network.endpoint(j), v, by_address) for j, v in enumerate(values)
-        }
-        arguments = (network.endpoint(SERVER), by_address, values[0].shape[1])
-        if module is row_sums_resilient:
-            arguments += (len(values) // 2 + 1,)
-        sums = module.run(clients, module.Server(*arguments))
-        return [np.asarray(sums[j], np.float32) for j in range(len(values))]
-
-    return protocol_14
-
-
 def digits(num_clients, num_points, labeled=0.2, seed=0):
     data = load_digits()
     rng = np.random.default_rng(seed)
@@ -173,25 +192,6 @@ def digits(num_clients, num_points, labeled=0.2, seed=0):
     vectors = [data.data[part].astype(np.float32) - 5 for part in parts]
     labels = [np.where(rng.random(len(p)) < labeled, data.target[p], -1) for p in parts]
     return vectors, labels
-
-
-@pytest.mark.parametrize(("protocol", "module"), [("ot", row_sums), ("masked", row_sums_resilient)])
-def test_xclp_over_secure_protocols_equals_plaintext(protocol, module, monkeypatch):
-    """Labels and confidences as in the clear; Z to fixed-point precision and float32's rounding."""
-    monkeypatch.setitem(xclp.HAMMING, "secure", secure_hamming(protocol))
-    monkeypatch.setitem(xclp.ROW_SUMS, "secure", secure_row_sums(module))
-    vectors, labels = digits(3, 150)
-    parameters = {"num_classes": 10, "num_bits": 512, "influence": "columns"}
-    plain = xclp.propagate_labels(vectors, labels, **parameters)
-    secure = xclp.propagate_labels(
-        vectors, labels, hamming="secure", row_sums="secure", **parameters
-    )
-    for ours, theirs in zip(secure, plain, strict=True):
-        np.testing.assert_array_equal(ours.labels, theirs.labels)
-        np.testing.assert_allclose(ours.confidences, theirs.confidences, atol=2e-6)
-        scale = np.max(np.abs(theirs.scores))
-        error = np.abs(ours.scores.astype(np.float64) - theirs.scores)
-        assert np.max(error) <= FixedPoint(3).error + 4 * np.finfo(np.float32).eps * scale
 
 
 def disagreement(secure, plain, num_clients):
@@ -206,18 +206,18 @@ def disagreement(secure, plain, num_clients):
     return worst
 
 
-SWITCHES = [
-    ("masked", "masked"),
-    ("ot", "masked_resilient"),
-    ("ot_paper", "plaintext"),
-    ("plaintext", "masked"),
+SWITCHES = [  # hamming, row_sums, number of points
+    ("masked", "masked", 150),
+    ("ot", "masked_resilient", 150),
+    ("ot_paper", "plaintext", 14),
+    ("plaintext", "masked", 60),
 ]
 
 
-@pytest.mark.parametrize(("hamming", "row_sums"), SWITCHES)
-def test_the_switches_of_propagate_labels(hamming, row_sums):
+@pytest.mark.parametrize(("hamming", "row_sums", "num_points"), SWITCHES)
+def test_the_switches_of_propagate_labels(hamming, row_sums, num_points):
     """By name, through a real session; a client without points takes part."""
-    vectors, labels = digits(2, 14 if hamming == "ot_paper" else 60)
+    vectors, labels = digits(2, num_points)
     vectors, labels = [*vectors, vectors[0][:0]], [*labels, labels[0][:0]]
     parameters = {"num_classes": 10, "num_bits": 64, "influence": "columns", "tolerance": 1e-6}
     plain = xclp.propagate_labels(vectors, labels, **parameters)

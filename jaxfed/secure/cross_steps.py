@@ -1,18 +1,17 @@
 """XCLP's two cross steps over real protocols: what Algorithm 1 calls in place of its plaintext steps.
 
 All parties live in this process, as separate objects that exchange nothing but messages through a
-session's channel. Each step opens a session of its own, with fresh keys from the operating system;
+session's channel. One session serves one run of Algorithm 1, with fresh keys from the operating system;
 the results do not depend on them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from jaxfed.communication import Communication
 from jaxfed.secure import (
     hamming_masked,
     hamming_matrix,
@@ -21,11 +20,13 @@ from jaxfed.secure import (
     hamming_transfer,
     hamming_transfer_paper,
     paillier,
+    projection,
     row_sums,
     row_sums_resilient,
 )
 from jaxfed.secure.blocks import Block
 from jaxfed.secure.endpoint import SERVER
+from jaxfed.secure.nearest_others import NearestOthers
 from jaxfed.secure.session import Session
 from jaxfed.secure.workers import Mapped, worker_processes
 
@@ -41,90 +42,114 @@ class Paillier(NamedTuple):
     mapped: Mapped
 
 
+class Neighbors(NamedTuple):
+    """What the server keeps of H.
+
+    Fields:
+        clients: who is in it; points are numbered through in this order.
+        indices, distances: int32 [n, k], as `jaxfed.kernels.knn.hamming_knn` returns them.
+    """
+
+    clients: list[int]
+    indices: np.ndarray
+    distances: np.ndarray
+
+
+def hyperplanes(session: Session, num_bits: int, dim: int) -> np.ndarray:
+    """Pi as every client of the session draws it from the group secret: float32 [num_bits, dim]."""
+    anybody = next(end for address, end in session.endpoints.items() if address != SERVER)
+    return projection.hyperplanes(anybody.group_seed("xclp/projection"), num_bits, dim)
+
+
 def nearest_others(
-    codes: Sequence[np.ndarray],
+    session: Session,
+    codes: Codes,
     num_neighbors: int,
     protocol: str,
-    communication: Communication,
     *,
     key_bits: int = 2048,
     workers: int = 0,
     progress: hamming_matrix.Progress | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> Neighbors:
     """SecureHamming among all clients, and each point's k nearest others (lines 5 and 7).
 
+    A client that is not in the session, or leaves during this step, is as if it had never been there.
+
     Args:
-        codes: uint32 [n_j, L / 32] a client.
+        session: the parties.
+        codes: uint32 [n_j, L / 32] of every client.
         num_neighbors: k.
         protocol: a key of `PROTOCOLS`.
-        communication: gets the bytes of all messages, their frames and the session's setup.
         key_bits: of Paillier's keys, 2048 or 3072; other protocols have none.
         workers: processes that `phe` computes in, 0 for none.
         progress: told how many pairs of points are done.
 
-    Returns:
-        (indices, distances), int32 [n, k], as `jaxfed.kernels.knn.hamming_knn` returns them.
+    Raises:
+        ProtocolError: a message that does not belong where it arrives; there is no result then.
 
-    Cost: `launch.bench --kernel=secure_hamming`; 2 n^2 bytes for H at the server.
+    Cost: `launch.bench --kernel=secure_hamming`; 8 k bytes a point and client at the server.
     """
-    session = Session(len(codes))
-    by_client = dict(enumerate(codes))
-    sizes = {client: len(own) for client, own in by_client.items()}
-    num_bits = 32 * codes[0].shape[1]
+    num_bits = 32 * next(iter(codes.values())).shape[1]
+    codes = {client: codes[client] for client in session.clients}
+    if not codes:
+        return Neighbors([], *NearestOthers({}, num_bits, num_neighbors).found())
+    sizes = {client: len(own) for client, own in codes.items()}
+    nearest = NearestOthers(sizes, num_bits, num_neighbors)
     server = session.endpoints[SERVER]
 
     def own(client: int) -> np.ndarray:
-        hamming_matrix.send_own(session.endpoints[client], by_client[client])
+        hamming_matrix.send_own(session.endpoints[client], codes[client])
         distances = hamming_matrix.receive_own(server, client, sizes[client], num_bits)
         prepare(client)
         return distances
 
     with worker_processes(workers if protocol == "phe" else 0) as mapped:
-        prepare, pair = PROTOCOLS[protocol](session, by_client, Paillier(key_bits, mapped))
-        matrix = hamming_matrix.collect(sizes, num_bits, own, pair, progress=progress)
-    session.channel.count(communication)
-    return matrix.nearest(num_neighbors)
+        prepare, pair = PROTOCOLS[protocol](session, codes, Paillier(key_bits, mapped))
+        hamming_matrix.collect(nearest, sizes, own, pair, progress=progress)
+    return Neighbors(nearest.clients, *nearest.found())
 
 
 def sums_of_rows(
-    contributions: Sequence[np.ndarray],
-    rows: Sequence[slice],
-    communication: Communication,
+    session: Session,
+    contributions: Mapping[int, np.ndarray],
+    rows: Mapping[int, slice],
     *,
     resilient: bool = False,
     progress: row_sums.Progress | None = None,
-) -> list[np.ndarray]:
+) -> dict[int, np.ndarray]:
     """SecureRowSums (line 14): client j gets rows R_j of the summed contributions, float64 [n_j, C].
 
+    What of a client that leaves: before its upload is through, its contribution does not count; with
+    `resilient` it may leave after that. It gets no sums in any case.
+
     Args:
-        contributions: Z^(j), real [n, C] a client.
-        rows: R_j.
-        communication: gets the bytes of all messages, their frames and the session's setup.
+        session: the parties.
+        contributions: Z^(j), real [n, C], of every client whose points the n are.
+        rows: R_j of the same clients.
         resilient: with double masks, so that dropouts need no second round (`row_sums_resilient`).
         progress: told how many clients' uploads are in.
+
+    Returns:
+        The sums of all clients that stay to the end.
+
+    Raises:
+        ProtocolError: a message that does not belong where it arrives; nobody gets sums then.
+        UsageError: a contribution beyond the fixed-point range.
     """
-    session = Session(len(contributions))
-    by_client = dict(enumerate(rows))
     protocol = row_sums_resilient if resilient else row_sums
     clients = {
-        client: protocol.Client(session.endpoints[client], np.asarray(z, np.float64), by_client)
-        for client, z in enumerate(contributions)
+        client: protocol.Client(
+            session.endpoints[client], np.asarray(contributions[client], np.float64), rows
+        )
+        for client in session.clients
+        if client in rows
     }
-    num_classes = contributions[0].shape[1]
-    if resilient:
-        threshold = len(clients) // 2 + 1
-        server = row_sums_resilient.Server(
-            session.endpoints[SERVER], by_client, num_classes, threshold
-        )
-        sums = row_sums_resilient.run(clients, server, progress=progress)
-    else:
-        sums = row_sums.run(
-            clients,
-            row_sums.Server(session.endpoints[SERVER], by_client, num_classes),
-            progress=progress,
-        )
-    session.channel.count(communication)
-    return [sums[client] for client in by_client]
+    if not clients:
+        return {}
+    num_classes = next(iter(contributions.values())).shape[1]
+    server = protocol.Server(session.endpoints[SERVER], rows, num_classes)
+    first_round = session.reserve(len(clients) + 1)  # every dropout may start another one
+    return protocol.run(clients, server, first_round=first_round, progress=progress)
 
 
 def _masked(session: Session, codes: Codes, _: Paillier) -> tuple[OwnStep, PairStep]:
@@ -134,7 +159,8 @@ def _masked(session: Session, codes: Codes, _: Paillier) -> tuple[OwnStep, PairS
         client: hamming_masked.Client(session.endpoints[client], own, sizes, run)
         for client, own in codes.items()
     }
-    server = hamming_masked.Server(session.endpoints[SERVER], 32 * codes[0].shape[1])
+    num_bits = 32 * next(iter(codes.values())).shape[1]
+    server = hamming_masked.Server(session.endpoints[SERVER], num_bits)
 
     def send_points(client: int) -> None:
         hamming_masked.send_points(clients[client], server, client, sizes[client])

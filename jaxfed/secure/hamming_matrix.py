@@ -1,4 +1,4 @@
-"""The server's matrix H out of pairwise protocols: who stays, and each point's nearest others.
+"""The server's matrix H out of pairwise protocols, block by block, and who stays.
 
     own     client -> server   its points' distances among themselves, the upper triangle, packed
 
@@ -11,93 +11,34 @@ without it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
 
 import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.kernels import hamming
-from jaxfed.secure.blocks import Block, checked_distances, ranges
+from jaxfed.secure.blocks import Block, checked_distances
 from jaxfed.secure.endpoint import SERVER, DroppedOut, Endpoint
 from jaxfed.secure.ring import pack, packed_size, ring_bits, unpack
-
-_ROWS = 256  # of H searched at a time
 
 Progress = Callable[[int, int], None]  # (pairs of points done, of how many)
 
 
-class DistanceMatrix:
-    """H of the clients that stay, in their addresses' order.
-
-    Args:
-        sizes: number of points of every client, by address.
-        num_bits: L.
-
-    Memory: 2 n^2 bytes.
-    """
-
-    def __init__(self, sizes: Mapping[int, int], num_bits: int) -> None:
-        self._num_bits = num_bits
-        self._rows: dict[int, slice] = {}
-        position = 0
-        for client, size in sorted(sizes.items()):
-            self._rows[client] = slice(position, position + size)
-            position += size
-        self._h = np.zeros((position, position), np.uint16)
+class Collection(Protocol):
+    """What becomes of H: distances as they come, and who is in it."""
 
     @property
     def clients(self) -> list[int]:
         """Who is in it."""
-        return list(self._rows)
-
-    @property
-    def distances(self) -> np.ndarray:
-        """H, uint16 [n, n], of the clients that are in it."""
-        kept = self._kept()
-        return self._h[np.ix_(kept, kept)]
 
     def add(self, block: Block) -> None:
         """Take a block of distances between two clients."""
-        rows = _part(self._rows[block.first], block.rows)
-        columns = _part(self._rows[block.second], block.columns)
-        self._h[rows, columns] = block.distances
-        self._h[columns, rows] = block.distances.T
 
     def add_own(self, client: int, distances: np.ndarray) -> None:
         """Take one client's distances among its own points, [n_j, n_j]."""
-        self._h[self._rows[client], self._rows[client]] = distances
 
     def remove(self, client: int) -> None:
         """Forget a client that dropped out."""
-        del self._rows[client]
-
-    def nearest(self, num_neighbors: int) -> tuple[np.ndarray, np.ndarray]:
-        """Each point's nearest others, as `jaxfed.kernels.knn.hamming_knn` gives them.
-
-        Returns:
-            (indices, distances), int32 [n, k], sorted by (distance, index), the point itself left out;
-            index -1 and distance L + 1 where fewer than k others exist.
-
-        Cost: O(n) a point.
-        """
-        h = self.distances
-        n = len(h)
-        indices = np.full((n, num_neighbors), -1, np.int32)
-        found = np.full((n, num_neighbors), self._num_bits + 1, np.int32)
-        k = min(num_neighbors, n - 1)
-        if k < 1:
-            return indices, found
-        for rows in ranges(n, _ROWS):
-            keys = h[rows.start : rows.stop].astype(np.int64) * n + np.arange(n)
-            keys[np.arange(len(rows)), np.asarray(rows)] = np.iinfo(np.int64).max  # itself
-            smallest = np.sort(np.partition(keys, k - 1, axis=1)[:, :k], axis=1)
-            found[rows.start : rows.stop, :k], indices[rows.start : rows.stop, :k] = divmod(
-                smallest, n
-            )
-        return indices, found
-
-    def _kept(self) -> np.ndarray:
-        kept = [np.arange(rows.start, rows.stop) for rows in self._rows.values()]
-        return np.concatenate(kept) if kept else np.zeros(0, np.int64)
 
 
 def send_own(endpoint: Endpoint, codes: np.ndarray) -> None:
@@ -127,54 +68,45 @@ def own_bytes(num_points: int, num_bits: int) -> int:
 
 
 def collect(
+    collection: Collection,
     sizes: Mapping[int, int],
-    num_bits: int,
     own: Callable[[int], np.ndarray],
     pair: Callable[[int, int], Iterator[Block]],
     *,
     progress: Progress | None = None,
-) -> DistanceMatrix:
+) -> None:
     """Run everybody's own step and every pair's protocol; drop who drops out.
 
     Args:
+        collection: gets all distances; who drops out is removed from it.
         sizes: number of points of every client, by address.
-        num_bits: L.
         own: the step of one client with the server; its own distances.
         pair: the protocol of a pair of clients, the lower address first.
         progress: told after every block how many pairs of points are done.
 
-    Returns:
-        H of the clients that stayed.
-
     Raises:
         ProtocolError: a message that does not belong where it arrives; there is no H then.
     """
-    matrix = DistanceMatrix(sizes, num_bits)
     total, done = _cross_pairs(sizes), 0
     for client in sorted(sizes):
         try:
-            matrix.add_own(client, own(client))
+            collection.add_own(client, own(client))
         except DroppedOut as dropout:
-            matrix.remove(dropout.client)
+            collection.remove(dropout.client)
     for first in sorted(sizes):
         for second in sorted(sizes):
-            if second <= first or not {first, second} <= set(matrix.clients):
+            if second <= first or not {first, second} <= set(collection.clients):
                 continue
             try:
                 for block in pair(first, second):
-                    matrix.add(block)
+                    collection.add(block)
                     done += block.distances.size
                     if progress:
                         progress(done, total)
             except DroppedOut as dropout:
-                matrix.remove(dropout.client)
-    return matrix
+                collection.remove(dropout.client)
 
 
 def _cross_pairs(sizes: Mapping[int, int]) -> int:
     total = sum(sizes.values())
     return (total**2 - sum(size**2 for size in sizes.values())) // 2
-
-
-def _part(rows: slice, block: range) -> slice:
-    return slice(rows.start + block.start, rows.start + block.stop)

@@ -195,14 +195,26 @@ class Client:
 
 
 class Server:
-    """The server; `num_classes` = C, `threshold` = t shares give a secret back."""
+    """The server.
 
-    def __init__(self, endpoint: Endpoint, rows: Rows, num_classes: int, threshold: int) -> None:
-        self._endpoint, self._rows = endpoint, rows
-        self._num_classes, self._threshold = num_classes, threshold
+    Args:
+        endpoint: its end of the session.
+        rows: R_k of every client.
+        num_classes: C.
+        threshold: t, how many shares give a secret back; None: just more than half of each round's
+            participants.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, rows: Rows, num_classes: int, threshold: int | None = None
+    ) -> None:
+        self._endpoint, self._rows, self._num_classes = endpoint, rows, num_classes
+        self._wanted_threshold = threshold
 
     def start(self, number: int, participants: Sequence[int]) -> None:
         """Begin a round; whatever came in an earlier one is forgotten."""
+        majority = len(participants) // 2 + 1
+        self._threshold = self._wanted_threshold or majority
         check_threshold(self._threshold, len(participants))
         self._number, self._participants = number, sorted(participants)
         self._entries = row_sums.num_entries(self._rows, self._participants, self._num_classes)
@@ -318,7 +330,7 @@ def run(
         UsageError: the threshold is none for the clients that are there before any upload.
     """
     participants, number = sorted(clients), first_round
-    while True:
+    while participants:
         try:
             _set_up(clients, server, participants, number)
             break
@@ -327,6 +339,8 @@ def run(
             for client in participants:
                 clients[client].abandon()
             number += 1
+    if not participants:
+        return {}
 
     def upload(client: int) -> None:
         clients[client].upload()
