@@ -71,6 +71,7 @@ def get_config() -> ConfigDict:
     config.xclp.num_bits = 4096
     config.xclp.num_neighbors = 10
     config.xclp.alpha = 0.99
+    config.xclp.projection = "seed"  # where Pi comes from; "group_secret" of the clients' session
     config.xclp.hamming = "plaintext"
     config.xclp.key_bits = 2048  # of Paillier's keys, with hamming = "phe" or "phe_paper"
     config.xclp.row_sums = "plaintext"

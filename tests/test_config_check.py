@@ -120,6 +120,7 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
         ("xclp.num_bits=100", ("xclp.num_bits=100", "multiples of 32")),
         ("xclp.alpha=1", ("xclp.alpha=1.0", "between 0 and 1")),
         ("xclp.hamming=secret", ("xclp.hamming='secret'", "'plaintext'")),
+        ("xclp.projection=group_secret", ("xclp.projection='group_secret'", "protocol")),
         ("xclp.row_sums=secret", ("xclp.row_sums='secret'", "'plaintext'")),
         ("client_knn.num_neighbors=0", ("client_knn.num_neighbors=0", "1 or more")),
     ],

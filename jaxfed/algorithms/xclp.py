@@ -27,9 +27,10 @@ from jaxfed.xclp import Parameters, cross_client_label_propagation, setup
 def xclp(*, execution: Execution = HERE, **parameters: Any) -> FederatedAlgorithm:
     """XCLP as a one-round algorithm; keywords are the fields of `jaxfed.xclp.Parameters` but `seed`.
 
-    The seed of Pi comes from the round's key. `execution` may bring worker processes, and is told of
-    progress. Beside the labels a round reports how well the codes estimate cosines (`cosine_rmse`, and
-    what theory expects): a diagnostic of the simulation, which sees all vectors.
+    The seed of Pi, where Pi has one, comes from the round's key. `execution` may bring worker
+    processes, and is told of progress. Beside the labels a round reports how well codes by the seed's Pi
+    estimate cosines (`cosine_rmse`, and what theory expects): a diagnostic of the simulation, which sees
+    all vectors.
     """
     known = {field.name for field in fields(Parameters)} - {"seed"}
     for name in parameters.keys() - known:

@@ -1,0 +1,28 @@
+"""XCLP's input of a few clients, and how its labels over protocols compare with those in the clear."""
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from jaxfed.secure.fixed_point import FixedPoint
+
+
+def digits(num_clients, num_points, labeled=0.2, seed=0):
+    data = load_digits()
+    rng = np.random.default_rng(seed)
+    chosen = rng.permutation(len(data.data))[:num_points]
+    parts = np.array_split(chosen, num_clients)
+    vectors = [data.data[part].astype(np.float32) - 5 for part in parts]
+    labels = [np.where(rng.random(len(p)) < labeled, data.target[p], -1) for p in parts]
+    return vectors, labels
+
+
+def disagreement(secure, plain, num_clients):
+    """Labels equal; how much scores differ beyond fixed-point error and float32's rounding."""
+    scale = max(np.max(np.abs(theirs.scores), initial=0) for theirs in plain)
+    allowed = FixedPoint(num_clients).error + 4 * np.finfo(np.float32).eps * scale
+    worst = 0.0
+    for ours, theirs in zip(secure, plain, strict=True):
+        np.testing.assert_array_equal(ours.labels, theirs.labels)
+        np.testing.assert_allclose(ours.confidences, theirs.confidences, atol=2e-6)
+        worst = max(worst, np.max(np.abs(ours.scores - theirs.scores), initial=0) / allowed)
+    return worst
