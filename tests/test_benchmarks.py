@@ -1,13 +1,17 @@
 """What a contest reports: ratios to peers, parts scaled up, figures beside what is promised."""
 
+import json
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from launch.bench import as_line
 from launch.benchmarks import contest, secure_hamming
 from launch.benchmarks.contest import Contest, run_contest
+
+UNITS = ("us a pair", "bytes a pair")
 
 
 @pytest.fixture
@@ -66,3 +70,31 @@ def test_without_its_packages_phe_is_left_out_with_a_line(monkeypatch, capsys):
     said = capsys.readouterr().err
     assert said.startswith("bench: phe and phe_paper left out, phe")
     assert said.count("\n") == 1
+
+
+def three_digits(number):
+    return f"{float(format(number, '.3g')):,g}"
+
+
+def cost_row(contest):
+    """A protocol's row of the README's table."""
+    case, figures = contest["case"], contest["figures"]
+    name = contest["task"].removeprefix("secure Hamming, ")
+    points = f"{case['n']:,} × {case['m']:,}"
+    costs = [three_digits(figures[unit]["measured"]) for unit in UNITS]
+    peers = [f"`{peer}` {three_digits(told['ratio'])}" for peer, told in contest["peers"].items()]
+    return f"| `{name}` | {points} | {' | '.join(costs)} | {', '.join(peers)} |"
+
+
+def test_the_readme_shows_protocols_costs_as_they_were_measured():
+    report = json.loads(Path("results/bench_secure_one_core.json").read_text())
+    readme = Path("README.md").read_text()
+    assert report["environment"]["command"] in readme
+    rows = [
+        cost_row(contest)
+        for contest in report["contests"]
+        if contest.get("figures", {}).keys() >= set(UNITS) and contest["case"]["num_bits"] == 4096
+    ]
+    assert len(rows) == 4
+    for row in rows:
+        assert row in readme
