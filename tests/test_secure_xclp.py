@@ -22,6 +22,7 @@ from jaxfed.secure import (
 )
 from jaxfed.secure.blocks import Block, ranges
 from jaxfed.secure.endpoint import SERVER
+from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.nearest_others import NearestOthers
 
 PROTOCOLS = ["ot", "ot_paper", "masked"]
@@ -48,9 +49,6 @@ class Matrix:
         self._h[np.ix_(rows, columns)] = block.distances
         self._h[np.ix_(columns, rows)] = block.distances.T
 
-    def add_own(self, client, distances):
-        self._h[np.ix_(self.rows[client], self.rows[client])] = distances
-
     def remove(self, client):
         del self.rows[client]
 
@@ -71,11 +69,9 @@ def secure_matrix(protocol, network, codes, progress=None):
         server = hamming_masked.Server(server_end, num_bits)
 
     def own(j):
-        hamming_matrix.send_own(ends[j], codes[j])
-        distances = hamming_matrix.receive_own(server_end, j, sizes[j], num_bits)
+        yield from hamming_matrix.run_own(ends[j], server_end, codes[j])
         if protocol == "masked":
             hamming_masked.send_points(clients[j], server, j, sizes[j])
-        return distances
 
     def pair(j, k):
         if protocol == "masked":
@@ -126,13 +122,13 @@ def test_nearest_as_the_kernel_finds_them(sizes, num_neighbors, block_points, go
     codes = [c & np.uint32(7) for c in codes_of(sizes, 1, seed)]
     nearest = NearestOthers(dict(enumerate(sizes)), 32, num_neighbors)
     for j, own in enumerate(codes):
-        nearest.add_own(j, reference.hamming_distances(own, own).astype(np.uint16))
-        for k in range(j + 1, len(codes)):
+        for k in range(j, len(codes)):
             for rows in ranges(sizes[j], block_points):
                 for columns in ranges(sizes[k], block_points):
-                    part, other = codes[j][rows.start : rows.stop], codes[k][columns.start :]
-                    h = reference.hamming_distances(part, other[: len(columns)])
-                    nearest.add(Block(j, k, rows, columns, h.astype(np.uint16)))
+                    if j < k or rows.start <= columns.start:
+                        part, other = own[rows.start : rows.stop], codes[k][columns.start :]
+                        h = reference.hamming_distances(part, other[: len(columns)])
+                        nearest.add(Block(j, k, rows, columns, h.astype(np.uint16)))
     if gone in nearest.clients:
         nearest.remove(gone)
         del codes[gone]
@@ -169,14 +165,26 @@ def test_dropout_is_as_if_the_client_had_not_been_there(protocol, gone, when):
     np.testing.assert_array_equal(matrix.distances, reference.hamming_distances(joint, joint))
 
 
-def test_own_distances_are_refused_when_malformed():
-    for payload in (b"", bytes(13), b"\xff" * 14):
+@pytest.mark.parametrize("num_points", [1, 2, 3, 5, 8])
+def test_own_distances_by_blocks(num_points, monkeypatch):
+    monkeypatch.setattr(hamming_matrix, "BLOCK_POINTS", 3)
+    network, [codes] = Network(), codes_of([num_points], 2)
+    matrix = Matrix({0: num_points})
+    for block in hamming_matrix.run_own(network.endpoint(0), network.endpoint(SERVER), codes):
+        matrix.add(block)
+    np.testing.assert_array_equal(matrix.distances, reference.hamming_distances(codes, codes))
+    assert network.bytes_by_kind() == {"own": hamming_matrix.own_bytes(num_points, 64)}
+
+
+@pytest.mark.parametrize("columns", [range(4), range(4, 8)])
+def test_own_distances_are_refused_when_malformed(columns):
+    for payload in (b"", bytes(13), bytes(15), b"\xff" * 14):  # 6 or 16 values of 7 bits
         network = Network()
         end, server = network.endpoint(0), network.endpoint(SERVER)
         network.tamper = lambda message, payload=payload: payload
-        hamming_matrix.send_own(end, codes_of([4], 2)[0])
-        with pytest.raises(ValueError, match=r"take 14|above 64|padding"):
-            hamming_matrix.receive_own(server, 0, 4, 64)
+        hamming_matrix.send_own(end, codes_of([8], 2)[0], range(4), columns)
+        with pytest.raises(ProtocolError, match=r"take 14|above 64|padding"):
+            hamming_matrix.receive_own(server, 0, range(4), columns, 64)
     assert hamming_matrix.own_bytes(4, 64) == 14
 
 

@@ -97,11 +97,9 @@ def nearest_others(
     nearest = NearestOthers(sizes, num_bits, num_neighbors)
     server = session.endpoints[SERVER]
 
-    def own(client: int) -> np.ndarray:
-        hamming_matrix.send_own(session.endpoints[client], codes[client])
-        distances = hamming_matrix.receive_own(server, client, sizes[client], num_bits)
+    def own(client: int) -> Iterator[Block]:
+        yield from hamming_matrix.run_own(session.endpoints[client], server, codes[client])
         prepare(client)
-        return distances
 
     with worker_processes(workers if protocol == "phe" else 0) as mapped:
         prepare, pair = PROTOCOLS[protocol](session, codes, Paillier(key_bits, mapped))

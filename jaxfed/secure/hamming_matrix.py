@@ -1,6 +1,7 @@
 """The server's matrix H out of pairwise protocols, block by block, and who stays.
 
-    own     client -> server   its points' distances among themselves, the upper triangle, packed
+    own     client -> server   its points' distances among themselves, the upper triangle,
+                               up to 512 x 512 at a time, packed
 
 The paper leaves within-client distances open: a client computes its own and sends them. Between
 clients every pair runs its protocol for itself, so a client that drops out (XCLP, Section 3.3) costs
@@ -17,9 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.kernels import hamming
-from jaxfed.secure.blocks import Block, checked_distances
+from jaxfed.secure.blocks import Block, checked_distances, ranges
 from jaxfed.secure.endpoint import SERVER, DroppedOut, Endpoint
 from jaxfed.secure.ring import pack, packed_size, ring_bits, unpack
+
+BLOCK_POINTS = 512
 
 Progress = Callable[[int, int], None]  # (pairs of points done, of how many)
 
@@ -32,45 +35,68 @@ class Collection(Protocol):
         """Who is in it."""
 
     def add(self, block: Block) -> None:
-        """Take a block of distances between two clients."""
-
-    def add_own(self, client: int, distances: np.ndarray) -> None:
-        """Take one client's distances among its own points, [n_j, n_j]."""
+        """Take a block of distances of two clients, or of one: there what lies below the diagonal is
+        left out, being the same.
+        """
 
     def remove(self, client: int) -> None:
         """Forget a client that dropped out."""
 
 
-def send_own(endpoint: Endpoint, codes: np.ndarray) -> None:
-    """A client sends the distances among its own points, codes uint32 [n_j, L / 32]."""
-    points = jnp.asarray(codes)
-    upper = np.triu_indices(len(codes), 1)
-    own = np.asarray(hamming.distances(points, points))[upper].astype(np.uint16)
-    endpoint.send(SERVER, "own", pack(own, ring_bits(32 * codes.shape[1])))
+def run_own(endpoint: Endpoint, server: Endpoint, codes: np.ndarray) -> Iterator[Block]:
+    """A client's distances among its own points; yields a block when the server has it.
+
+    Args:
+        endpoint: the client's.
+        server: the server's.
+        codes: the client's points, uint32 [n_j, L / 32].
+
+    Raises:
+        DroppedOut: the client is gone.
+    """
+    for rows, columns in _own_blocks(len(codes)):
+        send_own(endpoint, codes, rows, columns)
+        yield receive_own(server, endpoint.address, rows, columns, 32 * codes.shape[1])
 
 
-def receive_own(endpoint: Endpoint, client: int, num_points: int, num_bits: int) -> np.ndarray:
-    """The server takes a client's own distances, uint16 [n_j, n_j].
+def send_own(endpoint: Endpoint, codes: np.ndarray, rows: range, columns: range) -> None:
+    """A client sends a block of the distances among its own points; codes uint32 [n_j, L / 32]."""
+    left, right = (codes[points.start : points.stop] for points in (rows, columns))
+    own = np.asarray(hamming.distances(jnp.asarray(left), jnp.asarray(right))).astype(np.uint16)
+    sent = own[_upper(len(rows))] if rows == columns else own
+    endpoint.send(SERVER, "own", pack(sent, ring_bits(32 * codes.shape[1])))
+
+
+def receive_own(
+    endpoint: Endpoint, client: int, rows: range, columns: range, num_bits: int
+) -> Block:
+    """The server takes a block of a client's own distances.
 
     Raises:
         ProtocolError: a message of another length, or a distance above L.
     """
-    count = num_points * (num_points - 1) // 2
-    own = unpack(endpoint.receive(client, "own"), count, ring_bits(num_bits))
-    distances = np.zeros((num_points, num_points), np.uint16)
-    distances[np.triu_indices(num_points, 1)] = checked_distances(own, num_bits)
-    return distances + distances.T
+    message = endpoint.receive(client, "own")
+    own = unpack(message, _own_count(rows, columns), ring_bits(num_bits))
+    sent = checked_distances(own, num_bits)
+    if rows != columns:
+        return Block(client, client, rows, columns, sent.reshape(len(rows), len(columns)))
+    distances = np.zeros((len(rows), len(rows)), np.uint16)
+    distances[_upper(len(rows))] = sent
+    return Block(client, client, rows, columns, distances + distances.T)
 
 
 def own_bytes(num_points: int, num_bits: int) -> int:
-    """Payload bytes of one client's `own`."""
-    return packed_size(num_points * (num_points - 1) // 2, ring_bits(num_bits))
+    """Payload bytes of one client's `own` messages."""
+    width = ring_bits(num_bits)
+    return sum(
+        packed_size(_own_count(rows, columns), width) for rows, columns in _own_blocks(num_points)
+    )
 
 
 def collect(
     collection: Collection,
     sizes: Mapping[int, int],
-    own: Callable[[int], np.ndarray],
+    own: Callable[[int], Iterator[Block]],
     pair: Callable[[int, int], Iterator[Block]],
     *,
     progress: Progress | None = None,
@@ -80,7 +106,7 @@ def collect(
     Args:
         collection: gets all distances; who drops out is removed from it.
         sizes: number of points of every client, by address.
-        own: the step of one client with the server; its own distances.
+        own: the step of one client with the server, its own distances.
         pair: the protocol of a pair of clients, the lower address first.
         progress: told after every block how many pairs of points are done.
 
@@ -90,7 +116,8 @@ def collect(
     total, done = _cross_pairs(sizes), 0
     for client in sorted(sizes):
         try:
-            collection.add_own(client, own(client))
+            for block in own(client):
+                collection.add(block)
         except DroppedOut as dropout:
             collection.remove(dropout.client)
     for first in sorted(sizes):
@@ -110,3 +137,20 @@ def collect(
 def _cross_pairs(sizes: Mapping[int, int]) -> int:
     total = sum(sizes.values())
     return (total**2 - sum(size**2 for size in sizes.values())) // 2
+
+
+def _own_blocks(num_points: int) -> Iterator[tuple[range, range]]:
+    """Blocks of rows and columns that cover the upper triangle."""
+    for rows in ranges(num_points, BLOCK_POINTS):
+        for columns in ranges(num_points, BLOCK_POINTS):
+            if columns.start >= rows.start:
+                yield rows, columns
+
+
+def _own_count(rows: range, columns: range) -> int:
+    """How many distances of a block are sent."""
+    return len(rows) * (len(rows) - 1) // 2 if rows == columns else len(rows) * len(columns)
+
+
+def _upper(size: int) -> tuple[np.ndarray, ...]:
+    return np.triu_indices(size, 1)

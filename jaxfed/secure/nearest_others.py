@@ -11,9 +11,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from jaxfed.secure.blocks import Block, ranges
+from jaxfed.secure.blocks import Block
 
-_ROWS = 256  # of a client's own distances searched at a time
 _INDEX_BITS = 32
 _NOTHING = np.int64(1) << 62  # where there is no neighbor: above every distance and index
 
@@ -41,20 +40,19 @@ class NearestOthers:
         return list(self._sizes)
 
     def add(self, block: Block) -> None:
-        """Take a block of distances between two clients. Cost: 20 ns a pair of points."""
-        self._take((block.first, block.second), block.rows, block.columns, block.distances)
-        self._take((block.second, block.first), block.columns, block.rows, block.distances.T)
+        """Take a block of distances of two clients, or of one, whose blocks below the diagonal are left
+        out.
 
-    def add_own(self, client: int, distances: np.ndarray) -> None:
-        """Take one client's distances among its own points, [n_j, n_j]."""
-        everybody = range(len(distances))
-        for points in ranges(len(distances), _ROWS):
-            part = distances[points.start : points.stop]
-            self._take((client, client), points, everybody, part)
+        Cost: 8 ns a pair of points.
+        """
+        self._take((block.first, block.second), block.rows, block.columns, block.distances)
+        if (block.first, block.rows) != (block.second, block.columns):
+            self._take((block.second, block.first), block.columns, block.rows, block.distances.T)
 
     def remove(self, client: int) -> None:
         """Forget a client that dropped out."""
         del self._sizes[client]
+        self._nearest = {pair: kept for pair, kept in self._nearest.items() if client not in pair}
 
     def found(self) -> tuple[np.ndarray, np.ndarray]:
         """Each point's nearest others, as `jaxfed.kernels.knn.hamming_knn` gives them.
@@ -74,8 +72,8 @@ class NearestOthers:
         )
         for client, size in self._sizes.items():
             parts = [
-                self._nearest[client, other] + start
-                for other, start in starts.items()
+                self._nearest[client, other] + starts[other]
+                for other in self._sizes
                 if (client, other) in self._nearest
             ]
             if not parts:
@@ -100,7 +98,7 @@ class NearestOthers:
             self._nearest[pair] = np.full((self._sizes[client], count), _NOTHING)
         known = self._nearest[pair][points.start : points.stop]
         keys = (distances.astype(np.int64) << _INDEX_BITS) + np.asarray(others)
-        if client == other:
-            keys[np.arange(len(points)), np.asarray(points)] = _NOTHING  # itself
+        if client == other and points == others:
+            np.fill_diagonal(keys, _NOTHING)  # the point itself
         candidates = np.concatenate([known, keys], axis=1)
         known[:] = np.partition(candidates, count - 1, axis=1)[:, :count]

