@@ -72,18 +72,21 @@ def _one_after_another(
     return mapped
 
 
-def size_buckets(sizes: Any) -> list[tuple[np.ndarray, int]]:
+def size_buckets(sizes: Any, *, smallest: int = 1) -> list[tuple[np.ndarray, int]]:
     """Group clients by size, so that few shapes are compiled and little padding is computed on.
 
     Args:
         sizes: int [K], examples of each client.
+        smallest: the least capacity, a power of two.
 
     Returns:
         (rows, capacity) pairs: the clients of a bucket, and the power of two that all of them fit in.
-        Empty clients are in no bucket. A client is padded to less than twice its size.
+        Empty clients are in no bucket. A client is padded to less than twice its size, or `smallest`.
     """
     sizes = np.asarray(sizes)
-    capacities = np.array([1 << (int(size) - 1).bit_length() if size else 0 for size in sizes])
+    capacities = np.array(
+        [max(smallest, 1 << (int(size) - 1).bit_length()) if size else 0 for size in sizes]
+    )
     return [
         (np.flatnonzero(capacities == capacity), int(capacity))
         for capacity in np.unique(capacities[capacities > 0])

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.kernels import graph, hamming, lsh
+from jaxfed.padding import padded_rows
 
 
 def accuracy(predicted: np.ndarray, truth: np.ndarray) -> float:
@@ -62,7 +63,8 @@ def cosine_rmse(
     pair = np.triu_indices(len(chosen), 1)
     cosine = np.clip(unit @ unit.T, -1, 1)[pair]
 
-    codes = lsh.project_bits(jnp.asarray(vectors[chosen], jnp.float32), key, num_bits)
+    points = jnp.asarray(padded_rows(vectors[chosen].astype(np.float32)))
+    codes = lsh.project_bits(points, key, num_bits)
     estimate = graph.cosine_from_hamming(hamming.distances(codes, codes), num_bits)
     measured = np.sqrt(np.mean((np.asarray(estimate, np.float64)[pair] - cosine) ** 2))
 

@@ -49,6 +49,7 @@ from jaxfed.errors import UsageError
 from jaxfed.execution import HERE, Execution
 from jaxfed.kernels import conjugate_gradient, knn, lsh
 from jaxfed.kernels.graph import Graph, cosine_from_hamming, normalized_graph
+from jaxfed.padding import padded_rows
 from jaxfed.privacy import randomized_response
 from jaxfed.secure.key_sizes import KEY_BITS
 
@@ -175,7 +176,7 @@ class Result(NamedTuple):
 class Solution(NamedTuple):
     """Contributions to Z that line 14 sums, [n, C] each, and how well the systems were solved."""
 
-    contributions: list[jax.Array]
+    contributions: list[np.ndarray]
     steps: int
     residual: float
     cut_short: bool  # a column was given up at max_steps; float32's own limit is no reason to warn
@@ -243,7 +244,9 @@ def cross_client_label_propagation(
         return _no_labels(vectors, p, session)
     labels = [labels[client] for client in clients]
     rows = _rows([len(y) for y in labels])  # R_j of the clients in H
-    graph = server_graph(indices, distances, p)  # 6-SS to 9-SS
+    graph = server_graph(  # 6-SS to 9-SS; padding is points without edges
+        padded_rows(indices, fill=-1), padded_rows(distances, fill=p.num_bits + 1), p
+    )
     label_matrices = client_label_matrices(labels, p)  # the clients' Y^(j)
     solution = INFLUENCE[p.influence](graph, label_matrices, rows, p)  # 10-SS to 13-CS
     scores = ROW_SUMS[p.row_sums](  # 14-XS
@@ -303,20 +306,20 @@ def projection_of_group_secret(p: Parameters, dim: int, session: Session | None)
     return jnp.asarray(cross_steps.hyperplanes(session, p.num_bits, dim))
 
 
-def client_codes(vectors: Sequence[np.ndarray], planes: jax.Array) -> list[jax.Array]:
+def client_codes(vectors: Sequence[np.ndarray], planes: jax.Array) -> list[np.ndarray]:
     """Lines 2 to 4, CS: B^(j) = sign(Pi V^(j)T), packed, uint32 [n_j, L / 32] a client.
 
     A row depends on its own vector and on Pi alone, so one call over all clients' rows is the clients
     working in parallel.
     """
-    joint = jnp.asarray(np.concatenate([np.asarray(v, np.float32) for v in vectors]))
-    codes = lsh.sign_bits(joint, planes)
+    joint = np.concatenate([np.asarray(v, np.float32) for v in vectors])
+    codes = np.asarray(lsh.sign_bits(jnp.asarray(padded_rows(joint)), planes))
     return [codes[rows] for rows in _rows([len(v) for v in vectors])]
 
 
 def randomized(
-    codes: list[jax.Array], labels: list[np.ndarray], p: Parameters
-) -> tuple[list[jax.Array], list[np.ndarray]]:
+    codes: list[np.ndarray], labels: list[np.ndarray], p: Parameters
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """CS: randomized response on each client's bits and labels, where `p` asks for it.
 
     Every point has noise of its own, so one call over all points is the clients working in parallel.
@@ -324,7 +327,8 @@ def randomized(
     bit_key, label_key = jax.random.split(jax.random.fold_in(setup(p.seed), _NOISE))
     rows = _rows([len(y) for y in labels])
     if p.bit_epsilon:
-        noisy = randomized_response.randomize_bits(jnp.concatenate(codes), bit_key, p.bit_epsilon)
+        joint = jnp.asarray(np.concatenate(codes))
+        noisy = np.asarray(randomized_response.randomize_bits(joint, bit_key, p.bit_epsilon))
         codes = [noisy[own] for own in rows]
     if p.label_epsilon:
         answers = randomized_response.randomize_labels(
@@ -335,19 +339,26 @@ def randomized(
 
 
 def plaintext_hamming(
-    codes: Sequence[jax.Array], p: Parameters, session: Session | None, execution: Execution
-) -> tuple[list[int], jax.Array, jax.Array]:
+    codes: Sequence[np.ndarray], p: Parameters, session: Session | None, execution: Execution
+) -> tuple[list[int], np.ndarray, np.ndarray]:
     """Lines 5 and 7 with codes in the clear: each point's k nearest others by Hamming distance.
 
     The placeholder of the authors' experiments. Returns who takes part, which is everybody, and
     (indices, distances), int32 [n, k].
     """
     del session, execution
-    return list(range(len(codes))), *knn.hamming_knn(jnp.concatenate(list(codes)), p.num_neighbors)
+    joint = np.concatenate(codes)
+    bits = padded_rows(joint)
+    found = knn.hamming_knn(
+        jnp.asarray(bits), p.num_neighbors, valid=jnp.asarray(np.arange(len(bits)) < len(joint))
+    )
+    indices, distances = (np.asarray(values)[: len(joint)] for values in found)
+    return list(range(len(codes))), indices, distances
 
 
-def server_graph(indices: jax.Array, distances: jax.Array, p: Parameters) -> Graph:
+def server_graph(indices: Array, distances: Array, p: Parameters) -> Graph:
     """Lines 6 to 9, SS: cosines of the kept pairs, B + B^T, D^-1/2 (B + B^T) D^-1/2."""
+    indices, distances = jnp.asarray(indices), jnp.asarray(distances)
     if p.bit_epsilon:
         estimates = randomized_response.unbiased_distances(distances, p.num_bits, p.bit_epsilon)
         distances = jnp.maximum(estimates, 0)
@@ -398,10 +409,10 @@ def influence_of_labels(
             y[own, client] = matrix
         y = y.reshape(len(y), len(rows) * p.num_classes)
     z, info = conjugate_gradient.propagate(
-        graph, jnp.asarray(y), p.alpha, tolerance=p.tolerance, max_steps=p.max_steps
+        graph, jnp.asarray(padded_rows(y)), p.alpha, tolerance=p.tolerance, max_steps=p.max_steps
     )
     return Solution(
-        jnp.split(z, z.shape[1] // p.num_classes, axis=1),
+        np.split(np.asarray(z)[: len(y)], z.shape[1] // p.num_classes, axis=1),
         int(info.steps.max()),
         float(info.residual.max()),
         _is_cut_short(info, p.max_steps),
@@ -416,16 +427,16 @@ def influence_columns(
     The server solves (I - alpha W) S_L^(j) = E_L^(j) in blocks of 256 columns, E_L^(j) the unit vectors
     of client j's labeled points; of a block that the client has multiplied nothing is kept.
     """
-    num_points = rows[-1].stop
+    num_points, num_rows = rows[-1].stop, len(graph.neighbors)
     contributions, steps, residual, cut_short = [], 0, 0.0, False
     for y, own in zip(label_matrices, rows, strict=True):
         labeled = np.flatnonzero(y.any(axis=1))
-        contribution = jnp.zeros((num_points, p.num_classes), jnp.float32)
+        contribution = jnp.zeros((num_rows, p.num_classes), jnp.float32)
         for start in range(0, len(labeled), _COLUMN_BLOCK):
             block = labeled[start : start + _COLUMN_BLOCK]
             # Zero columns fill the block to a power of two: few shapes, few compilations.
             width = 1 << (len(block) - 1).bit_length()
-            unit = np.zeros((num_points, width), np.float32)
+            unit = np.zeros((num_rows, width), np.float32)
             unit[own.start + block, np.arange(len(block))] = 1
             s_block, info = conjugate_gradient.propagate(  # 10-SS, 12-CS
                 graph, jnp.asarray(unit), p.alpha, tolerance=p.tolerance, max_steps=p.max_steps
@@ -438,16 +449,16 @@ def influence_columns(
             steps = max(steps, int(info.steps.max()))
             residual = max(residual, float(info.residual.max()))
             cut_short |= _is_cut_short(info, p.max_steps)
-        contributions.append(contribution)
+        contributions.append(np.asarray(contribution)[:num_points])
     return Solution(contributions, steps, residual, cut_short)
 
 
 def plaintext_row_sums(
-    contributions: Sequence[jax.Array],
+    contributions: Sequence[np.ndarray],
     rows: Mapping[int, slice],
     session: Session | None,
     execution: Execution,
-) -> dict[int, jax.Array]:
+) -> dict[int, np.ndarray]:
     """Line 14 in the clear: client j gets rows R_j of the summed contributions, f32 [n_j, C]."""
     del session, execution
     total = sum(contributions[1:], start=contributions[0])
@@ -455,16 +466,16 @@ def plaintext_row_sums(
 
 
 def client_predictions(
-    vectors: Sequence[np.ndarray], scores: Mapping[int, jax.Array], p: Parameters
+    vectors: Sequence[np.ndarray], scores: Mapping[int, np.ndarray], p: Parameters
 ) -> list[Prediction]:
     """Lines 15 and 16, CS: labels and confidences of every client's own rows of Z.
 
     A client without them, because it has left, gets what unreached points get.
     """
     missing = [np.zeros((len(v), p.num_classes), np.float32) for v in vectors]
-    z = jnp.concatenate([jnp.asarray(scores.get(j, own)) for j, own in enumerate(missing)])
-    labels, confidences = predict(z)
-    if p.relative_confidence and len(confidences):
+    z = np.concatenate([scores.get(j, own) for j, own in enumerate(missing)])
+    labels, confidences = predict(jnp.asarray(padded_rows(z)))
+    if p.relative_confidence:
         confidences = relative(confidences)
     arrays = [np.asarray(values) for values in (labels, confidences, z)]
     rows = _rows([len(v) for v in vectors])
@@ -520,11 +531,11 @@ def count_messages(
 
 def secure_hamming(
     protocol: str,
-    codes: Sequence[jax.Array],
+    codes: Sequence[np.ndarray],
     p: Parameters,
     session: Session | None,
     execution: Execution,
-) -> tuple[list[int], jax.Array, jax.Array]:
+) -> tuple[list[int], np.ndarray, np.ndarray]:
     """Lines 5 and 7 by a protocol in which the server learns H and nobody anything else.
 
     Returns who has stayed, and (indices, distances) among their points.
@@ -541,17 +552,17 @@ def secure_hamming(
         workers=execution.workers,
         progress=execution.counting("pairs of points"),
     )
-    return clients, jnp.asarray(indices), jnp.asarray(distances)
+    return clients, indices, distances
 
 
 def secure_row_sums(
-    contributions: Sequence[jax.Array],
+    contributions: Sequence[np.ndarray],
     rows: Mapping[int, slice],
     session: Session | None,
     execution: Execution,
     *,
     resilient: bool = False,
-) -> dict[int, jax.Array]:
+) -> dict[int, np.ndarray]:
     """Line 14 by a protocol in which client j learns its rows and nobody anything else.
 
     Returns the rows of those who have stayed.
@@ -566,21 +577,21 @@ def secure_row_sums(
         resilient=resilient,
         progress=execution.counting("uploads for row sums"),
     )
-    return {client: jnp.asarray(own, jnp.float32) for client, own in sums.items()}
+    return {client: own.astype(np.float32) for client, own in sums.items()}
 
 
 PROJECTIONS: dict[str, Callable[..., jax.Array]] = {
     "seed": projection_of_seed,
     "group_secret": projection_of_group_secret,
 }
-HAMMING: dict[str, Callable[..., tuple[list[int], jax.Array, jax.Array]]] = {
+HAMMING: dict[str, Callable[..., tuple[list[int], np.ndarray, np.ndarray]]] = {
     "plaintext": plaintext_hamming,
     **{
         protocol: partial(secure_hamming, protocol)
         for protocol in ("phe", "ot", "masked", "phe_paper", "ot_paper")
     },
 }
-ROW_SUMS: dict[str, Callable[..., dict[int, jax.Array]]] = {
+ROW_SUMS: dict[str, Callable[..., dict[int, np.ndarray]]] = {
     "plaintext": plaintext_row_sums,
     "masked": secure_row_sums,
     "masked_resilient": partial(secure_row_sums, resilient=True),

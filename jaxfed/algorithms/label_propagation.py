@@ -21,7 +21,10 @@ from jaxfed.client_map import client_map, size_buckets
 from jaxfed.federated_algorithm import Cohort, FederatedAlgorithm, Metrics
 from jaxfed.federation import UNLABELED
 from jaxfed.label_propagation import propagate_over_cosines
+from jaxfed.padding import padded_rows
 from jaxfed.xclp import Parameters, one_hot_labels
+
+_SMALLEST_CAPACITY = 64  # clients with fewer points share a program
 
 
 def per_client_lp(
@@ -54,11 +57,14 @@ def per_client_lp(
         del key
         label = np.full(cohort.mask.shape, UNLABELED, np.int32)
         confidence = np.zeros(cohort.mask.shape, np.float32)
-        for rows, capacity in size_buckets(np.asarray(cohort.mask).sum(axis=1)):
+        sizes = np.asarray(cohort.mask).sum(axis=1)
+        for rows, capacity in size_buckets(sizes, smallest=_SMALLEST_CAPACITY):
             capacity = min(capacity, label.shape[1])
-            x, y, mask = (field[rows, :capacity] for field in (cohort.x, cohort.y, cohort.mask))
-            outputs = label_clients(None, (x, one_hot_labels(y, num_classes), mask))
-            label[rows, :capacity], confidence[rows, :capacity] = outputs
+            # One after another they need one program, whatever the number of clients in a bucket.
+            for own in rows[:, None] if strategy == "map" else rows[None]:
+                x, y, mask = (field[own, :capacity] for field in (cohort.x, cohort.y, cohort.mask))
+                outputs = label_clients(None, (x, one_hot_labels(y, num_classes), mask))
+                label[own, :capacity], confidence[own, :capacity] = outputs
         return label, confidence, {}
 
     return transductive(label_points)
@@ -82,12 +88,15 @@ def pooled_lp(
     def label_points(cohort: Cohort, key: jax.Array) -> tuple[np.ndarray, np.ndarray, Metrics]:
         del key
         vectors, labels = map(np.concatenate, client_arrays(cohort))
-        y = jnp.asarray(one_hot_labels(labels, num_classes))
-        label, confidence = propagate_over_cosines(jnp.asarray(vectors, jnp.float32), y, None, p)
+        points = padded_rows(vectors.astype(np.float32))
+        y = padded_rows(one_hot_labels(labels, num_classes))
+        is_point = jnp.asarray(np.arange(len(points)) < len(vectors))
+        outputs = propagate_over_cosines(jnp.asarray(points), jnp.asarray(y), is_point, p)
+        label, confidence = (np.asarray(values)[: len(vectors)] for values in outputs)
         ends = np.cumsum(np.asarray(cohort.mask).sum(axis=1))[:-1]
         return (
-            padded(np.split(np.asarray(label), ends), cohort, UNLABELED),
-            padded(np.split(np.asarray(confidence), ends), cohort, 0),
+            padded(np.split(label, ends), cohort, UNLABELED),
+            padded(np.split(confidence, ends), cohort, 0),
             {},
         )
 
