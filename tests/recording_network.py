@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from jaxfed.secure.endpoint import SERVER, DroppedOut
+from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.prg import derived_seed
 
 
@@ -71,10 +72,10 @@ class Endpoint:
         self.network.act(self.address, "receive", kind)
         queue = self.network.queues[sender, self.address]
         if not queue:
-            raise ValueError(f"no message from {sender}")
+            raise ProtocolError(f"no message from {sender}")
         message = queue.popleft()
         if message.kind != kind:
-            raise ValueError(f"{message.kind!r} where {kind!r} was due")
+            raise ProtocolError(f"{message.kind!r} where {kind!r} was due")
         return message.payload
 
     def discard(self, kind: str) -> None:
@@ -96,5 +97,5 @@ class Endpoint:
 
     def claim(self, label: str) -> None:
         if label in self.claimed:
-            raise ValueError(f"{label!r} was used before")
+            raise ProtocolError(f"{label!r} was used before")
         self.claimed.add(label)

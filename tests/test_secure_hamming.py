@@ -14,6 +14,7 @@ from jaxfed.errors import UsageError
 from jaxfed.secure import hamming_masked, hamming_transfer, hamming_transfer_paper
 from jaxfed.secure.blocks import bits_of
 from jaxfed.secure.endpoint import SERVER, DroppedOut
+from jaxfed.secure.errors import ProtocolError
 
 PROTOCOLS = ["ot", "ot_paper", "masked"]
 
@@ -208,7 +209,7 @@ def test_masks_serve_one_run():
     network = Network()
     end = network.endpoint(0)
     hamming_masked.Client(end, a, {0: 2}, 5)
-    with pytest.raises(ValueError, match="used before"):
+    with pytest.raises(ProtocolError, match="used before"):
         hamming_masked.Client(end, b, {0: 2}, 5)
     hamming_masked.Client(end, b, {0: 2}, 6)
 
@@ -295,7 +296,7 @@ def test_malformed_messages_give_an_error_and_no_distances(protocol, damage):
             return change(message.payload) if here else message.payload
 
         network.tamper = tamper
-        with pytest.raises(ValueError) as caught:
+        with pytest.raises(ProtocolError) as caught:
             distances(protocol, network, a, b)
         assert "\n" not in str(caught.value)
 
@@ -328,7 +329,7 @@ def test_messages_of_another_session_give_no_distances(protocol):
 
     original = network.endpoint
     network.endpoint = lambda address: Elsewhere() if address == 1 else original(address)
-    with pytest.raises(ValueError, match="do not fit together"):
+    with pytest.raises(ProtocolError, match="do not fit together"):
         distances(protocol, network, a, b)
 
 
@@ -346,7 +347,7 @@ def test_random_messages_never_pass_or_crash(protocol, trials):
         network.tamper = lambda m, kind=kind, payload=payload: (
             payload if m.kind == kind else m.payload
         )
-        with pytest.raises(ValueError) as caught:
+        with pytest.raises(ProtocolError) as caught:
             distances(protocol, network, a, b)
         assert "\n" not in str(caught.value)
 

@@ -27,6 +27,7 @@ from jaxfed.secure import (
 )
 from jaxfed.secure.blocks import bits_of
 from jaxfed.secure.endpoint import SERVER, DroppedOut
+from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.fixed_base import FixedBase
 from jaxfed.secure.packing import Packing, balanced
 from jaxfed.secure.workers import worker_processes
@@ -283,7 +284,7 @@ def test_a_key_of_another_size_than_agreed_is_refused():
     first, _, _ = parties(network, a, a)
     second = hamming_paillier.Second(network.endpoint(1), 0, a, 2)
     first.send_key()
-    with pytest.raises(ValueError, match="a key of 2048 bits takes 768 bytes, got 96"):
+    with pytest.raises(ProtocolError, match="a key of 2048 bits takes 768 bytes, got 96"):
         second.receive_key()
 
 
@@ -793,7 +794,7 @@ BAD_NUMBERS = [
 def test_numbers_out_of_range_give_an_error_and_no_distances(protocol, kind, change, match):
     a, b = codes_of(3, 1), codes_of(2, 1, seed=1)
     done = []
-    with pytest.raises(ValueError, match=match) as caught:
+    with pytest.raises(ProtocolError, match=match) as caught:
         done.extend(blocks(protocol, tampered(kind, change), a, b))
     assert not done
     assert "\n" not in str(caught.value)
@@ -815,7 +816,7 @@ def test_malformed_messages_give_an_error_and_no_distances(protocol, damage):
     kinds = set().union(*VIEWS[protocol].values())
     for kind in kinds:
         done = []
-        with pytest.raises(ValueError) as caught:
+        with pytest.raises(ProtocolError) as caught:
             done.extend(blocks(protocol, tampered(kind, DAMAGES[damage]), a, b))
         assert not done
         assert "\n" not in str(caught.value)
@@ -836,7 +837,7 @@ def test_random_messages_never_pass_or_crash(protocol):
     for trial, kind in zip(range(700), itertools.cycle(lengths), strict=False):
         payload = rng.bytes(lengths[kind] if trial % 3 else int(rng.integers(0, 64)))
         network, done = tampered(kind, lambda _, payload=payload: payload), []
-        with pytest.raises(ValueError) as caught:
+        with pytest.raises(ProtocolError) as caught:
             done.extend(blocks(protocol, network, a, b, **points))
         assert not done
         assert "\n" not in str(caught.value)

@@ -12,6 +12,7 @@ from scipy import stats
 
 from jaxfed.errors import UsageError
 from jaxfed.secure import ring, shamir
+from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.fixed_point import FixedPoint
 from jaxfed.secure.prg import Keystream, derived_seed
 
@@ -125,9 +126,9 @@ def test_packing_refuses():
         ring.pack(np.array([1 << 13]), 13)
     message = ring.pack(np.arange(10), 13)
     for wrong in (message[:-1], message + b"\0", b""):
-        with pytest.raises(ValueError, match="take 26 bytes"):
+        with pytest.raises(ProtocolError, match="take 26 bytes"):
             ring.unpack(wrong, 10, 13)
-    with pytest.raises(ValueError, match="padding"):
+    with pytest.raises(ProtocolError, match="padding"):
         ring.unpack(b"\xff" * 26, 10, 13)
 
 
@@ -212,13 +213,13 @@ def test_shamir_known_answer():
 def test_shamir_refuses():
     shares = shamir.split(b"secret", 4, 3)
     held = {x + 1: share for x, share in enumerate(shares)}
-    with pytest.raises(ValueError, match="3 shares are needed, got 2"):
+    with pytest.raises(ProtocolError, match="3 shares are needed, got 2"):
         shamir.reconstruct({1: shares[0], 2: shares[1]}, 3, 6)
-    with pytest.raises(ValueError, match="65 bytes"):
+    with pytest.raises(ProtocolError, match="65 bytes"):
         shamir.reconstruct({**held, 2: shares[1][1:]}, 3, 6)
-    with pytest.raises(ValueError, match="field"):
+    with pytest.raises(ProtocolError, match="field"):
         shamir.reconstruct({**held, 1: b"\xff" * 66}, 3, 6)
-    with pytest.raises(ValueError, match="do not belong"):
+    with pytest.raises(ProtocolError, match="do not belong"):
         shamir.reconstruct({**held, 1: shares[1]}, 3, 6)
     with pytest.raises(UsageError, match="threshold"):
         shamir.split(b"", 2, 3)

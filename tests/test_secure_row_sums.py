@@ -10,6 +10,7 @@ from scipy import stats
 from jaxfed.errors import UsageError
 from jaxfed.secure import masked_rows, row_sums, row_sums_resilient
 from jaxfed.secure.endpoint import SERVER
+from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.fixed_point import FixedPoint
 from jaxfed.secure.prg import Keystream
 
@@ -193,12 +194,12 @@ def test_resilient_needs_the_threshold():
     network = Network()
     for client in (0, 2, 4):
         network.leave(client, "send", "upload")
-    with pytest.raises(ValueError, match="2 uploads, 3 are needed"):
+    with pytest.raises(ProtocolError, match="2 uploads, 3 are needed"):
         run("resilient", network, values, rows)
     network = Network()
     for client in (0, 2, 4):
         network.leave(client, "send", "shares")
-    with pytest.raises(ValueError, match="3 shares are needed, got 2"):
+    with pytest.raises(ProtocolError, match="3 shares are needed, got 2"):
         run("resilient", network, values, rows)
 
 
@@ -403,7 +404,7 @@ def test_a_round_never_comes_again(protocol):
     """The same masks on two sets of contributions would show their difference."""
     values, rows = matrices([4, 3, 5])
     network = Network()
-    with pytest.raises(ValueError, match="used before"):
+    with pytest.raises(ProtocolError, match="used before"):
         run(protocol, network, values, rows, claimed=["row sums/0"])
     assert not uploads(network)
 
@@ -426,7 +427,7 @@ def test_one_answer_to_survivors_a_round():
     clients, server = parties("resilient", Network(), values, rows)
     row_sums_resilient.run(clients, server)
     server.ask(0)
-    with pytest.raises(ValueError, match="used before"):
+    with pytest.raises(ProtocolError, match="used before"):
         clients[0].reveal()
 
 
@@ -472,7 +473,7 @@ def test_malformed_messages_give_an_error_and_no_sums(protocol, damage):
             return change(message.payload) if here else message.payload
 
         damaged.tamper = tamper
-        with pytest.raises(ValueError, match=r"bytes|upload"):
+        with pytest.raises(ProtocolError, match=r"bytes|upload"):
             run(protocol, damaged, values, rows)
 
 
@@ -487,7 +488,7 @@ def test_random_messages_never_pass_unnoticed_or_crash():
         network.tamper = lambda m, kind=kind, payload=payload: (
             payload if m.kind == kind else m.payload
         )
-        with pytest.raises(ValueError) as caught:
+        with pytest.raises(ProtocolError) as caught:
             run("restarting", network, values, rows)
         assert "\n" not in str(caught.value)
 
@@ -505,7 +506,7 @@ def test_wrong_participants_are_refused(message):
     values, rows = matrices([2, 1, 2])
     network = Network()
     network.tamper = lambda m: message if m.kind == "start" else m.payload
-    with pytest.raises(ValueError, match=r"participants|agreed"):
+    with pytest.raises(ProtocolError, match=r"participants|agreed"):
         run("restarting", network, values, rows)
     assert not uploads(network)
 
@@ -516,7 +517,7 @@ def test_wrong_survivors_are_refused(survivors):
     network = Network()
     message = row_sums.start_message(0, survivors)
     network.tamper = lambda m: message if m.kind == "survivors/0" else m.payload
-    with pytest.raises(ValueError, match="survivors"):
+    with pytest.raises(ProtocolError, match="survivors"):
         run("resilient", network, values, rows)
     assert not [m for m in network.log if m.kind.startswith("shares")]
 
@@ -525,7 +526,7 @@ def test_small_order_keys_are_refused():
     values, rows = matrices([2, 1, 2])
     network = Network()
     network.tamper = lambda m: bytes(32) if m.kind == "mask_key" else m.payload
-    with pytest.raises(ValueError):
+    with pytest.raises(ProtocolError):
         run("resilient", network, values, rows)
 
 

@@ -14,6 +14,7 @@ from jaxfed.secure import oblivious_transfer as base
 from jaxfed.secure import transfer_extension as extension
 from jaxfed.secure import transferred_sums
 from jaxfed.secure.correlation_hash import MAX_BLOCKS, CorrelationHash
+from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.prg import Keystream
 from jaxfed.secure.transferred_sums import ReceiverSums, SenderPoints
 
@@ -111,19 +112,19 @@ _SMALL_ORDER = [  # points of order 1, 2, 4, 8
 @pytest.mark.parametrize("bad", [*map(bytes.fromhex, _SMALL_ORDER), b"\xff" * 32, b"\x02" * 32])
 def test_points_outside_the_subgroup_are_refused(bad):
     receiver = base.TransferReceiver([0, 1], b"test")
-    with pytest.raises(ValueError, match="subgroup"):
+    with pytest.raises(ProtocolError, match="subgroup"):
         receiver.keys(bad)
-    with pytest.raises(ValueError, match="subgroup"):
+    with pytest.raises(ProtocolError, match="subgroup"):
         base.transfer_keys(receiver.request[:32] + bad, 2, b"test")
 
 
 def test_wrong_lengths_are_refused():
     receiver = base.TransferReceiver([0, 1], b"test")
     for response in (b"", bytes(31), receiver.request):
-        with pytest.raises(ValueError, match="subgroup"):
+        with pytest.raises(ProtocolError, match="subgroup"):
             receiver.keys(response)
     for request in (b"", receiver.request[:-1], receiver.request + bytes(32)):
-        with pytest.raises(ValueError, match="2 transfers need 64 bytes"):
+        with pytest.raises(ProtocolError, match="2 transfers need 64 bytes"):
             base.transfer_keys(request, 2, b"test")
 
 
@@ -184,7 +185,7 @@ def test_correction_hides_the_choices():
 def test_extension_refuses_wrong_lengths():
     _, sender = extended(0)
     for size in (0, 127, 129, 256):
-        with pytest.raises(ValueError, match="8 choices need 128 bytes"):
+        with pytest.raises(ProtocolError, match="8 choices need 128 bytes"):
             sender.extend(bytes(size), 8)
 
 
@@ -356,5 +357,5 @@ def test_payload_of_wrong_length_is_refused():
     _, rows = receiver.extend(packed(bits_of((1, 32))))
     sums = ReceiverSums(3, 32, 0)
     for size in (0, 191, 193, 384):
-        with pytest.raises(ValueError, match="the payload has 192 bytes"):
+        with pytest.raises(ProtocolError, match="the payload has 192 bytes"):
             sums.sums(rows, bits_of((1, 32)), bytes(size))
