@@ -1,14 +1,18 @@
 """Clients that leave a run of Algorithm 1, message by message, against what Section 3.3 says comes out."""
 
 from functools import cache
+from itertools import count
 
 import numpy as np
 import pytest
 from secure_labels import digits, disagreement
 
 from jaxfed import xclp
-from jaxfed.secure import row_sums
+from jaxfed.kernels import knn
+from jaxfed.secure import cross_steps, paillier, row_sums
 from jaxfed.secure.channel import Presence
+from jaxfed.secure.fixed_point import FixedPoint
+from jaxfed.secure.session import Session
 
 PARAMETERS = {"num_classes": 10, "num_bits": 64, "num_neighbors": 3, "alpha": 0.9}
 NUM_CLIENTS, NUM_POINTS = 3, 30
@@ -162,3 +166,69 @@ def test_two_leave_one_after_the_other():
     assert disagreement(predictions[1:2], plain[:1], NUM_CLIENTS) <= 1
     for gone in (0, 2):
         assert np.all(predictions[gone].labels == -1)
+
+
+# --- at every single message ---------------------------------------------------------------------
+
+KEY = paillier.generate_key(128, insecure=True)
+
+
+def every_moment(gone, run):
+    """(session, outcome) of runs in which the client leaves at its first, second ... message."""
+    for action in ("send", "receive"):
+        for number in count():
+            presence = Presence()
+            presence.lose_when(gone, action, "", after=number)
+            session = Session(NUM_CLIENTS, presence=presence)
+            outcome = run(session)
+            if not presence.gone:  # it has no more messages
+                assert number >= 2  # of setup at least
+                break
+            yield session, outcome
+
+
+@pytest.mark.parametrize("protocol", cross_steps.PROTOCOLS)
+@pytest.mark.parametrize("gone", range(NUM_CLIENTS))
+def test_every_message_of_hamming(protocol, gone, monkeypatch):
+    """H of the others is as if the client had never been there, whenever it left."""
+    monkeypatch.setattr(paillier, "generate_key", lambda bits: KEY)
+    rng = np.random.default_rng(0)
+    size = 1 if protocol.endswith("paper") else 2
+    codes = {j: rng.integers(0, 2**32, (size, 1), dtype=np.uint32) for j in range(NUM_CLIENTS)}
+    others = [j for j in range(NUM_CLIENTS) if j != gone]
+    indices, distances = knn.hamming_knn(np.concatenate([codes[j] for j in others]), 2)
+
+    def run(session):
+        return cross_steps.nearest_others(session, codes, 2, protocol, key_bits=128)
+
+    for _, neighbors in every_moment(gone, run):
+        assert neighbors.clients == others
+        np.testing.assert_array_equal(neighbors.indices, indices)
+        np.testing.assert_array_equal(neighbors.distances, distances)
+
+
+@pytest.mark.parametrize("resilient", [False, True])
+@pytest.mark.parametrize("gone", range(NUM_CLIENTS))
+def test_every_message_of_row_sums(resilient, gone):
+    """The others' sums are with the client's contribution or without, all alike; it gets none."""
+    rng = np.random.default_rng(0)
+    z = {j: rng.normal(size=(5, 2)) for j in range(NUM_CLIENTS)}
+    rows = {0: slice(0, 2), 1: slice(2, 4), 2: slice(4, 5)}
+    without = sum(own for j, own in z.items() if j != gone)
+    counts = []
+
+    def run(session):
+        return cross_steps.sums_of_rows(session, z, rows, resilient=resilient)
+
+    for session, sums in every_moment(gone, run):
+        assert sums.keys() == set(session.clients) == set(range(NUM_CLIENTS)) - {gone}
+        error = {
+            is_counted: max(
+                np.max(np.abs(own - (without + is_counted * z[gone])[rows[j]]))
+                for j, own in sums.items()
+            )
+            for is_counted in (False, True)
+        }
+        assert min(error.values()) <= FixedPoint(NUM_CLIENTS).error
+        counts.append(error[True] < error[False])
+    assert set(counts) == {False, True}
