@@ -399,6 +399,54 @@ def test_rounds_are_shown_for_methods_that_have_several(tmp_path):
     assert set(plots.run_figures(run)) == {"algorithms", "rounds", "partition"}
 
 
+def make_training_run(path):
+    """Two methods, two repeats, four rounds: validated every second, pseudo-labels in stage 2 only."""
+    make_run(path, {"fedavg_xclp": (0.8, 0.9), "fedavg": (0.5, 0.6)})
+    lines = []
+    for name, final in (("fedavg_xclp", (0.8, 0.9)), ("fedavg", (0.5, 0.6))):
+        for repeat, value in enumerate(final):
+            for number in (1, 2, 3, 4):
+                line = {"repeat": repeat, "algorithm": name, "round": number, "train_loss": 1.0}
+                if number % 2 == 0:
+                    line["validation_accuracy"] = value * number / 4
+                if number > 2 and name == "fedavg_xclp":
+                    line |= {"pseudo_labeled": 0.5 + 0.1 * number, "pseudo_label_weight": None}
+                if number == 4:
+                    line["test_accuracy"] = value
+                lines.append(line)
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (path / "metrics.jsonl").write_text(text)
+    return path
+
+
+def test_validation_and_pseudo_labels_are_shown_over_rounds(tmp_path):
+    run = read_run(make_training_run(tmp_path / "r"))
+    figures = plots.run_figures(run)
+    # Tested once: no curve of that. A metric that is never a number: none either.
+    assert set(figures) == {"algorithms", "validation", "pseudo_labeled", "partition"}
+    (ax,) = figures["validation"].axes
+    plain, ours = ax.lines
+    np.testing.assert_array_equal(ours.get_xdata(), [2, 4])
+    np.testing.assert_allclose(ours.get_ydata(), [42.5, 85])
+    np.testing.assert_allclose(plain.get_ydata(), [27.5, 55])
+    _, band = ax.collections
+    deviation = 100 * np.std([0.8, 0.9], ddof=1)
+    y = band.get_paths()[0].vertices[:, 1]
+    np.testing.assert_allclose((y.min(), y.max()), (42.5 - deviation / 2, 85 + deviation))
+    assert ax.get_ylabel() == "Validation accuracy [%]"
+    (line,) = figures["pseudo_labeled"].axes[0].lines
+    np.testing.assert_allclose(line.get_ydata(), [0.8, 0.9])
+    for figure in figures.values():
+        assert_nothing_is_cut(figure)
+
+
+def test_a_report_holds_the_curves_of_training(tmp_path):
+    path = write_report([make_training_run(tmp_path / "r")])
+    names = {picture.name for picture in (path.parent / "plots").iterdir()}
+    assert names >= {"r-validation.png", "r-pseudo-labeled.png"}
+    assert "the band is one sample deviation" in path.read_text()
+
+
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 @pytest.mark.parametrize(
     ("num_clients", "num_classes", "num_axes"),

@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,14 @@ Counts = npt.NDArray[np.int64]
 _MAX_BUBBLES = 400
 _MAX_NAMED_CLASSES = 25
 
+# Plots of training runs, by what metrics.jsonl has of every round or of some.
+_OVER_ROUNDS = {
+    "validation": "validation_accuracy",
+    "validation_balanced": "validation_balanced_accuracy",
+    "pseudo_labeled": "pseudo_labeled",
+    "pseudo_label_weight": "pseudo_label_weight",
+}
+
 
 def run_figures(run: Run, theme: Theme = LIGHT) -> dict[str, Figure]:
     """The plots that one run has data for, by file name without its ending."""
@@ -59,9 +68,11 @@ def run_plots(run: Run) -> dict[str, Callable[[Theme], Figure]]:
     ]
     if metrics:
         drawings["algorithms"] = lambda theme: algorithms_figure(run.results, metrics, theme=theme)
-        rounds = rounds_by_algorithm(read_metrics(run.workdir), metrics[0])
+    lines = read_metrics(run.workdir)
+    for name, metric in {"rounds": (*metrics, "test_accuracy")[0], **_OVER_ROUNDS}.items():
+        rounds = rounds_by_algorithm(lines, metric)
         if rounds:
-            drawings["rounds"] = lambda theme: rounds_figure(rounds, metrics[0], theme=theme)
+            drawings[name] = partial(_rounds_of, rounds, metric)
     if (run.workdir / "partition.json").is_file():
         counts = read_json(run.workdir / "partition.json")
         drawings["partition"] = lambda theme: partition_figure(
@@ -72,6 +83,12 @@ def run_plots(run: Run) -> dict[str, Callable[[Theme], Figure]]:
             theme=theme,
         )
     return drawings
+
+
+def _rounds_of(
+    rounds: Mapping[str, Sequence[tuple[int, Measurement]]], metric: str, theme: Theme
+) -> Figure:
+    return rounds_figure(rounds, metric, theme=theme)
 
 
 def write(figure: Figure, path: Path) -> Path:

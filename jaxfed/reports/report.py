@@ -113,11 +113,11 @@ def _run_section(run: Run, names: _Names) -> Section:
     captions = {
         "algorithms": "Every repeat as a dot; the marker is their mean, the bar one sample "
         "deviation.",
-        "rounds": "Mean over repeats; the band is one sample deviation.",
         "partition": _PARTITION_CAPTION,
     }
+    over_rounds = "Mean over repeats; the band is one sample deviation."
     pictures = [
-        Picture(names.take("plots", run.name, name), captions[name], draw)
+        Picture(names.take("plots", run.name, name), captions.get(name, over_rounds), draw)
         for name, draw in plots.run_plots(run).items()
     ]
     return Section(run.name, "run", (table,), tuple(pictures))
