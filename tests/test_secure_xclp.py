@@ -1,5 +1,7 @@
 """H of several clients, with dropouts, and XCLP over the secure protocols against XCLP in the clear."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -137,6 +139,23 @@ def test_nearest_as_the_kernel_finds_them(sizes, num_neighbors, block_points, go
     expected = knn.hamming_knn(joint, num_neighbors)
     np.testing.assert_array_equal(indices, expected[0])
     np.testing.assert_array_equal(distances, expected[1])
+
+
+def test_neighbors_take_memory_by_points_not_by_pairs():
+    """A block is dropped when it has been searched: kept are 8 k bytes a point and client."""
+    sizes, k, block = {0: 1000, 1: 2000}, 5, 250
+    h = np.random.default_rng(0).integers(0, 4097, (block, block), dtype=np.uint16)
+    tracemalloc.start()
+    nearest = NearestOthers(sizes, 4096, k)
+    for j, m in ((0, 0), (0, 1), (1, 1)):
+        for rows in ranges(sizes[j], block):
+            for columns in ranges(sizes[m], block):
+                if j < m or rows.start <= columns.start:
+                    nearest.add(Block(j, m, rows, columns, h))
+    kept, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 1.1 * 8 * k * 3000 * 2
+    assert peak - kept < 6 * 8 * block * block
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
