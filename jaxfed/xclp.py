@@ -7,7 +7,8 @@ Clients j in P hold vectors V^(j) [n_j, d] and labels for some of them. Jointly,
 they build one graph over all n = sum_j n_j points and propagate the labels over it. The comments in
 `cross_client_label_propagation` are the paper's line numbers with its marks: CS client step, SS server
 step, XS cross step. Cross steps are looked up by name (`HAMMING`, `ROW_SUMS`), so that a secure protocol
-takes the place of a plaintext one without a change here.
+takes the place of a plaintext one without a change here. One session of all parties then serves the run,
+and clients may leave it at any message (`presence`).
 
 Departures from the printed algorithm, each on purpose:
   * Line 7 keeps each row's k largest entries *other than its own*. As printed, the diagonal
