@@ -7,6 +7,7 @@ import inspect
 import jax
 import numpy as np
 import pytest
+from compilations import num_compilations
 
 from jaxfed import config_file
 from jaxfed.algorithms import ALGORITHMS
@@ -22,14 +23,6 @@ TRAINED = [
     name for name in ALGORITHMS if "training" in inspect.signature(ALGORITHMS[name]).parameters
 ]
 SEED = 3
-_compilations = []
-jax.monitoring.register_event_duration_secs_listener(
-    lambda event, duration, **_: (
-        _compilations.append(event)
-        if event == "/jax/core/compile/backend_compile_duration"
-        else None
-    )
-)
 
 
 SMALL = (
@@ -105,9 +98,9 @@ def test_rounds_are_compiled_once(arrangement):
     config, federation, algorithm = arrangement
     stages = config.training.labeled_only_rounds + 1
     state = played(algorithm, config, federation, started(algorithm, federation), 1, stages)
-    before = len(_compilations)
+    before = num_compilations()
     played(algorithm, config, federation, state, stages + 1, config.rounds)
-    assert len(_compilations) == before
+    assert num_compilations() == before
 
 
 def padded(cohort, fill):

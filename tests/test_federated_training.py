@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from compilations import num_compilations
 from small_training import (
     KEY,
     RATE,
@@ -19,7 +20,7 @@ from small_training import (
     training_of,
 )
 
-from jaxfed import aggregate
+from jaxfed import aggregate, pseudo_label, xclp
 from jaxfed.algorithms.fedavg import fedavg, fedsem
 from jaxfed.algorithms.fedprox import fedprox
 from jaxfed.algorithms.fixmatch import fixmatch
@@ -30,6 +31,7 @@ from jaxfed.models.model import from_module
 from jaxfed.server_state import gather, scatter
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
+QUICK = pytest.mark.usefixtures("quick_compilation")
 
 
 @jax.jit
@@ -53,7 +55,7 @@ def as_dictionary(model):
     }
 
 
-@pytest.mark.usefixtures("quick_compilation")
+@QUICK
 def test_one_client_with_full_batches_is_centralized_sgd():
     federation = federation_of([40])
     states = rounds_of(fedavg(training=training_of(Batches("joint", 40, 1))), federation, 5)
@@ -63,7 +65,7 @@ def test_one_client_with_full_batches_is_centralized_sgd():
         assert_close(as_dictionary(state.model), plain)
 
 
-@pytest.mark.usefixtures("quick_compilation")
+@QUICK
 def test_clients_of_one_full_batch_step_are_centralized_sgd():
     """One step of full batches, weighted by examples: the mean of gradients is the gradient."""
     sizes = [10, 25, 5]
@@ -102,7 +104,7 @@ def test_scaffold_before_its_first_correction_is_fedavg_to_the_bit():
 
 
 @pytest.mark.parametrize(("option", "epochs"), [("II", 1), ("I", 3)])
-@pytest.mark.usefixtures("quick_compilation")
+@QUICK
 def test_scaffold_controls_are_mean_gradients(option, epochs):
     """c_k is the client's gradient and c the mean over all clients: after one full-batch step, and
     after any number of steps with option I."""
@@ -123,7 +125,7 @@ def test_scaffold_controls_are_mean_gradients(option, epochs):
 
 
 @pytest.mark.parametrize("strategy", ["vmap", "shard_map"])
-@pytest.mark.usefixtures("quick_compilation")
+@QUICK
 def test_strategies_agree_on_clients_of_all_sizes(strategy):
     federation = federation_of([12, 0, 1, 20, 3], 5)
     results = [
@@ -158,7 +160,7 @@ def test_a_cohort_without_examples_changes_nothing_but_the_count():
     assert last.round == 1
 
 
-@pytest.mark.usefixtures("quick_compilation")
+@QUICK
 def test_statistics_averaged_local_and_static():
     federation = federation_of([16, 16, 16, 16])
     batches = Batches("joint", 16, 1)
@@ -213,7 +215,28 @@ def test_stages_and_the_teacher():
     assert_same(sem[4].teacher, sem[2].model)
 
 
-@pytest.mark.usefixtures("quick_compilation")
+@QUICK
+def test_very_unequal_cohorts_share_their_programs():
+    """A client of 200 beside clients of 1, 3 and none: nothing is compiled after the first rounds."""
+    federation = federation_of([200, 3, 1, 0, 40, 7], 2)
+    training = training_of(SMALL, labeled_only_rounds=1)
+    embed = pseudo_label.embedding(training.model, training.map_clients)
+    settings = xclp.Parameters(num_classes=3, num_bits=64, num_neighbors=2)
+    sources = training.pseudo_labels | {"xclp": pseudo_label.xclp_labels(embed, settings)}
+    training = dataclasses.replace(training, pseudo_labels=sources)
+    algorithm = fedavg(training=training, pseudo_label="xclp")
+    state, counts = algorithm.init(KEY, federation), []
+    for number, clients in enumerate([[0, 4], [1, 2], [0, 1], [3, 5], [2, 3], [4, 0]]):
+        before = num_compilations()
+        cohort = federation.cohort(clients)
+        state, _ = algorithm.round(state, cohort, jax.random.fold_in(KEY, number))
+        counts.append(num_compilations() - before)
+    assert counts[0] > 0  # stage 1
+    assert counts[1] > 0  # stage 2
+    assert counts[2:] == [0, 0, 0, 0]
+
+
+@QUICK
 def test_rates_count_anew_in_stage_2():
     federation = federation_of([20, 20], 5)
     algorithm = fedavg(training=training_of(SMALL, labeled_only_rounds=2), pseudo_label="network")
@@ -226,7 +249,7 @@ def test_rates_count_anew_in_stage_2():
     assert rates == pytest.approx([RATE, RATE / 2, RATE, RATE / 2])
 
 
-@pytest.mark.usefixtures("quick_compilation")
+@QUICK
 def test_bytes_on_the_wire():
     federation = federation_of([20, 20, 20], 5)
     parameters = 4 * (4 * 8 + 8 + 8 * 3 + 3)
