@@ -9,6 +9,8 @@ from jaxfed.data import Partition
 from jaxfed.federation import Federation
 from jaxfed.kernels import reference
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 NUM_CLASSES, NUM_NEIGHBORS, ALPHA = 3, 5, 0.99
 
 

@@ -1,5 +1,6 @@
 """How one client cuts its examples into batches, and that padding and emptiness leave no trace."""
 
+import functools
 from itertools import chain
 
 import jax
@@ -33,8 +34,9 @@ def client(num_labeled, num_unlabeled, capacity, pseudo_labeled=True):
     )
 
 
-def seen(data, batches, key=KEY):
-    """The rows of each step: lists of example numbers that counted, and all that were there."""
+@functools.cache
+def recorder(batches):
+    """A compiled round that writes down the rows of each step."""
     capacity = batches.capacity
     state = nnx.State(
         {
@@ -53,7 +55,16 @@ def seen(data, batches, key=KEY):
         moved = nnx.State({name: nnx.BatchStat(value) for name, value in statistics.items()})
         return 0 * state["w"][...], nnx.merge_state(nnx.State({"w": state["w"]}), moved)
 
-    trained = train(state, data, key, loss=record, optimizer=optax.sgd(0.1), batches=batches)
+    return jax.jit(
+        lambda data, key: train(
+            state, data, key, loss=record, optimizer=optax.sgd(0.1), batches=batches
+        )
+    )
+
+
+def seen(data, batches, key=KEY):
+    """The rows of each step: lists of example numbers that counted, and all that were there."""
+    trained = recorder(batches)(data, key)
     steps = int(trained.num_steps)
     rows, used = (np.asarray(trained.state[name][...])[:steps] for name in ("rows", "used"))
     return [r[u].tolist() for r, u in zip(rows, used, strict=True)], rows.tolist()

@@ -17,6 +17,8 @@ from jaxfed.federated_algorithm import Cohort
 from jaxfed.models.mlp import mlp
 from jaxfed.server_state import ServerState
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 KEY = jax.random.key(5)
 PARAMETERS = xclp.Parameters(num_classes=3, num_bits=128, num_neighbors=4)
 map_clients = partial(client_map, strategy="map")
