@@ -8,10 +8,13 @@ in every round. `fedavg_network` labels by the network itself, `fedsem` by the m
     # Digits, which need no download: all five in one run, after 20 rounds of stage 1.
     python -m launch.run --config=ml_collections_configs/fedavg_xclp.py --workdir=runs/fedavg_digits
 
-    # Fashion-MNIST, 100 clients with 5 labels each, a small CNN; sized for two cores.
+    # Fashion-MNIST, 100 clients of which 20 have one label, a small CNN; sized for two cores. The sweep
+    # goes over 20, 50 and 100 labels.
     export JAXFED_DATA=DIR    # a TFDS folder with fashion_mnist, cifar10, cifar100 in array_record format
     python -m launch.run --config=ml_collections_configs/fedavg_xclp.py:fashion_mnist \
         --workdir=runs/fedavg_fashion_mnist
+    python -m launch.sweep --config=ml_collections_configs/fedavg_xclp.py:fashion_mnist \
+        --workdir=runs/fedavg_fashion_mnist_sweep
 
 A cell of the tables is a variant SET_SPLIT_mL_nL: m_L clients hold n_L labels. Its rows are stage 1, which
 is the row of labels only; the rows that start from stage 1; and the two methods that train their own way.
@@ -60,6 +63,7 @@ has the code's switches. Where the paper is silent:
     with its paper's optimizer. XCLP's tables tuned them for its network, and do not say to what.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -83,7 +87,7 @@ def get_config(variant: str = "") -> ConfigDict:
     """Variants, to be joined by commas, data first:
 
     SET_SPLIT_mL_nL     a cell of the tables (`CELLS`), for the methods that start from stage 1
-    fashion_mnist       100 clients with 5 labels each, a small CNN
+    fashion_mnist       100 clients, one label at each of 20, a small CNN
     labeled_only        stage 1 alone: FedAvg on the given labels
     fully_supervised    the same on all labels
     fedmatch fedsiam fixmatch fedprox scaffold      that method alone; the last two on XCLP's labels
@@ -127,6 +131,15 @@ def get_config(variant: str = "") -> ConfigDict:
     config.fedprox = ConfigDict({"mu": 0.01, "pseudo_label": "none"})
     config.scaffold = ConfigDict({"option": "II", "pseudo_label": "none"})
     return base.apply_variants(config, variant, VARIANTS)
+
+
+def sweep(add: Callable[..., None], variant: str = "") -> None:
+    """How many labels there are in all; with `fashion_mnist`, one at each of so many clients."""
+    for num_labeled in (20, 50, 100):
+        point = {"federation.num_labeled": num_labeled}
+        if "fashion_mnist" in variant.split(","):
+            point["federation.num_labeled_clients"] = num_labeled
+        add(**point)
 
 
 def _cell(config: ConfigDict, cell: Cell) -> None:
@@ -178,13 +191,19 @@ CELLS = {
 
 def _fashion_mnist(config: ConfigDict) -> None:
     config.baselines = ("fedavg", "fedavg_per_client_lp", "fedavg_network")
-    config.rounds = 200
+    config.rounds = 140
+    config.cohort_size = 0
     config.dataset.name = "fashion_mnist"
+    config.dataset.train_size = 10000
     config.federation.num_clients = 100
-    config.federation.num_labeled = 500
+    config.federation.num_labeled_clients = 20
+    config.federation.num_labeled = 20
     config.model = ConfigDict({"name": "cnn"})
+    config.training.schedule = "constant"
+    config.training.epochs = 1
+    config.training.batches = "joint"
+    config.training.batch_size = 10
     config.training.labeled_only_rounds = 100
-    config.training.schedule_rounds = 267
 
 
 def _alone(config: ConfigDict, name: str) -> None:
