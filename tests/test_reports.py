@@ -246,6 +246,24 @@ def test_run_table_by_hand(tmp_path):
     assert "divisor n − 1" in table.caption
 
 
+@pytest.mark.parametrize(
+    ("labels", "shown"),
+    [
+        ({}, "federation.labeled_fraction=0.1"),
+        ({"federation__num_labeled": 20}, "federation.num_labeled=20"),
+        ({"federation__num_labeled": 0}, "federation.labeled_fraction=0.1"),
+        (
+            {"federation__num_labeled": 20, "federation__labeled_per_class": 3},
+            "federation.labeled_per_class=3",
+        ),
+    ],
+)
+def test_provenance_says_how_many_labels_there_are(tmp_path, labels, shown):
+    run = read_run(make_run(tmp_path / "r", **labels))
+    settings = dict(tables.run_table(run, "r").provenance)["config"].split(", ")
+    assert [text for text in settings if "label" in text] == [shown]
+
+
 def test_csv_has_the_numbers_unrounded(tmp_path):
     run = read_run(make_run(tmp_path / "r"))
     tables.run_table(run, "r").write_csv(tmp_path / "t" / "r.csv")

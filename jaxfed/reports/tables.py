@@ -36,6 +36,8 @@ _BEST = "Bold: best mean of the methods that leave data with the clients. "
 _TIME = "Time has compilation in it, where that was not cached. "
 _PAIRED = "Differences are in percentage points and paired: both methods had the same seeds. "
 _MAX_DIFFERING_KEYS = 5
+# Of these keys the first that is not 0 counts (`jaxfed.simulation`).
+_LABELS = ("federation.labeled_per_class", "federation.num_labeled", "federation.labeled_fraction")
 
 
 class Cell(NamedTuple):
@@ -300,16 +302,22 @@ def _compared(runs: Sequence[Run], algorithms: Sequence[str]) -> tuple[str, str]
 
 
 def _common_settings(runs: Sequence[Run]) -> str:
-    keys = (
-        *("dataset.name", "preprocessing.kind", "federation.num_clients", "federation.partition"),
-        *("federation.labeled_fraction", "xclp.num_bits", "xclp.num_neighbors", "xclp.alpha"),
-    )
     common = []
-    for key in keys:
+    for key in (
+        *("dataset.name", "preprocessing.kind", "federation.num_clients", "federation.partition"),
+        *_LABELS,
+        *("xclp.num_bits", "xclp.num_neighbors", "xclp.alpha"),
+    ):
         values = {setting_text(run.settings[key]) for run in runs if key in run.settings}
-        if len(values) == 1:
+        counts = key not in _LABELS or all(key == _labels_key(run) for run in runs)
+        if counts and len(values) == 1:
             common.append(f"{key}={values.pop()}")
     return ", ".join(common)
+
+
+def _labels_key(run: Run) -> str:
+    """Which key says how many labels there are; the others do not count then."""
+    return next((key for key in _LABELS if run.settings.get(key)), _LABELS[-1])
 
 
 def _seeds(run: Run) -> str:
