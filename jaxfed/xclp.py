@@ -544,16 +544,15 @@ def secure_hamming(
     from jaxfed.secure import cross_steps
 
     assert session is not None
-    clients, indices, distances = cross_steps.nearest_others(
+    return cross_steps.nearest_others(
         session,
-        {client: np.asarray(own) for client, own in enumerate(codes)},
+        dict(enumerate(codes)),
         p.num_neighbors,
         protocol,
         key_bits=p.key_bits,
         workers=execution.workers,
         progress=execution.counting("pairs of points"),
     )
-    return clients, indices, distances
 
 
 def secure_row_sums(
@@ -573,7 +572,7 @@ def secure_row_sums(
     assert session is not None
     sums = cross_steps.sums_of_rows(
         session,
-        {client: np.asarray(z) for client, z in zip(rows, contributions, strict=True)},
+        dict(zip(rows, contributions, strict=True)),
         rows,
         resilient=resilient,
         progress=execution.counting("uploads for row sums"),
