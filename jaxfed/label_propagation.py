@@ -12,7 +12,7 @@ import jax
 
 from jaxfed.kernels import conjugate_gradient, knn
 from jaxfed.kernels.graph import normalized_graph
-from jaxfed.xclp import Parameters, edge_weights, predict
+from jaxfed.xclp import Parameters, balanced, edge_weights, predict, relative
 
 
 def propagate_over_cosines(
@@ -24,13 +24,16 @@ def propagate_over_cosines(
         vectors: float32 [n, d].
         y: float32 [n, C], one-hot, zero where unlabeled.
         valid: bool [n], False on padding; None: all are points.
-        p: k, alpha, the edges' power, tolerance and step limit.
+        p: k, alpha, the edges' power, tolerance and step limit, `class_balanced` and
+            `relative_confidence`, both over these n vectors.
 
     Cost: n^2 d operations; memory O(n (d + k + C)).
     """
     indices, cosines = knn.cosine_knn(vectors, p.num_neighbors, valid=valid)
     graph = normalized_graph(indices, edge_weights(cosines, p.similarity_power))
+    labels = balanced(y) if p.class_balanced else y
     z, _ = conjugate_gradient.propagate(
-        graph, y, p.alpha, tolerance=p.tolerance, max_steps=p.max_steps
+        graph, labels, p.alpha, tolerance=p.tolerance, max_steps=p.max_steps
     )
-    return predict(z)
+    label, confidence = predict(z)
+    return label, relative(confidence) if p.relative_confidence else confidence

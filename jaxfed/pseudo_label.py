@@ -115,7 +115,7 @@ def xclp_labels(
         graph = xclp.server_graph(*knn.hamming_knn(codes, p.num_neighbors, valid=valid), p)
         one_hot = jax.nn.one_hot(y.reshape(-1), p.num_classes, dtype=jnp.float32)
         if p.class_balanced:
-            one_hot /= jnp.maximum(one_hot.sum(axis=0, keepdims=True), 1)
+            one_hot = xclp.balanced(one_hot)
         z, info = conjugate_gradient.propagate(
             graph, one_hot, p.alpha, tolerance=p.tolerance, max_steps=p.max_steps
         )

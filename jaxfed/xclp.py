@@ -395,6 +395,11 @@ def one_hot_labels(labels: Array, num_classes: int) -> np.ndarray:
     return (np.asarray(labels)[..., None] == np.arange(num_classes)).astype(np.float32)
 
 
+def balanced(y: jax.Array) -> jax.Array:
+    """Y [n, C] with every column divided by its sum, the class's number of labels, where it has any."""
+    return y / jnp.maximum(y.sum(axis=0, keepdims=True), 1)
+
+
 def influence_of_labels(
     graph: Graph, label_matrices: Sequence[np.ndarray], rows: Sequence[slice], p: Parameters
 ) -> Solution:

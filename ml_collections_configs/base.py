@@ -87,7 +87,10 @@ def get_config() -> ConfigDict:
     # Baselines follow XCLP's settings, unless they are given their own.
     for name in ("per_client_lp", "pooled_lp"):
         config[name] = ConfigDict()
-        for key in ("num_neighbors", "alpha", "similarity_power", "tolerance", "max_steps"):
+        for key in (
+            *("num_neighbors", "alpha", "similarity_power", "class_balanced"),
+            *("relative_confidence", "tolerance", "max_steps"),
+        ):
             config[name][key] = config.xclp.get_oneway_ref(key)
     config.client_knn = ConfigDict()
     config.client_knn.num_neighbors = 5

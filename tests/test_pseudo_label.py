@@ -101,15 +101,19 @@ def test_xclp_on_a_padded_cohort_is_algorithm_1(model, cohort, settings, monkeyp
     np.testing.assert_allclose(other.weight, labels.weight, atol=2e-4)
 
 
-def test_per_client_lp_is_the_one_shot_method_on_features(model, cohort):
+@pytest.mark.parametrize(
+    "switches", [{}, {"class_balanced": True, "relative_confidence": True}], ids=str
+)
+def test_per_client_lp_is_the_one_shot_method_on_features(model, cohort, switches):
     embed = pseudo_label.embedding(model, map_clients)
     state = state_of(model)
-    labels = pseudo_label.per_client_lp_labels(embed, PARAMETERS, map_clients)(
+    parameters = dataclasses.replace(PARAMETERS, **switches)
+    labels = pseudo_label.per_client_lp_labels(embed, parameters, map_clients)(
         state, cohort, KEY, Communication()
     )
     check_given(labels, cohort)
     features = np.asarray(embed(state, cohort, KEY))
-    algorithm = per_client_lp(num_classes=3, num_neighbors=4)
+    algorithm = per_client_lp(num_classes=3, num_neighbors=4, **switches)
     federation = SimpleNamespace(num_clients=8, capacity=16)
     one_shot, _ = algorithm.round(algorithm.init(KEY, federation), cohort._replace(x=features), KEY)
     open_ = cohort.mask & (cohort.y < 0)

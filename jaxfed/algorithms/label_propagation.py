@@ -33,6 +33,8 @@ def per_client_lp(
     num_neighbors: int = 10,
     alpha: float = 0.99,
     similarity_power: float = 1.0,
+    class_balanced: bool = False,
+    relative_confidence: bool = False,
     tolerance: float = 1e-6,
     max_steps: int = 1000,
     strategy: str = "map",
@@ -41,9 +43,21 @@ def per_client_lp(
 
     Clients of like size are padded to one shape and run as `strategy` of `client_map` says.
 
-    Cost: sum_j n_j^2 d operations; memory O(n_j k) a client. Arguments as `jaxfed.xclp.Parameters`.
+    `class_balanced` and `relative_confidence` go by the client's own labels and confidences, since it
+    knows no others. The other arguments are those of `jaxfed.xclp.Parameters`.
+
+    Cost: sum_j n_j^2 d operations; memory O(n_j k) a client.
     """
-    p = _parameters(num_classes, num_neighbors, alpha, similarity_power, tolerance, max_steps)
+    p = Parameters(
+        num_classes=num_classes,
+        num_neighbors=num_neighbors,
+        alpha=alpha,
+        similarity_power=similarity_power,
+        class_balanced=class_balanced,
+        relative_confidence=relative_confidence,
+        tolerance=tolerance,
+        max_steps=max_steps,
+    )
 
     def label_client(
         shared: None, client: tuple[jax.Array, jax.Array, jax.Array]
@@ -76,6 +90,8 @@ def pooled_lp(
     num_neighbors: int = 10,
     alpha: float = 0.99,
     similarity_power: float = 1.0,
+    class_balanced: bool = False,
+    relative_confidence: bool = False,
     tolerance: float = 1e-6,
     max_steps: int = 1000,
 ) -> FederatedAlgorithm:
@@ -83,7 +99,16 @@ def pooled_lp(
 
     Cost: n^2 d operations; memory O(n (d + k + C)). Arguments as `jaxfed.xclp.Parameters`.
     """
-    p = _parameters(num_classes, num_neighbors, alpha, similarity_power, tolerance, max_steps)
+    p = Parameters(
+        num_classes=num_classes,
+        num_neighbors=num_neighbors,
+        alpha=alpha,
+        similarity_power=similarity_power,
+        class_balanced=class_balanced,
+        relative_confidence=relative_confidence,
+        tolerance=tolerance,
+        max_steps=max_steps,
+    )
 
     def label_points(cohort: Cohort, key: jax.Array) -> tuple[np.ndarray, np.ndarray, Metrics]:
         del key
@@ -101,22 +126,3 @@ def pooled_lp(
         )
 
     return transductive(label_points)
-
-
-def _parameters(
-    num_classes: int,
-    num_neighbors: int,
-    alpha: float,
-    similarity_power: float,
-    tolerance: float,
-    max_steps: int,
-) -> Parameters:
-    """The settings shared with XCLP, checked as XCLP's are."""
-    return Parameters(
-        num_classes=num_classes,
-        num_neighbors=num_neighbors,
-        alpha=alpha,
-        similarity_power=similarity_power,
-        tolerance=tolerance,
-        max_steps=max_steps,
-    )
