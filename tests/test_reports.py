@@ -247,6 +247,33 @@ def test_run_table_by_hand(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("xclp", "per_client", "bold"),
+    [
+        # 0.10, 0.08, 0.12: mean 0.10, standard error 0.0115.
+        (XCLP, PER_CLIENT, {"XCLP"}),
+        # 0.02, 0.08, -0.01: mean 0.03, standard error 0.026.
+        (XCLP, (0.78, 0.76, 0.89), {"XCLP", "Per-client LP"}),
+        # The same mean gain, alike in every seed.
+        (XCLP, (0.77, 0.81, 0.85), {"XCLP"}),
+        ((0.5, 0.6), (0.5, 0.6), {"XCLP", "Per-client LP"}),
+        # One seed: how large the noise is, is not known.
+        ((0.5,), (0.49,), {"XCLP"}),
+        ((0.5,), (0.5,), {"XCLP", "Per-client LP"}),
+    ],
+)
+def test_a_gain_within_noise_is_not_bold_alone(tmp_path, xclp, per_client, bold):
+    accuracies = {"xclp": xclp, "per_client_lp": per_client, "pooled_lp": xclp}
+    run = read_run(make_run(tmp_path / "r", accuracies))
+    table = tables.run_table(run, "r")
+    assert {row[0].text for row in table.rows if row[1].best} == bold
+    rows = tables.settings_table("s", "s", ["seed"], [([7], run)], "test_accuracy")
+    heads = zip(rows.columns, rows.rows[0], strict=True)
+    assert {head for head, cell in heads if cell.best} == bold
+    assert "at most two standard errors" in table.caption
+    assert "at most two standard errors" in rows.caption
+
+
+@pytest.mark.parametrize(
     ("labels", "shown"),
     [
         ({}, "federation.labeled_fraction=0.1"),

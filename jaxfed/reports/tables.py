@@ -1,6 +1,7 @@
 """Tables of results: methods against settings, differences paired by seed, and what made them."""
 
 import csv
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +33,10 @@ _RUN_METRICS = (
 )
 
 _STATISTICS = "Mean ± sample standard deviation (divisor n − 1; none for one repeat) over repeats. "
-_BEST = "Bold: best mean of the methods that leave data with the clients. "
+_BEST = (
+    "Bold, of the methods that leave data with the clients: the best mean, and whatever is within noise "
+    "of it, which is a difference, paired by seed, of at most two standard errors. "
+)
 _TIME = "Time has compilation in it, where that was not cached. "
 _PAIRED = "Differences are in percentage points and paired: both methods had the same seeds. "
 _MAX_DIFFERING_KEYS = 5
@@ -108,7 +112,7 @@ def run_table(run: Run, name: str) -> Table:
     ]
     main = run.algorithm
     for other in results:
-        differences = {metric: paired_difference(run, main, other, metric) for metric in metrics}
+        differences = {m: paired_difference(results, main, other, m) for m in metrics}
         if any(differences.values()):
             title = f"{algorithm_label(str(main))} − {algorithm_label(other)}"
             cells = [
@@ -167,7 +171,7 @@ def settings_table(
         results = run.results if run is not None else {}
         cells += [_cell(results, algorithm, metric) for algorithm in algorithms]
         if baseline:
-            gain = paired_difference(run, main, baseline, metric) if run is not None else None
+            gain = paired_difference(results, main, baseline, metric)
             cells.append(Cell("–" if gain is None else difference_text(gain)))
         lines.append(tuple(cells))
         if run is not None:
@@ -210,12 +214,14 @@ def paper_orientation(table: PaperTable, name: str) -> Table:
     )
 
 
-def paired_difference(run: Run, main: str | None, other: str, metric: str) -> Measurement | None:
+def paired_difference(
+    results: Mapping[str, Mapping[str, Measurement]], main: str | None, other: str, metric: str
+) -> Measurement | None:
     """`main` minus `other` in one accuracy, seed by seed; None where that makes no sense."""
     if main is None or main == other or not is_accuracy(metric):
         return None
-    minuend = run.results.get(main, {}).get(metric)
-    subtrahend = run.results.get(other, {}).get(metric)
+    minuend = results.get(main, {}).get(metric)
+    subtrahend = results.get(other, {}).get(metric)
     if minuend is None or subtrahend is None or len(minuend.values) != len(subtrahend.values):
         return None
     return measure([a - b for a, b in zip(minuend.values, subtrahend.values, strict=True)])
@@ -280,7 +286,7 @@ def _cell(results: Mapping[str, Mapping[str, Measurement]], algorithm: str, metr
 
 
 def _best(results: Mapping[str, Mapping[str, Measurement]], metric: str) -> set[str]:
-    """The methods with the best mean; none where there is nothing to compare."""
+    """The method with the best mean and those within noise of it; none where nothing is compared."""
     means = {
         algorithm: found[metric].mean
         for algorithm, found in results.items()
@@ -288,7 +294,24 @@ def _best(results: Mapping[str, Mapping[str, Measurement]], metric: str) -> set[
     }
     if len(means) < 2 or not is_accuracy(metric):
         return set()
-    return {algorithm for algorithm, mean in means.items() if mean == max(means.values())}
+    first = max(means, key=lambda algorithm: means[algorithm])
+    return {first} | {
+        algorithm
+        for algorithm in means
+        if is_within_noise(paired_difference(results, first, algorithm, metric))
+    }
+
+
+def is_within_noise(difference: Measurement | None) -> bool:
+    """Whether the mean of a paired difference is at most two of its standard errors, s / sqrt(n).
+
+    About what a two-sided test at 5 % asks; with few seeds that would ask for more (t = 4.3 with three).
+    Of one seed's difference the noise is not known: only 0 is within it.
+    """
+    if difference is None:
+        return False
+    standard_error = (difference.std or 0.0) / math.sqrt(len(difference.values))
+    return abs(difference.mean) <= 2 * standard_error
 
 
 def _compared(runs: Sequence[Run], algorithms: Sequence[str]) -> tuple[str, str]:
