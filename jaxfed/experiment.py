@@ -15,7 +15,11 @@ on a round, the host prepares the cohort of the next.
 
 A method with a validation measure is selected by it: the state with the best `validation_accuracy`
 (the earlier of equals) is kept beside the current one, and after the last round it alone is measured
-on the test set. The state that a method ends with, or that was selected, stays under states/.
+on the test set. The state that a method starts from is the first candidate; its line has round 0 and
+nothing but what validation says, and rounds that only did harm are reported as round 0. (XCLP, 4.2:
+"automatic model selection" falls back to the supervised model; its authors' code begins to select at
+round 10, and takes the later of equals.) The state that was selected, and the last one, stay under
+states/.
 
 Everything random follows from `seed`, `repeat` and `round`, so a resumed experiment ends with the
 numbers of one that was never stopped, times apart.
@@ -151,6 +155,12 @@ class Experiment:
         selected = Selected(state, state if algorithm.validate else (), -1.0, 0)
         if saved_step >= leg.first_step:
             selected = checkpoints.latest_state(template=selected)
+        elif algorithm.validate:
+            metrics = algorithm.validate(state, federation)
+            selected = selected.after(0, state, metrics)
+            if metrics:
+                start = {"repeat": leg.repeat, "algorithm": leg.name, "round": 0, **metrics}
+                self.workdir.append_metrics(start)
 
         def cohort_of(round_number: int) -> Cohort:
             return federation.cohort(sample_clients(config, federation, seed, round_number))
@@ -210,19 +220,28 @@ class Experiment:
         return selected, metrics
 
     def _keep(self, leg: Leg, selected: Selected) -> None:
-        """Leave the method's result where later experiments find it."""
-        folder = self.workdir.final_state(leg.name, leg.repeat)
-        if folder.exists():  # of a process that was killed before it saved this round
-            shutil.rmtree(folder)
-        state = selected.state if selected.best == () else selected.best
-        with Checkpoints(folder) as states:
-            states.save(selected.round, state, {"round": selected.round})
+        """Leave the method's result where later experiments find it: the selected state and the last."""
+        last = self.config.rounds, selected.state
+        kept = {False: (selected.round, selected.best), True: last}
+        if selected.best == ():  # nothing to select by
+            kept = {False: last}
+        for is_last, (round_number, state) in kept.items():
+            folder = self.workdir.final_state(leg.name, leg.repeat, last=is_last)
+            if folder.exists():  # of a process that was killed before it saved this round
+                shutil.rmtree(folder)
+            with Checkpoints(folder) as states:
+                states.save(round_number, state, {"round": round_number})
 
 
 def is_evaluated(config: ConfigDict, round_number: int) -> bool:
-    """Whether the state is judged after this round: the last one, and every `evaluate_every`-th."""
+    """Whether the state is judged after this round.
+
+    It is after every `evaluate_every`-th, after the last, and after `training.labeled_only_rounds`: what
+    stage 2 starts from is a candidate of selection.
+    """
     every = config.evaluate_every
-    return round_number == config.rounds or (every > 0 and round_number % every == 0)
+    always = (config.rounds, config.training.labeled_only_rounds)
+    return round_number in always or (every > 0 and round_number % every == 0)
 
 
 def summarize(config: ConfigDict, records: Iterable[Record]) -> dict[str, Any]:

@@ -5,7 +5,8 @@
     partition.json   who holds what in the first repeat: clients x classes counts, for its plot
     checkpoints/     the newest states (`jaxfed.checkpoint`)
     preprocessing/   REPEAT/, the model whose features the methods work on, where it is trained first
-    states/          METHOD-REPEAT/, the state that each method ended with, or was selected
+    states/          METHOD-REPEAT/, the state that was selected, and METHOD-REPEAT-last/, the last one;
+                     without a selection METHOD-REPEAT/ is the last
     plots/           pictures made at the end
     summary.json     the final metrics; written last and in one step, so it says "finished"
     .lock            held by the process that is running here
@@ -54,9 +55,9 @@ class Workdir:
         """Where the states are."""
         return self.path / _CHECKPOINTS
 
-    def final_state(self, method: str, repeat: int) -> Path:
-        """Where the state is that a method ended a repeat with."""
-        return self.path / _STATES / f"{method}-{repeat}"
+    def final_state(self, method: str, repeat: int, *, last: bool = False) -> Path:
+        """Where a method's selected state of a repeat is, or the one it ended with."""
+        return self.path / _STATES / f"{method}-{repeat}{'-last' if last else ''}"
 
     def preprocessing(self, repeat: int) -> Path:
         """Where the model is that a repeat's features come from."""

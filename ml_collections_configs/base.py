@@ -121,7 +121,8 @@ def get_config() -> ConfigDict:
     config.training.server_momentum = 0.0
     config.training.batch_statistics = "averaged"
     config.training.labeled_only_rounds = 0  # of stage 1
-    # WORKDIR/states/METHOD-{repeat} of an earlier experiment, or "pretrained" on ImageNet
+    # WORKDIR/states/METHOD-{repeat} of an earlier experiment (its selected state), or
+    # METHOD-{repeat}-last (its last), or "pretrained" on ImageNet
     config.training.initial_model = ""
 
     config.pseudo_label = ConfigDict()  # switches for what the authors' code does

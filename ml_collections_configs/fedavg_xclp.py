@@ -56,7 +56,12 @@ Settings are the paper's where it gives them. Its text and its authors' code dif
 has the code's switches. Where the paper is silent:
 
   * Both stages: 1500 rounds on labels, then 1500 with pseudo-labels, is the authors' code; the paper leaves
-    the start open (line 1 of Algorithm 2).
+    the start open (line 1 of Algorithm 2). Stage 2, and FedSem's teacher, start from the state of stage 1
+    that validation selected; the authors start from the last one, states/fedavg-{repeat}-last. Where both
+    stages are one run (`training.labeled_only_rounds`) stage 2 goes on from the last state, as theirs.
+  * What a run starts from is a candidate of selection, so that a stage 2 that only does harm is reported
+    as its start, round 0 ("automatic model selection", Section 4.2). The authors' code selects from round
+    10 on, takes the later of equals, and reports the last state of stage 1.
   * Non-iid: the code's split 5, five random classes a client; labels follow it, all examples together
     are iid (A.2: "clients receive labels according to their own distribution").
   * FedMatch trains as in its own paper; FedSiam with the Mean Teacher settings of XCLP's authors; FixMatch

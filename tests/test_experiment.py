@@ -106,6 +106,9 @@ def test_lines_and_files(config, tmp_path):
 def test_when_states_are_evaluated(config, every, expected):
     config.evaluate_every = every
     assert [number for number in (1, 2, 3) if experiment.is_evaluated(config, number)] == expected
+    config.training.labeled_only_rounds = 1  # what stage 2 starts from is always a candidate
+    expected = sorted({1, *expected})
+    assert [number for number in (1, 2, 3) if experiment.is_evaluated(config, number)] == expected
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_does_not(config, tmp_path):

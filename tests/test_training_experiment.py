@@ -56,14 +56,16 @@ def test_the_best_validation_state_alone_is_tested(config, tmp_path):
     validated = {
         r["round"]: r["validation_accuracy"] for r in records if "validation_accuracy" in r
     }
-    assert list(validated) == [2, 4, 6]
+    assert list(validated) == [0, 2, 4, 6]
+    assert "seconds" not in records[0]  # the state that training starts from; no round has been
     assert [r["round"] for r in records if "test_accuracy" in r] == [6]
     best = max(validated, key=validated.get)
     assert records[-1]["selected_round"] == best
     assert summary["test_accuracy"] == records[-1]["test_accuracy"] > 0.3
-    assert [r["communication"]["upload_bytes"] > 0 for r in records] == [True] * 6
-    with Checkpoints(tmp_path / "states" / "fedavg_network-0") as states:
-        assert states.latest_progress() == {"round": best}
+    assert [r["communication"]["upload_bytes"] > 0 for r in records[1:]] == [True] * 6
+    for name, number in (("fedavg_network-0", best), ("fedavg_network-0-last", 6)):
+        with Checkpoints(tmp_path / "states" / name) as states:
+            assert states.latest_progress() == {"round": number}
 
 
 def test_selection_keeps_the_earlier_of_equals_and_the_newest_without_a_measure():
@@ -83,13 +85,67 @@ def test_stage_2_starts_from_what_stage_1_left(config, tmp_path):
     config.training.initial_model = str(tmp_path / "stage1" / "states" / "fedavg-{repeat}")
     config.algorithm = "fedavg_network"
     config.training.learning_rate = 1e-9
-    _, second = run(config, tmp_path / "stage2")
-    best = first[-1]["selected_round"]
-    accuracy = {r["round"]: r.get("validation_accuracy") for r in first}[best]
-    assert second[-1]["validation_accuracy"] == pytest.approx(accuracy, abs=1e-6)
+    accuracies = {r["round"]: r.get("validation_accuracy") for r in first}
+    for start, number in (("", first[-1]["selected_round"]), ("-last", 6)):
+        config.training.initial_model = str(
+            tmp_path / "stage1" / "states" / ("fedavg-{repeat}" + start)
+        )
+        _, second = run(config, tmp_path / f"stage2{start}")
+        assert second[0]["validation_accuracy"] == accuracies[number]
+        assert second[-1]["validation_accuracy"] == pytest.approx(accuracies[number], abs=1e-6)
     config.training.initial_model = str(tmp_path / "nowhere")
     with pytest.raises(UsageError, match="no such folder"):
         check(config)
+
+
+def test_a_stage_2_that_only_does_harm_is_reported_as_its_start(config, tmp_path):
+    config.algorithm, config.training.labeled_only_rounds = "fedavg", 0
+    _, first = run(config, tmp_path / "stage1")
+    config.training.initial_model = str(tmp_path / "stage1" / "states" / "fedavg-{repeat}")
+    config.algorithm, config.training.learning_rate = "fedavg_network", 30.0
+    summary, second = run(config, tmp_path / "stage2")
+    assert max(r.get("validation_accuracy", 0) for r in second[1:]) < 0.3
+    assert second[-1]["selected_round"] == 0
+    assert summary["test_accuracy"] == first[-1]["test_accuracy"] > 0.3
+    states = final_states(tmp_path / "stage2")
+    start = final_states(tmp_path / "stage1")["fedavg-0"]
+    for name, value in states["fedavg_network-0"].items():
+        if name.startswith("model."):
+            np.testing.assert_array_equal(value, start[name])
+    assert any((states["fedavg_network-0-last"][name] != start[name]).any() for name in start)
+
+
+def test_without_a_validation_split_there_is_no_round_0(config, tmp_path):
+    config.dataset.validation_fraction, config.rounds = 0.0, 2
+    _, records = run(config, tmp_path)
+    assert [r["round"] for r in records] == [1, 2]
+    assert records[-1]["selected_round"] == 2
+
+
+@pytest.mark.parametrize("stopped_after", [1, 4])
+def test_selection_from_round_0_on_survives_a_stop(config, tmp_path, monkeypatch, stopped_after):
+    """Before the first checkpoint, and after the one of round 4: the same lines and the same states."""
+    config.training.learning_rate = 1e-9  # nothing moves, and the earlier of equals is selected
+    run(config, tmp_path / "whole")
+
+    def stop(progress, record):
+        if record["round"] == stopped_after:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Progress, "finished_round", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(config, tmp_path / "parts")
+    run(config, tmp_path / "parts")
+    lines = without_times(tmp_path / "whole")
+    assert [line["round"] for line in lines] == [0, 1, 2, 3, 4, 5, 6]
+    assert lines[-1]["selected_round"] == 0
+    assert without_times(tmp_path / "parts") == lines
+    whole, parts = final_states(tmp_path / "whole"), final_states(tmp_path / "parts")
+    assert whole.keys() == parts.keys() == {"fedavg_network-0", "fedavg_network-0-last"}
+    for name, state in whole.items():
+        for leaf, value in state.items():
+            np.testing.assert_array_equal(value, parts[name][leaf])
 
 
 def test_held_out_examples_are_nobodys(config):
