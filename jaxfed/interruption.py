@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as a request to stop between rounds.
+"""SIGINT, SIGTERM and SIGHUP as a request to stop between rounds.
 
     with Interruption() as interruption:
         prepare()                        # a signal stops this at once: nothing is lost
@@ -7,18 +7,24 @@
 
 The first signal raises `Interrupted` in the main thread, at the end of the deferred block if one is
 running. The second meets the system's own handler and ends the process at once.
+
+A process that others started for their own work ends with them: `end_with`.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Self
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_TERMINAL_STREAMS = (1, 2)
+_POLL_SECONDS = 0.5
 
 
 class Interrupted(BaseException):
@@ -26,23 +32,34 @@ class Interrupted(BaseException):
 
     Attributes:
         exit_status: 128 + the signal's number, as shells report it: 130 for SIGINT, 143 for
-        SIGTERM.
+            SIGTERM, 129 for SIGHUP.
+        continues: the command that goes on from what is saved.
     """
 
     def __init__(self, signum: int) -> None:
         super().__init__(signal.Signals(signum).name)
         self.exit_status = 128 + signum
+        self.continues = "the same command"
 
 
 class Interruption:
-    """Takes over both signals while it is entered; main thread only."""
+    """Takes over these signals while it is entered; main thread only.
+
+    SIGHUP stays ignored where the process was started so (`nohup`). A terminal that hangs up can no
+    longer be written to: what still goes there goes nowhere.
+    """
 
     def __init__(self) -> None:
         self._is_deferred = False
         self._pending: int | None = None
 
     def __enter__(self) -> Self:
-        self._previous = [signal.signal(signum, self._receive) for signum in _SIGNALS]
+        self._terminals = [stream for stream in _TERMINAL_STREAMS if os.isatty(stream)]
+        self._previous = {
+            signum: signal.signal(signum, self._receive)
+            for signum in SIGNALS
+            if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN
+        }
         return self
 
     def __exit__(
@@ -51,7 +68,7 @@ class Interruption:
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for signum, handler in zip(_SIGNALS, self._previous, strict=True):
+        for signum, handler in self._previous.items():
             signal.signal(signum, handler)
 
     @contextmanager
@@ -71,10 +88,34 @@ class Interruption:
         return self._pending is not None
 
     def _receive(self, signum: int, frame: FrameType | None) -> None:
-        for each in _SIGNALS:
+        for each in self._previous:
             signal.signal(each, signal.SIG_DFL)
+        if signum == signal.SIGHUP:
+            self._leave_terminal()
         if not self._is_deferred:
             raise Interrupted(signum)
         self._pending = signum
         # os.write, because a handler may run inside another write to the same stream.
-        os.write(2, b"\njaxfed: stopping after this round; once more stops at once\n")
+        with suppress(OSError):
+            os.write(2, b"\njaxfed: stopping after this round; once more stops at once\n")
+
+    def _leave_terminal(self) -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in self._terminals:
+            os.dup2(nowhere, stream)
+        os.close(nowhere)
+
+
+def end_with(parent: int) -> None:
+    """From now on this process ends, within a second, when the process that started it has ended.
+
+    Args:
+        parent: that one's number, which only it can tell for sure: it may have ended already.
+    """
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_POLL_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

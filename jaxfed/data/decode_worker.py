@@ -4,21 +4,34 @@ A program of its own, because `multiprocessing` would import the user's main mod
 process: a script without a main guard, a notebook or a prompt could then not load a large set.
 """
 
+import errno
 import json
 import sys
 from pathlib import Path
 
 import numpy as np
 
+from jaxfed import storage
 from jaxfed.data.tfds_source import decode_range
+from jaxfed.interruption import end_with
 
 
-def main(job: str) -> None:
-    """Decode the range that the job (a JSON list) names; write its arrays to the `.npz` named last."""
-    folder, split, keys, start, stop, target = json.loads(job)
+def main(job: str) -> int:
+    """Decode the range that the job (a JSON list) names; write its arrays to the `.npz` named last.
+
+    Returns: the exit status, ENOSPC where the disk is full.
+    """
+    parent, folder, split, keys, start, stop, target = json.loads(job)
+    end_with(parent)
     arrays = decode_range(Path(folder), split, keys, start, stop)
-    np.savez(target, allow_pickle=False, **arrays)
+    try:
+        np.savez(target, allow_pickle=False, **arrays)
+    except OSError as error:
+        if not storage.is_full(error):
+            raise
+        return errno.ENOSPC
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    sys.exit(main(sys.argv[1]))

@@ -12,7 +12,6 @@ import hashlib
 import io
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ import numpy as np
 from absl import logging
 from flax import nnx
 
+from jaxfed import storage
 from jaxfed.data.cache import directory as cache_home
 from jaxfed.errors import UsageError
 from jaxfed.models import Model
@@ -201,6 +201,7 @@ class _Shards:
 
     def __init__(self, directory: Path):
         self._directory = directory
+        self._is_full = False
 
     def read(self, index: int, shape: tuple[int, int]) -> np.ndarray | None:
         """The shard's features; None where it is not there or damaged, which is logged."""
@@ -215,20 +216,24 @@ class _Shards:
         return None
 
     def write(self, index: int, features: np.ndarray) -> None:
-        """Write the shard, whole or not at all."""
+        """Write the shard, whole or not at all; a full disk is said, once, and no obstacle."""
+        if self._is_full:
+            return
         buffer = io.BytesIO()
         np.save(buffer, features)
         contents = buffer.getvalue()
-        self._directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=self._directory, suffix=".part", delete=False) as file:
-            temporary = Path(file.name)
-            try:
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            name = f"{index:05d}-{_digest(contents)}.npy"
+            with storage.whole_file(self._directory / name, "wb") as file:
                 file.write(contents)
-                file.flush()
-                os.replace(temporary, self._directory / f"{index:05d}-{_digest(contents)}.npy")
-            except BaseException:
-                temporary.unlink(missing_ok=True)
+        except OSError as error:
+            if not storage.is_full(error):
                 raise
+            self._is_full = True
+            logging.warning(
+                "%s: the disk is full; features are computed and not kept", self._directory
+            )
 
 
 def _digest(contents: bytes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -99,6 +100,7 @@ def decode(target: Path, files: Sequence[Path], shape: Shape, fit: Fit = whole) 
 
     Raises:
         UsageError: a file that is damaged.
+        OSError: the disk is full.
     """
     width, height, channels = shape
     if not files:
@@ -107,6 +109,8 @@ def decode(target: Path, files: Sequence[Path], shape: Shape, fit: Fit = whole) 
     images = np.lib.format.open_memmap(
         target, "w+", np.uint8, (len(files), height, width, channels)
     )
+    with target.open("r+b") as file:  # else a full disk would show as SIGBUS, at some later image
+        os.posix_fallocate(file.fileno(), 0, target.stat().st_size)
 
     def put(row: int) -> None:
         images[row] = _decoded(files[row], shape, fit)

@@ -6,6 +6,7 @@ several processes for large sets, and kept as arrays (`jaxfed.data.cache`).
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -123,21 +124,24 @@ def _decode(folder: Path, split: str, keys: Sequence[str | None], target: Path, 
             raise _undecodable(folder, split, str(error)) from error
     else:
         bounds = np.linspace(0, count, num_workers + 1).astype(int).tolist()
-        parts = _decode_in_processes(folder, split, keys, bounds)
+        parts = _decode_in_processes(folder, split, keys, bounds, target)
     for kind in parts[0]:
         np.save(target / f"{kind}-{split}.npy", np.concatenate([part[kind] for part in parts]))
 
 
 def _decode_in_processes(
-    folder: Path, split: str, keys: Sequence[str | None], bounds: Sequence[int]
+    folder: Path, split: str, keys: Sequence[str | None], bounds: Sequence[int], target: Path
 ) -> list[dict[str, np.ndarray]]:
-    """`decode_range` between each two bounds, every range in a process of its own."""
+    """`decode_range` between each two bounds, every range in a process of its own.
+
+    Their arrays come by way of files in `target`, which goes as a whole if this process is killed.
+    """
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     workers, parts = [], []
-    with tempfile.TemporaryDirectory() as scratch, ExitStack() as running:
+    with tempfile.TemporaryDirectory(dir=target) as scratch, ExitStack() as running:
         for start, stop in pairwise(bounds):
             part = Path(scratch, f"{start}.npz")
-            job = json.dumps([str(folder), split, keys, start, stop, str(part)])
+            job = json.dumps([os.getpid(), str(folder), split, keys, start, stop, str(part)])
             worker = subprocess.Popen(
                 [sys.executable, "-m", "jaxfed.data.decode_worker", job],
                 env={**os.environ, "PYTHONPATH": path},
@@ -151,6 +155,8 @@ def _decode_in_processes(
             workers.append((worker, part))
         for worker, part in workers:
             _, errors = worker.communicate()
+            if worker.returncode == errno.ENOSPC:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(part))
             if worker.returncode:
                 raise _undecodable(folder, split, errors)
             with np.load(part) as arrays:

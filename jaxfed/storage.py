@@ -1,0 +1,81 @@
+"""Files that are there whole or not at all, checksums of what they hold, locks, and full disks."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+_CHUNK = 2**20  # bytes
+
+
+@contextmanager
+def whole_file(file: Path, mode: str = "w") -> Iterator[IO[Any]]:
+    """A stream for a file that readers see whole or as it was before, whatever ends the writing."""
+    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
+    text = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
+    try:
+        with partial.open(mode, **text) as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(file)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def abandoned(file: Path) -> list[Path]:
+    """What processes that were killed left of this file."""
+    begin, end = f".{file.name}.", ".partial"
+    if not file.parent.is_dir():
+        return []
+    return [
+        entry
+        for entry in file.parent.iterdir()
+        if entry.name.startswith(begin) and entry.name.endswith(end)
+    ]
+
+
+def file_checksum(file: Path) -> str:
+    """`SIZE-CRC32` of a file's content: notices damage, not malice, at 2 GB/s.
+
+    (SHA-256 has 0.2 GB/s on processors that have no instructions for it.)
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    size, crc = 0, 0
+    with file.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            size, crc = size + len(chunk), zlib.crc32(chunk, crc)
+    return f"{size}-{crc:08x}"
+
+
+@contextmanager
+def lock(path: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold the lock of a file (made at need) or of a directory; however a process ends, it lets go.
+
+    Raises:
+        BlockingIOError: another process holds it, and we do not `wait`.
+        OSError: the file cannot be made.
+    """
+    flags = os.O_RDONLY if path.is_dir() else os.O_WRONLY | os.O_CREAT
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_full(error: OSError) -> bool:
+    """Whether it says that a disk, or the user's share of it, is full."""
+    if error.errno is None:  # NumPy's own: "8000 requested and 4096 written"
+        return "requested and" in str(error)
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
