@@ -31,7 +31,7 @@ from jaxfed.models.wrapping import DTYPES
 from jaxfed.pseudo_label import Confidence
 from jaxfed.reports.paper_numbers import PAPER_TABLES
 from jaxfed.reports.runs import flatten
-from jaxfed.sampling import SAMPLINGS
+from jaxfed.sampling import LABELED_SHARES, SAMPLINGS
 from jaxfed.simulation import GRAPHS, PREPROCESSING, TESTS
 from jaxfed.training import BatchStatistics
 from jaxfed.xclp import Parameters
@@ -83,6 +83,8 @@ RULES: dict[str, Rule] = {
     "rounds": at_least(1),
     "cohort_size": at_least(0, ", 0 is all clients"),
     "sampling": one_of(SAMPLINGS),
+    "labeled_share": one_of(LABELED_SHARES),
+    "labeled_cohorts": Rule(bool, "true or false"),
     "evaluate_every": at_least(0, ", 0 is after the last round only"),
     "checkpoint_every": at_least(1),
     "paper_table": one_of(["", *PAPER_TABLES]),

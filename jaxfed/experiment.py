@@ -6,7 +6,8 @@
             for round in 1 .. rounds:
                 state = round(state, cohort, fold_in(key, round))
 
-All methods of a repeat see the same clients, the same cohorts and the same keys. The rounds of an
+All methods of a repeat see the same clients, the same cohorts and the same keys; only with
+`labeled_cohorts` those that need labels have cohorts of their own (`jaxfed.sampling`). The rounds of an
 experiment have one numbering, its steps 1 .. num_repeats * methods * rounds. After each step its
 line is in metrics.jsonl; after every `checkpoint_every`-th a checkpoint holds the state and how many
 bytes of metrics.jsonl belong to it. A process that is killed at any instant loses the rounds since
@@ -163,7 +164,10 @@ class Experiment:
                 self.workdir.append_metrics(start)
 
         def cohort_of(round_number: int) -> Cohort:
-            return federation.cohort(sample_clients(config, federation, seed, round_number))
+            needs_labels = algorithm.needs_labels(round_number)
+            return federation.cohort(
+                sample_clients(config, federation, seed, round_number, needs_labels=needs_labels)
+            )
 
         first_round = max(leg.first_step, saved_step + 1) - leg.first_step + 1
         rounds = range(first_round, config.rounds + 1)

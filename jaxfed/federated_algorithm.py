@@ -13,6 +13,7 @@ loop that calls them; `jaxfed.algorithms` holds the methods, one a file.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax
@@ -80,9 +81,13 @@ class FederatedAlgorithm(NamedTuple):
     `validate`, where a method has one, measures a state on the validation split, as
     `validation_accuracy` among others. States are then selected by it, and `evaluate` (the test set) is
     called once, for the selected state.
+
+    `needs_labels(round_number)`, from 1 on, says whether clients without labels have nothing to do in
+    that round, so that none of them need take part (`jaxfed.sampling`).
     """
 
     init: Init
     round: Round
     evaluate: Evaluate
     validate: Evaluate | None = None
+    needs_labels: Callable[[int], bool] = lambda round_number: False

@@ -34,6 +34,9 @@ from jaxfed.server_state import ServerState, client_keys, cohort_statistics
 if TYPE_CHECKING:
     from jaxfed.models import Model
 
+# Names of sources that label a client's examples by its own labels alone: without any it gets none.
+WITHIN_CLIENTS = frozenset({"none", "per_client_lp"})
+
 Confidence = Literal["softmax", "logits"]
 MapClients = Callable[[Callable[[Any, Any], Any]], Callable[[Any, Any], Any]]
 Embed = Callable[[ServerState, Cohort, jax.Array], jax.Array]  # -> float32 [K, N, D]

@@ -24,6 +24,10 @@ def get_config() -> ConfigDict:
     config.rounds = 1
     config.cohort_size = 0  # clients a round; 0 = all
     config.sampling = "uniform"  # of clients; "proportional" to labeled and unlabeled; "groups"
+    # With "proportional": tau m_L clients with labels, rounded up as in XCLP's code, or to the "nearest";
+    # all of a cohort have labels where others would be idle (stage 1, per-client LP), as there
+    config.labeled_share = "ceiling"
+    config.labeled_cohorts = True
     config.evaluate_every = 0  # rounds; 0 = after the last one
     config.checkpoint_every = 1  # rounds; the last one, and one that is interrupted, always
     config.paper_table = ""  # the paper's table to print beside the results, such as "xclp/1"

@@ -62,6 +62,9 @@ has the code's switches. Where the paper is silent:
   * What a run starts from is a candidate of selection, so that a stage 2 that only does harm is reported
     as its start, round 0 ("automatic model selection", Section 4.2). The authors' code selects from round
     10 on, takes the later of equals, and reports the last state of stage 1.
+  * Clients: tau m_L of a round's have labels (A.2), which is 2.5 of 5 for m_L = 50; as in the code these are
+    3, and all 5 in stage 1 and for per-client LP, where others would be idle. `labeled_share` "nearest" and
+    `labeled_cohorts` false keep to tau m_L (2 of 5) throughout.
   * Non-iid: the code's split 5, five random classes a client; labels follow it, all examples together
     are iid (A.2: "clients receive labels according to their own distribution").
   * FedMatch trains as in its own paper; FedSiam with the Mean Teacher settings of XCLP's authors; FixMatch

@@ -207,6 +207,24 @@ def test_cohorts(config):
     assert sample_clients(config, federation, 0, 0) == list(range(10))
 
 
+def test_rounds_that_need_labels_have_clients_with_labels(config, tmp_path, monkeypatch):
+    """3 of 10 clients have labels; the method needs them in its first round."""
+
+    def choosy(**keywords: Any) -> FederatedAlgorithm:
+        return drift(**keywords)._replace(needs_labels=lambda round_number: round_number == 1)
+
+    monkeypatch.setitem(ALGORITHMS, "drift", choosy)
+    config.sampling, config.federation.num_labeled_clients = "proportional", 3
+    with open_workdir(tmp_path, config.to_dict()) as workdir:
+        run(config, workdir)
+        sizes = {
+            (r["algorithm"], r["round"]): r["communication"]["upload_bytes"] // 12
+            for r in workdir.read_metrics()
+        }
+    assert [sizes["drift", number] for number in (1, 2, 3)] == [3, 4, 4]
+    assert [sizes["slow_drift", number] for number in (1, 2, 3)] == [4, 4, 4]
+
+
 def test_groups_cover_all_clients_once(config):
     federation = Simulation(config).federation(0)
     config.sampling, config.cohort_size = "groups", 4

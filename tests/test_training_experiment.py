@@ -168,17 +168,52 @@ def test_normalization_is_that_of_the_clients_examples(config):
     np.testing.assert_allclose(deviation, federation.x[held].std(), rtol=1e-5)
 
 
-@pytest.mark.parametrize(("cohort_size", "expected"), [(1, 1), (4, 1), (10, 2), (18, 4)])
-def test_labeled_and_unlabeled_clients_in_proportion(config, cohort_size, expected):
+@pytest.mark.parametrize(
+    ("cohort_size", "share", "expected"),
+    [
+        *[(1, "ceiling", 1), (4, "ceiling", 1), (10, "ceiling", 3), (18, "ceiling", 5)],
+        *[(1, "nearest", 1), (4, "nearest", 1), (10, "nearest", 2), (18, "nearest", 4)],
+    ],
+)
+def test_labeled_and_unlabeled_clients_in_proportion(config, cohort_size, share, expected):
     """5 of 20 clients have labels; the rest of A.2's cohort comes from the others."""
     config.federation.num_labeled_clients = 5
-    config.cohort_size = cohort_size
+    config.cohort_size, config.labeled_share = cohort_size, share
     federation = Simulation(config).federation(0)
     drawn = [sample_clients(config, federation, 0, number) for number in range(60)]
     for clients in drawn:
         assert len(set(clients)) == cohort_size
         assert sum(client < 5 for client in clients) == expected
     assert {client for clients in drawn for client in clients} >= set(range(5))
+
+
+@pytest.mark.parametrize(
+    ("cohort_size", "labeled_cohorts", "expected"), [(4, True, 4), (10, True, 5), (4, False, 1)]
+)
+def test_cohorts_that_need_labels_have_them(config, cohort_size, labeled_cohorts, expected):
+    """Clients without any would be idle; where fewer have labels than are wanted, all of those."""
+    config.federation.num_labeled_clients = 5
+    config.cohort_size, config.labeled_cohorts = cohort_size, labeled_cohorts
+    federation = Simulation(config).federation(0)
+    for number in range(1, 20):
+        clients = sample_clients(config, federation, 0, number, needs_labels=True)
+        assert sum(client < 5 for client in clients) == expected
+        assert len(set(clients)) == (expected if labeled_cohorts else cohort_size)
+
+
+def test_which_methods_need_labels_when(config):
+    config.training.labeled_only_rounds = 1
+    federation = Simulation(config).federation(0)
+
+    def needed(name):
+        return [make_algorithm(config, name, federation).needs_labels(r) for r in (1, 2)]
+
+    for name in ("fedavg", "fedavg_per_client_lp"):
+        assert needed(name) == [True, True]
+    for name in ("fedavg_xclp", "fedavg_network", "fedsem", "fixmatch"):
+        assert needed(name) == [True, False]
+    config.fedprox.pseudo_label = "xclp"
+    assert needed("fedprox") == [True, False]
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -27,7 +27,7 @@ from jaxfed.federated_algorithm import Array, Cohort, FederatedAlgorithm, Metric
 from jaxfed.federation import UNLABELED, Federation
 from jaxfed.local_update import Batches, ClientData, ClientUpdate, Trained, train
 from jaxfed.losses import Loss
-from jaxfed.pseudo_label import PseudoLabels
+from jaxfed.pseudo_label import WITHIN_CLIENTS, PseudoLabels
 from jaxfed.server_state import (
     ServerState,
     client_keys,
@@ -169,6 +169,9 @@ def federated_training(
     def evaluate(state: ServerState, federation: Federation) -> Metrics:
         return _quality("test", state, federation, federation.test)
 
+    def needs_labels(round_number: int) -> bool:
+        return round_number <= training.labeled_only_rounds or pseudo_label in WITHIN_CLIENTS
+
     @jax.jit
     def predict(model: nnx.State, x: jax.Array) -> jax.Array:
         return jnp.argmax(training.model.apply(model, x), axis=-1)
@@ -190,7 +193,7 @@ def federated_training(
             f"{name}_balanced_accuracy": balanced_accuracy(label, truth),
         }
 
-    return FederatedAlgorithm(init, round, evaluate, validate)
+    return FederatedAlgorithm(init, round, evaluate, validate, needs_labels)
 
 
 def plain_update(training: Training, loss: Loss) -> LocalUpdate:
