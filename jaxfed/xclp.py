@@ -567,6 +567,7 @@ def secure_row_sums(
     execution: Execution,
     *,
     resilient: bool = False,
+    signed: bool = False,
 ) -> dict[int, np.ndarray]:
     """Line 14 by a protocol in which client j learns its rows and nobody anything else.
 
@@ -580,6 +581,7 @@ def secure_row_sums(
         dict(zip(rows, contributions, strict=True)),
         rows,
         resilient=resilient,
+        signed=signed,
         progress=execution.counting("uploads for row sums"),
     )
     return {client: own.astype(np.float32) for client, own in sums.items()}
@@ -600,6 +602,7 @@ ROW_SUMS: dict[str, Callable[..., dict[int, np.ndarray]]] = {
     "plaintext": plaintext_row_sums,
     "masked": secure_row_sums,
     "masked_resilient": partial(secure_row_sums, resilient=True),
+    "masked_resilient_signed": partial(secure_row_sums, resilient=True, signed=True),
 }
 INFLUENCE: dict[str, Callable[..., Solution]] = {
     "labels": influence_of_labels,

@@ -123,6 +123,22 @@ def test_the_three_outcomes_are_not_the_same():
         assert np.max(np.abs(scores[one] - scores[other])) > 1e-3
 
 
+@pytest.mark.parametrize("row_sums_name", ["masked", "masked_resilient", "masked_resilient_signed"])
+@pytest.mark.parametrize("moment", [("receive", "start"), ("send", "upload")])
+def test_most_leave(row_sums_name, moment):
+    """Two of three: the last one has its own labels, as if the others had had none."""
+    presence = Presence()
+    for gone in (0, 2):
+        presence.lose_when(gone, *moment)
+    predictions = xclp.propagate_labels(
+        *data(), hamming="masked", row_sums=row_sums_name, presence=presence, **PARAMETERS
+    )
+    vectors, labels = data()
+    alone = [labels[j] if j == 1 else np.full_like(labels[j], -1) for j in range(NUM_CLIENTS)]
+    plain = xclp.propagate_labels(vectors, alone, **PARAMETERS)
+    assert disagreement(predictions[1:2], plain[1:2], NUM_CLIENTS) <= 1
+
+
 @pytest.mark.parametrize("row_sums_name", ["masked", "masked_resilient"])
 def test_who_leaves_inside_costs_another_round_or_none(row_sums_name):
     """A restart has the first client upload once more; with double masks nobody does."""
@@ -138,12 +154,24 @@ def test_who_leaves_inside_costs_another_round_or_none(row_sums_name):
     assert result.communication.upload["upload"] == uploaded
 
 
-@pytest.mark.parametrize("kind", ["invite", "own", "start", "sums"])
-def test_everybody_leaves(kind):
+@pytest.mark.parametrize(
+    ("row_sums_name", "action", "kind"),
+    [
+        ("masked", "receive", "invite"),
+        ("masked", "send", "own"),
+        ("masked", "receive", "start"),
+        ("masked", "receive", "sums"),
+        ("masked_resilient", "send", "upload"),
+        ("masked_resilient", "receive", "survivors"),
+        ("masked_resilient", "receive", "sums"),
+        ("masked_resilient_signed", "send", "signature"),
+    ],
+)
+def test_everybody_leaves(row_sums_name, action, kind):
     presence = Presence()
     for client in range(NUM_CLIENTS):
-        presence.lose_when(client, "send" if kind == "own" else "receive", kind)
-    parameters = xclp.Parameters(hamming="masked", row_sums="masked", **PARAMETERS)
+        presence.lose_when(client, action, kind)
+    parameters = xclp.Parameters(hamming="masked", row_sums=row_sums_name, **PARAMETERS)
     result = xclp.cross_client_label_propagation(*data(), parameters, presence=presence)
     assert all(np.all(own.labels == -1) for own in result.predictions)
     assert [len(own.labels) for own in result.predictions] == [len(v) for v in data()[0]]
@@ -173,13 +201,13 @@ def test_two_leave_one_after_the_other():
 KEY = paillier.generate_key(128, insecure=True)
 
 
-def every_moment(gone, run):
+def every_moment(gone, run, num_clients=NUM_CLIENTS):
     """(session, outcome) of runs in which the client leaves at its first, second ... message."""
     for action in ("send", "receive"):
         for number in count():
             presence = Presence()
             presence.lose_when(gone, action, "", after=number)
-            session = Session(NUM_CLIENTS, presence=presence)
+            session = Session(num_clients, presence=presence)
             outcome = run(session)
             if not presence.gone:  # it has no more messages
                 assert number >= 2  # of setup at least
@@ -207,21 +235,29 @@ def test_every_message_of_hamming(protocol, gone, monkeypatch):
         np.testing.assert_array_equal(neighbors.distances, distances)
 
 
-@pytest.mark.parametrize("resilient", [False, True])
-@pytest.mark.parametrize("gone", range(NUM_CLIENTS))
-def test_every_message_of_row_sums(resilient, gone):
+ROW_SUMS = {
+    "masked": {},
+    "masked_resilient": {"resilient": True},
+    "masked_resilient_signed": {"resilient": True, "signed": True},
+}
+
+
+@pytest.mark.parametrize("protocol", ROW_SUMS)
+@pytest.mark.parametrize(("num_clients", "gone"), [(2, 0), (2, 1), (3, 0), (3, 1), (3, 2)])
+def test_every_message_of_row_sums(protocol, num_clients, gone):
     """The others' sums are with the client's contribution or without, all alike; it gets none."""
     rng = np.random.default_rng(0)
-    z = {j: rng.normal(size=(5, 2)) for j in range(NUM_CLIENTS)}
+    z = {j: rng.normal(size=(5, 2)) for j in range(num_clients)}
     rows = {0: slice(0, 2), 1: slice(2, 4), 2: slice(4, 5)}
+    rows = {j: rows[j] for j in z}
     without = sum(own for j, own in z.items() if j != gone)
     counts = []
 
     def run(session):
-        return cross_steps.sums_of_rows(session, z, rows, resilient=resilient)
+        return cross_steps.sums_of_rows(session, z, rows, **ROW_SUMS[protocol])
 
-    for session, sums in every_moment(gone, run):
-        assert sums.keys() == set(session.clients) == set(range(NUM_CLIENTS)) - {gone}
+    for session, sums in every_moment(gone, run, num_clients):
+        assert sums.keys() == set(session.clients) == set(range(num_clients)) - {gone}
         error = {
             is_counted: max(
                 np.max(np.abs(own - (without + is_counted * z[gone])[rows[j]]))
@@ -229,6 +265,6 @@ def test_every_message_of_row_sums(resilient, gone):
             )
             for is_counted in (False, True)
         }
-        assert min(error.values()) <= FixedPoint(NUM_CLIENTS).error
+        assert min(error.values()) <= FixedPoint(num_clients).error
         counts.append(error[True] < error[False])
     assert set(counts) == {False, True}

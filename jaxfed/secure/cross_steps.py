@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxfed.errors import UsageError
 from jaxfed.secure import (
     hamming_masked,
     hamming_matrix,
@@ -113,18 +114,20 @@ def sums_of_rows(
     rows: Mapping[int, slice],
     *,
     resilient: bool = False,
+    signed: bool = False,
     progress: row_sums.Progress | None = None,
 ) -> dict[int, np.ndarray]:
     """SecureRowSums (line 14): client j gets rows R_j of the summed contributions, float64 [n_j, C].
 
     What of a client that leaves: before its upload is through, its contribution does not count; with
-    `resilient` it may leave after that. It gets no sums in any case.
+    `resilient` it may leave after that, if enough others stay. It gets no sums in any case.
 
     Args:
         session: the parties.
         contributions: Z^(j), real [n, C], of every client whose points the n are.
         rows: R_j of the same clients.
         resilient: with double masks, so that dropouts need no second round (`row_sums_resilient`).
+        signed: with these, clients sign the list of who has stayed.
         progress: told how many clients' uploads are in.
 
     Returns:
@@ -132,12 +135,18 @@ def sums_of_rows(
 
     Raises:
         ProtocolError: a message that does not belong where it arrives; nobody gets sums then.
-        UsageError: a contribution beyond the fixed-point range.
+        UsageError: a contribution beyond the fixed-point range, or `signed` without `resilient`.
     """
+    if signed and not resilient:
+        raise UsageError("signed=True: allowed with resilient=True, which has what is signed")
     protocol = row_sums_resilient if resilient else row_sums
+    options = {"signed": signed} if resilient else {}
     clients = {
         client: protocol.Client(
-            session.endpoints[client], np.asarray(contributions[client], np.float64), rows
+            session.endpoints[client],
+            np.asarray(contributions[client], np.float64),
+            rows,
+            **options,
         )
         for client in session.clients
         if client in rows
@@ -145,7 +154,7 @@ def sums_of_rows(
     if not clients:
         return {}
     num_classes = next(iter(contributions.values())).shape[1]
-    server = protocol.Server(session.endpoints[SERVER], rows, num_classes)
+    server = protocol.Server(session.endpoints[SERVER], rows, num_classes, **options)
     first_round = session.reserve(len(clients) + 1)  # every dropout may start another one
     return protocol.run(clients, server, first_round=first_round, progress=progress)
 

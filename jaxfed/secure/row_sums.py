@@ -12,6 +12,10 @@ and client j adds Z^(j)[R_j] + M^(j)[R_j], which it never sent. Numbers are fixe
 The server sees p - 1 masked matrices on each client's rows: uniform and independent. A client learns
 the sum, and hence with p = 2 the other's contribution; that is the task, not the protocol.
 
+Cost: a client expands p - 1 streams, one a partner, over all n' rows at once: p (p - 1) seeds and streams
+in all, 15 us each, and p (p - 1) n' C entries at 1.4 ns. A round of 500 clients takes 4 s and 0.35 ms a
+row and class (of 250,000 masks).
+
 Departures from the printed protocol, all needed:
   * Rows R_j are left out of client j's upload instead of sent as zeros.
   * Rows of clients that do not take part are left out by all. Were they uploaded, their owner's missing
@@ -36,10 +40,11 @@ import numpy as np
 from jaxfed.secure.endpoint import SERVER, DroppedOut, Endpoint
 from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.fixed_point import FixedPoint
-from jaxfed.secure.masked_rows import ENTRY_BYTES, masked_rows, pair_masks, stream_starts
+from jaxfed.secure.masked_rows import masked_rows, pair_masks
+from jaxfed.secure.participating_rows import ENTRY_BYTES, ParticipatingRows, Rows, parsed_rows
 
-Rows = Mapping[int, slice]  # every client's own rows R_j of the n
 Progress = Callable[[int, int], None]  # (uploads that are in, of how many)
+Sums = dict[int, np.ndarray]  # Z[R_j], float64 [n_j, C], of every client that got it
 
 
 class Client:
@@ -75,22 +80,18 @@ class Client:
             for partner in participants
             if partner != self._own
         }
-        self._masks = pair_masks(self._own, seeds)
-        self._starts = stream_starts(num_entries(self._rows, participants, self._values.shape[1]))
+        rows = ParticipatingRows(self._rows, participants, self._values.shape[1])
+        masks = pair_masks(self._own, seeds)
+        masked = masked_rows(rows.gathered(self._values), self._encoding, masks)
+        self._masked_own = masked[rows[self._own]].copy()
         self._number = number
-        upload = [self._masked(owner) for owner in participants if owner != self._own]
-        self._endpoint.send(SERVER, f"upload/{number}", b"".join(map(np.ndarray.tobytes, upload)))
+        self._endpoint.send(SERVER, f"upload/{number}", rows.upload(masked, self._own))
 
     def finish(self) -> np.ndarray:
         """Z[R_j], float64 [n_j, C], from the server's sums."""
         message = self._endpoint.receive(SERVER, f"sums/{self._number}")
-        own = self._masked(self._own)
-        return self._encoding.decode(own + parsed_rows(message, own.shape))
-
-    def _masked(self, owner: int) -> np.ndarray:
-        """Z^(j) + M^(j) on one client's rows."""
-        values = self._values[self._rows[owner]]
-        return masked_rows(values, self._encoding, self._masks, start=self._starts[owner])
+        sums = parsed_rows(message, self._masked_own.shape, "a message of sums")
+        return self._encoding.decode(self._masked_own + sums)
 
 
 class Server:
@@ -102,7 +103,8 @@ class Server:
     def start(self, number: int, participants: Sequence[int]) -> None:
         """Begin a round; whatever came in an earlier one is forgotten."""
         self._number, self._participants = number, sorted(participants)
-        self._sums = zero_sums(self._rows, self._participants, self._num_classes)
+        self._layout = ParticipatingRows(self._rows, self._participants, self._num_classes)
+        self._sums = np.zeros(self._layout.shape, np.uint64)
 
     def invite(self, client: int) -> None:
         """Tell one client of the round."""
@@ -111,11 +113,12 @@ class Server:
     def receive(self, client: int) -> None:
         """Add one client's upload to the sums of the others' rows."""
         message = self._endpoint.receive(client, f"upload/{self._number}")
-        add_upload(self._sums, message, client)
+        self._layout.add_upload(self._sums, message, client)
 
     def send_sums(self, client: int) -> None:
         """Give one client the sums of its rows."""
-        self._endpoint.send(client, f"sums/{self._number}", self._sums[client].tobytes())
+        sums = self._sums[self._layout[client]]
+        self._endpoint.send(client, f"sums/{self._number}", sums.tobytes())
 
 
 def run(
@@ -124,7 +127,7 @@ def run(
     *,
     first_round: int = 0,
     progress: Progress | None = None,
-) -> dict[int, np.ndarray]:
+) -> Sums:
     """Sums for all clients that stay, after as many rounds as dropouts require.
 
     Args:
@@ -171,9 +174,7 @@ class Giving(Protocol):
         """Give one client the sums of its rows."""
 
 
-def finished(
-    clients: Mapping[int, Finishing], server: Giving, participants: Iterable[int]
-) -> dict[int, np.ndarray]:
+def finished(clients: Mapping[int, Finishing], server: Giving, participants: Iterable[int]) -> Sums:
     """The last step: each client takes its sums, or is gone and gets none."""
     sums = {}
     for client in participants:
@@ -213,43 +214,3 @@ def parsed_start(message: bytes) -> tuple[int, list[int]]:
     if participants != sorted(set(participants)):
         raise ProtocolError(f"participants {participants}: not in ascending order")
     return number, participants
-
-
-def parsed_rows(message: bytes, shape: tuple[int, ...]) -> np.ndarray:
-    """uint64 rows off the wire.
-
-    Raises:
-        ProtocolError: another length.
-    """
-    expected = ENTRY_BYTES * int(np.prod(shape))
-    if len(message) != expected:
-        raise ProtocolError(f"rows {shape} take {expected} bytes, got {len(message)}")
-    return np.frombuffer(message, "<u8").reshape(shape)
-
-
-def add_upload(sums: Mapping[int, np.ndarray], message: bytes, client: int) -> None:
-    """Add `client`'s upload to the sums of all other participants, or nothing if it is malformed."""
-    others = [owner for owner in sorted(sums) if owner != client]
-    expected = sum(sums[owner].nbytes for owner in others)
-    if len(message) != expected:
-        raise ProtocolError(f"client {client}'s upload has {len(message)} bytes, not {expected}")
-    position = 0
-    for owner in others:
-        size = sums[owner].nbytes
-        sums[owner] += parsed_rows(message[position : position + size], sums[owner].shape)
-        position += size
-
-
-def zero_sums(rows: Rows, participants: Iterable[int], num_classes: int) -> dict[int, np.ndarray]:
-    """uint64 zeros [n_j, C] for every participant's rows."""
-    return {
-        client: np.zeros((rows[client].stop - rows[client].start, num_classes), np.uint64)
-        for client in participants
-    }
-
-
-def num_entries(rows: Rows, participants: Iterable[int], num_classes: int) -> dict[int, int]:
-    """n_j C of every participant."""
-    return {
-        client: (rows[client].stop - rows[client].start) * num_classes for client in participants
-    }

@@ -1,0 +1,74 @@
+"""The rows of a round's participants, laid end to end: what they upload, and what the server sums.
+
+Client j owns rows R_j of the n. With p participants, the matrices of a round have the n' rows of these
+alone, client after client in ascending order; rows of all others are nobody's business. An upload is
+such a matrix without its sender's own rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from jaxfed.secure.errors import ProtocolError
+
+ENTRY_BYTES = 8
+
+Rows = Mapping[int, slice]  # every client's own rows R_j of the n
+
+
+class ParticipatingRows:
+    """Where each participant's rows are in a round's matrices.
+
+    Args:
+        rows: R_j of every client.
+        participants: who takes part; order does not matter.
+        num_classes: C.
+    """
+
+    def __init__(self, rows: Rows, participants: Iterable[int], num_classes: int) -> None:
+        self._sources = {client: rows[client] for client in sorted(participants)}
+        self._places: dict[int, slice] = {}
+        end = 0
+        for client, source in self._sources.items():
+            begin, end = end, end + source.stop - source.start
+            self._places[client] = slice(begin, end)
+        self.shape = end, num_classes
+
+    def __getitem__(self, client: int) -> slice:
+        """The rows of one participant."""
+        return self._places[client]
+
+    def gathered(self, values: np.ndarray) -> np.ndarray:
+        """The participants' rows of `values` [n, C]: [n', C], a copy."""
+        return np.concatenate([values[source] for source in self._sources.values()])
+
+    def upload(self, matrix: np.ndarray, sender: int) -> bytes:
+        """The rows of all but the sender, on the wire: 8 (n' - n_j) C bytes."""
+        own = self[sender]
+        return matrix[: own.start].tobytes() + matrix[own.stop :].tobytes()
+
+    def add_upload(self, sums: np.ndarray, message: bytes, sender: int) -> None:
+        """Add an upload to the sums, uint64 [n', C], in place.
+
+        Raises:
+            ProtocolError: it has another length; nothing is added.
+        """
+        own = self[sender]
+        num_others = self.shape[0] - (own.stop - own.start)
+        others = parsed_rows(message, (num_others, self.shape[1]), f"client {sender}'s upload")
+        sums[: own.start] += others[: own.start]
+        sums[own.stop :] += others[own.start :]
+
+
+def parsed_rows(message: bytes, shape: tuple[int, int], what: str) -> np.ndarray:
+    """uint64 rows off the wire.
+
+    Raises:
+        ProtocolError: another length.
+    """
+    expected = ENTRY_BYTES * shape[0] * shape[1]
+    if len(message) != expected:
+        raise ProtocolError(f"{what} has {expected} bytes, got {len(message)}")
+    return np.frombuffer(message, "<u8").reshape(shape)

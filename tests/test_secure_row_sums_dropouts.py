@@ -1,0 +1,157 @@
+"""SecureRowSums when clients leave, at every point that Section 3.3 names."""
+
+import numpy as np
+import pytest
+from recording_network import Network
+from row_sums_parties import PROTOCOLS, exact, matrices, run
+
+
+def test_dropout_before_the_first_round():
+    """Its labels do not count, as if it had none; its rows are nobody's."""
+    for protocol in PROTOCOLS:
+        values, rows = matrices([4, 3, 5, 2])
+        network = Network()
+        network.gone.add(1)
+        sums = run(protocol, network, values, rows)
+        assert sorted(sums) == [0, 2, 3]
+        unlabeled = [v if j != 1 else np.zeros_like(v) for j, v in enumerate(values)]
+        for client, got in sums.items():
+            np.testing.assert_array_equal(got, exact(values, rows, [0, 2, 3], client))
+            real = np.sum([v[rows[client]] for v in unlabeled], axis=0, dtype=np.float64)
+            np.testing.assert_allclose(got, real, atol=1e-9)
+
+
+@pytest.mark.parametrize("gone", [0, 2, 3])
+@pytest.mark.parametrize(("action", "kind"), [("receive", "start"), ("send", "upload")])
+def test_dropout_inside_restarts_without_the_client(gone, action, kind):
+    """The paper: "restart the SecureRowSums step without the dropped client"."""
+    values, rows = matrices([4, 3, 5, 2])
+    network = Network()
+    network.leave(gone, action, kind)
+    sums = run("restarting", network, values, rows)
+    stayed = [j for j in range(4) if j != gone]
+    assert sorted(sums) == stayed
+    for client, got in sums.items():
+        np.testing.assert_array_equal(got, exact(values, rows, stayed, client))
+    rounds = {m.kind for m in network.log if m.kind.startswith("upload")}
+    assert rounds == ({"upload/1"} if gone == 0 else {"upload/0", "upload/1"})
+
+
+def test_two_dropouts_two_restarts():
+    values, rows = matrices([4, 3, 5, 2])
+    network = Network()
+    network.leave(1, "send", "upload/0")
+    network.leave(3, "send", "upload/1")
+    sums = run("restarting", network, values, rows)
+    assert sorted(sums) == [0, 2]
+    for client, got in sums.items():
+        np.testing.assert_array_equal(got, exact(values, rows, [0, 2], client))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_dropout_after_changes_nothing_for_others(protocol):
+    values, rows = matrices([4, 3, 5])
+    network = Network()
+    network.leave(1, "receive", "sums")
+    sums = run(protocol, network, values, rows)
+    assert sorted(sums) == [0, 2]
+    for client, got in sums.items():
+        np.testing.assert_array_equal(got, exact(values, rows, [0, 1, 2], client))
+
+
+@pytest.mark.parametrize(
+    ("action", "kind", "contributes", "uploads"),
+    [
+        ("send", "mask_key", False, 0),
+        ("receive", "mask_keys", False, 0),
+        ("send", "secrets", False, 0),
+        ("receive", "secrets", False, 0),
+        ("send", "upload", False, 1),
+        ("receive", "survivors", True, 1),
+        ("send", "shares", True, 1),
+    ],
+)
+def test_resilient_dropout(action, kind, contributes, uploads):
+    """Nobody uploads twice; what was uploaded counts."""
+    values, rows = matrices([4, 3, 5, 2, 6])
+    network = Network()
+    network.leave(2, action, kind)
+    sums = run("resilient", network, values, rows)
+    assert sorted(sums) == [0, 1, 3, 4]
+    contributors = [0, 1, 2, 3, 4] if contributes else [0, 1, 3, 4]
+    for client, got in sums.items():
+        np.testing.assert_array_equal(got, exact(values, rows, contributors, client))
+    by_client = [m.sender for m in network.log if m.kind.startswith("upload")]
+    assert len(by_client) == len(set(by_client))
+    if uploads:
+        assert {m.kind for m in network.log if m.kind.startswith("upload")} == {"upload/0"}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "action", "kind"),
+    [
+        *((name, "send", "upload") for name in ("resilient", "signed")),
+        *((name, "receive", "survivors") for name in ("resilient", "signed")),
+        *((name, "send", "shares") for name in ("resilient", "signed")),
+        ("signed", "send", "signature"),
+        ("signed", "receive", "signatures"),
+    ],
+)
+@pytest.mark.parametrize(("num_clients", "gone"), [(2, [0]), (4, [1, 2]), (5, [0, 2, 4])])
+def test_too_few_for_the_threshold_start_another_round(protocol, action, kind, num_clients, gone):
+    """As in the paper's restart: those present, their contributions alone, bit for bit."""
+    values, rows = matrices([4, 3, 5, 2, 6][:num_clients])
+    network = Network()
+    for client in gone:
+        network.leave(client, action, kind)
+    sums = run(protocol, network, values, rows)
+    stayed = [client for client in range(num_clients) if client not in gone]
+    assert sorted(sums) == stayed
+    for client, got in sums.items():
+        np.testing.assert_array_equal(got, exact(values, rows, stayed, client))
+    rounds = {m.kind for m in network.log if m.kind.startswith("sums")}
+    assert rounds == {"sums/1"}  # of the round that was given up nobody got any
+
+
+@pytest.mark.parametrize("num_clients", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("protocol", "action", "kind"),
+    [
+        *((name, "receive", "start") for name in PROTOCOLS),
+        *((name, "send", "upload") for name in PROTOCOLS),
+        *((name, "receive", "sums") for name in PROTOCOLS),
+        ("resilient", "send", "shares"),
+        ("signed", "send", "signature"),
+        ("signed", "send", "shares"),
+    ],
+)
+def test_nobody_left_gives_no_sums(protocol, num_clients, action, kind):
+    values, rows = matrices([4, 3, 5][:num_clients])
+    network = Network()
+    for client in range(num_clients):
+        network.leave(client, action, kind)
+    assert run(protocol, network, values, rows) == {}
+
+
+def test_a_threshold_that_nobody_can_reach_any_more_needs_all_who_are_there():
+    values, rows = matrices([2, 2, 2, 2, 2])
+    network = Network()
+    for client in (0, 2):
+        network.leave(client, "send", "upload")
+    sums = run("resilient", network, values, rows, threshold=4)
+    assert sorted(sums) == [1, 3, 4]
+    for client, got in sums.items():
+        np.testing.assert_array_equal(got, exact(values, rows, [1, 3, 4], client))
+
+
+@pytest.mark.parametrize("dropouts", [[], [1], [0, 3]])
+def test_both_protocols_agree_bit_for_bit(dropouts):
+    values, rows = matrices([4, 3, 5, 2, 6])
+    results = []
+    for protocol in PROTOCOLS:
+        network = Network()
+        for client in dropouts:
+            network.leave(client, "send", "upload")
+        results.append(run(protocol, network, values, rows))
+    for client, sums in results[0].items():
+        np.testing.assert_array_equal(sums, results[1][client])
