@@ -54,21 +54,22 @@ def hamming(protocol):
     return run
 
 
-def sums(resilient):
+def sums(**options):
     rng = np.random.default_rng(0)
     contributions = {j: rng.normal(size=(4, 2)) for j in range(3)}
     rows = {0: slice(0, 2), 1: slice(2, 3), 2: slice(3, 4)}
 
     def run(session):
-        return cross_steps.sums_of_rows(session, contributions, rows, resilient=resilient)
+        return cross_steps.sums_of_rows(session, contributions, rows, **options)
 
     return run
 
 
 STEPS = {
     **{name: (hamming(name), 2) for name in ("masked", "ot", "ot_paper", "phe", "phe_paper")},
-    "row sums": (sums(False), 3),
-    "row sums, resilient": (sums(True), 3),
+    "row sums": (sums(), 3),
+    "row sums, resilient": (sums(resilient=True), 3),
+    "row sums, signed": (sums(resilient=True, signed=True), 3),
 }
 
 
@@ -161,6 +162,9 @@ def test_payloads_of_nonsense_give_a_result_or_one_error(step):
         ("row sums, resilient", "mask_keys", b"\xff" * 96, "field"),
         ("row sums, resilient", "survivors", b"\0" * 8 + b"\0\0\0\0", "too few"),
         ("row sums, resilient", "shares", b"\xff" * 198, "field|one secret"),
+        ("row sums, signed", "signature", bytes(64), "has not signed"),
+        ("row sums, signed", "signatures", bytes(68 * 3), "ascending"),
+        ("row sums, signed", "signatures", bytes(68 * 1), "1 signatures"),
     ],
 )
 def test_values_that_nothing_can_be_are_refused(step, kind, payload, about):

@@ -78,6 +78,9 @@ def test_bytes_of_double_masks():
     single = row_sums.message_bytes([N] * P, C)
     more = 132 * P * (P - 1) + 66 * P**2 + 32 * P + 32 * P**2 + 8 * P + 4 * P**2
     assert sum(sent.values()) - sum(single.values()) == more + 4 * P
+    signed = row_sums_resilient.message_bytes([N] * P, C, range(P), signed=True)
+    of_signatures = 32 * P * (P - 1) + 64 * P + 68 * P**2
+    assert sum(signed.values()) - sum(sent.values()) == of_signatures
 
 
 def test_tests_that_are_named_exist():
