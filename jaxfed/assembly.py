@@ -260,10 +260,10 @@ def _pseudo_labels(
         "teacher": pseudo_label.from_teacher(network),
     }
     if wanted.class_weights:
-        sources = {
-            name: pseudo_label.class_weighted(source, num_classes)
-            for name, source in sources.items()
-        }
+        for name, within_clients in (("xclp", False), ("per_client_lp", True)):
+            sources[name] = pseudo_label.class_weighted(
+                sources[name], num_classes, within_clients=within_clients
+            )
     return {
         "none": pseudo_label.labeled_only(),
         "unlabeled": pseudo_label.with_unlabeled(),

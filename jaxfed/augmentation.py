@@ -66,10 +66,24 @@ def translate(pixels: int = 4) -> Change:
 
     The edge row itself is not repeated (Tarvainen, Valpola, NeurIPS 2017).
     """
+    return _shifted(pixels, mode="reflect")
+
+
+def crop(pixels: int = 4) -> Change:
+    """Shift by up to so many pixels each way; what comes in is black.
+
+    torchvision's `RandomCrop(size, padding=pixels)` of an image of that size.
+    """
+    return _shifted(pixels, mode="constant")
+
+
+def _shifted(pixels: int, *, mode: str) -> Change:
+    if pixels < 0:
+        raise ValueError(pixels)
 
     def change(key: jax.Array, image: jax.Array) -> jax.Array:
         height, width, channels = image.shape
-        padded = jnp.pad(image, ((pixels, pixels), (pixels, pixels), (0, 0)), mode="reflect")
+        padded = jnp.pad(image, ((pixels, pixels), (pixels, pixels), (0, 0)), mode=mode)
         top, left = jax.random.randint(key, (2,), 0, 2 * pixels + 1)
         return jax.lax.dynamic_slice(padded, (top, left, 0), (height, width, channels))
 
@@ -85,12 +99,35 @@ def flip() -> Change:
     return change
 
 
-def rotate(degrees: float = 10) -> Change:
-    """Turn about the center by an angle uniform in +-degrees; bilinear, zeros from outside."""
+def flip_axes(probability: float = 0.5) -> Change:
+    """With this probability exchange left and right, top and bottom, or both, all three alike.
+
+    albumentations' `Flip`, whose d is 1, 0 or -1.
+    """
+    _check_probability(probability)
 
     def change(key: jax.Array, image: jax.Array) -> jax.Array:
-        angle = jax.random.uniform(key, (), minval=-degrees, maxval=degrees)
-        return warp(image, rotation(angle))
+        happens_key, axes_key = jax.random.split(key)
+        axes = jax.random.randint(axes_key, (), 0, 3)
+        flipped = jnp.where(axes != 0, image[:, ::-1], image)
+        flipped = jnp.where(axes != 1, flipped[::-1], flipped)
+        return jnp.where(jax.random.bernoulli(happens_key, probability), flipped, image)
+
+    return change
+
+
+def rotate(degrees: float = 10, probability: float = 1.0) -> Change:
+    """With this probability turn about the center by an angle uniform in +-degrees.
+
+    Bilinear, zeros from outside.
+    """
+    _check_probability(probability)
+
+    def change(key: jax.Array, image: jax.Array) -> jax.Array:
+        happens_key, angle_key = jax.random.split(key)
+        angle = jax.random.uniform(angle_key, (), minval=-degrees, maxval=degrees)
+        happens = jax.random.bernoulli(happens_key, probability)
+        return jnp.where(happens, warp(image, rotation(angle)), image)
 
     return change
 
@@ -108,6 +145,38 @@ def cutout(pixels: int = 16) -> Change:
         return jnp.where(inside, 0.5, image)
 
     return change
+
+
+def holes(pixels: int = 16, most: int = 8, probability: float = 0.5) -> Change:
+    """With this probability blacken 1 to `most` squares of that side, all alike, each within the image.
+
+    albumentations' `CoarseDropout(n, pixels, pixels)`, which takes exactly n squares; FLamby draws n once
+    for each data set it opens, this for each image.
+    """
+    _check_probability(probability)
+    if pixels < 1 or most < 1:
+        raise ValueError(pixels, most)
+
+    def change(key: jax.Array, image: jax.Array) -> jax.Array:
+        height, width, _ = image.shape
+        happens_key, count_key, row_key, column_key = jax.random.split(key, 4)
+        count = jax.random.randint(count_key, (), 1, most + 1)
+        count = jnp.where(jax.random.bernoulli(happens_key, probability), count, 0)
+        top = jax.random.randint(row_key, (most, 1), 0, max(height - pixels, 0) + 1)
+        left = jax.random.randint(column_key, (most, 1), 0, max(width - pixels, 0) + 1)
+        row, column = jnp.arange(height)[None, :], jnp.arange(width)[None, :]
+        is_hole = (jnp.arange(most) < count)[:, None]
+        in_rows = is_hole & (row >= top) & (row < top + pixels)  # [most, H]
+        in_columns = (column >= left) & (column < left + pixels)  # [most, W]
+        inside = jnp.any(in_rows[:, :, None] & in_columns[:, None, :], axis=0)
+        return jnp.where(inside[..., None], 0.0, image)
+
+    return change
+
+
+def _check_probability(probability: float) -> None:
+    if not 0 <= probability <= 1:
+        raise ValueError(probability)
 
 
 def randaugment(num_changes: int = 2, magnitude: float = 9) -> Change:
@@ -161,9 +230,12 @@ def randaugment(num_changes: int = 2, magnitude: float = 9) -> Change:
 
 AUGMENTATIONS: dict[str, Callable[..., Change]] = {
     "translate": translate,
+    "crop": crop,
     "flip": flip,
+    "flip_axes": flip_axes,
     "rotate": rotate,
     "cutout": cutout,
+    "holes": holes,
     "randaugment": randaugment,
 }
 

@@ -238,14 +238,22 @@ def from_teacher(pseudo_label: PseudoLabel) -> PseudoLabel:
     return labels
 
 
-def class_weighted(pseudo_label: PseudoLabel, num_classes: int) -> PseudoLabel:
-    """Multiply weights by (n / C) / n_c, n_c the round's labels of class c: the authors' code only."""
+def class_weighted(
+    pseudo_label: PseudoLabel, num_classes: int, *, within_clients: bool = False
+) -> PseudoLabel:
+    """Multiply weights by (n / C) / n_c, n_c the round's labels of class c: the authors' code only.
+
+    There it belongs to label propagation, given and inferred labels counting alike: XCLP's over the
+    cohort, per-client LP's over each client's own (`within_clients`). Network labels have no such weights.
+    """
 
     @jax.jit
     def weigh(label: jax.Array, weight: jax.Array) -> jax.Array:
-        counts = jax.nn.one_hot(label.reshape(-1), num_classes).sum(axis=0)
-        share = counts.sum() / num_classes / jnp.maximum(counts, 1)
-        return weight * share[jnp.maximum(label, 0)]
+        counts = jax.nn.one_hot(label, num_classes).sum(axis=1)  # [K, C]
+        if not within_clients:
+            counts = jnp.broadcast_to(counts.sum(axis=0, keepdims=True), counts.shape)
+        share = counts.sum(axis=1, keepdims=True) / num_classes / jnp.maximum(counts, 1)
+        return weight * jnp.take_along_axis(share, jnp.maximum(label, 0), axis=1)
 
     def weighted(
         state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication

@@ -131,7 +131,9 @@ def get_config() -> ConfigDict:
 
     config.pseudo_label = ConfigDict()  # switches for what the authors' code does
     config.pseudo_label.confidence = "softmax"  # of the network's labels; "logits" in the code
-    config.pseudo_label.class_weights = False
+    config.pseudo_label.class_weights = (
+        False  # of XCLP's labels by the cohort, per-client LP's by the client
+    )
     config.pseudo_label.augmented_features = False
 
     config.execution = ConfigDict()  # what changes speed and never results

@@ -22,8 +22,10 @@ clients' labels (the default), beside that network's own labels (`network`, the 
 Training is FLamby's (40 rounds as in A.1): SGD with rate 0.01, 100 steps of 64 images a round whatever a
 client's size, means weighted by sizes, focal loss with gamma 2 and weights for the classes. Departures:
 images are FLamby's center crop of 200 x 200 from the start, shifted by up to 12 pixels in place of its
-random crop of the same size, and turned, flipped and cut out as there; its random scale, shear, brightness
-and contrast are left out. BatchNorm's running statistics are averaged (`training.batch_statistics`).
+random crop of the same size; they are turned (half of them, by up to 50 degrees, with black and not their
+reflection from outside), flipped (half of them, along either axis or both) and given holes (half of them, 1
+to 8 of 16 x 16, a number drawn for each image and not once) as there; its random scale, shear, brightness and
+contrast are left out. BatchNorm's running statistics are averaged (`training.batch_statistics`).
 """
 
 from collections.abc import Callable
@@ -70,7 +72,12 @@ def get_config(variant: str = "") -> ConfigDict:
     config.training.weighting = "examples"
     config.training.loss = "focal"
     config.training.class_weights = FLAMBY_WEIGHTS
-    config.training.augmentation = ("rotate:50", "flip", "translate:12", "cutout:16")
+    config.training.augmentation = (
+        "rotate:50:0.5",
+        "flip_axes:0.5",
+        "translate:12",
+        "holes:16:8:0.5",
+    )
     return base.apply_variants(config, variant, VARIANTS)
 
 

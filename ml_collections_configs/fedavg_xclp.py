@@ -53,7 +53,11 @@ SCAFFOLD's local steps (Section 4.2), for any cell:
         --config.training.initial_model=runs/$CELL/labeled_only/states/fedavg-{repeat}
 
 Settings are the paper's where it gives them. Its text and its authors' code differ; the variant `authors`
-has the code's switches. Where the paper is silent:
+does as the code: weights of edges to the power of 3, labels balanced by class, confidences relative to
+the largest, of XCLP and per-client LP; weights of classes, over the cohort for XCLP, over each client for
+per-client LP, and none for labels of the network; the network's confidences out of its logits; features
+normalized (not FedSiam's) and of augmented examples; Mini-ImageNet's random crops; rates 0.3, 0.1 or 0.05
+for 50, 20 or fewer labels in a batch. Where the paper is silent:
 
   * Both stages: 1500 rounds on labels, then 1500 with pseudo-labels, is the authors' code; the paper leaves
     the start open (line 1 of Algorithm 2). Stage 2, and FedSem's teacher, start from the state of stage 1
@@ -99,7 +103,7 @@ def get_config(variant: str = "") -> ConfigDict:
     labeled_only        stage 1 alone: FedAvg on the given labels
     fully_supervised    the same on all labels
     fedmatch fedsiam fixmatch fedprox scaffold      that method alone; the last two on XCLP's labels
-    authors             what the code of XCLP's authors does and the paper does not say
+    authors             what the code of XCLP's authors does and the paper does not say; after a method's
     smoke               six rounds
     """
     config = base.get_config()
@@ -262,14 +266,26 @@ def _on_xclp_labels(config: ConfigDict, name: str) -> None:
 
 
 def _authors(config: ConfigDict) -> None:
-    config.xclp.similarity_power = 3.0
+    config.xclp.similarity_power = 3.0  # and so per-client LP's, which follows
     config.xclp.class_balanced = True
     config.xclp.relative_confidence = True
     config.pseudo_label.class_weights = True
     config.pseudo_label.augmented_features = True
     config.pseudo_label.confidence = "logits"
-    if config.model.name == "cnn13":
-        config.model.normalize_features = True
+    if config.model.name in ("cnn13", "resnet18"):
+        config.model.normalize_features = config.algorithm != "fedsiam"
+    if config.dataset.name == "mini_imagenet":
+        config.training.augmentation = ("rotate:10", "crop:8", "flip")
+    if config.algorithm not in ("fedmatch", "fixmatch"):  # they have rates of their own
+        config.training.learning_rate = _authors_rate(config)
+
+
+def _authors_rate(config: ConfigDict) -> float:
+    """By the labeled examples of a batch, whatever the data set."""
+    wanted = config.federation
+    labels_a_client = wanted.num_labeled // (wanted.num_labeled_clients or wanted.num_clients)
+    size = min(config.training.batch_size, labels_a_client)
+    return 0.3 if size >= 50 else 0.1 if size >= 20 else 0.05
 
 
 def _smoke(config: ConfigDict) -> None:

@@ -31,11 +31,15 @@ def all_of(change, image):
     return np.asarray(jax.jit(jax.vmap(change, in_axes=(0, None)))(KEYS, image))
 
 
-def test_translations_are_crops_of_the_reflected_image_all_equally_often():
+@pytest.mark.parametrize(
+    ("change", "mode"), [(augmentation.translate, "reflect"), (augmentation.crop, "constant")]
+)
+def test_shifts_are_crops_of_the_padded_image_all_equally_often(change, mode):
+    """Reflected as in Mean Teacher; zeros as torchvision's RandomCrop with padding."""
     image = photo() / np.float32(255)
-    padded = np.pad(image, ((2, 2), (2, 2), (0, 0)), mode="reflect")
+    padded = np.pad(image, ((2, 2), (2, 2), (0, 0)), mode=mode)
     crops = {padded[i : i + SIZE, j : j + SIZE].tobytes(): 0 for i in range(5) for j in range(5)}
-    for changed in all_of(augmentation.translate(2), image):
+    for changed in all_of(change(2), image):
         crops[changed.tobytes()] += 1  # a KeyError is a crop that is none
     assert len(crops) == 25
     assert min(crops.values()) >= 4  # expected 16
@@ -48,6 +52,18 @@ def test_flips_half_of_the_time():
     mirrored = (changed == image[:, ::-1]).all(axis=(1, 2, 3))
     assert (same ^ mirrored).all()
     assert 150 < mirrored.sum() < 250
+
+
+def test_flips_of_either_axis_or_both():
+    """albumentations' Flip(p=0.5): d is -1, 0 or 1 where it happens, which is half of the time."""
+    image = photo() / np.float32(255)
+    outcomes = {"same": image, "1": image[:, ::-1], "0": image[::-1], "-1": image[::-1, ::-1]}
+    counts = dict.fromkeys(outcomes, 0)
+    for changed in all_of(augmentation.flip_axes(0.5), image):
+        (name,) = [name for name, one in outcomes.items() if (one == changed).all()]
+        counts[name] += 1
+    assert 165 < counts["same"] < 235
+    assert all(45 < counts[name] < 90 for name in ("1", "0", "-1"))  # expected 67, deviation 7.5
 
 
 @pytest.mark.parametrize("degrees", [-30.0, 10.0, 90.0])
@@ -69,6 +85,38 @@ def test_rotations_stay_within_their_angle():
     angles = np.degrees(np.arctan2(heights, 10 * np.maximum(changed[:, :, 20].sum(axis=1), 1e-6)))
     assert -11 < angles.min() < -7
     assert 7 < angles.max() < 11
+
+
+def test_rotations_happen_as_often_as_asked():
+    image = photo() / np.float32(255)
+    same = (all_of(augmentation.rotate(30, 0.5), image) == image).all(axis=(1, 2, 3))
+    assert 165 < same.sum() < 235
+
+
+def test_holes_are_whole_squares_within_the_image_all_places_alike():
+    """albumentations' CoarseDropout(1, 4, 4)."""
+    image = np.ones((7, 7, 1), np.float32)
+    changed = all_of(augmentation.holes(4, 1), image)[..., 0]
+    places = np.zeros((4, 4), int)
+    for one in changed[(changed != image[..., 0]).any(axis=(1, 2))]:
+        rows, columns = (
+            np.flatnonzero((one == 0).any(axis=1)),
+            np.flatnonzero((one == 0).any(axis=0)),
+        )
+        assert len(rows) == len(columns) == 4
+        assert (one == 0).sum() == 16
+        places[rows[0], columns[0]] += 1
+    assert 165 < places.sum() < 235
+    assert places.min() >= 3  # expected 12.5
+
+
+def test_there_are_one_to_eight_holes_all_numbers_alike():
+    image = np.ones((60, 60, 1), np.float32)  # so large that holes of one pixel seldom meet
+    counts = (all_of(augmentation.holes(1, 8), image) == 0).sum(axis=(1, 2, 3))
+    found = np.bincount(counts, minlength=9)
+    assert len(found) == 9
+    assert 165 < found[0] < 235
+    assert found[1:].min() >= 10  # expected 25, deviation 5
 
 
 def test_cutout_grays_one_square():
@@ -151,7 +199,13 @@ def test_composition_draws_for_each_image_and_reads_bytes():
     assert augmentation.compose(()) is None
 
 
-@pytest.mark.parametrize("name", ["flop", "flip:1", "translate:x", "randaugment:2:31"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("flop", "flip:1", "translate:x", "translate:-1", "crop:-1", "randaugment:2:31"),
+        *("flip_axes:2", "rotate:10:-0.5", "holes:0", "holes:16:0", "holes:16:8:1.5"),
+    ],
+)
 def test_unknown_names_and_numbers_are_told(name):
     with pytest.raises(UsageError, match=f"augmentation '{name}'"):
         augmentation.compose((name,))

@@ -99,6 +99,41 @@ def test_what_a_variant_has_no_use_for_goes():
     assert config_file.load(f"{FOLDER}/femnist.py:linear").baselines[0] == "network"
 
 
+@pytest.mark.parametrize(
+    ("cell", "rate"),
+    [
+        ("cifar10_iid_100_1000", 0.05),  # 10 labels a client
+        ("cifar10_iid_50_1000", 0.1),  # 20
+        ("cifar10_iid_100_5000", 0.3),  # 50
+        ("cifar100_iid_50_5000", 0.3),  # at most 50 of 100
+        ("mini_imagenet_iid_100_10000", 0.3),
+    ],
+)
+def test_the_authors_variant_does_as_their_code(cell, rate):
+    config = config_file.load(f"{FOLDER}/fedavg_xclp.py:{cell},authors")
+    config_check.check(config)
+    assert config.training.learning_rate == rate
+    assert config.model.normalize_features
+    for section in (config.xclp, config.per_client_lp):
+        assert section.class_balanced
+        assert section.relative_confidence
+        assert section.similarity_power == 3
+    crops = ("rotate:10", "crop:8", "flip") if "mini" in cell else ("translate:4", "flip")
+    assert config.training.augmentation == crops
+
+
+def test_methods_with_settings_of_their_own_keep_them_in_the_authors_variant():
+    def load(method):
+        return config_file.load(f"{FOLDER}/fedavg_xclp.py:cifar10_iid_50_1000,{method}")
+
+    for method in ("fedmatch", "fixmatch"):
+        assert (
+            load(f"{method},authors").training.learning_rate == load(method).training.learning_rate
+        )
+    assert load("fedsiam,authors").training.learning_rate == 0.1
+    assert not load("fedsiam,authors").model.normalize_features
+
+
 def launch(workdir, spec, *overrides):
     """The summary of `launch.run`."""
     options = [f"--config.{override}" for override in overrides]

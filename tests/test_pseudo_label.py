@@ -171,6 +171,14 @@ def test_labeled_only_and_class_weights(cohort):
     np.testing.assert_allclose(weight[given], (10 / 3 / counts)[cohort.y[given]], rtol=1e-6)
     assert (weight[~given] == 0).all()
 
+    within = pseudo_label.class_weighted(pseudo_label.labeled_only(), 3, within_clients=True)
+    weight = np.asarray(within(None, cohort, KEY, Communication()).weight)
+    for row in range(2):
+        own = cohort.y[row][given[row]]
+        share = len(own) / 3 / np.maximum(np.bincount(own, minlength=3), 1)
+        np.testing.assert_allclose(weight[row][given[row]], share[own], rtol=1e-6)
+    assert (weight[~given] == 0).all()
+
 
 def test_features_plain_and_augmented(model, cohort):
     def shift(key, x):

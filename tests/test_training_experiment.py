@@ -14,8 +14,8 @@ import orbax.checkpoint as ocp
 import pytest
 from rich.console import Console
 
-from jaxfed import config_file
-from jaxfed.assembly import OPTIMIZERS, check_algorithm, make_algorithm
+from jaxfed import config_file, pseudo_label
+from jaxfed.assembly import OPTIMIZERS, check_algorithm, make_algorithm, make_training
 from jaxfed.checkpoint import Checkpoints
 from jaxfed.config_check import check
 from jaxfed.errors import UsageError
@@ -214,6 +214,22 @@ def test_which_methods_need_labels_when(config):
         assert needed(name) == [True, False]
     config.fedprox.pseudo_label = "xclp"
     assert needed("fedprox") == [True, False]
+
+
+def test_class_weights_are_label_propagations_alone(config, monkeypatch):
+    """The authors' code: over the cohort for XCLP, over the client for per-client LP, else none."""
+
+    def class_weighted(source, num_classes, *, within_clients):
+        return "weighted", num_classes, within_clients
+
+    monkeypatch.setattr(pseudo_label, "class_weighted", class_weighted)
+    config.pseudo_label.class_weights = True
+    sources = make_training(config, Simulation(config).federation(0), 0).pseudo_labels
+    weighted = {name: source for name, source in sources.items() if isinstance(source, tuple)}
+    assert weighted == {
+        "xclp": ("weighted", 10, False),
+        "per_client_lp": ("weighted", 10, True),
+    }
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
