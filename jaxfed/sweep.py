@@ -9,7 +9,7 @@ In the directory of a sweep:
     sweep.json     the config, the swept keys' own values there (`base`), and all points
     sweep.csv      one row a finished point and method: overrides, mean and deviation of each metric
     POINT/         the workdir of one point, named by what it overrides
-    logs/POINT.log what its process printed
+    logs/          POINT.log, what its process printed; POINT.failure, why it failed if so
 
 Finished points are skipped and unfinished ones resume, so the same command continues a sweep.
 """
@@ -277,6 +277,7 @@ def run(
                 with interruption.deferred():  # No process may start that nobody would stop.
                     point = waiting.pop()
                     log = directory / "logs" / f"{point.name}.log"
+                    failure_note(directory, point).unlink(missing_ok=True)
                     running.append(
                         _Process(point, command(point, directory / point.name), log, environment)
                     )
@@ -286,6 +287,7 @@ def run(
                 failure = process.failure()
                 if failure:
                     failed.append(process.point.name)
+                    failure_note(directory, process.point).write_text(failure, encoding="utf-8")
                 write_csv(directory)
                 progress.ended(process.point, process.seconds, failure)
             time.sleep(_POLL_SECONDS)
@@ -297,6 +299,11 @@ def run(
         _stop(running, signal.SIGTERM)
         raise
     return failed
+
+
+def failure_note(directory: Path, point: Point) -> Path:
+    """Where the last failure of a point is noted, for reports."""
+    return directory / "logs" / f"{point.name}.failure"
 
 
 class _Process:

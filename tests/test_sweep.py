@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from jaxfed import sweep
 from jaxfed.errors import UsageError
 from jaxfed.interruption import Interrupted, Interruption
+from jaxfed.reports.runs import read_sweep
 
 ROOT = Path(__file__).parent.parent
 
@@ -223,6 +224,7 @@ def test_a_failure_stops_nothing_else(config, tmp_path):
         "seed=3": "",
     }
     assert "first line" in log.read_text()
+    assert [p.failure for p in read_sweep(directory).points] == list(heard.ends.values())
     rows = read_csv(directory)
     assert [row["point"] for row in rows] == ["seed=1", "seed=3"]
     first = rows[0]
@@ -240,6 +242,7 @@ def test_finished_points_are_skipped(config, tmp_path):
     failed, heard = run(plan, directory, fake_command({"seed=2": 0.5}))
     assert (failed, heard.starts) == ([], ["seed=2"])
     assert len(read_csv(directory)) == 3
+    assert not any(point.failure for point in read_sweep(directory).points)
 
 
 def test_a_point_of_another_config_is_refused(config, tmp_path):

@@ -58,9 +58,10 @@ def _counts(sections: Sequence[Section]) -> str:
         count = kinds.count(kind)
         if count:
             parts.append(f"{count} {kind}{'s' if count > 1 else ''}")
-    unfinished = sum(len(section.unfinished) for section in sections)
-    if unfinished:
-        parts.append(f"{unfinished} unfinished")
+    for state in ("unfinished", "failed"):
+        number = sum(len(getattr(section, state)) for section in sections)
+        if number:
+            parts.append(f"{number} {state}")
     return " · ".join(parts)
 
 
@@ -73,21 +74,32 @@ def _section(anchor: str, section: Section) -> str:
     return f"""<section id="{anchor}">
 <p class="kind">{_text(section.kind)}</p>
 <h2>{_text(section.title)}</h2>
-{_unfinished(section.unfinished)}{content}
+{_unfinished(section)}{content}
 </section>
 """
 
 
-def _unfinished(names: Sequence[str]) -> str:
-    if not names:
+def _unfinished(section: Section) -> str:
+    """What has no results, and why."""
+    names = [f"<code>{_text(name)}</code>" for name in section.unfinished]
+    failures = [f"<code>{_text(name)}</code>: {_text(why)}" for name, why in section.failed]
+    return _notice("Failed; the same command tries again:", failures) + _notice(
+        "No results yet; the same command continues:", names
+    )
+
+
+def _notice(heading: str, entries: Sequence[str]) -> str:
+    if not entries:
         return ""
-    items = "".join(f"<li><code>{_text(name)}</code></li>" for name in names)
-    return f'<div class="notice"><p>No results yet; the same command continues:</p><ul>{items}</ul></div>'
+    items = "".join(f"<li>{entry}</li>" for entry in entries)
+    return f'<div class="notice"><p>{heading}</p><ul>{items}</ul></div>'
 
 
 def _table(table: Table) -> str:
     def cell(tag: str, index: int, text: str, best: bool = False) -> str:
-        inner = f"<b>{_text(text)}</b>" if best else _text(text)
+        # A line may end before the deviation, and not within it: many methods fit beside each other.
+        text = _text(text).replace(" ± ", " ±&nbsp;")
+        inner = f"<b>{text}</b>" if best else text
         kind = ' class="setting"' if index < table.num_settings else ""
         return f"<{tag}{kind}>{inner}</{tag}>"
 
@@ -117,7 +129,7 @@ def _fact(name: str, text: str) -> str:
 def _figure(picture: Picture) -> str:
     light, width, height = _image(picture, LIGHT)
     dark, _, _ = _image(picture, DARK)
-    wide = ' class="wide"' if width > 1.7 * height else ""
+    wide = ' class="wide"' if width > _COLUMN else ""
     return f"""<figure{wide}>
 <picture>
 <source media="(prefers-color-scheme: dark)" srcset="{dark}">
@@ -129,12 +141,17 @@ def _figure(picture: Picture) -> str:
 
 
 def _image(picture: Picture, theme: Theme) -> tuple[str, int, int]:
-    """A plot as a data URI with its size in pixels."""
+    """A plot as a data URI with its size on the page: one scale for all, so that letters are alike."""
     figure = picture.draw(theme)
     stream = io.BytesIO()
     figure.savefig(stream, format="png")
-    width, height = figure.canvas.get_width_height()
+    width, height = (round(_PIXELS_PER_INCH * inches) for inches in figure.get_size_inches())
     return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}", width, height
+
+
+# The page is as wide as a screen of 1280 pixels shows; two plots of the common width stand side by side.
+_PIXELS_PER_INCH = 88
+_COLUMN = 564
 
 
 def _text(text: str) -> str:
@@ -159,7 +176,7 @@ _STYLE = """
 html { scroll-behavior: smooth; -webkit-text-size-adjust: 100%; }
 body { margin: 0; background: var(--bg); color: var(--ink); line-height: 1.5;
   font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
-.inner, main { max-width: 70rem; margin: 0 auto; padding: 0 1.25rem; }
+.inner, main { max-width: 80rem; margin: 0 auto; padding: 0 1.25rem; }
 header { background: var(--band); color: #e8edf2; }
 header .inner { display: flex; gap: 1.1rem; align-items: center; padding-top: 2rem;
   padding-bottom: 1.6rem; }
@@ -181,21 +198,20 @@ h3 { margin: 0 0 0.7rem; font-size: 1.02rem; overflow-wrap: anywhere; }
 figure { margin: 0; padding: 1.1rem; background: var(--card); border: 1px solid var(--line);
   border-radius: 0.75rem; min-width: 0; }
 figure.table { margin-bottom: 1rem; }
-.gallery { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem),
+.gallery { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 37.5rem),
   1fr)); align-items: start; margin-bottom: 1rem; }
 .gallery .wide { grid-column: 1 / -1; }
-img { display: block; width: auto; max-width: 100%; height: auto; margin: 0 auto; }
-.wide img { max-height: 34rem; }
+img { display: block; max-width: 100%; height: auto; margin: 0 auto; }
 .scroll { overflow-x: auto; margin: 0 -1.1rem; padding: 0 1.1rem; }
 table { border-collapse: collapse; min-width: 100%; font-variant-numeric: tabular-nums;
   font-size: 0.92rem; }
-th, td { padding: 0.42rem 0.65rem; text-align: right; white-space: nowrap; }
+th, td { padding: 0.42rem 0.5rem; text-align: right; }
+td.setting { min-width: 5.6rem; overflow-wrap: anywhere; }
 th { font-size: 0.8rem; font-weight: 600; color: var(--muted); vertical-align: bottom;
-  border-bottom: 2px solid var(--line); white-space: normal; min-width: 6.5rem; }
+  border-bottom: 2px solid var(--line); }
 td { border-bottom: 1px solid var(--line); }
 tbody tr:last-child td { border-bottom: 0; }
 .setting { text-align: left; }
-th.setting { min-width: 0; }
 td:first-child, th:first-child { padding-left: 0; }
 td b { background: var(--best); padding: 0.12rem 0.4rem; margin: 0 -0.4rem;
   border-radius: 0.35rem; }

@@ -11,10 +11,12 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
+from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
+from jaxfed.errors import UsageError
 from jaxfed.reports.curves import is_number
 from jaxfed.reports.runs import (
     Measurement,
@@ -31,6 +33,7 @@ from jaxfed.reports.style import (
     algorithm_styles,
     dress,
     is_accuracy,
+    is_share,
     metric_label,
     new_figure,
     sequential,
@@ -74,15 +77,22 @@ def run_plots(run: Run) -> dict[str, Callable[[Theme], Figure]]:
         if rounds:
             drawings[name] = partial(_rounds_of, rounds, metric)
     if (run.workdir / "partition.json").is_file():
-        counts = read_json(run.workdir / "partition.json")
-        drawings["partition"] = lambda theme: partition_figure(
+        drawings["partition"] = partial(_partition_of, run.workdir / "partition.json")
+    return drawings
+
+
+def _partition_of(file: Path, theme: Theme) -> Figure:
+    counts = read_json(file)
+    try:
+        return partition_figure(
             counts["labeled"],
             counts["unlabeled"],
             counts.get("new"),
             class_names=counts.get("class_names"),
             theme=theme,
         )
-    return drawings
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{file} was not written by launch.run: {error!r}") from None
 
 
 def _rounds_of(
@@ -135,6 +145,7 @@ def algorithms_figure(
         ax.grid(False, axis="x")
         ax.xaxis.set_major_locator(MaxNLocator(5))
         ax.margins(x=0.12)
+        _end_at_limits(ax, metric, "x")
     panels[0].set_yticks(
         range(len(algorithms)), [algorithm_label(a) for a in algorithms], color=theme.ink
     )
@@ -167,6 +178,7 @@ def curve_figure(
     dress(ax, theme, title=title, xlabel=_axis_label(key), ylabel=metric_label(metric))
     positions = _place_values(ax, key, values)
     _draw_series(ax, positions, series, _scale(metric), theme, joined=_is_quantity(key, values))
+    _end_at_limits(ax, metric, "y")
     _legend(figure, ax, theme)
     return figure
 
@@ -241,6 +253,7 @@ def rounds_figure(
             zorder=style["zorder"],
         )
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _end_at_limits(ax, metric, "y")
     _legend(figure, ax, theme)
     return figure
 
@@ -307,7 +320,7 @@ def _bubbles(kinds: Mapping[str, Counts], class_names: Sequence[str], theme: The
     training = kinds["labeled"] + kinds["unlabeled"]
     num_clients, num_classes = training.shape
     most = max(1, int(training.max(initial=0)), int(kinds.get("new", training).max(initial=0)))
-    cell = min(0.5, 9.0 / max(1, num_clients))
+    cell = min(0.5, 5.5 / max(1, num_clients), 7.0 / max(1, num_classes))  # to fit on a page
     panels = 2 if "new" in kinds else 1
     figure = new_figure(
         max(4.6, panels * max(2.7, cell * num_clients + 0.3) + 1.5),
@@ -365,8 +378,8 @@ def _heat_maps(kinds: Mapping[str, Counts], class_names: Sequence[str], theme: T
         bar.outline.set_visible(False)
         bar.locator = MaxNLocator(4, integer=True)
         bar.update_ticks()
-        bar.ax.tick_params(colors=theme.muted, labelsize=8, length=2)
-        bar.set_label("examples", color=theme.muted, fontsize=8)
+        bar.ax.tick_params(colors=theme.muted, labelsize=9, length=2)
+        bar.set_label("examples", color=theme.muted, fontsize=9)
     _name_classes(axes[0], class_names, theme)
     return figure
 
@@ -518,6 +531,18 @@ def _axis_label(key: str) -> str:
 
 def _scale(metric: str) -> float:
     return 100.0 if is_accuracy(metric) else 1.0
+
+
+def _end_at_limits(ax: Axes, metric: str, axis: str) -> None:
+    """End the axis of a share where shares end, and bars with it; points on the limit are drawn whole."""
+    if not is_share(metric):
+        return
+    low, high = getattr(ax, f"get_{axis}lim")()
+    getattr(ax, f"set_{axis}lim")(max(low, 0.0), min(high, _scale(metric)))
+    bars = [container for container in ax.containers if isinstance(container, ErrorbarContainer)]
+    ends_of_bars = {cap for bar in bars for cap in bar.lines[1]}
+    for line in set(ax.lines) - ends_of_bars:
+        line.set_clip_on(False)
 
 
 def _error(measurement: Measurement, scale: float) -> float | None:

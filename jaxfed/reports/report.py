@@ -28,13 +28,14 @@ class Picture(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """One experiment of a report. `unfinished` names what has no results yet."""
+    """One experiment of a report. `unfinished` names what has no results yet, `failed` says why."""
 
     title: str
     kind: str
     tables: tuple[Table, ...]
     pictures: tuple[Picture, ...]
     unfinished: tuple[str, ...] = ()
+    failed: tuple[tuple[str, str], ...] = ()
 
 
 def write_report(
@@ -98,7 +99,9 @@ class _Names:
 
 def _overview(runs: Sequence[Run], names: _Names) -> Section:
     keys = tables.differing_keys(runs)
-    rows = [([run.name, *(run.settings.get(key, "") for key in keys)], run) for run in runs]
+    rows = [
+        tables.Row([run.name, *(run.settings.get(key, "") for key in keys)], run) for run in runs
+    ]
     metric = tables.primary_metric(runs) or "test_accuracy"
     table = tables.settings_table(
         names.take("tables", "overview"), "All runs", ["run", *keys], rows, metric
@@ -128,14 +131,12 @@ _PARTITION_CAPTION = "Which client holds how much of which class, in the first r
 
 def _sweep_section(sweep: Sweep, names: _Names) -> Section:
     runs = [point.run for point in sweep.points if point.run is not None and point.run.finished]
-    unfinished = tuple(
-        os.fspath(sweep.workdir / point.name)
-        for point in sweep.points
-        if point.run is None or not point.run.finished
-    )
+    left = [point for point in sweep.points if point.run is None or not point.run.finished]
+    unfinished = tuple(os.fspath(sweep.workdir / p.name) for p in left if not p.failure)
+    failed = tuple((os.fspath(sweep.workdir / p.name), p.failure) for p in left if p.failure)
     metric = tables.primary_metric(runs)
     if metric is None:
-        return Section(sweep.name, "sweep", (), (), unfinished)
+        return Section(sweep.name, "sweep", (), (), unfinished, failed)
     found = curves(sweep)
     pictures = [
         picture for curve in found for picture in _curve_pictures(sweep, curve, metric, names)
@@ -152,6 +153,7 @@ def _sweep_section(sweep: Sweep, names: _Names) -> Section:
         tuple(_curve_tables(sweep, found, metric, names)),
         tuple(pictures),
         unfinished,
+        failed,
     )
 
 
@@ -167,30 +169,33 @@ def _curve_tables(
     for key in dict.fromkeys(curve.key for curve in found):
         family = [curve for curve in found if curve.key == key]
         others = list(dict.fromkeys(other for curve in family for other in curve.fixed))
-        rows = [
-            ([*(sweep.value(point, other) for other in others), value], point.run)
-            for curve in family
-            for value, point in zip(curve.values, curve.points, strict=True)
-        ]
+        keys = [*others, key]
+        rows = [_row(sweep, point, keys) for curve in family for point in curve.points]
         yield tables.settings_table(
             names.take("tables", sweep.name, key),
             f"{sweep.name}, {setting_label(key)}",
-            [*others, key],
+            keys,
             rows,
             metric,
             sweep.command,
         )
     rest = beside_curves(sweep, found)
     if rest:
-        keys = swept_keys(sweep) or list(sweep.base) or ["point"]
+        keys = swept_keys(sweep) or list(sweep.base)
         yield tables.settings_table(
             names.take("tables", sweep.name, "points"),
             f"{sweep.name}, {'other ' if found else ''}points",
-            keys,
-            [([sweep.value(p, k) if k != "point" else p.name for k in keys], p.run) for p in rest],
+            keys or ["point"],
+            [_row(sweep, point, keys) for point in rest],
             metric,
             sweep.command,
         )
+
+
+def _row(sweep: Sweep, point: Point, keys: Sequence[str]) -> tables.Row:
+    """A point by its values of some keys; by its name where there are none."""
+    values = [sweep.value(point, key) for key in keys] or [point.name]
+    return tables.Row(values, point.run, point.failure)
 
 
 def _curve_pictures(sweep: Sweep, curve: Curve, metric: str, names: _Names) -> Iterator[Picture]:
@@ -246,6 +251,7 @@ def _markdown(sections: Sequence[Section]) -> str:
     for section in sections:
         lines += [f"## {section.title}", ""]
         lines += [f"- no results yet: `{name}`" for name in section.unfinished]
+        lines += [f"- failed: `{name}`, {failure}" for name, failure in section.failed]
         lines += ["", *(table.to_markdown() for table in section.tables)]
         for picture in section.pictures:
             lines += [f"![{picture.caption}](plots/{picture.name}.png)", ""]

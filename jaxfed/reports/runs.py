@@ -87,11 +87,12 @@ class Run:
 
 
 class Point(NamedTuple):
-    """One point of a sweep: the keys it sets, and its run if that has started."""
+    """One point of a sweep: the keys it sets, its run if that has started, and why it failed if so."""
 
     name: str
     overrides: dict[str, Any]
     run: Run | None
+    failure: str = ""
 
 
 @dataclass(frozen=True)
@@ -169,15 +170,15 @@ def read_run(workdir: Path) -> Run:
     summary = workdir / "summary.json"
     return Run(
         workdir,
-        config=read_json(workdir / "config.json"),
-        summary=read_json(summary) if summary.is_file() else None,
+        config=_read_object(workdir / "config.json", _CONFIG),
+        summary=_read_object(summary, _SUMMARY) if summary.is_file() else None,
     )
 
 
 def read_sweep(workdir: Path) -> Sweep:
     """Reads one workdir of `launch.sweep` and those of its points that have started."""
     path = workdir / "sweep.json"
-    content = read_json(path)
+    content = _read_object(path, _SWEEP)
     try:
         points = tuple(
             Point(
@@ -186,6 +187,7 @@ def read_sweep(workdir: Path) -> Sweep:
                 read_run(workdir / point["name"])
                 if (workdir / point["name"] / "config.json").is_file()
                 else None,
+                _failure(workdir, point["name"]),
             )
             for point in content["points"]
         )
@@ -199,6 +201,42 @@ def read_sweep(workdir: Path) -> Sweep:
         )
     except (KeyError, TypeError) as error:
         raise UsageError(f"{path} was not written by launch.sweep: {error!r}") from None
+
+
+# What reports rely on, where it is there at all: key -> type; a type in a list is that of all values.
+_CONFIG = {"seed": int, "num_repeats": int, "algorithm": str, "paper_table": str}
+_SUMMARY = {"num_repeats": int, "algorithm": str, "algorithms": [dict], "environment": dict}
+_ENVIRONMENT = {"command": str, "commit": str}
+_SWEEP = {"command": str, "base": dict, "points": list}
+_RECORD = {"algorithm": str, "round": int}
+
+
+def _read_object(path: Path, types: Mapping[str, Any]) -> dict[str, Any]:
+    content = read_json(path)
+    _check_types(str(path), content, types)
+    _check_types(f"{path}: environment", content.get("environment", {}), _ENVIRONMENT)
+    return content
+
+
+def _check_types(where: str, content: Mapping[str, Any], types: Mapping[str, Any]) -> None:
+    for key, kind in types.items():
+        value = content.get(key)
+        if isinstance(kind, list):
+            _check_types(where, {key: value}, {key: dict})
+            _check_types(f"{where}: {key}", value or {}, dict.fromkeys(value or {}, *kind))
+        elif value is not None and not isinstance(value, kind):
+            raise UsageError(
+                f"{where}: {key} is {json.dumps(value)[:60]}, but {_JSON_NAMES[kind]} belongs there"
+            )
+
+
+_JSON_NAMES = {int: "an integer", str: "text", dict: "an object", list: "a list"}
+
+
+def _failure(workdir: Path, point: str) -> str:
+    """Why the last process of a sweep's point failed, as `jaxfed.sweep` noted it; empty if it did not."""
+    file = workdir / "logs" / f"{point}.failure"
+    return file.read_text(encoding="utf-8", errors="replace").strip() if file.is_file() else ""
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -217,11 +255,16 @@ def read_metrics(workdir: Path) -> list[dict[str, Any]]:
     path = workdir / "metrics.jsonl"
     if not path.is_file():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
     try:
-        return [json.loads(line) for line in lines[:-1] if line.strip()]
-    except json.JSONDecodeError as error:
-        raise UsageError(f"cannot read {path}: {error}") from None
+        lines = path.read_text(encoding="utf-8").split("\n")
+        records = [json.loads(line) for line in lines[:-1] if line.strip()]
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {path}: {' '.join(str(error).split())}") from None
+    for number, record in enumerate(records, start=1):
+        if not isinstance(record, dict):
+            raise UsageError(f"{path}: line {number} is no JSON object")
+        _check_types(f"{path}: line {number}", record, _RECORD)
+    return records
 
 
 def sort_algorithms(names: Iterable[str]) -> list[str]:
@@ -252,5 +295,9 @@ def _measurements(
             continue
         values = content["values"]
         # A repeat without the metric (no labeled test point, say) leaves it undefined over repeats.
-        if values and all(isinstance(v, int | float) and math.isfinite(v) for v in values):
+        if (
+            isinstance(values, list)
+            and values
+            and all(isinstance(v, int | float) and math.isfinite(v) for v in values)
+        ):
             yield f"{prefix}{name}", measure(values)

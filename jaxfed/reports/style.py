@@ -63,7 +63,20 @@ _ALGORITHMS = {
     "client_knn": "Client kNN",
     "network": "Trained network",
     "pooled_lp": "LP on pooled data",
+    "fedavg": "FedAvg",
+    "fedavg_xclp": "FedAvg + XCLP",
+    "fedavg_per_client_lp": "FedAvg + per-client LP",
+    "fedavg_network": "FedAvg + network",
+    "fedsem": "FedSem",
+    "fedprox": "FedProx",
+    "scaffold": "SCAFFOLD",
+    "fixmatch": "FixMatch",
+    "fedmatch": "FedMatch",
+    "fedsiam": "FedSiam",
 }
+
+# These have a color of their own; all others share the rest of the palette.
+_OWN_COLOR = ("xclp", "per_client_lp", "client_knn", "network", "pooled_lp")
 
 # These see every client's data in one place, which a federated method may not.
 POOLED = frozenset({"pooled_lp"})
@@ -106,6 +119,12 @@ def algorithm_label(name: str) -> str:
     return _ALGORITHMS.get(name, name)
 
 
+def difference_label(main: str, other: str) -> str:
+    """`MAIN − OTHER`, a name that is a sum in brackets."""
+    labels = [algorithm_label(main), algorithm_label(other)]
+    return " − ".join(f"({label})" if " + " in label else label for label in labels)
+
+
 def metric_label(name: str) -> str:
     """The name of a metric as people write it, with its unit where values are printed without."""
     label = _METRICS.get(name, name.replace("_", " ").replace(".", ", "))
@@ -118,8 +137,11 @@ def setting_label(key: str) -> str:
     return _SETTINGS.get(key, _SETTINGS.get(leaf, leaf.replace("_", " ")))
 
 
-def setting_text(value: Any) -> str:
-    """A config value as it is printed in a row or on an axis."""
+def setting_text(value: Any, key: str = "") -> str:
+    """A value, of the config's `key` if given, as it is printed in a row or on an axis."""
+    if key in ("algorithm", "baselines") and value:
+        names = [value] if isinstance(value, str) else value
+        return ", ".join(algorithm_label(str(name)) for name in names)
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, list | tuple):
@@ -127,6 +149,11 @@ def setting_text(value: Any) -> str:
     if value in ("", None):
         return "none"
     return str(value)
+
+
+def is_share(metric: str) -> bool:
+    """Whether a metric lies in [0, 1]."""
+    return is_accuracy(metric) or metric in ("pseudo_labeled", "pseudo_label_weight")
 
 
 def is_accuracy(metric: str) -> bool:
@@ -173,10 +200,9 @@ def _digits(size: float) -> int:
 
 def algorithm_styles(names: Sequence[str], theme: Theme) -> dict[str, dict[str, Any]]:
     """Color and marker of each method: the same in every plot, different within this one."""
-    known = list(_ALGORITHMS)
-    slots = {name: known.index(name) for name in names if name in known}
-    others = list(range(len(known), len(theme.palette)))
-    for name in sorted(set(names) - set(known)):
+    slots = {name: _OWN_COLOR.index(name) for name in names if name in _OWN_COLOR}
+    others = list(range(len(_OWN_COLOR), len(theme.palette)))
+    for name in sorted(set(names) - set(_OWN_COLOR)):
         # A name's own slot, by a digest of it; the next free one where two names meet.
         own = zlib.crc32(name.encode()) % len(others)
         ring = others[own:] + others[:own]

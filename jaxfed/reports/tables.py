@@ -14,6 +14,7 @@ from jaxfed.reports.runs import Measurement, Run, measure, sort_algorithms
 from jaxfed.reports.style import (
     POOLED,
     algorithm_label,
+    difference_label,
     difference_text,
     is_accuracy,
     measurement_text,
@@ -49,6 +50,23 @@ class Cell(NamedTuple):
 
     text: str
     best: bool = False
+
+
+class Row(NamedTuple):
+    """One setting of a table: the values of its keys, and its run if that has started."""
+
+    values: Sequence[Any]
+    run: Run | None
+    failure: str = ""
+
+    @property
+    def state(self) -> str:
+        """How far its run has come."""
+        if self.run is not None and self.run.finished:
+            return "finished"
+        if self.failure:
+            return "failed"
+        return "not started" if self.run is None else "unfinished"
 
 
 @dataclass(frozen=True)
@@ -114,7 +132,7 @@ def run_table(run: Run, name: str) -> Table:
     for other in results:
         differences = {m: paired_difference(results, main, other, m) for m in metrics}
         if any(differences.values()):
-            title = f"{algorithm_label(str(main))} − {algorithm_label(other)}"
+            title = difference_label(str(main), other)
             cells = [
                 Cell("" if difference is None else difference_text(difference))
                 for difference in differences.values()
@@ -141,7 +159,7 @@ def settings_table(
     name: str,
     title: str,
     keys: Sequence[str],
-    rows: Sequence[tuple[Sequence[Any], Run | None]],
+    rows: Sequence[Row],
     metric: str,
     command: str = "",
 ) -> Table:
@@ -151,23 +169,26 @@ def settings_table(
         name: of the CSV file.
         title: what varies.
         keys: the settings' headings, as config keys.
-        rows: for each setting its values and its run; None if that has not started.
+        rows: the settings, in the order of their lines.
         metric: the one that is shown; the CSV has all.
         command: what made the runs; theirs if not given.
     """
-    runs = [run for _, run in rows if run is not None]
+    runs = [row.run for row in rows if row.run is not None]
+    any_unfinished = any(row.state != "finished" for row in rows)
     algorithms = sort_algorithms({name for run in runs for name in run.results})
     main, baseline = _compared(runs, algorithms)
-    headings = [setting_label(key) for key in keys] + [algorithm_label(a) for a in algorithms]
+    settings = [*map(setting_label, keys), *["state"] * any_unfinished]
+    headings = [*settings, *map(algorithm_label, algorithms)]
     if baseline:
-        headings.append(f"{algorithm_label(main)} − {algorithm_label(baseline)}")
+        headings.append(difference_label(main, baseline))
     lines = []
     numbers: list[dict[str, Any]] = []
-    for values, run in rows:
-        cells = [Cell(setting_text(value)) for value in values]
-        if run is None or not run.finished:
-            state = "not started" if run is None else "unfinished"
-            cells[-1] = Cell(f"{cells[-1].text} ({state})")
+    for row in rows:
+        run = row.run
+        pairs = list(zip(keys, row.values, strict=True))
+        cells = [Cell(setting_text(value, key)) for key, value in pairs]
+        if any_unfinished:
+            cells.append(Cell(row.state))
         results = run.results if run is not None else {}
         cells += [_cell(results, algorithm, metric) for algorithm in algorithms]
         if baseline:
@@ -175,13 +196,13 @@ def settings_table(
             cells.append(Cell("–" if gain is None else difference_text(gain)))
         lines.append(tuple(cells))
         if run is not None:
-            numbers += records(dict(zip(keys, values, strict=True)), run)
+            numbers += records(dict(pairs), run)
     return Table(
         name=name,
         title=f"{title}: {metric_label(metric)[:1].lower()}{metric_label(metric)[1:]}",
         columns=tuple(headings),
         rows=tuple(lines),
-        num_settings=len(keys),
+        num_settings=len(settings),
         caption=(_STATISTICS + _BEST + _PAIRED * bool(baseline)).strip(),
         provenance=provenance(runs, command),
         records=tuple(numbers),
@@ -261,7 +282,9 @@ def records(settings: Mapping[str, Any], run: Run) -> list[dict[str, Any]]:
     """The rows of a CSV in long form."""
     return [
         {
-            **{key: setting_text(value) for key, value in settings.items()},
+            **{
+                key: setting_text(value) for key, value in settings.items()
+            },  # names as in the config
             "algorithm": algorithm,
             "metric": metric,
             "mean": measurement.mean,
