@@ -71,7 +71,8 @@ def _streams(masks: Masks, first: int) -> list[tuple[Keystream, int]]:
     streams = []
     for seed, sign in masks:
         stream = Keystream(seed, start=16 * (first // 2))  # a block is two entries
-        stream.words(first % 2)
+        if first % 2:
+            stream.words(1)
         streams.append((stream, sign))
     return streams
 
