@@ -2,15 +2,19 @@
 
     protocol   6 bytes   "jaxfed"
     version    1
-    sealed     1         1: the payload is encrypted, and 16 bytes of tag follow it
+    sealed     1         1: the payload is encrypted, and 16 bytes of tag follow it; 3: that, and it goes
+                         on in the next message
     kind size  1         K
     session   16
     sender     4         signed; -1 is the server
     receiver   4
     sequence   8         number of the message among those from sender to receiver
-    size       8         bytes of the payload, without the tag
+    size       8         bytes of the payload, without the tag: 2^28 (256 MiB) at most
     kind       K         printable ASCII, 1 to 64 bytes
     payload, tag
+
+A longer payload is cut: all messages but the last have 2^28 bytes of it and say that it goes on. (OpenSSL's
+AES-GCM takes below 2^31 bytes at once.) Lengths are compared before anything else is done with a message.
 
 Integers are big-endian. There is one way to write a message, and anything else is refused. The header is
 the associated data of the encryption, so that nobody changes it either; it is not secret.
@@ -28,6 +32,8 @@ VERSION = 1
 SESSION_BYTES = 16
 TAG_BYTES = 16
 MAX_KIND_BYTES = 64
+MAX_SIZE = 1 << 28  # bytes of payload in one message
+MAX_PAYLOAD_BYTES = 1 << 36  # over all messages that a payload is cut into
 
 _FIXED = struct.Struct(f">6sBBB{SESSION_BYTES}siiQQ")
 
@@ -42,6 +48,7 @@ class Header(NamedTuple):
     sequence: int
     size: int
     is_sealed: bool
+    continues: bool = False
 
     def packed(self) -> bytes:
         """The header on the wire.
@@ -54,7 +61,7 @@ class Header(NamedTuple):
         fixed = _FIXED.pack(
             PROTOCOL,
             VERSION,
-            self.is_sealed,
+            self.is_sealed | self.continues << 1,
             len(kind),
             self.session,
             self.sender,
@@ -90,14 +97,18 @@ def parsed(message: bytes | bytearray) -> Frame:
     protocol, version, sealed, kind_size, session, sender, receiver, sequence, size = (
         _FIXED.unpack_from(view)
     )
-    if protocol != PROTOCOL or version != VERSION or sealed > 1:
+    if protocol != PROTOCOL or version != VERSION or sealed not in (0, 1, 3):
         raise ProtocolError("not a message of this protocol and version")
+    if size > MAX_SIZE:
+        raise ProtocolError(f"a message with {size} bytes of payload: allowed are {MAX_SIZE}")
     begin = _FIXED.size + kind_size
     kind = bytes(view[_FIXED.size : begin])
     if len(kind) != kind_size:
         raise ProtocolError("a message that ends in its header")
     _check_kind(kind, kind)
-    header = Header(session, sender, receiver, kind.decode(), sequence, size, bool(sealed))
+    header = Header(
+        session, sender, receiver, kind.decode(), sequence, size, sealed != 0, sealed == 3
+    )
     if len(view) != size + header.overhead:
         raise ProtocolError(
             f"a message of {len(view)} bytes where its header means {size + header.overhead}"

@@ -59,7 +59,8 @@ class PartyEndpoint:
         """Send a message that only `receiver` can read."""
         self._channel.presence.act(self.address, "send", kind)
         self._check_partner(receiver)
-        self._channel.send(self._outgoing[receiver].sealed(kind, payload))
+        for message in self._outgoing[receiver].sealed(kind, payload):
+            self._channel.send(message)
 
     def receive(self, sender: int, kind: str) -> bytes:
         """The next message from `sender`."""
@@ -105,12 +106,13 @@ class PartyEndpoint:
         self._claimed.add(label)
 
     def _fetch(self, sender: int) -> bool:
-        """Open the next message from a party, if there is one."""
-        message = self._channel.receive(sender, self.address)
-        if message is None:
-            return False
-        self._waiting[sender].append(self._incoming[sender].opened(message))
-        return True
+        """Open the messages of the next payload from a party, if they are there."""
+        while (message := self._channel.receive(sender, self.address)) is not None:
+            opened = self._incoming[sender].opened(message)
+            if opened is not None:
+                self._waiting[sender].append(opened)
+                return True
+        return False
 
     def _link(self, partner: int, is_outgoing: bool) -> Link:
         sender, receiver = (self.address, partner) if is_outgoing else (partner, self.address)
