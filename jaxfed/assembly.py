@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 
 from jaxfed import aggregate, augmentation, losses, pseudo_label, xclp
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.checkpoint import Checkpoints
+from jaxfed.checkpoint import Checkpoint, Checkpoints
 from jaxfed.client_map import client_map
 from jaxfed.config_file import suggestion
 from jaxfed.data import Partition
@@ -78,10 +78,34 @@ def check_algorithm(config: ConfigDict, name: str) -> None:
     for key in config.get(name, {}):
         if key in given or (key not in names and not takes_any):
             raise UsageError(f"config.{name}.{key}: unknown key{suggestion(key, names - given)}")
+    if "training" in names and _starts_from_state(config):
+        for repeat in range(config.num_repeats):
+            _saved_model(config, repeat)
+        config = config.copy_and_resolve_references()
+        config.training.initial_model = ""  # whose shapes are not those of what follows
     nobody = tuple(np.zeros(0, np.int64) for _ in range(2))
     images = np.zeros((0, 32, 32, 3), np.float32)
     federation = Federation(images, np.zeros(0, np.int32), Partition(nobody, nobody, nobody), 2)
     make_algorithm(config, name, federation)
+
+
+def check_initial_models(config: ConfigDict, federation: Federation) -> None:
+    """Whether training can start, in every repeat, from what `training.initial_model` names.
+
+    Args:
+        config: of the experiment.
+        federation: examples of the shape that the model takes; any number.
+
+    Raises:
+        UsageError: a state that is missing, damaged, or of a model of other leaves or shapes.
+    """
+    names = (config.algorithm, *config.baselines)
+    if not any("training" in inspect.signature(ALGORITHMS[name]).parameters for name in names):
+        return
+    if _starts_from_state(config):
+        model = make_model(config, federation)
+        for repeat in range(config.num_repeats):
+            _initial_model(config, model, repeat)
 
 
 def make_training(
@@ -271,22 +295,62 @@ def _pseudo_labels(
     }
 
 
+def _starts_from_state(config: ConfigDict) -> bool:
+    return config.training.initial_model not in ("", PRETRAINED)
+
+
 def _initial_model(config: ConfigDict, model: Model, repeat: int) -> Any:
     """Weights released for ImageNet, or the state that an experiment left under DIR/states/NAME-REPEAT."""
-    path = config.training.initial_model
-    if not path:
+    given = config.training.initial_model
+    if _starts_from_state(config):
+        template = jax.eval_shape(model.init, jax.random.key(0))
+        try:
+            state = _saved_model(config, repeat).state(template, part="model")
+        except UsageError as error:
+            raise UsageError(f"config.training.initial_model={given}: {error}") from error
+        _check_shapes(config, state, template)
+        return state
+    if given != PRETRAINED:
         return None
-    if path == PRETRAINED:
-        _pretrained_network(config)
-        file = find_weights(
-            config.model.name, config.preprocessing.weights or None, config.dataset.root or None
-        )
-        start = model.init(jax.random.key(config.seed + repeat))
-        return read_weights(file, start, new_head=True)
-    folder = Path(path.replace("{repeat}", str(repeat)))
+    _pretrained_network(config)
+    file = find_weights(
+        config.model.name, config.preprocessing.weights or None, config.dataset.root or None
+    )
+    start = model.init(jax.random.key(config.seed + repeat))
+    return read_weights(file, start, new_head=True)
+
+
+def _saved_model(config: ConfigDict, repeat: int) -> Checkpoint:
+    """The state that the config names for this repeat.
+
+    Raises:
+        UsageError: there is none.
+    """
+    given = config.training.initial_model
+    folder = Path(given.replace("{repeat}", str(repeat))).expanduser()
+    wanted = "give WORKDIR/states/NAME-{repeat}"
     if not folder.is_dir():
         raise UsageError(
-            f"config.training.initial_model={path}: no such folder; give WORKDIR/states/NAME-{{repeat}}"
+            f"config.training.initial_model={given}: no such folder ({folder}); {wanted}"
         )
-    with Checkpoints(folder) as checkpoints:
-        return checkpoints.latest_state(model.init(jax.random.key(0)), part="model")
+    saved = Checkpoints(folder).latest()
+    if saved is None:
+        raise UsageError(
+            f"config.training.initial_model={given}: {folder} holds no saved state; {wanted}"
+        )
+    return saved
+
+
+def _check_shapes(config: ConfigDict, state: Any, template: Any) -> None:
+    """Raise a UsageError if a leaf of the state is not as the config's model has it."""
+    wanted = jax.tree.leaves(template)
+    for (path, leaf), expected in zip(
+        jax.tree_util.tree_leaves_with_path(state), wanted, strict=True
+    ):
+        if (leaf.shape, leaf.dtype) != (expected.shape, expected.dtype):
+            raise UsageError(
+                f"config.training.initial_model={config.training.initial_model}: "
+                f"{jax.tree_util.keystr(path, simple=True, separator='.')} is {leaf.dtype}"
+                f"{list(leaf.shape)} there, {expected.dtype}{list(expected.shape)} in "
+                f"config.model.name={config.model.name!r} for this data"
+            )

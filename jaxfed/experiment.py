@@ -9,10 +9,11 @@
 All methods of a repeat see the same clients, the same cohorts and the same keys; only with
 `labeled_cohorts` those that need labels have cohorts of their own (`jaxfed.sampling`). The rounds of an
 experiment have one numbering, its steps 1 .. num_repeats * methods * rounds. After each step its
-line is in metrics.jsonl; after every `checkpoint_every`-th a checkpoint holds the state and how many
-bytes of metrics.jsonl belong to it. A process that is killed at any instant loses the rounds since
-then, and what it had written of them is dropped when the experiment resumes. While the device works
-on a round, the host prepares the cohort of the next.
+line is in metrics.jsonl; after some (`jaxfed.save_schedule`) a checkpoint holds the state and what of
+metrics.jsonl belongs to it. A process that is killed at any instant loses the rounds since then, ten
+seconds of work or one round, and what it had written of them is dropped when the experiment resumes.
+One that is asked to stop saves the round it is in. While the device works on a round, the host
+prepares the cohort of the next.
 
 A method with a validation measure is selected by it: the state with the best `validation_accuracy`
 (the earlier of equals) is kept beside the current one, and after the last round it alone is measured
@@ -42,7 +43,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.assembly import make_algorithm
-from jaxfed.checkpoint import Checkpoints
+from jaxfed.checkpoint import Checkpoint, Checkpoints
 from jaxfed.federated_algorithm import Cohort, FederatedAlgorithm, Metrics, ServerState
 from jaxfed.federation import Federation
 from jaxfed.interruption import Interruption
@@ -50,6 +51,7 @@ from jaxfed.prefetch import prefetched
 from jaxfed.progress import Progress
 from jaxfed.reports.runs import flatten, measure
 from jaxfed.sampling import sample_clients
+from jaxfed.save_schedule import SaveSchedule
 from jaxfed.simulation import Simulation
 from jaxfed.workdir import Workdir
 
@@ -123,15 +125,17 @@ class Experiment:
             UsageError: an algorithm cannot work with the data it is given.
             Interrupted: the process was asked to stop; all finished rounds are saved.
         """
-        with Checkpoints(self.workdir.checkpoints) as checkpoints:
-            saved = checkpoints.latest_progress() or {"step": 0, "metrics_bytes": 0}
-            self.workdir.truncate_metrics(saved["metrics_bytes"])
-            self.progress.resumed(saved["step"])
-            left = [leg for leg in legs(self.config) if leg.last_step > saved["step"]]
-            for repeat, legs_of_repeat in groupby(left, key=attrgetter("repeat")):
-                federation = self._federation(repeat)
-                for leg in legs_of_repeat:
-                    self._run_leg(leg, federation, checkpoints, saved["step"])
+        checkpoints = Checkpoints(self.workdir.checkpoints)
+        saved = checkpoints.to_resume(lambda progress: self.workdir.objection(progress["metrics"]))
+        saved_step = saved.progress["step"] if saved else 0
+        self.workdir.restore_metrics(saved.progress["metrics"] if saved else None)
+        self.progress.resumed(saved_step)
+        schedule = SaveSchedule(self.config.checkpoint_every)
+        left = [leg for leg in legs(self.config) if leg.last_step > saved_step]
+        for repeat, legs_of_repeat in groupby(left, key=attrgetter("repeat")):
+            federation = self._federation(repeat)
+            for leg in legs_of_repeat:
+                self._run_leg(leg, federation, saved, checkpoints, schedule)
         return summarize(self.config, self.workdir.read_metrics())
 
     def _federation(self, repeat: int) -> Federation:
@@ -144,7 +148,12 @@ class Experiment:
         return federation
 
     def _run_leg(
-        self, leg: Leg, federation: Federation, checkpoints: Checkpoints, saved_step: int
+        self,
+        leg: Leg,
+        federation: Federation,
+        saved: Checkpoint | None,
+        checkpoints: Checkpoints,
+        schedule: SaveSchedule,
     ) -> None:
         """Run one method to its last round, from the saved step where that lies in this leg."""
         config = self.config
@@ -154,8 +163,9 @@ class Experiment:
         key = jax.random.key(seed)
         state = algorithm.init(jax.random.fold_in(key, 0), federation)
         selected = Selected(state, state if algorithm.validate else (), -1.0, 0)
-        if saved_step >= leg.first_step:
-            selected = checkpoints.latest_state(template=selected)
+        saved_step = saved.progress["step"] if saved else 0
+        if saved and saved_step >= leg.first_step:
+            selected = saved.state(template=selected)
         elif algorithm.validate:
             metrics = algorithm.validate(state, federation)
             selected = selected.after(0, state, metrics)
@@ -189,19 +199,23 @@ class Experiment:
                         **quality,
                         "seconds": seconds,
                     }
-                    metrics_bytes = self.workdir.append_metrics(record)
-                    is_last = round_number == config.rounds
-                    if is_last:
+                    self.workdir.append_metrics(record)
+                    if round_number == config.rounds:
                         self._keep(leg, selected)
-                    if (
-                        is_last
-                        or round_number % config.checkpoint_every == 0
-                        or self.interruption.is_pending
-                    ):
+                    if self._is_save_due(schedule, leg, round_number):
                         step = leg.first_step + round_number - 1
-                        progress = {"step": step, "metrics_bytes": metrics_bytes}
-                        checkpoints.save(step, selected, progress)
+                        progress = {"step": step, "metrics": self.workdir.metrics_mark()}
+                        with schedule.saving():
+                            checkpoints.save(step, selected, progress)
                     self.progress.finished_round(record)
+
+    def _is_save_due(self, schedule: SaveSchedule, leg: Leg, round_number: int) -> bool:
+        is_last = round_number == self.config.rounds
+        return (
+            schedule.is_due(round_number, is_last=is_last)
+            or self.interruption.is_pending
+            or (is_last and leg == legs(self.config)[-1])
+        )
 
     def _measure(
         self,
@@ -233,8 +247,7 @@ class Experiment:
             folder = self.workdir.final_state(leg.name, leg.repeat, last=is_last)
             if folder.exists():  # of a process that was killed before it saved this round
                 shutil.rmtree(folder)
-            with Checkpoints(folder) as states:
-                states.save(round_number, state, {"round": round_number})
+            Checkpoints(folder).save(round_number, state, {"round": round_number})
 
 
 def is_evaluated(config: ConfigDict, round_number: int) -> bool:

@@ -29,6 +29,7 @@ from jaxfed.federation import Federation
 from jaxfed.models import Model
 from jaxfed.prefetch import prefetched
 from jaxfed.sampling import sample_clients
+from jaxfed.save_schedule import SaveSchedule
 
 _STREAM = 2**32 - 1  # of keys: those of the experiment's own rounds count from 0
 _BATCH = 256
@@ -49,8 +50,8 @@ def with_learned_features(
         config: of the experiment.
         federation: `x` are examples as the model takes them.
         repeat: seeds training with `config.seed + repeat`.
-        checkpoints: where training is saved, every `config.checkpoint_every` rounds and at its end, and
-            goes on from.
+        checkpoints: where training is saved as `config.checkpoint_every` says and at its end, and goes
+            on from.
         report: told of every round.
 
     Returns:
@@ -78,7 +79,8 @@ def check(config: ConfigDict, federation: Federation) -> None:
     Raises:
         UsageError: a network, weights or options that do not fit the examples.
     """
-    make_algorithm(_training_config(config), "fedavg", labeled_part(federation))
+    for repeat in range(config.num_repeats if config.training.initial_model else 1):
+        make_algorithm(_training_config(config), "fedavg", labeled_part(federation), repeat)
 
 
 def labeled_part(federation: Federation) -> Federation:
@@ -110,10 +112,11 @@ def _trained(
     seed, rounds = config.seed + repeat, config.preprocessing.rounds
     key = jax.random.fold_in(jax.random.key(seed), _STREAM)
     state = algorithm.init(jax.random.fold_in(key, 0), federation)
-    progress = checkpoints.latest_progress() if checkpoints else None
-    done = progress["round"] if progress else 0
-    if checkpoints and done:
-        state = checkpoints.latest_state(template=state)
+    saved = checkpoints.to_resume() if checkpoints else None
+    done = saved.progress["round"] if saved else 0
+    if saved:
+        state = saved.state(template=state)
+    schedule = SaveSchedule(config.checkpoint_every)
 
     def cohort_of(number: int) -> Cohort:
         return federation.cohort(sample_clients(config, federation, seed, number))
@@ -122,8 +125,10 @@ def _trained(
     with closing(prefetched(cohort_of, left)) as cohorts:
         for number in left:
             state, _ = algorithm.round(state, next(cohorts), jax.random.fold_in(key, number))
-            if checkpoints and (number == rounds or number % config.checkpoint_every == 0):
-                checkpoints.save(number, state, {"round": number})
+            is_last = number == rounds
+            if checkpoints and (is_last or schedule.is_due(number, is_last=is_last)):
+                with schedule.saving():
+                    checkpoints.save(number, state, {"round": number})
             report(number, rounds)
     return state.model
 

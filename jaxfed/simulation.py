@@ -15,7 +15,6 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,6 +68,8 @@ class Simulation:
             _check_pretrained(self._dataset, self._config)
         if self._config.preprocessing.kind == "federated_features":
             _check_learned(self._dataset, self._config)
+        elif self._config.training.initial_model:
+            _check_initial_models(self._dataset, self._config)
         _check_class_weights(self._dataset, self._config)
         nothing = np.zeros((len(self._dataset.y) + len(self._dataset.y_test), 0), np.float32)
         for repeat in range(self._config.num_repeats):
@@ -275,8 +276,8 @@ def _with_learned_features(
     from jaxfed.checkpoint import Checkpoints
     from jaxfed.federated_features import with_learned_features
 
-    with Checkpoints(folder) if folder else nullcontext() as checkpoints:
-        return with_learned_features(config, federation, seed - config.seed, checkpoints, report)
+    checkpoints = Checkpoints(folder) if folder else None
+    return with_learned_features(config, federation, seed - config.seed, checkpoints, report)
 
 
 def _check_learned(dataset: Dataset, config: ConfigDict) -> None:
@@ -286,6 +287,30 @@ def _check_learned(dataset: Dataset, config: ConfigDict) -> None:
     nobody = (np.zeros(0, np.int64),)
     partition = Partition(nobody, nobody, nobody)
     check(config, Federation(dataset.x[:0], dataset.y[:0], partition, dataset.num_classes))
+
+
+def _check_initial_models(dataset: Dataset, config: ConfigDict) -> None:
+    """Training can start from the states that the config names, in every repeat."""
+    # Here, as in `_features`.
+    from jaxfed.assembly import check_initial_models
+
+    kind = config.preprocessing.kind
+    if kind == "pretrained":
+        x = _features(dataset.x[:0], config, lambda done: None)
+    else:
+        one = dataclasses.replace(
+            dataset,
+            x=dataset.x[:1],
+            y=dataset.y[:1],
+            client_id=None,
+            x_test=dataset.x_test[:0],
+            y_test=dataset.y_test[:0],
+            client_id_test=None,
+        )
+        x = PREPROCESSING[kind](one, config, _to_nobody)[:1]
+    nobody = (np.zeros(0, np.int64),)
+    partition = Partition(nobody, nobody, nobody)
+    check_initial_models(config, Federation(x, dataset.y[: len(x)], partition, dataset.num_classes))
 
 
 def _check_class_weights(dataset: Dataset, config: ConfigDict) -> None:

@@ -18,9 +18,11 @@ _CHUNK = 2**20  # bytes
 def whole_file(file: Path, mode: str = "w") -> Iterator[IO[Any]]:
     """A stream for a file that readers see whole or as it was before, whatever ends the writing."""
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
-    text = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
+    is_text = "b" not in mode
     try:
-        with partial.open(mode, **text) as stream:
+        with partial.open(
+            mode, encoding="utf-8" if is_text else None, newline="" if is_text else None
+        ) as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -30,31 +32,26 @@ def whole_file(file: Path, mode: str = "w") -> Iterator[IO[Any]]:
         raise
 
 
-def abandoned(file: Path) -> list[Path]:
-    """What processes that were killed left of this file."""
-    begin, end = f".{file.name}.", ".partial"
-    if not file.parent.is_dir():
-        return []
-    return [
-        entry
-        for entry in file.parent.iterdir()
-        if entry.name.startswith(begin) and entry.name.endswith(end)
-    ]
+def remove_partial_files(directory: Path) -> None:
+    """Remove what killed processes left in a directory; for the one that alone may write there."""
+    for partial in directory.glob(".*.partial"):
+        partial.unlink(missing_ok=True)
 
 
-def file_checksum(file: Path) -> str:
-    """`SIZE-CRC32` of a file's content: notices damage, not malice, at 2 GB/s.
+def file_checksum(file: Path, size: int | None = None) -> str:
+    """`SIZE-CRC32` of a file's content, or of its first `size` bytes.
 
-    (SHA-256 has 0.2 GB/s on processors that have no instructions for it.)
+    Notices damage, not malice, at 2 GB/s. (SHA-256 has 0.2 GB/s on processors without instructions
+    for it.)
 
     Raises:
         OSError: it cannot be read.
     """
-    size, crc = 0, 0
+    done, crc = 0, 0
     with file.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            size, crc = size + len(chunk), zlib.crc32(chunk, crc)
-    return f"{size}-{crc:08x}"
+        while chunk := stream.read(_CHUNK if size is None else min(_CHUNK, size - done)):
+            done, crc = done + len(chunk), zlib.crc32(chunk, crc)
+    return f"{done}-{crc:08x}"
 
 
 @contextmanager
@@ -75,7 +72,7 @@ def lock(path: Path, *, wait: bool = False) -> Iterator[None]:
 
 
 def is_full(error: OSError) -> bool:
-    """Whether it says that a disk, or the user's share of it, is full."""
+    """Whether it says that a disk, the user's share of it, or a limit on a file's size is full."""
     if error.errno is None:  # NumPy's own: "8000 requested and 4096 written"
         return "requested and" in str(error)
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

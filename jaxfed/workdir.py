@@ -26,6 +26,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from jaxfed import storage
 from jaxfed.errors import UsageError
 from jaxfed.reports.runs import Run, flatten
 
@@ -74,17 +75,26 @@ class Workdir:
             return []
         return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
-    def append_metrics(self, record: Mapping[str, Any]) -> int:
-        """Add one line to metrics.jsonl; returns the size of the file after it, in bytes."""
+    def append_metrics(self, record: Mapping[str, Any]) -> None:
+        """Add one line to metrics.jsonl."""
         with (self.path / _METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(plain(record)) + "\n")
-            file.flush()
-            return file.tell()
 
-    def truncate_metrics(self, num_bytes: int) -> None:
-        """Drop what metrics.jsonl holds beyond `num_bytes`: lines of a round that was not saved."""
+    def metrics_mark(self) -> str:
+        """What metrics.jsonl is now, for a checkpoint: size and checksum."""
+        return storage.file_checksum(self.path / _METRICS)
+
+    def objection(self, mark: str) -> str:
+        """Why metrics.jsonl does not go on from what it was at the mark; empty if it does."""
+        file, size = self.path / _METRICS, int(mark.partition("-")[0])
+        if file.exists() and storage.file_checksum(file, size) == mark:
+            return ""
+        return f"{file} is not what it was saved with: lines are missing, or others"
+
+    def restore_metrics(self, mark: str | None) -> None:
+        """Drop what metrics.jsonl holds beyond the mark, or all: lines of rounds that were not saved."""
         with (self.path / _METRICS).open("ab") as file:
-            file.truncate(num_bytes)
+            file.truncate(int(mark.partition("-")[0]) if mark else 0)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Draw the plots, then write summary.json: where that is, nothing is missing."""

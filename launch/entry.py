@@ -31,7 +31,7 @@ def start(main: Main) -> NoReturn:
         except flags.Error as error:
             sys.exit(_complain(str(error)))
         if flags.FLAGS["verbosity"].using_default_value:
-            logging.set_verbosity(logging.WARNING)  # Orbax informs at length
+            logging.set_verbosity(logging.WARNING)  # libraries inform at length
         return positional
 
     def guarded(argv: Sequence[str]) -> int | None:

@@ -114,7 +114,6 @@ def get_config(variant: str = "") -> ConfigDict:
     config.cohort_size = 5
     config.sampling = "proportional"
     config.evaluate_every = 10
-    config.checkpoint_every = 10
 
     config.dataset.name = "digits"
     config.dataset.validation_fraction = 0.1

@@ -67,7 +67,6 @@ def get_config(variant: str = "") -> ConfigDict:
 def _linear(config: ConfigDict) -> None:
     config.preprocessing.kind = "federated_features"
     config.preprocessing.rounds = 500
-    config.checkpoint_every = 50
     config.baselines = ("network", *config.baselines)
 
 

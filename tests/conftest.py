@@ -1,7 +1,9 @@
 """Strict numerics for every test: no silent promotion of dtypes or ranks, two forced CPU devices."""
 
 import os
-from collections.abc import Iterator
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 # Before JAX starts: two host devices, so that sharded execution is tested without an accelerator.
@@ -46,6 +48,22 @@ def quick_compilation() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture
+def full_disk() -> Callable[..., AbstractContextManager[None]]:
+    """`with full_disk(after=BYTES)`: this process can write no file beyond so many bytes."""
+
+    @contextmanager
+    def limited(*, after: int) -> Iterator[None]:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (after, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return limited
 
 
 @pytest.hookimpl(optionalhook=True)

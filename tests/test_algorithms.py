@@ -150,7 +150,6 @@ def test_resumed_equals_uninterrupted(arrangement, tmp_path):
     config, federation, algorithm = arrangement
     start = started(algorithm, federation)
     whole = played(algorithm, config, federation, start, 1, 4)
-    with Checkpoints(tmp_path) as checkpoints:
-        checkpoints.save(3, played(algorithm, config, federation, start, 1, 3), {})
-        restored = checkpoints.latest_state(template=start)
+    Checkpoints(tmp_path).save(3, played(algorithm, config, federation, start, 1, 3), {})
+    restored = Checkpoints(tmp_path).latest().state(template=start)
     assert_equal(whole, played(algorithm, config, federation, restored, 4, 4))

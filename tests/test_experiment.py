@@ -57,6 +57,7 @@ def config(monkeypatch: pytest.MonkeyPatch) -> ConfigDict:
     config = config_file.load("ml_collections_configs/xclp_digits.py").unlock()
     config.algorithm, config.baselines = "drift", ("slow_drift",)
     config.num_repeats, config.rounds, config.cohort_size = 2, 3, 4
+    config.checkpoint_every = 1
     config.drift = ConfigDict({"step": 1.0, "stop_at": ()})
     config.slow_drift = ConfigDict({"step": 0.5, "stop_at": ()})
     return config
@@ -99,7 +100,10 @@ def test_lines_and_files(config, tmp_path):
     partition = json.loads((tmp_path / "partition.json").read_text())
     assert np.sum([partition[kind] for kind in ("labeled", "unlabeled", "new")]) == 1797
     assert np.shape(partition["labeled"]) == (10, 10)
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["11", "12"]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+        "11.npz",
+        "12.npz",
+    ]
 
 
 @pytest.mark.parametrize(("every", "expected"), [(0, [3]), (1, [1, 2, 3]), (2, [2, 3]), (9, [3])])

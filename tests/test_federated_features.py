@@ -93,12 +93,12 @@ def test_stopped_and_resumed_equals_uninterrupted(config, raw, tmp_path):
         if done == 5:
             raise Stop
 
-    with pytest.raises(Stop), Checkpoints(tmp_path) as checkpoints:
+    checkpoints = Checkpoints(tmp_path)
+    with pytest.raises(Stop):
         with_learned_features(config, raw, 0, checkpoints, stop)
     heard = []
-    with Checkpoints(tmp_path) as checkpoints:
-        assert checkpoints.latest_progress() == {"round": 4}
-        resumed = learned(config, raw, checkpoints, heard)
+    assert checkpoints.latest().progress == {"round": 4}
+    resumed = learned(config, raw, checkpoints, heard)
     assert heard == [(5, 6), (6, 6)]
     np.testing.assert_array_equal(resumed.x, learned(config, raw).x)
 

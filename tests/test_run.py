@@ -66,6 +66,7 @@ entry.start(run.main)
 def drift(workdir: Path, stop: str = "") -> subprocess.CompletedProcess[str]:
     """Run the driver for 2 repeats of 6 rounds; `stop` says where the process ends itself."""
     options = ["algorithm=drift", "baselines=", "rounds=6", "num_repeats=2", "cohort_size=3"]
+    options.append("checkpoint_every=1")
     return subprocess.run(
         [
             *(sys.executable, "-c", DRIVER, f"--config={DIGITS}", f"--workdir={workdir}"),

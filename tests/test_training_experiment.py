@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import orbax.checkpoint as ocp
 import pytest
 from rich.console import Console
 
@@ -64,8 +63,7 @@ def test_the_best_validation_state_alone_is_tested(config, tmp_path):
     assert summary["test_accuracy"] == records[-1]["test_accuracy"] > 0.3
     assert [r["communication"]["upload_bytes"] > 0 for r in records[1:]] == [True] * 6
     for name, number in (("fedavg_network-0", best), ("fedavg_network-0-last", 6)):
-        with Checkpoints(tmp_path / "states" / name) as states:
-            assert states.latest_progress() == {"round": number}
+        assert Checkpoints(tmp_path / "states" / name).latest().progress == {"round": number}
 
 
 def test_selection_keeps_the_earlier_of_equals_and_the_newest_without_a_measure():
@@ -305,9 +303,9 @@ def final_states(path):
     """Leaf name -> array of every method's selected state, read without its structure."""
     states = {}
     for folder in sorted((path / "states").iterdir()):
-        with ocp.CheckpointManager(folder) as manager:
-            args = ocp.args.Composite(state=ocp.args.PyTreeRestore())
-            states[folder.name] = manager.restore(manager.latest_step(), args=args).state
+        (file,) = folder.iterdir()
+        with np.load(file) as arrays:
+            states[folder.name] = {name: arrays[name] for name in arrays if name != "record"}
     return states
 
 
