@@ -80,12 +80,27 @@ def by_labeled_examples(data: ClientData) -> jax.Array:
 
 
 def uniformly(data: ClientData) -> jax.Array:
-    """p_k: 1 for every client that has something to train on (XCLP, A.2: the plain mean)."""
+    """p_k: 1 for every client that has something to train on, so that it is the mean of what was trained.
+
+    XCLP's plain mean (A.2) where every client of the cohort P has a label or a pseudo-label. One that has
+    neither returns the model as it received it, and is left out.
+    """
     return jnp.any(usable(data)).astype(jnp.float32)
+
+
+def over_cohort(data: ClientData) -> jax.Array:
+    """p_k: 1 for every client; A.2's 1/|P| to the letter.
+
+    A client with nothing to train on counts with the model that it received: the more of them there are,
+    the shorter is the server's step.
+    """
+    del data
+    return jnp.float32(1)
 
 
 WEIGHTINGS: dict[str, Callable[[ClientData], jax.Array]] = {
     "examples": by_examples,
     "labeled_examples": by_labeled_examples,
     "uniform": uniformly,
+    "cohort": over_cohort,
 }

@@ -228,12 +228,14 @@ def network_labels(
 
 
 def from_teacher(pseudo_label: PseudoLabel) -> PseudoLabel:
-    """The same labels by the model that `ServerState.teacher` keeps instead of the current one."""
+    """The same labels by the model that `ServerState.teacher` keeps, and the same in every round."""
 
     def labels(
         state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
     ) -> PseudoLabels:
-        return pseudo_label(state._replace(model=state.teacher), cohort, key, communication)
+        del key
+        teacher = state.teacher
+        return pseudo_label(state._replace(model=teacher.model), cohort, teacher.key, communication)
 
     return labels
 

@@ -11,13 +11,27 @@ from flax import nnx
 from jaxfed.federated_algorithm import Array, Cohort
 
 
+class Teacher(NamedTuple):
+    """A model kept from an earlier round, to label with.
+
+    Fields:
+        model: as it was.
+        key: typed; what is random in labeling is drawn from it, so that a client's labels never change.
+        holders: bool [M], the clients that have had it, and keep it or its labels.
+    """
+
+    model: nnx.State
+    key: jax.Array
+    holders: Array
+
+
 class ServerState(NamedTuple):
     """The state of every method that trains one model by local updates.
 
     Fields:
         model: parameters and running statistics; what is evaluated, and what clients receive.
         optimizer: the server optimizer's state.
-        teacher: a model kept from an earlier round (FedSem's labels come from it); () without one.
+        teacher: a `Teacher` (FedSem's labels come from it); () without one.
         control: what else all clients receive (SCAFFOLD's server control variate); ().
         statistics: with local statistics, every client's own, stacked [M, ...]; ().
         clients: what a method lets each client keep, stacked [M, ...]; ().

@@ -119,7 +119,8 @@ def get_config() -> ConfigDict:
     config.training.class_weights = ()  # of the loss, one number a class; () = all alike
     config.training.augmentation = ()
     config.training.strong_augmentation = ()  # of methods that compare two views of an example
-    config.training.weighting = "uniform"  # of clients in the server's mean
+    # Of clients in the server's mean; "uniform" leaves out those with nothing to train on, "cohort" does not
+    config.training.weighting = "uniform"
     config.training.server_optimizer = "sgd"
     config.training.server_learning_rate = 1.0
     config.training.server_momentum = 0.0

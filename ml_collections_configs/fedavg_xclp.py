@@ -69,6 +69,9 @@ for 50, 20 or fewer labels in a batch. Where the paper is silent:
   * Clients: tau m_L of a round's have labels (A.2), which is 2.5 of 5 for m_L = 50; as in the code these are
     3, and all 5 in stage 1 and for per-client LP, where others would be idle. `labeled_share` "nearest" and
     `labeled_cohorts` false keep to tau m_L (2 of 5) throughout.
+  * Means: A.2 divides by |P|. A client of P that has neither label nor pseudo-label, and so nothing to train
+    on, is left out of the mean and of |P|; `training.weighting` "cohort" keeps both, to the letter. With the
+    code's cohorts there is none.
   * Non-iid: the code's split 5, five random classes a client; labels follow it, all examples together
     are iid (A.2: "clients receive labels according to their own distribution").
   * FedMatch trains as in its own paper; FedSiam with the Mean Teacher settings of XCLP's authors; FixMatch

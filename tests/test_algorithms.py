@@ -5,6 +5,7 @@ import functools
 import inspect
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from compilations import num_compilations
@@ -69,10 +70,16 @@ def played(algorithm, config, federation, state, first, last, change=lambda coho
     return state
 
 
+def plain(leaf):
+    """A leaf as NumPy takes it: a typed key as its words."""
+    is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(leaf) if is_key else leaf
+
+
 def assert_equal(a, b, **tolerance):
     """Leaf by leaf; to the bit without a tolerance."""
     assert jax.tree.structure(a) == jax.tree.structure(b)
-    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+    for x, y in zip(map(plain, jax.tree.leaves(a)), map(plain, jax.tree.leaves(b)), strict=True):
         if tolerance:
             np.testing.assert_allclose(x, y, **tolerance)
         else:

@@ -47,6 +47,8 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
         "num_neighbors": 20,
         "alpha": 0,
         "similarity_power": 1.0,
+        "class_balanced": False,
+        "relative_confidence": False,
         "tolerance": 1e-6,
         "max_steps": 1000,
     }

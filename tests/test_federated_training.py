@@ -25,6 +25,7 @@ from jaxfed.algorithms.fedavg import fedavg, fedsem
 from jaxfed.algorithms.fedprox import fedprox
 from jaxfed.algorithms.fixmatch import fixmatch
 from jaxfed.algorithms.scaffold import scaffold
+from jaxfed.data import Partition
 from jaxfed.errors import UsageError
 from jaxfed.local_update import Batches
 from jaxfed.models.model import from_module
@@ -160,6 +161,34 @@ def test_a_cohort_without_examples_changes_nothing_but_the_count():
     assert last.round == 1
 
 
+@pytest.mark.parametrize(("weighting", "share"), [("uniform", 1), ("cohort", 1 / 3)])
+def test_clients_with_nothing_to_train_on_are_left_out_or_hold_the_mean_back(weighting, share):
+    """One of three has labels, one unlabeled examples only, one nothing at all; a fourth row is padding."""
+    full = federation_of([12, 12, 0])
+    nothing = full.partition.labeled[2]
+    partition = Partition(
+        (full.partition.labeled[0], nothing, nothing),
+        (nothing, full.partition.labeled[1], nothing),
+        full.partition.new,
+    )
+    federation = dataclasses.replace(full, partition=partition)
+    algorithm = fedavg(
+        training=training_of(
+            SMALL, weighting=aggregate.WEIGHTINGS[weighting], clients_multiple=2, batch_norm=True
+        )
+    )
+    start = algorithm.init(KEY, federation)
+    alone, expected = algorithm.round(start, federation.cohort([0]), KEY)
+    together, metrics = algorithm.round(start, federation.cohort(), KEY)
+    moved = jax.tree.map(jnp.subtract, alone.model, start.model)
+    assert optax.tree.norm(moved) > 0.01
+    assert_close(
+        together.model, jax.tree.map(lambda w, d: w + share * d, start.model, moved), atol=1e-6
+    )
+    assert metrics["clients"] == expected["clients"] == 1
+    assert float(metrics["train_loss"]) == pytest.approx(float(expected["train_loss"]))
+
+
 @QUICK
 def test_statistics_averaged_local_and_static():
     federation = federation_of([16, 16, 16, 16])
@@ -212,7 +241,7 @@ def test_stages_and_the_teacher():
         network[3].model["last"]["kernel"][...], labeled[3].model["last"]["kernel"][...]
     )
     assert_same(sem[3].model, network[3].model)  # the teacher is the model itself for one round
-    assert_same(sem[4].teacher, sem[2].model)
+    assert_same(sem[4].teacher.model, sem[2].model)
 
 
 @QUICK
@@ -259,6 +288,25 @@ def test_bytes_on_the_wire():
         _, metrics = algorithm.round(state, federation.cohort([0, 2]), KEY)
         assert metrics["communication"]["upload_bytes"] == 2 * factor * parameters
         assert metrics["communication"]["download_bytes"] == 2 * factor * parameters
+
+
+@QUICK
+def test_the_teacher_reaches_a_client_once():
+    """Two clients a round, one round of stage 1; in the first of stage 2 teacher and model are one."""
+    federation = federation_of([20, 20, 20, 20], 5)
+    algorithm = fedsem(training=training_of(SMALL, labeled_only_rounds=1, batch_norm=True))
+    state = algorithm.init(KEY, federation)
+    model = 4 * (4 * 8 + 8 + 8 * 3 + 3 + 4 * 8)  # BatchNorm has 8 scales, offsets, means, variances
+    sent = []
+    for number, clients in enumerate([[0, 3], [0, 1], [1, 2], [0, 2], [3, 0], [2, 3]]):
+        state, metrics = algorithm.round(
+            state, federation.cohort(clients), jax.random.fold_in(KEY, number)
+        )
+        communication = metrics["communication"]
+        sent.append(communication["download"].get("teacher", 0) / model)
+        assert communication["download_bytes"] == (2 + sent[-1]) * model
+        assert communication["upload_bytes"] == 2 * model
+    assert sent == [0, 0, 1, 0, 1, 0]
 
 
 def test_validation_and_test_are_apart():

@@ -15,7 +15,7 @@ from jaxfed.client_map import client_map
 from jaxfed.communication import Communication
 from jaxfed.federated_algorithm import Cohort
 from jaxfed.models.mlp import mlp
-from jaxfed.server_state import ServerState
+from jaxfed.server_state import ServerState, Teacher
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -152,12 +152,29 @@ def test_network_labels_by_hand(model, cohort):
 def test_the_teacher_labels_instead_of_the_model(model, cohort):
     embed = pseudo_label.embedding(model, map_clients)
     network = pseudo_label.network_labels(model, embed)
-    teacher = model.init(jax.random.key(9))
+    teacher = Teacher(model.init(jax.random.key(9)), jax.random.key(10), np.zeros(8, bool))
     state = state_of(model)._replace(teacher=teacher)
     labels = pseudo_label.from_teacher(network)(state, cohort, KEY, Communication())
-    expected = network(state._replace(model=teacher), cohort, KEY, Communication())
+    expected = network(state._replace(model=teacher.model), cohort, KEY, Communication())
     np.testing.assert_array_equal(labels.label, expected.label)
     np.testing.assert_array_equal(labels.weight, expected.weight)
+
+
+def test_a_clients_labels_of_the_teacher_never_change(model, cohort):
+    """Not even those of examples that are augmented anew, and whoever else takes part."""
+
+    def shift(key, x):
+        return x + jax.random.normal(key, x.shape)
+
+    embed = pseudo_label.embedding(model, map_clients, augment=shift)
+    source = pseudo_label.from_teacher(pseudo_label.network_labels(model, embed))
+    teacher = Teacher(model.init(KEY), jax.random.key(10), np.zeros(8, bool))
+    state = state_of(model)._replace(teacher=teacher)
+    first = source(state, cohort, KEY, Communication())
+    others = Cohort(*(np.asarray(field)[[1, 2]] for field in cohort))
+    later = source(state, others, jax.random.key(77), Communication())
+    np.testing.assert_array_equal(first.weight[1], later.weight[0])
+    np.testing.assert_array_equal(first.label[1], later.label[0])
 
 
 def test_labeled_only_and_class_weights(cohort):

@@ -7,7 +7,8 @@ The labels decide what it is: given ones only (FedAvg, labeled only), XCLP's of 
 (FedAvg+perclientLP), the current network's (FedAvg+network), or those of the model that stage 1 ended
 with (FedSem+: Albaseer et al., IWCMC 2020, with XCLP's confidence weights).
 
-Leaves a client: its model's change; with XCLP, what Algorithm 1 sends.
+Leaves a client: its model's change; with XCLP, what Algorithm 1 sends. Reaches one: the model; with FedSem+
+the frozen model too, once.
 """
 
 from __future__ import annotations
@@ -25,10 +26,15 @@ def fedavg(*, training: Training, pseudo_label: str = "none") -> FederatedAlgori
 
 
 def fedsem(*, training: Training) -> FederatedAlgorithm:
-    """FedSem+: network labels by the model of the end of stage 1.
+    """FedSem+: network labels by the model that stage 2 starts from, frozen.
 
-    Each client would label its data once and keep the labels; the frozen model gives the same labels
-    whenever a client is drawn.
+    That is `training.initial_model` (the selected state of stage 1, or its last), or the last state of
+    `labeled_only_rounds` where both stages are one run.
+
+    A client labels its data once, in the first round of stage 2 that it takes part in, and keeps the
+    labels; computed again here, they are the same. For that it receives the frozen model once, beside the
+    current one (`communication.download.teacher`), except in the first round, where the two are one. The
+    authors' code labels at all clients before that round: then each of the m clients receives it.
     """
     return federated_training(
         training,

@@ -25,11 +25,12 @@ from jaxfed.errors import UsageError
 from jaxfed.evaluate import accuracy, balanced_accuracy
 from jaxfed.federated_algorithm import Array, Cohort, FederatedAlgorithm, Metrics
 from jaxfed.federation import UNLABELED, Federation
-from jaxfed.local_update import Batches, ClientData, ClientUpdate, Trained, train
+from jaxfed.local_update import Batches, ClientData, ClientUpdate, Trained, train, usable
 from jaxfed.losses import Loss
 from jaxfed.pseudo_label import WITHIN_CLIENTS, PseudoLabels
 from jaxfed.server_state import (
     ServerState,
+    Teacher,
     client_keys,
     cohort_statistics,
     gather,
@@ -107,7 +108,9 @@ def federated_training(
         training: see `Training`.
         local_update: one client's round.
         pseudo_label: a name in `training.pseudo_labels`.
-        keep_teacher: keep the model that stage 2 starts from in `ServerState.teacher`.
+        keep_teacher: keep the model that stage 2 starts from in `ServerState.teacher`. A client receives
+            it once, in the first round of stage 2 that it takes part in; in the very first it is the model
+            that all receive.
         init_control: parameters -> `ServerState.control`; it grows by the sum of the clients'
             `ClientUpdate.correction` over the number of all clients.
         init_client: parameters, federation -> what each client keeps at first.
@@ -140,7 +143,7 @@ def federated_training(
         return ServerState(
             model=model,
             optimizer=training.aggregate.init(model),
-            teacher=model if keep_teacher else (),
+            teacher=_teacher(model, key, num_clients) if keep_teacher else (),
             control=init_control(parameters),
             statistics=stacked_for(num_clients, statistics) if keep_statistics else (),
             clients=stacked_for(num_clients, init_client(parameters, federation)),
@@ -149,13 +152,18 @@ def federated_training(
 
     def round(state: ServerState, cohort: Cohort, key: jax.Array) -> tuple[ServerState, Metrics]:
         number = int(state.round)
-        if keep_teacher and number == training.labeled_only_rounds:
-            state = state._replace(teacher=state.model)
+        is_first = number == training.labeled_only_rounds  # of stage 2
+        if keep_teacher and is_first:
+            state = state._replace(teacher=_teacher(state.model, key, len(state.teacher.holders)))
         find_labels, train = stage_1 if number < training.labeled_only_rounds else stage_2
         cohort = _arranged(cohort, training.clients_multiple)
         cohort = cohort._replace(x=jnp.asarray(cohort.x))  # one transfer for labeling and training
         label_key, train_key = jax.random.split(key)
         communication = Communication()
+        if keep_teacher and number >= training.labeled_only_rounds:
+            state, num_new = _with_teacher(state, cohort)
+            num_bytes = _num_bytes_received(state.teacher.model, training.batch_statistics)
+            communication.down("teacher", 0 if is_first else num_new * num_bytes)
         labels = find_labels(state, cohort, label_key, communication)
         received = send(state, cohort, communication)
         after, metrics, unsent = train(state, cohort, labels, received, train_key)
@@ -263,8 +271,10 @@ def _train_round(training: Training, local_update: LocalUpdate, *, stage: int) -
         shared = Shared(state.model, state.control, learning_rate, stage_round)
         clients = Client(data, gather(state.clients, ids), cohort_statistics(state, ids), received)
         updates = update_clients(shared, (clients, keys))
+        is_client = jnp.asarray(ids) >= 0
+        weights = jnp.where(is_client, updates.weight, 0)
         model, optimizer = training.aggregate.apply(
-            state.model, updates.delta, updates.weight, state.optimizer
+            state.model, updates.delta, weights, state.optimizer
         )
         parameters, statistics = nnx.split_state(model, nnx.Param, ...)
         if training.batch_statistics == "static":
@@ -281,8 +291,8 @@ def _train_round(training: Training, local_update: LocalUpdate, *, stage: int) -
             moved = nnx.split_state(updates.delta, nnx.Param, ...)[1]
             own = scatter(own, ids, jax.tree.map(lambda a, b: a[None] + b, received, moved))
         num_clients = _num_stacked(state.clients)
-        metrics = weighted_mean(updates.metrics, updates.weight)
-        is_client = jnp.asarray(ids) >= 0
+        trained = jnp.where(jnp.any(usable(data), axis=1), weights, 0)
+        metrics = weighted_mean(updates.metrics, trained)
         unsent = jax.tree.map(lambda count: jnp.where(is_client, count, 0), updates.unsent)
         state = state._replace(
             model=nnx.merge_state(parameters, statistics),
@@ -296,7 +306,7 @@ def _train_round(training: Training, local_update: LocalUpdate, *, stage: int) -
             clients=scatter(state.clients, ids, updates.client_state),
             round=state.round + 1,
         )
-        metrics |= {"clients": jnp.sum(updates.weight > 0), "learning_rate": learning_rate}
+        metrics |= {"clients": jnp.sum(trained > 0), "learning_rate": learning_rate}
         return state, metrics, unsent
 
     return train_round
@@ -330,6 +340,26 @@ def _arranged(cohort: Cohort, multiple: int) -> Cohort:
         y=pad(cohort.y, UNLABELED),
         mask=pad(cohort.mask, False),
     )
+
+
+def _teacher(model: nnx.State, key: jax.Array, num_clients: int) -> Teacher:
+    return Teacher(model, key, np.zeros(num_clients, bool))
+
+
+def _with_teacher(state: ServerState, cohort: Cohort) -> tuple[ServerState, int]:
+    """The state with the whole cohort among the teacher's holders, and how many were none before."""
+    ids = np.asarray(cohort.client_id)
+    ids = ids[ids >= 0]
+    before = np.asarray(state.teacher.holders)
+    after = before.copy()
+    after[ids] = True
+    return state._replace(teacher=state.teacher._replace(holders=after)), int(np.sum(~before[ids]))
+
+
+def _num_bytes_received(model: nnx.State, batch_statistics: str) -> int:
+    """Of a model that a client labels with: all of it, or what is not the client's own."""
+    parameters, _ = nnx.split_state(model, nnx.Param, ...)
+    return num_bytes_of(parameters if batch_statistics == "local" else model)
 
 
 def _count_models(
