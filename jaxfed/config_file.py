@@ -2,6 +2,8 @@
 
     config = load("ml_collections_configs/xclp_digits.py:smoke", ["xclp.alpha=0.9", "seed=3"])
 
+A file that is not in the current folder is looked for among the installed configs, by its name or as
+`ml_collections_configs/NAME.py`.
 A config file may also define `sweep(add)`; `load_module` gives the module itself. Whatever the user
 can mend (no such file, variant or key; a value of another type) is a `UsageError` of one line; an
 exception inside the file is a bug in it and keeps its traceback.
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -21,6 +24,8 @@ from ml_collections import ConfigDict
 
 from jaxfed.errors import UsageError
 from jaxfed.reports.runs import flatten
+
+_CONFIGS = "ml_collections_configs"
 
 
 def load(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
@@ -42,7 +47,21 @@ def load(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
     get_config = getattr(load_module(path), "get_config", None)
     if not callable(get_config):
         raise UsageError(f"--config={spec}: {path} defines no get_config(variant)")
-    config = get_config(variant) if variant else get_config()
+    given = (variant,) if variant else ()
+    try:
+        signature = inspect.signature(get_config)
+        signature.bind(*given)
+    except TypeError as error:
+        raise UsageError(
+            f"--config={spec}: {path} has get_config{signature}, which does not do for {given} ({error}); "
+            "an experiment's is get_config(variant='')"
+        ) from None
+    config = get_config(*given)
+    if not isinstance(config, ConfigDict):
+        raise UsageError(
+            f"--config={spec}: get_config of {path} returned {type(config).__name__}; a "
+            "ml_collections.ConfigDict is needed"
+        )
     for text in sorted(overrides, key=lambda text: not text.startswith("model.name=")):
         override(config, text)
     resolved = config.copy_and_resolve_references()
@@ -62,9 +81,11 @@ def load_module(path: str) -> ModuleType:
     Raises:
         UsageError: it is missing, unreadable, not Python, or does not parse.
     """
-    file = Path(path)
+    file = _find(Path(path))
     if not file.is_file():
-        nearest = suggestion(file.stem, {other.stem for other in file.parent.glob("[!_]*.py")})
+        folders = {file.parent, _installed_configs()}
+        known = {other.stem for folder in folders for other in folder.glob("[!_]*.py")}
+        nearest = suggestion(file.stem, known)
         raise UsageError(f"--config={path}: no such file{nearest}")
     spec = importlib.util.spec_from_file_location(f"config_file_{file.stem}", file)
     if spec is None or spec.loader is None:
@@ -81,6 +102,18 @@ def load_module(path: str) -> ModuleType:
             raise
         raise UsageError(f"--config={path}: {error.strerror}") from error
     return module
+
+
+def _find(path: Path) -> Path:
+    """The file as it is given or, where nothing is there, the installed config of its name."""
+    if path.is_file() or path.parent not in (Path(), Path(_CONFIGS)):
+        return path
+    installed = _installed_configs() / path.name
+    return installed if installed.is_file() else path
+
+
+def _installed_configs() -> Path:
+    return Path(importlib.import_module(_CONFIGS).__file__ or "").parent
 
 
 def override(config: ConfigDict, text: str) -> None:
@@ -129,9 +162,8 @@ def suggestion(given: str, known: Iterable[str]) -> str:
     """`, did you mean ...?` for the nearest known name, else the list of them while it is short."""
     names = sorted(known)
     leaf = {name: name.rpartition(".")[2] for name in names}
-    nearest = get_close_matches(given, names, n=1, cutoff=0.7) or [
-        name for name in names if leaf[name] == given.rpartition(".")[2]
-    ]
+    nearest = [name for name in names if leaf[name] == given.rpartition(".")[2]]
+    nearest = nearest or get_close_matches(given, names, n=1, cutoff=0.7)
     if not nearest:
         close = get_close_matches(given.rpartition(".")[2], leaf.values(), n=1, cutoff=0.7)
         nearest = [name for name in names if leaf[name] in close]
@@ -146,7 +178,7 @@ def _parse(key: str, text: str, current: Any) -> Any:
         if isinstance(current, kind):
             try:
                 return read(text, current)
-            except (ValueError, SyntaxError):
+            except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
                 raise UsageError(f"config.{key}={text}: must be {description}") from None
     raise TypeError(f"config.{key}: values of {type(current)} cannot be given on the command line")
 

@@ -66,7 +66,12 @@ def peak_memory_bytes() -> int | None:
 
 
 def _git(*arguments: str) -> str | None:
-    """Standard output of a git command on this checkout; None without git or a checkout."""
+    """Standard output of a git command on this checkout; None without git or a checkout.
+
+    An installed package may lie in somebody else's checkout, which says nothing of it.
+    """
+    if not (_ROOT / ".git").exists():
+        return None
     command = ["git", "-C", str(_ROOT), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
 from rich import box
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.progress import Progress as Bar
 from rich.table import Table
+
+from jaxfed.terminal import Terminal
 
 # Columns of the final table: metric, heading, factor, whether the deviation is shown. Together they fit
 # into the 80 characters that a console is taken to have where it is no terminal.
@@ -29,8 +22,6 @@ _COLUMNS = (
     ("communication.download_bytes", "down, MB", 1e-6, False),
 )
 
-_QUIET_SECONDS = 20  # between lines about parts of preprocessing or of a round
-
 
 class Progress:
     """Shows the rounds of one experiment; a context manager.
@@ -41,26 +32,13 @@ class Progress:
 
     def __init__(self, config: Mapping[str, Any], console: Console | None = None) -> None:
         self._num_repeats, self._rounds = config["num_repeats"], config["rounds"]
-        self._console = console or Console(highlight=False, soft_wrap=True)
-        self._bar = Bar(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=self._console,
-            disable=not self._console.is_terminal,
-        )
-        self._quiet_until = time.monotonic() + _QUIET_SECONDS
-        self._doing = ""
         num_methods = 1 + len(config["baselines"])
-        self._task = self._bar.add_task(
-            "preparing", total=self._num_repeats * num_methods * self._rounds
-        )
+        steps = self._num_repeats * num_methods * self._rounds
+        self._terminal = Terminal(steps, "preparing", console)
+        self._doing = ""
 
     def __enter__(self) -> Self:
-        self._bar.start()
+        self._terminal.__enter__()
         return self
 
     def __exit__(
@@ -69,49 +47,43 @@ class Progress:
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._bar.stop()
+        self._terminal.__exit__(exception_type, exception, traceback)
 
     def resumed(self, steps: int) -> None:
         """The run continues after this many rounds."""
         if steps:
-            self._bar.update(self._task, completed=steps)
+            self._terminal.completed(steps)
             self.say(f"resuming after {steps} finished rounds")
 
     def working_on(self, what: str) -> None:
         """Name what runs now, beside the bar."""
         self._doing = what
-        self._bar.update(self._task, description=what)
+        self._terminal.describe(what)
 
     def prepared(self, done: int, total: int) -> None:
         """So much of preprocessing is done."""
-        self._partly(f"preparing data, {done}/{total}")
+        self._terminal.describe_part(f"preparing data, {done}/{total}")
 
     def within(self, what: str, done: int, total: int) -> None:
         """So much of a step of the round that runs now is done, counted in `what`."""
-        self._partly(f"{self._doing}, {done:,}/{total:,} {what}")
+        self._terminal.describe_part(f"{self._doing}, {done:,}/{total:,} {what}")
         if done == total:
-            self._bar.update(self._task, description=self._doing)
-
-    def _partly(self, text: str) -> None:
-        """Beside the bar; elsewhere a line at most every `_QUIET_SECONDS`."""
-        self._bar.update(self._task, description=text)
-        if not self._console.is_terminal and time.monotonic() > self._quiet_until:
-            self._quiet_until = time.monotonic() + _QUIET_SECONDS
-            self.say(text)
+            self._terminal.describe(self._doing)
 
     def finished_round(self, record: Mapping[str, Any]) -> None:
         """Count one round and show its line of metrics.jsonl."""
-        self._bar.advance(self._task)
-        if not self._console.is_terminal or record["round"] == self._rounds:
+        self._terminal.advance()
+        if not self._terminal.is_interactive or record["round"] == self._rounds:
             self.say(self._line(record))
 
     def say(self, text: str) -> None:
         """Print one line, above the bar where there is one."""
-        self._console.print(text, markup=False)
+        self._terminal.say(text)
 
     def show_results(self, algorithms: Mapping[str, Any], where: str) -> None:
         """Print the final table and where everything is."""
-        self._console.print(results_table(algorithms))
+        sign = "±" if self._terminal.can_print("±") else "+-"
+        self._terminal.show(results_table(algorithms, sign))
         self.say(f"results are in {where}")
 
     def _line(self, record: Mapping[str, Any]) -> str:
@@ -127,7 +99,7 @@ class Progress:
         )
 
 
-def results_table(algorithms: Mapping[str, Mapping[str, Any]]) -> Table:
+def results_table(algorithms: Mapping[str, Mapping[str, Any]], sign: str = "±") -> Table:
     """Mean ± deviation of every method's final metrics, from `algorithms` of summary.json."""
     table = Table(box=box.SIMPLE)
     table.add_column("algorithm", no_wrap=True)
@@ -140,7 +112,8 @@ def results_table(algorithms: Mapping[str, Mapping[str, Any]]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for name, metrics in algorithms.items():
         cells = [
-            _cell(_entry(metrics, key), factor, deviates) for key, _, factor, deviates in shown
+            _cell(_entry(metrics, key), factor, sign if deviates else "")
+            for key, _, factor, deviates in shown
         ]
         table.add_row(name, *cells)
     return table
@@ -153,10 +126,11 @@ def _entry(metrics: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
     return entry
 
 
-def _cell(entry: Mapping[str, Any] | None, factor: float, deviates: bool) -> str:
+def _cell(entry: Mapping[str, Any] | None, factor: float, sign: str) -> str:
+    """The mean and, behind the sign if there is one, the deviation."""
     if entry is None or entry["mean"] is None:
         return "-"
     mean = f"{factor * entry['mean']:.2f}"
-    return (
-        f"{mean} ± {factor * entry['std']:.2f}" if deviates and entry["std"] is not None else mean
-    )
+    if not sign or entry["std"] is None:
+        return mean
+    return f"{mean} {sign} {factor * entry['std']:.2f}"

@@ -4,16 +4,9 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from jaxfed.sweep import Point
+from jaxfed.terminal import Terminal
 
 
 class SweepProgress:
@@ -22,23 +15,12 @@ class SweepProgress:
     def __init__(self, num_points: int, *, skipped: int, console: Console | None = None) -> None:
         self._num_points, self._num_ended = num_points, 0
         self._running: list[str] = []
-        self._console = console or Console(highlight=False, soft_wrap=True)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=self._console,
-            disable=not self._console.is_terminal,
-        )
-        self._task = self._bar.add_task("", total=num_points)
+        self._terminal = Terminal(num_points, "starting", console)
         if skipped:
-            self._say(f"{skipped} points are finished already")
+            self._terminal.say(f"{skipped} points are finished already")
 
     def __enter__(self) -> Self:
-        self._bar.start()
+        self._terminal.__enter__()
         return self
 
     def __exit__(
@@ -47,28 +29,25 @@ class SweepProgress:
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._bar.stop()
+        self._terminal.__exit__(exception_type, exception, traceback)
 
     def started(self, point: Point) -> None:
         """Name the point beside the bar."""
         self._running.append(point.name)
         self._describe()
-        if not self._console.is_terminal:
-            self._say(f"{point.name}: started")
+        if not self._terminal.is_interactive:
+            self._terminal.say(f"{point.name}: started")
 
     def ended(self, point: Point, seconds: float, failure: str) -> None:
         """One line on how a point ended."""
         self._running.remove(point.name)
         self._num_ended += 1
-        self._bar.advance(self._task)
+        self._terminal.advance()
         self._describe()
         outcome = f"failed with {failure}" if failure else f"finished in {seconds:.1f} s"
-        self._say(f"[{self._num_ended}/{self._num_points}] {point.name}: {outcome}")
+        self._terminal.say(f"[{self._num_ended}/{self._num_points}] {point.name}: {outcome}")
 
     def _describe(self) -> None:
         first = self._running[0] if self._running else ""
         more = f" and {len(self._running) - 1} more" if len(self._running) > 1 else ""
-        self._bar.update(self._task, description=f"{first}{more}")
-
-    def _say(self, text: str) -> None:
-        self._console.print(text, markup=False)
+        self._terminal.describe(f"{first}{more}")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import os
+import select
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -13,14 +16,20 @@ from jaxfed.interruption import Interrupted, Interruption
 
 # (positional arguments, KEY=VALUE overrides, interruption) -> exit status, None is 0
 Main = Callable[[list[str], list[str], Interruption], int | None]
+_BROKEN_PIPE = 128 + 13
 
 
 def start(main: Main) -> NoReturn:
     """Parse the command line with absl, run `main`, exit with its status.
 
     A `UsageError`, and a command line that absl rejects, print one line and exit with 2; SIGINT and
-    SIGTERM exit with 130 and 143. Any other exception is a bug and keeps its traceback.
+    SIGTERM exit with 130 and 143; a reader of standard output who has gone (`| head`) makes it 141, as
+    SIGPIPE would. Any other exception is a bug and keeps its traceback.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Results are worth more than their signs: what the encoding lacks is spelled out.
+            stream.reconfigure(errors="backslashreplace")
     overrides: list[str] = []
 
     def parse(argv: Sequence[str]) -> list[str]:
@@ -30,6 +39,8 @@ def start(main: Main) -> NoReturn:
             positional = flags.FLAGS(rest)
         except flags.Error as error:
             sys.exit(_complain(str(error)))
+        except SystemExit:  # of --help and its kin, which absl ends with 1
+            sys.exit(_written(lambda: None))
         if flags.FLAGS["verbosity"].using_default_value:
             logging.set_verbosity(logging.WARNING)  # libraries inform at length
         return positional
@@ -37,7 +48,7 @@ def start(main: Main) -> NoReturn:
     def guarded(argv: Sequence[str]) -> int | None:
         with Interruption() as interruption:
             try:
-                return main(list(argv[1:]), overrides, interruption)
+                return _written(lambda: main(list(argv[1:]), overrides, interruption))
             except UsageError as error:
                 return _complain(str(error))
             except Interrupted as signal:
@@ -45,6 +56,27 @@ def start(main: Main) -> NoReturn:
                 return signal.exit_status
 
     app.run(guarded, flags_parser=parse)
+
+
+def _written(work: Callable[[], int | None]) -> int | None:
+    """The status of some work when all that it printed has been read, 141 if nobody reads it."""
+    try:
+        status = work()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not _nobody_reads():
+            raise  # another pipe
+        # Python flushes once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+    return status
+
+
+def _nobody_reads() -> bool:
+    """Whether standard output is a pipe whose other end is closed."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def split_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -47,16 +47,17 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         print(f"{_WORKDIR.value} is finished; --overwrite runs it again")
         return 0
     compilation_cache.enable(config.execution.compilation_cache)
-    simulation = Simulation(config)
-    simulation.check()
-    with (
-        workdir.open_workdir(_WORKDIR.value, settings, overwrite=_OVERWRITE.value) as directory,
-        Progress(settings) as progress,
-    ):
-        results = Experiment(config, simulation, directory, progress, interruption).run()
-        summary = {**results, "environment": environment.describe()}
-        progress.working_on("drawing plots")
-        directory.finish(summary)
+    with Progress(settings) as progress:
+        progress.working_on(f"loading {config.dataset.name}")
+        simulation = Simulation(config)
+        simulation.check()
+        with workdir.open_workdir(
+            _WORKDIR.value, settings, overwrite=_OVERWRITE.value
+        ) as directory:
+            results = Experiment(config, simulation, directory, progress, interruption).run()
+            summary = {**results, "environment": environment.describe()}
+            progress.working_on("drawing plots")
+            directory.finish(summary)
     progress.show_results(summary["algorithms"], _WORKDIR.value)
     return 0
 

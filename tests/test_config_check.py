@@ -79,6 +79,11 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
         ("xclp.class_balanced=1", ("config.xclp.class_balanced=1", "true or false")),
         ("baselines=(1, 2)", ("config.baselines", "a list such as a,b")),
         ("baselines=(", ("config.baselines", "a list such as a,b")),
+        ("baselines=(1)", ("config.baselines", "a list such as a,b")),
+        (
+            "federation.cohort_size=3",
+            ("did you mean 'cohort_size' or 'preprocessing.cohort_size'",),
+        ),
         # out of range
         ("seed=-1", ("config.seed=-1", "0 to 2147483647")),
         ("num_repeats=0", ("config.num_repeats=0", "from 1 on")),
@@ -210,6 +215,10 @@ def test_variants():
     [
         ("a.py", "x = (\n", "line 1: '(' was never closed"),
         ("a.py", "x = 1\n", "defines no get_config"),
+        ("a.py", "get_config = 5\n", "defines no get_config"),
+        ("a.py", "def get_config(dataset, variant): pass\n", "get_config(dataset, variant)"),
+        ("a.py", "def get_config(): return {}\n", "returned dict"),
+        ("a.py", "def get_config(variant=''): pass\n", "returned NoneType"),
         ("a.txt", "x = 1\n", "ends in .py"),
         ("a.py", None, "no such file"),
     ],
@@ -221,6 +230,13 @@ def test_an_unusable_config_file_is_one_line(name, content, words, tmp_path):
         config_file.load(str(tmp_path / name))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_part_of_configs_is_none_and_a_variant_needs_a_place():
+    with pytest.raises(UsageError, match=r"get_config\(dataset: str, variant: str\)"):
+        config_file.load("ml_collections_configs/xclp_prediction.py")
+    with pytest.raises(UsageError, match=r"get_config\(\).*does not do for \('smoke',\)"):
+        config_file.load("ml_collections_configs/base.py:smoke")
 
 
 def test_a_mistyped_file_is_guessed():

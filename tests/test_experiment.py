@@ -1,6 +1,9 @@
+import io
 import json
 import os
+import re
 import signal
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -295,12 +298,13 @@ def test_progress_on_a_terminal_and_elsewhere(config):
 
 
 def test_slow_preprocessing_is_reported_now_and_then(config, monkeypatch):
-    clock = iter([0.0, 1.0, 30.0, 30.0, 31.0, 60.0, 60.0])
-    monkeypatch.setattr("jaxfed.progress.time.monotonic", lambda: next(clock))
+    now = 0.0
+    monkeypatch.setattr("jaxfed.terminal.time.monotonic", lambda: now)
     console = Console(width=120, highlight=False)
     with console.capture() as capture:
         progress = Progress(config.to_dict(), console)
-        for done in (1, 2, 3, 4):
+        for done, seconds in enumerate((1.0, 30.0, 31.0, 60.0), start=1):
+            now = seconds
             progress.prepared(done, 4)
     assert capture.get().splitlines() == [
         "preparing data, 2/4",
@@ -309,15 +313,28 @@ def test_slow_preprocessing_is_reported_now_and_then(config, monkeypatch):
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_long_silence_is_broken_elsewhere(config, is_terminal, monkeypatch):
+    """A step that reports nothing, such as decoding or one round over many points."""
+    monkeypatch.setattr("jaxfed.terminal.QUIET_SECONDS", 0.1)
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=is_terminal, width=120, highlight=False)
+    with Progress(config.to_dict(), console) as progress:
+        progress.working_on("loading cifar10")
+        time.sleep(0.6)
+    lines = re.findall("^loading cifar10, for [01] s so far$", stream.getvalue(), re.MULTILINE)
+    assert (0 < len(lines) < 10) == (not is_terminal)
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
 def test_steps_of_a_round_show_how_much_of_them_is_done(config, is_terminal):
     console = Console(force_terminal=is_terminal, width=160, highlight=False)
     with console.capture() as capture, Progress(config.to_dict(), console) as progress:
         progress.working_on("repeat 1/2 drift")
-        progress._quiet_until = 0  # as after a while
+        progress._terminal._last_line = -1e9  # as after a while
         progress.within("pairs of points", 1500, 4000)
-        progress._bar.refresh()
+        progress._terminal._bar.refresh()
         progress.within("pairs of points", 4000, 4000)  # too early for another line
-        finished = progress._bar.tasks[0].description
+        finished = progress._terminal._bar.tasks[0].description
     shown = capture.get()
     assert finished == "repeat 1/2 drift"
     assert "repeat 1/2 drift, 1,500/4,000 pairs of points" in shown
@@ -327,7 +344,7 @@ def test_steps_of_a_round_show_how_much_of_them_is_done(config, is_terminal):
 
 def test_protocols_tell_of_their_progress(config, tmp_path, monkeypatch):
     """From the cross steps of a round to the lines of a run."""
-    monkeypatch.setattr("jaxfed.progress._QUIET_SECONDS", -1)
+    monkeypatch.setattr("jaxfed.terminal.QUIET_SECONDS", -1)
     config.algorithm, config.baselines, config.num_repeats, config.rounds = "xclp", (), 1, 1
     config.cohort_size, config.federation.num_clients, config.dataset.train_size = 0, 3, 60
     config.xclp.num_bits, config.xclp.hamming, config.xclp.row_sums = 64, "masked", "masked"

@@ -1,0 +1,124 @@
+"""What commands show while they work: a bar with an estimate on a terminal, plain lines elsewhere.
+
+Elsewhere nobody sees that a long step is alive, so a line says what runs, and for how long, whenever none
+has been printed for `QUIET_SECONDS`: decoding a data set, a round over many points, a compilation.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import NoReturn, Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+QUIET_SECONDS = 20.0
+_SHORTEST_WAIT = 0.05
+
+
+class _Console(Console):
+    """Rich's console, except that a reader who has gone is the caller's matter and no exit(1)."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        """Called by Rich within its handler of the error."""
+        error = sys.exc_info()[1]
+        raise error if error is not None else BrokenPipeError
+
+
+class Terminal:
+    """A bar over so many steps, and lines above it or alone; a context manager."""
+
+    def __init__(self, total: int, doing: str, console: Console | None = None) -> None:
+        self.console = console or _Console(highlight=False, soft_wrap=True)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.is_interactive,
+        )
+        self._task = self._bar.add_task(doing, total=total)
+        self._doing, self._since, self._last_line = doing, time.monotonic(), time.monotonic()
+        self._ended = threading.Event()
+        self._sign_of_life = threading.Thread(target=self._give_signs_of_life, daemon=True)
+
+    @property
+    def is_interactive(self) -> bool:
+        """Whether somebody sees the bar."""
+        return self.console.is_terminal
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        if not self.is_interactive:
+            self._sign_of_life.start()
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        if self._sign_of_life.is_alive():
+            self._sign_of_life.join()
+        self._bar.stop()
+
+    def describe(self, doing: str) -> None:
+        """Name what runs now, beside the bar."""
+        self._doing, self._since = doing, time.monotonic()
+        self._bar.update(self._task, description=doing)
+
+    def describe_part(self, part: str) -> None:
+        """Say how far it has come, until the next `describe`; elsewhere after a silence only."""
+        self._doing = part
+        self._bar.update(self._task, description=part)
+        if not self.is_interactive and self._silence_left() <= 0:
+            self.say(part)
+
+    def advance(self) -> None:
+        """Count one step."""
+        self._bar.advance(self._task)
+
+    def completed(self, steps: int) -> None:
+        """So many steps are done from the start."""
+        self._bar.update(self._task, completed=steps)
+
+    def say(self, text: str) -> None:
+        """Print one line, above the bar where there is one."""
+        self._last_line = time.monotonic()
+        self.console.print(text, markup=False)
+
+    def show(self, table: Table) -> None:
+        """Print a table."""
+        self.console.print(table)
+
+    def can_print(self, text: str) -> bool:
+        """Whether the encoding of the output has these characters."""
+        try:
+            text.encode(self.console.encoding)
+        except UnicodeEncodeError:
+            return False
+        return True
+
+    def _give_signs_of_life(self) -> None:
+        while not self._ended.wait(max(_SHORTEST_WAIT, self._silence_left())):
+            if self._silence_left() <= 0:
+                self.say(f"{self._doing}, for {time.monotonic() - self._since:.0f} s so far")
+
+    def _silence_left(self) -> float:
+        return self._last_line + QUIET_SECONDS - time.monotonic()

@@ -1,0 +1,27 @@
+"""The installed commands: `jaxfed-run` is `python -m launch.run`, and so on, from any folder."""
+
+import runpy
+
+
+def run() -> None:
+    """Run one experiment."""
+    _start("launch.run")
+
+
+def sweep() -> None:
+    """Run every point of a config's sweep."""
+    _start("launch.sweep")
+
+
+def report() -> None:
+    """Make tables, plots and one page of results."""
+    _start("launch.report")
+
+
+def bench() -> None:
+    """Measure kernels, protocols and rounds beside their peers."""
+    _start("launch.bench")
+
+
+def _start(module: str) -> None:
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
