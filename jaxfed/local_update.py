@@ -82,7 +82,8 @@ class Batches:
             of labeled and r b of unlabeled examples, r = `unlabeled_ratio`, 1 in the paper; an epoch is
             one pass over the unlabeled in random order, the labeled ones are cycled in another. With
             labels only, B = B_L and an epoch is a pass over them. Without labels the paper's |B_U| = 0
-            has no meaning: B is then `(1 + r) size` unlabeled examples, as in the authors' code.
+            has no meaning: B is then `(1 + r) size` unlabeled examples, as in the authors' code. (An
+            epoch's last, incomplete batch beside labels, left out there, is one of fewer rows here.)
         size: examples a batch ("joint") or labeled examples a batch at most ("paired").
         epochs: E.
         steps: if not 0, a client takes so many steps whatever the number of its examples, and its epochs

@@ -1,7 +1,8 @@
 """The directory of one experiment: whose it is, what is in it, and what of it is valid.
 
     config.json      the config as resolved; written first
-    metrics.jsonl    one JSON object a line, one line a round
+    metrics.jsonl    one JSON object a line, one line a round; of a method that validates, round 0 is
+                     the state before the first
     partition.json   who holds what in the first repeat: clients x classes counts, for its plot
     checkpoints/     the newest states (`jaxfed.checkpoint`)
     preprocessing/   REPEAT/, the model whose features the methods work on, where it is trained first

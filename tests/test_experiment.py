@@ -255,6 +255,7 @@ def test_summary_by_hand(config):
         }
 
     records = [
+        {"repeat": 0, "algorithm": "drift", "round": 0, "validation_accuracy": 0.1},  # of the start
         line(0, 1, 0.1, 1.0),
         line(0, 2, 0.5, 2.0),
         line(1, 1, None, 4.0),
@@ -269,7 +270,7 @@ def test_summary_by_hand(config):
     assert drift["seconds"]["values"] == [3, 12]
     assert drift["communication"]["upload"]["codes"]["mean"] == 20
     assert "round" not in drift
-    assert summarize(config, records[:2])["test_accuracy_std"] is None
+    assert summarize(config, records[:3])["test_accuracy_std"] is None
 
 
 def test_a_metric_that_a_repeat_lacks_has_no_mean(config):

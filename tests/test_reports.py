@@ -348,11 +348,13 @@ def test_rounds_are_shown_for_methods_that_have_several(tmp_path):
 
 
 def make_training_run(path):
-    """Two methods, two repeats, four rounds: validated every second, pseudo-labels in stage 2 only."""
+    """Two methods, two repeats, four rounds: validated at the start and every second, pseudo-labels late."""
     make_run(path, {"fedavg_xclp": (0.8, 0.9), "fedavg": (0.5, 0.6)})
     lines = []
     for name, final in (("fedavg_xclp", (0.8, 0.9)), ("fedavg", (0.5, 0.6))):
         for repeat, value in enumerate(final):
+            start = {"repeat": repeat, "algorithm": name, "round": 0, "validation_accuracy": 0.1}
+            lines.append(start)
             for number in (1, 2, 3, 4):
                 line = {"repeat": repeat, "algorithm": name, "round": number, "train_loss": 1.0}
                 if number % 2 == 0:
@@ -374,13 +376,13 @@ def test_validation_and_pseudo_labels_are_shown_over_rounds(tmp_path):
     assert set(figures) == {"algorithms", "validation", "pseudo_labeled", "partition"}
     (ax,) = figures["validation"].axes
     plain, ours = ax.lines
-    np.testing.assert_array_equal(ours.get_xdata(), [2, 4])
-    np.testing.assert_allclose(ours.get_ydata(), [42.5, 85])
-    np.testing.assert_allclose(plain.get_ydata(), [27.5, 55])
+    np.testing.assert_array_equal(ours.get_xdata(), [0, 2, 4])
+    np.testing.assert_allclose(ours.get_ydata(), [10, 42.5, 85])
+    np.testing.assert_allclose(plain.get_ydata(), [10, 27.5, 55])
     _, band = ax.collections
     deviation = 100 * np.std([0.8, 0.9], ddof=1)
     y = band.get_paths()[0].vertices[:, 1]
-    np.testing.assert_allclose((y.min(), y.max()), (42.5 - deviation / 2, 85 + deviation))
+    np.testing.assert_allclose((y.min(), y.max()), (10, 85 + deviation))
     assert ax.get_ylabel() == "Validation accuracy [%]"
     (line,) = figures["pseudo_labeled"].axes[0].lines
     np.testing.assert_allclose(line.get_ydata(), [0.8, 0.9])
