@@ -157,7 +157,7 @@ RULES: dict[str, Rule] = {
     "execution.convolution": one_of(get_args(Convolution)),
     "execution.precision": one_of(DTYPES),
     "execution.workers": at_least(0, ", 0 is none"),
-    "execution.compilation_cache": TEXT,
+    "execution.compilation_cache": Rule(str, "'auto', 'off' or a folder", bool),
 }
 _TYPES: dict[type, str] = {bool: "true or false", int: "integers", float: "numbers", str: "text"}
 _OPEN_SECTIONS = {*ALGORITHMS, "model"}  # judged by the factory that takes their keys

@@ -122,9 +122,12 @@ class Experiment:
         """Run it, or what is left of it, and return its results (`summarize`).
 
         Raises:
-            UsageError: an algorithm cannot work with the data it is given.
+            UsageError: an algorithm cannot work with the data it is given; what is there of the run
+                is damaged, or was computed on other data.
+            OSError: the disk is full, say; what was saved before is as it was.
             Interrupted: the process was asked to stop; all finished rounds are saved.
         """
+        self.workdir.check_data(self.simulation.data_checksums())
         checkpoints = Checkpoints(self.workdir.checkpoints)
         saved = checkpoints.to_resume(lambda progress: self.workdir.objection(progress["metrics"]))
         saved_step = saved.progress["step"] if saved else 0

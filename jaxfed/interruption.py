@@ -6,7 +6,7 @@
             advance_and_save_a_round()   # a signal waits for the end of this block
 
 The first signal raises `Interrupted` in the main thread, at the end of the deferred block if one is
-running. The second meets the system's own handler and ends the process at once.
+running. The second meets the system's own handler and ends the process at once (SIGHUP's does nothing).
 
 A process that others started for their own work ends with them: `end_with`.
 """
@@ -33,13 +33,11 @@ class Interrupted(BaseException):
     Attributes:
         exit_status: 128 + the signal's number, as shells report it: 130 for SIGINT, 143 for
             SIGTERM, 129 for SIGHUP.
-        continues: the command that goes on from what is saved.
     """
 
     def __init__(self, signum: int) -> None:
         super().__init__(signal.Signals(signum).name)
         self.exit_status = 128 + signum
-        self.continues = "the same command"
 
 
 class Interruption:
@@ -47,9 +45,13 @@ class Interruption:
 
     SIGHUP stays ignored where the process was started so (`nohup`). A terminal that hangs up can no
     longer be written to: what still goes there goes nowhere.
+
+    Attributes:
+        continues: which command goes on from what is saved; an entry's to change.
     """
 
     def __init__(self) -> None:
+        self.continues = "the same command"
         self._is_deferred = False
         self._pending: int | None = None
 
@@ -90,7 +92,8 @@ class Interruption:
     def _receive(self, signum: int, frame: FrameType | None) -> None:
         for each in self._previous:
             signal.signal(each, signal.SIG_DFL)
-        if signum == signal.SIGHUP:
+        if signum == signal.SIGHUP:  # of which shell and system may send one each
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
             self._leave_terminal()
         if not self._is_deferred:
             raise Interrupted(signum)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,6 +93,19 @@ class Simulation:
             return _with_learned_features(federation, self._config, seed, report, folder)
         return federation
 
+    def data_checksums(self) -> dict[str, str]:
+        """Type, shape and checksum of the examples and labels in use: other data has others."""
+        data = self._dataset
+        arrays = {
+            "x": data.x,
+            "y": data.y,
+            "x_test": data.x_test,
+            "y_test": data.y_test,
+            "client_id": data.client_id,
+            "client_id_test": data.client_id_test,
+        }
+        return {name: _checksum(array) for name, array in arrays.items() if array is not None}
+
     def class_counts(self, federation: Federation) -> dict[str, Any]:
         """Clients x classes counts of labeled, unlabeled and new points, and the classes' names."""
         counts = {
@@ -137,6 +151,11 @@ class Simulation:
         # Indices count the training examples first; those of new points, if any, go on after them.
         source = np.concatenate([train, np.arange(len(data.y), len(data.y) + len(data.y_test))])
         return Partition(*(tuple(source[indices] for indices in clients) for clients in dealt))
+
+
+def _checksum(array: np.ndarray) -> str:
+    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    return f"{array.dtype}{list(array.shape)} {zlib.crc32(content):08x}"
 
 
 class HeldOut(NamedTuple):

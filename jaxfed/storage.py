@@ -20,15 +20,38 @@ def whole_file(file: Path, mode: str = "w") -> Iterator[IO[Any]]:
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     is_text = "b" not in mode
     try:
-        with partial.open(
-            mode, encoding="utf-8" if is_text else None, newline="" if is_text else None
-        ) as stream:
+        with (
+            _naming(file),
+            partial.open(
+                mode, encoding="utf-8" if is_text else None, newline="" if is_text else None
+            ) as stream,
+        ):
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
         partial.replace(file)
     except BaseException:
         partial.unlink(missing_ok=True)
+        raise
+
+
+def append(file: Path, text: str) -> None:
+    """Add text to a file; part of it may be there where that fails.
+
+    Raises:
+        OSError: names the file.
+    """
+    with _naming(file), file.open("a", encoding="utf-8") as stream:
+        stream.write(text)
+
+
+@contextmanager
+def _naming(file: Path) -> Iterator[None]:
+    """Errors of writing name the file, which those of a full disk do not of themselves."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(file)
         raise
 
 

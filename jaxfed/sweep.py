@@ -28,19 +28,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
-from jaxfed import config_check, config_file, workdir
+from jaxfed import config_check, config_file, storage, workdir
 from jaxfed.errors import UsageError
-from jaxfed.interruption import Interrupted, Interruption
+from jaxfed.interruption import SIGNALS, Interrupted, Interruption
 from jaxfed.reports.runs import flatten, read_json, read_sweep
 
 _MAX_NAME = 120  # characters; file systems allow 255 bytes
 _POLL_SECONDS = 0.1
+_LOCK = ".lock"
 
 
 class Point(NamedTuple):
@@ -191,11 +192,13 @@ def run_command(sweep: Plan) -> Command:
     return command
 
 
-def claim(sweep: Plan, directory: Path) -> None:
-    """Write sweep.json into the directory, or refuse one that another sweep or something else uses.
+@contextmanager
+def claim(sweep: Plan, directory: Path) -> Iterator[None]:
+    """Write sweep.json into the directory and hold its lock, or refuse one that is used otherwise.
 
     Raises:
-        UsageError: as said, or a directory that cannot be written.
+        UsageError: the directory holds another sweep or something else, a sweep is running there, or
+            it cannot be written.
     """
     path, variant = config_file.split_variant(sweep.config)
     settings = [f"--config.{text}" for text in sweep.overrides]
@@ -221,15 +224,22 @@ def claim(sweep: Plan, directory: Path) -> None:
                     f"--workdir={directory}: holds another sweep: {key} is {there.get(key)!r} "
                     f"there, {content[key]!r} now; give another --workdir"
                 )
-    elif directory.is_dir() and any(directory.iterdir()):
+    elif directory.is_dir() and any(entry.name != _LOCK for entry in directory.iterdir()):
         raise UsageError(f"--workdir={directory}: is no workdir of launch.sweep; give a new one")
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with _whole(file) as stream:
-            json.dump(content, stream, indent=2)
-            stream.write("\n")
-    except OSError as error:
-        raise UsageError(f"--workdir={directory}: {error.filename}: {error.strerror}") from error
+    with ExitStack() as stack:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(storage.lock(directory / _LOCK))
+            with storage.whole_file(file) as stream:
+                json.dump(content, stream, indent=2)
+                stream.write("\n")
+        except BlockingIOError:
+            raise UsageError(f"--workdir={directory}: another sweep is running here") from None
+        except OSError as error:
+            raise UsageError(
+                f"--workdir={directory}: {error.filename}: {error.strerror}"
+            ) from error
+        yield
 
 
 def unfinished(sweep: Plan, directory: Path) -> list[Point]:
@@ -270,6 +280,8 @@ def run(
     waiting = list(points)[::-1]
     running: list[_Process] = []
     failed = []
+    for point in waiting:  # one that is damaged would count as finished for those who read it
+        (directory / point.name / "summary.json").unlink(missing_ok=True)
     try:
         write_csv(directory)
         while waiting or running:
@@ -358,7 +370,7 @@ def _stop(running: Sequence[_Process], signum: int) -> None:
         for process in running:
             process.signal(signum)
 
-    previous = {each: signal.signal(each, pass_on) for each in (signal.SIGINT, signal.SIGTERM)}
+    previous = {each: signal.signal(each, pass_on) for each in SIGNALS}
     try:
         pass_on(signum, None)
         for process in running:
@@ -389,16 +401,7 @@ def write_csv(directory: Path) -> None:
     leading = ["point", *sweep.base, "algorithm", "num_repeats"]
     others = dict.fromkeys(key for row in rows for key in row)
     middle = [key for key in others if key not in leading and key != "workdir"]
-    with _whole(directory / "sweep.csv") as stream:
+    with storage.whole_file(directory / "sweep.csv") as stream:
         table = csv.DictWriter(stream, [*leading, *middle, "workdir"], lineterminator="\n")
         table.writeheader()
         table.writerows(rows)
-
-
-@contextmanager
-def _whole(file: Path) -> Iterator[Any]:
-    """A stream for a file that readers see whole or as it was before."""
-    partial = file.with_name(f".{file.name}.partial")
-    with partial.open("w", encoding="utf-8", newline="") as stream:
-        yield stream
-    partial.replace(file)

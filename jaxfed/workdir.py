@@ -1,6 +1,7 @@
 """The directory of one experiment: whose it is, what is in it, and what of it is valid.
 
     config.json      the config as resolved; written first
+    data.json        type, shape and checksum of the data that the rounds are computed on
     metrics.jsonl    one JSON object a line, one line a round; of a method that validates, round 0 is
                      the state before the first
     partition.json   who holds what in the first repeat: clients x classes counts, for its plot
@@ -11,13 +12,14 @@
     plots/           pictures made at the end
     summary.json     the final metrics; written last and in one step, so it says "finished"
     .lock            held by the process that is running here
+    .deleted.json    config.json while the results of an earlier experiment are being deleted
 
-One process at a time may run in a workdir. Only files of this list are ever deleted.
+One process at a time may run in a workdir. Only files of this list are ever deleted: config.json gets
+its other name first, and from then on all the others count as deleted, whatever ends the process.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -33,7 +35,7 @@ from jaxfed.reports.runs import Run, flatten
 
 _CONFIG, _METRICS, _SUMMARY, _LOCK = "config.json", "metrics.jsonl", "summary.json", ".lock"
 _PARTITION, _CHECKPOINTS, _STATES, _PLOTS = "partition.json", "checkpoints", "states", "plots"
-_PREPROCESSING = "preprocessing"
+_PREPROCESSING, _DATA, _DELETED = "preprocessing", "data.json", ".deleted.json"
 _OWN = (
     _SUMMARY,
     _METRICS,
@@ -42,8 +44,8 @@ _OWN = (
     _PREPROCESSING,
     _STATES,
     _PLOTS,
-    _CONFIG,
-)  # deleted in this order
+    _DATA,
+)  # beside config.json
 
 
 class Workdir:
@@ -65,6 +67,28 @@ class Workdir:
         """Where the model is that a repeat's features come from."""
         return self.path / _PREPROCESSING / str(repeat)
 
+    def check_data(self, checksums: Mapping[str, str]) -> None:
+        """Write data.json, or compare with what it says of the data.
+
+        Raises:
+            UsageError: the rounds that are there were computed on other data.
+        """
+        file = self.path / _DATA
+        if not file.exists():
+            _write_json(file, checksums)
+            return
+        try:
+            there = _read_json(file)
+        except ValueError:
+            there = {}
+        for name in [*checksums, *there]:
+            if there.get(name) != checksums.get(name):
+                raise UsageError(
+                    f"--workdir={self.path}: its rounds were computed on other data: {name} is "
+                    f"{there.get(name)} there, {checksums.get(name)} now; bring the data back, or give "
+                    "another --workdir, or --overwrite"
+                )
+
     def write_partition(self, counts: Mapping[str, Any]) -> None:
         """Write partition.json: clients x classes counts of the first repeat."""
         _write_json(self.path / _PARTITION, counts)
@@ -78,8 +102,7 @@ class Workdir:
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """Add one line to metrics.jsonl."""
-        with (self.path / _METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(plain(record)) + "\n")
+        storage.append(self.path / _METRICS, json.dumps(plain(record)) + "\n")
 
     def metrics_mark(self) -> str:
         """What metrics.jsonl is now, for a checkpoint: size and checksum."""
@@ -111,6 +134,26 @@ class Workdir:
         _write_json(self.path / _SUMMARY, summary)
 
 
+def location(text: str) -> Path:
+    """The directory that `--workdir` names; `~` is the home folder.
+
+    Raises:
+        UsageError: a name that cannot be one, such as one of 300 characters.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"--workdir={text!a}: is not UTF-8") from None
+    try:
+        path = Path(text).expanduser()
+        path.exists()
+    except OSError as error:
+        raise UsageError(f"--workdir={text}: {error.strerror}") from error
+    except (RuntimeError, ValueError) as error:  # ~nobody; a NUL
+        raise UsageError(f"--workdir={text}: {error}") from error
+    return path
+
+
 def is_finished(path: str | os.PathLike[str], config: Mapping[str, Any]) -> bool:
     """Whether the experiment of this config has run to its end there; touches nothing.
 
@@ -119,7 +162,7 @@ def is_finished(path: str | os.PathLike[str], config: Mapping[str, Any]) -> bool
     """
     path = Path(path)
     _check_owner(path, config)
-    return (path / _SUMMARY).exists()
+    return not (path / _DELETED).exists() and _has_summary(path)
 
 
 @contextmanager
@@ -145,16 +188,18 @@ def open_workdir(
     with ExitStack() as stack:
         try:
             path.mkdir(parents=True, exist_ok=True)
-            lock = stack.enter_context((path / _LOCK).open("w"))
-        except OSError as error:
-            raise UsageError(f"--workdir={path}: {error.filename}: {error.strerror}") from error
-        try:
-            # The system lets go of the lock however the process ends.
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(storage.lock(path / _LOCK))
         except BlockingIOError:
             raise UsageError(f"--workdir={path}: another process is running here") from None
-        if overwrite:
+        except OSError as error:
+            raise UsageError(f"--workdir={path}: {error.filename}: {error.strerror}") from error
+        storage.remove_partial_files(path)
+        if overwrite and (path / _CONFIG).exists():
+            (path / _CONFIG).replace(path / _DELETED)
+        if (path / _DELETED).exists():  # by now, or by a process that was killed
             _delete_results(path)
+            _write_json(path / _CONFIG, config)
+            (path / _DELETED).unlink()
         if not (path / _CONFIG).exists():
             _write_json(path / _CONFIG, config)
         _check_owner(path, config)
@@ -176,12 +221,25 @@ def plain(value: Any) -> Any:
 
 def _is_empty(path: Path) -> bool:
     """Whether a directory holds nothing, or only what a start that was cut short left."""
-    return all(entry.name in (_LOCK, _partial(path / _CONFIG).name) for entry in path.iterdir())
+    return all(
+        entry.name == _LOCK
+        or (entry.name.startswith(f".{_CONFIG}.") and entry.name.endswith(".partial"))
+        for entry in path.iterdir()
+    )
+
+
+def _has_summary(path: Path) -> bool:
+    """Whether there is a summary that is whole."""
+    try:
+        summary = _read_json(path / _SUMMARY)
+    except (OSError, ValueError):
+        return False
+    return isinstance(summary, dict) and "algorithms" in summary
 
 
 def _check_contents(path: Path) -> dict[str, Any] | None:
-    """The config of the experiment in `path`; None where that is empty or does not exist."""
-    if not path.exists() or (path.is_dir() and _is_empty(path)):
+    """The config of the experiment in `path`; None where nothing is, or nothing that counts."""
+    if not path.exists() or (path.is_dir() and _is_empty(path)) or (path / _DELETED).exists():
         return None
     try:
         config = _read_json(path / _CONFIG)
@@ -226,14 +284,5 @@ def _read_json(file: Path) -> Any:
 
 
 def _write_json(file: Path, value: Mapping[str, Any]) -> None:
-    """Write in one step: a reader sees the whole file or none."""
-    partial = _partial(file)
-    with partial.open("w", encoding="utf-8") as stream:
+    with storage.whole_file(file) as stream:
         stream.write(json.dumps(plain(value), indent=2) + "\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(file)
-
-
-def _partial(file: Path) -> Path:
-    return file.with_name(f".{file.name}.partial")

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from absl import app, flags, logging
 
+from jaxfed import storage
 from jaxfed.errors import UsageError
 from jaxfed.interruption import Interrupted, Interruption
 
@@ -22,9 +23,10 @@ _BROKEN_PIPE = 128 + 13
 def start(main: Main) -> NoReturn:
     """Parse the command line with absl, run `main`, exit with its status.
 
-    A `UsageError`, and a command line that absl rejects, print one line and exit with 2; SIGINT and
-    SIGTERM exit with 130 and 143; a reader of standard output who has gone (`| head`) makes it 141, as
-    SIGPIPE would. Any other exception is a bug and keeps its traceback.
+    A `UsageError`, and a command line that absl rejects, print one line and exit with 2; a full disk is
+    one line and 1; SIGINT, SIGTERM and SIGHUP exit with 130, 143 and 129; a reader of standard output
+    who has gone (`| head`) makes it 141, as SIGPIPE would. Any other exception is a bug and keeps its
+    traceback.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -52,8 +54,17 @@ def start(main: Main) -> NoReturn:
             except UsageError as error:
                 return _complain(str(error))
             except Interrupted as signal:
-                print(f"jaxfed: stopped by {signal}; the same command continues", file=sys.stderr)
+                _complain(f"stopped by {signal}; {interruption.continues} continues")
                 return signal.exit_status
+            except OSError as error:
+                if not storage.is_full(error):
+                    raise
+                place = error.filename or "the disk"
+                _complain(
+                    f"{place}: {error.strerror or error}; with more room {interruption.continues} "
+                    "continues"
+                )
+                return 1
 
     app.run(guarded, flags_parser=parse)
 

@@ -43,22 +43,23 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     config = config_file.load(_CONFIG.value, overrides)
     config_check.check(config)
     settings = config.to_dict()
-    if not _OVERWRITE.value and workdir.is_finished(_WORKDIR.value, settings):
-        print(f"{_WORKDIR.value} is finished; --overwrite runs it again")
+    place = workdir.location(_WORKDIR.value)
+    if not _OVERWRITE.value and workdir.is_finished(place, settings):
+        print(f"{place} is finished; --overwrite runs it again")
         return 0
     compilation_cache.enable(config.execution.compilation_cache)
     with Progress(settings) as progress:
         progress.working_on(f"loading {config.dataset.name}")
         simulation = Simulation(config)
         simulation.check()
-        with workdir.open_workdir(
-            _WORKDIR.value, settings, overwrite=_OVERWRITE.value
-        ) as directory:
+        with workdir.open_workdir(place, settings, overwrite=_OVERWRITE.value) as directory:
+            if _OVERWRITE.value:  # what is there from now on is this command's own
+                interruption.continues = "the same command without --overwrite"
             results = Experiment(config, simulation, directory, progress, interruption).run()
             summary = {**results, "environment": environment.describe()}
             progress.working_on("drawing plots")
             directory.finish(summary)
-    progress.show_results(summary["algorithms"], _WORKDIR.value)
+    progress.show_results(summary["algorithms"], str(place))
     return 0
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from pathlib import Path
 
 from absl import flags
 
@@ -41,11 +40,11 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         raise UsageError(f"--jobs={_JOBS.value}: allowed are integers from 1 on")
 
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
-    from jaxfed import sweep
+    from jaxfed import sweep, workdir
     from jaxfed.sweep_progress import SweepProgress
 
     plan = sweep.plan(_CONFIG.value, overrides)
-    directory = Path(_WORKDIR.value)
+    directory = workdir.location(_WORKDIR.value)
     command = sweep.run_command(plan)
     for name, same in plan.repeated.items():
         print(f"{name} is the same experiment as {same}, which runs once", file=sys.stderr)
@@ -53,17 +52,17 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         for point in plan.points:
             print(shlex.join(command(point, directory / point.name)))
         return 0
-    points = sweep.unfinished(plan, directory)
-    sweep.claim(plan, directory)
-    with SweepProgress(len(points), skipped=len(plan.points) - len(points)) as progress:
-        failed = sweep.run(
-            points,
-            directory,
-            command,
-            jobs=_JOBS.value,
-            progress=progress,
-            interruption=interruption,
-        )
+    with sweep.claim(plan, directory):
+        points = sweep.unfinished(plan, directory)
+        with SweepProgress(len(points), skipped=len(plan.points) - len(points)) as progress:
+            failed = sweep.run(
+                points,
+                directory,
+                command,
+                jobs=_JOBS.value,
+                progress=progress,
+                interruption=interruption,
+            )
     print(
         f"{len(plan.points) - len(failed)} of {len(plan.points)} points are finished; "
         f"results are in {directory / 'sweep.csv'}"

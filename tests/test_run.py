@@ -169,6 +169,13 @@ def invoke(arguments: Sequence[str], monkeypatch, capsys) -> tuple[int, str]:
         ([f"--config={DIGITS}", "--workdir=pyproject.toml/w"], "--workdir=pyproject.toml/w"),
         ([f"--config={DIGITS}", "--workdir=pyproject.toml"], "is no workdir of launch.run"),
         ([f"--config={DIGITS}", "--workdir=tests"], "is no workdir of launch.run"),
+        ([f"--config={DIGITS}", f"--workdir=runs/{'n' * 300}"], "File name too long"),
+        ([f"--config={DIGITS}", "--workdir=runs/\udcff"], r"runs/\udcff': is not UTF-8"),
+        ([f"--config={DIGITS}", "--workdir=~nobody-of-this-name/x"], "--workdir=~nobody"),
+        (
+            [f"--config={DIGITS}", "--workdir=W", "--config.execution.compilation_cache="],
+            "config.execution.compilation_cache='': allowed are 'auto', 'off' or a folder",
+        ),
         ([f"--config={DIGITS}", "--workdir=tests", "--overwrite"], "is no workdir of launch.run"),
     ],
 )
@@ -232,7 +239,7 @@ def test_overwrite_deletes_our_files_and_no_others(tmp_path):
         workdir.write_partition({})
         (tmp_path / "checkpoints" / "1").mkdir(parents=True)
         (tmp_path / "plots").mkdir()
-        (tmp_path / "summary.json").write_text("{}")
+        (tmp_path / "summary.json").write_text('{"algorithms": {}}')
     (tmp_path / "notes.txt").write_text("mine")
     assert is_finished(tmp_path, CONFIG)
     changed = {**CONFIG, "alpha": 0.9}
@@ -256,6 +263,6 @@ def test_one_process_a_workdir(tmp_path):
 
 def test_a_start_that_was_cut_short_is_no_obstacle(tmp_path):
     (tmp_path / ".lock").touch()
-    (tmp_path / ".config.json.partial").write_text('{"algo')
+    (tmp_path / ".config.json.12.partial").write_text('{"algo')
     with open_workdir(tmp_path, CONFIG) as workdir:
         assert workdir.read_metrics() == []

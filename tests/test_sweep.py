@@ -85,9 +85,8 @@ def python_command(code):
 
 def run(plan, directory, command, jobs=1):
     heard = Heard()
-    points = sweep.unfinished(plan, directory)
-    sweep.claim(plan, directory)
-    with Interruption() as interruption:
+    with sweep.claim(plan, directory), Interruption() as interruption:
+        points = sweep.unfinished(plan, directory)
         failed = sweep.run(
             points, directory, command, jobs=jobs, progress=heard, interruption=interruption
         )
@@ -260,17 +259,47 @@ def test_a_point_of_another_config_is_refused(config, tmp_path):
 )
 def test_a_directory_holds_one_sweep(config, tmp_path, other, message):
     path, directory = config(THREE), tmp_path / "out"
-    sweep.claim(sweep.plan(path), directory)
-    sweep.claim(sweep.plan(path), directory)  # the same one again
+    for _ in range(2):  # the same one again
+        with sweep.claim(sweep.plan(path), directory):
+            pass
     changed = sweep.plan(path + ":smoke") if other == "variant" else sweep.plan(path, other)
-    with pytest.raises(UsageError, match=f"holds another sweep: {message}"):
-        sweep.claim(changed, directory)
+    with (
+        pytest.raises(UsageError, match=f"holds another sweep: {message}"),
+        sweep.claim(changed, directory),
+    ):
+        pass
+
+
+def test_one_sweep_at_a_time(config, tmp_path):
+    plan, directory = sweep.plan(config(THREE)), tmp_path / "out"
+    with (
+        sweep.claim(plan, directory),
+        pytest.raises(UsageError, match="another sweep is running here"),
+        sweep.claim(plan, directory),
+    ):
+        pass
+    with sweep.claim(plan, directory):
+        pass
+
+
+def test_a_point_whose_summary_is_cut_off_is_not_finished(config, tmp_path):
+    plan, directory = sweep.plan(config(THREE)), tmp_path / "out"
+    accuracies = dict.fromkeys(["seed=1", "seed=2", "seed=3"], 0.5)
+    run(plan, directory, fake_command(accuracies))
+    summary = directory / "seed=2" / "summary.json"
+    summary.write_text(summary.read_text()[:-20])
+    failed, heard = run(plan, directory, fake_command(accuracies))
+    assert (failed, heard.starts) == ([], ["seed=2"])
+    assert len(read_csv(directory)) == 3
 
 
 def test_a_foreign_directory_is_refused(config, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(UsageError, match=r"no workdir of launch\.sweep"):
-        sweep.claim(sweep.plan(config(THREE)), tmp_path)
+    with (
+        pytest.raises(UsageError, match=r"no workdir of launch\.sweep"),
+        sweep.claim(sweep.plan(config(THREE)), tmp_path),
+    ):
+        pass
     assert not (tmp_path / "sweep.json").exists()
 
 
@@ -296,14 +325,16 @@ path = pathlib.Path(sys.argv[1])
 def save(signum, frame):
     path.with_suffix(".saved").write_text(str(signum))
     sys.exit(128 + signum)
-for each in (signal.SIGINT, signal.SIGTERM): signal.signal(each, save)
+for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP): signal.signal(each, save)
 path.with_suffix(".ready").touch()
 time.sleep(30)
 """
 
 
 @pytest.mark.parametrize(
-    ("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"]
+    ("signum", "status"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+    ids=["INT", "TERM", "HUP"],
 )
 def test_signals_reach_the_children(config, tmp_path, signum, status):
     plan, directory = sweep.plan(config(THREE)), tmp_path / "out"
