@@ -3,14 +3,16 @@
     algorithm = make_algorithm(config, "fedavg_xclp", federation, repeat)
 
 A factory in `jaxfed.algorithms` that has a keyword `training` gets a `jaxfed.training.Training` made of
-the sections `model`, `training`, `pseudo_label`, `xclp`, `per_client_lp` and `execution`.
+the sections `model`, `training`, `pseudo_label`, `xclp`, `per_client_lp` and `execution`. One that labels
+in one shot may have its settings chosen by cross-validation, where the section `selection` says so.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.checkpoint import Checkpoint, Checkpoints
 from jaxfed.client_map import client_map
 from jaxfed.config_file import suggestion
+from jaxfed.cross_validation import cross_validated
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
 from jaxfed.execution import HERE, Execution, Progress
@@ -40,6 +43,7 @@ from jaxfed.training import Training
 SCHEDULES = ("constant", "cosine")
 OPTIMIZERS = ("sgd", "adam", "rmsprop", "adagrad")
 PRETRAINED = "pretrained"
+SETTINGS = ("given", "cross_validated")
 
 
 def make_algorithm(
@@ -60,9 +64,31 @@ def make_algorithm(
     if "training" in keywords:
         training = make_training(config, federation, repeat, execution)
         return factory(training=training, **section)
-    if "execution" in keywords:
-        section = {**section, "execution": execution}
-    return factory(num_classes=federation.num_classes, **section)
+
+    def one_shot(settings: Mapping[str, Any], execution: Execution) -> FederatedAlgorithm:
+        given = {**section, **settings}
+        if "execution" in keywords:
+            given["execution"] = execution
+        return factory(num_classes=federation.num_classes, **given)
+
+    wanted, candidates = config.selection, settings_to_try(config, name)
+    if wanted.settings == "given" or len(candidates) == 1:
+        return one_shot({}, execution)
+    return cross_validated(
+        one_shot,
+        candidates,
+        num_folds=wanted.folds,
+        measure=wanted.measure,
+        execution=execution,
+    )
+
+
+def settings_to_try(config: ConfigDict, name: str) -> list[dict[str, Any]]:
+    """Every combination of a method's values in `selection.candidates`, the given settings first."""
+    values = {k: v for k, v in config.selection.candidates.get(name, {}).items() if v}
+    given = {key: config[name][key] for key in values}
+    grid = [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
+    return [given, *(settings for settings in grid if settings != given)]
 
 
 def check_algorithm(config: ConfigDict, name: str) -> None:

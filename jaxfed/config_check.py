@@ -16,10 +16,11 @@ from ml_collections import ConfigDict
 
 from jaxfed.aggregate import WEIGHTINGS
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.assembly import OPTIMIZERS, SCHEDULES, check_algorithm
+from jaxfed.assembly import OPTIMIZERS, SCHEDULES, SETTINGS, check_algorithm, settings_to_try
 from jaxfed.augmentation import AUGMENTATIONS
 from jaxfed.client_map import STRATEGIES
 from jaxfed.config_file import suggestion
+from jaxfed.cross_validation import MEASURES
 from jaxfed.data.partitioning import Assignment, Quantity, Scheme, Skew
 from jaxfed.errors import UsageError
 from jaxfed.local_update import Scheme as BatchScheme
@@ -152,6 +153,9 @@ RULES: dict[str, Rule] = {
     "pseudo_label.confidence": one_of(get_args(Confidence)),
     "pseudo_label.class_weights": Rule(bool, "true or false"),
     "pseudo_label.augmented_features": Rule(bool, "true or false"),
+    "selection.settings": one_of(SETTINGS),
+    "selection.folds": at_least(2),
+    "selection.measure": one_of(MEASURES),
     "execution.strategy": one_of(["auto", *STRATEGIES]),
     "execution.chunk_size": at_least(0, ", 0 is one client"),
     "execution.convolution": one_of(get_args(Convolution)),
@@ -160,6 +164,7 @@ RULES: dict[str, Rule] = {
     "execution.compilation_cache": Rule(str, "'auto', 'off' or a folder", bool),
 }
 _TYPES: dict[type, str] = {bool: "true or false", int: "integers", float: "numbers", str: "text"}
+_CANDIDATES = "selection.candidates."  # METHOD.KEY follows
 _OPEN_SECTIONS = {*ALGORITHMS, "model"}  # judged by the factory that takes their keys
 
 
@@ -176,10 +181,13 @@ def check(config: ConfigDict) -> None:
     for key, value in flat.items():
         if key in RULES:
             _check_value(key, value, RULES[key])
-        elif key.partition(".")[0] not in _OPEN_SECTIONS:
+        elif key.partition(".")[0] not in _OPEN_SECTIONS and not key.startswith(_CANDIDATES):
             raise UsageError(f"config.{key}: unknown key{suggestion(key, RULES)}")
     for name in ALGORITHMS:
         _check_keywords(name, config.get(name, {}))
+    for key in flat:
+        if key.startswith(_CANDIDATES):
+            _check_candidates(key, flat)
     options = {key: value for key, value in config.model.items() if key != "name"}
     check_options(config.model.name, MODELS[config.model.name], options)
     _check_together(config)
@@ -193,6 +201,27 @@ def _check_value(key: str, value: Any, rule: Rule) -> None:
         given = repr(value) if isinstance(value, str) else value
         nearest = suggestion(value, ALGORITHMS) if key == "algorithm" and is_type else ""
         raise UsageError(f"config.{key}={given}: allowed are {rule.allowed}{nearest}")
+
+
+def _check_candidates(key: str, flat: Mapping[str, Any]) -> None:
+    """Values to choose from are as the one that is given, a number or a switch; the factory judges more."""
+    setting, values = key.removeprefix(_CANDIDATES), flat[key]
+    name = setting.partition(".")[0]
+    if name not in ALGORITHMS or setting not in flat:
+        known = [known for known in flat if known.partition(".")[0] in ALGORITHMS]
+        raise UsageError(f"config.{key}: no method has a key {setting}{suggestion(setting, known)}")
+    if "training" in inspect.signature(ALGORITHMS[name]).parameters:
+        raise UsageError(
+            f"config.{key}: allowed are methods that label in one shot; {name!r} trains a model, and "
+            "its validation split chooses among the points of a sweep"
+        )
+    kind = type(flat[setting])
+    if kind not in (bool, int, float):
+        raise UsageError(f"config.{key}: allowed are keys with numbers or switches")
+    if type(values) is not tuple:
+        raise UsageError(f"config.{key}={values!r}: allowed are lists of {_TYPES[kind]}")
+    for value in values:
+        _check_value(key, value, Rule(kind, _TYPES[kind]))
 
 
 def _check_keywords(name: str, section: Mapping[str, Any]) -> None:
@@ -212,6 +241,13 @@ def _check_together(config: ConfigDict) -> None:
         raise UsageError(
             "config.federation.num_clients=0: allowed with partition='natural' only; "
             f"it is {federation.partition!r}"
+        )
+    methods = (config.algorithm, *config.baselines)
+    nothing_to_choose = all(len(settings_to_try(config, name)) == 1 for name in methods)
+    if config.selection.settings == "cross_validated" and nothing_to_choose:
+        raise UsageError(
+            "config.selection.settings='cross_validated': allowed where a method has values in "
+            f"selection.candidates; there are none for {', '.join(methods)}"
         )
     if config.algorithm in config.baselines:
         raise UsageError(

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from jaxfed.errors import UsageError
+from jaxfed.memory import Memory
 
 Progress = Callable[[str, int, int], None]  # (what is counted, how many are done, of how many)
 
 
 @dataclass(frozen=True)
 class Execution:
-    """Processes and progress of long computations on the host.
+    """Processes, progress and memory of long computations on the host.
 
     Attributes:
         workers: processes that `hamming="phe"` computes in beside this one; 0 = none. A script that
             asks for some has to guard its entry by `if __name__ == "__main__":`, for they import it.
         progress: told now and then how much is done.
+        memory: keeps what will be asked for again; None: nothing is kept.
 
     Raises:
         UsageError: a negative number of processes.
@@ -25,6 +28,7 @@ class Execution:
 
     workers: int = 0
     progress: Progress | None = None
+    memory: Memory | None = None
 
     def __post_init__(self) -> None:
         """Reject what has no meaning, with one line that names it."""
@@ -37,6 +41,12 @@ class Execution:
         if progress is None:
             return None
         return lambda done, total: progress(what, done, total)
+
+    def once(self, compute: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        """`compute(*arguments, **keywords)`, out of the memory where there is one that has it."""
+        if self.memory is None:
+            return compute(*arguments, **keywords)
+        return self.memory.once(compute, *arguments, **keywords)
 
 
 HERE = Execution()  # in this process, silently

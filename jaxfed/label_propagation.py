@@ -10,13 +10,18 @@ from __future__ import annotations
 
 import jax
 
+from jaxfed.execution import HERE, Execution
 from jaxfed.kernels import conjugate_gradient, knn
 from jaxfed.kernels.graph import normalized_graph
 from jaxfed.xclp import Parameters, balanced, edge_weights, predict, relative
 
 
 def propagate_over_cosines(
-    vectors: jax.Array, y: jax.Array, valid: jax.Array | None, p: Parameters
+    vectors: jax.Array,
+    y: jax.Array,
+    valid: jax.Array | None,
+    p: Parameters,
+    execution: Execution = HERE,
 ) -> tuple[jax.Array, jax.Array]:
     """Labels int32 [n] (-1: no label arrives) and confidences f32 [n] of vectors [n, d].
 
@@ -26,10 +31,11 @@ def propagate_over_cosines(
         valid: bool [n], False on padding; None: all are points.
         p: k, alpha, the edges' power, tolerance and step limit, `class_balanced` and
             `relative_confidence`, both over these n vectors.
+        execution: may remember neighbors, unless this is traced.
 
     Cost: n^2 d operations; memory O(n (d + k + C)).
     """
-    indices, cosines = knn.cosine_knn(vectors, p.num_neighbors, valid=valid)
+    indices, cosines = execution.once(knn.cosine_knn, vectors, p.num_neighbors, valid=valid)
     graph = normalized_graph(indices, edge_weights(cosines, p.similarity_power))
     labels = balanced(y) if p.class_balanced else y
     z, _ = conjugate_gradient.propagate(

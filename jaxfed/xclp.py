@@ -236,7 +236,7 @@ def cross_client_label_propagation(
     if session and not session.clients:
         return _no_labels(vectors, p, session)
     planes = PROJECTIONS[p.projection](p, vectors[0].shape[1], session)
-    codes = client_codes(vectors, planes)  # 2-CS to 4-CS
+    codes = execution.once(client_codes, vectors, planes)  # 2-CS to 4-CS
     codes, labels = randomized(codes, labels, p)
     clients, indices, distances = HAMMING[p.hamming](  # 5-XS, with 7-SS streamed in
         codes, p, session, execution
@@ -347,12 +347,11 @@ def plaintext_hamming(
     The placeholder of the authors' experiments. Returns who takes part, which is everybody, and
     (indices, distances), int32 [n, k].
     """
-    del session, execution
+    del session
     joint = np.concatenate(codes)
     bits = padded_rows(joint)
-    found = knn.hamming_knn(
-        jnp.asarray(bits), p.num_neighbors, valid=jnp.asarray(np.arange(len(bits)) < len(joint))
-    )
+    is_point = jnp.asarray(np.arange(len(bits)) < len(joint))
+    found = execution.once(knn.hamming_knn, jnp.asarray(bits), p.num_neighbors, valid=is_point)
     indices, distances = (np.asarray(values)[: len(joint)] for values in found)
     return list(range(len(codes))), indices, distances
 

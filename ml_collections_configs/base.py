@@ -5,6 +5,7 @@ a key may hold: `jaxfed/config_check.py`.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -12,6 +13,9 @@ from jaxfed.config_file import suggestion
 from jaxfed.errors import UsageError
 
 Variant = Callable[[ConfigDict], None]
+Add = Callable[..., None]
+
+ALPHAS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99)  # the paper's is 0.99
 
 
 def get_config() -> ConfigDict:
@@ -99,6 +103,16 @@ def get_config() -> ConfigDict:
     config.client_knn = ConfigDict()
     config.client_knn.num_neighbors = 5
 
+    config.selection = ConfigDict()  # of the settings of methods that label in one shot
+    config.selection.settings = "given"  # or "cross_validated" over the labeled points
+    config.selection.folds = 5
+    config.selection.measure = "accuracy"  # of the hidden labels; or "balanced_accuracy"
+    candidates = config.selection.candidates = ConfigDict()  # beside the given value; () = it alone
+    candidates.xclp = ConfigDict({"num_bits": (), "num_neighbors": (), "alpha": ALPHAS})
+    for name in ("per_client_lp", "pooled_lp"):
+        candidates[name] = ConfigDict({"num_neighbors": (), "alpha": ALPHAS})
+    candidates.client_knn = ConfigDict({"num_neighbors": (1, 3, 5, 10, 20)})
+
     config.model = ConfigDict()  # the name, and the options of that network
     config.model.name = "mlp"
 
@@ -153,6 +167,23 @@ def smoke(config: ConfigDict) -> None:
     config.rounds = min(config.rounds, 2)
 
 
+def tuned(config: ConfigDict) -> None:
+    """Every method that labels in one shot at settings of its own, chosen without test labels."""
+    config.selection.settings = "cross_validated"
+
+
+def beside_tuned(add: Add, variant: str) -> Add:
+    """`add`; with the variant `tuned` one that adds every point twice, with given settings first."""
+    if "tuned" not in variant.split(","):
+        return add
+
+    def add_both(**point: Any) -> None:
+        for settings in ("given", "cross_validated"):
+            add(**point, **{"selection.settings": settings})
+
+    return add_both
+
+
 def apply_variants(
     config: ConfigDict, variant: str, own: Mapping[str, Variant] | None = None
 ) -> ConfigDict:
@@ -160,13 +191,13 @@ def apply_variants(
 
     Args:
         config: changed in place.
-        variant: names out of `own` and the shared `smoke`; '' for none.
-        own: the file's variants; one of them may replace the shared `smoke`.
+        variant: names out of `own` and the shared `smoke` and `tuned`; '' for none.
+        own: the file's variants; one of them may replace a shared one.
 
     Raises:
         UsageError: there is no such variant.
     """
-    variants: dict[str, Variant] = {"smoke": smoke, **(own or {})}
+    variants: dict[str, Variant] = {"smoke": smoke, "tuned": tuned, **(own or {})}
     for name in filter(None, variant.split(",")):
         if name not in variants:
             raise UsageError(

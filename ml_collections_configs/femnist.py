@@ -40,6 +40,8 @@ def get_config(variant: str = "") -> ConfigDict:
     linear      features of a linear MLP trained by FedAvg in place of pixels
     joint       one graph over all writers in place of groups
     chars74k    the stand-in, all writers at once; LP on pooled data in place of per-client LP
+    tuned       every method's alpha by cross-validation over the labeled points, in every group; in a
+                sweep every point twice, with the paper's alpha and so
     smoke       digits, which name no writers: two groups of four clients drawn by Dirichlet
     """
     config = base.get_config()
@@ -99,7 +101,8 @@ def _smoke(config: ConfigDict) -> None:
 VARIANTS = {"linear": _linear, "joint": _joint, "chars74k": _chars74k, "smoke": _smoke}
 
 
-def sweep(add: Callable[..., None]) -> None:
+def sweep(add: Callable[..., None], variant: str = "") -> None:
     """The rows of Table 6: the share of each writer's training images that carry labels."""
+    add = base.beside_tuned(add, variant)
     for fraction in (0.1, 0.2, 0.5, 1.0):
         add(**{"federation.labeled_fraction": fraction})

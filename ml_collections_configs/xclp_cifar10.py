@@ -6,7 +6,7 @@ little about these classes; `pretrained` on the features of EfficientNet-Lite0 t
     export JAXFED_DATA=DIR    # a TFDS folder with cifar10 in array_record format
     python -m launch.run --config=ml_collections_configs/xclp_cifar10.py:pretrained \
         --workdir=runs/cifar10_pretrained
-    python -m launch.sweep --config=ml_collections_configs/xclp_cifar10.py:pretrained,few_labels \
+    python -m launch.sweep --config=ml_collections_configs/xclp_cifar10.py:pretrained,few_labels,tuned \
         --workdir=runs/cifar10_few_labels
     python -m launch.sweep --config=ml_collections_configs/xclp_cifar10.py:pretrained,leave_one_out \
         --workdir=runs/cifar10_leave_one_out

@@ -5,6 +5,8 @@ are new points to be labeled. XCLP Section 4.1 with the preprocessing function `
 
     python -m launch.run --config=ml_collections_configs/xclp_digits.py --workdir=runs/xclp_digits
     python -m launch.sweep --config=ml_collections_configs/xclp_digits.py --workdir=runs/xclp_digits_sweep
+    python -m launch.sweep --config=ml_collections_configs/xclp_digits.py:tuned \
+        --workdir=runs/xclp_digits_tuned
     python -m launch.sweep --config=ml_collections_configs/xclp_digits.py:privacy \
         --workdir=runs/xclp_digits_privacy
 """
@@ -17,7 +19,9 @@ from ml_collections_configs import base, xclp_prediction
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    """Variants: smoke; privacy, a sweep over budgets of randomized response."""
+    """Variants: smoke; tuned, every method at settings chosen by cross-validation over the labeled
+    points, in a sweep beside the given ones; privacy, a sweep over budgets of randomized response.
+    """
     config = base.get_config()
     config.dataset.name = "digits"
     config.client_knn.num_neighbors = 1  # a client has 1.4 labels a class
@@ -26,6 +30,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
 def sweep(add: Callable[..., None], variant: str = "") -> None:
     """The share of labels, the number of clients and of bits, one at a time; or privacy budgets."""
+    add = base.beside_tuned(add, variant)
     if "privacy" in variant.split(","):
         xclp_prediction.privacy_budgets(add)
         return

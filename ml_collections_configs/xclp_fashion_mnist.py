@@ -8,7 +8,7 @@ Section 4.1 and Appendix B.1 of XCLP with data that anyone can have. `identity` 
         --workdir=runs/fashion_mnist
     python -m launch.run --config=ml_collections_configs/xclp_fashion_mnist.py:pretrained \
         --workdir=runs/fashion_mnist_pretrained
-    python -m launch.sweep --config=ml_collections_configs/xclp_fashion_mnist.py:pretrained,few_labels \
+    python -m launch.sweep --config=ml_collections_configs/xclp_fashion_mnist.py:pretrained,few_labels,tuned \
         --workdir=runs/fashion_mnist_few_labels
     python -m launch.sweep --config=ml_collections_configs/xclp_fashion_mnist.py:sweeps \
         --workdir=runs/fashion_mnist_sweeps

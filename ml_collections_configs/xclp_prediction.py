@@ -7,6 +7,8 @@ Variants, to be joined by commas:
   graphs          sweep over the graph on labeled points only, or on unlabeled ones too (Table 3)
   privacy         sweep over budgets of randomized response, on bits and on labels, on as many images
   sweeps          one key at a time around the defaults, on 10,000 + 2,000 of the images
+  tuned           every method at settings of its own (alpha, kNN's k), by cross-validation over the labeled
+                  points; in a sweep every point twice, with the paper's settings and so
   smoke           under a minute: 500 + 200 of the images, two repeats
 """
 
@@ -97,6 +99,7 @@ VARIANTS = {
 
 def sweep(add: Add, variant: str = "") -> None:
     """The points of the variant that names a sweep; of `sweeps` where none does."""
+    add = base.beside_tuned(add, variant)
     names = variant.split(",")
     if "few_labels" in names:
         for fraction in (0.05, 0.1):

@@ -61,11 +61,9 @@ def label(name, federation, **keywords):
 SWITCHES = {"class_balanced": True, "relative_confidence": True, "similarity_power": 3.0}
 
 
-@pytest.mark.parametrize(
-    ("strategy", "switches"), [("map", {}), ("vmap", {}), ("map", SWITCHES)], ids=str
-)
-def test_per_client(federation, strategy, switches):
-    found, metrics, cohort = label("per_client_lp", federation, strategy=strategy, **switches)
+@pytest.mark.parametrize("switches", [{}, SWITCHES], ids=str)
+def test_per_client(federation, switches):
+    found, metrics, cohort = label("per_client_lp", federation, **switches)
     for j in (0, 3):
         mask = cohort.mask[j]
         labels, confidences = dense_labels(cohort.x[j, mask], cohort.y[j, mask], **switches)

@@ -97,6 +97,26 @@ def test_a_bad_workdir_is_one_line(tmp_path, case):
             {("L",): [2, 4, 8], ("L", ("a", 2)): [2, 4, 8], ("a",): [1, 2]},
             0,
         ),
+        # Names that go with every point: each curve once for each of them.
+        (
+            {"L": 4, "a": 9, "g": "y"},
+            [p | {"g": g} for p in ({"L": 8}, {"L": 4}, {"a": 1}) for g in ("x", "y")],
+            {
+                ("L",): [4, 8],
+                ("L", ("g", "x")): [4, 8],
+                ("a",): [1, 9],
+                ("a", ("g", "x")): [1, 9],
+                ("g",): ["x", "y"],
+            },
+            0,
+        ),
+        # One is missing: not with every point.
+        (
+            {"L": 4, "a": 9, "g": "y"},
+            [{"L": 8}, {"L": 4}, {"L": 2}, {"a": 1}, {"a": 1, "g": "x"}, {"g": "x"}],
+            {("L",): [2, 4, 8], ("a",): [1, 9], ("g",): ["y", "x"]},
+            1,
+        ),
         # A key set to one and the same value everywhere is no axis.
         ({"L": 4, "a": 1}, [{"L": 2, "a": 5}, {"L": 4, "a": 5}], {("L",): [2, 4]}, 0),
         # Names keep their order, lists are values too.

@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.algorithms.transduction import client_arrays, padded, transductive
-from jaxfed.client_map import client_map, size_buckets
+from jaxfed.client_map import size_buckets
+from jaxfed.execution import HERE, Execution
 from jaxfed.federated_algorithm import Cohort, FederatedAlgorithm, Metrics
 from jaxfed.federation import UNLABELED
 from jaxfed.label_propagation import propagate_over_cosines
@@ -37,14 +38,13 @@ def per_client_lp(
     relative_confidence: bool = False,
     tolerance: float = 1e-6,
     max_steps: int = 1000,
-    strategy: str = "map",
+    execution: Execution = HERE,
 ) -> FederatedAlgorithm:
     """Label propagation inside each client on exact cosines. A client without labels gets none.
 
-    Clients of like size are padded to one shape and run as `strategy` of `client_map` says.
-
-    `class_balanced` and `relative_confidence` go by the client's own labels and confidences, since it
-    knows no others. The other arguments are those of `jaxfed.xclp.Parameters`.
+    Clients go one after another, those of like size padded to one shape. `class_balanced` and
+    `relative_confidence` go by the client's own labels and confidences, since it knows no others. The
+    other arguments are those of `jaxfed.xclp.Parameters`; `execution` may remember neighbors.
 
     Cost: sum_j n_j^2 d operations; memory O(n_j k) a client.
     """
@@ -59,14 +59,6 @@ def per_client_lp(
         max_steps=max_steps,
     )
 
-    def label_client(
-        shared: None, client: tuple[jax.Array, jax.Array, jax.Array]
-    ) -> tuple[jax.Array, jax.Array]:
-        del shared
-        return propagate_over_cosines(*client, p)
-
-    label_clients = jax.jit(client_map(label_client, strategy=strategy))
-
     def label_points(cohort: Cohort, key: jax.Array) -> tuple[np.ndarray, np.ndarray, Metrics]:
         del key
         label = np.full(cohort.mask.shape, UNLABELED, np.int32)
@@ -74,11 +66,13 @@ def per_client_lp(
         sizes = np.asarray(cohort.mask).sum(axis=1)
         for rows, capacity in size_buckets(sizes, smallest=_SMALLEST_CAPACITY):
             capacity = min(capacity, label.shape[1])
-            # One after another they need one program, whatever the number of clients in a bucket.
-            for own in rows[:, None] if strategy == "map" else rows[None]:
-                x, y, mask = (field[own, :capacity] for field in (cohort.x, cohort.y, cohort.mask))
-                outputs = label_clients(None, (x, one_hot_labels(y, num_classes), mask))
-                label[own, :capacity], confidence[own, :capacity] = outputs
+            for row in rows:
+                x, y, mask = (field[row, :capacity] for field in (cohort.x, cohort.y, cohort.mask))
+                one_hot = one_hot_labels(y, num_classes)
+                outputs = propagate_over_cosines(
+                    jnp.asarray(x), jnp.asarray(one_hot), jnp.asarray(mask), p, execution
+                )
+                label[row, :capacity], confidence[row, :capacity] = outputs
         return label, confidence, {}
 
     return transductive(label_points)
@@ -94,10 +88,13 @@ def pooled_lp(
     relative_confidence: bool = False,
     tolerance: float = 1e-6,
     max_steps: int = 1000,
+    execution: Execution = HERE,
 ) -> FederatedAlgorithm:
     """Label propagation over the exact-cosine graph of all clients' vectors together.
 
-    Cost: n^2 d operations; memory O(n (d + k + C)). Arguments as `jaxfed.xclp.Parameters`.
+    Arguments as `jaxfed.xclp.Parameters`; `execution` may remember neighbors.
+
+    Cost: n^2 d operations; memory O(n (d + k + C)).
     """
     p = Parameters(
         num_classes=num_classes,
@@ -116,7 +113,9 @@ def pooled_lp(
         points = padded_rows(vectors.astype(np.float32))
         y = padded_rows(one_hot_labels(labels, num_classes))
         is_point = jnp.asarray(np.arange(len(points)) < len(vectors))
-        outputs = propagate_over_cosines(jnp.asarray(points), jnp.asarray(y), is_point, p)
+        outputs = propagate_over_cosines(
+            jnp.asarray(points), jnp.asarray(y), is_point, p, execution
+        )
         label, confidence = (np.asarray(values)[: len(vectors)] for values in outputs)
         ends = np.cumsum(np.asarray(cohort.mask).sum(axis=1))[:-1]
         return (

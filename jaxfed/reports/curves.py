@@ -26,12 +26,14 @@ def curves(sweep: Sweep) -> list[Curve]:
 
     For every key: the points at which all other keys have the config's own value. Off those values
     (in a grid), points are joined along the key with the most values only, so that a grid gives one
-    family of curves and not one for every direction.
+    family of curves and not one for every direction. A key of names with which every point is there for
+    each of its values (`selection.settings`, say) makes a family of curves along every other key.
     """
     keys = swept_keys(sweep)
     if not keys:
         return []
     longest = max(keys, key=lambda k: len({_hashable(sweep.value(p, k)) for p in sweep.points}))
+    crossed = [key for key in keys if _is_crossed(sweep, key, keys)]
     found = []
     for key in keys:
         others = [other for other in keys if other != key]
@@ -42,17 +44,28 @@ def curves(sweep: Sweep) -> list[Curve]:
             ).append(point)
         base = tuple(_hashable(sweep.base.get(other)) for other in others)
         for group, points in groups.items():
-            if len(points) < 2 or (group != base and key != longest):
+            off_base = {
+                other for other, value, at in zip(others, group, base, strict=True) if value != at
+            }
+            if len(points) < 2 or (off_base.difference(crossed) and key != longest):
                 continue
             ordered = sorted(points, key=lambda point: _order(sweep.value(point, key)))
-            fixed = {
-                other: sweep.value(points[0], other)
-                for other, value, at_base in zip(others, group, base, strict=True)
-                if value != at_base
-            }
+            fixed = {o: sweep.value(points[0], o) for o in others if o in off_base}
             values = tuple(sweep.value(point, key) for point in ordered)
             found.append(Curve(key, values, tuple(ordered), fixed))
     return found
+
+
+def _is_crossed(sweep: Sweep, key: str, keys: Sequence[str]) -> bool:
+    """Whether a key's values are names, and every point is there for each of them."""
+    values = {_hashable(sweep.value(point, key)) for point in sweep.points}
+    if any(is_number(value) for value in values):
+        return False
+    found: dict[tuple[Any, ...], set[Any]] = {}
+    for point in sweep.points:
+        rest = tuple(_hashable(sweep.value(point, other)) for other in keys if other != key)
+        found.setdefault(rest, set()).add(_hashable(sweep.value(point, key)))
+    return all(there == values for there in found.values())
 
 
 def beside_curves(sweep: Sweep, found: Sequence[Curve]) -> list[Point]:
