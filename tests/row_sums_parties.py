@@ -40,9 +40,9 @@ def parties(protocol, network, values, rows, threshold=None, claimed=()):
     return clients, module.Server(end(SERVER), rows, values[0].shape[1], **options)
 
 
-def run(protocol, network, values, rows, **options):
+def run(protocol, network, values, rows, *, first_round=0, **options):
     clients, server = parties(protocol, network, values, rows, **options)
-    return MODULES[protocol][0].run(clients, server)
+    return MODULES[protocol][0].run(clients, server, first_round=first_round)
 
 
 def exact(values, rows, contributors, client):
