@@ -777,7 +777,7 @@ BAD_NUMBERS = [
     *(("phe", "key", starting(n, PLAIN), match) for n, match in NOT_MODULI),
     *(("phe", "modulus", starting(n, PLAIN), match) for n, match in NOT_MODULI),
     *(("phe_paper", "modulus", starting(n, PLAIN), match) for n, match in NOT_MODULI),
-    ("phe", "key", ending(1, CIPHER), "base is 1"),
+    *(("phe", "key", ending(b, CIPHER), "small order") for b in (1, N * N - 1, N + 1)),
     ("phe", "opened", starting(N, PLAIN), r"not in \[0, N\)"),
     ("phe", "opened", starting(2**BITS - 1, PLAIN), r"not in \[0, N\)"),
     ("phe", "modulus", starting(OTHER_N, PLAIN), MISFIT),

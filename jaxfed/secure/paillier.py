@@ -10,7 +10,10 @@ powers of h with short exponents look like any.
 The key's owner knows its own exponents, and with p and q could take logarithms of small subgroups; what
 another party computed of its ciphertexts is hidden from it by a factor B^s with s uniform of |N| / 2 + 128
 bits: exponents that differ by less than L 2^(|N| / 2) then have statistical distance below L 2^-128. That
-needs no hardness assumption, but an owner that made its ciphertexts as above.
+needs no hardness assumption, but an owner that made its ciphertexts as above, and a B of large order: what
+an owner recognizes its ciphertexts by is their remainder modulo N, whose powers of B are few if B modulo p
+or q has a small order. A B for which that order divides lcm(1, ..., 64), as those of 1, -1 and 1 + N do, is
+refused; of B = h^N it does with probability below 2^-900.
 
 Decryption is `phe`'s: two powers modulo p^2 and q^2, joined by the Chinese remainder theorem.
 """
@@ -34,6 +37,7 @@ RandomBytes = Callable[[int], bytes]
 HIDING_BITS = 128
 _MIN_TEST_BITS = 128
 _PRIMALITY_ROUNDS = 40
+_SMALL_ORDERS = gmpy2.lcm(*range(1, 65))  # a multiple of every order up to 64
 
 
 class PublicKey:
@@ -71,9 +75,9 @@ class PublicKey:
             )
         n = modulus_from_bytes(message[: bits // 8], bits)
         [base] = ciphertexts_from_bytes(message[bits // 8 :], 1, n)
-        if base == 1:
-            raise ProtocolError("the key's base is 1: it would hide nothing")
         check_units(base, n)
+        if gmpy2.gcd(gmpy2.powmod(base, _SMALL_ORDERS, n) - 1, n) != 1:
+            raise ProtocolError("the key's base has a small order: it would hide nothing")
         return cls(PaillierPublicKey(int(n)), base)
 
     def plain(self, value: mpz) -> mpz:
