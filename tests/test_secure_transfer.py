@@ -287,23 +287,60 @@ def test_longest_vectors_do_not_wrap():
     assert (t - r)[:, 0].tolist() == [0, 65504]
 
 
-def test_server_sees_the_distances_only():
-    """R is uniform, and other inputs of the same distances are hidden behind the same R.
-
-    R_i = sum_l H(q_l)_i - |x_i|: a shift of the pads' sum by |x_i| - |x'_i| couples x to x'.
-    """
-    x = np.zeros((400, 64), np.uint8)
-    y = np.zeros((40, 64), np.uint8)
-    _, r, t = transferred(x, y)
+@pytest.mark.parametrize("bit", [0, 1])
+def test_what_the_server_sees_is_uniform(bit):
+    """R and T each, for constant points and vectors."""
+    _, r, t = transferred(np.full((400, 64), bit, np.uint8), np.zeros((40, 64), np.uint8))
     assert uniform_bytes(r.tobytes()) > 1e-6
     assert uniform_bytes(t.tobytes()) > 1e-6
-    flipped = [3, 17, 40]
-    x2, y2 = x.copy(), y.copy()
-    x2[:, flipped] ^= 1
-    y2[:, flipped] ^= 1
-    _, r2, t2 = transferred(x2, y2)
-    np.testing.assert_array_equal(t2 - r2, t - r)
-    assert uniform_bytes(r2.tobytes()) > 1e-6
+
+
+class Shifted(CorrelationHash):
+    """H, shifted where one row of every vector enters: a bijection of the pads of these rows.
+
+    Attributes:
+        rows: which rows, as (word, word).
+        shift: what is added for every point, uint16 [n].
+    """
+
+    rows: frozenset = frozenset()
+    shift = np.zeros(0, np.uint16)
+
+    def __call__(self, rows, first_row, first_block, num_blocks):
+        hashed = super().__call__(rows, first_row, first_block, num_blocks)
+        values = hashed.view(np.uint16).reshape(num_blocks, -1, 8)
+        for number, row in enumerate(rows.tolist()):
+            if tuple(row) in self.rows:
+                values[:, number] += np.resize(self.shift, 8 * num_blocks).reshape(-1, 8)
+        return hashed
+
+
+def test_server_sees_the_distances_only(monkeypatch):
+    """Coupling: other inputs of the same distances give the server bit for bit the same R and T.
+
+    Randomness moves with the inputs: t'_l = t_l xor (y_l xor y'_l) s, which keeps all q_l, and the pads
+    of q_0 by |x'_i| - |x_i|, which keeps R_i = sum_l H(q_l)_i - |x_i|. T follows from R and h.
+    """
+    x, y = bits_of((16, 64)), bits_of((3, 64), seed=1)
+    flip = bits_of(64, seed=2)
+    receiver, sender = extended(0)
+    q = sender.extend(receiver.extend(packed(y))[0], y.size)
+    first_rows = frozenset(map(tuple, q.values[::64].tolist()))
+    seen, sent = [], []
+    for points, vectors in ((x, y), (x ^ flip, y ^ flip)):
+        monkeypatch.setattr(Shifted, "rows", first_rows)
+        moved = points.sum(axis=1, dtype=np.uint16) - x.sum(axis=1, dtype=np.uint16)
+        monkeypatch.setattr(Shifted, "shift", moved)
+        monkeypatch.setattr(transferred_sums, "CorrelationHash", Shifted)
+        t = q._replace(values=q.values ^ vectors.reshape(-1, 1) * sender.secret_row)
+        tau, r_sums = SenderPoints(points, 0).transfer(q, sender.secret_row)
+        t_sums = ReceiverSums(16, 64, 0).sums(t, vectors, tau)
+        np.testing.assert_array_equal(t_sums - r_sums, np.sum(y[:, None] != x[None], axis=2))
+        seen.append(r_sums.tobytes() + t_sums.tobytes())
+        sent.append(tau)
+    assert seen[0] == seen[1]
+    assert moved.any()
+    assert sent[0] != sent[1]
 
 
 @pytest.mark.parametrize("bit", [0, 1])
