@@ -123,7 +123,7 @@ def test_the_three_outcomes_are_not_the_same():
         assert np.max(np.abs(scores[one] - scores[other])) > 1e-3
 
 
-@pytest.mark.parametrize("row_sums_name", ["masked", "masked_resilient", "masked_resilient_signed"])
+@pytest.mark.parametrize("row_sums_name", ["masked", "masked_resilient"])
 @pytest.mark.parametrize("moment", [("receive", "start"), ("send", "upload")])
 def test_most_leave(row_sums_name, moment):
     """Two of three: the last one has its own labels, as if the others had had none."""
@@ -137,6 +137,20 @@ def test_most_leave(row_sums_name, moment):
     alone = [labels[j] if j == 1 else np.full_like(labels[j], -1) for j in range(NUM_CLIENTS)]
     plain = xclp.propagate_labels(vectors, alone, **PARAMETERS)
     assert disagreement(predictions[1:2], plain[1:2], NUM_CLIENTS) <= 1
+
+
+def test_who_signs_stops_where_a_third_has_left():
+    """Nobody gets labels then; that is what signatures promise, and no error."""
+    presence = Presence()
+    presence.lose_when(1, "send", "upload")
+    predictions = xclp.propagate_labels(
+        *data(),
+        hamming="masked",
+        row_sums="masked_resilient_signed",
+        presence=presence,
+        **PARAMETERS,
+    )
+    assert all(np.all(own.labels == -1) for own in predictions)
 
 
 @pytest.mark.parametrize("row_sums_name", ["masked", "masked_resilient"])
@@ -242,14 +256,24 @@ ROW_SUMS = {
 }
 
 
-@pytest.mark.parametrize("protocol", ROW_SUMS)
-@pytest.mark.parametrize(("num_clients", "gone"), [(2, 0), (2, 1), (3, 0), (3, 1), (3, 2)])
+@pytest.mark.parametrize(
+    ("protocol", "num_clients", "gone"),
+    [
+        *(
+            (name, p, j)
+            for name in ("masked", "masked_resilient")
+            for p in (2, 3)
+            for j in range(p)
+        ),
+        *(("masked_resilient_signed", 4, j) for j in (0, 3)),
+    ],
+)
 def test_every_message_of_row_sums(protocol, num_clients, gone):
     """The others' sums are with the client's contribution or without, all alike; it gets none."""
     rng = np.random.default_rng(0)
     z = {j: rng.normal(size=(5, 2)) for j in range(num_clients)}
-    rows = {0: slice(0, 2), 1: slice(2, 4), 2: slice(4, 5)}
-    rows = {j: rows[j] for j in z}
+    parts = slice(0, 2), slice(2, 3), slice(3, 4), slice(4, 5)
+    rows = dict(zip(z, parts, strict=False))
     without = sum(own for j, own in z.items() if j != gone)
     counts = []
 

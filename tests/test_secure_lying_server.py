@@ -68,7 +68,7 @@ class Lie:
             own = self.server._signatures
             signatures = {k: own[k] for k, survivors in self.lists.items() if survivors == told}
             for k in self.colluders:
-                signatures[k] = self.clients[k]._signer.signature(0, told)
+                signatures[k] = self.clients[k]._signer.signature(0, self.everybody, told)
             message = signed_survivors.packed_signatures(signatures)
             self.server._endpoint.send(j, "signatures/0", message)
         self.clients[j].reveal()
@@ -169,17 +169,19 @@ def test_clients_that_sign_give_a_lying_server_nothing(case):
     assert not lie.server._shares
 
 
-@pytest.mark.parametrize("lie_about", ["list", "round", "signer", "twice"])
+@pytest.mark.parametrize("lie_about", ["list", "participants", "round", "signer", "twice"])
 def test_signatures_of_something_else_are_refused(lie_about):
-    """t signatures, one of them of another list, of another round, by a colluder for somebody, repeated."""
+    """t signatures, one of them of other lists or another round, by somebody else, or repeated."""
     survivors = [0, 1, 2]
     lie = Lie(dict.fromkeys([0, 1, 2], survivors), 4, "signed", 3)
     lie.tell()
+    everybody = [0, 1, 2, 3]
     signatures, signer = dict(lie.server._signatures), lie.clients[1]._signer
     signatures[1] = {
-        "list": signer.signature(0, [0, 1, 2, 3]),
-        "round": signer.signature(1, survivors),
-        "signer": lie.clients[3]._signer.signature(0, survivors),
+        "list": signer.signature(0, everybody, [0, 1, 2, 3]),
+        "participants": signer.signature(0, survivors, survivors),
+        "round": signer.signature(1, everybody, survivors),
+        "signer": lie.clients[3]._signer.signature(0, everybody, survivors),
         "twice": signatures[0],
     }[lie_about]
     message = signed_survivors.packed_signatures(signatures)
@@ -197,3 +199,39 @@ def test_a_server_cannot_lower_the_threshold_of_who_signs():
     server.invite(0)
     with pytest.raises(ProtocolError, match="threshold 2 of 4"):
         clients[0].announce()
+
+
+@pytest.mark.parametrize("protocol", ["resilient", "signed"])
+def test_a_server_cannot_tell_who_signs_that_nearly_all_have_left(protocol):
+    """Without signatures it gets a round of two, which gives the one's contribution to the other."""
+    values, rows = matrices([2] * 4)
+    clients, server = parties(protocol, Session(4), values, rows)
+    server.start(0, [1, 3])
+    server.invite(1)
+    if protocol == "resilient":
+        clients[1].announce()
+    else:
+        with pytest.raises(ProtocolError, match="2 of 4 clients: too few to sign"):
+            clients[1].announce()
+
+
+@pytest.mark.parametrize("protocol", ["resilient", "signed"])
+def test_a_server_cannot_put_in_keys_of_its_own_among_who_signs(protocol):
+    """It would know the masks of the pair; what clients that sign tell each other shows it."""
+    values, rows = matrices([2] * 4)
+    clients, server = parties(protocol, Session(4), values, rows)
+    server.start(0, range(4))
+    for j, client in clients.items():
+        server.invite(j)
+        client.announce()
+        server.receive_key(j)
+    keys = dict(server._keys)
+    for j, client in clients.items():
+        server._keys = {**keys, 2: resilient_round.key_pair(b"s" * 32).public} if j == 1 else keys
+        server.send_keys(j)
+        client.share_secrets()
+    if protocol == "resilient":
+        clients[1].collect_secrets()
+    else:
+        with pytest.raises(ProtocolError, match="a mask key in the name of 2"):
+            clients[1].collect_secrets()

@@ -79,7 +79,7 @@ def test_bytes_of_double_masks():
     more = 132 * P * (P - 1) + 66 * P**2 + 32 * P + 32 * P**2 + 8 * P + 4 * P**2
     assert sum(sent.values()) - sum(single.values()) == more + 4 * P
     signed = row_sums_resilient.message_bytes([N] * P, C, range(P), signed=True)
-    of_signatures = 32 * P * (P - 1) + 64 * P + 68 * P**2
+    of_signatures = 64 * P * (P - 1) + 64 * P + 68 * P**2
     assert sum(signed.values()) - sum(sent.values()) == of_signatures
 
 

@@ -17,6 +17,7 @@ from jaxfed.secure.prg import SEED_BYTES
 from jaxfed.secure.resilient_round import (
     agreed_seed,
     key_pair,
+    least_participants,
     least_threshold,
     parsed_keys,
     parsed_start,
@@ -27,7 +28,8 @@ class Client:
     """One client; arguments as `row_sums.Client`.
 
     Args:
-        signed: give shares only for a list of survivors that t clients have signed.
+        signed: give shares only for a list of survivors that t clients have signed, and take part only
+            in rounds of more than two thirds of all clients.
         random_bytes: source of b_j, c_j, the shares and the key of signatures; the operating system's
             unless a test replays it.
     """
@@ -51,13 +53,15 @@ class Client:
         """Take the round's start; draw its secrets and send the public key of its masks.
 
         Raises:
-            ProtocolError: a round that was there before, participants that are none, or a threshold
-                below the least or above their number.
+            ProtocolError: a round that was there before, participants that are none or too few, or a
+                threshold below the least or above their number.
         """
         number, participants, threshold = parsed_start(self._endpoint.receive(SERVER, "start"))
         if self._own not in participants or not set(participants) <= self._rows.keys():
             raise ProtocolError(f"row sums among clients {participants}: not what was agreed")
         num_participants = len(participants)
+        if num_participants < least_participants(len(self._rows), signed=self._is_signed):
+            raise ProtocolError(f"{num_participants} of {len(self._rows)} clients: too few to sign")
         least = least_threshold(num_participants, signed=self._is_signed)
         if not least <= threshold <= num_participants:
             raise ProtocolError(f"threshold {threshold} of {num_participants} participants")
@@ -73,7 +77,7 @@ class Client:
         self._endpoint.send(SERVER, "mask_key", self._mask_keys.public)
 
     def share_secrets(self) -> None:
-        """Send every participant its share of b_j and c_j, and the key of the own signatures."""
+        """Send every participant its share of b_j and c_j, and the own public keys if lists are signed."""
         keys = parsed_keys(self._endpoint.receive(SERVER, "mask_keys"), self._participants)
         self._pair_seeds = {
             partner: agreed_seed(self._mask_keys, keys[partner], self._number)
@@ -85,29 +89,34 @@ class Client:
             )
             for secret in (self._self_seed, self._mask_secret)
         ]
-        verification_key = self._signer.public if self._signer else b""
+        self._mask_public_keys = keys
         self._held: dict[int, tuple[bytes, bytes]] = {}
-        self._verification_keys = {self._own: verification_key}
         for partner, *pair in zip(self._participants, *shares, strict=True):
             if partner == self._own:
                 self._held[partner] = pair[0], pair[1]
             else:
-                message = b"".join(pair) + verification_key
+                message = b"".join(pair) + self._own_keys()
                 self._endpoint.send(partner, f"secrets/{self._number}", message)
 
     def collect_secrets(self) -> None:
-        """Take the shares of all others, and the keys of their signatures."""
-        size = shamir.SHARE_BYTES
-        expected = 2 * size + (signed_survivors.KEY_BYTES if self._signer else 0)
-        held, keys = dict(self._held), dict(self._verification_keys)
+        """Take the shares of all others, and their public keys if lists are signed.
+
+        Raises:
+            ProtocolError: a key of masks that is not the one which the server has passed on.
+        """
+        size, own_keys = 2 * shamir.SHARE_BYTES, self._own_keys()
+        expected = size + len(own_keys)
+        held, keys = dict(self._held), {self._own: own_keys[: signed_survivors.KEY_BYTES]}
         for partner in self._others:
             message = self._endpoint.receive(partner, f"secrets/{self._number}")
             if len(message) != expected:
                 raise ProtocolError(
                     f"a message of secrets has {expected} bytes, got {len(message)}"
                 )
-            held[partner] = message[:size], message[size : 2 * size]
-            keys[partner] = message[2 * size :]
+            held[partner] = message[: size // 2], message[size // 2 : size]
+            keys[partner], mask_key = (message[size:][at : at + KEY_BYTES] for at in (0, KEY_BYTES))
+            if self._signer and mask_key != self._mask_public_keys[partner]:
+                raise ProtocolError(f"a mask key in the name of {partner} that is not its own")
         self._held, self._verification_keys = held, keys
 
     def abandon(self) -> None:
@@ -145,7 +154,7 @@ class Client:
         self._endpoint.claim(f"row sums/{self._number}/survivors")
         self._survivors = survivors
         if self._signer:
-            signature = self._signer.signature(self._number, survivors)
+            signature = self._signer.signature(self._number, self._participants, survivors)
             self._endpoint.send(SERVER, f"signature/{self._number}", signature)
 
     def reveal(self) -> None:
@@ -160,6 +169,7 @@ class Client:
                 self._endpoint.receive(SERVER, f"signatures/{self._number}"),
                 self._verification_keys,
                 self._number,
+                self._participants,
                 self._survivors,
                 self._threshold,
             )
@@ -185,6 +195,10 @@ class Client:
             if contributor != self._own:
                 add_masks(own, [(self._owner_seed(contributor, self._own), -1)])
         return self._encoding.decode(own)
+
+    def _own_keys(self) -> bytes:
+        """What a client that signs tells the others of itself, over their sealed links."""
+        return self._signer.public + self._mask_keys.public if self._signer else b""
 
     def _owner_seed(self, contributor: int, owner: int) -> bytes:
         """The seed of what covers `contributor`'s part of `owner`'s rows, known to these two."""

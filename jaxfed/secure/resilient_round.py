@@ -21,6 +21,15 @@ def least_threshold(num_participants: int, *, signed: bool) -> int:
     return (2 * num_participants // 3 if signed else num_participants // 2) + 1
 
 
+def least_participants(num_clients: int, *, signed: bool) -> int:
+    """How many of all clients a round must have.
+
+    A round of few gives their sums away, so a server that says of all others that they have left could
+    ask for one. Clients that sign take part only if as many are there as had to sign to begin with.
+    """
+    return least_threshold(num_clients, signed=True) if signed else 1
+
+
 def start_message(number: int, participants: Sequence[int], threshold: int) -> bytes:
     """A round's number, participants and threshold on the wire."""
     return row_sums.start_message(number, participants) + struct.pack("<I", threshold)

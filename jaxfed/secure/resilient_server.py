@@ -14,7 +14,13 @@ from jaxfed.secure.key_agreement import KEY_BYTES
 from jaxfed.secure.masked_rows import Masks, add_masks, pair_masks, removed
 from jaxfed.secure.participating_rows import ParticipatingRows, Rows
 from jaxfed.secure.prg import SEED_BYTES
-from jaxfed.secure.resilient_round import agreed_seed, key_pair, least_threshold, start_message
+from jaxfed.secure.resilient_round import (
+    agreed_seed,
+    key_pair,
+    least_participants,
+    least_threshold,
+    start_message,
+)
 
 
 class Server:
@@ -27,6 +33,10 @@ class Server:
         threshold: t, how many shares give a secret back; None: the least that is allowed among each
             round's participants. A round of fewer than t clients needs all of them.
         signed: have clients sign the list of survivors.
+
+    Attributes:
+        least_participants: how many clients a round must have.
+        threshold: t of the round.
 
     Raises:
         UsageError: a threshold that is below the least among all clients, or above their number.
@@ -46,6 +56,7 @@ class Server:
             raise UsageError(f"threshold={threshold}: allowed are {least} to {len(rows)} clients")
         self._endpoint, self._rows, self._num_classes = endpoint, rows, num_classes
         self._wanted_threshold, self._is_signed = threshold, signed
+        self.least_participants = least_participants(len(rows), signed=signed)
 
     def start(self, number: int, participants: Sequence[int]) -> None:
         """Begin a round; whatever came in an earlier one is forgotten."""

@@ -28,12 +28,14 @@ for ever, and those present start another one, as in `row_sums`, under a thresho
 
 A server that lies about who survived, to each client in its own way, and has clients on its side, can get
 more than any true list would give it: both secrets of a client from t <= (p + k) / 2 with k colluders, and
-from two clients on a smaller sum than of t. With `signed`, clients check that they were all shown the
-same list before they give shares (`signed_survivors`), t is more than two thirds, and with k < p / 3
-nothing but the sum over one list of at least t can be opened:
+from two clients on a smaller sum than of t; or it says that all but two have left and gets a round of
+these. With `signed`, clients check that they were all shown the same lists before they give shares
+(`signed_survivors`) and that c_k G is client k's; t is more than two thirds of the participants, and these
+of all clients. With k < p / 3 nothing but sums over t clients or more can then be opened; where fewer are
+left, nobody gets any.
 
-    secrets    each -> each      and the key of the own signatures       32 bytes more
-    signature  each -> server    of the survivors                        64 bytes
+    secrets    each -> each      keys of signatures and masks as well    64 bytes more
+    signature  each -> server    of participants and survivors           64 bytes
     signatures server -> each    all of them                             68 s bytes
 
 Cost: a client expands 2 p - 1 streams (p - 1 of them over the rows of one client alone), and one more for
@@ -75,13 +77,14 @@ def run(
             started again begins at 1.
 
     Returns:
-        Z[R_j] of every client that stayed to the end, float64 [n_j, C]; of nobody where all have left.
+        Z[R_j] of every client that stayed to the end, float64 [n_j, C]; of nobody where all have left, or
+        where too few are left that sign.
 
     Raises:
         ProtocolError: a message that does not belong where it arrives; nobody gets sums then.
     """
     participants, number = sorted(clients), first_round
-    while participants:
+    while participants and len(participants) >= server.least_participants:
         server.start(number, participants)
         try:
             _share_secrets(clients, server, participants)
@@ -163,7 +166,7 @@ def message_bytes(
     """Payload bytes by kind of one round in which the clients numbered `survivors` stay to the end."""
     p, s, total = len(num_rows), len(survivors), sum(num_rows)
     entry = ENTRY_BYTES * num_classes
-    secrets = 2 * shamir.SHARE_BYTES + signed * signed_survivors.KEY_BYTES
+    secrets = 2 * shamir.SHARE_BYTES + signed * (signed_survivors.KEY_BYTES + KEY_BYTES)
     signatures = {
         "signature": s * signed_survivors.SIGNATURE_BYTES,
         "signatures": s * s * signed_survivors.ENTRY_BYTES,

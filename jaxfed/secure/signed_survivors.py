@@ -2,8 +2,9 @@
 
 The consistency check of Bonawitz et al. (CCS 2017, Figure 4, round 3). A server that shows clients
 different lists gets shares of b_j from some and of c_j from others, of more clients than any one list
-would let it. So every client signs the list that it was shown, and gives its shares once it has
-t signatures of that list. With t > (p + k) / 2 no two lists have t signatures though k clients sign both.
+would let it. So every client signs participants and survivors as it was told, and gives its shares once
+it has t signatures of the same. With t > (p + k) / 2 no two lists have t signatures though k clients sign
+both.
 
 Signatures are Ed25519 (RFC 8032) under keys made for one round; clients give each other the public keys
 over their sealed links, so that the server cannot put in its own.
@@ -36,9 +37,11 @@ class Signer:
         self._private = Ed25519PrivateKey.from_private_bytes(random_bytes(KEY_BYTES))
         self.public = self._private.public_key().public_bytes_raw()
 
-    def signature(self, number: int, survivors: Sequence[int]) -> bytes:
-        """Of the survivors of a round."""
-        return self._private.sign(_signed(number, survivors))
+    def signature(
+        self, number: int, participants: Sequence[int], survivors: Sequence[int]
+    ) -> bytes:
+        """Of who took part in a round and who survived it."""
+        return self._private.sign(_signed(number, participants, survivors))
 
 
 def packed_signatures(signatures: Mapping[int, bytes]) -> bytes:
@@ -50,6 +53,7 @@ def check_signatures(
     message: bytes,
     keys: Mapping[int, bytes],
     number: int,
+    participants: Sequence[int],
     survivors: Sequence[int],
     threshold: int,
 ) -> None:
@@ -59,7 +63,7 @@ def check_signatures(
         message: `packed_signatures`.
         keys: public keys of all participants.
         number: of the round.
-        survivors: the list.
+        participants, survivors: the lists.
         threshold: t.
 
     Raises:
@@ -76,11 +80,12 @@ def check_signatures(
     for client, signature in signatures:
         try:
             Ed25519PublicKey.from_public_bytes(keys[client]).verify(
-                signature, _signed(number, survivors)
+                signature, _signed(number, participants, survivors)
             )
         except (InvalidSignature, ValueError):
             raise ProtocolError(f"client {client} has not signed these survivors") from None
 
 
-def _signed(number: int, survivors: Sequence[int]) -> bytes:
-    return _PURPOSE + row_sums.start_message(number, survivors)
+def _signed(number: int, participants: Sequence[int], survivors: Sequence[int]) -> bytes:
+    lists = [row_sums.start_message(number, clients) for clients in (participants, survivors)]
+    return _PURPOSE + len(participants).to_bytes(4, "little") + b"".join(lists)
