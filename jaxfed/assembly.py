@@ -10,7 +10,8 @@ in one shot may have its settings chosen by cross-validation, where the section 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -105,8 +106,9 @@ def check_algorithm(config: ConfigDict, name: str) -> None:
         if key in given or (key not in names and not takes_any):
             raise UsageError(f"config.{name}.{key}: unknown key{suggestion(key, names - given)}")
     if "training" in names and _starts_from_state(config):
-        for repeat in range(config.num_repeats):
-            _saved_model(config, repeat)
+        with _naming_initial_model(config):
+            for repeat in _repeats_that_differ(config):
+                _saved_model(config, repeat)
         config = config.copy_and_resolve_references()
         config.training.initial_model = ""  # whose shapes are not those of what follows
     nobody = tuple(np.zeros(0, np.int64) for _ in range(2))
@@ -130,7 +132,7 @@ def check_initial_models(config: ConfigDict, federation: Federation) -> None:
         return
     if _starts_from_state(config):
         model = make_model(config, federation)
-        for repeat in range(config.num_repeats):
+        for repeat in _repeats_that_differ(config):
             _initial_model(config, model, repeat)
 
 
@@ -325,18 +327,19 @@ def _starts_from_state(config: ConfigDict) -> bool:
     return config.training.initial_model not in ("", PRETRAINED)
 
 
+def _repeats_that_differ(config: ConfigDict) -> range:
+    return range(config.num_repeats if "{repeat}" in config.training.initial_model else 1)
+
+
 def _initial_model(config: ConfigDict, model: Model, repeat: int) -> Any:
     """Weights released for ImageNet, or the state that an experiment left under DIR/states/NAME-REPEAT."""
-    given = config.training.initial_model
     if _starts_from_state(config):
         template = jax.eval_shape(model.init, jax.random.key(0))
-        try:
+        with _naming_initial_model(config):
             state = _saved_model(config, repeat).state(template, part="model")
-        except UsageError as error:
-            raise UsageError(f"config.training.initial_model={given}: {error}") from error
-        _check_shapes(config, state, template)
+            _check_shapes(config, state, template)
         return state
-    if given != PRETRAINED:
+    if config.training.initial_model != PRETRAINED:
         return None
     _pretrained_network(config)
     file = find_weights(
@@ -350,21 +353,31 @@ def _saved_model(config: ConfigDict, repeat: int) -> Checkpoint:
     """The state that the config names for this repeat.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none, or it is of another network.
     """
-    given = config.training.initial_model
-    folder = Path(given.replace("{repeat}", str(repeat))).expanduser()
+    folder = Path(config.training.initial_model.replace("{repeat}", str(repeat))).expanduser()
     wanted = "give WORKDIR/states/NAME-{repeat}"
     if not folder.is_dir():
-        raise UsageError(
-            f"config.training.initial_model={given}: no such folder ({folder}); {wanted}"
-        )
+        raise UsageError(f"no such folder ({folder}); {wanted}")
     saved = Checkpoints(folder).latest()
     if saved is None:
+        raise UsageError(f"{folder} holds no saved state; {wanted}")
+    network = saved.progress.get("network", config.model.name)  # not all that leave states say it
+    if network != config.model.name:
         raise UsageError(
-            f"config.training.initial_model={given}: {folder} holds no saved state; {wanted}"
+            f"{folder} holds the network {network!r}, config.model.name is {config.model.name!r}"
         )
     return saved
+
+
+@contextmanager
+def _naming_initial_model(config: ConfigDict) -> Iterator[None]:
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(
+            f"config.training.initial_model={config.training.initial_model}: {error}"
+        ) from error
 
 
 def _check_shapes(config: ConfigDict, state: Any, template: Any) -> None:
@@ -375,7 +388,6 @@ def _check_shapes(config: ConfigDict, state: Any, template: Any) -> None:
     ):
         if (leaf.shape, leaf.dtype) != (expected.shape, expected.dtype):
             raise UsageError(
-                f"config.training.initial_model={config.training.initial_model}: "
                 f"{jax.tree_util.keystr(path, simple=True, separator='.')} is {leaf.dtype}"
                 f"{list(leaf.shape)} there, {expected.dtype}{list(expected.shape)} in "
                 f"config.model.name={config.model.name!r} for this data"

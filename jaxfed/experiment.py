@@ -250,7 +250,8 @@ class Experiment:
             folder = self.workdir.final_state(leg.name, leg.repeat, last=is_last)
             if folder.exists():  # of a process that was killed before it saved this round
                 shutil.rmtree(folder)
-            Checkpoints(folder).save(round_number, state, {"round": round_number})
+            record = {"round": round_number, "network": self.config.model.name}
+            Checkpoints(folder).save(round_number, state, record)
 
 
 def is_evaluated(config: ConfigDict, round_number: int) -> bool:

@@ -114,6 +114,7 @@ def test_large_tfds_sets_are_decoded_by_several_processes(tmp_path, monkeypatch)
     alone = load("tiny", root=str(tmp_path))
     monkeypatch.setattr("jaxfed.data.tfds_source._LARGE", 4)
     monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "other"))
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")  # where nobody would clear up after a kill
     together = load("tiny", root=str(tmp_path))
     np.testing.assert_array_equal(alone.x, together.x)
     np.testing.assert_array_equal(alone.y, together.y)

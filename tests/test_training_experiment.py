@@ -63,7 +63,7 @@ def test_the_best_validation_state_alone_is_tested(config, tmp_path):
     assert summary["test_accuracy"] == records[-1]["test_accuracy"] > 0.3
     assert [r["communication"]["upload_bytes"] > 0 for r in records[1:]] == [True] * 6
     for name, number in (("fedavg_network-0", best), ("fedavg_network-0-last", 6)):
-        assert Checkpoints(tmp_path / "states" / name).latest().progress == {"round": number}
+        assert Checkpoints(tmp_path / "states" / name).latest().progress["round"] == number
 
 
 def test_selection_keeps_the_earlier_of_equals_and_the_newest_without_a_measure():
