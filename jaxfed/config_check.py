@@ -21,7 +21,8 @@ from jaxfed.augmentation import AUGMENTATIONS
 from jaxfed.client_map import STRATEGIES
 from jaxfed.config_file import suggestion
 from jaxfed.cross_validation import MEASURES
-from jaxfed.data.partitioning import Assignment, Quantity, Scheme, Skew
+from jaxfed.data.partitioning import Skew
+from jaxfed.data.schemes import Assignment, Quantity, Scheme
 from jaxfed.errors import UsageError
 from jaxfed.local_update import Scheme as BatchScheme
 from jaxfed.losses import POINTWISE

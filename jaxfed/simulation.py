@@ -4,9 +4,10 @@
     simulation.check()                           # what cannot work shows now
     federation = simulation.federation(seed)     # preprocesses at the first call; one a repeat
 
-The examples (`dataset.train_size`, `dataset.test_size`) depend on `config.seed` alone and are the
-same in every repeat; who holds which, which carry labels, and what is held out of a set without a
-test split depend on the repeat's seed.
+The examples (`dataset.train_size`, `dataset.test_size`) and the test split of a set that comes without
+one (`dataset.test_fraction`; of Mini-ImageNet, say) depend on `config.seed` alone and are the same in
+every repeat. Who holds which, which carry labels, and the validation split depend on the repeat's seed.
+All of these are stratified: they take the same share of each class, or of each of the data's own clients.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ml_collections import ConfigDict
 
 from jaxfed.data import Dataset, Partition, class_counts, load, partition
 from jaxfed.data.dataset import standardized
+from jaxfed.data.strata import stratified
 from jaxfed.errors import UsageError
 from jaxfed.federation import Federation
 from jaxfed.sampling import num_groups
@@ -144,12 +146,12 @@ class Simulation:
                 seed=seed,
                 **_scheme(wanted, None if data.client_id is None else data.client_id[train]),
                 **_labels(wanted),
-                **_new_points(self._config, data),
+                **_new_points(data, held_out.new, wanted.partition),
             )
         except UsageError as error:
             raise UsageError(_by_key(str(error), wanted)) from error
         # Indices count the training examples first; those of new points, if any, go on after them.
-        source = np.concatenate([train, np.arange(len(data.y), len(data.y) + len(data.y_test))])
+        source = np.concatenate([train, held_out.new])
         return Partition(*(tuple(source[indices] for indices in clients) for clients in dealt))
 
 
@@ -159,27 +161,41 @@ def _checksum(array: np.ndarray) -> str:
 
 
 class HeldOut(NamedTuple):
-    """Indices into the examples, training split first: what clients share, and what no client holds."""
+    """Indices into the examples, training split first: what clients share, and what is held out.
+
+    The test split is either clients' new points or the central test set.
+    """
 
     train: np.ndarray
     validation: np.ndarray
+    new: np.ndarray
     test: np.ndarray
 
 
 def _hold_out(config: ConfigDict, data: Dataset, seed: int) -> HeldOut:
-    """Set aside the central test set, where there is one, and the validation split."""
-    order = np.random.default_rng(seed).permutation(len(data.y))
-    num_test = 0
-    test = np.zeros(0, np.int64)
-    if config.federation.test == "central":
-        if len(data.y_test):
-            test = np.arange(len(data.y), len(data.y) + len(data.y_test))
-        else:
-            num_test = round(config.dataset.test_fraction * len(order))
-            test = np.sort(order[:num_test])
-    num_validation = round(config.dataset.validation_fraction * (len(order) - num_test))
-    validation = order[num_test : num_test + num_validation]
-    return HeldOut(np.sort(order[num_test + num_validation :]), np.sort(validation), test)
+    """Set aside the test split, the same for every seed, and the validation split."""
+    natural = config.federation.partition == "natural" and config.federation.test == "clients"
+    strata = data.y if not natural or data.client_id is None else data.client_id
+    is_test = np.zeros(len(data.y), bool)
+    if not len(data.y_test):
+        is_test = _share(strata, config.dataset.test_fraction, (config.seed, 1))
+    rest = np.flatnonzero(~is_test)
+    is_validation = _share(data.y[rest], config.dataset.validation_fraction, (seed, 2))
+    after_training = np.arange(len(data.y), len(data.y) + len(data.y_test))
+    test = after_training if len(data.y_test) else np.flatnonzero(is_test)
+    nothing = test[:0]
+    is_central = config.federation.test == "central"
+    return HeldOut(
+        train=rest[~is_validation],
+        validation=rest[is_validation],
+        new=nothing if is_central else test,
+        test=test if is_central else nothing,
+    )
+
+
+def _share(strata: np.ndarray, fraction: float, seed: tuple[int, int]) -> np.ndarray:
+    """bool [n]: the same share of each stratum, at random."""
+    return stratified(strata, round(fraction * len(strata)), np.random.default_rng(seed))
 
 
 def _scheme(wanted: ConfigDict, client_id: np.ndarray | None) -> dict[str, Any]:
@@ -212,22 +228,23 @@ def _labels(wanted: ConfigDict) -> dict[str, Any]:
     return {"labeled_fraction": wanted.labeled_fraction}
 
 
-def _new_points(config: ConfigDict, data: Dataset) -> dict[str, Any]:
-    """The points that clients want labeled: the set's test split, or a share held out of it."""
-    if config.federation.test == "central":
+def _new_points(data: Dataset, new: np.ndarray, scheme: str) -> dict[str, Any]:
+    """The points that clients want labeled."""
+    if not len(new):
         return {}
-    if not len(data.y_test):
-        return {"new_fraction": config.dataset.test_fraction}
-    if config.federation.partition == "natural":
-        return {"new_y": data.y_test, "new_client_id": data.client_id_test}
-    return {"new_y": data.y_test}
+    if len(data.y_test):
+        points = {"new_y": data.y_test, "new_client_id": data.client_id_test}
+    else:
+        ids = None if data.client_id is None else data.client_id[new]
+        points = {"new_y": data.y[new], "new_client_id": ids}
+    return points if scheme == "natural" else {"new_y": points["new_y"]}
 
 
 def _subset(dataset: Dataset, config: ConfigDict) -> Dataset:
-    """`train_size` and `test_size` of the examples, drawn by `config.seed`; 0 takes all."""
+    """`train_size` and `test_size` of the examples, stratified by class; 0 takes all."""
     rng = np.random.default_rng(config.seed)
-    train = _sample(rng, len(dataset.y), config.dataset.train_size, "train_size", dataset)
-    test = _sample(rng, len(dataset.y_test), config.dataset.test_size, "test_size", dataset)
+    train = _drawn(rng, dataset.y, config.dataset.train_size, "train_size", dataset)
+    test = _drawn(rng, dataset.y_test, config.dataset.test_size, "test_size", dataset)
     client_id, client_id_test = dataset.client_id, dataset.client_id_test
     return dataclasses.replace(
         dataset,
@@ -240,14 +257,14 @@ def _subset(dataset: Dataset, config: ConfigDict) -> Dataset:
     )
 
 
-def _sample(
-    rng: np.random.Generator, available: int, size: int, key: str, dataset: Dataset
+def _drawn(
+    rng: np.random.Generator, y: np.ndarray, size: int, key: str, dataset: Dataset
 ) -> np.ndarray | slice:
-    if size > available:
+    if size > len(y):
         raise UsageError(
-            f"config.dataset.{key}={size}: {dataset.name} has {available}; 0 takes all of them"
+            f"config.dataset.{key}={size}: {dataset.name} has {len(y)}; 0 takes all of them"
         )
-    return np.sort(rng.permutation(available)[:size]) if size else slice(None)
+    return np.flatnonzero(stratified(y, size, rng)) if size else slice(None)
 
 
 def _identity(dataset: Dataset, config: ConfigDict, report: Report) -> np.ndarray:

@@ -41,10 +41,12 @@ def get_config() -> ConfigDict:
     config.dataset.root = ""  # "" = $JAXFED_DATA, else the TFDS default
     config.dataset.label_key = ""  # a TFDS set's feature to take as label; "" = the usual one
     config.dataset.image_size = 0  # of image folders, pixels a side; 0 = the images' own
-    config.dataset.train_size = 0  # examples taken, chosen by seed; 0 = all
+    config.dataset.train_size = 0  # examples taken, stratified, chosen by seed; 0 = all
     config.dataset.test_size = 0
-    config.dataset.test_fraction = 0.2  # held out for testing where the set has no test split
-    config.dataset.validation_fraction = 0.0  # of the rest, held out to select trained models by
+    config.dataset.test_fraction = 0.2  # test split of a set without one: the same in every repeat
+    config.dataset.validation_fraction = (
+        0.0  # of the rest, to select trained models by: each repeat's own
+    )
 
     config.preprocessing = ConfigDict()
     config.preprocessing.kind = "identity"

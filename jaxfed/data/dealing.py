@@ -1,4 +1,4 @@
-"""Integer tables of clients x classes: scaled to given sums, and rounded without losing an example."""
+"""Tables of clients x classes: scaled to given sums, and made whole at random without losing an example."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ _MAX_SCALINGS = 200  # far beyond convergence for tables without zeros; bounds t
 _SMALLEST = (
     1e-100  # weights below, as tiny Dirichlet parameters draw, would overflow when scaled up
 )
+_BITS = 20  # of a fraction that is rounded at random
+_WHOLE = 1e-6  # sums this near to an integer are meant to be it
 
 
-def deal(weights: np.ndarray, totals: np.ndarray, sizes: np.ndarray | None) -> np.ndarray:
-    """Deal `totals[c]` examples of each class to clients in proportion to `weights`.
+def expected(weights: np.ndarray, totals: np.ndarray, sizes: np.ndarray | None) -> np.ndarray:
+    """How many examples of each class each client gets on average, in proportion to `weights`.
 
-    With `sizes`, rows and columns are scaled in turn (Sinkhorn) until client m holds about sizes[m]; where
-    zeros in the weights do not allow that, columns win. Rounding carries each client's remainder from
-    class to class, so that sizes are met to about one.
+    With `sizes`, rows and columns are scaled in turn (Sinkhorn) until client m holds sizes[m]; where
+    zeros in the weights do not allow that, columns win.
 
     Args:
         weights: float [M, C]; a class with examples but no weight is dealt evenly.
@@ -23,7 +24,7 @@ def deal(weights: np.ndarray, totals: np.ndarray, sizes: np.ndarray | None) -> n
         sizes: float [M], or None.
 
     Returns:
-        int64 [M, C]; column sums are exactly `totals`.
+        float64 [M, C]; column sums are `totals`.
     """
     weights = np.asarray(weights, np.float64)
     weights = np.where(weights > 0, np.maximum(weights, _SMALLEST), 0.0)
@@ -32,7 +33,7 @@ def deal(weights: np.ndarray, totals: np.ndarray, sizes: np.ndarray | None) -> n
     if sizes is not None:
         for _ in range(_MAX_SCALINGS):
             rows = exact.sum(axis=1)
-            if np.abs(rows - sizes).max(initial=0) < 1e-3:
+            if np.abs(rows - sizes).max(initial=0) < _WHOLE / 10:
                 break
             exact *= (sizes / np.where(rows > 0, rows, 1))[:, None]
             columns = exact.sum(axis=0)
@@ -40,22 +41,134 @@ def deal(weights: np.ndarray, totals: np.ndarray, sizes: np.ndarray | None) -> n
         # A class that only clients of size 0 are drawn to has lost its examples: deal it evenly.
         lost = (exact.sum(axis=0) <= 0) & (totals > 0)
         exact[:, lost] = totals[lost] / len(exact)
-    counts = np.zeros(exact.shape, np.int64)
-    carried = np.zeros(len(exact))
-    for c in range(exact.shape[1]):
-        allowed = exact[:, c] > 0
-        wanted = np.where(allowed, np.maximum(exact[:, c] + carried, 0), 0)
-        if wanted.sum() <= 0:
-            wanted = exact[:, c]
-        counts[:, c] = apportion(wanted, int(totals[c]))
-        carried += exact[:, c] - counts[:, c]
-    return counts
+    return exact
 
 
-def apportion(exact: np.ndarray, total: int) -> np.ndarray:
-    """Round non-negative numbers to integers of the given sum, by largest remainder.
+def allotted(weights: np.ndarray, sizes: np.ndarray, totals: np.ndarray) -> np.ndarray:
+    """sizes[m] examples to each client, in proportion to its weights, of a class `totals` at most.
 
-    They are scaled to that sum first; of equal remainders the first is rounded up; zeros stay zero.
+    What a class lacks is asked of the client's other classes, in its proportions; where these lack too,
+    of all classes, in proportion to what is left of them.
+
+    Args:
+        weights: float [M, C].
+        sizes: int [M], of `totals.sum()` at most.
+        totals: int [C].
+
+    Returns:
+        float64 [M, C]; row sums are `sizes`.
+    """
+    exact = np.where(weights > 0, np.maximum(weights, _SMALLEST), 0.0)
+    for _ in range(_MAX_SCALINGS):
+        rows = exact.sum(axis=1)
+        exact = exact * (sizes / np.where(rows > 0, rows, 1))[:, None]
+        columns = exact.sum(axis=0)
+        exact = exact * np.minimum(totals / np.where(columns > 0, columns, 1), 1)
+        missing = np.maximum(sizes - exact.sum(axis=1), 0)
+        if missing.max(initial=0) < _WHOLE / 10:
+            break
+    left = np.maximum(totals - exact.sum(axis=0), 0)
+    return exact + np.outer(missing, left / max(left.sum(), _SMALLEST))
+
+
+def filled(exact: np.ndarray, smallest: np.ndarray) -> np.ndarray:
+    """The table with at least smallest[m] in row m, at the cost of the rows that can spare the most.
+
+    Those above a common level come down to it. They give in proportion to what they have, and all that
+    is given is mixed before it is handed out.
+
+    Args:
+        exact: float [M, C].
+        smallest: int [M].
+
+    Raises:
+        ValueError: there are fewer than sum(smallest) examples.
+    """
+    sizes = exact.sum(axis=1)
+    if smallest.sum() > sizes.sum() + _WHOLE:
+        raise ValueError(f"{sizes.sum():g} examples cannot fill up {smallest.sum()} places")
+    missing = np.maximum(smallest - sizes, 0)
+    if not missing.any():
+        return exact
+    spare = np.maximum(sizes - smallest, 0)
+    falling = np.sort(spare)[::-1]
+    levels = (np.cumsum(falling) - missing.sum()) / np.arange(1, len(spare) + 1)
+    given = np.maximum(spare - max(levels[falling > levels][-1], 0), 0)
+    gifts = exact * (given / np.where(sizes > 0, sizes, 1))[:, None]
+    return exact - gifts + np.outer(missing / missing.sum(), gifts.sum(axis=0))
+
+
+def round_at_random(exact: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A random integer table whose mean is `exact`.
+
+    Every entry, row sum, column sum, and the sum of all is rounded down or up; sums that are whole stay
+    as they are. Rows that are alike are exchangeable, columns too.
+
+    The fractions are rounded bit by bit, the lowest first (L. H. Cox. "A constructive procedure for
+    unbiased controlled rounding". JASA 82, 1987). One more row and column make all sums whole; so in
+    each row, and in each column, an even number of entries have the bit. Joined two and two at random,
+    by rows and by columns, they form circles, and along each of them entries go down and up in turn: which
+    first, a coin tells.
+
+    Args:
+        exact: float [M, C], from 0 on.
+
+    Returns:
+        int64 [M, C].
+
+    Cost: O(M C log(M C)) operations for each of 20 bits.
+    """
+    while (
+        True
+    ):  # once: but for 30 bits' roundoff, which changes a sum that is whole once in 10^5 tables
+        counts = _rounded_once(exact, rng)
+        if all(
+            (np.abs(counts.sum(axis) - whole)[np.abs(exact.sum(axis) - whole) < _WHOLE] == 0).all()
+            for axis in (0, 1)
+            for whole in [np.rint(exact.sum(axis))]
+        ):
+            return counts
+
+
+def _rounded_once(exact: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    one = 1 << _BITS
+    whole = np.floor(exact)
+    parts = np.zeros((exact.shape[0] + 1, exact.shape[1] + 1), np.int64)
+    parts[:-1, :-1] = np.rint((exact - whole) * one)
+    parts[:-1, -1] = -parts[:-1].sum(axis=1) % one
+    parts[-1] = -parts.sum(axis=0) % one
+    flat = parts.ravel()  # a view
+    for bit in range(_BITS):
+        has_bit = np.flatnonzero(flat >> bit & 1)
+        if not len(has_bit):
+            continue
+        row, column = np.divmod(has_bit, parts.shape[1])
+        row_partner, column_partner = _partners(row, rng), _partners(column, rng)
+        # Two steps along a circle, one by row and one by column: every second entry of it.
+        circle = np.arange(len(has_bit))
+        step = row_partner[column_partner]
+        for _ in range(len(has_bit).bit_length()):
+            circle = np.minimum(circle, circle[step])
+            step = step[step]
+        others = circle[row_partner]
+        coins = rng.random(len(has_bit)) < 0.5
+        up = (circle < others) == coins[np.minimum(circle, others)]
+        flat[has_bit] += np.where(up, 1 << bit, -(1 << bit))
+    return (whole + (parts[:-1, :-1] >> _BITS)).astype(np.int64)
+
+
+def _partners(group: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Members of each group, an even number, joined two and two at random: each one's partner."""
+    order = np.argsort(group + rng.random(len(group)))
+    partner = np.empty_like(order)
+    partner[order[::2]], partner[order[1::2]] = order[1::2], order[::2]
+    return partner
+
+
+def apportion(exact: np.ndarray, total: int, rng: np.random.Generator) -> np.ndarray:
+    """Scale non-negative numbers to the sum `total` and round each down or up; means are exact.
+
+    Systematic sampling in random order: rounded is the running sum, all by the same random share.
     """
     exact = np.asarray(exact, np.float64)
     largest = exact.max(initial=0)
@@ -63,72 +176,25 @@ def apportion(exact: np.ndarray, total: int) -> np.ndarray:
         if total:
             raise ValueError("nothing to apportion to")
         return np.zeros(len(exact), np.int64)
-    exact = exact / largest  # sums neither overflow nor underflow
-    exact = exact * (total / exact.sum())
-    counts = np.floor(exact + 1e-9).astype(np.int64)
-    remainder = exact - counts
-    remainder[exact == 0] = -np.inf
-    missing = total - int(counts.sum())
-    if missing > 0:
-        counts[np.argsort(-remainder, kind="stable")[:missing]] += 1
+    order = rng.permutation(len(exact))
+    running = np.cumsum(exact[order] / largest)  # sums neither overflow nor underflow
+    running *= total / running[-1]
+    counts = np.empty(len(exact), np.int64)
+    counts[order] = np.diff(np.floor(running + rng.random()), prepend=0)
     return counts
 
 
-def round_rows(exact: np.ndarray, row_sums: np.ndarray, room: np.ndarray) -> np.ndarray:
-    """Round a table so that row m sums to row_sums[m], within the room there is.
-
-    Rows are rounded one after another, each class's remainder carried on to the next, so that columns come
-    out near their exact sums too. What does not fit goes to the row's other classes, those with a
-    positive entry first.
+def split_at_random(totals: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Shuffle all examples and cut them into parts: a multivariate hypergeometric table.
 
     Args:
-        exact: float [M, C].
-        row_sums: int [M].
-        room: int [M, C], the most each entry may hold; or int [C], the most each column may hold. It must
-            have room for `row_sums`.
+        totals: int [C], examples of each class.
+        sizes: int [M], of the same sum.
+
+    Returns:
+        int64 [M, C], row sums `sizes` and column sums `totals`.
     """
-    counts = np.zeros(exact.shape, np.int64)
-    carried = np.zeros(exact.shape[1])
-    left_in_column = room.copy() if room.ndim == 1 else None
-    for m, total in enumerate(row_sums):
-        free = room[m] if left_in_column is None else left_in_column
-        row = np.minimum(np.floor(exact[m] + 1e-9).astype(np.int64), free)
-        order = np.lexsort((-(exact[m] - row + carried), exact[m] <= 0))
-        for _ in range(exact.shape[1] + 1):
-            missing = int(total - row.sum())
-            if missing == 0:
-                break
-            open_entries = order[row[order] < free[order]]
-            positive = open_entries[exact[m][open_entries] > 0]
-            candidates = positive if len(positive) else open_entries
-            if missing < len(candidates):
-                row[candidates[:missing]] += 1
-            else:
-                share = max(missing // len(candidates), 1)
-                row[candidates] = np.minimum(row[candidates] + share, free[candidates])
-        counts[m] = row
-        carried += exact[m] - row
-        if left_in_column is not None:
-            left_in_column -= row
-    return counts
-
-
-def fill_up(counts: np.ndarray, smallest: np.ndarray) -> None:
-    """Move examples, in place, until client m has smallest[m], from whoever can spare the most.
-
-    At most sum(smallest) moves.
-
-    Raises:
-        ValueError: there are fewer than sum(smallest) examples.
-    """
-    if smallest.sum() > counts.sum():
-        raise ValueError(f"{counts.sum()} examples cannot fill up {smallest.sum()} places")
-    sizes = counts.sum(axis=1)
-    for client in np.flatnonzero(sizes < smallest):
-        while sizes[client] < smallest[client]:
-            giver = int(np.argmax(sizes - smallest))
-            c = int(np.argmax(counts[giver]))
-            counts[giver, c] -= 1
-            counts[client, c] += 1
-            sizes[giver] -= 1
-            sizes[client] += 1
+    num_classes = len(totals)
+    classes = rng.permutation(np.repeat(np.arange(num_classes), totals))
+    cells = np.repeat(np.arange(len(sizes)) * num_classes, sizes) + classes
+    return np.bincount(cells, minlength=len(sizes) * num_classes).reshape(len(sizes), num_classes)

@@ -5,7 +5,9 @@
     ROOT/{train,val,test}.csv and ROOT/images/*     Mini-ImageNet's few-shot splits: filename,label
 
 Few-shot splits have no class in common, so none of them can test a classifier of the others: they are
-read as one set without a test split, in folders as in tables. (Mini-ImageNet: 100 classes of 600.)
+read as one set without a test split, in folders as in tables. (Mini-ImageNet: 100 classes of 600. XCLP's
+authors test on 100 of each, in a folder that stays the same. Which images these are the paper does not
+say: `jaxfed.simulation` draws as many, stratified, once for all repeats.)
 """
 
 from __future__ import annotations

@@ -1,0 +1,227 @@
+"""How many labels each client has, and of which classes.
+
+Labels are either drawn from what clients hold, or planned first, and all else is dealt around them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from jaxfed.data.dealing import allotted, apportion, round_at_random, split_at_random
+from jaxfed.data.strata import chosen_of_each, first_of_each
+from jaxfed.errors import UsageError
+
+
+class Labels(NamedTuple):
+    """How many labels there are: at most one of the first three is given; none: all."""
+
+    fraction: float | None
+    number: int | None
+    per_class: npt.ArrayLike | None
+    num_clients: int | None
+
+
+def drawn_labels(
+    wanted: Labels,
+    owner: np.ndarray,
+    classes: np.ndarray,
+    held: np.ndarray,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Draw labels from what clients hold.
+
+    Which of a client's examples they are is chance, but that all together have each class as often as is
+    to be expected, to within one: examples are taken in random order while both their client and their
+    class still want labels. Clients that still want some when all the classes they have left are served
+    get them in exchange (`_one_more_label`).
+
+    Args:
+        owner: int [n], each example's client.
+        classes: int [n].
+        held: int [M, C], the same as counts.
+
+    Returns:
+        bool [n]
+    """
+    _at_most_one(wanted)
+    num_clients, num_classes = held.shape
+    groups = owner * num_classes + classes
+    has_labels = _has_labels(wanted, num_clients)
+    totals = held.sum(axis=0)
+    if wanted.per_class is not None:
+        per_class = _per_class(wanted.per_class, held.shape)
+        if per_class.ndim < 2:
+            labels = np.broadcast_to(per_class, held.shape) * has_labels[:, None]
+        elif (per_class <= held).all():
+            labels = per_class
+        else:
+            m, c = np.argwhere(per_class > held)[0]
+            raise UsageError(
+                f"labeled_per_class asks for {per_class[m, c]} labels of class {c} at client {m}, which "
+                f"holds {held[m, c]} examples of it"
+            )
+        # Nobody is asked for labels of classes it does not have.
+        _check_totals(np.where(held > 0, labels, 0), totals)
+        return chosen_of_each(groups, labels.ravel(), rng)
+    sizes = held.sum(axis=1)
+    numbers = _numbers(wanted, sizes, has_labels, rng)
+    quotas = apportion(numbers / np.maximum(sizes, 1) @ held, int(numbers.sum()), rng)
+    labels = np.zeros_like(held)
+    left = rng.permutation(len(owner))
+    while True:
+        left = left[(numbers[owner[left]] > 0) & (quotas[classes[left]] > 0)]
+        if not len(left):
+            break
+        is_taken = first_of_each(owner[left], numbers)
+        is_taken[is_taken] = chosen_of_each(classes[left[is_taken]], quotas, rng)
+        taken = np.bincount(groups[left[is_taken]], minlength=held.size).reshape(held.shape)
+        labels += taken
+        numbers = numbers - taken.sum(axis=1)
+        quotas = quotas - taken.sum(axis=0)
+        left = left[~is_taken]
+    for client in rng.permutation(np.repeat(np.arange(num_clients), numbers)):
+        _one_more_label(labels, held, client, quotas, rng)
+    return chosen_of_each(groups, labels.ravel(), rng)
+
+
+def _one_more_label(
+    labels: np.ndarray,
+    held: np.ndarray,
+    client: int,
+    quotas: np.ndarray,
+    rng: np.random.Generator,
+) -> None:
+    """One more label, in place, for a client whose other classes are served.
+
+    Where another client can change a label of such a class for one of a class that is not served, it
+    does; else the class gets one too many, and the one that is not served stays short.
+    """
+    own = rng.permutation(np.flatnonzero(labels[client] < held[client]))
+    for open_class in rng.permutation(np.flatnonzero(quotas)):
+        for c in own:
+            others = np.flatnonzero(
+                (labels[:, c] > 0) & (labels[:, open_class] < held[:, open_class])
+            )
+            if len(others):
+                other = rng.choice(others)
+                labels[other, c] -= 1
+                labels[other, open_class] += 1
+                labels[client, c] += 1
+                quotas[open_class] -= 1
+                return
+    labels[client, own[0]] += 1
+
+
+def planned_labels(
+    wanted: Labels,
+    sizes: np.ndarray,
+    totals: np.ndarray,
+    weights: np.ndarray | None,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Labels by plan, before anything else is dealt.
+
+    Args:
+        sizes: int [M], of the clients.
+        totals: int [C], of the classes.
+        weights: float [M, C], what each client's labels are to be like, to within one of each class.
+            None: alike for all; a number of them is equal for each class, to within one at each client
+            and over all; a fraction is a random split of a like fraction of each class.
+
+    Returns:
+        int64 [M, C]
+    """
+    _at_most_one(wanted)
+    shape = (len(sizes), len(totals))
+    has_labels = _has_labels(wanted, len(sizes))
+    if wanted.per_class is not None:
+        labels = _per_class(wanted.per_class, shape)
+        if labels.ndim == 2:
+            _check_totals(labels, totals)
+            return labels
+        labels = np.broadcast_to(labels, shape) * has_labels[:, None]
+        _check_totals(labels, totals)
+        asked = labels.sum(axis=1)
+        return round_at_random(labels * np.minimum(sizes / np.maximum(asked, 1), 1)[:, None], rng)
+    numbers = _numbers(wanted, sizes, has_labels, rng)
+    if weights is None:
+        if wanted.number is None:
+            return split_at_random(apportion(totals, int(numbers.sum()), rng), numbers, rng)
+        weights = np.broadcast_to(totals > 0, shape)
+    return round_at_random(allotted(weights, numbers, totals), rng)
+
+
+def _at_most_one(wanted: Labels) -> None:
+    if sum(value is not None for value in wanted[:3]) > 1:
+        raise UsageError(
+            "labeled_fraction, num_labeled, labeled_per_class: at most one of them is allowed"
+        )
+
+
+def _has_labels(wanted: Labels, num_clients: int) -> np.ndarray:
+    """bool [M]"""
+    return np.arange(num_clients) < (
+        num_clients if wanted.num_clients is None else wanted.num_clients
+    )
+
+
+def _numbers(
+    wanted: Labels, sizes: np.ndarray, has_labels: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """int64 [M], labels of each client."""
+    room = np.where(has_labels, sizes, 0)
+    if wanted.number is not None:
+        return _spread(wanted.number, room, rng)
+    fraction = 1.0 if wanted.fraction is None else wanted.fraction
+    if not 0 <= fraction <= 1:
+        raise UsageError(f"labeled_fraction={fraction}: allowed are 0 to 1")
+    number = round(fraction * room.sum())
+    if fraction > 0 and room.any():
+        number = max(number, 1)
+    whole, parts = np.divmod(fraction * room, 1)
+    missing = number - int(whole.sum())
+    if missing > parts.sum():  # up to the next whole number at most
+        gaps = np.where(room > 0, 1 - parts, 0)
+        parts += gaps * (missing - parts.sum()) / gaps.sum()
+    return whole.astype(np.int64) + apportion(parts, missing, rng)
+
+
+def _spread(number: int, room: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """`number` labels over clients as equally as their room allows."""
+    if number < 0 or number > room.sum():
+        raise UsageError(
+            f"num_labeled={number}: allowed are 0 to {room.sum()}, what the labeled clients hold"
+        )
+    numbers = np.zeros_like(room)
+    while left := int(number - numbers.sum()):
+        open_clients = rng.permutation(np.flatnonzero(numbers < room))
+        share, extra = divmod(left, len(open_clients))
+        add = share + (np.arange(len(open_clients)) < extra)
+        numbers[open_clients] = np.minimum(numbers[open_clients] + add, room[open_clients])
+    return numbers
+
+
+def _per_class(per_class: npt.ArrayLike, shape: tuple[int, int]) -> np.ndarray:
+    """int64 of shape [], [C] or [M, C]."""
+    labels = np.asarray(per_class)
+    if labels.shape not in ((), shape[1:], shape) or not np.issubdtype(labels.dtype, np.integer):
+        raise UsageError(
+            f"labeled_per_class has shape {list(labels.shape)} and type {labels.dtype}: allowed "
+            f"are [{shape[0]}, {shape[1]}], [{shape[1]}] or a number, of integers"
+        )
+    if (labels < 0).any():
+        raise UsageError("labeled_per_class: allowed are numbers from 0 on")
+    return labels.astype(np.int64)
+
+
+def _check_totals(labels: np.ndarray, totals: np.ndarray) -> None:
+    excess = labels.sum(axis=0) - totals
+    if (excess > 0).any():
+        worst = int(np.argmax(excess))
+        raise UsageError(
+            f"labeled_per_class asks for {labels[:, worst].sum()} labels of class {worst}, of which "
+            f"there are {totals[worst]}"
+        )

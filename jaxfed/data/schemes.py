@@ -1,0 +1,139 @@
+"""What draws clients to examples: classes by scheme, sizes by quantity, or the data's own client ids."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from jaxfed.data.dealing import round_at_random
+from jaxfed.errors import UsageError
+
+Scheme = Literal["iid", "dirichlet", "classes_per_client", "table", "natural"]
+Quantity = Literal["equal", "dirichlet", "lognormal", "power_law"]
+Assignment = Literal["random", "rotated"]
+
+FEDMATCH_TABLE: tuple[tuple[float, ...], ...] = tuple(
+    tuple(
+        (0.50, 0.15, 0.03, 0.03, 0.03, 0.02, 0.03, 0.03, 0.03, 0.15)[(c - row) % 10]
+        for c in range(10)
+    )
+    for row in range(10)
+)
+"""FedMatch's ten client types over ten classes: row t is row 0 rotated right by t. ProtoFSSL, and one
+of the settings of XCLP's code (`cifar10_100_3`), use the same."""
+
+
+def weights(
+    scheme: Scheme,
+    occurs: np.ndarray,
+    num_clients: int,
+    dirichlet_alpha: float | None,
+    classes_per_client: int | None,
+    assignment: Assignment,
+    table: np.ndarray,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """float [M, C], how strongly each client is drawn to each class."""
+    num_classes = len(occurs)
+    if scheme == "iid":
+        return np.ones((num_clients, num_classes))
+    if scheme == "dirichlet":
+        if dirichlet_alpha is None or not 0 < dirichlet_alpha < np.inf:
+            raise UsageError(f"dirichlet_alpha={dirichlet_alpha}: allowed are numbers above 0")
+        return rng.dirichlet(np.full(num_clients, dirichlet_alpha), num_classes).T
+    if scheme == "classes_per_client":
+        present = np.flatnonzero(occurs)
+        drawn = np.zeros((num_clients, num_classes))
+        for client, places in enumerate(
+            _places(len(present), num_clients, classes_per_client, assignment, rng)
+        ):
+            drawn[client, present[places]] = 1
+        return drawn
+    if table.ndim != 2 or table.shape[1] < num_classes or not (table >= 0).all():
+        raise UsageError(
+            f"table has shape {list(table.shape)}: allowed are [types, {num_classes} classes] of "
+            "numbers from 0 on"
+        )
+    return table[np.arange(num_clients) % len(table), :num_classes]
+
+
+def _places(
+    num_classes: int,
+    num_clients: int,
+    classes_per_client: int | None,
+    assignment: Assignment,
+    rng: np.random.Generator,
+) -> list[np.ndarray]:
+    """Which of the classes that occur each client holds."""
+    k = classes_per_client
+    if k is None or not 1 <= k <= num_classes:
+        raise UsageError(f"classes_per_client={k}: allowed are 1 to {num_classes}")
+    if assignment not in get_args(Assignment):
+        raise UsageError(
+            f"assignment={assignment!r}: allowed are {', '.join(map(repr, get_args(Assignment)))}"
+        )
+    if assignment == "rotated":
+        step = 1 if num_clients >= num_classes else num_classes / num_clients
+        chosen = [
+            (int(client * step) + np.arange(k)) % num_classes for client in range(num_clients)
+        ]
+    else:
+        holds = round_at_random(np.full((num_clients, num_classes), k / num_classes), rng)
+        chosen = [np.flatnonzero(row) for row in holds]
+    covered = len(np.unique(np.concatenate(chosen)))
+    if covered < num_classes:
+        raise UsageError(
+            f"classes_per_client={k} with {num_clients} clients covers {covered} of {num_classes} "
+            "classes: some examples would be nobody's; allow more classes or more clients"
+        )
+    return chosen
+
+
+def sizes(
+    scheme: Scheme,
+    quantity: Quantity | None,
+    parameter: float,
+    num_clients: int,
+    num_examples: int,
+    rng: np.random.Generator,
+) -> np.ndarray | None:
+    """float [M], how many examples each client is to hold; None leaves it to the scheme."""
+    if quantity is None and scheme == "dirichlet":
+        return None
+    shares = np.ones(num_clients)
+    if quantity == "dirichlet":
+        shares = rng.dirichlet(np.full(num_clients, parameter))
+    elif quantity == "lognormal":
+        logarithms = parameter * rng.standard_normal(num_clients)
+        shares = np.exp(logarithms - logarithms.max())
+    elif quantity == "power_law":
+        shares = rng.permutation((1.0 + np.arange(num_clients)) ** -parameter)
+    return num_examples * shares / shares.sum()
+
+
+def natural_owners(
+    y: np.ndarray,
+    client_id: npt.ArrayLike | None,
+    new_y: npt.ArrayLike | None,
+    new_client_id: npt.ArrayLike | None,
+    num_clients: int | None,
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Each example's client, each new example's client, and M."""
+    if client_id is None:
+        raise UsageError("scheme='natural' needs client_id, which this data set does not have")
+    ids = np.asarray(client_id)
+    new_ids = ids[:0] if new_y is None else np.asarray(new_client_id)
+    if ids.shape != y.shape or (new_y is not None and new_ids.shape != np.shape(new_y)):
+        raise UsageError("client_id (and new_client_id) must have one id an example")
+    names, numbers = np.unique(np.concatenate([ids, new_ids]), return_inverse=True)
+    if num_clients is not None and num_clients != len(names):
+        if num_clients > len(names):
+            raise UsageError(f"num_clients={num_clients}: the data have {len(names)} client ids")
+        group = np.empty(len(names), np.int64)
+        group[rng.permutation(len(names))] = np.arange(len(names)) % num_clients
+        numbers = group[numbers]
+    owner, new_owner = np.split(numbers.astype(np.int64), [len(ids)])
+    return owner, new_owner, len(names) if num_clients is None else num_clients
