@@ -1,12 +1,15 @@
 """Bytes on the wire, by kind of message, counted from shapes and dtypes.
 
 A method names each message once a round; the totals are what `summary.json` reports. Bytes are of the
-payload: no headers, no compression.
+payload: no headers, no compression but a method's own (entries that it does not send).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
+
+import jax
 
 
 @dataclass
@@ -43,3 +46,8 @@ class Communication:
             "upload": dict(self.upload),
             "download": dict(self.download),
         }
+
+
+def num_bytes_of(tree: Any) -> int:
+    """Bytes of all arrays of a pytree, sent whole; `jaxfed.sparse_message` where they are not."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

@@ -53,7 +53,7 @@ class ClientUpdate(NamedTuple):
         metrics: name -> float32 scalar.
         client_state: what the client keeps for its next round (); stays with the client.
         correction: what else goes to the server's mean (SCAFFOLD's change of control variate); ().
-        unsent: int32 scalar, bytes of `delta` that the client need not send; () for none.
+        sent: int32 scalar, bytes in which the parameters of `delta` are sent; () for all of them.
     """
 
     delta: nnx.State
@@ -61,7 +61,7 @@ class ClientUpdate(NamedTuple):
     metrics: dict[str, jax.Array]
     client_state: Any = ()
     correction: Any = ()
-    unsent: Any = ()
+    sent: Any = ()
 
 
 class Trained(NamedTuple):

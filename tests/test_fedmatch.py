@@ -1,13 +1,12 @@
-"""FedMatch: the two losses and their gradients by formula, votes and helpers by hand."""
+"""FedMatch: its losses, gradients and rounds transcribed to NumPy; votes and what is sent by hand."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from small_training import (
     KEY,
+    RATE,
     assert_close,
     assert_same,
     federation_of,
@@ -15,29 +14,24 @@ from small_training import (
     training_of,
 )
 
+from jaxfed.aggregate import uniformly
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.algorithms.fedmatch import (
-    Helpers,
-    Seen,
     Weights,
     agreed_label,
-    composed,
-    decomposed,
-    decomposed_loss,
     fedmatch,
-    helper_sender,
+    fedmatch_loss,
     mean_divergence,
-    nearest_clients,
-    random_input,
 )
-from jaxfed.communication import Communication
 from jaxfed.errors import UsageError
+from jaxfed.helper_selection import Helpers, random_input
 from jaxfed.local_update import Batches
 from jaxfed.losses import Batch, softmax_cross_entropy
 from jaxfed.models.mlp import mlp
-from jaxfed.server_state import stacked_for, together
+from jaxfed.server_state import together
+from jaxfed.two_part_model import composed, decompose, two_part_model
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
+pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
 
 LINEAR = mlp((4,), 3, hidden=())
 
@@ -77,7 +71,7 @@ def test_the_two_losses_and_the_gradient_of_each_part():
         jax.tree.map(lambda *leaves: jnp.stack(leaves), one, two), jnp.array([True, False])
     )
     weights = Weights(supervised=2.0, consistency=0.5, l2=0.3, l1=0.7, confidence=0.5)
-    loss = decomposed_loss(
+    loss = fedmatch_loss(
         LINEAR, helpers, weights, weak=None, strong=double, pointwise=softmax_cross_entropy
     )
     anchor = together(sigma=LINEAR.init(jax.random.key(9)), psi=psi)
@@ -142,19 +136,6 @@ def test_votes_and_divergence_by_hand():
         np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-7)
 
 
-@given(st.integers(0, 2**31 - 1), st.integers(1, 6), st.integers(1, 3))
-def test_helpers_are_the_nearest_others(seed, num_clients, num_helpers):
-    rng = np.random.default_rng(seed)
-    outputs, known = rng.random((num_clients, 3)), rng.random(num_clients) < 0.7
-    client_id = np.append(rng.permutation(num_clients), -1).astype(np.int32)
-    found = nearest_clients(outputs, known, client_id, num_helpers)
-    for client, helpers in zip(client_id, found, strict=True):
-        others = [k for k in np.flatnonzero(known) if k != client]
-        others.sort(key=lambda k, c=client: np.linalg.norm(outputs[k] - outputs[c]))
-        wanted = others[:num_helpers] if client >= 0 and known[client] else []
-        assert helpers.tolist() == wanted + [-1] * (num_helpers - len(wanted))
-
-
 SMALL = Batches("paired", 4, 2)
 FREE = {"consistency_weight": 0.0, "l2_weight": 0.0, "l1_weight": 0.0}
 
@@ -167,14 +148,136 @@ def test_without_psi_it_is_fedavg():
     assert_close(composed(rounds_of(match, federation, 3)[-1].model), plain.model)
 
 
+def joined(state):
+    """Kernel and bias, which goes with inputs of 1, as one matrix [5, 3]."""
+    kernel, bias = affine(state)
+    return np.vstack([kernel, bias])
+
+
+def num_bytes(entries):
+    """Of a message of 15 float32: all, a bitmap with values, or indices with values."""
+    k = np.count_nonzero(entries)
+    return min(15 * 4, 2 + 4 * k, 8 * k)
+
+
+class Server:
+    """FedMatch in NumPy: every client takes part in every round, with one step on all its examples."""
+
+    def __init__(self, sigma, psi, weights, psi_threshold, delta_threshold):
+        self.sigma, self.psi, self.weights = sigma, psi, weights
+        self.psi_threshold, self.delta_threshold = psi_threshold, delta_threshold
+        self.seen = []  # by client: psi, outputs on the random input
+
+    def sparse(self, psi):
+        return np.where(np.abs(psi) > self.psi_threshold, psi, 0)
+
+    def round(self, clients, rate, num_helpers):
+        """The bytes of its messages."""
+        psi, sent = self.sparse(self.psi), {"up": 0, "down": 0, "helpers": 0}
+        returned = []
+        for number, (x, y) in enumerate(clients):
+            helpers = []
+            if num_helpers:
+                own = self.seen[number][1]
+                others = [k for k in range(len(clients)) if k != number]
+                others.sort(key=lambda k, own=own: np.linalg.norm(self.seen[k][1] - own))
+                helpers = [self.seen[k][0] for k in others[:num_helpers]]
+            sent["helpers"] += sum(map(num_bytes, helpers))
+            sent["down"] += 15 * 4 + num_bytes(psi)
+            by_labels, by_agreement = self.gradients(psi, helpers, x, y)
+            parts = []
+            for before, after in (
+                (self.sigma, self.sigma - rate * by_labels),
+                (psi, self.sparse(psi - rate * by_agreement)),
+            ):
+                changed = np.abs(after - before) > self.delta_threshold
+                sent["up"] += num_bytes(changed)
+                parts.append(np.where(changed, after, before))
+            returned.append(parts)
+        noise = np.append(np.asarray(random_input((4,))[0], np.float64), 1)
+        self.seen = [(b, np.exp(log_softmax(noise @ (a + b)))) for a, b in returned]
+        self.sigma, self.psi = np.mean(returned, axis=0)
+        return sent
+
+    def gradients(self, psi, helpers, x, y):
+        """Of L_s at sigma, of L_u at psi."""
+        w, x = self.weights, np.hstack([x, np.ones((len(x), 1))])
+        strong_x = x * [2, 2, 2, 2, 1]
+        one_hot, is_labeled = np.eye(3), y >= 0
+        log_p = log_softmax(x @ (self.sigma + psi))
+        strong_p = np.exp(log_softmax(strong_x @ (self.sigma + psi)))
+        helped = [log_softmax(x @ (self.sigma + psi_j)) for psi_j in helpers]
+        p = np.exp(log_p)
+        by_labels = x[is_labeled].T @ (p - one_hot[y])[is_labeled] / is_labeled.sum()
+        by_agreement = np.zeros((5, 3))
+        sure = np.flatnonzero(~is_labeled & (p.max(axis=1) >= w.confidence))
+        self.num_sure = len(sure)
+        for i in sure:
+            votes = np.bincount([v[i].argmax() for v in (log_p, *helped)], minlength=3)
+            by_agreement += np.outer(strong_x[i], strong_p[i] - one_hot[votes.argmax()])
+            for q in helped:
+                by_agreement += np.outer(x[i], p[i] - np.exp(q[i])) / len(helped)
+        by_agreement *= w.consistency / max(len(sure), 1)
+        by_agreement += 2 * w.l2 * (psi - self.sigma) + w.l1 * np.sign(psi)
+        return w.supervised * by_labels, by_agreement
+
+
+@pytest.mark.parametrize("thresholds", [(0.0, 0.0), (0.05, 0.02)])
+def test_rounds_and_bytes_are_those_of_the_transcription(thresholds):
+    """Four rounds of three clients, two helpers each in the second and the fourth."""
+    federation = federation_of([8, 8, 8], 3)
+    weights = Weights(supervised=2.0, consistency=0.5, l2=0.1, l1=0.05, confidence=0.5)
+    training = training_of(
+        Batches("joint", 8, 1), model=LINEAR, weighting=uniformly, strong_augment=double
+    )
+    algorithm = fedmatch(
+        training=training,
+        **{
+            f"{name}_weight": value
+            for name, value in weights._asdict().items()
+            if name != "confidence"
+        },
+        confidence=weights.confidence,
+        helper_interval=2,
+        psi_threshold=thresholds[0],
+        delta_threshold=thresholds[1],
+    )
+    state = algorithm.init(KEY, federation)
+    server = Server(*(joined(state.model[name]) for name in ("sigma", "psi")), weights, *thresholds)
+    assert_same(state.model["psi"], jax.tree.map(lambda w: 0.2 * w, state.model["sigma"]))
+    cohort = federation.cohort()
+    clients = [(np.float64(x), y) for x, y in zip(cohort.x, np.asarray(cohort.y), strict=True)]
+    for number in range(4):
+        state, metrics = algorithm.round(state, cohort, jax.random.fold_in(KEY, number))
+        sent = server.round(clients, RATE / (1 + number), 2 * (number % 2))
+        for name in ("sigma", "psi"):
+            np.testing.assert_allclose(
+                joined(state.model[name]), getattr(server, name), rtol=1e-4, atol=1e-5
+            )
+        assert metrics["communication"]["upload"] == {"parameters": sent["up"]}
+        helpers = {"helpers": sent["helpers"]} if number % 2 else {}
+        assert metrics["communication"]["download"] == {"parameters": sent["down"], **helpers}
+    assert server.num_sure > 0
+    outputs = np.stack([outputs for _, outputs in server.seen])
+    np.testing.assert_allclose(state.clients.outputs, outputs, rtol=1e-4, atol=1e-6)
+    everything = 3 * 2 * 15 * 4
+    assert (sent["up"] < everything) == (sent["down"] < everything) == (thresholds[0] > 0)
+
+
+def test_a_client_without_labels_sends_no_sigma():
+    federation = federation_of([8, 8], 0)
+    training = training_of(SMALL, model=LINEAR, strong_augment=double)
+    algorithm = fedmatch(training=training)
+    _, metrics = algorithm.round(algorithm.init(KEY, federation), federation.cohort(), KEY)
+    assert metrics["communication"]["upload"] == {"parameters": 2 * 15 * 4}  # psi
+    assert metrics["communication"]["download"] == {"parameters": 2 * (15 + 12) * 4 + 2 * 2}
+
+
 def test_who_gets_helpers_and_what_that_costs():
     federation = federation_of([10, 10, 10, 10], 4)
     training = training_of(SMALL, strong_augment=double, batch_norm=True)
     algorithm = fedmatch(training=training, l2_weight=0.1, supervised_weight=1.0, helper_interval=2)
     state, helped = algorithm.init(KEY, federation), []
-    assert_same(
-        state.model["psi"]["first"], jax.tree.map(lambda w: 0.2 * w, state.model["sigma"]["first"])
-    )
     size = 4 * (4 * 8 + 8 + 2 * 8 + 8 * 3 + 3)
     for number, cohort in enumerate([[0, 1], [0, 2], [1, 2], [0, 3]]):
         state, metrics = algorithm.round(
@@ -189,42 +292,23 @@ def test_who_gets_helpers_and_what_that_costs():
     np.testing.assert_allclose(seen.outputs.sum(axis=1), 1, rtol=1e-5)
 
 
-def test_small_entries_are_dropped_where_asked():
-    federation = federation_of([12, 7], 4)
-    training = training_of(SMALL, strong_augment=double)
-    states = rounds_of(
-        fedmatch(training=training, supervised_weight=0.1, delta_threshold=0.01, **FREE),
-        federation,
-        1,
-    )
-    moved = jax.tree.map(lambda new, old: np.abs(new - old), states[1].model, states[0].model)
-    assert any((leaf == 0).any() for leaf in jax.tree.leaves(moved))
+def test_a_sparse_psi_is_evaluated():
     psi = jax.tree.map(lambda w: 0.1 * jnp.sign(w), LINEAR.init(KEY))
     state = together(sigma=LINEAR.init(KEY), psi=psi)
     x = jnp.ones((1, 4))
     for threshold, kept in ((0.05, 1.0), (0.5, 0.0)):
-        model = decomposed(LINEAR, 0.2, threshold)
+        model = two_part_model(LINEAR, 0.2, threshold)
         kernel, bias = affine(state["sigma"], jax.tree.map(lambda w, k=kept: k * w, psi))
         np.testing.assert_allclose(
             model.apply(state, x), np.ones((1, 4)) @ kernel + bias, rtol=1e-5
         )
 
 
-def test_the_server_sends_the_psi_it_saw():
-    parameters = LINEAR.init(KEY)
-    stacked = jax.tree.map(
-        lambda leaf: leaf * jnp.arange(1.0, 5).reshape(-1, *[1] * (leaf.ndim - 1)),
-        stacked_for(4, parameters),
-    )
-    outputs = jnp.array([[0.0], [1.0], [5.0], [9.0]])
-    seen = Seen(stacked, outputs, jnp.array([True, True, True, False]))
-    federation = federation_of([3, 3, 3, 3])
-    state = fedavg(training=training_of(SMALL)).init(KEY, federation)._replace(clients=seen)
-    communication = Communication()
-    helpers = helper_sender(1, 1)(state, federation.cohort([1, 2, 3]), communication)
-    np.testing.assert_array_equal(helpers.is_there, [[True], [True], [False]])
-    kernel = np.asarray(parameters["head"]["kernel"][...])
-    np.testing.assert_allclose(helpers.psi["head"]["kernel"][...][:2, 0], [1 * kernel, 2 * kernel])
+def test_a_given_model_is_sigma():
+    given = LINEAR.init(jax.random.key(7))
+    training = training_of(SMALL, model=LINEAR, initial_model=given, strong_augment=double)
+    state = fedmatch(training=training).init(KEY, federation_of([8]))
+    assert_same(state.model, decompose(given, 0.2))
 
 
 @pytest.mark.parametrize(
@@ -239,10 +323,3 @@ def test_mistakes_are_named(keywords, told):
     training = training_of(SMALL, strong_augment=double if keywords else None)
     with pytest.raises(UsageError, match=told):
         fedmatch(training=training, **keywords)
-
-
-def test_the_random_input_is_one_and_within_two_deviations():
-    x = random_input((8, 8, 1))
-    assert_same(x, random_input((8, 8, 1)))
-    assert np.abs(np.asarray(x) - 125 / 255).max() <= 2 * 125 / 255 + 1e-6
-    assert random_input((2,)).shape == (1, 2)

@@ -20,7 +20,7 @@ from flax import nnx
 
 from jaxfed.aggregate import weighted_mean
 from jaxfed.batch_statistics import measured_statistics
-from jaxfed.communication import Communication
+from jaxfed.communication import Communication, num_bytes_of
 from jaxfed.errors import UsageError
 from jaxfed.evaluate import accuracy, balanced_accuracy
 from jaxfed.federated_algorithm import Array, Cohort, FederatedAlgorithm, Metrics
@@ -101,6 +101,7 @@ def federated_training(
     init_control: Callable[[nnx.State], Any] = lambda parameters: (),
     init_client: Callable[[nnx.State, Federation], Any] = lambda parameters, federation: (),
     send: Send = nothing_sent,
+    download_bytes: Callable[[nnx.State], Any] = num_bytes_of,
 ) -> FederatedAlgorithm:
     """A federated algorithm of `local_update` and the training's ingredients.
 
@@ -115,6 +116,7 @@ def federated_training(
             `ClientUpdate.correction` over the number of all clients.
         init_client: parameters, federation -> what each client keeps at first.
         send: what reaches one client alone (`Client.received`).
+        download_bytes: parameters -> bytes in which one client receives them.
 
     Raises:
         UsageError: unknown pseudo-labels; in `init`, new points at clients, or nothing to test on.
@@ -166,9 +168,9 @@ def federated_training(
             communication.down("teacher", 0 if is_first else num_new * num_bytes)
         labels = find_labels(state, cohort, label_key, communication)
         received = send(state, cohort, communication)
-        after, metrics, unsent = train(state, cohort, labels, received, train_key)
-        _count_models(communication, state, cohort, training.batch_statistics)  # device at work
-        communication.up("parameters", -sum(int(np.sum(leaf)) for leaf in jax.tree.leaves(unsent)))
+        after, metrics, sent = train(state, cohort, labels, received, train_key)
+        num_bytes = download_bytes(nnx.filter_state(state.model, nnx.Param))
+        _count_models(communication, state, cohort, training.batch_statistics, int(num_bytes), sent)
         return after, {**metrics, **labels.metrics, "communication": communication.metrics()}
 
     def validate(state: ServerState, federation: Federation) -> Metrics:
@@ -293,7 +295,7 @@ def _train_round(training: Training, local_update: LocalUpdate, *, stage: int) -
         num_clients = _num_stacked(state.clients)
         trained = jnp.where(jnp.any(usable(data), axis=1), weights, 0)
         metrics = weighted_mean(updates.metrics, trained)
-        unsent = jax.tree.map(lambda count: jnp.where(is_client, count, 0), updates.unsent)
+        sent = jax.tree.map(lambda count: jnp.where(is_client, count, 0), updates.sent)
         state = state._replace(
             model=nnx.merge_state(parameters, statistics),
             optimizer=optimizer,
@@ -307,7 +309,7 @@ def _train_round(training: Training, local_update: LocalUpdate, *, stage: int) -
             round=state.round + 1,
         )
         metrics |= {"clients": jnp.sum(trained > 0), "learning_rate": learning_rate}
-        return state, metrics, unsent
+        return state, metrics, sent
 
     return train_round
 
@@ -363,25 +365,32 @@ def _num_bytes_received(model: nnx.State, batch_statistics: str) -> int:
 
 
 def _count_models(
-    communication: Communication, state: ServerState, cohort: Cohort, batch_statistics: str
+    communication: Communication,
+    state: ServerState,
+    cohort: Cohort,
+    batch_statistics: str,
+    download_bytes: int,
+    sent: Any,
 ) -> None:
-    """Models down and up, what else a method sends with them, for each client of the cohort."""
+    """Models down and up, what else a method sends with them, for each client of the cohort.
+
+    `download_bytes` is a client's, `sent` the clients' `ClientUpdate.sent`, [K].
+    """
     num_clients = int(np.sum(np.asarray(cohort.client_id) >= 0))
     parameters, statistics = nnx.split_state(state.model, nnx.Param, ...)
-    for kind, tree in (("parameters", parameters), ("control", state.control)):
-        num_bytes = num_clients * num_bytes_of(tree)
-        if num_bytes:
-            communication.down(kind, num_bytes)
-            communication.up(kind, num_bytes)
+    communication.down("parameters", num_clients * download_bytes)
+    uploads = [int(np.asarray(leaf).sum(dtype=np.int64)) for leaf in jax.tree.leaves(sent)]
+    communication.up(
+        "parameters", sum(uploads) if uploads else num_clients * num_bytes_of(parameters)
+    )
+    num_bytes = num_clients * num_bytes_of(state.control)
+    if num_bytes:
+        communication.down("control", num_bytes)
+        communication.up("control", num_bytes)
     num_bytes = num_clients * num_bytes_of(statistics)
     if num_bytes and batch_statistics == "averaged":
         communication.down("statistics", num_bytes)
         communication.up("statistics", num_bytes)
     if num_bytes and batch_statistics == "static":
-        communication.down("parameters", num_clients * num_bytes_of(parameters))
+        communication.down("parameters", num_clients * download_bytes)
         communication.up("statistics", num_bytes)
-
-
-def num_bytes_of(tree: Any) -> int:
-    """Bytes of all arrays of a pytree."""
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

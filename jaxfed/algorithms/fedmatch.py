@@ -10,19 +10,27 @@ is held fixed (sigma*, psi*). With x in B_L, u in B_U, p = softmax(f_{sigma* + p
     sigma <- mean_k sigma_k,   psi <- mean_k psi_k
 
 The mean over u is over those with max p >= tau. Client k's helpers j = 1 .. H are the clients whose
-models were nearest to its own when the server saw them last: nearest in softmax outputs on one fixed
-random input, found by a KD-tree. The server sends their psi_j; p_j = softmax(f_{sigma + psi_j}), sigma as
-the client received it. A client that the server has not seen before gets no helpers, and votes alone.
+models were nearest to its own when the server saw them last (`jaxfed.helper_selection`), sent in every
+tenth round. The server sends their psi_j; p_j = softmax(f_{sigma + psi_j}), sigma as the client received
+it. In other rounds, and where the server has not seen the client before, it votes alone.
 
 The paper leaves open what only the authors' code says, and this follows the code there: psi starts as
-0.2 sigma; the random input is normal with mean and deviation 0.49 (of images in [0, 1]), cut at two
-deviations; u is not augmented in the first term. Switches for what the code does besides:
-`helper_interval=10` (helpers in every tenth round only), `psi_threshold` (psi's entries below are 0 in
-evaluation; 5e-6) and `delta_threshold` (smaller changes are not sent; 5e-5). Both gradients of a step are
-taken at one (sigma, psi), while the code updates sigma first: a difference of second order in eta. The
-code lowers its rate where validation stops improving; here the rate is the experiment's schedule.
+0.2 sigma; the random input's distribution; u is not augmented in the first term, and x is not either
+(here: `Training.augment`, the config's choice). The paper has psi and changes sparse without numbers;
+switches for the code's:
 
-Leaves a client: the changes of sigma and psi, twice what FedAvg sends; it receives H psi_j more.
+    psi_threshold = 5e-6      entries of psi up to this are 0 where it is sent and evaluated
+    delta_threshold = 5e-5    entries that a client changed by no more are not sent, and stay
+
+With both 0, what is exactly 0 or unchanged is not sent either. Otherwise than the code: the client trains
+on the psi that it was sent, small entries 0 (the code counts them as 0, and trains with them); clients
+keep nothing between rounds, so that sigma comes down whole (the code counts what differs from what the
+client had when it last took part); both gradients of a step are taken at one (sigma, psi), while the
+code updates sigma first, a difference of second order in eta; the rate is the experiment's schedule,
+while each of the code's clients divides its own by 3 where validation does not improve five times.
+
+Leaves a client: the changed entries of sigma and psi; it receives sigma, and what is not 0 of psi and of
+H psi_j. Bytes: `jaxfed.sparse_message`, one message a part.
 """
 
 from __future__ import annotations
@@ -32,36 +40,31 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
-from scipy.spatial import cKDTree
 
-from jaxfed.algorithms.federated_training import (
-    Client,
-    Send,
-    Shared,
-    federated_training,
-    finished,
-    num_bytes_of,
-)
+from jaxfed.algorithms.federated_training import Client, Shared, federated_training, finished
 from jaxfed.algorithms.fixmatch import strong_augment
-from jaxfed.communication import Communication
+from jaxfed.communication import num_bytes_of
 from jaxfed.errors import UsageError
-from jaxfed.federated_algorithm import Cohort, FederatedAlgorithm
+from jaxfed.federated_algorithm import FederatedAlgorithm
 from jaxfed.federation import Federation
+from jaxfed.helper_selection import Helpers, Seen, helper_sender, random_input
 from jaxfed.local_update import Batches, ClientUpdate, train
 from jaxfed.losses import Augment, Batch, Loss, Pointwise, labeled_mean, mean_where
-from jaxfed.models.model import compose
 from jaxfed.models.wrapping import as_float
-from jaxfed.server_state import ServerState, gather, together, with_statistics
+from jaxfed.server_state import together, with_statistics
+from jaxfed.sparse_message import num_bytes_of_nonzero, where_changed, without_small
 from jaxfed.training import Training
+from jaxfed.two_part_model import (
+    composed,
+    decompose,
+    sparse,
+    two_part_model,
+    with_statistics_of,
+)
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
-
-_NO_CLIENT = -1
-_MEAN = _DEVIATION = 125 / 255  # of the random input
-_INPUT_SEED = 0
 
 
 class Weights(NamedTuple):
@@ -74,21 +77,6 @@ class Weights(NamedTuple):
     confidence: float = 0.75
 
 
-class Seen(NamedTuple):
-    """What the server remembers of a client: its psi, its outputs on the random input, float32 [C]."""
-
-    psi: nnx.State
-    outputs: jax.Array
-    is_known: jax.Array
-
-
-class Helpers(NamedTuple):
-    """The H helpers of a client: psi [H, ...], and which of them there are, bool [H]."""
-
-    psi: nnx.State
-    is_there: jax.Array
-
-
 def fedmatch(
     *,
     training: Training,
@@ -98,7 +86,7 @@ def fedmatch(
     l1_weight: float = Weights().l1,
     confidence: float = Weights().confidence,
     num_helpers: int = 2,
-    helper_interval: int = 1,
+    helper_interval: int = 10,
     psi_scale: float = 0.2,
     psi_threshold: float = 0.0,
     delta_threshold: float = 0.0,
@@ -116,8 +104,8 @@ def fedmatch(
         num_helpers: H >= 1.
         helper_interval: helpers are sent in every so many-th round.
         psi_scale: psi starts as so many times sigma.
-        psi_threshold: see above; 0 keeps all.
-        delta_threshold: see above; 0 sends all.
+        psi_threshold: see above.
+        delta_threshold: see above.
 
     Raises:
         UsageError: a number out of range, or no strong augmentation.
@@ -143,40 +131,45 @@ def fedmatch(
     given = training.initial_model
     training = replace(
         training,
-        model=decomposed(plain, psi_scale, psi_threshold),
+        model=two_part_model(plain, psi_scale, psi_threshold),
         initial_model=None if given is None else decompose(given, psi_scale),
     )
 
     def local_update(
         shared: Shared, client: Client, key: jax.Array, *, batches: Batches
     ) -> ClientUpdate:
-        received = with_statistics(shared.model, client.statistics)
-        loss = decomposed_loss(
-            plain,
-            client.received,
-            weights,
-            weak=training.augment,
-            strong=strong,
-            pointwise=training.pointwise,
-        )
+        received = sparse(with_statistics(shared.model, client.statistics), psi_threshold)
         trained = train(
             received,
             client.data,
             key,
-            loss=loss,
+            loss=fedmatch_loss(
+                plain,
+                client.received,
+                weights,
+                weak=training.augment,
+                strong=strong,
+                pointwise=training.pointwise,
+            ),
             optimizer=training.optimizer(shared.learning_rate),
             batches=batches,
         )
-        update = finished(training, shared, client, trained)
-        if delta_threshold:
-            update = update._replace(delta=_without_small(update.delta, delta_threshold))
-        logits = plain.apply(composed(trained.state), random_input(client.data.x.shape[1:]))
-        seen = Seen(trained.state["psi"], jax.nn.softmax(logits[0]), jnp.asarray(True))
-        return update._replace(client_state=seen)
+        returned, sent = as_sent(received, sparse(trained.state, psi_threshold), delta_threshold)
+        update = finished(training, shared, client, trained._replace(state=returned))
+        logits = plain.apply(composed(returned), random_input(client.data.x.shape[1:]))
+        seen = Seen(returned["psi"], jax.nn.softmax(logits[0]), jnp.asarray(True))
+        return update._replace(client_state=seen, sent=sent)
 
     def unseen(parameters: nnx.State, federation: Federation) -> Seen:
         nothing = jnp.zeros(federation.num_classes)
         return Seen(parameters["psi"], nothing, jnp.asarray(False))
+
+    @jax.jit
+    def psi_bytes(psi: nnx.State) -> jax.Array:
+        return num_bytes_of_nonzero(without_small(psi, psi_threshold))
+
+    def download_bytes(parameters: nnx.State) -> int:
+        return num_bytes_of(parameters["sigma"]) + int(psi_bytes(parameters["psi"]))
 
     return federated_training(
         training,
@@ -184,47 +177,11 @@ def fedmatch(
         pseudo_label="unlabeled",
         init_client=unseen,
         send=helper_sender(num_helpers, helper_interval),
+        download_bytes=download_bytes,
     )
 
 
-def decompose(state: nnx.State, psi_scale: float) -> nnx.State:
-    """{sigma: a model's state, psi: its parameters times `psi_scale`}."""
-    parameters, _ = nnx.split_state(state, nnx.Param, ...)
-    return together(sigma=state, psi=jax.tree.map(lambda w: psi_scale * w, parameters))
-
-
-def composed(state: nnx.State, psi_threshold: float = 0.0) -> nnx.State:
-    """The plain model's state, with parameters sigma + psi and sigma's running statistics.
-
-    Entries of psi below `psi_threshold` in size count as 0.
-    """
-    sigma, statistics = nnx.split_state(state["sigma"], nnx.Param, ...)
-    psi = _without_small(state["psi"], psi_threshold) if psi_threshold else state["psi"]
-    return nnx.merge_state(jax.tree.map(jnp.add, sigma, psi), statistics)
-
-
-def decomposed(model: Model, psi_scale: float, psi_threshold: float = 0.0) -> Model:
-    """The model of states {sigma, psi}, as it is evaluated; local steps go through `composed`."""
-
-    def init(key: jax.Array) -> nnx.State:
-        return decompose(model.init(key), psi_scale)
-
-    def features(state: nnx.State, x: jax.Array) -> jax.Array:
-        return model.features(composed(state, psi_threshold), x)
-
-    def head(state: nnx.State, features: jax.Array) -> jax.Array:
-        return model.head(composed(state, psi_threshold), features)
-
-    def train_features(
-        state: nnx.State, x: jax.Array, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
-        trained, moved = model.train_features(composed(state), x, key)
-        return trained, _with_statistics_of(state, moved)
-
-    return compose(init=init, features=features, head=head, train_features=train_features)
-
-
-def decomposed_loss(
+def fedmatch_loss(
     model: Model,
     helpers: Helpers,
     weights: Weights,
@@ -238,40 +195,48 @@ def decomposed_loss(
     def loss(
         state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, nnx.State]:
-        weak_key, strong_key, supervised_key, unsupervised_key = jax.random.split(key, 4)
+        supervised_key, unsupervised_key = jax.random.split(key)
         sigma, psi = state["sigma"], state["psi"]
         fixed_sigma, fixed_psi = jax.lax.stop_gradient((sigma, psi))
-        x = batch.x if weak is None else weak(weak_key, batch.x)
-        logits, moved = model.train_apply(
-            composed(together(sigma=sigma, psi=fixed_psi)), x, supervised_key
-        )
-        supervised = labeled_mean(pointwise(logits, batch.label), batch)
+        by_labels, moved = supervised(together(sigma=sigma, psi=fixed_psi), batch, supervised_key)
+        state = with_statistics_of(together(sigma=fixed_sigma, psi=psi), moved)
+        by_agreement, moved = unsupervised(state, anchor, batch, unsupervised_key)
+        state = with_statistics_of(state, moved)
+        return by_labels + by_agreement + regularization(fixed_sigma, psi, weights), state
 
-        strong_x = strong(strong_key, batch.x)
-        views = jnp.concatenate([as_float(batch.x), strong_x])
-        state = _with_statistics_of(together(sigma=fixed_sigma, psi=psi), moved)
-        logits, moved = model.train_apply(composed(state), views, unsupervised_key)
+    def supervised(state: nnx.State, batch: Batch, key: jax.Array) -> tuple[jax.Array, nnx.State]:
+        augment_key, model_key = jax.random.split(key)
+        x = batch.x if weak is None else weak(augment_key, batch.x)
+        logits, moved = model.train_apply(composed(state), x, model_key)
+        return weights.supervised * labeled_mean(pointwise(logits, batch.label), batch), moved
+
+    def unsupervised(
+        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        augment_key, model_key = jax.random.split(key)
+        views = jnp.concatenate([as_float(batch.x), strong(augment_key, batch.x)])
+        logits, moved = model.train_apply(composed(state), views, model_key)
         logits, strong_logits = jnp.split(logits.astype(jnp.float32), 2)
-        log_probability = jax.nn.log_softmax(logits)
-        helped = helper_log_probabilities(model, anchor, helpers, batch.x)
-        is_sure = jnp.max(log_probability, axis=-1) >= jnp.log(weights.confidence)
+        log_p = jax.nn.log_softmax(logits)
+        log_p_j = helper_log_probabilities(model, anchor, helpers, batch.x)
+        is_sure = jnp.max(log_p, axis=-1) >= jnp.log(weights.confidence)
         member = batch.used & ~batch.is_labeled & is_sure
-        own_label = agreed_label(log_probability, helped, helpers.is_there)
-        agreement = mean_where(pointwise(strong_logits, own_label), member)
-        consistency = mean_where(mean_divergence(helped, log_probability, helpers.is_there), member)
-        differences = jax.tree.map(
-            lambda a, b: jnp.sum(jnp.square(a - b)), nnx.filter_state(fixed_sigma, nnx.Param), psi
-        )
-        sizes = jax.tree.map(lambda w: jnp.sum(jnp.abs(w)), psi)
-        value = (
-            weights.supervised * supervised
-            + weights.consistency * (consistency + agreement)
-            + weights.l2 * sum(jax.tree.leaves(differences))
-            + weights.l1 * sum(jax.tree.leaves(sizes))
-        )
-        return value, _with_statistics_of(state, moved)
+        label = agreed_label(log_p, log_p_j, helpers.is_there)
+        agreement = mean_where(pointwise(strong_logits, label), member)
+        consistency = mean_where(mean_divergence(log_p_j, log_p, helpers.is_there), member)
+        return weights.consistency * (consistency + agreement), moved
 
     return loss
+
+
+def regularization(sigma: nnx.State, psi: nnx.State, weights: Weights) -> jax.Array:
+    """lambda_L2 |sigma - psi|^2 + lambda_L1 |psi|_1."""
+    parameters = nnx.filter_state(sigma, nnx.Param)
+    squares = jax.tree.map(lambda a, b: jnp.sum(jnp.square(a - b)), parameters, psi)
+    # |w| whose gradient at 0 is 0, not JAX's 1: what is 0 stays.
+    sizes = jax.tree.map(lambda w: jnp.sum(w * jax.lax.stop_gradient(jnp.sign(w))), psi)
+    square, size = (sum(jax.tree.leaves(tree), jnp.float32(0)) for tree in (squares, sizes))
+    return weights.l2 * square + weights.l1 * size
 
 
 def helper_log_probabilities(
@@ -304,61 +269,16 @@ def mean_divergence(helped: jax.Array, own: jax.Array, is_there: jax.Array) -> j
     return jnp.tensordot(is_there.astype(jnp.float32), divergence, axes=1) / count
 
 
-def random_input(shape: tuple[int, ...]) -> jax.Array:
-    """The one input [1, ...] by whose outputs models are compared, the same in every round."""
-    normal = jax.random.truncated_normal(jax.random.key(_INPUT_SEED), -2.0, 2.0, (1, *shape))
-    return _MEAN + _DEVIATION * normal
-
-
-def helper_sender(num_helpers: int, interval: int) -> Send:
-    """Who helps whom, and the psi that the server sends for it."""
-
-    @jax.jit
-    def collect(seen: Seen, helper_id: jax.Array) -> Helpers:
-        psi = gather(seen.psi, helper_id)
-        return Helpers(psi, helper_id >= 0)
-
-    def send(state: ServerState, cohort: Cohort, communication: Communication) -> Helpers:
-        client_id, seen = np.asarray(cohort.client_id), state.clients
-        helper_id = np.full((len(client_id), num_helpers), _NO_CLIENT, np.int32)
-        if (int(state.round) + 1) % interval == 0:
-            helper_id = nearest_clients(
-                np.asarray(seen.outputs), np.asarray(seen.is_known), client_id, num_helpers
-            )
-        num_bytes = num_bytes_of(seen.psi) // len(seen.is_known)
-        communication.down("helpers", int(np.sum(helper_id >= 0)) * num_bytes)
-        return collect(seen, jnp.asarray(helper_id))
-
-    return send
-
-
-def nearest_clients(
-    outputs: np.ndarray, is_known: np.ndarray, client_id: np.ndarray, num_helpers: int
-) -> np.ndarray:
-    """Each client's nearest others by Euclidean distance of outputs [M, C], int32 [K, H].
-
-    -1 stands where there is none: for a client that is not known, and where fewer than H others are.
-    """
-    helper_id = np.full((len(client_id), num_helpers), _NO_CLIENT, np.int32)
-    known = np.flatnonzero(is_known)
-    asking = np.flatnonzero((client_id >= 0) & is_known[client_id])
-    if len(asking) and len(known) > 1:
-        count = min(num_helpers + 1, len(known))
-        _, neighbors = cKDTree(outputs[known]).query(outputs[client_id[asking]], k=count)
-        for row, found in zip(asking, known[neighbors], strict=True):
-            others = found[found != client_id[row]][:num_helpers]
-            helper_id[row, : len(others)] = others
-    return helper_id
-
-
-def _with_statistics_of(state: nnx.State, moved: nnx.State) -> nnx.State:
-    """{sigma, psi} with the running statistics of a plain model's state."""
-    statistics = nnx.split_state(moved, nnx.Param, ...)[1]
-    return together(sigma=with_statistics(state["sigma"], statistics), psi=state["psi"])
-
-
-def _without_small(tree: nnx.State, threshold: float) -> nnx.State:
-    return jax.tree.map(lambda w: jnp.where(jnp.abs(w) < threshold, 0, w), tree)
+def as_sent(
+    received: nnx.State, trained: nnx.State, delta_threshold: float
+) -> tuple[nnx.State, jax.Array]:
+    """{sigma, psi} as the server gets them, and the bytes, int32, of the parameters' changes."""
+    before = nnx.filter_state(received, nnx.Param)
+    after, statistics = nnx.split_state(trained, nnx.Param, ...)
+    sigma, sigma_bytes = where_changed(before["sigma"], after["sigma"], delta_threshold)
+    psi, psi_bytes = where_changed(before["psi"], after["psi"], delta_threshold)
+    returned = nnx.merge_state(together(sigma=sigma, psi=psi), statistics)
+    return returned, sigma_bytes + psi_bytes
 
 
 def _check(at_least_0: dict[str, float], at_least_1: dict[str, int]) -> None:

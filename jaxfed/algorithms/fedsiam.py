@@ -7,20 +7,27 @@ Clients train an online network and follow it by a target network (theta_s, thet
     theta_s <- theta_s - eta grad L,    theta_t <- alpha theta_t + (1 - alpha) theta_s     (each step)
 
 a, a' are two draws of the augmentation and of dropout, d is the mean squared difference of probabilities
-or KL(target || online). Both ramp up, as in Mean Teacher (Tarvainen, Valpola, NeurIPS 2017): with r rounds
-done, beta = beta_max exp(-5 (1 - r / R)^2) until r = R; alpha = min(1 - 1 / (n + 1), alpha_max), n the
-steps so far, counted as r rounds of as many steps as this one has. The server takes the mean of the
-online networks and that of the target networks.
+(for iid clients) or KL(target || online) (for others). Both weights ramp up (`jaxfed.mean_teacher`): in
+round r = 1, 2, ... beta = beta_max exp(-5 (1 - r / R)^2) until r = R; alpha = min(1 - 1 / (n + 1),
+alpha_max) in step n = 1, 2, ..., whose earlier rounds count as many steps each as this one has. The
+server takes the mean of the online networks and that of the target networks.
 
-Layer selection (Section 3.3): after its steps a client measures each layer's divergence
-FSM_j = |theta_t[j] - theta_s[j]| / |theta_s[j]|. Only layers with FSM_j >= the tau-quantile of what
-clients measured in the last phi rounds are sent of the online network; for the others the server takes
-the target's. `upload_quantile` is tau, 0 sends all. "constant" keeps it; "linear" lets it rise from 0 to
-2 tau over phi rounds, again and again; "rectangle" alternates between 0 and 1, 1 in a share tau of each
-phi rounds: the paper's schedules, whose mean is the share of layers that is not sent.
+Layer selection (Section 3.3, `jaxfed.layer_selection`): layers of the online network that hardly differ
+from the target's are not sent, and the server takes the target's. `upload_quantile` is tau, 0 sends all;
+`upload_schedule` and `upload_rounds` (phi) change it over rounds.
 
-The paper does not say whether the online or the target network is evaluated: `evaluated`. A client that
-took part more than once in phi rounds counts with its last measurement.
+The paper gives beta_max = 10 ("coefficient threshold"), alpha_max = 0.999, five epochs, batches of 10,
+SGD with rate 0.01, momentum 0.9, decay 1e-4; not the ramps, which are those of Mean Teacher's code, nor
+which network is evaluated: `evaluated`.
+
+XCLP's authors compare with a mean teacher (their flag isMT), trained from scratch, on clients that have
+labels only; theirs is
+
+    consistency_weight=100  rampup_rounds=5  average=0.97  supervised_over="batch"  evaluated="online"
+
+with no layer selection, and the cross-entropy's sum divided by |B|, labeled or not. What is theirs and
+not here: a second head for the consistency term, held to the first by 0.01 of their squared distance;
+a target that starts from its own random weights; steps n counted over all clients, one after another.
 
 Leaves a client: the change of its target network, and of its online network's selected layers.
 """
@@ -28,54 +35,35 @@ Leaves a client: the change of its target network, and of its online network's s
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import optax
 from flax import nnx
-from jax.tree_util import DictKey
 
-from jaxfed.algorithms.federated_training import (
-    Client,
-    Send,
-    Shared,
-    federated_training,
-    finished,
-)
-from jaxfed.communication import Communication
+from jaxfed.algorithms.federated_training import Client, Shared, federated_training, finished
 from jaxfed.errors import UsageError
-from jaxfed.federated_algorithm import Cohort, FederatedAlgorithm
+from jaxfed.federated_algorithm import FederatedAlgorithm
 from jaxfed.federation import Federation
-from jaxfed.local_update import AfterStep, Batches, ClientUpdate, train
-from jaxfed.losses import Augment, Batch, Loss, Pointwise, labeled_mean, mean_where
-from jaxfed.models.model import compose
-from jaxfed.server_state import ServerState, together, with_statistics
+from jaxfed.layer_selection import (
+    Measured,
+    Schedule,
+    layer_divergence,
+    selected,
+    threshold_sender,
+    unmeasured,
+)
+from jaxfed.local_update import Batches, ClientUpdate, train
+from jaxfed.losses import Augment, Batch, Loss, Pointwise, mean_where
+from jaxfed.mean_teacher import Evaluated, moving_average, online_only, ramp_up, siamese, twins
+from jaxfed.server_state import together, with_statistics
 from jaxfed.training import Training
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
 
 Consistency = Literal["mse", "kl"]
-Evaluated = Literal["target", "online"]
-Schedule = Literal["constant", "linear", "rectangle"]
-_NEVER = -1
-
-
-class Measured(NamedTuple):
-    """A client's last layer divergences, float32 [J], and their round, int32; -1 = none yet."""
-
-    divergence: jax.Array
-    round: jax.Array
-
-
-class Asked(NamedTuple):
-    """What the server sends: from which divergence on a layer is wanted, and the round's number."""
-
-    threshold: jax.Array
-    round: jax.Array
+Over = Literal["labeled", "batch"]
 
 
 def fedsiam(
@@ -85,6 +73,7 @@ def fedsiam(
     consistency_weight: float = 10.0,
     rampup_rounds: int = 10,
     average: float = 0.999,
+    supervised_over: Over = "labeled",
     upload_quantile: float = 0.0,
     upload_schedule: Schedule = "constant",
     upload_rounds: int = 3,
@@ -92,15 +81,13 @@ def fedsiam(
 ) -> FederatedAlgorithm:
     """FedSiam with labels at clients.
 
-    The run of XCLP's authors looks like `consistency_weight=100`, `rampup_rounds=5`, `average=0.97`, no
-    layer selection (their flag isMT).
-
     Args:
         training: the ingredients.
         consistency: d, "mse" for iid clients, "kl" for others.
         consistency_weight: beta_max.
         rampup_rounds: R; 0 is no ramp-up.
         average: alpha_max, in [0, 1].
+        supervised_over: what divides the sum of cross-entropies, |B_L| or |B|.
         upload_quantile: tau, in [0, 1].
         upload_schedule: of tau.
         upload_rounds: phi >= 1, of the schedule and of the measurements that make the quantile.
@@ -110,19 +97,15 @@ def fedsiam(
         UsageError: a value that is not allowed.
     """
     for name, value, holds, allowed in (
-        ("consistency", consistency, consistency in get_args(Consistency), "'mse', 'kl'"),
+        ("consistency", consistency, *one_of(consistency, Consistency)),
         ("consistency_weight", consistency_weight, consistency_weight >= 0, "numbers from 0 on"),
         ("rampup_rounds", rampup_rounds, rampup_rounds >= 0, "integers from 0 on"),
         ("average", average, 0 <= average <= 1, "0 to 1"),
+        ("supervised_over", supervised_over, *one_of(supervised_over, Over)),
         ("upload_quantile", upload_quantile, 0 <= upload_quantile <= 1, "0 to 1"),
-        (
-            "upload_schedule",
-            upload_schedule,
-            upload_schedule in get_args(Schedule),
-            "'constant', 'linear', 'rectangle'",
-        ),
+        ("upload_schedule", upload_schedule, *one_of(upload_schedule, Schedule)),
         ("upload_rounds", upload_rounds, upload_rounds >= 1, "integers from 1 on"),
-        ("evaluated", evaluated, evaluated in get_args(Evaluated), "'target', 'online'"),
+        ("evaluated", evaluated, *one_of(evaluated, Evaluated)),
     ):
         if not holds:
             raise UsageError(f"fedsiam.{name}={value!r}: allowed are {allowed}")
@@ -143,8 +126,9 @@ def fedsiam(
             key,
             loss=siamese_loss(
                 plain,
-                consistency_weight * ramp_up(rounds, rampup_rounds),
+                consistency_weight * ramp_up(rounds + 1, rampup_rounds),
                 consistency,
+                supervised_over,
                 augment=training.augment,
                 pointwise=training.pointwise,
             ),
@@ -154,59 +138,32 @@ def fedsiam(
         )
         divergence = layer_divergence(trained.state)
         is_sent = divergence >= client.received.threshold
-        state, unsent = selected(trained.state, is_sent)
+        state, sent = selected(trained.state, is_sent)
         update = finished(training, shared, client, trained._replace(state=state))
-        measured = Measured(divergence, client.received.round)
         return update._replace(
-            client_state=measured,
-            unsent=unsent,
+            client_state=Measured(divergence, client.received.round),
+            sent=sent,
             metrics={**update.metrics, "layers_sent": jnp.mean(is_sent.astype(jnp.float32))},
         )
 
-    def unmeasured(parameters: nnx.State, federation: Federation) -> Measured:
+    def init_client(parameters: nnx.State, federation: Federation) -> Measured:
         del federation
-        return Measured(jnp.zeros(len(layers(parameters["online"]))), jnp.int32(_NEVER))
+        return unmeasured(parameters["online"])
 
     return federated_training(
         training,
         local_update,
         pseudo_label="unlabeled",
-        init_client=unmeasured,
+        init_client=init_client,
         send=threshold_sender(upload_quantile, upload_schedule, upload_rounds),
     )
-
-
-def twins(state: nnx.State) -> nnx.State:
-    """{online, target}: two networks that are alike."""
-    return together(online=state, target=state)
-
-
-def siamese(model: Model, evaluated: Evaluated) -> Model:
-    """The model of states {online, target}, one of which is evaluated; training runs both."""
-
-    def init(key: jax.Array) -> nnx.State:
-        return twins(model.init(key))
-
-    def features(state: nnx.State, x: jax.Array) -> jax.Array:
-        return model.features(state[evaluated], x)
-
-    def head(state: nnx.State, features: jax.Array) -> jax.Array:
-        return model.head(state[evaluated], features)
-
-    def train_features(
-        state: nnx.State, x: jax.Array, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
-        trained = {name: model.train_features(state[name], x, key) for name in state}
-        moved = together(**{name: after for name, (_, after) in trained.items()})
-        return trained[evaluated][0], moved
-
-    return compose(init=init, features=features, head=head, train_features=train_features)
 
 
 def siamese_loss(
     model: Model,
     consistency_weight: jax.Array | float,
     consistency: Consistency,
+    supervised_over: Over = "labeled",
     *,
     augment: Augment | None,
     pointwise: Pointwise,
@@ -227,9 +184,12 @@ def siamese_loss(
         online_key, target_key = jax.random.split(key)
         logits, online = view("online", online_key)
         target_logits, target = view("target", target_key)
-        supervised = labeled_mean(pointwise(logits, batch.label), batch)
+        cross_entropy = jnp.where(batch.is_labeled, pointwise(logits, batch.label), 0)
+        members = batch.used if supervised_over == "batch" else batch.used & batch.is_labeled
         difference = DIFFERENCES[consistency](logits, jax.lax.stop_gradient(target_logits))
-        value = supervised + consistency_weight * mean_where(difference, batch.used)
+        value = mean_where(cross_entropy, members) + consistency_weight * mean_where(
+            difference, batch.used
+        )
         return value, together(online=online, target=target)
 
     return loss
@@ -249,110 +209,6 @@ def divergence_from(logits: jax.Array, target: jax.Array) -> jax.Array:
 DIFFERENCES = {"mse": squared_difference, "kl": divergence_from}
 
 
-def ramp_up(rounds: jax.Array, length: int) -> jax.Array:
-    """exp(-5 (1 - r / R)^2) until R, then 1."""
-    share = jnp.minimum(rounds / length, 1) if length else jnp.ones_like(rounds)
-    return jnp.exp(-5 * jnp.square(1 - share))
-
-
-def moving_average(most: float, rounds: jax.Array) -> AfterStep:
-    """theta_t <- alpha theta_t + (1 - alpha) theta_s, alpha ramping up to `most`."""
-
-    def follow(parameters: nnx.State, step: jax.Array, num_steps: jax.Array) -> nnx.State:
-        so_far = rounds * num_steps.astype(jnp.float32) + step.astype(jnp.float32)
-        alpha = jnp.minimum(1 - 1 / (so_far + 1), most)
-        online = parameters["online"]
-        target = jax.tree.map(
-            lambda t, s: alpha * t + (1 - alpha) * s, parameters["target"], online
-        )
-        return together(online=online, target=target)
-
-    return follow
-
-
-def online_only(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """The optimizer on the online network; the target, whose gradient is 0, is left alone by it."""
-
-    def is_online(parameters: nnx.State) -> Any:
-        return jax.tree_util.tree_map_with_path(
-            lambda path, _: path[0] == DictKey("online"), parameters
-        )
-
-    return optax.masked(optimizer, is_online)
-
-
-def layers(parameters: nnx.State) -> list[list[int]]:
-    """Positions of the leaves of each layer: of those that differ in the last part of their path only."""
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(parameters)]
-    parents = [[key for key in path if isinstance(key, DictKey)][:-1] for path in paths]
-    return [
-        [position for position, _ in group]
-        for _, group in groupby(enumerate(parents), key=lambda item: item[1])
-    ]
-
-
-def layer_divergence(state: nnx.State) -> jax.Array:
-    """FSM, float32 [J], of a state {online, target}."""
-    online, target = (
-        jax.tree.leaves(nnx.filter_state(state[name], nnx.Param)) for name in ("online", "target")
-    )
-
-    def norm(leaves: list[jax.Array]) -> jax.Array:
-        return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in leaves))
-
-    return jnp.stack(
-        [
-            norm([target[i] - online[i] for i in layer])
-            / jnp.maximum(norm([online[i] for i in layer]), 1e-12)
-            for layer in layers(nnx.filter_state(state["online"], nnx.Param))
-        ]
-    )
-
-
-def selected(state: nnx.State, is_sent: jax.Array) -> tuple[nnx.State, jax.Array]:
-    """The networks as the server gets them: unsent online layers are the target's; bytes not sent."""
-    online, statistics = nnx.split_state(state["online"], nnx.Param, ...)
-    leaves, structure = jax.tree.flatten(online)
-    target = jax.tree.leaves(nnx.filter_state(state["target"], nnx.Param))
-    unsent = jnp.int32(0)
-    for number, layer in enumerate(layers(online)):
-        num_bytes = sum(leaves[i].size * leaves[i].dtype.itemsize for i in layer)
-        unsent += jnp.where(is_sent[number], 0, num_bytes).astype(jnp.int32)
-        for i in layer:
-            leaves[i] = jnp.where(is_sent[number], leaves[i], target[i])
-    online = nnx.merge_state(jax.tree.unflatten(structure, leaves), statistics)
-    return together(online=online, target=state["target"]), unsent
-
-
-def threshold_sender(quantile: float, schedule: Schedule, period: int) -> Send:
-    """The divergence from which on a layer is sent: a quantile of what clients measured of late."""
-
-    def send(state: ServerState, cohort: Cohort, communication: Communication) -> Asked:
-        measured, done, num_rows = state.clients, int(state.round), len(cohort.client_id)
-        rounds = np.asarray(measured.round)
-        recent = np.asarray(measured.divergence)[(rounds >= 0) & (rounds >= done - period)]
-        threshold = quantile_of(recent, scheduled(quantile, schedule, period, done))
-        if quantile:
-            communication.down("threshold", 4 * int(np.sum(np.asarray(cohort.client_id) >= 0)))
-        return Asked(
-            jnp.full(num_rows, threshold, jnp.float32), jnp.full(num_rows, done, jnp.int32)
-        )
-
-    return send
-
-
-def scheduled(quantile: float, schedule: Schedule, period: int, rounds: int) -> float:
-    """tau in the round after `rounds` of them."""
-    phase = rounds % period
-    if schedule == "linear":
-        return min(2 * quantile * phase / max(period - 1, 1), 1.0)
-    if schedule == "rectangle":
-        return float(phase >= period * (1 - quantile))
-    return quantile
-
-
-def quantile_of(values: np.ndarray, share: float) -> float:
-    """The quantile; below all values for the share 0 and without any, above all for the share 1."""
-    if share <= 0 or not values.size:
-        return float("-inf")
-    return float("inf") if share >= 1 else float(np.quantile(values, share))
+def one_of(value: str, choice: object) -> tuple[bool, str]:
+    """Whether the value is one of a Literal's, and these as a message names them."""
+    return value in get_args(choice), ", ".join(map(repr, get_args(choice)))
