@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from jaxfed import assembly, config_check, config_file
+from jaxfed.algorithms import ALGORITHMS
 from jaxfed.models.efficientnet import efficientnet
 from jaxfed.models.pretrained import write_weights
 
@@ -132,6 +133,64 @@ def test_methods_with_settings_of_their_own_keep_them_in_the_authors_variant():
         )
     assert load("fedsiam,authors").training.learning_rate == 0.1
     assert not load("fedsiam,authors").model.normalize_features
+
+
+@pytest.mark.parametrize(
+    ("cell", "ratio"),
+    [
+        ("cifar10_iid_100_5000", 8),  # five steps of 10 labels and 80 of 400 unlabeled examples
+        ("cifar10_iid_50_5000", 4),  # 100 and 350
+        ("cifar10_noniid_100_1000", 44),  # one step
+        ("cifar10_iid_50_1000", 22),  # 20 and 430
+        ("cifar100_iid_50_5000", 8),
+        ("mini_imagenet_iid_100_10000", 4),
+    ],
+)
+def test_fedmatch_trains_as_its_authors(cell, ratio):
+    config = config_file.load(f"{FOLDER}/fedavg_xclp.py:{cell},fedmatch")
+    config_check.check(config)
+    training = config.training
+    assert (config.rounds, training.epochs, training.learning_rate) == (200, 1, 1e-3)
+    assert (training.batch_size, training.unlabeled_ratio, training.labeled_only_rounds) == (
+        10,
+        ratio,
+        0,
+    )
+    assert training.augmentation == ()
+    assert training.schedule == "constant"
+    assert config.fedmatch.to_dict() == {"psi_threshold": 5e-6, "delta_threshold": 5e-5}
+    defaults = inspect.signature(ALGORITHMS["fedmatch"]).parameters
+    assert [defaults[name].default for name in ("helper_interval", "l2_weight")] == [10, 10.0]
+
+
+def test_fedsiam_is_the_mean_teacher_of_xclps_authors_from_scratch():
+    config = config_file.load(f"{FOLDER}/fedavg_xclp.py:cifar10_iid_50_1000,fedsiam")
+    config_check.check(config)
+    assert config.fedsiam.to_dict() == {
+        "consistency_weight": 100.0,
+        "rampup_rounds": 5,
+        "average": 0.97,
+        "supervised_over": "batch",
+        "evaluated": "online",
+    }
+    assert (config.rounds, config.training.epochs) == (1500, 5)
+    documented = inspect.getdoc(config_file.load_module(f"{FOLDER}/fedavg_xclp.py"))
+    (command,) = re.findall(r"python[^\n]*\$CELL,fedsiam(?: \\\n[^\\\n]*)*", documented)
+    assert "initial_model" not in command
+
+
+@pytest.mark.parametrize("method", ["fedmatch", "fedsiam", "fixmatch"])
+def test_fashion_mnist_has_settings_for_clients_of_one_label(method):
+    """Its stage 1 and batches, which are the other methods' there; two views that differ."""
+    config = config_file.load(f"{FOLDER}/fedavg_xclp.py:fashion_mnist,{method}")
+    config_check.check(config)
+    others = config_file.load(f"{FOLDER}/fedavg_xclp.py:fashion_mnist")
+    assert (config.algorithm, config.baselines) == (method, ())
+    for key in ("rounds", "cohort_size", "federation", "model", "dataset"):
+        assert config[key] == others[key]
+    for key in ("batches", "batch_size", "epochs", "labeled_only_rounds"):
+        assert config.training[key] == others.training[key]
+    assert config.training.augmentation or config.training.strong_augmentation
 
 
 def launch(workdir, spec, *overrides):
