@@ -215,6 +215,7 @@ SWITCHES = [  # hamming, row_sums, number of points
     ("ot", "masked_resilient", 150),
     ("ot_paper", "plaintext", 14),
     ("plaintext", "masked", 60),
+    ("plaintext", "masked_resilient_signed", 60),
 ]
 
 
