@@ -238,6 +238,8 @@ class Experiment:
         if round_number == self.config.rounds:
             quality = algorithm.evaluate(selected.best, federation)
             metrics = {**metrics, **quality, "selected_round": selected.round}
+            if np.isfinite(selected.validation_accuracy):  # there is a validation split
+                metrics["selected_validation_accuracy"] = selected.validation_accuracy
         return selected, metrics
 
     def _keep(self, leg: Leg, selected: Selected) -> None:

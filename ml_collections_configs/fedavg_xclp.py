@@ -15,6 +15,10 @@ in every round. `fedavg_network` labels by the network itself, `fedsem` by the m
         --workdir=runs/fedavg_fashion_mnist
     python -m launch.sweep --config=ml_collections_configs/fedavg_xclp.py:fashion_mnist \
         --workdir=runs/fedavg_fashion_mnist_sweep
+    # The same over alpha: the report has XCLP and per-client LP at the paper's alpha and at their own best
+    # one, which the validation split chooses.
+    python -m launch.sweep --config=ml_collections_configs/fedavg_xclp.py:fashion_mnist,alphas \
+        --workdir=runs/fedavg_fashion_mnist_alphas
 
 A cell of the tables is a variant SET_SPLIT_mL_nL: m_L clients hold n_L labels. Its rows are stage 1, which
 is the row of labels only; the rows that start from stage 1; and the two methods that train their own way.
@@ -91,6 +95,8 @@ from ml_collections import ConfigDict
 
 from ml_collections_configs import base
 
+ALPHAS = (0.5, 0.8, 0.9, 0.95, 0.99)  # the paper's is 0.99
+
 
 class Cell(NamedTuple):
     """A column of Table 4 or 5."""
@@ -112,6 +118,7 @@ def get_config(variant: str = "") -> ConfigDict:
     fully_supervised    the same on all labels
     fedmatch fedsiam fixmatch fedprox scaffold      that method alone; the last two on XCLP's labels
     authors             what the code of XCLP's authors does and the paper does not say; after a method's
+    alphas              the two methods that propagate labels; in a sweep over alpha
     smoke               six rounds
     """
     config = base.get_config()
@@ -154,12 +161,21 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def sweep(add: Callable[..., None], variant: str = "") -> None:
-    """How many labels there are in all; with `fashion_mnist`, one at each of so many clients."""
-    for num_labeled in (20, 50, 100):
-        point = {"federation.num_labeled": num_labeled}
-        if "fashion_mnist" in variant.split(","):
-            point["federation.num_labeled_clients"] = num_labeled
-        add(**point)
+    """How many labels there are in all; with `fashion_mnist`, one at each of so many clients.
+
+    With `alphas` each of them at every alpha, which per-client LP takes from XCLP; for a cell of the
+    tables, which says how many labels there are, the alphas alone.
+    """
+    names = variant.split(",")
+    numbers = [] if "alphas" in names and CELLS.keys() & set(names) else [20, 50, 100]
+    points = [{"federation.num_labeled": number} for number in numbers] or [{}]
+    for point in points:
+        if "fashion_mnist" in names:
+            point["federation.num_labeled_clients"] = point["federation.num_labeled"]
+        for alpha in ALPHAS if "alphas" in names else ():
+            add(**point, **{"xclp.alpha": alpha})
+        if "alphas" not in names:
+            add(**point)
 
 
 def _cell(config: ConfigDict, cell: Cell) -> None:
@@ -224,6 +240,10 @@ def _fashion_mnist(config: ConfigDict) -> None:
     config.training.batches = "joint"
     config.training.batch_size = 10
     config.training.labeled_only_rounds = 100
+
+
+def _alphas(config: ConfigDict) -> None:
+    config.algorithm, config.baselines = "fedavg_xclp", ("fedavg_per_client_lp",)
 
 
 def _alone(config: ConfigDict, name: str) -> None:
@@ -358,5 +378,6 @@ VARIANTS: dict[str, base.Variant] = {
     "fedprox": partial(_on_xclp_labels, name="fedprox"),
     "scaffold": partial(_on_xclp_labels, name="scaffold"),
     "authors": _authors,
+    "alphas": _alphas,
     "smoke": _smoke,
 }

@@ -30,7 +30,7 @@ def make_run(path, accuracies=None, *, finished=True, rounds=1, rmse=None, **set
         *parents, name = key.split("__")
         section = config
         for parent in parents:
-            section = section[parent]
+            section = section.setdefault(parent, {})
         section[name] = value
     path.mkdir(parents=True)
     (path / "config.json").write_text(json.dumps(config))
@@ -54,7 +54,7 @@ def make_run(path, accuracies=None, *, finished=True, rounds=1, rmse=None, **set
             }
             for name, values in accuracies.items()
         }
-        if rmse:
+        if rmse and "xclp" in algorithms:
             algorithms["xclp"]["cosine_rmse"] = metric(rmse)
             algorithms["xclp"]["cosine_rmse_theory"] = metric([np.mean(rmse)] * num_repeats)
         summary = {

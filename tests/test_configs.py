@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jaxfed import assembly, config_check, config_file
+from jaxfed import assembly, config_check, config_file, sweep
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.models.efficientnet import efficientnet
 from jaxfed.models.pretrained import write_weights
@@ -87,6 +87,36 @@ def test_the_loop_over_cells_names_them_all():
 )
 def test_sweeps_of_fed_isic2019_are_the_rows_of_its_tables(variant, points):
     assert num_points(str(FOLDER / "fed_isic2019.py"), variant) == points
+
+
+@pytest.mark.parametrize(
+    ("variant", "points"),
+    [("fashion_mnist", 3), ("fashion_mnist,alphas", 15), ("cifar10_iid_100_1000,alphas", 5)],
+)
+@pytest.mark.usefixtures("models_once")
+def test_sweeps_over_alpha_are_of_the_methods_that_have_one(variant, points):
+    assert num_points(f"{FOLDER}/fedavg_xclp.py", variant) == points
+    config = config_file.load(f"{FOLDER}/fedavg_xclp.py:{variant}", ["xclp.alpha=0.5"])
+    assert config.per_client_lp.alpha == 0.5
+    if "alphas" in variant:
+        assert (config.algorithm, *config.baselines) == ("fedavg_xclp", "fedavg_per_client_lp")
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "points"),
+    [
+        ("xclp_digits", "tuned", 24),
+        ("xclp_cifar10", "pretrained,few_labels,tuned", 4),
+        ("xclp_cifar10", "pretrained,sweeps,tuned", 58),
+        ("femnist", "tuned", 8),
+        ("fed_isic2019", "pretrained,tuned", 8),
+    ],
+)
+def test_tuned_sweeps_have_every_point_with_given_and_with_chosen_settings(name, variant, points):
+    plan = sweep.plan(f"{FOLDER}/{name}.py:{variant}")
+    assert len(plan.points) == points
+    settings = [point.settings["selection"]["settings"] for point in plan.points]
+    assert settings == ["given", "cross_validated"] * (points // 2)
 
 
 def test_what_a_variant_has_no_use_for_goes():

@@ -201,7 +201,7 @@ def test_a_gain_within_noise_is_not_bold_alone(tmp_path, xclp, per_client, bold)
     run = read_run(make_run(tmp_path / "r", accuracies))
     table = tables.run_table(run, "r")
     assert {row[0].text for row in table.rows if row[1].best} == bold
-    rows = tables.settings_table("s", "s", ["seed"], [([7], run)], "test_accuracy")
+    rows = tables.settings_table("s", "s", ["seed"], [tables.Row([7], run)], "test_accuracy")
     heads = zip(rows.columns, rows.rows[0], strict=True)
     assert {head for head, cell in heads if cell.best} == bold
     assert "at most two standard errors" in table.caption

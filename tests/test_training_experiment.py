@@ -60,6 +60,7 @@ def test_the_best_validation_state_alone_is_tested(config, tmp_path):
     assert [r["round"] for r in records if "test_accuracy" in r] == [6]
     best = max(validated, key=validated.get)
     assert records[-1]["selected_round"] == best
+    assert records[-1]["selected_validation_accuracy"] == validated[best]
     assert summary["test_accuracy"] == records[-1]["test_accuracy"] > 0.3
     assert [r["communication"]["upload_bytes"] > 0 for r in records[1:]] == [True] * 6
     for name, number in (("fedavg_network-0", best), ("fedavg_network-0-last", 6)):

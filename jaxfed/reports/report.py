@@ -14,6 +14,7 @@ from jaxfed.reports import page, plots, tables
 from jaxfed.reports.curves import Curve, beside_curves, curves, swept_keys
 from jaxfed.reports.paper_numbers import paper_table
 from jaxfed.reports.runs import Found, Measurement, Point, Run, Sweep, find, sort_algorithms
+from jaxfed.reports.selection import chosen_settings, validated_settings
 from jaxfed.reports.style import LIGHT, Theme, metric_label, setting_label, setting_text
 from jaxfed.reports.tables import Table
 
@@ -106,7 +107,10 @@ def _overview(runs: Sequence[Run], names: _Names) -> Section:
     table = tables.settings_table(
         names.take("tables", "overview"), "All runs", ["run", *keys], rows, metric
     )
-    return Section("Overview", f"{len(runs)} runs", (table,), ())
+    chosen = chosen_settings(
+        names.take("tables", "overview", "chosen"), "All runs", ["run", *keys], rows
+    )
+    return Section("Overview", f"{len(runs)} runs", (table, *_there(chosen)), ())
 
 
 def _run_section(run: Run, names: _Names) -> Section:
@@ -123,7 +127,14 @@ def _run_section(run: Run, names: _Names) -> Section:
         Picture(names.take("plots", run.name, name), captions.get(name, over_rounds), draw)
         for name, draw in plots.run_plots(run).items()
     ]
-    return Section(run.name, "run", (table,), tuple(pictures))
+    chosen = chosen_settings(
+        names.take("tables", run.name, "chosen"), run.name, ["run"], [tables.Row([run.name], run)]
+    )
+    return Section(run.name, "run", (table, *_there(chosen)), tuple(pictures))
+
+
+def _there(*found: Table | None) -> tuple[Table, ...]:
+    return tuple(table for table in found if table is not None)
 
 
 _PARTITION_CAPTION = "Which client holds how much of which class, in the first repeat."
@@ -150,7 +161,7 @@ def _sweep_section(sweep: Sweep, names: _Names) -> Section:
     return Section(
         sweep.name,
         "sweep",
-        tuple(_curve_tables(sweep, found, metric, names)),
+        (*_curve_tables(sweep, found, metric, names), *_selection_tables(sweep, metric, names)),
         tuple(pictures),
         unfinished,
         failed,
@@ -190,6 +201,22 @@ def _curve_tables(
             metric,
             sweep.command,
         )
+
+
+def _selection_tables(sweep: Sweep, metric: str, names: _Names) -> tuple[Table, ...]:
+    """What was chosen without test labels: in the runs by cross-validation, among them by validation."""
+    keys = [key for key in swept_keys(sweep) if not key.startswith("selection.")]
+    rows = [_row(sweep, point, keys) for point in sweep.points]
+    return _there(
+        chosen_settings(
+            names.take("tables", sweep.name, "chosen"),
+            sweep.name,
+            keys or ["point"],
+            rows,
+            sweep.command,
+        ),
+        validated_settings(sweep, metric, names.take("tables", sweep.name, "validated")),
+    )
 
 
 def _row(sweep: Sweep, point: Point, keys: Sequence[str]) -> tables.Row:

@@ -86,6 +86,7 @@ _METRICS = {
     "test_balanced_accuracy": "Balanced test accuracy",
     "unlabeled_accuracy": "Accuracy on unlabeled data",
     "validation_accuracy": "Validation accuracy",
+    "selected_validation_accuracy": "Validation accuracy",
     "validation_balanced_accuracy": "Balanced validation accuracy",
     "pseudo_labeled": "Share of unlabeled examples with a pseudo-label",
     "pseudo_label_weight": "Mean weight of pseudo-labels",

@@ -33,13 +33,13 @@ _RUN_METRICS = (
     "communication.download_bytes",
 )
 
-_STATISTICS = "Mean ± sample standard deviation (divisor n − 1; none for one repeat) over repeats. "
-_BEST = (
+STATISTICS = "Mean ± sample standard deviation (divisor n − 1; none for one repeat) over repeats. "
+BEST = (
     "Bold, of the methods that leave data with the clients: the best mean, and whatever is within noise "
     "of it, which is a difference, paired by seed, of at most two standard errors. "
 )
 _TIME = "Time has compilation in it, where that was not cached. "
-_PAIRED = "Differences are in percentage points and paired: both methods had the same seeds. "
+PAIRED = "Differences are in percentage points and paired: both methods had the same seeds. "
 _MAX_DIFFERING_KEYS = 5
 # Of these keys the first that is not 0 counts (`jaxfed.simulation`).
 _LABELS = ("federation.labeled_per_class", "federation.num_labeled", "federation.labeled_fraction")
@@ -124,7 +124,7 @@ def run_table(run: Run, name: str) -> Table:
     rows = [
         (
             Cell(algorithm_label(algorithm)),
-            *(_cell(results, algorithm, metric) for metric in metrics),
+            *(result_cell(results, algorithm, metric) for metric in metrics),
         )
         for algorithm in results
     ]
@@ -145,10 +145,7 @@ def run_table(run: Run, name: str) -> Table:
         rows=tuple(rows),
         num_settings=1,
         caption=(
-            _STATISTICS
-            + _BEST
-            + _PAIRED * (len(rows) > len(results))
-            + _TIME * ("seconds" in metrics)
+            STATISTICS + BEST + PAIRED * (len(rows) > len(results)) + _TIME * ("seconds" in metrics)
         ).strip(),
         provenance=provenance([run]),
         records=tuple(records({}, run)),
@@ -190,7 +187,7 @@ def settings_table(
         if any_unfinished:
             cells.append(Cell(row.state))
         results = run.results if run is not None else {}
-        cells += [_cell(results, algorithm, metric) for algorithm in algorithms]
+        cells += [result_cell(results, algorithm, metric) for algorithm in algorithms]
         if baseline:
             gain = paired_difference(results, main, baseline, metric)
             cells.append(Cell("–" if gain is None else difference_text(gain)))
@@ -203,7 +200,7 @@ def settings_table(
         columns=tuple(headings),
         rows=tuple(lines),
         num_settings=len(settings),
-        caption=(_STATISTICS + _BEST + _PAIRED * bool(baseline)).strip(),
+        caption=(STATISTICS + BEST + PAIRED * bool(baseline)).strip(),
         provenance=provenance(runs, command),
         records=tuple(numbers),
     )
@@ -303,7 +300,10 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
-def _cell(results: Mapping[str, Mapping[str, Measurement]], algorithm: str, metric: str) -> Cell:
+def result_cell(
+    results: Mapping[str, Mapping[str, Measurement]], algorithm: str, metric: str
+) -> Cell:
+    """A method's metric, bold if it is among the best of these results."""
     measurement = results.get(algorithm, {}).get(metric)
     return Cell(measurement_text(metric, measurement), algorithm in _best(results, metric))
 

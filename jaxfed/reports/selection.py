@@ -1,0 +1,188 @@
+"""Tables of settings chosen without test labels: by cross-validation in a run, by validation over a sweep."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jaxfed.reports.curves import swept_keys
+from jaxfed.reports.runs import Measurement, Point, Run, Sweep, sort_algorithms
+from jaxfed.reports.style import (
+    algorithm_label,
+    difference_text,
+    measurement_text,
+    metric_label,
+    setting_label,
+    setting_text,
+)
+from jaxfed.reports.tables import (
+    BEST,
+    PAIRED,
+    STATISTICS,
+    Cell,
+    Row,
+    Table,
+    paired_difference,
+    provenance,
+    records,
+    result_cell,
+)
+
+_CHOSEN = "selected."  # and the key: what a one-shot method reports of its own choice
+_VALIDATION = "selected_validation_accuracy"
+# What the problem is, and how it is computed, no method chooses.
+_NO_CHOICE = ("dataset", "federation", "preprocessing", "execution", "selection")
+
+
+def chosen_settings(
+    name: str, title: str, keys: Sequence[str], rows: Sequence[Row], command: str = ""
+) -> Table | None:
+    """What cross-validation chose in each repeat, settings against methods; None where it chose nothing.
+
+    Arguments as `jaxfed.reports.tables.settings_table`; rows without a choice are left out.
+    """
+    found = [(row, row.run) for row in rows if row.run is not None and _has_chosen(row.run)]
+    if not found:
+        return None
+    runs = [run for _, run in found]
+    algorithms = sort_algorithms({a for run in runs for a in run.results if _chosen(run, a)})
+    lines = [
+        (
+            *(Cell(setting_text(value, key)) for key, value in zip(keys, row.values, strict=True)),
+            *(Cell(_chosen(run, algorithm) or "–") for algorithm in algorithms),
+        )
+        for row, run in found
+    ]
+    numbers = [
+        record
+        for row, run in found
+        for record in records(dict(zip(keys, row.values, strict=True)), run)
+        if record["metric"].startswith((_CHOSEN, "cross_validation."))
+    ]
+    return Table(
+        name=name,
+        title=f"{title}: settings chosen by cross-validation",
+        columns=(*map(setting_label, keys), *map(algorithm_label, algorithms)),
+        rows=tuple(lines),
+        num_settings=len(keys),
+        caption=(
+            "What each method chose in each repeat, by how many hidden labels of the clients came back; no "
+            "test label takes part. The CSV has the shares that came back, with these settings and with the "
+            "given ones."
+        ),
+        provenance=provenance(runs, command),
+        records=tuple(numbers),
+    )
+
+
+def _has_chosen(run: Run) -> bool:
+    return any(_chosen(run, algorithm) for algorithm in run.results)
+
+
+def _chosen(run: Run, algorithm: str) -> str:
+    """`alpha 0.9, 0.8; num_neighbors 10, 10`: the values of all repeats."""
+    return "; ".join(
+        f"{metric.removeprefix(_CHOSEN)} {setting_text(found.values)}"
+        for metric, found in run.results[algorithm].items()
+        if metric.startswith(_CHOSEN)
+    )
+
+
+def validated_settings(sweep: Sweep, metric: str, name: str) -> Table | None:
+    """Every method at the given settings and at its own best of a sweep, chosen by the validation split.
+
+    Of the points that differ in methods' settings alone each method gets the one with the best mean
+    validation accuracy (of the states that validation selected), of equals the given one, then the
+    first. `metric` is shown. None where methods do not validate, or no setting of theirs was swept.
+    """
+    keys = swept_keys(sweep)
+    choices = [key for key in keys if "." in key and key.partition(".")[0] not in _NO_CHOICE]
+    problem = [key for key in keys if key not in choices]
+    if not choices:
+        return None
+    lines: list[tuple[Cell, ...]] = []
+    numbers: list[dict[str, Any]] = []
+    for finished in _alike(sweep, problem):
+        values = {key: sweep.value(finished[0].point, key) for key in problem}
+        given = [each for each in finished if _is_given(sweep, each.point, choices)]
+        before = given[0].run.results if given else {}
+        best = dict(_best(given + [each for each in finished if each not in given]))
+        after = {algorithm: each.run.results[algorithm] for algorithm, each in best.items()}
+        for algorithm, (point, run) in best.items():
+            chosen = {key: sweep.value(point, key) for key in choices}
+            texts = [f"{setting_label(k)} {setting_text(v, k)}" for k, v in chosen.items()]
+            lines.append(
+                (
+                    *(Cell(setting_text(value, key)) for key, value in values.items()),
+                    Cell(algorithm_label(algorithm)),
+                    result_cell(before, algorithm, metric),
+                    Cell(", ".join(texts)),
+                    Cell(measurement_text(_VALIDATION, after[algorithm][_VALIDATION])),
+                    result_cell(after, algorithm, metric),
+                    Cell(_gain(before, after, algorithm, metric)),
+                )
+            )
+            of_point = records({**values, **chosen}, run)
+            numbers += [record for record in of_point if record["algorithm"] == algorithm]
+    if not lines:
+        return None
+    label = metric_label(metric)
+    return Table(
+        name=name,
+        title=f"{sweep.name}: every method at its own settings, chosen by validation",
+        columns=(
+            *map(setting_label, problem),
+            *("method", f"{label}, as given", "chosen", metric_label(_VALIDATION)),
+            *(f"{label}, chosen", "gain"),
+        ),
+        rows=tuple(lines),
+        num_settings=len(problem) + 1,
+        caption=(
+            f"{STATISTICS}{BEST}{PAIRED}Chosen is the point of the sweep with the best mean validation "
+            "accuracy, for each method; no test label takes part."
+        ),
+        provenance=provenance([point.run for point in sweep.points if point.run], sweep.command),
+        records=tuple(numbers),
+    )
+
+
+class _Finished(NamedTuple):
+    point: Point
+    run: Run
+
+
+def _alike(sweep: Sweep, problem: Sequence[str]) -> list[list[_Finished]]:
+    """The finished points of a sweep, those together that have the same problem."""
+    groups: dict[str, list[_Finished]] = {}
+    for point in sweep.points:
+        if point.run is not None and point.run.finished:
+            values = repr([sweep.value(point, key) for key in problem])
+            groups.setdefault(values, []).append(_Finished(point, point.run))
+    return list(groups.values())
+
+
+def _best(points: Sequence[_Finished]) -> Iterator[tuple[str, _Finished]]:
+    """Each method that validates, and its point; of equals the first."""
+    for algorithm in sort_algorithms({a for _, run in points for a in run.results}):
+        validated = [each for each in points if _VALIDATION in each.run.results.get(algorithm, {})]
+        if validated:
+            yield (
+                algorithm,
+                max(validated, key=lambda p: p.run.results[algorithm][_VALIDATION].mean),
+            )
+
+
+def _is_given(sweep: Sweep, point: Point, choices: Sequence[str]) -> bool:
+    return all(sweep.value(point, key) == sweep.base.get(key) for key in choices)
+
+
+def _gain(
+    before: Mapping[str, Mapping[str, Measurement]],
+    after: Mapping[str, Mapping[str, Measurement]],
+    algorithm: str,
+    metric: str,
+) -> str:
+    """What choosing changed for a method, seed by seed."""
+    if algorithm not in before:
+        return "–"
+    pair = {"after": after[algorithm], "before": before[algorithm]}
+    gain = paired_difference(pair, "after", "before", metric)
+    return "–" if gain is None else difference_text(gain)
