@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from absl.testing import flagsaver
 
+from jaxfed import save_schedule
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.errors import UsageError
 from jaxfed.federated_algorithm import FederatedAlgorithm
@@ -127,19 +128,12 @@ def test_what_is_damaged_does_not_change_results(launch, whole, tmp_path, caplog
         interrupted(launch, workdir)
         flip(workdir / "metrics.jsonl", -5)
 
-    def by_the_clock(workdir):
-        interrupted(launch, workdir, "--config.checkpoint_every=0")
-        assert not (workdir / "checkpoints").exists()
-        shutil.rmtree(workdir)
-        interrupted(launch, workdir)
-
     for number, (damage, word) in enumerate(
         {
             cut_summary: "",
             cut_metrics: "metrics.jsonl is not what it was saved with",
             other_metrics: "metrics.jsonl is not what it was saved with",
             flip_checkpoint: "damaged checkpoint",
-            by_the_clock: "",
         }.items()
     ):
         workdir = tmp_path / f"run[{number}] ü"
@@ -150,6 +144,21 @@ def test_what_is_damaged_does_not_change_results(launch, whole, tmp_path, caplog
         assert word in caplog.text
         assert ("going on from 2.npz" in caplog.text) == bool(word)
         assert results(workdir) == whole
+
+
+@pytest.mark.parametrize(("seconds", "saved"), [(5.0, 0), (0.0, 2)])
+def test_killed_between_saves_by_the_clock_it_ends_with_the_same_numbers(
+    launch, whole, tmp_path, monkeypatch, seconds, saved
+):
+    monkeypatch.setattr(save_schedule, "_SECONDS", seconds)
+    monkeypatch.setattr(save_schedule, "LARGEST_SHARE", 1e9)
+    workdir, by_clock = tmp_path / "w", "--config.checkpoint_every=0"
+    interrupted(launch, workdir, by_clock)
+    assert len((workdir / "metrics.jsonl").read_text().splitlines()) == 3
+    assert len(list(workdir.glob("checkpoints/*.npz"))) == saved
+    assert launch(workdir, by_clock) == (0, "")
+    assert results(workdir) == whole
+    assert (workdir / "checkpoints" / "12.npz").exists()  # whatever the clock says
 
 
 def test_metrics_that_fit_no_checkpoint_are_refused_at_once(launch, tmp_path):
