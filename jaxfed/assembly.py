@@ -10,6 +10,7 @@ in one shot may have its settings chosen by cross-validation, where the section 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -34,6 +35,7 @@ from jaxfed.execution import HERE, Execution, Progress
 from jaxfed.federated_algorithm import FederatedAlgorithm
 from jaxfed.federation import Federation
 from jaxfed.local_update import Batches
+from jaxfed.memory_demand import Demand, refuse_beyond
 from jaxfed.model_options import check_options
 from jaxfed.models import MODELS, Model
 from jaxfed.models.efficientnet import NETWORKS, Network
@@ -64,13 +66,15 @@ def make_algorithm(
     keywords = inspect.signature(factory).parameters
     if "training" in keywords:
         training = make_training(config, federation, repeat, execution)
-        return factory(training=training, **section)
+        with in_section(name, *section):
+            return factory(training=training, **section)
 
     def one_shot(settings: Mapping[str, Any], execution: Execution) -> FederatedAlgorithm:
         given = {**section, **settings}
         if "execution" in keywords:
             given["execution"] = execution
-        return factory(num_classes=federation.num_classes, **given)
+        with in_section(name, *given):
+            return factory(num_classes=federation.num_classes, **given)
 
     wanted, candidates = config.selection, settings_to_try(config, name)
     if wanted.settings == "given" or len(candidates) == 1:
@@ -90,6 +94,25 @@ def settings_to_try(config: ConfigDict, name: str) -> list[dict[str, Any]]:
     given = {key: config[name][key] for key in values}
     grid = [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
     return [given, *(settings for settings in grid if settings != given)]
+
+
+@contextmanager
+def in_section(name: str, *keys: str) -> Iterator[None]:
+    """Say by its key in the config what a library's error calls by its own name.
+
+    `KEY=...`, or `ANYTHING.KEY=...`, becomes `config.NAME.KEY=...` for the keys given, and
+    `augmentation 'x'` names the only key.
+    """
+    try:
+        yield
+    except UsageError as error:
+        message = str(error)
+        found = re.match(r"(?:\w+\.)?(\w+)(?==|:)", message)
+        if found and found[1] in keys:
+            message = f"config.{name}.{message[found.start(1) :]}"
+        elif message.startswith("augmentation "):
+            message = f"config.{name}.{keys[0]}: {message}"
+        raise UsageError(message) from error
 
 
 def check_algorithm(config: ConfigDict, name: str) -> None:
@@ -117,21 +140,46 @@ def check_algorithm(config: ConfigDict, name: str) -> None:
     make_algorithm(config, name, federation)
 
 
-def check_initial_models(config: ConfigDict, federation: Federation) -> None:
-    """Whether training can start, in every repeat, from what `training.initial_model` names.
+def check_model(config: ConfigDict, federation: Federation) -> Model:
+    """The model for examples of this shape, which fits into memory and can be trained on them.
+
+    Raises:
+        UsageError: a model that is too large or does not take such examples, or augmentation of examples
+            that are no images.
+    """
+    shape = federation.x.shape[1:]
+    for key in ("augmentation", "strong_augmentation"):
+        if config.training[key] and len(shape) != 3:
+            raise UsageError(
+                f"config.training.{key}={config.training[key]}: changes images, [height, width, channels]; "
+                f"here examples have shape {list(shape)}"
+            )
+    model = make_model(config, federation)
+    parameters = jax.eval_shape(model.init, jax.random.key(0))
+    num_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(parameters))
+    given = {key: value for key, value in config.model.items() if key != "name"}
+    options = ", ".join(f"{key}={value}" for key, value in given.items())
+    what = f"with {options or 'its own options'} the parameters alone"
+    refuse_beyond(Demand("model.name", config.model.name, num_bytes, what))
+    return model
+
+
+def check_models(config: ConfigDict, federation: Federation) -> None:
+    """Whether training can start, in every repeat: from scratch, or from `training.initial_model`.
 
     Args:
         config: of the experiment.
         federation: examples of the shape that the model takes; any number.
 
     Raises:
-        UsageError: a state that is missing, damaged, or of a model of other leaves or shapes.
+        UsageError: as `check_model`; a state that is missing, damaged, or of a model of other leaves or
+            shapes.
     """
     names = (config.algorithm, *config.baselines)
     if not any("training" in inspect.signature(ALGORITHMS[name]).parameters for name in names):
         return
+    model = check_model(config, federation)
     if _starts_from_state(config):
-        model = make_model(config, federation)
         for repeat in _repeats_that_differ(config):
             _initial_model(config, model, repeat)
 
@@ -301,13 +349,13 @@ def _pseudo_labels(
         model, map_clients, augment=augment if wanted.augmented_features else None
     )
     network = pseudo_label.network_labels(model, embed, confidence=wanted.confidence)
+    with in_section("xclp", *config.xclp):
+        xclp_parameters = xclp.Parameters(num_classes=num_classes, **config.xclp)
+    with in_section("per_client_lp", *config.per_client_lp):
+        own_parameters = xclp.Parameters(num_classes=num_classes, **config.per_client_lp)
     sources = {
-        "xclp": pseudo_label.xclp_labels(
-            embed, xclp.Parameters(num_classes=num_classes, **config.xclp), execution
-        ),
-        "per_client_lp": pseudo_label.per_client_lp_labels(
-            embed, xclp.Parameters(num_classes=num_classes, **config.per_client_lp), map_clients
-        ),
+        "xclp": pseudo_label.xclp_labels(embed, xclp_parameters, execution),
+        "per_client_lp": pseudo_label.per_client_lp_labels(embed, own_parameters, map_clients),
         "network": network,
         "teacher": pseudo_label.from_teacher(network),
     }

@@ -19,6 +19,7 @@ from jaxfed.models.wrapping import as_float
 
 Change = Callable[[jax.Array, jax.Array], jax.Array]  # (key, image) -> image
 
+_LARGEST = 1024  # pixels, degrees, changes in a row
 _GRAY = (0.299, 0.587, 0.114)  # ITU-R 601: what PIL takes for the brightness of RGB
 
 
@@ -53,12 +54,19 @@ def _find(text: str) -> Change:
             f"augmentation {text!r}: allowed are {', '.join(AUGMENTATIONS)}, with NAME:NUMBER"
         )
     make = AUGMENTATIONS[name]
-    known = list(inspect.signature(make).parameters)
+    known = inspect.signature(make, eval_str=True).parameters
     try:
-        return make(*(float(number) if "." in number else int(number) for number in numbers))
-    except (TypeError, ValueError):
-        takes = ", ".join(known) or "no numbers"
-        raise UsageError(f"augmentation {text!r}: {name} takes {takes}") from None
+        kinds = [parameter.annotation for parameter in known.values()][: len(numbers)]
+        values = [kind(number) for kind, number in zip(kinds, numbers, strict=True)]
+        if not all(0 <= value <= _LARGEST for value in values):
+            raise ValueError(values)
+        return make(*values)
+    except ValueError:
+        takes = [f"{key} ({parameter.annotation.__name__})" for key, parameter in known.items()]
+        raise UsageError(
+            f"augmentation {text!r}: {name} takes {', '.join(takes) or 'no numbers'}"
+            + f", from 0 to {_LARGEST}" * bool(takes)
+        ) from None
 
 
 def translate(pixels: int = 4) -> Change:

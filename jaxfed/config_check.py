@@ -16,8 +16,15 @@ from ml_collections import ConfigDict
 
 from jaxfed.aggregate import WEIGHTINGS
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.assembly import OPTIMIZERS, SCHEDULES, SETTINGS, check_algorithm, settings_to_try
-from jaxfed.augmentation import AUGMENTATIONS
+from jaxfed.assembly import (
+    OPTIMIZERS,
+    SCHEDULES,
+    SETTINGS,
+    check_algorithm,
+    in_section,
+    settings_to_try,
+)
+from jaxfed.augmentation import AUGMENTATIONS, compose
 from jaxfed.client_map import STRATEGIES
 from jaxfed.config_file import suggestion
 from jaxfed.cross_validation import MEASURES
@@ -37,6 +44,8 @@ from jaxfed.sampling import LABELED_SHARES, SAMPLINGS
 from jaxfed.simulation import GRAPHS, PREPROCESSING, TESTS
 from jaxfed.training import BatchStatistics
 from jaxfed.xclp import Parameters
+
+_LARGEST = 2**31 - 1  # what arrays on the device count with
 
 
 class Rule(NamedTuple):
@@ -65,12 +74,28 @@ def between(low: float, high: float, *, closed: bool) -> Rule:
     return Rule(float, text, lambda value: low < value < high)
 
 
+def _are_texts(values: Collection[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def _are_numbers(values: Collection[Any]) -> bool:
+    return all(type(value) in (int, float) and math.isfinite(value) for value in values)
+
+
+def _is_table(rows: Collection[Any]) -> bool:
+    if not all(isinstance(row, tuple | list) and _are_numbers(row) for row in rows):
+        return False
+    return len(set(map(len, rows))) <= 1 and all(min(row) >= 0 < sum(row) for row in rows if row)
+
+
 POSITIVE = between(0, math.inf, closed=False)
 TEXT = Rule(str, "text")
 AUGMENTATION = Rule(
     tuple,
     f"NAME or NAME:NUMBER[:NUMBER], names out of {', '.join(map(repr, AUGMENTATIONS))}",
-    lambda value: {name.partition(":")[0] for name in value} <= AUGMENTATIONS.keys(),
+    lambda value: (
+        _are_texts(value) and {name.partition(":")[0] for name in value} <= AUGMENTATIONS.keys()
+    ),
 )
 
 RULES: dict[str, Rule] = {
@@ -80,7 +105,9 @@ RULES: dict[str, Rule] = {
     "baselines": Rule(
         tuple,
         f"different names out of {', '.join(map(repr, ALGORITHMS))}",
-        lambda value: len(set(value)) == len(value) and set(value) <= ALGORITHMS.keys(),
+        lambda value: (
+            _are_texts(value) and len(set(value)) == len(value) and set(value) <= ALGORITHMS.keys()
+        ),
     ),
     "rounds": at_least(1),
     "cohort_size": at_least(0, ", 0 is all clients"),
@@ -110,7 +137,11 @@ RULES: dict[str, Rule] = {
     "federation.dirichlet_alpha": POSITIVE,
     "federation.classes_per_client": at_least(1),
     "federation.assignment": one_of(get_args(Assignment)),
-    "federation.table": Rule(tuple, "rows of class shares, () is FedMatch's"),
+    "federation.table": Rule(
+        tuple,
+        "equally long rows of class shares from 0 on, some above 0 in each; () is FedMatch's",
+        lambda value: _is_table(value),
+    ),
     "federation.quantity": one_of(["default", *get_args(Quantity)]),
     "federation.quantity_parameter": POSITIVE,
     "federation.min_size": at_least(0),
@@ -140,7 +171,7 @@ RULES: dict[str, Rule] = {
     "training.class_weights": Rule(
         tuple,
         "one positive number a class, or () for all alike",
-        lambda value: all(type(weight) in (int, float) and weight > 0 for weight in value),
+        lambda value: _are_numbers(value) and all(weight > 0 for weight in value),
     ),
     "training.augmentation": AUGMENTATION,
     "training.strong_augmentation": AUGMENTATION,
@@ -191,6 +222,9 @@ def check(config: ConfigDict) -> None:
             _check_candidates(key, flat)
     options = {key: value for key, value in config.model.items() if key != "name"}
     check_options(config.model.name, MODELS[config.model.name], options)
+    for key in ("augmentation", "strong_augmentation"):
+        with in_section("training", key):
+            compose(config.training[key])
     _check_together(config)
     for name in (config.algorithm, *config.baselines):
         check_algorithm(config, name)
@@ -202,6 +236,8 @@ def _check_value(key: str, value: Any, rule: Rule) -> None:
         given = repr(value) if isinstance(value, str) else value
         nearest = suggestion(value, ALGORITHMS) if key == "algorithm" and is_type else ""
         raise UsageError(f"config.{key}={given}: allowed are {rule.allowed}{nearest}")
+    if rule.type is int and value > _LARGEST:
+        raise UsageError(f"config.{key}={value}: integers up to {_LARGEST} are allowed")
 
 
 def _check_candidates(key: str, flat: Mapping[str, Any]) -> None:

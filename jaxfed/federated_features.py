@@ -20,7 +20,7 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from jaxfed.assembly import make_algorithm, make_model
+from jaxfed.assembly import check_model, make_algorithm, make_model
 from jaxfed.checkpoint import Checkpoints
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
@@ -79,8 +79,10 @@ def check(config: ConfigDict, federation: Federation) -> None:
     Raises:
         UsageError: a network, weights or options that do not fit the examples.
     """
+    training = labeled_part(federation)
+    check_model(config, training)
     for repeat in range(config.num_repeats if config.training.initial_model else 1):
-        make_algorithm(_training_config(config), "fedavg", labeled_part(federation), repeat)
+        make_algorithm(_training_config(config), "fedavg", training, repeat)
 
 
 def labeled_part(federation: Federation) -> Federation:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
+from jaxfed import memory_demand
 from jaxfed.data import Dataset, Partition, class_counts, load, partition
 from jaxfed.data.dataset import standardized
 from jaxfed.data.strata import stratified
@@ -32,6 +33,7 @@ from jaxfed.sampling import num_groups
 
 GRAPHS = ("labeled+unlabeled", "labeled")
 TESTS = ("clients", "central")
+_MOST_CHECKED = 100  # repeats; each takes milliseconds
 
 Report = Callable[[int, int], None]  # examples or rounds done, and in all
 
@@ -52,16 +54,20 @@ class Simulation:
         self._config = config
         self._vectors: np.ndarray | None = None
         wanted = config.dataset
-        dataset = load(
-            wanted.name,
-            root=wanted.root or None,
-            label_key=wanted.label_key or None,
-            image_size=wanted.image_size or None,
-        )
+        try:
+            dataset = load(
+                wanted.name,
+                root=wanted.root or None,
+                label_key=wanted.label_key or None,
+                image_size=wanted.image_size or None,
+            )
+        except UsageError as error:
+            by_key = re.sub(r"\b(label_key|image_size)=", r"config.dataset.\1=", str(error))
+            raise UsageError(by_key) from error
         self._dataset = _subset(dataset, config)
 
     def check(self) -> None:
-        """Try what is cheap of all that `federation` will do: deal out every repeat's labels.
+        """Try what is cheap of all that `federation` will do: deal out the first 100 repeats' labels.
 
         Raises:
             UsageError: more labels, classes or examples asked for than there are; preprocessing
@@ -71,13 +77,16 @@ class Simulation:
             _check_pretrained(self._dataset, self._config)
         if self._config.preprocessing.kind == "federated_features":
             _check_learned(self._dataset, self._config)
-        elif self._config.training.initial_model:
-            _check_initial_models(self._dataset, self._config)
+        else:
+            _check_models(self._dataset, self._config)
         _check_class_weights(self._dataset, self._config)
         nothing = np.zeros((len(self._dataset.y) + len(self._dataset.y_test), 0), np.float32)
-        for repeat in range(self._config.num_repeats):
+        _check_num_clients(self._dataset, self._config)
+        for repeat in range(min(self._config.num_repeats, _MOST_CHECKED)):
             federation = self._federation(nothing, self._config.seed + repeat)
             _check_rounds(self._config, federation.num_clients)
+            _check_points(self._dataset, self._config, federation)
+        memory_demand.check(self._config, federation, math.prod(self._dataset.x.shape[1:]))
 
     def federation(
         self, seed: int, report: Report = _to_nobody, folder: Path | None = None
@@ -325,10 +334,10 @@ def _check_learned(dataset: Dataset, config: ConfigDict) -> None:
     check(config, Federation(dataset.x[:0], dataset.y[:0], partition, dataset.num_classes))
 
 
-def _check_initial_models(dataset: Dataset, config: ConfigDict) -> None:
+def _check_models(dataset: Dataset, config: ConfigDict) -> None:
     """Training can start from the states that the config names, in every repeat."""
     # Here, as in `_features`.
-    from jaxfed.assembly import check_initial_models
+    from jaxfed.assembly import check_models
 
     kind = config.preprocessing.kind
     if kind == "pretrained":
@@ -346,7 +355,37 @@ def _check_initial_models(dataset: Dataset, config: ConfigDict) -> None:
         x = PREPROCESSING[kind](one, config, _to_nobody)[:1]
     nobody = (np.zeros(0, np.int64),)
     partition = Partition(nobody, nobody, nobody)
-    check_initial_models(config, Federation(x, dataset.y[: len(x)], partition, dataset.num_classes))
+    check_models(config, Federation(x, dataset.y[: len(x)], partition, dataset.num_classes))
+
+
+def _check_num_clients(dataset: Dataset, config: ConfigDict) -> None:
+    num_clients, num_examples = config.federation.num_clients, len(dataset.y)
+    if num_clients > num_examples:
+        raise UsageError(
+            f"config.federation.num_clients={num_clients}: {dataset.name} has {num_examples} examples to "
+            "deal out"
+        )
+
+
+def _check_points(dataset: Dataset, config: ConfigDict, federation: Federation) -> None:
+    """There are labels to learn from, points to test on and, where a share is asked for, to validate on."""
+    wanted, given = federation.partition, config.federation
+    if not any(map(len, wanted.labeled)):
+        amounts = ("labeled_fraction", "num_labeled", "labeled_per_class", "num_labeled_clients")
+        raise UsageError(
+            "config.federation: no client has a label with "
+            + ", ".join(f"{key}={given[key]}" for key in amounts)
+            + f", left_out_client={given.left_out_client}; one is needed at least"
+        )
+    for key, points in (
+        ("test_fraction", len(federation.test) + sum(map(len, wanted.new))),
+        ("validation_fraction", len(federation.validation)),
+    ):
+        if config.dataset[key] and not points:
+            raise UsageError(
+                f"config.dataset.{key}={config.dataset[key]}: no example out of {len(dataset.y)} is left "
+                f"to {key.partition('_')[0]} on"
+            )
 
 
 def _check_class_weights(dataset: Dataset, config: ConfigDict) -> None:

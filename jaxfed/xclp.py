@@ -133,7 +133,7 @@ class Parameters:
             ("key_bits", self.key_bits in KEY_BITS, " and ".join(map(str, KEY_BITS))),
             ("num_neighbors", self.num_neighbors >= 1, "1 or more"),
             ("alpha", 0 < self.alpha < 1, "numbers strictly between 0 and 1"),
-            ("similarity_power", self.similarity_power > 0, "numbers above 0"),
+            ("similarity_power", 0 < self.similarity_power < np.inf, "finite numbers above 0"),
             ("tolerance", 0 < self.tolerance < 1, "numbers strictly between 0 and 1"),
             ("max_steps", self.max_steps >= 1, "1 or more"),
             ("bit_epsilon", 0 <= self.bit_epsilon < np.inf, "finite numbers from 0 (no noise) on"),

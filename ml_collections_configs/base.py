@@ -4,7 +4,7 @@ A config file starts from `get_config()`, sets what is its own, and ends with `a
 a key may hold: `jaxfed/config_check.py`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -187,7 +187,10 @@ def beside_tuned(add: Add, variant: str) -> Add:
 
 
 def apply_variants(
-    config: ConfigDict, variant: str, own: Mapping[str, Variant] | None = None
+    config: ConfigDict,
+    variant: str,
+    own: Mapping[str, Variant] | None = None,
+    exclusive: Collection[Collection[str]] = (),
 ) -> ConfigDict:
     """Apply a comma-separated list of variants to the config, from left to right.
 
@@ -195,15 +198,24 @@ def apply_variants(
         config: changed in place.
         variant: names out of `own` and the shared `smoke` and `tuned`; '' for none.
         own: the file's variants; one of them may replace a shared one.
+        exclusive: groups of variants of which one only can be meant.
 
     Raises:
-        UsageError: there is no such variant.
+        UsageError: there is no such variant, or two exclude each other.
     """
     variants: dict[str, Variant] = {"smoke": smoke, "tuned": tuned, **(own or {})}
-    for name in filter(None, variant.split(",")):
+    names = [name for name in variant.split(",") if name]
+    for name in names:
         if name not in variants:
             raise UsageError(
                 f"--config=...:{variant}: no variant {name!r}{suggestion(name, variants)}"
             )
+    for group in exclusive:
+        rivals = [name for name in dict.fromkeys(names) if name in group]
+        if len(rivals) > 1:
+            raise UsageError(
+                f"--config=...:{variant}: the variants {' and '.join(rivals)} exclude each other"
+            )
+    for name in names:
         variants[name](config)
     return config

@@ -89,7 +89,7 @@ def get_config(variant: str = "") -> ConfigDict:
         "translate:12",
         "holes:16:8:0.5",
     )
-    return base.apply_variants(config, variant, VARIANTS)
+    return base.apply_variants(config, variant, VARIANTS, exclusive=[("leave_one_out", "graphs")])
 
 
 # Of MEL, NV, BCC, AK, BKL, DF, VASC, SCC: all images over those of the class.

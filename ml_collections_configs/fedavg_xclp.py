@@ -157,7 +157,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.fedsiam.rampup_rounds = 5
     config.fedprox = ConfigDict({"mu": 0.01, "pseudo_label": "none"})
     config.scaffold = ConfigDict({"option": "II", "pseudo_label": "none"})
-    return base.apply_variants(config, variant, VARIANTS)
+    return base.apply_variants(config, variant, VARIANTS, exclusive=[DATA, METHODS])
 
 
 def sweep(add: Callable[..., None], variant: str = "") -> None:
@@ -381,3 +381,10 @@ VARIANTS: dict[str, base.Variant] = {
     "alphas": _alphas,
     "smoke": _smoke,
 }
+
+# One of each at most.
+DATA = (*CELLS, "fashion_mnist")
+METHODS = (
+    *("labeled_only", "fully_supervised", "fedmatch", "fedsiam", "fixmatch", "fedprox"),
+    "scaffold",
+)

@@ -41,7 +41,7 @@ def get_config(dataset: str, variant: str) -> ConfigDict:
     config.federation.partition = "dirichlet"
     config.federation.dirichlet_alpha = 1.0
     config.paper_table = "xclp/1"
-    return base.apply_variants(config, variant, VARIANTS)
+    return base.apply_variants(config, variant, VARIANTS, exclusive=[SWEEPS])
 
 
 def _pretrained(config: ConfigDict) -> None:
@@ -95,6 +95,9 @@ VARIANTS = {
     "sweeps": _part,
     "smoke": _smoke,
 }
+
+
+SWEEPS = ("few_labels", "leave_one_out", "graphs", "privacy", "sweeps")
 
 
 def sweep(add: Add, variant: str = "") -> None:

@@ -3,19 +3,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from absl.testing import flagsaver
+from invoking import DIGITS, ROOT, invoke
 
 from jaxfed.errors import UsageError
 from jaxfed.workdir import is_finished, open_workdir
-from launch import entry, run
-
-ROOT = Path(__file__).parent.parent
-DIGITS = "ml_collections_configs/xclp_digits.py"
+from launch import entry
 
 # launch.run with a method of many rounds, which ends its own process where it is told to.
 DRIVER = """
@@ -139,15 +135,6 @@ def test_smoke_from_the_command_line(tmp_path, monkeypatch):
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert again.returncode == 0
     assert again.stdout == f"{workdir} is finished; --overwrite runs it again\n"
-
-
-def invoke(arguments: Sequence[str], monkeypatch, capsys) -> tuple[int, str]:
-    """Exit status and standard error of `python -m launch.run ARGUMENTS`, in this process."""
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "argv", ["run", *arguments])
-    with flagsaver.flagsaver(), pytest.raises(SystemExit) as caught:
-        entry.start(run.main)
-    return caught.value.code, capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
