@@ -43,7 +43,7 @@ from jaxfed.reports.runs import flatten
 from jaxfed.sampling import LABELED_SHARES, SAMPLINGS
 from jaxfed.simulation import GRAPHS, PREPROCESSING, TESTS
 from jaxfed.training import BatchStatistics
-from jaxfed.xclp import Parameters
+from jaxfed.xclp import Parameters, departures
 
 _LARGEST = 2**31 - 1  # what arrays on the device count with
 
@@ -295,8 +295,14 @@ def _check_together(config: ConfigDict) -> None:
             f"config.federation.num_labeled={federation.num_labeled}: allowed is 0 beside "
             f"labeled_per_class={federation.labeled_per_class}"
         )
+    named = [departure.client for departure in departures.parsed(config.xclp.presence)]
     if num_clients:
         for key, value, most in (
+            (
+                "xclp.presence",
+                max((n for n in named if n is not None), default=-1),
+                num_clients - 1,
+            ),
             ("cohort_size", config.cohort_size, num_clients),
             ("federation.num_labeled_clients", federation.num_labeled_clients, num_clients),
             ("federation.left_out_client", federation.left_out_client, num_clients - 1),

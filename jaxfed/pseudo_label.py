@@ -106,7 +106,7 @@ def xclp_labels(
     `bit_epsilon` or `label_epsilon` noise is fresh every round: R rounds cost R times the budget.
     """
     p = parameters
-    plaintext = p.hamming == p.row_sums == "plaintext" and p.influence == "labels"
+    plaintext = not p.has_session and p.influence == "labels"
     noisy = p.bit_epsilon > 0 or p.label_epsilon > 0
 
     @jax.jit
@@ -137,7 +137,7 @@ def xclp_labels(
     ) -> PseudoLabels:
         features = embed(state, cohort, key)
         # The seed of line 1: agreed on by the clients, drawn anew every round.
-        seed = int(jax.random.bits(key)) >> 1
+        seed = xclp.drawn_seed(key)
         if plaintext and not noisy:
             label, confidence, metrics, cut_short = label_cohort(
                 features, jnp.asarray(cohort.y), jnp.asarray(cohort.mask), xclp.setup(seed)
@@ -316,14 +316,17 @@ def _label_on_host(
     execution: Execution,
 ) -> tuple[np.ndarray, np.ndarray, Metrics]:
     """Algorithm 1 with each client's own rows, as protocols on the host want them."""
-    mask = np.asarray(cohort.mask)
+    mask, ids = np.asarray(cohort.mask), np.asarray(cohort.client_id)
+    rows = np.flatnonzero(ids >= 0)  # others are padding, and no parties
     everything = np.asarray(features), np.asarray(cohort.y)
-    vectors, labels = ([array[row][mask[row]] for row in range(len(mask))] for array in everything)
-    result = xclp.cross_client_label_propagation(vectors, labels, p, execution)
+    vectors, labels = ([array[row][mask[row]] for row in rows] for array in everything)
+    result = xclp.cross_client_label_propagation(
+        vectors, labels, p, execution, client_ids=ids[rows].tolist()
+    )
     communication.add(result.communication)
     label = np.full(mask.shape, UNLABELED, np.int32)
     confidence = np.zeros(mask.shape, np.float32)
-    for row, prediction in enumerate(result.predictions):
+    for row, prediction in zip(rows, result.predictions, strict=True):
         label[row, mask[row]] = prediction.labels
         confidence[row, mask[row]] = prediction.confidences
     return label, confidence, {"steps": result.steps, "residual": result.residual}

@@ -80,6 +80,7 @@ def get_config() -> ConfigDict:
     config.xclp = ConfigDict()
     config.xclp.num_bits = 4096
     config.xclp.num_neighbors = 10
+    config.xclp.self_edges = False  # line 7 as printed: a point is one of its own k
     config.xclp.alpha = 0.99
     config.xclp.projection = "seed"  # where Pi comes from; "group_secret" of the clients' session
     config.xclp.hamming = "plaintext"
@@ -93,6 +94,7 @@ def get_config() -> ConfigDict:
     config.xclp.max_steps = 1000
     config.xclp.bit_epsilon = 0.0  # randomized response on bits; 0 = none
     config.xclp.label_epsilon = 0.0  # on labels; 0 = none
+    config.xclp.presence = ()  # who leaves: "3@hamming", "20%@row_sums", ...; with protocols
 
     # Baselines follow XCLP's settings, unless they are given their own.
     for name in ("per_client_lp", "pooled_lp"):

@@ -60,7 +60,7 @@ def check_given(labels, cohort):
 
 def expected_xclp(features, cohort, parameters):
     """Labels and confidences by `jaxfed.xclp` on each client's own rows."""
-    seed = int(jax.random.bits(KEY)) >> 1
+    seed = xclp.drawn_seed(KEY)
     rows = range(len(cohort.mask))
     return xclp.cross_client_label_propagation(
         [np.asarray(features[row])[cohort.mask[row]] for row in rows],

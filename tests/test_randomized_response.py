@@ -13,7 +13,8 @@ from scipy import stats
 
 from jaxfed import xclp
 from jaxfed.errors import UsageError
-from jaxfed.kernels import hamming
+from jaxfed.kernels import hamming, lsh
+from jaxfed.kernels.graph import normalized_graph
 from jaxfed.privacy import randomized_response as rr
 
 SIGNIFICANCE = 1e-6
@@ -42,7 +43,9 @@ def test_a_label_is_as_private_as_stated(epsilon, num_classes):
 def test_bits_flip_with_the_stated_probability(epsilon):
     """Every position alike, independently of the bit, of its neighbors and of other rows."""
     codes = np.random.default_rng(0).integers(0, 2**32, (600, 4), dtype=np.uint32)
-    flipped = bits_of(rr.randomize_bits(codes, jax.random.key(0), epsilon)) ^ bits_of(codes)
+    flipped = bits_of(rr.randomize_bits(codes, rr.from_key(jax.random.key(0)), epsilon)) ^ bits_of(
+        codes
+    )
     q = rr.flip_probability(epsilon)
     for chosen in (flipped, flipped[bits_of(codes) == 0], flipped[bits_of(codes) == 1]):
         assert stats.binomtest(int(chosen.sum()), chosen.size, q).pvalue > SIGNIFICANCE
@@ -56,10 +59,14 @@ def test_bits_flip_with_the_stated_probability(epsilon):
 
 def test_noise_depends_on_the_key_and_not_on_the_neighbors():
     codes = np.zeros((300, 2), np.uint32)
-    noisy = np.asarray(rr.randomize_bits(codes, jax.random.key(1), 1.0))
-    np.testing.assert_array_equal(noisy[:7], rr.randomize_bits(codes[:7], jax.random.key(1), 1.0))
-    assert np.any(noisy != np.asarray(rr.randomize_bits(codes, jax.random.key(2), 1.0)))
-    assert rr.randomize_bits(codes[:0], jax.random.key(1), 1.0).shape == (0, 2)
+    noisy = np.asarray(rr.randomize_bits(codes, rr.from_key(jax.random.key(1)), 1.0))
+    np.testing.assert_array_equal(
+        noisy[:7], rr.randomize_bits(codes[:7], rr.from_key(jax.random.key(1)), 1.0)
+    )
+    assert np.any(
+        noisy != np.asarray(rr.randomize_bits(codes, rr.from_key(jax.random.key(2)), 1.0))
+    )
+    assert rr.randomize_bits(codes[:0], rr.from_key(jax.random.key(1)), 1.0).shape == (0, 2)
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.5, 3.0])
@@ -71,8 +78,8 @@ def test_distances_are_unbiased_with_the_stated_deviation(epsilon):
         if distance == 128:
             other[0, :4] = 2**32 - 1
         seen = hamming.distances(
-            rr.randomize_bits(np.repeat(base, draws, 0), jax.random.key(3), epsilon),
-            rr.randomize_bits(np.repeat(other, draws, 0), jax.random.key(4), epsilon),
+            rr.randomize_bits(np.repeat(base, draws, 0), rr.from_key(jax.random.key(3)), epsilon),
+            rr.randomize_bits(np.repeat(other, draws, 0), rr.from_key(jax.random.key(4)), epsilon),
         ).diagonal()
         estimate = np.asarray(rr.unbiased_distances(seen, num_bits, epsilon), np.float64)
         deviation = rr.distance_deviation(num_bits, epsilon)
@@ -99,7 +106,8 @@ def test_expected_distance_by_enumeration():
 @pytest.mark.parametrize(("epsilon", "num_classes"), [(0.5, 2), (1.0, 10), (3.0, 5)])
 def test_labels_answer_with_the_stated_probabilities(epsilon, num_classes):
     labels = np.repeat(np.arange(-1, num_classes), 3000)
-    answers = rr.randomize_labels(labels, jax.random.key(0), num_classes, epsilon)
+    draw = rr.from_key(jax.random.key(0))
+    answers = rr.randomize_labels(labels, draw, num_classes, epsilon)
     assert np.all(answers[labels < 0] == -1)
     keep, other = rr.answer_probabilities(epsilon, num_classes)
     for label in range(num_classes):
@@ -114,12 +122,55 @@ def test_expected_one_hot_is_the_true_one(num_classes):
     """The expectation over all answers, summed out: the identity matrix, and zero without a label."""
     epsilon = 1.3
     keep, other = rr.answer_probabilities(epsilon, num_classes)
-    answers = rr.unbiased_one_hot(np.arange(num_classes), num_classes, epsilon)
+    answers = rr.unbiased(np.eye(num_classes), num_classes, epsilon)
     probabilities = np.full((num_classes, num_classes), other)
     np.fill_diagonal(probabilities, keep)
     np.testing.assert_allclose(probabilities @ answers, np.eye(num_classes), atol=1e-5)
     np.testing.assert_allclose(answers.sum(axis=1), 1, atol=1e-5)
-    assert not rr.unbiased_one_hot(np.array([-1, -1]), num_classes, epsilon).any()
+    assert not rr.unbiased(np.zeros((2, num_classes)), num_classes, epsilon).any()
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "num_classes"), [(0.3, 3), (2.0, 10), (17.0, 2), (30.0, 7), (60.0, 4)]
+)
+def test_answers_are_exact_at_any_epsilon(epsilon, num_classes):
+    """t words of 2^64 for each other class, so that the ratio is at most e^eps and never without noise.
+
+    With probabilities in float32 (p_1 = 1 from eps = 17 on) labels were kept for certain.
+    """
+    t = rr.threshold(epsilon, num_classes, 64)
+    kept = 2**64 - (num_classes - 1) * t
+    assert 0 < t < kept
+    assert math.log(kept) - math.log(t) <= epsilon + 1e-12
+    if epsilon < 40:
+        assert math.log(kept) - math.log(t) == pytest.approx(epsilon, abs=1e-6)
+    edges = [(number * t, (number + 1) * t - 1) for number in range(num_classes - 1)]
+    for label in range(num_classes):
+        others = [other for other in range(num_classes) if other != label]
+        words = np.array([*edges, ((num_classes - 1) * t, 2**64 - 1)], np.uint64)
+        answers = rr.answers(np.full(words.size, label), words.reshape(-1), num_classes, epsilon)
+        np.testing.assert_array_equal(answers.reshape(-1, 2)[:, 0], [*others, label])
+        np.testing.assert_array_equal(answers.reshape(-1, 2)[:, 1], [*others, label])
+    np.testing.assert_array_equal(
+        rr.answers(np.array([-1]), words[0, :1], num_classes, epsilon), -1
+    )
+
+
+def test_no_epsilon_promises_more_than_it_keeps():
+    """Bits likewise: q is a multiple of 2^-32 from above, at least 2^-32."""
+    for epsilon in (1e-3, 1.0, 22.0, 50.0, 1e300):
+        flips = rr.threshold(epsilon, 2, 32)
+        assert 1 <= flips <= 2**31
+        assert math.log(2**32 - flips) - math.log(flips) <= epsilon
+
+
+def test_one_word_decides_keeping_and_shift():
+    """With a key for both, shifts of those that are changed would be those of small words only."""
+    labels = np.zeros(30000, np.int64)
+    answers = rr.randomize_labels(labels, rr.from_key(jax.random.key(2)), 8, 3.0)
+    changed = np.bincount(answers, minlength=8)[1:]
+    assert stats.chisquare(changed).pvalue > SIGNIFICANCE
+    assert stats.binomtest(int(changed.sum()), 30000, 7 / (math.exp(3) + 7)).pvalue > SIGNIFICANCE
 
 
 def test_budget_says_what_a_record_costs():
@@ -186,12 +237,16 @@ def test_xclp_scores_are_unbiased_in_the_labels(monkeypatch):
 
     truth = scores(p)
     randomize = rr.randomize_labels
+
+    def source(number):
+        return rr.from_key(jax.random.key(number))
+
     draws = []
     for draw in range(60):
         monkeypatch.setattr(
             rr,
             "randomize_labels",
-            lambda y, key, c, eps, draw=draw: randomize(y, jax.random.fold_in(key, draw), c, eps),
+            lambda y, _, c, eps, draw=draw: randomize(y, source(draw), c, eps),
         )
         draws.append(scores(dataclasses.replace(p, label_epsilon=1.5)))
     error = np.mean(draws, axis=0) - truth
@@ -199,10 +254,7 @@ def test_xclp_scores_are_unbiased_in_the_labels(monkeypatch):
     assert np.all(np.abs(error) <= 6 * deviation + 1e-4)
     # Without the correction the same draws are far off.
     biased = np.mean(
-        [
-            xclp.one_hot_labels(randomize(labels[0], jax.random.key(d), 3, 1.5), 3)
-            for d in range(60)
-        ],
+        [xclp.one_hot_labels(randomize(labels[0], source(d), 3, 1.5), 3) for d in range(60)],
         axis=0,
     )
     assert np.max(np.abs(biased - xclp.one_hot_labels(labels[0], 3))) > 0.2
@@ -213,3 +265,106 @@ def test_xclp_scores_are_unbiased_in_the_labels(monkeypatch):
 def test_xclp_refuses(name, value):
     with pytest.raises(UsageError, match=name):
         xclp.Parameters(num_classes=2, **{name: value})
+
+
+# --- safeguards of XCLP over randomized answers ----------------------------------------------------
+
+
+def keys_used(monkeypatch):
+    """Key data of Pi and of the two sources of noise, in one run of Algorithm 1."""
+    used = {"noise": []}
+    from_key, hyperplanes = rr.from_key, lsh.hyperplanes
+
+    def noise(key):
+        used["noise"].append(key)
+        return from_key(key)
+
+    def planes(key, *arguments):
+        used["pi"] = key
+        return hyperplanes(key, *arguments)
+
+    monkeypatch.setattr(rr, "from_key", noise)
+    monkeypatch.setattr(lsh, "hyperplanes", planes)
+    vectors, labels, _ = blobs(sizes=(9, 8))
+    xclp.propagate_labels(
+        vectors, labels, num_classes=3, num_bits=64, bit_epsilon=2.0, label_epsilon=2.0
+    )
+    return used
+
+
+def test_keys_of_noise_are_their_own(monkeypatch):
+    """Neither Pi's, nor of one of its rows, nor one for bits and for labels."""
+    used = keys_used(monkeypatch)
+    bits, labels = used["noise"]
+    rows = jax.vmap(jax.random.fold_in, (None, 0))(used["pi"], np.arange(64, dtype=np.uint32))
+    seen = [*map(tuple, np.asarray(jax.random.key_data(rows)).tolist())]
+    seen += [
+        tuple(np.asarray(jax.random.key_data(key)).tolist()) for key in (used["pi"], bits, labels)
+    ]
+    assert len(set(seen)) == 64 + 3
+
+
+def test_the_graph_is_of_unbiased_distances():
+    """As if the estimates had been measured; without the correction all edges would be too weak."""
+    num_bits, epsilon = 2048, 1.5
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 2**32, (40, num_bits // 32), dtype=np.uint32) & 0x0F0F0F0F
+    draw = rr.from_key(jax.random.key(0))
+    noisy = np.asarray(rr.randomize_bits(codes, draw, epsilon))
+    h = np.asarray(hamming.distances(noisy, noisy))
+    indices = (np.arange(40)[:, None] + np.arange(1, 4)) % 40
+    distances = np.take_along_axis(h, indices, axis=1)
+    p = xclp.Parameters(num_classes=2, num_bits=num_bits, num_neighbors=3, bit_epsilon=epsilon)
+    graph = xclp.server_graph(indices, distances, p)
+    q = rr.flip_probability(epsilon)
+    s = 2 * q * (1 - q)
+    estimates = np.maximum((distances - num_bits * s) / (1 - 2 * s), 0)
+    weights = np.maximum(np.cos(np.pi * estimates / num_bits), 0)
+    expected = normalized_graph(indices, weights.astype(np.float32))
+    np.testing.assert_allclose(graph.root_degrees, expected.root_degrees, rtol=1e-5)
+
+
+@pytest.mark.parametrize("protocols", [{}, {"row_sums": "masked"}, {"hamming": "masked"}], ids=str)
+def test_noise_is_the_operating_systems_where_there_is_a_session(protocols, monkeypatch):
+    """Who has the seed could take it off; a plaintext simulation repeats, a session does not."""
+    vectors, labels, _ = blobs(sizes=(30, 30))
+    seen = []
+    randomize = rr.randomize_bits
+    monkeypatch.setattr(
+        rr, "randomize_bits", lambda *args: seen.append(np.asarray(randomize(*args))) or seen[-1]
+    )
+    given = []
+    answers = rr.randomize_labels
+    monkeypatch.setattr(
+        rr, "randomize_labels", lambda *args: given.append(answers(*args)) or given[-1]
+    )
+    for _ in range(2):
+        xclp.propagate_labels(
+            vectors,
+            labels,
+            num_classes=3,
+            num_bits=64,
+            bit_epsilon=1.0,
+            label_epsilon=0.5,
+            **protocols,
+        )
+    assert np.array_equal(*seen) == (not protocols)
+    assert np.array_equal(*given) == (not protocols)
+
+
+@pytest.mark.parametrize("bit", [0, 31, 32, 63, 64, 200, 255])
+def test_all_bits_of_the_seed_count(bit):
+    assert (
+        jax.random.key_data(xclp.setup(5)).tolist()
+        == jax.random.key_data(jax.random.key(5)).tolist()
+    )
+    one, other = (np.asarray(jax.random.key_data(xclp.setup(seed))) for seed in (5, 5 ^ 1 << bit))
+    assert (one != other).any()
+
+
+def test_a_drawn_seed_has_all_bits_of_the_key():
+    seeds = [xclp.drawn_seed(jax.random.key(number)) for number in range(200)]
+    assert all(any(seed >> bit & 1 for seed in seeds) for bit in range(64))
+    assert len(set(seeds)) == 200
+    with pytest.raises(UsageError, match=r"xclp\.seed=-1"):
+        xclp.Parameters(num_classes=2, seed=-1)

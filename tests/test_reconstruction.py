@@ -33,7 +33,7 @@ def attacked(known, codes, epsilon=0.0):
     if epsilon:
         keys = jax.random.split(jax.random.key(1))
         codes = [
-            randomized_response.randomize_bits(c, key, epsilon)
+            randomized_response.randomize_bits(c, randomized_response.from_key(key), epsilon)
             for c, key in zip(codes, keys, strict=True)
         ]
     h = hamming.distances(*codes)

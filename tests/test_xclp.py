@@ -194,7 +194,11 @@ def test_communication_counts_the_messages_of_algorithm_1():
     p = Parameters(num_classes=3, num_bits=256)
     n, num_labeled = 50, sum(int((y >= 0).sum()) for y in labels)
     metrics = cross_client_label_propagation(vectors, labels, p).communication.metrics()
-    assert metrics["upload"] == {"codes": n * 32, "contributions": 2 * 4 * n * 3}
+    assert metrics["upload"] == {
+        "positions": 4 * num_labeled,
+        "codes": n * 32,
+        "contributions": 2 * 4 * n * 3,
+    }
     assert metrics["download"] == {"influence_columns": 4 * n * num_labeled, "row_sums": 4 * n * 3}
 
 

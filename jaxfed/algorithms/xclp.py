@@ -21,7 +21,7 @@ from jaxfed.evaluate import cosine_rmse
 from jaxfed.execution import HERE, Execution
 from jaxfed.federated_algorithm import Cohort, FederatedAlgorithm, Metrics
 from jaxfed.federation import UNLABELED
-from jaxfed.xclp import Parameters, cross_client_label_propagation, setup
+from jaxfed.xclp import Parameters, cross_client_label_propagation, drawn_seed, setup
 
 
 def xclp(*, execution: Execution = HERE, **parameters: Any) -> FederatedAlgorithm:
@@ -38,10 +38,12 @@ def xclp(*, execution: Execution = HERE, **parameters: Any) -> FederatedAlgorith
     Parameters(**parameters)  # reject bad values when the method is made, not in round 1
 
     def label_points(cohort: Cohort, key: jax.Array) -> tuple[np.ndarray, np.ndarray, Metrics]:
-        seed = int(jax.random.bits(key)) >> 1
+        seed = drawn_seed(key)
         p = Parameters(**parameters, seed=seed)
         vectors, labels = client_arrays(cohort)
-        result = cross_client_label_propagation(vectors, labels, p, execution)
+        result = cross_client_label_propagation(
+            vectors, labels, p, execution, client_ids=np.asarray(cohort.client_id).tolist()
+        )
         measured, theory = cosine_rmse(np.concatenate(vectors), setup(seed), p.num_bits)
         return (
             padded([prediction.labels for prediction in result.predictions], cohort, UNLABELED),

@@ -25,25 +25,36 @@ vector.
 Budgets add up over repetitions with fresh noise: R rounds cost R eps. Whoever propagates the same
 labels again should keep the first answers (call `randomize_labels` once) and pay once.
 
-The noise here comes from a JAX key, which makes experiments repeatable; a deployment must draw from
-the operating system's generator.
+Where the noise comes from is the caller's choice. `from_system`: the operating system's generator, which
+nobody else can repeat; XCLP takes it wherever parties have a session. `from_key`: a JAX key, which makes
+plaintext simulations repeatable, and whose owner can subtract the noise again.
+
+Probabilities are integers over the number of words that may be drawn, rounded up to more noise, so that no
+epsilon promises more than it keeps: 2^-32 is the least probability of flipping a bit, 2^-64 that of one
+certain wrong class.
 """
 
 from __future__ import annotations
 
+import decimal
 import math
+import secrets
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from jaxfed.errors import UsageError
 from jaxfed.kernels import lsh
 
-_BLOCK = 256  # codes randomized at a time: 32 L bytes of random numbers each
+# (rows, words) -> uniform uint32 [rows, words]: what the noise of these rows is made of.
+Draw = Callable[[range, int], jax.Array]
+
+_BLOCK = 256  # codes randomized at a time: 4 L bytes of random words each
+_BIT_WORD, _LABEL_WORD = 32, 64  # bits of randomness that a bit's, a label's answer takes
 
 
 class BitBudget(NamedTuple):
@@ -88,34 +99,65 @@ def flip_probability(epsilon: float) -> float:
     return math.exp(-epsilon) / (1 + math.exp(-epsilon))
 
 
-def randomize_bits(codes: jax.Array, key: jax.Array, epsilon: float) -> jax.Array:
-    """Flip every bit of packed codes with probability q, independently.
+def from_system(rows: range, num_words: int) -> jax.Array:
+    """Words of the operating system's generator: fresh in every call."""
+    drawn = secrets.token_bytes(4 * len(rows) * num_words)
+    return jnp.asarray(np.frombuffer(drawn, np.uint32).reshape(len(rows), num_words))
 
-    q is rounded up to a multiple of 2^-32, so that it promises no more than it keeps.
+
+def from_key(key: jax.Array) -> Draw:
+    """Words out of a typed key: a row's are the same in every call, whatever the others."""
+
+    def draw(rows: range, num_words: int) -> jax.Array:
+        return _words(key, jnp.arange(rows.start, rows.stop, dtype=jnp.uint32), num_words)
+
+    return draw
+
+
+@partial(jax.jit, static_argnames="num_words")
+def _words(key: jax.Array, rows: jax.Array, num_words: int) -> jax.Array:
+    return jax.vmap(lambda row: jax.random.bits(jax.random.fold_in(key, row), (num_words,)))(rows)
+
+
+def threshold(epsilon: float, num_classes: int, word_bits: int) -> int:
+    """ceil(2^w p_0): so many of 2^w words answer with one certain other class. At least 1.
+
+    In exact arithmetic: float32 rounds p_1 to 1, which is no noise at all, from epsilon = 17 on.
+    """
+    answer_probabilities(epsilon, num_classes)  # refuses what is no epsilon
+    with decimal.localcontext(prec=50):
+        others = (-decimal.Decimal(epsilon)).exp()
+        scaled = 2**word_bits * others / (1 + (num_classes - 1) * others)
+        return max(1, math.ceil(scaled))
+
+
+def randomize_bits(codes: jax.Array, draw: Draw, epsilon: float) -> jax.Array:
+    """Flip every bit of packed codes with probability q, independently.
 
     Args:
         codes: uint32 [n, L / 32].
-        key: a typed key.
+        draw: where the noise comes from.
         epsilon: per bit, positive.
 
     Returns:
         uint32 [n, L / 32].
+
+    Cost: L words a code.
     """
-    threshold = math.ceil(flip_probability(epsilon) * 2**32)
-    return _flipped(codes, key, jnp.uint32(threshold))
+    num_bits = lsh.WORD_BITS * codes.shape[1]
+    limit = jnp.uint32(threshold(epsilon, 2, _BIT_WORD))
+    flips = [
+        _flips(draw(range(start, start + _BLOCK), num_bits), limit)
+        for start in range(0, len(codes), _BLOCK)
+    ]
+    return (
+        codes ^ jnp.concatenate([jnp.zeros((0, codes.shape[1]), jnp.uint32), *flips])[: len(codes)]
+    )
 
 
 @jax.jit
-def _flipped(codes: jax.Array, key: jax.Array, threshold: jax.Array) -> jax.Array:
-    num_words = codes.shape[1]
-
-    def flip(row: tuple[jax.Array, jax.Array]) -> jax.Array:
-        number, words = row
-        draws = jax.random.bits(jax.random.fold_in(key, number), (num_words, lsh.WORD_BITS))
-        return words ^ lsh.pack_bits((draws < threshold).reshape(-1))
-
-    numbers = jnp.arange(len(codes), dtype=jnp.uint32)
-    return lax.map(flip, (numbers, codes), batch_size=_BLOCK)
+def _flips(words: jax.Array, limit: jax.Array) -> jax.Array:
+    return lsh.pack_bits(words < limit)
 
 
 def unbiased_distances(distances: jax.Array, num_bits: int, epsilon: float) -> jax.Array:
@@ -156,41 +198,51 @@ def answer_probabilities(epsilon: float, num_classes: int) -> tuple[float, float
 
 
 def randomize_labels(
-    labels: np.ndarray, key: jax.Array, num_classes: int, epsilon: float
+    labels: np.ndarray, draw: Draw, num_classes: int, epsilon: float
 ) -> np.ndarray:
     """k-ary randomized response to "which class?"; unlabeled points (-1) stay unlabeled.
 
+    One word of 64 bits decides both whether the class is kept and which other one takes its place.
+
     Args:
         labels: int [n], -1 to C - 1.
-        key: a typed key.
+        draw: where the noise comes from.
         num_classes: C.
         epsilon: of a label, positive.
 
     Returns:
         int32 [n].
     """
-    keep, _ = answer_probabilities(epsilon, num_classes)
-    return np.asarray(_answers(jnp.asarray(labels, jnp.int32), key, keep, num_classes))
+    words = np.ascontiguousarray(draw(range(len(labels)), 2)).view(np.uint64)[:, 0]
+    return answers(labels, words, num_classes, epsilon)
 
 
-@partial(jax.jit, static_argnames="num_classes")
-def _answers(labels: jax.Array, key: jax.Array, keep: jax.Array, num_classes: int) -> jax.Array:
-    keep_key, other_key = jax.random.split(key)
-    kept = jax.random.uniform(keep_key, labels.shape) < keep
-    shift = jax.random.randint(other_key, labels.shape, 1, num_classes)
-    answers = jnp.where(kept, labels, (labels + shift) % num_classes)
-    return jnp.where(labels >= 0, answers, labels)
+def answers(labels: np.ndarray, words: np.ndarray, num_classes: int, epsilon: float) -> np.ndarray:
+    """What each of 2^64 words answers: the first t of them the first other class, the next t the second ...
+
+    int32 [n] of labels int [n] and words uint64 [n]; t = `threshold(epsilon, C, 64)`.
+    """
+    number = words // np.uint64(threshold(epsilon, num_classes, _LABEL_WORD))
+    others = np.minimum(number, np.uint64(num_classes)).astype(np.int32)
+    others += others >= labels  # the own class is not among the others
+    is_other = (number < num_classes - 1) & (np.asarray(labels) >= 0)
+    return np.where(is_other, others, labels).astype(np.int32)
 
 
-def unbiased_one_hot(labels: np.ndarray, num_classes: int, epsilon: float) -> np.ndarray:
-    """float32 [n, C]: its mean over `randomize_labels` is the one-hot matrix of the true labels.
+def unbiased(answered: np.ndarray, num_classes: int, epsilon: float) -> np.ndarray:
+    """(A - p_0 A 1 1^T) / (p_1 - p_0): its mean over `randomize_labels` is what true labels would give.
 
-    Rows of labeled points sum to 1 and have negative entries; unlabeled points (-1) have zero rows.
+    Args:
+        answered: A, real [..., C], anything linear in the answers' one-hot rows: these themselves (unlabeled
+            points have zero rows), their sums over points, or S times them.
+        num_classes: C.
+        epsilon: of a label, as given to `randomize_labels`.
+
+    Returns:
+        The shape of A. Rows keep their sum and may have negative entries.
     """
     keep, other = answer_probabilities(epsilon, num_classes)
-    answered = np.asarray(labels)[:, None] == np.arange(num_classes)
-    unbiased = (answered - other) / (keep - other)
-    return np.where(np.asarray(labels)[:, None] >= 0, unbiased, 0).astype(np.float32)
+    return (answered - other * answered.sum(axis=-1, keepdims=True)) / (keep - other)
 
 
 def _check_epsilon(epsilon: float) -> None:

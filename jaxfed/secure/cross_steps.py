@@ -8,7 +8,7 @@ the results do not depend on them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from jaxfed.secure import (
 )
 from jaxfed.secure.blocks import Block
 from jaxfed.secure.endpoint import SERVER
+from jaxfed.secure.fixed_point import FixedPoint
 from jaxfed.secure.nearest_others import NearestOthers
 from jaxfed.secure.session import Session
 from jaxfed.secure.workers import Mapped, worker_processes
@@ -113,6 +114,7 @@ def sums_of_rows(
     contributions: Mapping[int, np.ndarray],
     rows: Mapping[int, slice],
     *,
+    parts: Mapping[int, np.ndarray] | None = None,
     resilient: bool = False,
     signed: bool = False,
     progress: row_sums.Progress | None = None,
@@ -124,8 +126,9 @@ def sums_of_rows(
 
     Args:
         session: the parties.
-        contributions: Z^(j), real [n, C], of every client whose points the n are.
+        contributions: Z^(j), real [n, C], of every client whose points the n are; or uint64, its share.
         rows: R_j of the same clients.
+        parts: the server's shares of the same clients' contributions, uint64 [n, C], where it has some.
         resilient: with double masks, so that dropouts need no second round (`row_sums_resilient`).
         signed: with these, clients sign the list of who has stayed.
         progress: told how many clients' uploads are in.
@@ -142,21 +145,55 @@ def sums_of_rows(
     protocol = row_sums_resilient if resilient else row_sums
     options = {"signed": signed} if resilient else {}
     clients = {
-        client: protocol.Client(
-            session.endpoints[client],
-            np.asarray(contributions[client], np.float64),
-            rows,
-            **options,
-        )
+        client: protocol.Client(session.endpoints[client], contributions[client], rows, **options)
         for client in session.clients
         if client in rows
     }
     if not clients:
         return {}
     num_classes = next(iter(contributions.values())).shape[1]
-    server = protocol.Server(session.endpoints[SERVER], rows, num_classes, **options)
+    server = protocol.Server(session.endpoints[SERVER], rows, num_classes, parts=parts, **options)
     first_round = session.reserve(len(clients) + 1)  # every dropout may start another one
     return protocol.run(clients, server, first_round=first_round, progress=progress)
+
+
+def sums_and_totals(
+    session: Session,
+    contributions: Mapping[int, np.ndarray],
+    totals: Mapping[int, np.ndarray],
+    rows: Mapping[int, slice],
+    *,
+    parts: Mapping[int, np.ndarray] | None = None,
+    **options: Any,
+) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """`sums_of_rows`, and in the same messages sums that every client gets: (Z[R_j], their sum).
+
+    Every client has t rows more, in which everybody adds `totals`, real [t, C] of every client. So they are
+    sums over exactly the clients whose contributions count, and the server learns none of them.
+    """
+    num_totals = len(next(iter(totals.values())))
+    longer = {
+        client: slice(own.start + number * num_totals, own.stop + (number + 1) * num_totals)
+        for number, (client, own) in enumerate(rows.items())
+    }
+    encoding = FixedPoint(len(rows))
+
+    def with_totals(values: np.ndarray, own_totals: np.ndarray) -> np.ndarray:
+        further = encoding.encode(own_totals) if values.dtype == np.uint64 else own_totals
+        return np.concatenate([part for own in rows.values() for part in (values[own], further)])
+
+    sums = sums_of_rows(
+        session,
+        {client: with_totals(own, totals[client]) for client, own in contributions.items()},
+        longer,
+        parts={
+            client: with_totals(own, np.zeros_like(totals[client]))
+            for client, own in (parts or {}).items()
+        },
+        **options,
+    )
+    split = {client: own.stop - own.start for client, own in rows.items()}
+    return {client: (own[: split[client]], own[split[client] :]) for client, own in sums.items()}
 
 
 def _masked(session: Session, codes: Codes, _: Paillier) -> tuple[OwnStep, PairStep]:

@@ -50,9 +50,16 @@ class FixedPoint:
     def encode(self, values: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
         """Real values of any shape as uint64, written to `out` where it is given.
 
+        uint64 values are ring elements already, shares of a number, and stay what they are.
+
         Raises:
             UsageError: a value is not finite or not below `largest` in size.
         """
+        if out is None:
+            out = np.empty(values.shape, np.uint64)
+        if values.dtype == np.uint64:
+            np.copyto(out, values)
+            return out
         # One comparison refuses NaN as well.
         if values.size and not (-self.largest < values.min() and values.max() < self.largest):
             raise UsageError(
@@ -62,8 +69,6 @@ class FixedPoint:
         scaled = values.astype(np.float64)
         scaled *= 2.0**self.fraction_bits
         np.rint(scaled, out=scaled)
-        if out is None:
-            out = np.empty(values.shape, np.uint64)
         np.copyto(out.view(np.int64), scaled, casting="unsafe")  # integers below 2^63
         return out
 

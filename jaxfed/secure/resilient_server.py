@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -33,6 +33,7 @@ class Server:
         threshold: t, how many shares give a secret back; None: the least that is allowed among each
             round's participants. A round of fewer than t clients needs all of them.
         signed: have clients sign the list of survivors.
+        parts: its shares of the contributions of clients whose values are shares, uint64 [n, C].
 
     Attributes:
         least_participants: how many clients a round must have.
@@ -50,6 +51,7 @@ class Server:
         threshold: int | None = None,
         *,
         signed: bool = False,
+        parts: Mapping[int, np.ndarray] | None = None,
     ) -> None:
         least = least_threshold(len(rows), signed=signed)
         if threshold is not None and not least <= threshold <= len(rows):
@@ -57,6 +59,7 @@ class Server:
         self._endpoint, self._rows, self._num_classes = endpoint, rows, num_classes
         self._wanted_threshold, self._is_signed = threshold, signed
         self.least_participants = least_participants(len(rows), signed=signed)
+        self._parts = parts or {}
 
     def start(self, number: int, participants: Sequence[int]) -> None:
         """Begin a round; whatever came in an earlier one is forgotten."""
@@ -92,6 +95,8 @@ class Server:
         """Add one client's upload; from here on it is a survivor."""
         message = self._endpoint.receive(client, f"upload/{self._number}")
         self._layout.add_upload(self._sums, message, client)
+        if client in self._parts:
+            self._sums += self._layout.gathered(self._parts[client])
         self._survivors.append(client)
 
     def ask(self, client: int) -> None:

@@ -94,10 +94,25 @@ class Client:
 
 
 class Server:
-    """The server; `num_classes` = C."""
+    """The server.
 
-    def __init__(self, endpoint: Endpoint, rows: Rows, num_classes: int) -> None:
+    Args:
+        endpoint: its end of the session.
+        rows: R_k of every client.
+        num_classes: C.
+        parts: its shares of the contributions of clients whose values are shares, uint64 [n, C].
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        rows: Rows,
+        num_classes: int,
+        *,
+        parts: Mapping[int, np.ndarray] | None = None,
+    ) -> None:
         self._endpoint, self._rows, self._num_classes = endpoint, rows, num_classes
+        self._parts = parts or {}
 
     def start(self, number: int, participants: Sequence[int]) -> None:
         """Begin a round; whatever came in an earlier one is forgotten."""
@@ -113,6 +128,8 @@ class Server:
         """Add one client's upload to the sums of the others' rows."""
         message = self._endpoint.receive(client, f"upload/{self._number}")
         self._layout.add_upload(self._sums, message, client)
+        if client in self._parts:
+            self._sums += self._layout.gathered(self._parts[client])
 
     def send_sums(self, client: int) -> None:
         """Give one client the sums of its rows."""

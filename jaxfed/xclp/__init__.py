@@ -1,0 +1,51 @@
+"""Cross-client label propagation: `propagate_labels` and what it is made of.
+
+`algorithm` is to be laid beside the paper; `parameters` say what defines a run, `cross_steps` and
+`influence` hold its steps in the clear and as protocols, `departures` who leaves. Methods import from here.
+"""
+
+from jaxfed.xclp.algorithm import (
+    Prediction,
+    Result,
+    count_messages,
+    cross_client_label_propagation,
+    edge_weights,
+    one_hot_labels,
+    propagate_labels,
+    server_graph,
+    with_self_edges,
+)
+from jaxfed.xclp.cross_steps import (
+    HAMMING,
+    PROJECTIONS,
+    ROW_SUMS,
+    drawn_seed,
+    plaintext_hamming,
+    setup,
+)
+from jaxfed.xclp.influence import INFLUENCE
+from jaxfed.xclp.parameters import Parameters
+from jaxfed.xclp.prediction import balanced, predict, relative
+
+__all__ = [
+    "HAMMING",
+    "INFLUENCE",
+    "PROJECTIONS",
+    "ROW_SUMS",
+    "Parameters",
+    "Prediction",
+    "Result",
+    "balanced",
+    "count_messages",
+    "cross_client_label_propagation",
+    "drawn_seed",
+    "edge_weights",
+    "one_hot_labels",
+    "plaintext_hamming",
+    "predict",
+    "propagate_labels",
+    "relative",
+    "server_graph",
+    "setup",
+    "with_self_edges",
+]

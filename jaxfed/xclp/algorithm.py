@@ -1,0 +1,415 @@
+"""Cross-Client Label Propagation: Algorithm 1 of the paper, line by line.
+
+Scott, Yeo, Lampert, "Cross-client Label Propagation for Transductive and Semi-Supervised Federated
+Learning", TMLR 2023, https://openreview.net/forum?id=gYO4GX8R5k.
+
+Clients j in P hold vectors V^(j) [n_j, d] and labels for some of them. Jointly, without sharing either,
+they build one graph over all n = sum_j n_j points and propagate the labels over it. The comments in
+`cross_client_label_propagation` are the paper's line numbers with its marks: CS client step, SS server
+step, XS cross step. Cross steps are looked up by name (`cross_steps`), so that a secure protocol
+takes the place of a plaintext one without a change here. One session of all parties then serves the run,
+everything that one party tells another goes through it, and clients may leave it at any message
+(`presence`).
+
+Departures from the printed algorithm, each on purpose:
+  * Line 7 keeps each row's k largest entries *other than its own*. As printed, the diagonal
+    cos(0) = 1 would always be one of the k; the authors' code leaves it out as well. `self_edges` is
+    the line as printed: weight 1 of a point with itself, twice in B + B^T, and k - 1 others.
+  * Lines 5 to 7 stream: cos(pi h / L) falls with h, so the k largest cosines are the k smallest
+    distances, and the n x n matrices H and A never exist. Ties go to the smaller index.
+  * Negative similarities count as no edge (the paper's D^-1/2 needs non-negative degrees).
+  * Line 10 forms no inverse, and line 12 may send no columns: `jaxfed.xclp.influence` has both ways.
+    In the clear `Result.communication` counts columns either way, as the paper sends them.
+  * A point that no label reaches has Z = 0; it gets label -1 and confidence 0, and is counted.
+  * The conjugate gradient leaves components without labels exactly zero; scores below zero, which
+    rounding can leave, are zero (S has no negative entry).
+
+Switches for what the authors' released code does and the paper does not say: `similarity_power=3`
+(edge weights cubed), `class_balanced` (Y's columns divided by the class's number of labels),
+`relative_confidence` (confidences divided by the largest of the cohort). Default: the paper. Z is linear
+in Y, so that the clients divide their rows of Z, by sums that arrive with them.
+
+Beyond the paper (its future work): `bit_epsilon` and `label_epsilon` randomize every client's codes and
+labels before anything leaves it, and undo the bias where the server and the clients use them.
+`jaxfed.privacy.randomized_response` says what each promises, and what it does not.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfed.communication import Communication
+from jaxfed.errors import UsageError
+from jaxfed.execution import HERE, Execution
+from jaxfed.kernels import lsh
+from jaxfed.kernels.graph import Graph, cosine_from_hamming, normalized_graph
+from jaxfed.padding import padded_rows
+from jaxfed.privacy import randomized_response
+from jaxfed.xclp import departures
+from jaxfed.xclp.cross_steps import HAMMING, PROJECTIONS, ROW_SUMS, largest_confidences, setup
+from jaxfed.xclp.influence import INFLUENCE, Solver
+from jaxfed.xclp.parameters import Parameters
+from jaxfed.xclp.prediction import UNLABELED, predict
+
+if TYPE_CHECKING:
+    from jaxfed.secure.channel import Presence
+    from jaxfed.secure.session import Session
+
+Array = jax.Array | np.ndarray
+_NOISE = 0x6E6F6973  # sets the keys of noise apart from those of Pi's rows, 0 ... L - 1
+
+
+class Prediction(NamedTuple):
+    """What one client learns: `labels` int32 [n_j], `confidences` and `scores` f32 [n_j], [n_j, C]."""
+
+    labels: np.ndarray
+    confidences: np.ndarray
+    scores: np.ndarray
+
+
+class Result(NamedTuple):
+    """One labeling of all clients.
+
+    Fields:
+        predictions: one `Prediction` a client, in the clients' order.
+        unreached: number of points that no label reaches.
+        steps: conjugate-gradient steps of the slowest column.
+        residual: largest relative residual of any column, recomputed.
+        communication: bytes that Algorithm 1 sends: codes and contributions up, influence columns and
+            row sums down; of a secure protocol instead every message that went through its channel.
+    """
+
+    predictions: list[Prediction]
+    unreached: int
+    steps: int
+    residual: float
+    communication: Communication
+
+
+def propagate_labels(
+    vectors: Sequence[np.ndarray],
+    labels: Sequence[np.ndarray],
+    *,
+    execution: Execution = HERE,
+    presence: Presence | Sequence[str] = (),
+    **parameters: Any,
+) -> list[Prediction]:
+    """Label every client's points with XCLP; the keywords are the fields of `Parameters`.
+
+        propagate_labels(vectors, labels, *, num_classes, num_bits=4096, num_neighbors=10,
+                         alpha=0.99, seed=0, hamming="plaintext", row_sums="plaintext", ...)
+
+    Args:
+        vectors: one float [n_j, d] array a client; n_j may be 0.
+        labels: one int [n_j] array a client, -1 = unlabeled.
+        execution: worker processes, and who is told of progress; no influence on the result.
+        presence: which clients leave, where steps are protocols: by stages, as in `Parameters`, or at any
+            message, as a `jaxfed.secure.channel.Presence`.
+        **parameters: see `Parameters`.
+
+    Returns:
+        One (labels int32 [n_j], confidences f32 [n_j], scores f32 [n_j, C]) a client. Labeled points
+        are predicted too, as in the paper. Label -1, confidence 0: no label reaches the point, or the
+        client has left. Who leaves before line 6 is as if it had never been there; before its part of
+        line 14 is through, as if its points were unlabeled (Section 3.3).
+
+    Raises:
+        UsageError: a parameter out of range, lists of different length, vectors that are not finite
+            or of different d, a label outside -1 .. C - 1.
+
+    Cost: n d L + n^2 L / 64 + (steps) n k C operations, O(n (L / 8 + k + C)) bytes; no n x n array.
+    """
+    if isinstance(presence, Sequence):
+        p, planned = Parameters(presence=presence, **parameters), None
+    else:
+        p, planned = Parameters(**parameters), presence
+    return cross_client_label_propagation(vectors, labels, p, execution, planned).predictions
+
+
+def cross_client_label_propagation(
+    vectors: Sequence[np.ndarray],
+    labels: Sequence[np.ndarray],
+    parameters: Parameters,
+    execution: Execution = HERE,
+    presence: Presence | None = None,
+    client_ids: Sequence[int] | None = None,
+) -> Result:
+    """Run Algorithm 1 on the clients' (V^(j), Y^(j)); arguments and errors as `propagate_labels`.
+
+    `client_ids`: the clients' numbers in the federation, by which `parameters.presence` calls them;
+    0, 1, ... if left out. An explicit `presence` takes its place.
+    """
+    p = parameters
+    vectors, labels = _checked(vectors, labels, p.num_classes)
+    if not any(len(v) for v in vectors):
+        return _no_labels(vectors, p, None)
+    session = open_session(
+        range(len(vectors)) if client_ids is None else client_ids, p, presence
+    )  # 1-XS
+    if session and not session.clients:
+        return _no_labels(vectors, p, session)
+    planes = PROJECTIONS[p.projection](p.seed, p.num_bits, vectors[0].shape[1], session)
+    codes = execution.once(client_codes, vectors, planes)  # 2-CS to 4-CS
+    codes, labels = randomized(codes, labels, p, session)
+    clients, indices, distances = HAMMING[p.hamming](  # 5-XS, with 7-SS streamed in
+        codes, session, execution, num_neighbors=p.num_neighbors, key_bits=p.key_bits
+    )
+    if not len(indices):
+        return _no_labels(vectors, p, session)
+    matrices = {client: one_hot_labels(labels[client], p.num_classes) for client in clients}
+    rows = dict(zip(clients, _rows([len(y) for y in matrices.values()]), strict=True))  # R_j
+    graph = server_graph(  # 6-SS to 9-SS; padding is points without edges
+        padded_rows(indices, fill=-1), padded_rows(distances, fill=p.num_bits + 1), p
+    )
+    solver = Solver(graph, p.alpha, p.tolerance, p.max_steps)
+    contributions = INFLUENCE[p.influence](  # 10-SS to 13-CS
+        solver, matrices, rows, session, is_secure=p.row_sums != "plaintext"
+    )
+    counts = {client: class_counts(y, p) for client, y in matrices.items()}
+    sums = ROW_SUMS[p.row_sums](contributions, counts, rows, session, execution)  # 14-XS
+    scores = {client: client_scores(*own, p) for client, own in sums.items()}
+    predictions = client_predictions(vectors, scores, p, session)  # 15-CS, 16-CS
+
+    accuracy = contributions.accuracy
+    if accuracy.cut_short:
+        warnings.warn(
+            f"label propagation stopped at relative residual {accuracy.residual:.1e} after "
+            f"{accuracy.steps} steps, above tolerance={p.tolerance:.1e}: raise max_steps or tolerance",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    communication = session.communication() if session else Communication()
+    count_messages(
+        communication,
+        num_clients=len(clients),
+        num_labeled=sum(int(np.sum(labels[client] >= 0)) for client in clients),
+        num_points=len(indices),
+        p=p,
+    )
+    return Result(
+        predictions=predictions,
+        unreached=sum(int(np.sum(prediction.labels < 0)) for prediction in predictions),
+        steps=accuracy.steps,
+        residual=accuracy.residual,
+        communication=communication,
+    )
+
+
+def open_session(
+    client_ids: Sequence[int], p: Parameters, presence: Presence | None
+) -> Session | None:
+    """Line 1, XS, where a step is a protocol: the parties agree on keys, the clients on a secret."""
+    if not p.has_session:
+        return None
+    from jaxfed.secure.session import Session  # here, because only protocols need its packages
+
+    if presence is None:
+        presence = departures.presence_of(p.presence, client_ids, p.seed)
+    return Session(len(client_ids), presence=presence)
+
+
+def client_codes(vectors: Sequence[np.ndarray], planes: jax.Array) -> list[np.ndarray]:
+    """Lines 2 to 4, CS: B^(j) = sign(Pi V^(j)T), packed, uint32 [n_j, L / 32] a client.
+
+    A row depends on its own vector and on Pi alone, so one call over all clients' rows is the clients
+    working in parallel.
+    """
+    joint = np.concatenate([np.asarray(v, np.float32) for v in vectors])
+    codes = np.asarray(lsh.sign_bits(jnp.asarray(padded_rows(joint)), planes))
+    return [codes[rows] for rows in _rows([len(v) for v in vectors])]
+
+
+def randomized(
+    codes: list[np.ndarray], labels: list[np.ndarray], p: Parameters, session: Session | None
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """CS: randomized response on each client's bits and labels, where `p` asks for it.
+
+    Noise is the operating system's where there is a session, and nobody can take it off again; in a
+    plaintext simulation it comes from the seed, by keys of its own for bits and for labels. Every
+    point has noise of its own, so one call over all points is the clients working in parallel.
+    """
+    bits: randomized_response.Draw = randomized_response.from_system
+    answers: randomized_response.Draw = randomized_response.from_system
+    if not session:
+        keys = jax.random.split(jax.random.fold_in(setup(p.seed), _NOISE))
+        bits, answers = map(randomized_response.from_key, keys)
+    rows = _rows([len(y) for y in labels])
+    if p.bit_epsilon:
+        joint = jnp.asarray(np.concatenate(codes))
+        noisy = np.asarray(randomized_response.randomize_bits(joint, bits, p.bit_epsilon))
+        codes = [noisy[own] for own in rows]
+    if p.label_epsilon:
+        answered = randomized_response.randomize_labels(
+            np.concatenate(labels), answers, p.num_classes, p.label_epsilon
+        )
+        labels = [answered[own] for own in rows]
+    return codes, labels
+
+
+def server_graph(indices: Array, distances: Array, p: Parameters) -> Graph:
+    """Lines 6 to 9, SS: cosines of the kept pairs, B + B^T, D^-1/2 (B + B^T) D^-1/2."""
+    indices, distances = jnp.asarray(indices), jnp.asarray(distances)
+    if p.bit_epsilon:
+        estimates = randomized_response.unbiased_distances(distances, p.num_bits, p.bit_epsilon)
+        distances = jnp.maximum(estimates, 0)
+    similarity = cosine_from_hamming(distances, p.num_bits)
+    if p.self_edges:
+        indices, similarity = with_self_edges(indices, similarity)
+    return normalized_graph(indices, edge_weights(similarity, p.similarity_power))
+
+
+def with_self_edges(indices: jax.Array, similarity: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Line 7 as printed: the point itself, similarity 1, and all but the last of its neighbors [n, k].
+
+    A point of the padding has itself for a neighbor too, which reaches nobody.
+    """
+    own = jnp.arange(len(indices), dtype=indices.dtype)[:, None]
+    return (
+        jnp.concatenate([own, indices[:, :-1]], axis=1),
+        jnp.concatenate([jnp.ones_like(similarity[:, :1]), similarity[:, :-1]], axis=1),
+    )
+
+
+def edge_weights(similarity: jax.Array, power: float) -> jax.Array:
+    """max(similarity, 0)^power: negative similarities are no edges."""
+    positive = jnp.maximum(similarity, 0)
+    return positive if power == 1 else positive**power
+
+
+def one_hot_labels(labels: Array, num_classes: int) -> np.ndarray:
+    """float32 [..., C]: Y_ic = 1 where point i is labeled c, zero rows where unlabeled (-1)."""
+    return (np.asarray(labels)[..., None] == np.arange(num_classes)).astype(np.float32)
+
+
+def class_counts(matrix: np.ndarray, p: Parameters) -> np.ndarray:
+    """What of Y^(j) [n_j, C] is summed beside Z: labels of every class [1, C], or nothing, [0, C]."""
+    counts = matrix.sum(axis=0, keepdims=True, dtype=np.float32)
+    return counts if p.class_balanced else counts[:0]
+
+
+def client_scores(own: np.ndarray, counts: np.ndarray, p: Parameters) -> np.ndarray:
+    """CS: Z[R_j] of Y as `p` wants it, out of S times one-hot answers, f32 [n_j, C]; Z is linear in Y.
+
+    Randomized labels: the unbiased estimates of both arguments. `class_balanced`: columns divided by
+    `counts`, the cohort's numbers of labels [1, C].
+    """
+    if p.label_epsilon:
+        own = randomized_response.unbiased(own, p.num_classes, p.label_epsilon)
+        counts = randomized_response.unbiased(counts, p.num_classes, p.label_epsilon)
+    if p.class_balanced:
+        own = own / np.maximum(counts, 1)
+    return own.astype(np.float32)
+
+
+def client_predictions(
+    vectors: Sequence[np.ndarray],
+    scores: Mapping[int, np.ndarray],
+    p: Parameters,
+    session: Session | None,
+) -> list[Prediction]:
+    """Lines 15 and 16, CS: labels and confidences of every client's own rows of Z.
+
+    A client without them, because it has left, gets what unreached points get.
+    """
+    nothing = [np.zeros((len(v), p.num_classes), np.float32) for v in vectors]
+    predictions = _predicted([scores.get(j, own) for j, own in enumerate(nothing)])
+    if not p.relative_confidence:
+        return predictions
+    own = {j: predictions[j].confidences.max(initial=0) for j in scores}
+    largest = largest_confidences(own, session)
+    nobody = _predicted(nothing)
+    return [
+        prediction._replace(confidences=prediction.confidences / (largest[j] or np.float32(1)))
+        if j in largest
+        else nobody[j]
+        for j, prediction in enumerate(predictions)
+    ]
+
+
+def _predicted(scores: Sequence[np.ndarray]) -> list[Prediction]:
+    """Of all clients' rows in one call."""
+    z = np.concatenate(scores)
+    labels, confidences = predict(jnp.asarray(padded_rows(z)))
+    arrays = [np.asarray(values) for values in (labels, confidences, z)]
+    return [
+        Prediction(*(values[own] for values in arrays)) for own in _rows(list(map(len, scores)))
+    ]
+
+
+def count_messages(
+    communication: Communication,
+    *,
+    num_clients: int,
+    num_labeled: int,
+    num_points: int,
+    p: Parameters,
+) -> None:
+    """Add the payload bytes of one run of Algorithm 1's plaintext steps, in 4-byte numbers.
+
+    Not in the paper's count: the positions of labeled points, and what the authors' switches sum.
+    """
+    is_plaintext = p.row_sums == "plaintext"
+    if not p.has_session or (is_plaintext and p.influence == "labels"):
+        communication.up("positions", 4 * num_labeled)
+        communication.down("influence_columns", 4 * num_points * num_labeled)
+    if p.hamming == "plaintext":
+        communication.up("codes", num_points * p.num_bits // 8)
+    if is_plaintext:
+        communication.up("contributions", 4 * num_clients * num_points * p.num_classes)
+        communication.down("row_sums", 4 * num_points * p.num_classes)
+    if is_plaintext and p.class_balanced:
+        communication.up("class_counts", 4 * num_clients * p.num_classes)
+        communication.down("class_counts", 4 * num_clients * p.num_classes)
+    if p.relative_confidence and not p.has_session:
+        communication.up("confidence", 4 * num_clients)
+        communication.down("largest_confidence", 4 * num_clients)
+
+
+def _no_labels(vectors: Sequence[np.ndarray], p: Parameters, session: Session | None) -> Result:
+    """What comes out where there are no points: nobody has any, or everybody has left."""
+    communication = session.communication() if session else Communication()
+    nothing = [np.zeros((len(v), p.num_classes), np.float32) for v in vectors]
+    unreached = sum(len(v) for v in vectors)
+    return Result(_predicted(nothing), unreached, 0, 0.0, communication)
+
+
+def _rows(sizes: Sequence[int]) -> list[slice]:
+    """R_j: the rows of the joint arrays that belong to client j."""
+    ends = np.cumsum(sizes)
+    return [slice(int(end) - size, int(end)) for size, end in zip(sizes, ends, strict=True)]
+
+
+def _checked(
+    vectors: Sequence[np.ndarray], labels: Sequence[np.ndarray], num_classes: int
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The clients' arrays, or a `UsageError` that names the client and what is wrong."""
+    if len(vectors) != len(labels) or not vectors:
+        raise UsageError(
+            f"xclp: {len(vectors)} clients' vectors and {len(labels)} clients' labels: "
+            "give one array of each for every client, one client at least"
+        )
+    vectors, labels = [np.asarray(v) for v in vectors], [np.asarray(y) for y in labels]
+    for client, (v, y) in enumerate(zip(vectors, labels, strict=True)):
+        if v.ndim != 2 or v.shape[1] != vectors[0].shape[-1] or y.shape != v.shape[:1]:
+            raise UsageError(
+                f"xclp: client {client} has vectors {list(v.shape)} and labels {list(y.shape)}: "
+                f"allowed are [n, {vectors[0].shape[-1]}] and [n]"
+            )
+        if y.size and not np.issubdtype(y.dtype, np.integer):
+            raise UsageError(
+                f"xclp: client {client} has labels of dtype {y.dtype}: allowed are ints"
+            )
+        if not np.isfinite(v).all():
+            raise UsageError(f"xclp: client {client} has vectors that are not finite")
+        if y.size and not (y.min() >= UNLABELED and y.max() < num_classes):
+            raise UsageError(
+                f"xclp: client {client} has labels from {y.min()} to {y.max()}: allowed are -1 "
+                f"(unlabeled) to {num_classes - 1}"
+            )
+    return vectors, labels

@@ -1,0 +1,204 @@
+"""Algorithm 1's cross steps by name: in the clear, as the authors' experiments ran them, or as protocols.
+
+A table for each of lines 3 (where Pi comes from), 5 and 14. The functions of one table take the same
+arguments, so that a protocol takes the place of a plaintext step without a change elsewhere. Protocols
+need a session; they are imported where they run, because only they need their packages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfed.execution import Execution
+from jaxfed.kernels import knn, lsh
+from jaxfed.padding import padded_rows
+from jaxfed.xclp.influence import Contributions
+
+if TYPE_CHECKING:
+    from jaxfed.secure.session import Session
+
+Neighbors = tuple[list[int], np.ndarray, np.ndarray]
+Counts = Mapping[int, np.ndarray]
+
+
+def setup(seed: int) -> jax.Array:
+    """Line 1, XS, of a simulation: the seed comes from the experiment, which makes it no secret.
+
+    The key's 64 bits are the seed's lower ones; further words of 32 bits are folded in. (`jax.random.key`
+    would leave out all but 32 bits.) A seed below 2^32 gives the key that `jax.random.key` gives.
+    """
+    low = np.array([seed >> 32 & 0xFFFFFFFF, seed & 0xFFFFFFFF], np.uint32)
+    key = jax.random.wrap_key_data(jnp.asarray(low), impl="threefry2x32")
+    rest = seed >> 64
+    while rest:
+        key = jax.random.fold_in(key, np.uint32(rest & 0xFFFFFFFF))
+        rest >>= 32
+    return key
+
+
+def drawn_seed(key: jax.Array) -> int:
+    """A seed for `setup` out of a simulation's key: as many bits as the key has, 64."""
+    low, high = np.asarray(jax.random.bits(key, (2,))).tolist()
+    return high << 32 | low
+
+
+def projection_of_seed(seed: int, num_bits: int, dim: int, session: Session | None) -> jax.Array:
+    """Line 3, CS: Pi, float32 [L, d], the same at all clients and in every run."""
+    del session
+    return lsh.hyperplanes(setup(seed), num_bits, dim)
+
+
+def projection_of_group_secret(
+    seed: int, num_bits: int, dim: int, session: Session | None
+) -> jax.Array:
+    """Line 3, CS: Pi, float32 [L, d], the same at all clients, and another one in every run."""
+    from jaxfed.secure import cross_steps
+
+    del seed
+    assert session is not None  # `Parameters` has seen to it
+    return jnp.asarray(cross_steps.hyperplanes(session, num_bits, dim))
+
+
+def plaintext_hamming(
+    codes: Sequence[np.ndarray],
+    session: Session | None,
+    execution: Execution,
+    *,
+    num_neighbors: int,
+    key_bits: int,
+) -> Neighbors:
+    """Lines 5 and 7 with codes in the clear: each point's k nearest others by Hamming distance.
+
+    The placeholder of the authors' experiments. Returns who takes part, which is everybody, and
+    (indices, distances), int32 [n, k].
+    """
+    del session, key_bits
+    joint = np.concatenate(codes)
+    bits = padded_rows(joint)
+    is_point = jnp.asarray(np.arange(len(bits)) < len(joint))
+    found = execution.once(knn.hamming_knn, jnp.asarray(bits), num_neighbors, valid=is_point)
+    indices, distances = (np.asarray(values)[: len(joint)] for values in found)
+    return list(range(len(codes))), indices, distances
+
+
+def secure_hamming(
+    protocol: str,
+    codes: Sequence[np.ndarray],
+    session: Session | None,
+    execution: Execution,
+    *,
+    num_neighbors: int,
+    key_bits: int,
+) -> Neighbors:
+    """Lines 5 and 7 by a protocol in which the server learns H and nobody anything else.
+
+    Returns who has stayed, and (indices, distances) among their points.
+    """
+    from jaxfed.secure import cross_steps
+
+    assert session is not None
+    return cross_steps.nearest_others(
+        session,
+        dict(enumerate(codes)),
+        num_neighbors,
+        protocol,
+        key_bits=key_bits,
+        workers=execution.workers,
+        progress=execution.counting("pairs of points"),
+    )
+
+
+def plaintext_row_sums(
+    contributions: Contributions,
+    counts: Counts,
+    rows: Mapping[int, slice],
+    session: Session | None,
+    execution: Execution,
+) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Line 14 in the clear: client j gets rows R_j of the summed contributions, f32 [n_j, C].
+
+    And the sum of the counts [t, C], f32. A client that has left before counts nothing and gets nothing.
+    """
+    del execution
+    staying = [client for client in rows if session is None or client in session.clients]
+    if not staying:
+        return {}
+    first, *others = contributions.values.values()
+    total = sum(others, start=first)
+    summed = np.stack([counts[client] for client in staying]).sum(axis=0, dtype=np.float32)
+    return {client: (total[rows[client]], summed) for client in staying}
+
+
+def secure_row_sums(
+    contributions: Contributions,
+    counts: Counts,
+    rows: Mapping[int, slice],
+    session: Session | None,
+    execution: Execution,
+    *,
+    resilient: bool = False,
+    signed: bool = False,
+) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Line 14 by a protocol in which client j learns its rows and nobody anything else.
+
+    Counts are t further rows that every client has of its own: each learns the sum of all, nobody
+    anything else, and they are of exactly the clients whose contributions count. Returns the rows of those
+    who have stayed.
+    """
+    from jaxfed.secure import cross_steps
+
+    assert session is not None
+    sums = cross_steps.sums_and_totals(
+        session,
+        contributions.values,
+        counts,
+        rows,
+        parts=contributions.shares,
+        resilient=resilient,
+        signed=signed,
+        progress=execution.counting("uploads for row sums"),
+    )
+    return {
+        client: (own.astype(np.float32), total.astype(np.float32))
+        for client, (own, total) in sums.items()
+    }
+
+
+def largest_confidences(
+    own: Mapping[int, np.float32], session: Session | None
+) -> dict[int, np.float32]:
+    """The largest of the clients' largest confidences, float32, at every client that stays.
+
+    For `relative_confidence`, which is no line of the paper. Through a session the server compares them.
+    """
+    if session is None:
+        largest = max(own.values(), default=np.float32(0))
+        return dict.fromkeys(own, largest)
+    from jaxfed.secure import largest_value
+
+    return largest_value.run(session, own)
+
+
+PROJECTIONS: dict[str, Callable[..., jax.Array]] = {
+    "seed": projection_of_seed,
+    "group_secret": projection_of_group_secret,
+}
+HAMMING: dict[str, Callable[..., Neighbors]] = {
+    "plaintext": plaintext_hamming,
+    **{
+        protocol: partial(secure_hamming, protocol)
+        for protocol in ("phe", "ot", "masked", "phe_paper", "ot_paper")
+    },
+}
+ROW_SUMS: dict[str, Callable[..., dict[int, tuple[np.ndarray, np.ndarray]]]] = {
+    "plaintext": plaintext_row_sums,
+    "masked": secure_row_sums,
+    "masked_resilient": partial(secure_row_sums, resilient=True),
+    "masked_resilient_signed": partial(secure_row_sums, resilient=True, signed=True),
+}

@@ -1,0 +1,225 @@
+"""Lines 10 to 13 of Algorithm 1: every client's contribution Z^(j) = S_L^(j) Y_L^(j), two ways.
+
+S = (I - alpha W)^-1 is never formed: conjugate gradient solves (I - alpha W) S_L^(j) = E_L^(j) for the
+columns of client j's labeled points, E_L^(j) their unit vectors, or (I - alpha W) Z = Y at once.
+
+"columns", as the paper: client j tells the server which of its points are labeled, gets their columns of
+S and multiplies them with its labels. It sees how far its points reach everybody's.
+
+"labels": client j gets no columns. In the clear the server is given Y and solves for Z, C right-hand sides
+in place of one a label, which is what a simulation wants and the default. Where line 14 is a protocol,
+the server tells nobody its columns and no client its labels: oblivious transfers give each client and
+the server shares of Z^(j), which the row sums put together (`jaxfed.secure.influence_transfer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfed.kernels import conjugate_gradient
+from jaxfed.kernels.graph import Graph
+from jaxfed.padding import padded_rows
+from jaxfed.secure.endpoint import DroppedOut
+
+if TYPE_CHECKING:
+    from jaxfed.secure.session import Session
+
+EVERYBODY = -1  # whose contribution the sum of all clients' is
+_COLUMN_BLOCK = 256  # columns of S solved for at once: n x 256 floats at a time
+
+Labels = Mapping[int, np.ndarray]  # every client's Y^(j), float32 [n_j, C], zero or one-hot rows
+Rows = Mapping[int, slice]  # every client's R_j
+
+
+class Accuracy(NamedTuple):
+    """Of several columns the most steps, the largest residual, and whether one was given up at max_steps.
+
+    float32's own limit, at which a column may stop above the tolerance, is no reason to warn.
+    """
+
+    steps: int = 0
+    residual: float = 0.0
+    cut_short: bool = False
+
+    def worst(self, other: Accuracy) -> Accuracy:
+        """Of both."""
+        return Accuracy(
+            max(self.steps, other.steps),
+            max(self.residual, other.residual),
+            self.cut_short or other.cut_short,
+        )
+
+
+class Solver(NamedTuple):
+    """How S Y is computed: W, and the settings of `conjugate_gradient.propagate`."""
+
+    graph: Graph
+    alpha: float
+    tolerance: float
+    max_steps: int
+
+    def solved(self, y: np.ndarray) -> tuple[jax.Array, Accuracy]:
+        """S Y for Y float32 with the graph's number of rows."""
+        z, info = conjugate_gradient.propagate(
+            self.graph,
+            jnp.asarray(y),
+            self.alpha,
+            tolerance=self.tolerance,
+            max_steps=self.max_steps,
+        )
+        cut_short = bool((~info.converged & (info.steps >= self.max_steps)).any())
+        return z, Accuracy(int(info.steps.max()), float(info.residual.max()), cut_short)
+
+
+class Contributions(NamedTuple):
+    """What line 14 sums.
+
+    Fields:
+        values: Z^(j) of every client that has stayed, float32 [n, C], or `EVERYBODY`'s; of shares the
+            client's, uint64 (`jaxfed.secure.fixed_point`).
+        shares: the server's share of every client's Z^(j), uint64 [n, C]; empty where `values` are whole.
+        accuracy: of the linear systems.
+    """
+
+    values: dict[int, np.ndarray]
+    shares: dict[int, np.ndarray]
+    accuracy: Accuracy
+
+
+class Multiplication(Protocol):
+    """How one client's labels meet the server's columns of S."""
+
+    def positions(self) -> np.ndarray:
+        """The client's labeled points, in ascending order, as the server is told them."""
+
+    def multiply(self, columns: jax.Array, block: np.ndarray) -> None:
+        """Take the next columns, of the points `block`; [n or more, len(block) or more], zeros beyond."""
+
+    def finished(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """The client's contribution, or the client's and the server's shares of it."""
+
+
+class InTheClear:
+    """Without a session. `labels` is Y^(j), `num_points` = n."""
+
+    def __init__(self, labels: np.ndarray, num_points: int) -> None:
+        self._labels, self._num_points = labels, num_points
+        self._sum: jax.Array | None = None
+
+    def positions(self) -> np.ndarray:
+        """The labeled points."""
+        return np.flatnonzero(self._labels.any(axis=1))
+
+    def multiply(self, columns: jax.Array, block: np.ndarray) -> None:
+        """Line 13, CS, for some of the columns."""
+        y = np.zeros((columns.shape[1], self._labels.shape[1]), np.float32)
+        y[: len(block)] = self._labels[block]
+        product = jnp.matmul(columns, jnp.asarray(y), precision=jax.lax.Precision.HIGHEST)
+        self._sum = product if self._sum is None else self._sum + product
+
+    def finished(self) -> tuple[np.ndarray, None]:
+        """Z^(j)."""
+        if self._sum is None:
+            return np.zeros((self._num_points, self._labels.shape[1]), np.float32), None
+        return np.asarray(self._sum)[: self._num_points], None
+
+
+class Sent(InTheClear):
+    """Positions and columns go through the session, sealed; the client multiplies what it received."""
+
+    def __init__(self, labels: np.ndarray, num_points: int, client: int, session: Session) -> None:
+        super().__init__(labels, num_points)
+        self._client, self._session = client, session
+
+    def positions(self) -> np.ndarray:
+        """The labeled points."""
+        from jaxfed.secure import influence_columns
+
+        own = super().positions()
+        return influence_columns.sent_positions(self._session, self._client, own, len(self._labels))
+
+    def multiply(self, columns: jax.Array, block: np.ndarray) -> None:
+        """Lines 12, CS, and 13, CS, for some of the columns."""
+        from jaxfed.secure import influence_columns
+
+        sent = np.asarray(columns)[: self._num_points, : len(block)]
+        received = np.zeros(columns.shape, np.float32)  # as many as solved for: one program for all
+        received[: self._num_points, : len(block)] = influence_columns.sent_columns(
+            self._session, self._client, sent
+        )
+        super().multiply(jnp.asarray(received), block)
+
+
+def influence_of_labels(
+    solver: Solver, labels: Labels, rows: Rows, session: Session | None, *, is_secure: bool
+) -> Contributions:
+    """No columns for the clients; `is_secure` where line 14 is a protocol."""
+    if is_secure:
+        from jaxfed.secure.influence_transfer import Transferred
+
+        assert session is not None
+        return _multiplied(
+            solver,
+            rows,
+            session.clients,
+            lambda client, n: Transferred(session, client, labels[client], n),
+        )
+    y = np.concatenate([labels[client] for client in rows])
+    z, accuracy = solver.solved(padded_rows(y))
+    return Contributions({EVERYBODY: np.asarray(z)[: len(y)]}, {}, accuracy)
+
+
+def influence_columns(
+    solver: Solver, labels: Labels, rows: Rows, session: Session | None, *, is_secure: bool
+) -> Contributions:
+    """Columns for the clients, through the session where there is one."""
+    del is_secure
+    if session is None:
+        return _multiplied(solver, rows, rows, lambda client, n: InTheClear(labels[client], n))
+    return _multiplied(
+        solver, rows, session.clients, lambda client, n: Sent(labels[client], n, client, session)
+    )
+
+
+def _multiplied(
+    solver: Solver,
+    rows: Rows,
+    present: Container[int],
+    multiplication: Callable[[int, int], Multiplication],
+) -> Contributions:
+    """S_L^(j) Y_L^(j), a client and a block of columns at a time; who leaves contributes nothing."""
+    num_rows = len(solver.graph.neighbors)
+    num_points = max(own.stop for own in rows.values())
+    result = Contributions({}, {}, Accuracy())
+    for client, own in rows.items():
+        if client not in present:
+            continue
+        way = multiplication(client, num_points)
+        try:
+            labeled = way.positions()
+            for start in range(0, len(labeled), _COLUMN_BLOCK):
+                block = labeled[start : start + _COLUMN_BLOCK]
+                # Zero columns fill the block to a power of two: few shapes, few compilations.
+                unit = np.zeros((num_rows, 1 << (len(block) - 1).bit_length()), np.float32)
+                unit[own.start + block, np.arange(len(block))] = 1
+                columns, accuracy = solver.solved(unit)  # 10-SS, 12-CS
+                result = result._replace(accuracy=result.accuracy.worst(accuracy))
+                way.multiply(columns, block)  # 13-CS
+            value, share = way.finished()
+        except DroppedOut:
+            continue
+        result.values[client] = value
+        if share is not None:
+            result.shares[client] = share
+    return result
+
+
+INFLUENCE: dict[str, Callable[..., Contributions]] = {
+    "labels": influence_of_labels,
+    "columns": influence_columns,
+}

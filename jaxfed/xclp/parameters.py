@@ -1,0 +1,133 @@
+"""What defines one XCLP labeling: `Parameters`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxfed.errors import UsageError
+from jaxfed.secure.key_sizes import KEY_BITS
+from jaxfed.xclp import departures
+from jaxfed.xclp.cross_steps import HAMMING, PROJECTIONS, ROW_SUMS
+from jaxfed.xclp.influence import INFLUENCE
+
+_SEED_BITS = 256
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What defines one XCLP labeling.
+
+    Attributes:
+        num_classes: C.
+        num_bits: L, the LSH dimension; a multiple of 32.
+        num_neighbors: k, edges each point proposes.
+        self_edges: line 7 as printed: each row's k largest entries are its own, cos(0) = 1, and those of
+            its k - 1 nearest others. Off: of its k nearest others, as in the authors' code.
+        alpha: how far labels travel, in (0, 1).
+        seed: the seed s of line 1 of a simulation, from which all clients draw the same Pi; 0 to 2^256 - 1,
+            every bit of which counts, though the generator that it starts has 64.
+        projection: where Pi comes from, a key of `PROJECTIONS`. "seed": from `seed`, so that the same seed
+            gives the same labels, bit for bit; it is as secret as the experiment's config.
+            "group_secret": from the 256 bits that the clients of a session share
+            and the server does not have, drawn by the operating system; every run has another Pi, and
+            labels that differ as they do between seeds. Only with a protocol in `hamming`.
+        hamming: protocol of line 5, a key of `HAMMING`.
+        key_bits: of Paillier's keys, 2048 or 3072, where `hamming` is "phe" or "phe_paper".
+        row_sums: protocol of line 14, a key of `ROW_SUMS`.
+        influence: "labels" or "columns", how lines 10 to 13 are computed (`jaxfed.xclp.influence`).
+        similarity_power: exponent on edge weights; 3 in the authors' code.
+        class_balanced: divide Y's columns by the cohort's number of labels of the class. The clients learn
+            those numbers; the server does where `row_sums` is plaintext.
+        relative_confidence: divide confidences by the cohort's largest. The server learns every client's
+            largest one, the clients the cohort's.
+        tolerance: relative residual at which a column of the linear system is solved.
+        max_steps: conjugate-gradient steps at most; a column that needs more is warned of.
+        bit_epsilon: eps of randomized response on every bit of the codes; 0 = none.
+        label_epsilon: eps of randomized response on every label; 0 = none. Noise is the operating
+            system's where a step is a protocol, else it is drawn from `seed`.
+        presence: which clients leave, and at which stage, where steps are protocols: "CLIENT@STAGE" or
+            "SHARE%@STAGE" (`jaxfed.xclp.departures`).
+    """
+
+    num_classes: int
+    num_bits: int = 4096
+    num_neighbors: int = 10
+    self_edges: bool = False
+    alpha: float = 0.99
+    seed: int = 0
+    projection: str = "seed"
+    hamming: str = "plaintext"
+    key_bits: int = 2048
+    row_sums: str = "plaintext"
+    influence: str = "labels"
+    similarity_power: float = 1.0
+    class_balanced: bool = False
+    relative_confidence: bool = False
+    tolerance: float = 1e-6
+    max_steps: int = 1000
+    bit_epsilon: float = 0.0
+    label_epsilon: float = 0.0
+    presence: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        """Reject what has no meaning, with one line that names it."""
+        for name, allowed in (
+            ("projection", PROJECTIONS),
+            ("hamming", HAMMING),
+            ("row_sums", ROW_SUMS),
+            ("influence", INFLUENCE),
+        ):
+            if getattr(self, name) not in allowed:
+                given, names = getattr(self, name), ", ".join(map(repr, allowed))
+                raise UsageError(f"xclp.{name}={given!r}: allowed are {names}")
+        if self.projection == "group_secret" and self.hamming == "plaintext":
+            raise UsageError(
+                "xclp.projection='group_secret': allowed with a protocol in xclp.hamming, which is "
+                "'plaintext': nobody has a secret from the server then"
+            )
+        for name, holds, allowed_text in (
+            ("num_classes", self.num_classes >= 1, "1 or more"),
+            ("num_bits", self.num_bits >= 32 and self.num_bits % 32 == 0, "multiples of 32"),
+            ("key_bits", self.key_bits in KEY_BITS, " and ".join(map(str, KEY_BITS))),
+            ("num_neighbors", self.num_neighbors >= 1, "1 or more"),
+            ("alpha", 0 < self.alpha < 1, "numbers strictly between 0 and 1"),
+            ("seed", 0 <= self.seed < 2**_SEED_BITS, f"0 to 2^{_SEED_BITS} - 1"),
+            ("similarity_power", 0 < self.similarity_power < np.inf, "finite numbers above 0"),
+            ("tolerance", 0 < self.tolerance < 1, "numbers strictly between 0 and 1"),
+            ("max_steps", self.max_steps >= 1, "1 or more"),
+            ("bit_epsilon", 0 <= self.bit_epsilon < np.inf, "finite numbers from 0 (no noise) on"),
+            (
+                "label_epsilon",
+                0 <= self.label_epsilon < np.inf,
+                "finite numbers from 0 (no noise) on",
+            ),
+        ):
+            if not holds:
+                raise UsageError(f"xclp.{name}={getattr(self, name)}: allowed are {allowed_text}")
+        self._check_presence()
+
+    @property
+    def has_session(self) -> bool:
+        """Whether a step is a protocol, so that the parties have keys and exchange messages."""
+        return self.hamming != "plaintext" or self.row_sums != "plaintext"
+
+    def _check_presence(self) -> None:
+        """Who is to leave at a stage needs that the run has this stage."""
+        is_there = {
+            "setup": self.has_session,
+            "hamming": self.hamming != "plaintext",
+            "influence": self.row_sums != "plaintext"
+            or (self.has_session and self.influence == "columns"),
+            "row_sums": self.row_sums != "plaintext",
+            "sums": self.row_sums != "plaintext",
+            "confidence": self.has_session and self.relative_confidence,
+        }
+        for departure in departures.parsed(self.presence):
+            if not is_there[departure.stage]:
+                raise UsageError(
+                    f"xclp.presence={self.presence}: stage {departure.stage!r} needs "
+                    f"{departures.STAGES[departure.stage].needs}"
+                )

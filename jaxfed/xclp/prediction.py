@@ -1,0 +1,44 @@
+"""Lines 15 and 16 of Algorithm 1: from class scores to labels and confidences."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+UNLABELED = -1
+
+
+@jax.jit
+def predict(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """argmax_c Z_ic, and 1 - entropy(Z_i / sum_c Z_ic) / log C, for every row of Z.
+
+    Args:
+        scores: float32 [n, C]; entries below zero count as zero.
+
+    Returns:
+        labels int32 [n], ties to the smaller class, -1 for a row without a positive entry; confidences
+        float32 [n] in [0, 1], 0 for such a row. With one class every reached point has confidence 1.
+    """
+    positive = jnp.maximum(scores, 0)
+    total = positive.sum(axis=-1)
+    reached = total > 0
+    share = positive / jnp.where(reached, total, 1)[..., None]
+    entropy = -jnp.sum(jax.scipy.special.xlogy(share, share), axis=-1)
+    confidence = 1 - entropy / max(np.log(scores.shape[-1]), np.finfo(np.float32).tiny)
+    label = jnp.argmax(positive, axis=-1).astype(jnp.int32)
+    return (
+        jnp.where(reached, label, UNLABELED),
+        jnp.where(reached, jnp.clip(confidence, 0, 1), 0),
+    )
+
+
+def relative(confidences: jax.Array) -> jax.Array:
+    """Confidences [n], n > 0, divided by the largest of them; zeros stay zeros."""
+    largest = confidences.max()
+    return confidences / jnp.where(largest > 0, largest, 1)
+
+
+def balanced(y: jax.Array) -> jax.Array:
+    """Y [n, C] with every column divided by its sum, the class's number of labels, where it has any."""
+    return y / jnp.maximum(y.sum(axis=0, keepdims=True), 1)
