@@ -23,6 +23,10 @@ nothing but what validation says, and rounds that only did harm are reported as 
 round 10, and takes the later of equals.) The state that was selected, and the last one, stay under
 states/.
 
+A method whose `train_loss` is no longer finite stops after that round: a model that is not a number can
+only stay so. Its line says `diverged`, it has no final metrics in that repeat and leaves no state; the
+other methods, and its other repeats, go on.
+
 Everything random follows from `seed`, `repeat` and `round`, so a resumed experiment ends with the
 numbers of one that was never stopped, times apart.
 """
@@ -192,8 +196,12 @@ class Experiment:
                     state, metrics = algorithm.round(selected.state, next(cohorts), round_key)
                     jax.block_until_ready(state)
                     seconds = time.perf_counter() - started
-                    measured = self._measure(algorithm, federation, round_number, state, selected)
-                    selected, quality = measured
+                    if has_diverged(metrics):
+                        quality: Metrics = {"diverged": True}
+                    else:
+                        selected, quality = self._measure(
+                            algorithm, federation, round_number, state, selected
+                        )
                     record = {
                         "repeat": leg.repeat,
                         "algorithm": leg.name,
@@ -203,6 +211,9 @@ class Experiment:
                         "seconds": seconds,
                     }
                     self.workdir.append_metrics(record)
+                    if "diverged" in quality:
+                        self.progress.stopped(divergence(record), leg.last_step)
+                        return
                     if round_number == config.rounds:
                         self._keep(leg, selected)
                     if self._is_save_due(schedule, leg, round_number):
@@ -256,6 +267,20 @@ class Experiment:
             Checkpoints(folder).save(round_number, state, record)
 
 
+def has_diverged(metrics: Mapping[str, Any]) -> bool:
+    """Whether a round's loss is infinite or no number; not for a method without one."""
+    return not np.isfinite(metrics.get("train_loss", 0.0))
+
+
+def divergence(record: Record) -> str:
+    """What to say of a round after which its method has stopped."""
+    return (
+        f"{record['algorithm']} diverged in repeat {record['repeat'] + 1}, round {record['round']}, at a "
+        f"learning rate of {float(record['learning_rate']):g}: its loss is not finite; lower "
+        "config.training.learning_rate"
+    )
+
+
 def is_evaluated(config: ConfigDict, round_number: int) -> bool:
     """Whether the state is judged after this round.
 
@@ -277,8 +302,9 @@ def summarize(config: ConfigDict, records: Iterable[Record]) -> dict[str, Any]:
         `algorithms`: method -> metric -> {mean, std, values}, over repeats, std with divisor n - 1
         (None for one repeat), nested as the metrics are. On top, of `config.algorithm`: each
         `test_` metric's mean and, under `..._std`, deviation; `communication`'s mean bytes.
-        `seconds`: all rounds of all methods.
+        `seconds`: all rounds of all methods. `diverged`, where any has: a line for each.
     """
+    records = list(records)
     finals: dict[str, dict[int, dict[str, Any]]] = {}
     for record in records:
         repeats = finals.setdefault(record["algorithm"], {})
@@ -293,6 +319,9 @@ def summarize(config: ConfigDict, records: Iterable[Record]) -> dict[str, Any]:
         summary["communication"] = {
             name: main["communication"][name]["mean"] for name in ("upload_bytes", "download_bytes")
         }
+    diverged = [divergence(record) for record in records if "diverged" in record]
+    if diverged:
+        summary["diverged"] = diverged
     return {**summary, "algorithms": algorithms}
 
 
@@ -301,7 +330,7 @@ def _accumulated(so_far: Mapping[str, Any], record: Record) -> dict[str, Any]:
     metrics = {
         name: value
         for name, value in flatten(record)
-        if name not in ("repeat", "algorithm", "round")
+        if name not in ("repeat", "algorithm", "round", "diverged")
     }
     for name in metrics:
         if name == "seconds" or name.startswith("communication."):

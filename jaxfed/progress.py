@@ -76,6 +76,11 @@ class Progress:
         if not self._terminal.is_interactive or record["round"] == self._rounds:
             self.say(self._line(record))
 
+    def stopped(self, text: str, steps: int) -> None:
+        """A method has ended before its last round, which would have been step `steps` of the run."""
+        self._terminal.completed(steps)
+        self.say(text)
+
     def say(self, text: str) -> None:
         """Print one line, above the bar where there is one."""
         self._terminal.say(text)

@@ -3,11 +3,14 @@
 python -m launch.run --config=ml_collections_configs/NAME.py[:VARIANT] --workdir=DIR
     [--overwrite] [--config.KEY=VALUE ...]
 
+A method whose loss is no longer finite stops, the others go on; the run then exits with 1.
 A finished workdir is left as it is; an unfinished one resumes; one made by another config is
 refused.
 """
 
 from __future__ import annotations
+
+import sys
 
 from absl import flags
 
@@ -60,7 +63,9 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
             progress.working_on("drawing plots")
             directory.finish(summary)
     progress.show_results(summary["algorithms"], str(place))
-    return 0
+    for line in summary.get("diverged", ()):
+        print(f"jaxfed: {line}", file=sys.stderr)
+    return 1 if "diverged" in summary else 0
 
 
 if __name__ == "__main__":

@@ -122,6 +122,40 @@ BAD_LEAF = {
         {"train": [GOOD], "test": [leaf_object({"b": ([[1, 2, 3]], [0])})]},
         r"'b' have shape \[3\], others \[2\]",
     ),
+    "a list as a user": ({"train": [GOOD | {"users": [["a"]]}], "test": [GOOD]}, "must be names"),
+    "a user twice": (
+        {"train": [GOOD | {"users": ["a", "a"], "num_samples": [1, 1]}], "test": [GOOD]},
+        "'a' stands twice in users",
+    ),
+    "a user's data twice": (
+        {
+            "train": [
+                json.dumps(GOOD).replace('"user_data": {', '"user_data": {"a": {"x": [], "y": []},')
+            ],
+            "test": [GOOD],
+        },
+        "'a' stands twice in user_data",
+    ),
+    "a huge number": (
+        {"train": [leaf_object({"a": ([[10**400, 1]], [0])})], "test": [GOOD]},
+        "equally many numbers",
+    ),
+    "too large for float32": (
+        {"train": [leaf_object({"a": ([[1e300, 1]], [0])})], "test": [GOOD]},
+        "finite number",
+    ),
+    "a huge label": (
+        {"train": [leaf_object({"a": ([[1, 1]], [2**63])})], "test": [GOOD]},
+        "64 bits",
+    ),
+    "a larger one": (
+        {"train": [leaf_object({"a": ([[1, 1]], [2**70])})], "test": [GOOD]},
+        "64 bits",
+    ),
+    "ragged labels": (
+        {"train": [leaf_object({"a": ([[1, 1], [1, 2]], [[1], [1, 2]])})], "test": [GOOD]},
+        "64 bits",
+    ),
     "nothing": ({"train": [leaf_object({})], "test": [GOOD]}, "hold no examples"),
     "nan": ({"train": [leaf_object({"a": ([[np.nan, 1]], [0])})], "test": [GOOD]}, "finite number"),
 }

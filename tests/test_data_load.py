@@ -267,6 +267,20 @@ def test_the_label_of_a_table_can_be_chosen(tmp_path):
     assert load(path).class_names == ("3", "4")
 
 
+@pytest.mark.parametrize("label", ["--5", "²", str(2**63), str(-(2**64)), "1_0"])
+def test_labels_that_are_no_integers_of_64_bits_are_names(tmp_path, label):
+    path = tmp_path / "a.csv"
+    path.write_text(f"f,label\n1,7\n2,{label}\n3,7\n")
+    data = load(path)
+    assert data.class_names == tuple(sorted(["7", label]))
+    assert data.class_names[data.y[1]] == label
+
+
+def test_one_feature_without_an_axis(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.arange(3.0), y=np.arange(3))
+    np.testing.assert_array_equal(load(str(tmp_path / "a.npz")).x, [[0], [1], [2]])
+
+
 BAD_FILES = {
     "column": (b"q,f\n1,2\n2,3\n", "a.csv", {"label_key": "z"}, "the columns are q, f"),
     "nan": (b"f,label\nnan,0\n1,1\n", "a.csv", {}, "1 of 2 examples.*nan or infinite"),
@@ -293,6 +307,17 @@ BAD_ARRAYS = {
     "words": ({"x": np.array(["a", "b", "c"])}, "x of type"),
     "unlabeled": ({"y": np.array([0, 1, -1])}, "1 labels are -1"),
     "nan": ({"x": np.full((3, 2), np.nan)}, "3 of 3 examples"),
+    "too large for float32": ({"x": np.full((3, 2), 1e300)}, "3 of 3 examples"),
+    "no features": ({"x": np.ones((3, 0))}, "have no features"),
+    "one name": ({"class_names": np.array("a")}, r"class_names of type <U1 and shape \(\)"),
+    "names in a table": ({"class_names": np.array([["a", "b"]])}, "class_names of shape"),
+    "a label beyond names": (
+        {"y": np.array([0, 1, 2**32]), "class_names": np.array(["a", "b"])},
+        r"labels 0\.\.4294967296 are not all numbers of the 2 classes",
+    ),
+    "one client": ({"client_id": np.array(3)}, "client_id of type"),
+    "clients in a table": ({"client_id": np.ones((3, 1), int)}, "client_id of shape"),
+    "words to test on": ({"x_test": np.array(["a"]), "y_test": np.array([0])}, "x_test of type"),
 }
 
 
@@ -379,6 +404,8 @@ MISTAKES = {
     "{tmp}/ragged.csv": "line 2 has 3 columns",
     "{tmp}/short.csv": "1 lines",
     "{tmp}/broken": "cannot be read as an image",
+    "{tmp}/npy.npz": "not an .npz file of plain arrays .it holds one array",
+    "{tmp}/dangling": r"dangling/class/a\.png: cannot be read",
 }
 
 
@@ -387,6 +414,10 @@ def test_mistakes_are_named_in_one_line(tmp_path, name, message):
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken" / "class").mkdir(parents=True)
     (tmp_path / "broken" / "class" / "a.png").write_bytes(b"no image")
+    (tmp_path / "dangling" / "class").mkdir(parents=True)
+    (tmp_path / "dangling" / "class" / "a.png").symlink_to("nowhere")
+    np.save(tmp_path / "npy", np.ones(3))
+    (tmp_path / "npy.npy").rename(tmp_path / "npy.npz")
     (tmp_path / "text.npz").write_text("no archive")
     np.savez(tmp_path / "keys.npz", a=np.zeros(2))
     (tmp_path / "words.csv").write_text("f,label\n1,a\nred,b\n")

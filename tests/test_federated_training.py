@@ -57,6 +57,18 @@ def as_dictionary(model):
 
 
 @QUICK
+def test_the_loss_of_a_model_that_is_not_finite_is_no_number():
+    """Also where the last step made it so, whose loss was taken before it."""
+    federation = federation_of([8, 8])
+    for rate, is_finite in ((RATE, True), (jnp.inf, False)):
+        one_step = training_of(Batches("joint", 8, 1, steps=1), learning_rate=lambda _, r=rate: r)
+        algorithm = fedavg(training=one_step)
+        state = algorithm.init(KEY, federation)
+        _, metrics = algorithm.round(state, federation.cohort(), KEY)
+        assert np.isfinite(metrics["train_loss"]) == is_finite
+
+
+@QUICK
 def test_one_client_with_full_batches_is_centralized_sgd():
     federation = federation_of([40])
     states = rounds_of(fedavg(training=training_of(Batches("joint", 40, 1))), federation, 5)

@@ -67,6 +67,24 @@ def test_the_best_validation_state_alone_is_tested(config, tmp_path):
         assert Checkpoints(tmp_path / "states" / name).latest().progress["round"] == number
 
 
+def test_a_method_that_diverges_stops_and_the_others_go_on(config, tmp_path):
+    config.algorithm, config.baselines, config.num_repeats = "fedavg", ("client_knn",), 2
+    config.preprocessing.kind, config.rounds, config.model.hidden = "identity", 2, (8,)
+    config.training.labeled_only_rounds, config.training.learning_rate = 0, 1e30
+    summary, records = run(config, tmp_path / "run")
+    trained = [r for r in records if r["algorithm"] == "fedavg" and r["round"] > 0]
+    assert [(r["repeat"], r["round"]) for r in trained] == [(0, 1), (1, 1)]
+    assert all(r["diverged"] and r["train_loss"] is None for r in trained)
+    assert "test_accuracy" not in summary
+    for repeat, line in enumerate(summary["diverged"], start=1):
+        where = f"fedavg diverged in repeat {repeat}, round 1, at a learning rate of 1e+30"
+        assert line.startswith(where)
+    others = [r["round"] for r in records if r["algorithm"] == "client_knn"]
+    assert others == [1, 2, 1, 2]
+    assert not (tmp_path / "run" / "states" / "fedavg-0").exists()
+    assert "diverged" not in summary["algorithms"]["fedavg"]
+
+
 def test_selection_keeps_the_earlier_of_equals_and_the_newest_without_a_measure():
     selected = Selected("a", "a", -1.0, 0)
     for number, (state, accuracy) in enumerate([("b", 0.5), ("c", 0.5), ("d", 0.4), ("e", 0.6)], 1):

@@ -308,10 +308,18 @@ def _train_round(training: Training, local_update: LocalUpdate, *, stage: int) -
             clients=scatter(state.clients, ids, updates.client_state),
             round=state.round + 1,
         )
+        # A step may spoil the model after its loss has been taken.
+        metrics["train_loss"] = jnp.where(_is_finite(model), metrics["train_loss"], jnp.nan)
         metrics |= {"clients": jnp.sum(trained > 0), "learning_rate": learning_rate}
         return state, metrics, sent
 
     return train_round
+
+
+def _is_finite(model: nnx.State) -> jax.Array:
+    """bool scalar: whether all numbers of a model are."""
+    leaves = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(model)]
+    return jnp.all(jnp.stack(leaves))
 
 
 def _num_stacked(clients: Any) -> int:

@@ -36,7 +36,10 @@ def directory() -> Path:
 
 def files_key(files: list[Path], *settings: object) -> str:
     """Digest of the files' names, sizes and times of change, and of the settings."""
-    stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    try:
+        stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    except OSError as error:  # a link to nothing, say
+        raise UsageError(f"{error.filename}: cannot be read ({error.strerror})") from error
     return hashlib.sha256(repr((sorted(stats), settings)).encode()).hexdigest()[:20]
 
 

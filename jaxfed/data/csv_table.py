@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import re
 import zlib
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from jaxfed.errors import UsageError
 
 _LABELS = ("label", "class", "target", "y")
 _CLIENTS = ("client_id", "client", "writer")
+_INTEGER = re.compile("-?[0-9]{1,18}")  # of 64 bits; labels of other forms are names
 
 
 def read(path: Path, label_key: str | None = None) -> Dataset:
@@ -62,7 +64,7 @@ def read(path: Path, label_key: str | None = None) -> Dataset:
                 "features must be numeric"
             ) from error
     labels = np.array([row[label].strip() for row in rows])
-    if all(cell.lstrip("-").isdigit() for cell in labels):
+    if all(map(_INTEGER.fullmatch, labels)):
         labels = labels.astype(np.int64)
     (y, nothing), class_names = class_numbers(labels, labels[:0])
     clients = None if client is None else np.array([row[client].strip() for row in rows])

@@ -65,6 +65,11 @@ class Dataset:
                     f"data set {self.name!r}, {split}: labels {y.min()}..{y.max()} are not all in "
                     f"0..{self.num_classes - 1}"
                 )
+            if 0 in x.shape[1:]:
+                raise UsageError(
+                    f"data set {self.name!r}, {split}: examples of shape {list(x.shape[1:])} have no "
+                    "features; one at least is needed"
+                )
         if not len(self.y):
             raise UsageError(f"data set {self.name!r} has no training examples")
         if self.x.shape[1:] != self.x_test.shape[1:]:
@@ -136,6 +141,11 @@ def class_numbers(
     """
     joint = np.concatenate(splits)
     if names is not None and np.issubdtype(joint.dtype, np.integer):
+        if len(joint) and not (joint.min() >= 0 and joint.max() < len(names)):
+            raise UsageError(
+                f"labels {joint.min()}..{joint.max()} are not all numbers of the {len(names)} classes that "
+                f"have names, 0..{len(names) - 1}"
+            )
         numbers, found = joint, [str(name) for name in names]
     else:
         values, numbers = np.unique(joint, return_inverse=True)

@@ -114,7 +114,8 @@ def _convert(files: dict[str, list[Path]], target: Path, *, as_images: bool) -> 
         with raw.open("wb") as stream:
             for path in paths:
                 for user in filter(lambda user: len(user.y), _users(path)):
-                    x = _as_images(user.x) if as_images else user.x.astype(np.float32)
+                    with np.errstate(over="ignore"):  # to inf, which Dataset refuses
+                        x = _as_images(user.x) if as_images else user.x.astype(np.float32)
                     shape = shape or x.shape[1:]
                     if x.shape[1:] != shape:
                         raise UsageError(
@@ -145,6 +146,8 @@ def _users(file: Path) -> Iterator[_User]:
                     announced[key] = stream.value()
                     continue
                 for name in stream.members():
+                    if name in found:
+                        raise UsageError(f"{file}: user {name!r} stands twice in user_data")
                     user = _user(file, name, stream.value())
                     found[name] = len(user.y)
                     yield user
@@ -153,7 +156,12 @@ def _users(file: Path) -> Iterator[_User]:
     users, sizes = announced.get("users"), announced.get("num_samples")
     if not isinstance(users, list) or not isinstance(sizes, list) or len(users) != len(sizes):
         raise UsageError(f"{file}: users and num_samples must be lists of one length")
+    if len(set(map(str, users))) < len(users):
+        twice = next(name for name in users if users.count(name) > 1)
+        raise UsageError(f"{file}: user {twice!r} stands twice in users")
     for name, size in zip(users, sizes, strict=True):
+        if not isinstance(name, str):
+            raise UsageError(f"{file}: users must be names; one is {json.dumps(name)[:60]}")
         if found.get(name) != size:
             raise UsageError(
                 f"{file}: user {name!r} has {found.get(name, 'no')} examples in user_data, "
@@ -166,15 +174,18 @@ def _user(file: Path, name: str, value: Any) -> _User:
         raise UsageError(f"{file}: user {name!r} must have lists x and y")
     try:
         x = np.asarray(value["x"], np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise UsageError(
             f"{file}: x of user {name!r}: examples must be lists of equally many numbers (LEAF's sets "
             "of text and of image files are not read)"
         ) from None
-    y = np.array(value["y"], None if value["y"] else np.int64)
-    if y.ndim != 1 or y.dtype.kind not in "iuU" or (x.ndim < 2 and x.size):
+    try:
+        y = np.array(value["y"], None if value["y"] else np.int64)
+    except ValueError:  # lists of several lengths
+        y = np.zeros(())
+    if y.ndim != 1 or y.dtype.kind not in "iU" or (x.ndim < 2 and x.size):
         raise UsageError(
-            f"{file}: user {name!r}: x must be a list of lists of numbers, y of integers or names"
+            f"{file}: user {name!r}: x must be a list of lists of numbers, y of integers of 64 bits or names"
         )
     if len(x) != len(y):
         raise UsageError(f"{file}: user {name!r} has {len(x)} examples, but {len(y)} labels")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,6 +21,14 @@ _NAMES = {
     "client_id_test": ("client_id_test", "writer_test"),
     "class_names": ("class_names", "classes"),
 }
+# role, kinds of dtype, in words
+_CONTENTS = (
+    *((role, "biuf", "numbers [n, ...]") for role in ("x", "x_test")),
+    *((role, "biuUS", "integers or names [n]") for role in ("y", "y_test")),
+    *((role, "iuUS", "integers or names [n]") for role in ("client_id", "client_id_test")),
+    ("class_names", "iuUS", "names [C]"),
+)
+_COLUMNS = ("client_id", "client_id_test", "class_names")
 
 
 def read(path: Path) -> Dataset:
@@ -32,9 +41,12 @@ def read(path: Path) -> Dataset:
             are fractions or hold -1 for "unlabeled" (that is for `partition` to decide).
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        file = np.load(path, allow_pickle=False)
+        if isinstance(file, np.ndarray):
+            raise ValueError("it holds one array, as an .npy file does")
+        with file:
             arrays = dict(file)
-    except (ValueError, zipfile.BadZipFile, EOFError) as error:
+    except (ValueError, zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError) as error:
         raise UsageError(f"{path}: not an .npz file of plain arrays ({error})") from error
     x, y = _take(arrays, "x"), _take(arrays, "y")
     if x is None or y is None:
@@ -42,11 +54,15 @@ def read(path: Path) -> Dataset:
             f"{path}: arrays {', '.join(arrays)}, but x and y are needed "
             "(or train_images and train_labels)"
         )
-    for name, array, kinds in (("x", x, "biuf"), ("y", y, "biuUS")):
-        if array.dtype.kind not in kinds or not array.ndim:
+    for role, kinds, allowed in _CONTENTS:
+        array = _take(arrays, role)
+        if array is not None and (array.dtype.kind not in kinds or not array.ndim):
             raise UsageError(
-                f"{path}: {name} of type {array.dtype} and shape {array.shape}: x are numbers [n, ...], "
-                "y integers or names [n]"
+                f"{path}: {role} of type {array.dtype} and shape {array.shape}: allowed are {allowed}"
+            )
+        if array is not None and role in _COLUMNS and array.ndim > 1:
+            raise UsageError(
+                f"{path}: {role} of shape {array.shape}: one entry each is needed, [n]"
             )
     if y.dtype.kind == "i" and (y == -1).any() and len(np.unique(y)) > 2:
         raise UsageError(
@@ -81,8 +97,11 @@ def _take(arrays: Mapping[str, np.ndarray], role: str) -> np.ndarray | None:
 
 
 def _examples(x: np.ndarray) -> np.ndarray:
+    if x.ndim == 1:
+        x = x[:, None]  # one feature
     if x.dtype != np.uint8:
-        return x.astype(np.float32)
+        with np.errstate(over="ignore"):  # to inf, which Dataset refuses
+            return x.astype(np.float32)
     return x[..., None] if x.ndim == 3 else x
 
 
