@@ -248,10 +248,11 @@ def unfinished(sweep: Plan, directory: Path) -> list[Point]:
     Raises:
         UsageError: the directory of a point holds the results of another config.
     """
+    remedy = "give the sweep another --workdir, or delete this point's"
     return [
         point
         for point in sweep.points
-        if not workdir.is_finished(directory / point.name, point.settings)
+        if not workdir.is_finished(directory / point.name, point.settings, remedy)
     ]
 
 

@@ -35,6 +35,8 @@ from jaxfed.reports.runs import Run, flatten
 
 _CONFIG, _METRICS, _SUMMARY, _LOCK = "config.json", "metrics.jsonl", "summary.json", ".lock"
 _PARTITION, _CHECKPOINTS, _STATES, _PLOTS = "partition.json", "checkpoints", "states", "plots"
+_REMEDY = "give another --workdir, or --overwrite"
+_MOST_NAMED = 4  # keys that differ
 _PREPROCESSING, _DATA, _DELETED = "preprocessing", "data.json", ".deleted.json"
 _OWN = (
     _SUMMARY,
@@ -154,14 +156,17 @@ def location(text: str) -> Path:
     return path
 
 
-def is_finished(path: str | os.PathLike[str], config: Mapping[str, Any]) -> bool:
+def is_finished(
+    path: str | os.PathLike[str], config: Mapping[str, Any], remedy: str = _REMEDY
+) -> bool:
     """Whether the experiment of this config has run to its end there; touches nothing.
 
     Raises:
-        UsageError: the directory belongs to another config or to something else altogether.
+        UsageError: the directory belongs to another config or to something else altogether; `remedy` ends
+            the line on the former.
     """
     path = Path(path)
-    _check_owner(path, config)
+    _check_owner(path, config, remedy)
     return not (path / _DELETED).exists() and _has_summary(path)
 
 
@@ -252,19 +257,26 @@ def _check_contents(path: Path) -> dict[str, Any] | None:
     return config
 
 
-def _check_owner(path: Path, config: Mapping[str, Any]) -> None:
-    """Refuse a directory made by another config, naming the first key that differs."""
+def _check_owner(path: Path, config: Mapping[str, Any], remedy: str = _REMEDY) -> None:
+    """Refuse a directory made by another config, naming the keys that differ.
+
+    One that was changed may have others that follow it, so that no single one of them is the cause.
+    """
     owner = _check_contents(path)
     if owner is None:
         return
     there, given = dict(flatten(owner)), dict(flatten(plain(config)))
-    for key in [*given, *there]:
-        if there.get(key) != given.get(key):
-            raise UsageError(
-                f"--workdir={path}: made by another config: config.{key} is "
-                f"{_shown(there, key)} there, {_shown(given, key)} now; "
-                "give another --workdir, or --overwrite"
-            )
+    differing = [key for key in {**given, **there} if there.get(key) != given.get(key)]
+    if differing:
+        shown = [
+            f"config.{key} is {_shown(there, key)} there, {_shown(given, key)} now"
+            for key in differing[:_MOST_NAMED]
+        ]
+        more = len(differing) - len(shown)
+        raise UsageError(
+            f"--workdir={path}: made by another config: {'; '.join(shown)}"
+            f"{f'; and {more} more' * bool(more)}; {remedy}"
+        )
 
 
 def _delete_results(path: Path) -> None:

@@ -250,8 +250,11 @@ def test_a_point_of_another_config_is_refused(config, tmp_path):
     run(sweep.plan(path), directory, fake_command(dict.fromkeys(["seed=1", "seed=2", "seed=3"], 1)))
     edited = config(THREE)
     Path(edited).write_text(Path(edited).read_text().replace('"digits"', '"breast_cancer"'))
-    with pytest.raises(UsageError, match=r"seed=1: made by another config: config\.dataset\.name"):
+    with pytest.raises(
+        UsageError, match=r"seed=1: made by another config: config\.dataset\.name"
+    ) as caught:
         sweep.unfinished(sweep.plan(edited), directory)
+    assert "overwrite" not in str(caught.value)  # which a sweep has not
 
 
 @pytest.mark.parametrize(
