@@ -18,6 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxfed.models.wrapping import as_float
+
 if TYPE_CHECKING:
     from jaxfed.models import Model
 
@@ -137,7 +139,7 @@ def fixmatch(
         weak_key, strong_key, model_key = jax.random.split(key, 3)
         weak_x = batch.x if weak is None else weak(weak_key, batch.x)
         strong_x = strong(strong_key, batch.x)
-        views = jnp.concatenate([weak_x.astype(strong_x.dtype), strong_x])
+        views = jnp.concatenate([as_float(weak_x), strong_x])
         logits, state = model.train_apply(state, views, model_key)
         weak_logits, strong_logits = jnp.split(logits, 2)
         probability = jax.lax.stop_gradient(jax.nn.softmax(weak_logits.astype(jnp.float32)))

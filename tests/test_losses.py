@@ -8,6 +8,7 @@ import pytest
 from flax import nnx
 
 from jaxfed import aggregate, losses
+from jaxfed.augmentation import compose
 from jaxfed.local_update import ClientData
 from jaxfed.losses import Batch
 from jaxfed.models.mlp import mlp
@@ -104,6 +105,24 @@ def test_fixmatch_by_formula():
     step = np.exp(strong[surest]) - np.eye(3)[weak[surest].argmax()]
     expected += 0.3 * np.outer(2 * x[surest], step) / 2
     np.testing.assert_allclose(gradient["head"]["kernel"][...], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_fixmatch_of_bytes_is_that_of_images():
+    """Without a weak augmentation the weak view is the example as it is stored: bytes, or [0, 1]."""
+    images = np.random.default_rng(1).integers(256, size=(5, 4, 4, 1), dtype=np.uint8)
+    model = normalized(mlp((4, 4, 1), 3, hidden=()), np.array([0.5]), np.array([0.3]))
+    loss = losses.fixmatch(model, weak=None, strong=compose(("flip",)), threshold=0.0)
+    state = model.init(KEY)
+    batch = Batch(
+        x=jnp.asarray(images),
+        label=jnp.array([0, 2, 0, 0, 1]),
+        weight=jnp.array([1.0, 1, 0, 0, 0]),
+        used=jnp.array([True, True, True, True, False]),
+        is_labeled=jnp.array([True, True, False, False, True]),
+    )
+    of_bytes, _ = loss(state, state, batch, KEY)
+    of_images, _ = loss(state, state, batch._replace(x=jnp.float32(images) / 255), KEY)
+    assert float(of_bytes) == pytest.approx(float(of_images), rel=1e-6)
 
 
 def test_the_proximal_gradient_is_mu_times_the_way():
