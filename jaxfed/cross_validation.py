@@ -11,7 +11,8 @@ do: beside the method's own messages a client sends C counts for each of the set
 L and k by cross-validation (Scott, Yeo, Lampert, TMLR 2023, A.1) and do not say how many folds; they kept
 alpha = 0.99.
 
-It wraps any method whose state is a `Transduction`, by that method's own `round`.
+It wraps any method whose state is a `Transduction`, by that method's own `round`. Under randomized response
+every labeling may cost its budget again (docs/threat-model.md).
 """
 
 from __future__ import annotations

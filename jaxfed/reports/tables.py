@@ -352,11 +352,11 @@ def _common_settings(runs: Sequence[Run]) -> str:
     for key in (
         *("dataset.name", "preprocessing.kind", "federation.num_clients", "federation.partition"),
         *_LABELS,
-        *("xclp.num_bits", "xclp.num_neighbors", "xclp.alpha"),
+        *("selection.settings", "xclp.num_bits", "xclp.num_neighbors", "xclp.alpha"),
     ):
         values = {setting_text(run.settings[key]) for run in runs if key in run.settings}
         counts = key not in _LABELS or all(key == _labels_key(run) for run in runs)
-        if counts and len(values) == 1:
+        if counts and len(values) == 1 and values != {"given"}:
             common.append(f"{key}={values.pop()}")
     return ", ".join(common)
 
