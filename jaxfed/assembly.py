@@ -130,7 +130,7 @@ def check_algorithm(config: ConfigDict, name: str) -> None:
             raise UsageError(f"config.{name}.{key}: unknown key{suggestion(key, names - given)}")
     if "training" in names and _starts_from_state(config):
         with _naming_initial_model(config):
-            for repeat in _repeats_that_differ(config):
+            for repeat in repeats_that_differ(config):
                 _saved_model(config, repeat)
         config = config.copy_and_resolve_references()
         config.training.initial_model = ""  # whose shapes are not those of what follows
@@ -148,12 +148,11 @@ def check_model(config: ConfigDict, federation: Federation) -> Model:
             that are no images.
     """
     shape = federation.x.shape[1:]
-    for key in ("augmentation", "strong_augmentation"):
-        if config.training[key] and len(shape) != 3:
-            raise UsageError(
-                f"config.training.{key}={config.training[key]}: changes images, [height, width, channels]; "
-                f"here examples have shape {list(shape)}"
-            )
+    augment = augmentation.compose(config.training.augmentation)
+    if augment:  # the strong ones are for some methods only, which find out when they use them
+        examples = jax.ShapeDtypeStruct((1, *shape), jax.numpy.float32)
+        with in_section("training", "augmentation"):
+            jax.eval_shape(augment, jax.random.key(0), examples)
     model = make_model(config, federation)
     parameters = jax.eval_shape(model.init, jax.random.key(0))
     num_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(parameters))
@@ -162,6 +161,12 @@ def check_model(config: ConfigDict, federation: Federation) -> Model:
     what = f"with {options or 'its own options'} the parameters alone"
     refuse_beyond(Demand("model.name", config.model.name, num_bytes, what))
     return model
+
+
+def trains(config: ConfigDict) -> bool:
+    """Whether any of the experiment's methods trains a model."""
+    names = (config.algorithm, *config.baselines)
+    return any("training" in inspect.signature(ALGORITHMS[name]).parameters for name in names)
 
 
 def check_models(config: ConfigDict, federation: Federation) -> None:
@@ -175,12 +180,9 @@ def check_models(config: ConfigDict, federation: Federation) -> None:
         UsageError: as `check_model`; a state that is missing, damaged, or of a model of other leaves or
             shapes.
     """
-    names = (config.algorithm, *config.baselines)
-    if not any("training" in inspect.signature(ALGORITHMS[name]).parameters for name in names):
-        return
     model = check_model(config, federation)
     if _starts_from_state(config):
-        for repeat in _repeats_that_differ(config):
+        for repeat in repeats_that_differ(config):
             _initial_model(config, model, repeat)
 
 
@@ -375,7 +377,8 @@ def _starts_from_state(config: ConfigDict) -> bool:
     return config.training.initial_model not in ("", PRETRAINED)
 
 
-def _repeats_that_differ(config: ConfigDict) -> range:
+def repeats_that_differ(config: ConfigDict) -> range:
+    """The repeats whose training starts from a state of their own; the first where all start alike."""
     return range(config.num_repeats if "{repeat}" in config.training.initial_model else 1)
 
 

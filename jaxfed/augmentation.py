@@ -30,7 +30,8 @@ def compose(names: Sequence[str]) -> Augment | None:
         names: `NAME` or `NAME:NUMBER[:NUMBER]`, NAME in `AUGMENTATIONS`, numbers its arguments.
 
     Raises:
-        UsageError: an unknown name, or numbers that do not fit it.
+        UsageError: an unknown name, or numbers that do not fit it; when called, examples that are no
+            images.
     """
     changes = [_find(name) for name in names]
     if not changes:
@@ -42,6 +43,11 @@ def compose(names: Sequence[str]) -> Augment | None:
         return image
 
     def augment(key: jax.Array, x: jax.Array) -> jax.Array:
+        if x.ndim != 4:
+            raise UsageError(
+                f"augmentation {', '.join(names)}: changes images, [height, width, channels]; here examples "
+                f"have shape {list(x.shape[1:])}"
+            )
         return jax.vmap(change_all)(jax.random.split(key, len(x)), as_float(x))
 
     return augment

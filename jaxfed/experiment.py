@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby, product
@@ -94,14 +94,17 @@ class Leg(NamedTuple):
     last_step: int
 
 
-def legs(config: ConfigDict) -> list[Leg]:
+def legs(config: ConfigDict) -> Iterator[Leg]:
     """The experiment's legs in their order: repeats outside, methods inside."""
     pairs = product(range(config.num_repeats), (config.algorithm, *config.baselines))
     rounds = config.rounds
-    return [
-        Leg(repeat, name, index * rounds + 1, (index + 1) * rounds)
-        for index, (repeat, name) in enumerate(pairs)
-    ]
+    for index, (repeat, name) in enumerate(pairs):
+        yield Leg(repeat, name, index * rounds + 1, (index + 1) * rounds)
+
+
+def num_steps(config: ConfigDict) -> int:
+    """The number of the experiment's last step."""
+    return int(config.num_repeats * (1 + len(config.baselines)) * config.rounds)
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,7 @@ class Experiment:
         self.workdir.restore_metrics(saved.progress["metrics"] if saved else None)
         self.progress.resumed(saved_step)
         schedule = SaveSchedule(self.config.checkpoint_every)
-        left = [leg for leg in legs(self.config) if leg.last_step > saved_step]
+        left = (leg for leg in legs(self.config) if leg.last_step > saved_step)
         for repeat, legs_of_repeat in groupby(left, key=attrgetter("repeat")):
             federation = self._federation(repeat)
             for leg in legs_of_repeat:
@@ -228,7 +231,7 @@ class Experiment:
         return (
             schedule.is_due(round_number, is_last=is_last)
             or self.interruption.is_pending
-            or (is_last and leg == legs(self.config)[-1])
+            or (is_last and leg.last_step == num_steps(self.config))
         )
 
     def _measure(

@@ -20,7 +20,7 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from jaxfed.assembly import check_model, make_algorithm, make_model
+from jaxfed.assembly import check_model, make_algorithm, make_model, repeats_that_differ
 from jaxfed.checkpoint import Checkpoints
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
@@ -81,7 +81,7 @@ def check(config: ConfigDict, federation: Federation) -> None:
     """
     training = labeled_part(federation)
     check_model(config, training)
-    for repeat in range(config.num_repeats if config.training.initial_model else 1):
+    for repeat in repeats_that_differ(config):
         make_algorithm(_training_config(config), "fedavg", training, repeat)
 
 

@@ -335,10 +335,12 @@ def _check_learned(dataset: Dataset, config: ConfigDict) -> None:
 
 
 def _check_models(dataset: Dataset, config: ConfigDict) -> None:
-    """Training can start from the states that the config names, in every repeat."""
+    """Models fit the examples and the memory, and can start from the states that the config names."""
     # Here, as in `_features`.
-    from jaxfed.assembly import check_models
+    from jaxfed.assembly import check_models, trains
 
+    if not trains(config):
+        return
     kind = config.preprocessing.kind
     if kind == "pretrained":
         x = _features(dataset.x[:0], config, lambda done: None)

@@ -188,6 +188,12 @@ def test_randaugment_draws_all_of_its_changes():
     assert len(distinct) == 5 + 2 * 9
 
 
+def test_vectors_are_no_images():
+    augment = augmentation.compose(["flip"])
+    with pytest.raises(UsageError, match=r"augmentation flip: .* examples have shape \[9\]"):
+        augment(jax.random.key(0), jnp.zeros((2, 9)))
+
+
 def test_composition_draws_for_each_image_and_reads_bytes():
     augment = augmentation.compose(("translate:2", "flip"))
     x = np.stack([photo()] * 6)

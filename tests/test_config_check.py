@@ -162,6 +162,15 @@ def test_what_the_data_do_not_have_is_said_by_its_key(overrides, words):
     assert "\n" not in message
 
 
+def test_many_repeats_are_no_reason_to_keep_silent(monkeypatch):
+    """A million of them would be dealt out for hours before the first round."""
+    simulation, dealt = Simulation(digits("num_repeats=1000000")), []
+    deal = simulation._federation
+    monkeypatch.setattr(simulation, "_federation", lambda *_: dealt.append(1) or deal(*_))
+    simulation.check()
+    assert 0 < len(dealt) <= 100
+
+
 def test_two_ways_to_say_how_many_labels():
     with pytest.raises(UsageError, match="num_labeled=5"):
         config_check.check(digits("federation.num_labeled=5", "federation.labeled_per_class=1"))

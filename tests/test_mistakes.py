@@ -54,7 +54,7 @@ MISTAKES = {
     "augmentation of vectors": (
         TRAINED,
         ["preprocessing.kind=identity", "training.augmentation=flip"],
-        "config.training.augmentation=('flip',): changes images",
+        "config.training.augmentation: augmentation flip: changes images",
     ),
     "augmentation without a name": (TRAINED, ["training.augmentation=(1,2)"], "allowed are NAME"),
     "baselines in a list": (
