@@ -41,11 +41,14 @@ def table_of(workdir, title):
 
 
 def test_a_run_shows_what_cross_validation_chose(tmp_path):
-    path = make_run(tmp_path / "r")
+    path = make_run(tmp_path / "given", selection__settings="given")
     assert table_of(path, "chosen by cross-validation") is None
+    assert "selection" not in dict(table_of(path, "all methods").provenance)["config"]
+    path = make_run(tmp_path / "r", selection__settings="cross_validated")
     cross_validated(path, xclp={"alpha": (0.9, 0.99, 0.5), "num_bits": (64, 4096, 64)})
     table = table_of(path, "chosen by cross-validation")
     assert table.columns == ("run", "XCLP")
+    assert "selection.settings=cross_validated" in dict(table.provenance)["config"]
     assert [cell.text for cell in table.rows[0]] == [
         "r",
         "alpha 0.9, 0.99, 0.5; num_bits 64, 4096, 64",
