@@ -78,6 +78,7 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
         ("xclp.key_bits=1024", ("xclp.key_bits=1024", "2048 and 3072")),
         ("xclp.class_balanced=1", ("config.xclp.class_balanced=1", "true or false")),
         ("baselines=(1, 2)", ("config.baselines", "a list such as a,b")),
+        ("xclp.presence=(1, 2)", ("xclp.presence=1", "'CLIENT@STAGE'")),
         ("baselines=(", ("config.baselines", "a list such as a,b")),
         ("baselines=(1)", ("config.baselines", "a list such as a,b")),
         (
@@ -86,6 +87,9 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
         ),
         # out of range
         ("seed=-1", ("config.seed=-1", "0 to 2147483647")),
+        ("xclp.presence=3", ("xclp.presence='3'", "'CLIENT@STAGE'")),
+        ("xclp.presence=3@lunch", ("xclp.presence='3@lunch'", "stages setup, hamming")),
+        ("xclp.presence=3@sums", ("stage 'sums' needs a protocol in xclp.row_sums",)),
         ("num_repeats=0", ("config.num_repeats=0", "from 1 on")),
         ("rounds=0", ("config.rounds=0",)),
         ("cohort_size=-1", ("config.cohort_size=-1", "0 is all clients")),
@@ -262,3 +266,10 @@ def test_a_bug_in_a_config_file_keeps_its_traceback(tmp_path):
 def test_a_loaded_config_takes_no_new_keys():
     with pytest.raises(AttributeError):
         digits().new_key = 3
+
+
+def test_departures_of_clients_that_there_are():
+    protocols = ("xclp.hamming=masked", "xclp.row_sums=masked")
+    config_check.check(digits(*protocols, "xclp.presence=9@setup,20%@sums"))
+    with pytest.raises(UsageError, match=r"config\.xclp\.presence=10: at most 9"):
+        config_check.check(digits(*protocols, "xclp.presence=10@setup"))

@@ -7,6 +7,7 @@ import pytest
 from recording_network import Network
 from scipy import stats
 from secure_labels import digits, disagreement
+from threat_model import table
 
 from jaxfed import xclp
 from jaxfed.errors import UsageError
@@ -244,3 +245,13 @@ def test_transfers_of_another_length_are_refused(kind):
     )
     with pytest.raises(ProtocolError):
         shares(2, 2, 3, np.zeros(2, int), np.ones((2, 2), np.uint64), network)
+
+
+@pytest.mark.parametrize("row", table("influence"), ids=lambda row: row[0])
+def test_bytes_of_the_threat_model(row):
+    """Five clients of 500 points with 50 labels each, C = 10."""
+    kind, _, _, num_bytes = row
+    p, n, m = 5, 2500, 50
+    own = influence_transfer.message_bytes(m, n, 10)
+    sent = own | {"positions": 4 * m, "influence_columns": 4 * n * m}
+    assert int(num_bytes) == p * sent[kind]

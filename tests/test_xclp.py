@@ -23,15 +23,16 @@ def clustered_clients(sizes, num_classes=3, dim=16, labeled=0.3, seed=0):
 
 
 def dense_algorithm_1(vectors, labels, p):
-    """Lines 3 to 16 as printed (but the diagonal of A), dense and in float64; only Pi is shared."""
+    """Lines 3 to 16 as printed (A's diagonal as `self_edges` says), dense, float64; only Pi is shared."""
     v = np.concatenate(vectors).astype(np.float64)
     y = (np.concatenate(labels)[:, None] == np.arange(p.num_classes)).astype(np.float64)
     pi = np.asarray(lsh.hyperplanes(jax.random.key(p.seed), p.num_bits, v.shape[1]), np.float64)
     b = v @ pi.T >= 0
     h = (b[:, None, :] != b[None, :, :]).sum(-1) if len(b) <= 300 else _hamming(b)
     a = np.cos(np.pi * h / p.num_bits)
-    n, k = len(v), min(p.num_neighbors, len(v) - 1)
-    np.fill_diagonal(a, -np.inf)
+    n, k = len(v), min(p.num_neighbors, len(v) - (not p.self_edges))
+    if not p.self_edges:
+        np.fill_diagonal(a, -np.inf)
     nearest = np.argsort(-a, axis=1, kind="stable")[:, :k]
     kept = np.zeros((n, n))
     rows = np.arange(n)[:, None]
@@ -62,6 +63,8 @@ SWITCHES = [
     {"alpha": 0.5, "num_neighbors": 3},
     {"num_bits": 64},
     {"influence": "columns"},
+    {"self_edges": True},
+    {"self_edges": True, "num_neighbors": 3},
     {"influence": "columns", "class_balanced": True},
 ]
 
