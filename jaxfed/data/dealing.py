@@ -52,7 +52,7 @@ def allotted(weights: np.ndarray, sizes: np.ndarray, totals: np.ndarray) -> np.n
 
     Args:
         weights: float [M, C].
-        sizes: int [M], of `totals.sum()` at most.
+        sizes: float [M], of `totals.sum()` at most.
         totals: int [C].
 
     Returns:

@@ -67,8 +67,10 @@ def drawn_labels(
         _check_totals(np.where(held > 0, labels, 0), totals)
         return chosen_of_each(groups, labels.ravel(), rng)
     sizes = held.sum(axis=1)
-    numbers = _numbers(wanted, sizes, has_labels, rng)
-    quotas = apportion(numbers / np.maximum(sizes, 1) @ held, int(numbers.sum()), rng)
+    exact = _numbers(wanted, sizes, has_labels)
+    number = round(exact.sum())
+    numbers = apportion(exact, number, rng)
+    quotas = apportion(exact / np.maximum(sizes, 1) @ held, number, rng)
     labels = np.zeros_like(held)
     left = rng.permutation(len(owner))
     while True:
@@ -146,10 +148,12 @@ def planned_labels(
         _check_totals(labels, totals)
         asked = labels.sum(axis=1)
         return round_at_random(labels * np.minimum(sizes / np.maximum(asked, 1), 1)[:, None], rng)
-    numbers = _numbers(wanted, sizes, has_labels, rng)
+    numbers = _numbers(wanted, sizes, has_labels)
     if weights is None:
         if wanted.number is None:
-            return split_at_random(apportion(totals, int(numbers.sum()), rng), numbers, rng)
+            number = round(numbers.sum())
+            parts = apportion(totals, number, rng), apportion(numbers, number, rng)
+            return split_at_random(*parts, rng)
         weights = np.broadcast_to(totals > 0, shape)
     return round_at_random(allotted(weights, numbers, totals), rng)
 
@@ -168,13 +172,11 @@ def _has_labels(wanted: Labels, num_clients: int) -> np.ndarray:
     )
 
 
-def _numbers(
-    wanted: Labels, sizes: np.ndarray, has_labels: np.ndarray, rng: np.random.Generator
-) -> np.ndarray:
-    """int64 [M], labels of each client."""
+def _numbers(wanted: Labels, sizes: np.ndarray, has_labels: np.ndarray) -> np.ndarray:
+    """float64 [M], the expected number of labels of each client; whole in all."""
     room = np.where(has_labels, sizes, 0)
     if wanted.number is not None:
-        return _spread(wanted.number, room, rng)
+        return _spread(wanted.number, room)
     fraction = 1.0 if wanted.fraction is None else wanted.fraction
     if not 0 <= fraction <= 1:
         raise UsageError(f"labeled_fraction={fraction}: allowed are 0 to 1")
@@ -182,26 +184,24 @@ def _numbers(
     if fraction > 0 and room.any():
         number = max(number, 1)
     whole, parts = np.divmod(fraction * room, 1)
-    missing = number - int(whole.sum())
-    if missing > parts.sum():  # up to the next whole number at most
+    missing = number - whole.sum()
+    if missing < parts.sum():
+        parts *= missing / parts.sum()
+    elif missing > parts.sum():  # up to the next whole number at most
         gaps = np.where(room > 0, 1 - parts, 0)
         parts += gaps * (missing - parts.sum()) / gaps.sum()
-    return whole.astype(np.int64) + apportion(parts, missing, rng)
+    return whole + parts
 
 
-def _spread(number: int, room: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """`number` labels over clients as equally as their room allows."""
+def _spread(number: int, room: np.ndarray) -> np.ndarray:
+    """`number` labels over clients as equally as their room allows: all up to a common level."""
     if number < 0 or number > room.sum():
         raise UsageError(
             f"num_labeled={number}: allowed are 0 to {room.sum()}, what the labeled clients hold"
         )
-    numbers = np.zeros_like(room)
-    while left := int(number - numbers.sum()):
-        open_clients = rng.permutation(np.flatnonzero(numbers < room))
-        share, extra = divmod(left, len(open_clients))
-        add = share + (np.arange(len(open_clients)) < extra)
-        numbers[open_clients] = np.minimum(numbers[open_clients] + add, room[open_clients])
-    return numbers
+    rising = np.sort(room)
+    levels = (number - np.cumsum(rising) + rising) / np.arange(len(rising), 0, -1)
+    return np.minimum(room, levels[levels <= rising][0])
 
 
 def _per_class(per_class: npt.ArrayLike, shape: tuple[int, int]) -> np.ndarray:
