@@ -48,6 +48,8 @@ OPTIMIZERS = ("sgd", "adam", "rmsprop", "adagrad")
 PRETRAINED = "pretrained"
 SETTINGS = ("given", "cross_validated")
 
+_HEAD = 0x68656164  # sets a new head's weights apart from the rounds, which the same key counts
+
 
 def make_algorithm(
     config: ConfigDict,
@@ -396,7 +398,8 @@ def _initial_model(config: ConfigDict, model: Model, repeat: int) -> Any:
     file = find_weights(
         config.model.name, config.preprocessing.weights or None, config.dataset.root or None
     )
-    start = model.init(jax.random.key(config.seed + repeat))
+    key = jax.random.fold_in(jax.random.key(config.seed + repeat), _HEAD)
+    start = model.init(key)
     return read_weights(file, start, new_head=True)
 
 

@@ -113,8 +113,8 @@ def folds(cohort: Cohort, num_folds: int, seed: int) -> np.ndarray:
     """int32 [K, N]: the fold, 0 to F - 1, of every labeled point; -1 where there is no label.
 
     A client's points of one class, and all its points together, are spread over the folds to within one;
-    which are together, and where a client begins, is random. It depends on the client's id and labels,
-    not on the others of the cohort.
+    which are together, of one class or of several, and where a client begins, is random. It depends on
+    the client's id and labels, not on the others of the cohort.
     """
     fold = np.full(cohort.mask.shape, -1, np.int32)
     for own, client, y in zip(fold, cohort.client_id, np.asarray(cohort.y), strict=True):
@@ -123,7 +123,8 @@ def folds(cohort: Cohort, num_folds: int, seed: int) -> np.ndarray:
             continue
         rng = np.random.default_rng((seed, int(client)))
         shuffled = rng.permutation(labeled)
-        by_class = shuffled[np.argsort(y[shuffled], kind="stable")]
+        place = rng.permutation(y.max() + 1)  # of each class, else c and c + 1 never share a fold
+        by_class = shuffled[np.argsort(place[y[shuffled]], kind="stable")]
         own[by_class] = (rng.integers(num_folds) + np.arange(len(by_class))) % num_folds
     return fold
 

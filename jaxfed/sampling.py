@@ -12,6 +12,10 @@ from jaxfed.federation import Federation
 SAMPLINGS = ("uniform", "proportional", "groups")
 LABELED_SHARES = ("ceiling", "nearest")
 
+_GROUPS = (
+    0x67727073  # sets the groups' randomness apart from rounds and from what deals the examples
+)
+
 
 def sample_clients(
     config: ConfigDict,
@@ -48,7 +52,7 @@ def sample_clients(
         return list(range(num_clients))
     if config.sampling == "groups":
         count = num_groups(num_clients, size)
-        order = np.random.default_rng(seed).permutation(num_clients)
+        order = np.random.default_rng((seed, _GROUPS)).permutation(num_clients)
         return sorted(np.array_split(order, count)[(round_number - 1) % count].tolist())
     rng = np.random.default_rng((seed, round_number))
     if config.sampling == "uniform":

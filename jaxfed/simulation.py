@@ -33,6 +33,8 @@ from jaxfed.sampling import num_groups
 
 GRAPHS = ("labeled+unlabeled", "labeled")
 TESTS = ("clients", "central")
+
+_EXAMPLES = 0x73697A65  # sets what is taken of a set apart from what deals it: both begin with a permutation
 _MOST_CHECKED = 100  # repeats; each takes milliseconds
 
 Report = Callable[[int, int], None]  # examples or rounds done, and in all
@@ -251,7 +253,7 @@ def _new_points(data: Dataset, new: np.ndarray, scheme: str) -> dict[str, Any]:
 
 def _subset(dataset: Dataset, config: ConfigDict) -> Dataset:
     """`train_size` and `test_size` of the examples, stratified by class; 0 takes all."""
-    rng = np.random.default_rng(config.seed)
+    rng = np.random.default_rng((config.seed, _EXAMPLES))
     train = _drawn(rng, dataset.y, config.dataset.train_size, "train_size", dataset)
     test = _drawn(rng, dataset.y_test, config.dataset.test_size, "test_size", dataset)
     client_id, client_id_test = dataset.client_id, dataset.client_id_test

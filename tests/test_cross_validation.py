@@ -66,6 +66,14 @@ def test_folds_are_a_clients_own_and_random():
 # ------------------------------------------------------------------ counts and choice
 
 
+def test_classes_are_hidden_together_as_chance_has_it():
+    """Ten labels of ten classes in five folds: any two are together once in nine."""
+    cohort = cohort_of([list(range(10))] * 4)
+    fold = np.concatenate([folds(cohort, 5, seed) for seed in range(250)])
+    together = (fold[:, :, None] == fold[:, None, :]).mean(axis=0)[~np.eye(10, dtype=bool)]
+    np.testing.assert_allclose(together, 1 / 9, atol=4.5 * np.sqrt(8 / 81 / len(fold)))
+
+
 def majority(shift, seen):
     """Labels every point with the cohort's most frequent label, plus `shift`."""
 

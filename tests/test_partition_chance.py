@@ -300,6 +300,23 @@ def test_filling_up_takes_from_the_largest_in_proportion():
     np.testing.assert_allclose(table[3], [6, 2])
 
 
+def test_filling_up_what_roundoff_lacks_changes_nothing():
+    table = np.array([[12.0, 12.0], [4.0, 4.0 - 1e-15]])
+    np.testing.assert_allclose(filled(table, np.full(2, 8)), table)
+    y = np.repeat(np.arange(6), 61)
+    for seed in range(20):
+        part = partition(
+            y,
+            num_clients=9,
+            quantity="lognormal",
+            quantity_parameter=0.7,
+            min_size=12,
+            labeled_per_class=1,
+            seed=seed,
+        )
+        assert counts(part, y, 6).sum(axis=(0, 2)).min() >= 12
+
+
 @pytest.mark.parametrize("scheme", ["iid", "table"])
 def test_who_gets_one_more_is_chance(scheme):
     tables = []

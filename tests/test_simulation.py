@@ -48,6 +48,17 @@ def test_a_test_split_is_drawn_once_for_all_repeats(tmp_path, test):
     assert (others.x[points] != splits[0]).any()
 
 
+def test_which_examples_are_taken_tells_nothing_of_who_holds_them(tmp_path):
+    """One class has 34 of 100 and one of three clients holds 34: they are the same by chance only."""
+    same = []
+    for seed in range(100):
+        keys = {"dataset.train_size": 100, "federation.num_clients": 3, "seed": seed}
+        federation = simulation(tmp_path, 30, **keys).federation(seed)
+        sizes = [len(federation.points(client)) for client in range(3)]
+        same.append(np.argmax(classes_of(federation, slice(100))) == np.argmax(sizes))
+    assert np.mean(same) == pytest.approx(1 / 3, abs=4 * np.sqrt(2 / 9 / len(same)))
+
+
 @pytest.mark.parametrize("num_test", [0, 30])
 def test_the_validation_split_is_stratified_and_each_repeats_own(tmp_path, num_test):
     ours = simulation(

@@ -42,6 +42,10 @@ from jaxfed.training import Training
 
 _EVALUATION_BATCH = 500
 
+# Set their randomness apart from labels and local steps; `fold_in` of 0 and 1 are the keys of `split`.
+_TEACHER = 0x74636872
+_STATISTICS = 0x73746174
+
 
 class Shared(NamedTuple):
     """What every client of a round receives.
@@ -280,7 +284,8 @@ def _train_round(training: Training, local_update: LocalUpdate, *, stage: int) -
         )
         parameters, statistics = nnx.split_state(model, nnx.Param, ...)
         if training.batch_statistics == "static":
-            measured = measure_clients(model, (data, keys))
+            measure_keys = client_keys(jax.random.fold_in(key, _STATISTICS), cohort)
+            measured = measure_clients(model, (data, measure_keys))
             examples = jnp.sum(cohort.mask, axis=1).astype(jnp.float32)
             statistics = jax.tree.map(
                 lambda new, old: jnp.where(jnp.any(examples > 0), new, old),
@@ -353,7 +358,7 @@ def _arranged(cohort: Cohort, multiple: int) -> Cohort:
 
 
 def _teacher(model: nnx.State, key: jax.Array, num_clients: int) -> Teacher:
-    return Teacher(model, key, np.zeros(num_clients, bool))
+    return Teacher(model, jax.random.fold_in(key, _TEACHER), np.zeros(num_clients, bool))
 
 
 def _with_teacher(state: ServerState, cohort: Cohort) -> tuple[ServerState, int]:

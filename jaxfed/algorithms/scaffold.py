@@ -28,6 +28,8 @@ from jaxfed.training import Training
 
 OPTIONS = ("I", "II")
 
+_CONTROL = 0x6374726C  # sets what is random in the gradient of option I apart from the local steps
+
 
 def scaffold(
     *, training: Training, option: str = "II", pseudo_label: str = "none"
@@ -58,7 +60,11 @@ def scaffold(
         update = finished(training, shared, client, trained)
         if option == "I":
             gradient = mean_gradient(
-                received, client.data, key, loss=training.loss, batches=batches
+                received,
+                client.data,
+                jax.random.fold_in(key, _CONTROL),
+                loss=training.loss,
+                batches=batches,
             )
             change = jax.tree.map(jnp.subtract, gradient, control)
         else:

@@ -93,7 +93,9 @@ def filled(exact: np.ndarray, smallest: np.ndarray) -> np.ndarray:
     spare = np.maximum(sizes - smallest, 0)
     falling = np.sort(spare)[::-1]
     levels = (np.cumsum(falling) - missing.sum()) / np.arange(1, len(spare) + 1)
-    given = np.maximum(spare - max(levels[falling > levels][-1], 0), 0)
+    # At least one: where roundoff is all that misses, no level is below the largest.
+    num_giving = max(int(np.count_nonzero(falling > levels)), 1)
+    given = np.maximum(spare - max(levels[num_giving - 1], 0), 0)
     gifts = exact * (given / np.where(sizes > 0, sizes, 1))[:, None]
     return exact - gifts + np.outer(missing / missing.sum(), gifts.sum(axis=0))
 
