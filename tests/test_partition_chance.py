@@ -280,6 +280,23 @@ def test_labels_of_natural_clients_are_drawn_from_what_they_hold():
     assert np.var(tables, axis=0).sum() / variance.sum() == pytest.approx(1, abs=0.1)
 
 
+def test_which_clients_get_one_natural_id_more_is_chance():
+    """Twelve ids on five clients: it is not those with labels, which come first, that get three."""
+    ids = np.arange(60) % 12
+    sizes = [
+        [
+            len(labeled) + len(unlabeled)
+            for labeled, unlabeled, _ in zip(
+                *partition(EVEN[:60], scheme="natural", client_id=ids, num_clients=5, seed=seed),
+                strict=True,
+            )
+        ]
+        for seed in range(200)
+    ]
+    assert set(np.unique(sizes)) == {10, 15}
+    assert_mean(sizes, 12)
+
+
 def test_clients_that_are_filled_up_get_classes_by_chance():
     """Iid, many clients of none: what fills them, and what the largest give, is like all examples."""
     statistics = []

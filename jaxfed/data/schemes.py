@@ -133,7 +133,8 @@ def natural_owners(
         if num_clients > len(names):
             raise UsageError(f"num_clients={num_clients}: the data have {len(names)} client ids")
         group = np.empty(len(names), np.int64)
-        group[rng.permutation(len(names))] = np.arange(len(names)) % num_clients
+        turn = rng.permutation(num_clients)  # who gets one id more is chance, not the first clients
+        group[rng.permutation(len(names))] = turn[np.arange(len(names)) % num_clients]
         numbers = group[numbers]
     owner, new_owner = np.split(numbers.astype(np.int64), [len(ids)])
     return owner, new_owner, len(names) if num_clients is None else num_clients
