@@ -340,7 +340,7 @@ def _fedsiam_of_one_label(config: ConfigDict) -> None:
 
 
 def _fixmatch_of_one_label(config: ConfigDict) -> None:
-    """Tried: weight 1, its paper's, at this rate and at 0.01; 0.01, that of ProtoFSSL's baseline."""
+    """Tried: weight 1, its paper's, at this rate and at 0.01; 0.1; 0.01, that of ProtoFSSL's baseline."""
     config.fixmatch = ConfigDict({"threshold": 0.95, "unlabeled_weight": 0.01})
     config.training.strong_augmentation = ("translate:2", "cutout:8")
 
