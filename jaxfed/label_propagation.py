@@ -13,7 +13,7 @@ import jax
 from jaxfed.execution import HERE, Execution
 from jaxfed.kernels import conjugate_gradient, knn
 from jaxfed.kernels.graph import normalized_graph
-from jaxfed.xclp import Parameters, balanced, edge_weights, predict, relative
+from jaxfed.xclp import Parameters, balanced, edge_weights, predict, relative, with_self_edges
 
 
 def propagate_over_cosines(
@@ -29,13 +29,15 @@ def propagate_over_cosines(
         vectors: float32 [n, d].
         y: float32 [n, C], one-hot, zero where unlabeled.
         valid: bool [n], False on padding; None: all are points.
-        p: k, alpha, the edges' power, tolerance and step limit, `class_balanced` and
+        p: k, `self_edges`, alpha, the edges' power, tolerance and step limit, `class_balanced` and
             `relative_confidence`, both over these n vectors.
         execution: may remember neighbors, unless this is traced.
 
     Cost: n^2 d operations; memory O(n (d + k + C)).
     """
     indices, cosines = execution.once(knn.cosine_knn, vectors, p.num_neighbors, valid=valid)
+    if p.self_edges:
+        indices, cosines = with_self_edges(indices, cosines)
     graph = normalized_graph(indices, edge_weights(cosines, p.similarity_power))
     labels = balanced(y) if p.class_balanced else y
     z, _ = conjugate_gradient.propagate(

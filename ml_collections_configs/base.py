@@ -100,8 +100,8 @@ def get_config() -> ConfigDict:
     for name in ("per_client_lp", "pooled_lp"):
         config[name] = ConfigDict()
         for key in (
-            *("num_neighbors", "alpha", "similarity_power", "class_balanced"),
-            *("relative_confidence", "tolerance", "max_steps"),
+            *("num_neighbors", "self_edges", "alpha", "similarity_power"),
+            *("class_balanced", "relative_confidence", "tolerance", "max_steps"),
         ):
             config[name][key] = config.xclp.get_oneway_ref(key)
     config.client_knn = ConfigDict()

@@ -31,9 +31,20 @@ def federation():
     )
 
 
-def dense_labels(x, y, *, similarity_power=1.0, class_balanced=False, relative_confidence=False):
+def dense_labels(
+    x,
+    y,
+    *,
+    similarity_power=1.0,
+    class_balanced=False,
+    relative_confidence=False,
+    self_edges=False,
+):
     """Labels and confidences by the formulas of the module, in float64."""
-    indices, cosines = reference.cosine_knn(x, NUM_NEIGHBORS)
+    indices, cosines = reference.cosine_knn(x, NUM_NEIGHBORS - self_edges)
+    if self_edges:
+        indices = np.insert(indices, 0, np.arange(len(x)), axis=1)
+        cosines = np.insert(cosines, 0, 1.0, axis=1)
     w = reference.normalized_graph(indices, np.maximum(cosines, 0) ** similarity_power)
     one_hot = (np.asarray(y)[:, None] == np.arange(NUM_CLASSES)).astype(float)
     if class_balanced:
@@ -58,7 +69,12 @@ def label(name, federation, **keywords):
     return state, metrics, cohort
 
 
-SWITCHES = {"class_balanced": True, "relative_confidence": True, "similarity_power": 3.0}
+SWITCHES = {
+    "class_balanced": True,
+    "relative_confidence": True,
+    "similarity_power": 3.0,
+    "self_edges": True,
+}
 
 
 @pytest.mark.parametrize("switches", [{}, SWITCHES], ids=str)

@@ -32,6 +32,7 @@ def per_client_lp(
     *,
     num_classes: int,
     num_neighbors: int = 10,
+    self_edges: bool = False,
     alpha: float = 0.99,
     similarity_power: float = 1.0,
     class_balanced: bool = False,
@@ -51,6 +52,7 @@ def per_client_lp(
     p = Parameters(
         num_classes=num_classes,
         num_neighbors=num_neighbors,
+        self_edges=self_edges,
         alpha=alpha,
         similarity_power=similarity_power,
         class_balanced=class_balanced,
@@ -82,6 +84,7 @@ def pooled_lp(
     *,
     num_classes: int,
     num_neighbors: int = 10,
+    self_edges: bool = False,
     alpha: float = 0.99,
     similarity_power: float = 1.0,
     class_balanced: bool = False,
@@ -99,6 +102,7 @@ def pooled_lp(
     p = Parameters(
         num_classes=num_classes,
         num_neighbors=num_neighbors,
+        self_edges=self_edges,
         alpha=alpha,
         similarity_power=similarity_power,
         class_balanced=class_balanced,

@@ -45,7 +45,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.communication import Communication
-from jaxfed.errors import UsageError
 from jaxfed.execution import HERE, Execution
 from jaxfed.kernels import lsh
 from jaxfed.kernels.graph import Graph, cosine_from_hamming, normalized_graph
@@ -54,8 +53,9 @@ from jaxfed.privacy import randomized_response
 from jaxfed.xclp import departures
 from jaxfed.xclp.cross_steps import HAMMING, PROJECTIONS, ROW_SUMS, largest_confidences, setup
 from jaxfed.xclp.influence import INFLUENCE, Solver
+from jaxfed.xclp.inputs import checked
 from jaxfed.xclp.parameters import Parameters
-from jaxfed.xclp.prediction import UNLABELED, predict
+from jaxfed.xclp.prediction import predict
 
 if TYPE_CHECKING:
     from jaxfed.secure.channel import Presence
@@ -146,7 +146,7 @@ def cross_client_label_propagation(
     0, 1, ... if left out. An explicit `presence` takes its place.
     """
     p = parameters
-    vectors, labels = _checked(vectors, labels, p.num_classes)
+    vectors, labels = checked(vectors, labels, p.num_classes)
     if not any(len(v) for v in vectors):
         return _no_labels(vectors, p, None)
     session = open_session(
@@ -383,33 +383,3 @@ def _rows(sizes: Sequence[int]) -> list[slice]:
     """R_j: the rows of the joint arrays that belong to client j."""
     ends = np.cumsum(sizes)
     return [slice(int(end) - size, int(end)) for size, end in zip(sizes, ends, strict=True)]
-
-
-def _checked(
-    vectors: Sequence[np.ndarray], labels: Sequence[np.ndarray], num_classes: int
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The clients' arrays, or a `UsageError` that names the client and what is wrong."""
-    if len(vectors) != len(labels) or not vectors:
-        raise UsageError(
-            f"xclp: {len(vectors)} clients' vectors and {len(labels)} clients' labels: "
-            "give one array of each for every client, one client at least"
-        )
-    vectors, labels = [np.asarray(v) for v in vectors], [np.asarray(y) for y in labels]
-    for client, (v, y) in enumerate(zip(vectors, labels, strict=True)):
-        if v.ndim != 2 or v.shape[1] != vectors[0].shape[-1] or y.shape != v.shape[:1]:
-            raise UsageError(
-                f"xclp: client {client} has vectors {list(v.shape)} and labels {list(y.shape)}: "
-                f"allowed are [n, {vectors[0].shape[-1]}] and [n]"
-            )
-        if y.size and not np.issubdtype(y.dtype, np.integer):
-            raise UsageError(
-                f"xclp: client {client} has labels of dtype {y.dtype}: allowed are ints"
-            )
-        if not np.isfinite(v).all():
-            raise UsageError(f"xclp: client {client} has vectors that are not finite")
-        if y.size and not (y.min() >= UNLABELED and y.max() < num_classes):
-            raise UsageError(
-                f"xclp: client {client} has labels from {y.min()} to {y.max()}: allowed are -1 "
-                f"(unlabeled) to {num_classes - 1}"
-            )
-    return vectors, labels

@@ -1,0 +1,40 @@
+"""What clients may bring to Algorithm 1: vectors and labels, checked before anything is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxfed.errors import UsageError
+from jaxfed.xclp.prediction import UNLABELED
+
+
+def checked(
+    vectors: Sequence[np.ndarray], labels: Sequence[np.ndarray], num_classes: int
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The clients' arrays, or a `UsageError` that names the client and what is wrong."""
+    if len(vectors) != len(labels) or not vectors:
+        raise UsageError(
+            f"xclp: {len(vectors)} clients' vectors and {len(labels)} clients' labels: "
+            "give one array of each for every client, one client at least"
+        )
+    vectors, labels = [np.asarray(v) for v in vectors], [np.asarray(y) for y in labels]
+    for client, (v, y) in enumerate(zip(vectors, labels, strict=True)):
+        if v.ndim != 2 or v.shape[1] != vectors[0].shape[-1] or y.shape != v.shape[:1]:
+            raise UsageError(
+                f"xclp: client {client} has vectors {list(v.shape)} and labels {list(y.shape)}: "
+                f"allowed are [n, {vectors[0].shape[-1]}] and [n]"
+            )
+        if y.size and not np.issubdtype(y.dtype, np.integer):
+            raise UsageError(
+                f"xclp: client {client} has labels of dtype {y.dtype}: allowed are ints"
+            )
+        if not np.isfinite(v).all():
+            raise UsageError(f"xclp: client {client} has vectors that are not finite")
+        if y.size and not (y.min() >= UNLABELED and y.max() < num_classes):
+            raise UsageError(
+                f"xclp: client {client} has labels from {y.min()} to {y.max()}: allowed are -1 "
+                f"(unlabeled) to {num_classes - 1}"
+            )
+    return vectors, labels
