@@ -75,7 +75,8 @@ def make_algorithm(
         given = {**section, **settings}
         if "execution" in keywords:
             given["execution"] = execution
-        with in_section(name, *given):
+        tried = [key for key, value in settings.items() if value != section[key]]
+        with in_section(name, *given), in_section(f"selection.candidates.{name}", *tried):
             return factory(num_classes=federation.num_classes, **given)
 
     wanted, candidates = config.selection, settings_to_try(config, name)

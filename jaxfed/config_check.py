@@ -295,7 +295,9 @@ def _check_together(config: ConfigDict) -> None:
             f"config.federation.num_labeled={federation.num_labeled}: allowed is 0 beside "
             f"labeled_per_class={federation.labeled_per_class}"
         )
-    named = [departure.client for departure in departures.parsed(config.xclp.presence)]
+    with in_section("xclp", "presence"):
+        leaving = departures.parsed(config.xclp.presence)
+    named = [departure.client for departure in leaving]
     if num_clients:
         for key, value, most in (
             (

@@ -194,18 +194,22 @@ def apply_variants(
     own: Mapping[str, Variant] | None = None,
     exclusive: Collection[Collection[str]] = (),
 ) -> ConfigDict:
-    """Apply a comma-separated list of variants to the config, from left to right.
+    """Apply a comma-separated list of variants to the config, in the order in which the file has them.
+
+    Which of them a user names first has no say: what a later one builds on, or makes smaller, is there.
 
     Args:
         config: changed in place.
-        variant: names out of `own` and the shared `smoke` and `tuned`; '' for none.
-        own: the file's variants; one of them may replace a shared one.
+        variant: names out of `own` and the shared `tuned` and `smoke`; '' for none.
+        own: the file's variants; one of them may replace a shared one, which otherwise come last.
         exclusive: groups of variants of which one only can be meant.
 
     Raises:
         UsageError: there is no such variant, or two exclude each other.
     """
-    variants: dict[str, Variant] = {"smoke": smoke, "tuned": tuned, **(own or {})}
+    variants: dict[str, Variant] = {**(own or {})}
+    for name, shared in (("tuned", tuned), ("smoke", smoke)):
+        variants.setdefault(name, shared)
     names = [name for name in variant.split(",") if name]
     for name in names:
         if name not in variants:
@@ -218,6 +222,7 @@ def apply_variants(
             raise UsageError(
                 f"--config=...:{variant}: the variants {' and '.join(rivals)} exclude each other"
             )
-    for name in names:
-        variants[name](config)
+    for name, change in variants.items():
+        if name in names:
+            change(config)
     return config

@@ -117,14 +117,14 @@ class Cell(NamedTuple):
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    """Variants, to be joined by commas, data first:
+    """Variants, to be joined by commas:
 
     SET_SPLIT_mL_nL     a cell of the tables (`CELLS`), for the methods that start from stage 1
     fashion_mnist       100 clients, one label at each of 20, a small CNN
     labeled_only        stage 1 alone: FedAvg on the given labels
     fully_supervised    the same on all labels
     fedmatch fedsiam fixmatch fedprox scaffold      that method alone; the last two on XCLP's labels
-    authors             what the code of XCLP's authors does and the paper does not say; after a method's
+    authors             what the code of XCLP's authors does and the paper does not say
     alphas              the two methods that propagate labels; in a sweep over alpha
     smoke               six rounds
     """
@@ -413,5 +413,5 @@ VARIANTS: dict[str, base.Variant] = {
 DATA = (*CELLS, "fashion_mnist")
 METHODS = (
     *("labeled_only", "fully_supervised", "fedmatch", "fedsiam", "fixmatch", "fedprox"),
-    "scaffold",
+    *("scaffold", "alphas"),
 )

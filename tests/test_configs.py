@@ -1,6 +1,7 @@
 """Every config file: the commands in its docstring, its smoke, its sweep; two of them to the end."""
 
 import inspect
+import itertools
 import json
 import re
 import subprocess
@@ -128,6 +129,28 @@ def test_what_a_variant_has_no_use_for_goes():
     assert load("leave_one_out").baselines == ("network",)
     assert load("pretrained,leave_one_out").baselines == ()
     assert config_file.load(f"{FOLDER}/femnist.py:linear").baselines[0] == "network"
+
+
+@pytest.mark.parametrize(
+    ("name", "variants"),
+    [
+        ("xclp_cifar10", ("pretrained", "sweeps", "smoke")),
+        ("femnist", ("chars74k", "linear")),
+        ("femnist", ("linear", "joint", "smoke")),
+        ("fed_isic2019", ("pretrained", "leave_one_out", "smoke")),
+        ("fedavg_xclp", ("fashion_mnist", "fedmatch", "smoke")),
+        ("fedavg_xclp", ("cifar10_iid_50_1000", "fedsiam", "authors")),
+        ("fedavg_xclp", ("cifar10_noniid_50_1000", "alphas", "authors")),
+    ],
+)
+def test_which_variant_is_named_first_has_no_say(name, variants):
+    configs = [
+        config_file.load(f"{FOLDER}/{name}.py:{','.join(order)}").to_dict()
+        for order in itertools.permutations(variants)
+    ]
+    assert all(config == configs[0] for config in configs)
+    if "smoke" in variants:
+        assert configs[0]["rounds"] <= 6
 
 
 @pytest.mark.parametrize(

@@ -268,12 +268,19 @@ def test_tuned_is_a_variant_of_every_config():
         ),
         ("selection.folds=1", "config.selection.folds=1: allowed are integers from 2 on"),
         ("selection.measure=hits", "config.selection.measure='hits': allowed are 'accuracy', 'bal"),
-        ("selection.candidates.xclp.num_bits=(0.5,)", "num_bits=0.5: allowed are integers"),
-        ("selection.candidates.xclp.num_bits=(33,)", "num_bits=33: allowed are multiples of 32"),
+        (
+            "selection.candidates.xclp.num_bits=(0.5,)",
+            "config.selection.candidates.xclp.num_bits=0.5: allowed are integers",
+        ),
+        (
+            "selection.candidates.xclp.num_bits=(33,)",
+            "config.selection.candidates.xclp.num_bits=33: allowed are multiples of 32",
+        ),
         (
             "selection.candidates.client_knn.num_neighbors=0",
-            "num_neighbors=0: allowed are 1 or more",
+            "config.selection.candidates.client_knn.num_neighbors=0: allowed are 1 or more",
         ),
+        ("xclp.alpha=2", "config.xclp.alpha=2.0: allowed are"),
         (
             "algorithm=network,baselines=",
             "allowed where a method has values in selection.candidates",

@@ -103,6 +103,7 @@ MISTAKES = {
         for file, variants in (
             ("ml_collections_configs/fedavg_xclp.py", "fedmatch,scaffold"),
             ("ml_collections_configs/fedavg_xclp.py", "labeled_only,fully_supervised"),
+            ("ml_collections_configs/fedavg_xclp.py", "alphas,fedmatch"),
             ("ml_collections_configs/fedavg_xclp.py", "fashion_mnist,cifar10_iid_100_1000"),
             ("ml_collections_configs/xclp_cifar10.py", "graphs,few_labels"),
             ("ml_collections_configs/fed_isic2019.py", "leave_one_out,graphs"),
