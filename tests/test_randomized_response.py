@@ -66,6 +66,7 @@ def test_noise_depends_on_the_key_and_not_on_the_neighbors():
     assert np.any(
         noisy != np.asarray(rr.randomize_bits(codes, rr.from_key(jax.random.key(2)), 1.0))
     )
+    assert len(np.unique(noisy, axis=0)) == 300  # no row has another's noise, in whatever block
     assert rr.randomize_bits(codes[:0], rr.from_key(jax.random.key(1)), 1.0).shape == (0, 2)
 
 
@@ -162,6 +163,18 @@ def test_no_epsilon_promises_more_than_it_keeps():
         flips = rr.threshold(epsilon, 2, 32)
         assert 1 <= flips <= 2**31
         assert math.log(2**32 - flips) - math.log(flips) <= epsilon
+
+
+def test_every_bit_of_a_word_counts():
+    """Words just below and at the threshold, which no draw of a test would hit."""
+    bits = rr.threshold(1.0, 2, 32)
+    drawn = np.array([[bits - 1, bits] * 16], np.uint32)
+    flipped = rr.randomize_bits(np.zeros((1, 1), np.uint32), lambda rows, words: drawn, 1.0)
+    np.testing.assert_array_equal(bits_of(flipped), [[1, 0] * 16])
+    t = rr.threshold(30.0, 7, 64)
+    drawn = np.array([t - 1, t, 6 * t - 1, 6 * t, 2**63], np.uint64).view(np.uint32).reshape(-1, 2)
+    answers = rr.randomize_labels(np.zeros(5, int), lambda rows, words: drawn, 7, 30.0)
+    np.testing.assert_array_equal(answers, [1, 2, 6, 0, 0])
 
 
 def test_one_word_decides_keeping_and_shift():

@@ -1,6 +1,8 @@
 """Lines 10 to 13 and the authors' statistics through a session: as in the clear, counted, and who leaves."""
 
+from collections import Counter
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from jaxfed.errors import UsageError
 from jaxfed.secure import influence_columns, influence_transfer, largest_value
 from jaxfed.secure.blocks import ranges
 from jaxfed.secure.channel import Presence
+from jaxfed.secure.correlation_hash import CorrelationHash
 from jaxfed.secure.endpoint import SERVER
 from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.session import Session
@@ -199,13 +202,47 @@ def test_other_labels_look_the_same_to_the_server():
     assert stats.binomtest(int(bits.sum()), bits.size, 0.5).pvalue > 1e-6
 
 
-def test_contributions_that_might_wrap_are_refused():
+def test_nothing_that_is_sent_comes_twice():
+    """The same labels and columns in two runs: whose keys, contexts or pads came again would be compared."""
+    sent = []
+    for _ in range(2):
+        network = Network()
+        shares(8, 7, 4, np.zeros(7, int), np.ones((8, 7), np.uint64), network)
+        for message in network.log:
+            sent += [message.payload[at : at + 32] for at in range(0, len(message.payload), 32)]
+    assert len(set(sent)) == len(sent)
+
+
+def test_no_pad_has_the_tweak_of_another(monkeypatch):
+    """Each row and block of the hash comes once at the client and, q and q xor s, twice at the server."""
+    tweaks = Counter()
+
+    class Counting(CorrelationHash):
+        def __call__(self, rows, first_row, first_block, num_blocks):
+            numbers = range(first_row, first_row + len(rows))
+            tweaks.update(product(numbers, range(first_block, first_block + num_blocks)))
+            return super().__call__(rows, first_row, first_block, num_blocks)
+
+    monkeypatch.setattr(influence_transfer, "CorrelationHash", Counting)
+    shares(8, 7, 4, np.zeros(7, int), np.ones((8, 7), np.uint64))
+    assert set(tweaks.values()) == {3}
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [[[2.0**22]], [[2.0**21, -(2.0**21), 2.0**21]], [[2.0**21, 0], [2.0**21]]],
+    ids=["one label", "labels that cancel", "blocks together"],
+)
+def test_contributions_that_might_wrap_are_refused(blocks):
     session = Session(2)
-    labels = np.eye(4)[np.zeros(3, int)]
+    labels = np.eye(4)[np.zeros(sum(map(len, blocks)), int)]
     way = influence_transfer.Transferred(session, 0, labels, 3)
-    positions = way.positions()
+    way.positions()
+    *before, last = [np.tile(row, (3, 1)) for row in blocks]
+    for columns in before:
+        way.multiply(columns, np.arange(columns.shape[1]))
     with pytest.raises(UsageError, match="limit with 2 clients"):
-        way.multiply(np.full((3, 4), 2.0**22), positions)
+        way.multiply(last, np.arange(last.shape[1]))
 
 
 # --- lies ----------------------------------------------------------------------------------------

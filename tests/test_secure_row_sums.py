@@ -125,6 +125,21 @@ def test_one_answer_to_survivors_a_round():
         clients[0].reveal()
 
 
+@pytest.mark.parametrize("protocol", ["resilient", "signed"])
+def test_one_list_of_survivors_a_round(protocol):
+    """Who signs two lists, or gives shares for the second, helps the server to tell each client its own."""
+    values, rows = matrices([4, 3, 5, 2])
+    network = Network()
+    clients, server = parties(protocol, network, values, rows)
+    row_sums_resilient.run(clients, server)
+    before = len([m for m in network.log if m.sender == 0])
+    server._survivors = [0, 1, 2]
+    server.ask(0)
+    with pytest.raises(ProtocolError, match="used before"):
+        clients[0].hear_survivors()
+    assert len([m for m in network.log if m.sender == 0]) == before
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("sizes", [[4, 3, 5], [1, 0, 7, 2], [6]])
 def test_bytes_are_as_counted(protocol, sizes):
@@ -206,11 +221,13 @@ def test_wrong_participants_are_refused(message):
     assert not uploads(network)
 
 
-@pytest.mark.parametrize("survivors", [[1, 2], [0], [0, 9]])
-def test_wrong_survivors_are_refused(survivors):
+@pytest.mark.parametrize(
+    ("number", "survivors"), [(0, [1, 2]), (0, [0]), (0, [0, 9]), (1, [0, 1, 2])]
+)
+def test_wrong_survivors_are_refused(number, survivors):
     values, rows = matrices([2, 1, 2])
     network = Network()
-    message = row_sums.start_message(0, survivors)
+    message = row_sums.start_message(number, survivors)
     network.tamper = lambda m: message if m.kind == "survivors/0" else m.payload
     with pytest.raises(ProtocolError, match="survivors"):
         run("resilient", network, values, rows)
