@@ -112,14 +112,15 @@ def threshold_sender(quantile: float, schedule: Schedule, period: int) -> Send:
 def scheduled(quantile: float, schedule: Schedule, period: int, rounds: int) -> float:
     """tau in the round after `rounds` of them.
 
-    "constant" keeps it; "linear" lets it rise from 0 to 2 tau over a period, again and again; "rectangle"
-    alternates between 0 and 1, 1 in a share tau of each period.
+    "constant" keeps it; "linear" lets it rise over a period, again and again, from 0 to 2 tau, or from
+    2 tau - 1 to 1; "rectangle" alternates between 0 and 1, 1 in a share tau of each period, to the
+    nearest number of rounds.
     """
     phase = rounds % period
-    if schedule == "linear":
-        return min(2 * quantile * phase / max(period - 1, 1), 1.0)
+    if schedule == "linear" and period > 1:
+        return quantile + min(quantile, 1 - quantile) * (2 * phase / (period - 1) - 1)
     if schedule == "rectangle":
-        return float(phase >= period * (1 - quantile))
+        return float(phase >= period - round(period * quantile))
     return quantile
 
 

@@ -39,7 +39,10 @@ def test_layers_are_measured_and_selected():
         ("constant", 0.5, 3, [0.5, 0.5, 0.5, 0.5]),
         ("linear", 0.5, 3, [0, 0.5, 1, 0]),
         ("linear", 0.25, 3, [0, 0.25, 0.5, 0]),
+        ("linear", 0.75, 3, [0.5, 0.75, 1, 0.5]),
+        ("linear", 0.3, 1, [0.3, 0.3]),
         ("rectangle", 0.5, 4, [0, 0, 1, 1, 0]),
+        ("rectangle", 0.7, 10, [0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 0]),
     ],
 )
 def test_schedules_have_the_quantile_as_their_mean(schedule, quantile, period, expected):
