@@ -16,6 +16,7 @@ from rich.console import Console
 
 from jaxfed import config_file, experiment
 from jaxfed.algorithms import ALGORITHMS
+from jaxfed.checkpoint import Checkpoints
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
 from jaxfed.experiment import Experiment, legs, summarize
@@ -161,15 +162,18 @@ def test_a_resumed_experiment_equals_an_uninterrupted_one(config, tmp_path, name
     assert without_times(resumed) == without_times(summary)
 
 
-def test_nothing_is_left_to_do(config, tmp_path, monkeypatch):
+@pytest.mark.parametrize("every", [0, 1])
+def test_nothing_is_left_to_do(config, tmp_path, monkeypatch, every):
+    config.checkpoint_every = every  # 0: by the clock, after rounds that are too quick for it
     with open_workdir(tmp_path, config.to_dict()) as workdir:
         summary = run(config, workdir)
         monkeypatch.setattr(Simulation, "federation", None)
         assert run(config, workdir) == summary
 
 
-def test_a_signal_waits_for_the_round_to_be_saved(config, tmp_path, monkeypatch):
-    sent = []
+@pytest.mark.parametrize("every", [0, 1])
+def test_a_signal_waits_for_the_round_to_be_saved(config, tmp_path, monkeypatch, every):
+    config.checkpoint_every, sent = every, []
 
     def signalling(**keywords: Any) -> FederatedAlgorithm:
         algorithm = drift(**keywords)
@@ -192,6 +196,7 @@ def test_a_signal_waits_for_the_round_to_be_saved(config, tmp_path, monkeypatch)
             Experiment(config, Simulation(config), workdir, progress, interruption).run()
         assert caught.value.exit_status == 143
         assert [record["round"] for record in workdir.read_metrics()] == [1, 2]
+        assert Checkpoints(workdir.checkpoints).latest().progress["step"] == 2
         assert without_times(run(config, workdir)) == without_times(whole)
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 
+import gmpy2
 import jax
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from jaxfed.errors import UsageError
 from jaxfed.kernels import hamming, lsh
 from jaxfed.kernels.graph import normalized_graph
 from jaxfed.privacy import randomized_response as rr
+from jaxfed.xclp import algorithm
 
 SIGNIFICANCE = 1e-6
 
@@ -140,6 +142,8 @@ def test_answers_are_exact_at_any_epsilon(epsilon, num_classes):
     With probabilities in float32 (p_1 = 1 from eps = 17 on) labels were kept for certain.
     """
     t = rr.threshold(epsilon, num_classes, 64)
+    with gmpy2.context(precision=200):
+        assert t == gmpy2.ceil(2**64 / (gmpy2.exp(gmpy2.mpfr(epsilon)) + num_classes - 1))
     kept = 2**64 - (num_classes - 1) * t
     assert 0 < t < kept
     assert math.log(kept) - math.log(t) <= epsilon + 1e-12
@@ -271,6 +275,16 @@ def test_xclp_scores_are_unbiased_in_the_labels(monkeypatch):
         axis=0,
     )
     assert np.max(np.abs(biased - xclp.one_hot_labels(labels[0], 3))) > 0.2
+
+
+def test_classes_are_balanced_by_unbiased_counts():
+    """By the matrix of answers that was inverted; a count that noise makes less than 1 is 1."""
+    p = xclp.Parameters(num_classes=3, label_epsilon=1.5, class_balanced=True)
+    keep, other = rr.answer_probabilities(1.5, 3)
+    answers = np.full((3, 3), other) + (keep - other) * np.eye(3)
+    counts, z = np.array([[12.0, 5.0, 0.25]]), np.random.default_rng(0).random((7, 3))
+    scores = algorithm.client_scores(z @ answers, counts @ answers, p)
+    np.testing.assert_allclose(scores, z / [12, 5, 1], atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["bit_epsilon", "label_epsilon"])

@@ -222,7 +222,7 @@ def test_wrong_participants_are_refused(message):
 
 
 @pytest.mark.parametrize(
-    ("number", "survivors"), [(0, [1, 2]), (0, [0]), (0, [0, 9]), (1, [0, 1, 2])]
+    ("number", "survivors"), [(0, [1, 2]), (0, [0]), (0, [0, 1, 2, 9]), (1, [0, 1, 2])]
 )
 def test_wrong_survivors_are_refused(number, survivors):
     values, rows = matrices([2, 1, 2])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from absl.testing import flagsaver
 
-from jaxfed import save_schedule
+from jaxfed import save_schedule, storage
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.errors import UsageError
 from jaxfed.federated_algorithm import FederatedAlgorithm
@@ -217,6 +217,29 @@ def test_overwriting_interrupted_says_which_command_continues(launch, tmp_path):
         "stopped by SIGTERM; the same command without --overwrite continues\n"
     )
     assert len((tmp_path / "w" / "metrics.jsonl").read_text().splitlines()) == 3
+
+
+def test_data_that_lacks_a_part_are_other_data(tmp_path):
+    with open_workdir(tmp_path, CONFIG) as workdir:
+        workdir.check_data({"x": "1-0", "y": "2-0"})
+        with pytest.raises(UsageError, match="y is 2-0 there, None now"):
+            workdir.check_data({"x": "1-0"})
+
+
+def test_who_comes_second_finds_the_config_of_the_first(tmp_path, monkeypatch):
+    """Another process takes the empty directory, and ends, between our first look and our lock."""
+    lock = storage.lock
+
+    def late(path):
+        (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "alpha": 0.9}))
+        return lock(path)
+
+    monkeypatch.setattr(storage, "lock", late)
+    with (
+        pytest.raises(UsageError, match=r"config.alpha is 0.9 there"),
+        open_workdir(tmp_path, CONFIG),
+    ):
+        pytest.fail("opened")
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
