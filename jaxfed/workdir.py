@@ -73,7 +73,7 @@ class Workdir:
         """Write data.json, or compare with what it says of the data.
 
         Raises:
-            UsageError: the rounds that are there were computed on other data.
+            UsageError: the rounds that are there were computed on other data, or data.json is damaged.
         """
         file = self.path / _DATA
         if not file.exists():
@@ -82,7 +82,12 @@ class Workdir:
         try:
             there = _read_json(file)
         except ValueError:
-            there = {}
+            there = None
+        if not isinstance(there, dict):
+            raise UsageError(
+                f"--workdir={self.path}: {_DATA} is damaged, which said what data its rounds were computed "
+                f"on; {_REMEDY}"
+            )
         for name in [*checksums, *there]:
             if there.get(name) != checksums.get(name):
                 raise UsageError(

@@ -189,6 +189,17 @@ def test_data_that_changes_under_an_unfinished_run_is_refused(launch, whole, tmp
     assert results(tmp_path / "w") == whole
 
 
+@pytest.mark.parametrize("damaged", ["null", "[]", '{"y": "int32[40]', "\0" * 40])
+def test_a_damaged_account_of_the_data_is_refused(tmp_path, damaged):
+    with open_workdir(tmp_path, CONFIG) as workdir:
+        workdir.check_data({"y": "int32[40] 1"})
+        workdir.check_data({"y": "int32[40] 1"})
+        (tmp_path / "data.json").write_text(damaged)
+        with pytest.raises(UsageError, match=r"data\.json is damaged") as error:
+            workdir.check_data({"y": "int32[40] 1"})
+    assert "--overwrite" in str(error.value)
+
+
 def test_a_full_disk_is_one_line_and_the_same_command_continues(
     launch, whole, tmp_path, full_disk, monkeypatch
 ):
