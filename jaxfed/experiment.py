@@ -333,12 +333,14 @@ def _accumulated(so_far: Mapping[str, Any], record: Record) -> dict[str, Any]:
     metrics = {
         name: value
         for name, value in flatten(record)
-        if name not in ("repeat", "algorithm", "round", "diverged")
+        if name not in ("repeat", "algorithm", "round", "diverged") and value != {}
     }
-    for name in metrics:
-        if name == "seconds" or name.startswith("communication."):
-            metrics[name] += so_far.get(name, 0)
-    return metrics
+    sums = {  # of every kind of message that there was, in this round or before
+        name: so_far.get(name, 0) + metrics.get(name, 0)
+        for name in {**so_far, **metrics}
+        if name == "seconds" or name.startswith("communication.")
+    }
+    return metrics | sums
 
 
 def _over_repeats(repeats: list[dict[str, Any]]) -> dict[str, Any]:

@@ -278,6 +278,32 @@ def test_summary_by_hand(config):
     assert summarize(config, records[:3])["test_accuracy_std"] is None
 
 
+def test_bytes_of_a_kind_that_not_every_round_has_add_up(config):
+    sent = ({"codes": 10, "helpers": 7}, {"codes": 10}, {})
+    records = [
+        {
+            "repeat": 0,
+            "algorithm": "drift",
+            "round": number,
+            "communication": {
+                "upload_bytes": sum(upload.values()),
+                "download_bytes": 0,
+                "upload": upload,
+            },
+            "seconds": 1.0,
+        }
+        for number, upload in enumerate(sent, 1)
+    ]
+    communication = summarize(config, records)["algorithms"]["drift"]["communication"]
+    assert communication["upload_bytes"]["mean"] == 27
+    assert {kind: measured["mean"] for kind, measured in communication["upload"].items()} == {
+        "codes": 20,
+        "helpers": 7,
+    }
+    alone = summarize(config, records[2:])["algorithms"]["drift"]["communication"]
+    assert alone.keys() == {"upload_bytes", "download_bytes"}
+
+
 def test_a_metric_that_a_repeat_lacks_has_no_mean(config):
     records = [
         {"repeat": repeat, "algorithm": "drift", "round": 3, "test_accuracy": value, "seconds": 1.0}
