@@ -126,10 +126,10 @@ def test_a_stage_2_that_only_does_harm_is_reported_as_its_start(config, tmp_path
     assert summary["test_accuracy"] == first[-1]["test_accuracy"] > 0.3
     states = final_states(tmp_path / "stage2")
     start = final_states(tmp_path / "stage1")["fedavg-0"]
-    for name, value in states["fedavg_network-0"].items():
-        if name.startswith("model."):
-            np.testing.assert_array_equal(value, start[name])
-    assert any((states["fedavg_network-0-last"][name] != start[name]).any() for name in start)
+    model = [name for name in start if name.startswith("model.")]
+    for name in model:
+        np.testing.assert_array_equal(states["fedavg_network-0"][name], start[name])
+    assert any((states["fedavg_network-0-last"][name] != start[name]).any() for name in model)
 
 
 def test_without_a_validation_split_there_is_no_round_0(config, tmp_path):
@@ -319,12 +319,14 @@ def test_options_of_another_network_are_told(config):
 
 
 def final_states(path):
-    """Leaf name -> array of every method's selected state, read without its structure."""
+    """Leaf ("model.dense.kernel") -> array of every state that was kept, read without its structure."""
     states = {}
     for folder in sorted((path / "states").iterdir()):
         (file,) = folder.iterdir()
         with np.load(file) as arrays:
-            states[folder.name] = {name: arrays[name] for name in arrays if name != "record"}
+            states[folder.name] = {
+                name.removeprefix("state/"): arrays[name] for name in arrays if name != "record"
+            }
     return states
 
 
