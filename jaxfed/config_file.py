@@ -15,6 +15,7 @@ import ast
 import importlib.util
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -190,15 +191,28 @@ def _read_bool(text: str, _: bool) -> bool:
 
 
 def _read_tuple(text: str, current: tuple[Any, ...]) -> tuple[Any, ...]:
-    """`a,b`, `('a', 'b')`, `(1, 2)` or nothing; entries have the type of those that stand there."""
+    """`a,b`, `1,2`, `('a', 'b')`, `(1, 2)` or nothing; entries have the type of those that stand there."""
+    kind = type(current[0]) if current else None
     if text.lstrip()[:1] in ("(", "["):
         value = tuple(ast.literal_eval(text))
     else:
-        kind = type(current[0]) if current and type(current[0]) in (int, float) else str
-        value = tuple(kind(part.strip()) for part in text.split(",") if part.strip())
-    if current and not all(isinstance(entry, type(current[0])) for entry in value):
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        value = tuple(map(kind, parts)) if kind in (int, float) else tuple(parts)
+        if kind is None:  # nothing stands there: numbers, if all of them are
+            with suppress(ValueError):
+                value = tuple(map(_number, parts))
+    if kind is float:
+        value = tuple(float(entry) if type(entry) is int else entry for entry in value)
+    if kind and not all(isinstance(entry, kind) for entry in value):
         raise ValueError(text)
     return value
+
+
+def _number(text: str) -> float:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
 
 
 # bool before int: a bool is an int to isinstance.

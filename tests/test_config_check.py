@@ -30,6 +30,18 @@ def digits(*overrides: str) -> ConfigDict:
         ("baselines=('client_knn',)", "baselines", ("client_knn",)),
         ("federation.table=((1, 0), (0, 1))", "federation.table", ((1, 0), (0, 1))),
         ("training.class_weights=(1, 2.5)", "training.class_weights", (1, 2.5)),
+        ("training.class_weights=1, 2.5", "training.class_weights", (1, 2.5)),
+        ("training.augmentation=flip,cutout:3", "training.augmentation", ("flip", "cutout:3")),
+        (
+            "selection.candidates.xclp.num_bits=32,64",
+            "selection.candidates.xclp.num_bits",
+            (32, 64),
+        ),
+        (
+            "selection.candidates.xclp.alpha=(0, 0.5)",
+            "selection.candidates.xclp.alpha",
+            (0.0, 0.5),
+        ),
     ],
 )
 def test_override_is_read_as_the_type_that_stands_there(override, key, value):
@@ -88,7 +100,7 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
         ),
         # out of range
         ("seed=-1", ("config.seed=-1", "0 to 2147483647")),
-        ("xclp.presence=3", ("config.xclp.presence='3'", "'CLIENT@STAGE'")),
+        ("xclp.presence=3", ("config.xclp.presence=3:", "'CLIENT@STAGE'")),
         ("xclp.presence=3@lunch", ("config.xclp.presence='3@lunch'", "stages setup, hamming")),
         ("xclp.presence=3@sums", ("stage 'sums' needs a protocol in xclp.row_sums",)),
         ("num_repeats=0", ("config.num_repeats=0", "from 1 on")),
@@ -121,7 +133,7 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
         ("federation.skew=all", ("config.federation.skew='all'", "'both'")),
         ("sampling=group", ("config.sampling='group'", "'groups'")),
         ("training.class_weights=(1, -2)", ("config.training.class_weights=(1, -2)", "positive")),
-        ("training.class_weights=1,2", ("config.training.class_weights", "one positive number a")),
+        ("training.class_weights=1,a", ("config.training.class_weights", "one positive number a")),
         ("training.local_steps=-1", ("config.training.local_steps=-1",)),
         ("preprocessing.rounds=-1", ("config.preprocessing.rounds=-1",)),
         ("preprocessing.cohort_size=-1", ("config.preprocessing.cohort_size=-1",)),
