@@ -192,7 +192,9 @@ RULES: dict[str, Rule] = {
     "execution.chunk_size": at_least(0, ", 0 is one client"),
     "execution.convolution": one_of(get_args(Convolution)),
     "execution.precision": one_of(DTYPES),
-    "execution.workers": at_least(0, ", 0 is none"),
+    "execution.workers": Rule(
+        int, "integers from 0 to 1024, 0 is none", lambda value: 0 <= value <= 1024
+    ),
     "execution.compilation_cache": Rule(str, "'auto', 'off' or a folder", bool),
 }
 _TYPES: dict[type, str] = {bool: "true or false", int: "integers", float: "numbers", str: "text"}

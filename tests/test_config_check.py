@@ -88,6 +88,7 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
         ("xclp.alpha=high", ("config.xclp.alpha=high", "a number")),
         ("execution.workers=two", ("config.execution.workers=two", "an integer")),
         ("execution.workers=-1", ("config.execution.workers=-1", "0 is none")),
+        ("execution.workers=1025", ("config.execution.workers=1025", "from 0 to 1024")),
         ("xclp.key_bits=1024", ("xclp.key_bits=1024", "2048 and 3072")),
         ("xclp.class_balanced=1", ("config.xclp.class_balanced=1", "true or false")),
         ("baselines=(1, 2)", ("config.baselines", "a list such as a,b")),
