@@ -63,7 +63,7 @@ def sample_clients(
         return sorted(rng.choice(labeled, min(size, len(labeled)), replace=False).tolist())
     share = size * len(labeled) / num_clients
     num_labeled = math.ceil(share) if config.labeled_share == "ceiling" else round(share)
-    num_labeled = max(num_labeled, min(1, len(labeled)), size - len(unlabeled))
+    num_labeled = max(num_labeled, min(1, len(labeled)))  # there are as many, and of the others too
     drawn = [
         rng.choice(labeled, num_labeled, replace=False),
         rng.choice(unlabeled, size - num_labeled, replace=False),

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -202,6 +203,20 @@ def test_labeled_and_unlabeled_clients_in_proportion(config, cohort_size, share,
         assert len(set(clients)) == cohort_size
         assert sum(client < 5 for client in clients) == expected
     assert {client for clients in drawn for client in clients} >= set(range(5))
+
+
+@pytest.mark.parametrize("share", ["ceiling", "nearest"])
+def test_no_share_asks_for_more_clients_than_there_are(share):
+    for num_clients, num_labeled in ((n, m) for n in range(2, 10) for m in range(n + 1)):
+        labeled = [range(number < num_labeled) for number in range(num_clients)]
+        federation = SimpleNamespace(
+            num_clients=num_clients, partition=SimpleNamespace(labeled=labeled)
+        )
+        for size in range(1, num_clients):
+            config = SimpleNamespace(cohort_size=size, sampling="proportional", labeled_share=share)
+            drawn = sample_clients(config, federation, 0, 1, needs_labels=False)
+            assert len(set(drawn)) == size
+            assert any(client < num_labeled for client in drawn) == (num_labeled > 0)
 
 
 @pytest.mark.parametrize(
