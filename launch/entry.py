@@ -43,6 +43,8 @@ def start(main: Main) -> NoReturn:
             sys.exit(_complain(str(error)))
         except SystemExit:  # of --help and its kin, which absl ends with 1
             sys.exit(_written(lambda: None))
+        except BrokenPipeError as error:  # of the same, where nothing is buffered
+            sys.exit(_unread(error))
         if flags.FLAGS["verbosity"].using_default_value:
             logging.set_verbosity(logging.WARNING)  # libraries inform at length
         return positional
@@ -74,13 +76,18 @@ def _written(work: Callable[[], int | None]) -> int | None:
     try:
         status = work()
         sys.stdout.flush()
-    except BrokenPipeError:
-        if not _nobody_reads():
-            raise  # another pipe
-        # Python flushes once more at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _BROKEN_PIPE
+    except BrokenPipeError as error:
+        return _unread(error)
     return status
+
+
+def _unread(error: BrokenPipeError) -> int:
+    """141 where the pipe that broke is standard output's; another's error is raised again."""
+    if not _nobody_reads():
+        raise error
+    # Python flushes once more at its end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return _BROKEN_PIPE
 
 
 def _nobody_reads() -> bool:

@@ -54,6 +54,16 @@ def test_a_reader_who_has_gone_is_no_bug(work, monkeypatch):
         assert status_of(work, monkeypatch) == 141
 
 
+@pytest.mark.parametrize("write_through", [False, True], ids=["buffered", "at once"])
+def test_help_for_a_reader_who_has_gone_is_no_bug(monkeypatch, write_through):
+    reading, writing = os.pipe()
+    os.close(reading)
+    raw = io.FileIO(writing, "w") if write_through else open(writing, "wb")  # noqa: SIM115
+    with io.TextIOWrapper(raw, write_through=write_through) as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert status_of(lambda *_: 1, monkeypatch, "--help") == 141
+
+
 def test_another_broken_pipe_is_a_bug(monkeypatch):
     def main(*_):
         raise BrokenPipeError("of a worker")
