@@ -310,6 +310,15 @@ def test_clients_that_are_filled_up_get_classes_by_chance():
     assert_mean(statistics, 1)
 
 
+def test_classes_that_nobody_is_drawn_to_are_dealt_evenly():
+    """None has weight for the second class; of the third, only a client that is to hold nothing."""
+    weights, totals = np.array([[1.0, 0, 0], [3, 0, 0], [0, 0, 1]]), np.array([4, 6, 3])
+    np.testing.assert_allclose(expected(weights, totals, None), [[1, 2, 0], [3, 2, 0], [0, 2, 3]])
+    dealt = expected(weights, totals, np.array([5.0, 8, 0]))
+    np.testing.assert_allclose(dealt.sum(axis=0), totals)
+    np.testing.assert_allclose(dealt[:, 2], 1)
+
+
 def test_filling_up_takes_from_the_largest_in_proportion():
     table = filled(np.array([[30.0, 10.0], [0.0, 24.0], [4.0, 4.0], [0.0, 0.0]]), np.full(4, 8))
     np.testing.assert_allclose(table.sum(axis=0), [34, 38])
