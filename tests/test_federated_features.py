@@ -119,7 +119,7 @@ def test_an_experiment_on_learned_features(tmp_path):
         simulation = Simulation(config)
         simulation.check()
         results = Experiment(config, simulation, workdir, progress, interruption).run()
-        assert (workdir.preprocessing(0) / "6").is_dir()
+        assert (workdir.preprocessing(0) / "6.npz").is_file()
     methods = results["algorithms"]
     assert methods.keys() == {"xclp", "network"}
     assert methods["network"]["test_accuracy"]["mean"] > 0.4

@@ -92,6 +92,7 @@ sys.exit(status)
 """
 
 
+@pytest.mark.usefixtures("hang_ups_arrive")
 def test_a_terminal_that_hangs_up_is_a_request_to_stop(tmp_path):
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
@@ -122,6 +123,7 @@ def test_nohup_is_respected():
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.usefixtures("hang_ups_arrive")
 def test_without_nohup_a_hang_up_waits_for_the_round():
     interruption = Interruption()
     with pytest.raises(Interrupted) as caught, interruption, interruption.deferred():

@@ -15,7 +15,8 @@ from launch import entry
 
 # launch.run with a method of many rounds, which ends its own process where it is told to.
 DRIVER = """
-import os, signal, threading, time
+import os, signal
+from pathlib import Path
 import jax
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.checkpoint import Checkpoints
@@ -32,7 +33,7 @@ def stopping_save(self, step, *rest):
     if str(step) == when and how == "before_save":
         end(signal.SIGKILL)
     if str(step) == when and how == "while_saving":
-        threading.Timer(0.01, end, [signal.SIGKILL]).start()
+        Path.replace = lambda *paths: end(signal.SIGKILL)  # all is written but the name
     save(self, step, *rest)
     if str(step) == when and how == "after_save":
         end(signal.SIGKILL)

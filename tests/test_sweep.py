@@ -339,6 +339,7 @@ time.sleep(30)
     [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
     ids=["INT", "TERM", "HUP"],
 )
+@pytest.mark.usefixtures("hang_ups_arrive")
 def test_signals_reach_the_children(config, tmp_path, signum, status):
     plan, directory = sweep.plan(config(THREE)), tmp_path / "out"
 
