@@ -17,9 +17,13 @@ def digits(num_clients, num_points, labeled=0.2, seed=0):
 
 
 def disagreement(secure, plain, num_clients):
-    """Labels equal; how much scores differ beyond fixed-point error and float32's rounding."""
+    """Labels equal; how much scores differ beyond fixed-point error and float32's rounding.
+
+    Both solve to a relative residual of 1e-6, for other right-hand sides: with hyperplanes by chance, 4
+    units of float32's last place were exceeded once in thirty runs, by a quarter; 16 are 2e-6.
+    """
     scale = max(np.max(np.abs(theirs.scores), initial=0) for theirs in plain)
-    allowed = FixedPoint(num_clients).error + 4 * np.finfo(np.float32).eps * scale
+    allowed = FixedPoint(num_clients).error + 16 * np.finfo(np.float32).eps * scale
     worst = 0.0
     for ours, theirs in zip(secure, plain, strict=True):
         np.testing.assert_array_equal(ours.labels, theirs.labels)
