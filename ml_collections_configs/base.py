@@ -44,9 +44,8 @@ def get_config() -> ConfigDict:
     config.dataset.train_size = 0  # examples taken, stratified, chosen by seed; 0 = all
     config.dataset.test_size = 0
     config.dataset.test_fraction = 0.2  # test split of a set without one: the same in every repeat
-    config.dataset.validation_fraction = (
-        0.0  # of the rest, to select trained models by: each repeat's own
-    )
+    # Of the rest, to select trained models by: each repeat's own.
+    config.dataset.validation_fraction = 0.0
 
     config.preprocessing = ConfigDict()
     config.preprocessing.kind = "identity"
@@ -150,9 +149,8 @@ def get_config() -> ConfigDict:
 
     config.pseudo_label = ConfigDict()  # switches for what the authors' code does
     config.pseudo_label.confidence = "softmax"  # of the network's labels; "logits" in the code
-    config.pseudo_label.class_weights = (
-        False  # of XCLP's labels by the cohort, per-client LP's by the client
-    )
+    # Of XCLP's labels by the cohort, of per-client LP's by the client.
+    config.pseudo_label.class_weights = False
     config.pseudo_label.augmented_features = False
 
     config.execution = ConfigDict()  # what changes speed and never results

@@ -120,9 +120,8 @@ def round_at_random(exact: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
     Cost: O(M C log(M C)) operations for each of 20 bits.
     """
-    while (
-        True
-    ):  # once: but for 30 bits' roundoff, which changes a sum that is whole once in 10^5 tables
+    # Once, but for roundoff, which changes a sum that is whole in one of 10^5 tables.
+    while True:
         counts = _rounded_once(exact, rng)
         if all(
             (np.abs(counts.sum(axis) - whole)[np.abs(exact.sum(axis) - whole) < _WHOLE] == 0).all()
