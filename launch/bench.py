@@ -21,7 +21,7 @@ import jax
 from absl import flags
 
 from jaxfed.errors import UsageError
-from jaxfed.interruption import Interruption
+from jaxfed.host.interruption import Interruption
 from launch import entry
 from launch.benchmarks import BENCHMARKS
 from launch.benchmarks.contest import MIN_ROUNDS, PEER_RATES, contest_name, processor, run_contest

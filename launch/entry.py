@@ -11,9 +11,9 @@ from typing import NoReturn
 
 from absl import app, flags, logging
 
-from jaxfed import storage
 from jaxfed.errors import UsageError
-from jaxfed.interruption import Interrupted, Interruption
+from jaxfed.host import storage
+from jaxfed.host.interruption import Interrupted, Interruption
 
 # (positional arguments, KEY=VALUE overrides, interruption) -> exit status, None is 0
 Main = Callable[[list[str], list[str], Interruption], int | None]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from absl import flags
 
 from jaxfed.errors import UsageError
-from jaxfed.interruption import Interruption
+from jaxfed.host.interruption import Interruption
 from launch import entry
 
 _OUT = flags.DEFINE_string("out", None, "Where the report goes; WORKDIR/report if not given.")

@@ -15,7 +15,7 @@ import sys
 from absl import flags
 
 from jaxfed.errors import UsageError
-from jaxfed.interruption import Interruption
+from jaxfed.host.interruption import Interruption
 from launch import entry
 
 _CONFIG = flags.DEFINE_string(
@@ -38,13 +38,16 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         raise UsageError(f"{missing} is missing")
 
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
-    from jaxfed import compilation_cache, config_check, config_file, environment, workdir
-    from jaxfed.experiment import Experiment
-    from jaxfed.progress import Progress
-    from jaxfed.simulation import Simulation
+    from jaxfed.config import check
+    from jaxfed.config import file as config_file
+    from jaxfed.config.simulation import Simulation
+    from jaxfed.experiment import compilation_cache, environment, workdir
+    from jaxfed.experiment.loop import Experiment
+    from jaxfed.experiment.progress import Progress
+    from jaxfed.reports.plots import draw_plots
 
     config = config_file.load(_CONFIG.value, overrides)
-    config_check.check(config)
+    check.check(config)
     settings = config.to_dict()
     place = workdir.location(_WORKDIR.value)
     if not _OVERWRITE.value and workdir.is_finished(place, settings):
@@ -61,6 +64,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
             results = Experiment(config, simulation, directory, progress, interruption).run()
             summary = {**results, "environment": environment.describe()}
             progress.working_on("drawing plots")
+            draw_plots(directory.finished_run(summary), directory.plots)
             directory.finish(summary)
     progress.show_results(summary["algorithms"], str(place))
     for line in summary.get("diverged", ()):

@@ -15,7 +15,7 @@ import sys
 from absl import flags
 
 from jaxfed.errors import UsageError
-from jaxfed.interruption import Interruption
+from jaxfed.host.interruption import Interruption
 from launch import entry
 
 _CONFIG = flags.DEFINE_string(
@@ -40,8 +40,8 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         raise UsageError(f"--jobs={_JOBS.value}: allowed are integers from 1 on")
 
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
-    from jaxfed import sweep, workdir
-    from jaxfed.sweep_progress import SweepProgress
+    from jaxfed.experiment import sweep, workdir
+    from jaxfed.experiment.sweep_progress import SweepProgress
 
     plan = sweep.plan(_CONFIG.value, overrides)
     directory = workdir.location(_WORKDIR.value)

@@ -1,7 +1,7 @@
 """The keys that every config shares, their defaults, and the variants that every config accepts.
 
 A config file starts from `get_config()`, sets what is its own, and ends with `apply_variants`. What
-a key may hold: `jaxfed/config_check.py`.
+a key may hold: `jaxfed/config/check.py`.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -9,7 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxfed.config_file import suggestion
+from jaxfed.config.file import suggestion
 from jaxfed.errors import UsageError
 
 Variant = Callable[[ConfigDict], None]

@@ -6,9 +6,9 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from jaxfed.secure.endpoint import SERVER, DroppedOut
 from jaxfed.secure.errors import ProtocolError
-from jaxfed.secure.prg import derived_seed
+from jaxfed.secure.primitives.prg import derived_seed
+from jaxfed.secure.session.endpoint import SERVER, DroppedOut
 
 
 class Message(NamedTuple):

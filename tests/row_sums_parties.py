@@ -3,14 +3,14 @@
 import numpy as np
 from recording_network import Network
 
-from jaxfed.secure import row_sums, row_sums_resilient
-from jaxfed.secure.endpoint import SERVER
-from jaxfed.secure.fixed_point import FixedPoint
+from jaxfed.secure.primitives.fixed_point import FixedPoint
+from jaxfed.secure.row_sums import masked, resilient
+from jaxfed.secure.session.endpoint import SERVER
 
 MODULES = {
-    "restarting": (row_sums, {}),
-    "resilient": (row_sums_resilient, {}),
-    "signed": (row_sums_resilient, {"signed": True}),
+    "restarting": (masked, {}),
+    "resilient": (resilient, {}),
+    "signed": (resilient, {"signed": True}),
 }
 PROTOCOLS = list(MODULES)
 

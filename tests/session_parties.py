@@ -5,13 +5,13 @@ from collections import deque
 import numpy as np
 import pytest
 
-from jaxfed.secure import framing
-from jaxfed.secure.channel import Channel
-from jaxfed.secure.endpoint import SERVER
 from jaxfed.secure.errors import ProtocolError
-from jaxfed.secure.framing import Header
-from jaxfed.secure.key_agreement import KeyPair
-from jaxfed.secure.session_setup import ClientSetup, ServerSetup
+from jaxfed.secure.session import framing
+from jaxfed.secure.session.channel import Channel
+from jaxfed.secure.session.endpoint import SERVER
+from jaxfed.secure.session.framing import Header
+from jaxfed.secure.session.key_agreement import KeyPair
+from jaxfed.secure.session.setup import ClientSetup, ServerSetup
 
 FRAME = 65  # bytes around a sealed payload, the kind's length aside
 

@@ -9,12 +9,12 @@ import numpy as np
 import optax
 from flax import nnx
 
-from jaxfed import aggregate, losses, pseudo_label
-from jaxfed.client_map import client_map
 from jaxfed.data import Partition
-from jaxfed.federation import Federation
+from jaxfed.federation.client_map import client_map
+from jaxfed.federation.clients import Federation
 from jaxfed.models.model import from_module
-from jaxfed.training import Training
+from jaxfed.training import aggregate, losses, pseudo_label
+from jaxfed.training.ingredients import Training
 
 KEY = jax.random.key(0)
 RATE = 0.3

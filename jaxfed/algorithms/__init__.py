@@ -1,7 +1,7 @@
 """The methods, one a file. A new one is a file, a line here and a config; tests follow by themselves.
 
 A factory takes its ingredients by keyword: `ALGORITHMS[name](num_classes=C, **config[name])`, or
-`ALGORITHMS[name](training=..., **config[name])` where it trains a model (`jaxfed.assembly`).
+`ALGORITHMS[name](training=..., **config[name])` where it trains a model (`jaxfed.config.assembly`).
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from jaxfed.algorithms.label_propagation import per_client_lp, pooled_lp
 from jaxfed.algorithms.network import network
 from jaxfed.algorithms.scaffold import scaffold
 from jaxfed.algorithms.xclp import xclp
-from jaxfed.federated_algorithm import FederatedAlgorithm
+from jaxfed.federation.algorithm import FederatedAlgorithm
 
 ALGORITHMS: dict[str, Callable[..., FederatedAlgorithm]] = {
     "xclp": xclp,

@@ -12,10 +12,11 @@ import jax
 import numpy as np
 from sklearn.neighbors import KNeighborsClassifier
 
-from jaxfed.algorithms.transduction import client_arrays, padded, transductive
 from jaxfed.errors import UsageError
-from jaxfed.federated_algorithm import Cohort, FederatedAlgorithm, Metrics
-from jaxfed.federation import UNLABELED
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
+from jaxfed.federation.clients import UNLABELED
+from jaxfed.federation.cohort import Cohort
+from jaxfed.xclp.transduction import client_arrays, padded, transductive
 
 
 def client_knn(*, num_classes: int, num_neighbors: int = 5) -> FederatedAlgorithm:

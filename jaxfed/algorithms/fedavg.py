@@ -13,9 +13,9 @@ the frozen model too, once.
 
 from __future__ import annotations
 
-from jaxfed.algorithms.federated_training import federated_training, plain_update
-from jaxfed.federated_algorithm import FederatedAlgorithm
-from jaxfed.training import Training
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.training.ingredients import Training
+from jaxfed.training.round import federated_training, plain_update
 
 
 def fedavg(*, training: Training, pseudo_label: str = "none") -> FederatedAlgorithm:

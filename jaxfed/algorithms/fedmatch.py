@@ -10,7 +10,7 @@ is held fixed (sigma*, psi*). With x in B_L, u in B_U, p = softmax(f_{sigma* + p
     sigma <- mean_k sigma_k,   psi <- mean_k psi_k
 
 The mean over u is over those with max p >= tau. Client k's helpers j = 1 .. H are the clients whose
-models were nearest to its own when the server saw them last (`jaxfed.helper_selection`), sent in every
+models were nearest to its own when the server saw them last (`jaxfed.training.helper_selection`), sent in every
 tenth round. The server sends their psi_j; p_j = softmax(f_{sigma + psi_j}), sigma as the client received
 it. In other rounds, and where the server has not seen the client before, it votes alone.
 
@@ -30,7 +30,7 @@ code updates sigma first, a difference of second order in eta; the rate is the e
 while each of the code's clients divides its own by 3 where validation does not improve five times.
 
 Leaves a client: the changed entries of sigma and psi; it receives sigma, and what is not 0 of psi and of
-H psi_j. Bytes: `jaxfed.sparse_message`, one message a part.
+H psi_j. Bytes: `jaxfed.training.sparse_message`, one message a part.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxfed.algorithms.federated_training import Client, Shared, federated_training, finished
 from jaxfed.algorithms.fixmatch import strong_augment
-from jaxfed.communication import num_bytes_of
 from jaxfed.errors import UsageError
-from jaxfed.federated_algorithm import FederatedAlgorithm
-from jaxfed.federation import Federation
-from jaxfed.helper_selection import Helpers, Seen, helper_sender, random_input
-from jaxfed.local_update import Batches, ClientUpdate, train
-from jaxfed.losses import Augment, Batch, Loss, Pointwise, labeled_mean, mean_where
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.communication import num_bytes_of
 from jaxfed.models.wrapping import as_float
-from jaxfed.server_state import together, with_statistics
-from jaxfed.sparse_message import num_bytes_of_nonzero, where_changed, without_small
-from jaxfed.training import Training
-from jaxfed.two_part_model import (
+from jaxfed.training.helper_selection import Helpers, Seen, helper_sender, random_input
+from jaxfed.training.ingredients import Training
+from jaxfed.training.local_update import Batches, ClientUpdate, train
+from jaxfed.training.losses import Augment, Batch, Loss, Pointwise, labeled_mean, mean_where
+from jaxfed.training.round import Client, Shared, federated_training, finished
+from jaxfed.training.server_state import together, with_statistics
+from jaxfed.training.sparse_message import num_bytes_of_nonzero, where_changed, without_small
+from jaxfed.training.two_part_model import (
     composed,
     decompose,
     sparse,

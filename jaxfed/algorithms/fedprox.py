@@ -8,11 +8,11 @@ size with a uniform mean; here both are the experiment's sampling and weighting.
 
 from __future__ import annotations
 
-from jaxfed.algorithms.federated_training import federated_training, plain_update
 from jaxfed.errors import UsageError
-from jaxfed.federated_algorithm import FederatedAlgorithm
-from jaxfed.losses import proximal
-from jaxfed.training import Training
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.training.ingredients import Training
+from jaxfed.training.losses import proximal
+from jaxfed.training.round import federated_training, plain_update
 
 
 def fedprox(

@@ -7,12 +7,12 @@ Clients train an online network and follow it by a target network (theta_s, thet
     theta_s <- theta_s - eta grad L,    theta_t <- alpha theta_t + (1 - alpha) theta_s     (each step)
 
 a, a' are two draws of the augmentation and of dropout, d is the mean squared difference of probabilities
-(for iid clients) or KL(target || online) (for others). Both weights ramp up (`jaxfed.mean_teacher`): in
+(for iid clients) or KL(target || online) (for others). Both weights ramp up (`jaxfed.training.mean_teacher`): in
 round r = 1, 2, ... beta = beta_max exp(-5 (1 - r / R)^2) until r = R; alpha = min(1 - 1 / (n + 1),
 alpha_max) in step n = 1, 2, ..., whose earlier rounds count as many steps each as this one has. The
 server takes the mean of the online networks and that of the target networks.
 
-Layer selection (Section 3.3, `jaxfed.layer_selection`): layers of the online network that hardly differ
+Layer selection (Section 3.3, `jaxfed.training.layer_selection`): layers of the online network that hardly differ
 from the target's are not sent, and the server takes the target's. `upload_quantile` is tau, 0 sends all;
 `upload_schedule` and `upload_rounds` (phi) change it over rounds.
 
@@ -41,11 +41,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxfed.algorithms.federated_training import Client, Shared, federated_training, finished
 from jaxfed.errors import UsageError
-from jaxfed.federated_algorithm import FederatedAlgorithm
-from jaxfed.federation import Federation
-from jaxfed.layer_selection import (
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.clients import Federation
+from jaxfed.training.ingredients import Training
+from jaxfed.training.layer_selection import (
     Measured,
     Schedule,
     layer_divergence,
@@ -53,11 +53,18 @@ from jaxfed.layer_selection import (
     threshold_sender,
     unmeasured,
 )
-from jaxfed.local_update import Batches, ClientUpdate, train
-from jaxfed.losses import Augment, Batch, Loss, Pointwise, mean_where
-from jaxfed.mean_teacher import Evaluated, moving_average, online_only, ramp_up, siamese, twins
-from jaxfed.server_state import together, with_statistics
-from jaxfed.training import Training
+from jaxfed.training.local_update import Batches, ClientUpdate, train
+from jaxfed.training.losses import Augment, Batch, Loss, Pointwise, mean_where
+from jaxfed.training.mean_teacher import (
+    Evaluated,
+    moving_average,
+    online_only,
+    ramp_up,
+    siamese,
+    twins,
+)
+from jaxfed.training.round import Client, Shared, federated_training, finished
+from jaxfed.training.server_state import together, with_statistics
 
 if TYPE_CHECKING:
     from jaxfed.models import Model

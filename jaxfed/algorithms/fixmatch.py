@@ -4,7 +4,7 @@
     mean as FedAvg
 
 (The baselines FixMatch-FedAvg and FixMatch-FedProx of FedMatch and of ProtoFSSL; the loss is
-`jaxfed.losses.fixmatch`.) The augmentation of `Training` is the weak one, its strong augmentation the
+`jaxfed.training.losses.fixmatch`.) The augmentation of `Training` is the weak one, its strong augmentation the
 strong one. FixMatch has B_U 7 times as large as B_L: `Batches.unlabeled_ratio`.
 
 Leaves a client: what FedAvg sends.
@@ -12,12 +12,12 @@ Leaves a client: what FedAvg sends.
 
 from __future__ import annotations
 
-from jaxfed import losses
-from jaxfed.algorithms.federated_training import federated_training, plain_update
 from jaxfed.errors import UsageError
-from jaxfed.federated_algorithm import FederatedAlgorithm
-from jaxfed.losses import Augment
-from jaxfed.training import Training
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.training import losses
+from jaxfed.training.ingredients import Training
+from jaxfed.training.losses import Augment
+from jaxfed.training.round import federated_training, plain_update
 
 
 def fixmatch(

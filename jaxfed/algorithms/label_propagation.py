@@ -16,14 +16,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfed.algorithms.transduction import client_arrays, padded, transductive
-from jaxfed.client_map import size_buckets
-from jaxfed.execution import HERE, Execution
-from jaxfed.federated_algorithm import Cohort, FederatedAlgorithm, Metrics
-from jaxfed.federation import UNLABELED
-from jaxfed.label_propagation import propagate_over_cosines
-from jaxfed.padding import padded_rows
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
+from jaxfed.federation.client_map import size_buckets
+from jaxfed.federation.clients import UNLABELED
+from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.execution import HERE, Execution
+from jaxfed.kernels.padding import padded_rows
 from jaxfed.xclp import Parameters, one_hot_labels
+from jaxfed.xclp.cosine_propagation import propagate_over_cosines
+from jaxfed.xclp.transduction import client_arrays, padded, transductive
 
 _SMALLEST_CAPACITY = 64  # clients with fewer points share a program
 

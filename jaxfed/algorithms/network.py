@@ -11,10 +11,11 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from jaxfed.algorithms.transduction import Transduction, evaluate
 from jaxfed.errors import UsageError
-from jaxfed.federated_algorithm import Cohort, FederatedAlgorithm, Metrics
-from jaxfed.federation import UNLABELED, Federation
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
+from jaxfed.federation.clients import UNLABELED, Federation
+from jaxfed.federation.cohort import Cohort
+from jaxfed.xclp.transduction import Transduction, evaluate
 
 
 def network(*, num_classes: int) -> FederatedAlgorithm:

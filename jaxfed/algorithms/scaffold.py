@@ -19,12 +19,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxfed.algorithms.federated_training import Client, Shared, federated_training, finished
 from jaxfed.errors import UsageError
-from jaxfed.federated_algorithm import FederatedAlgorithm
-from jaxfed.local_update import Batches, ClientUpdate, mean_gradient, train
-from jaxfed.server_state import with_statistics
-from jaxfed.training import Training
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.training.ingredients import Training
+from jaxfed.training.local_update import Batches, ClientUpdate, mean_gradient, train
+from jaxfed.training.round import Client, Shared, federated_training, finished
+from jaxfed.training.server_state import with_statistics
 
 OPTIONS = ("I", "II")
 

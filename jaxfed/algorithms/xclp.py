@@ -15,13 +15,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxfed.algorithms.transduction import client_arrays, padded, transductive
 from jaxfed.errors import UsageError
-from jaxfed.evaluate import cosine_rmse
-from jaxfed.execution import HERE, Execution
-from jaxfed.federated_algorithm import Cohort, FederatedAlgorithm, Metrics
-from jaxfed.federation import UNLABELED
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
+from jaxfed.federation.clients import UNLABELED
+from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.evaluate import cosine_rmse
+from jaxfed.federation.execution import HERE, Execution
 from jaxfed.xclp import Parameters, cross_client_label_propagation, drawn_seed, setup
+from jaxfed.xclp.transduction import client_arrays, padded, transductive
 
 
 def xclp(*, execution: Execution = HERE, **parameters: Any) -> FederatedAlgorithm:

@@ -22,8 +22,8 @@ from pathlib import Path
 import numpy as np
 from absl import logging
 
-from jaxfed import storage
 from jaxfed.errors import UsageError
+from jaxfed.host import storage
 
 _INDEX = "index.json"
 _BEGUN = ".jaxfed-begun-"  # names of directories that are not complete yet

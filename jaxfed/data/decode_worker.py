@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxfed import storage
 from jaxfed.data.tfds_source import decode_range
-from jaxfed.interruption import end_with
+from jaxfed.host import storage
+from jaxfed.host.interruption import end_with
 
 
 def main(job: str) -> int:

@@ -22,9 +22,9 @@ import numpy as np
 from absl import logging
 from flax import nnx
 
-from jaxfed import storage
 from jaxfed.data.cache import directory as cache_home
 from jaxfed.errors import UsageError
+from jaxfed.host import storage
 from jaxfed.models import Model
 from jaxfed.models.efficientnet import efficientnet, find_network, prepare
 from jaxfed.models.layers import Convolution

@@ -7,7 +7,7 @@
 Few-shot splits have no class in common, so none of them can test a classifier of the others: they are
 read as one set without a test split, in folders as in tables. (Mini-ImageNet: 100 classes of 600. XCLP's
 authors test on 100 of each, in a folder that stays the same. Which images these are the paper does not
-say: `jaxfed.simulation` draws as many, stratified, once for all repeats.)
+say: `jaxfed.config.simulation` draws as many, stratified, once for all repeats.)
 """
 
 from __future__ import annotations

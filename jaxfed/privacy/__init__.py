@@ -1,1 +1,4 @@
-"""Differential-privacy mechanisms and what they promise."""
+"""Mechanisms that add noise, and attacks that measure what is left to see.
+
+What a protocol hides is `jaxfed.secure`'s matter, who adds noise when the methods'. No wing below.
+"""

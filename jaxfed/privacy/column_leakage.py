@@ -11,7 +11,7 @@ where their rows of S_L^(j) point in the same direction:
     edge score of i and k  =  <s_i, s_k> / |s_i| |s_k|,     s_i = (S_il)_l.
 
 No protocol helps that sends columns: they are what the client is given. `influence="labels"` over masked
-row sums gives it Z on its own points alone (`jaxfed.secure.influence_transfer`).
+row sums gives it Z on its own points alone (`jaxfed.secure.influence.transfer`).
 """
 
 from __future__ import annotations

@@ -1,1 +1,4 @@
-"""Results to read: tables beside the papers' numbers, plots, one self-contained HTML page."""
+"""Tables, plots and pages of what runs and sweeps left on disk.
+
+Reads workdirs only. Nothing below imports it.
+"""

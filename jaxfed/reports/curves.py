@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from jaxfed.reports.runs import Point, Sweep
+from jaxfed.experiment.records import Point, Sweep
 
 
 class Curve(NamedTuple):

@@ -6,13 +6,10 @@ import base64
 import html
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from jaxfed.reports.sections import Picture, Section
 from jaxfed.reports.style import DARK, LIGHT, Theme
 from jaxfed.reports.tables import Table
-
-if TYPE_CHECKING:
-    from jaxfed.reports.report import Picture, Section
 
 
 def render(sections: Sequence[Section]) -> str:

@@ -17,8 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
 from jaxfed.errors import UsageError
-from jaxfed.reports.curves import is_number
-from jaxfed.reports.runs import (
+from jaxfed.experiment.records import (
     Measurement,
     Run,
     measure,
@@ -26,6 +25,7 @@ from jaxfed.reports.runs import (
     read_metrics,
     sort_algorithms,
 )
+from jaxfed.reports.curves import is_number
 from jaxfed.reports.style import (
     LIGHT,
     Theme,
@@ -99,6 +99,12 @@ def _rounds_of(
     rounds: Mapping[str, Sequence[tuple[int, Measurement]]], metric: str, theme: Theme
 ) -> Figure:
     return rounds_figure(rounds, metric, theme=theme)
+
+
+def draw_plots(run: Run, folder: Path) -> None:
+    """Draw all that one run has data for, as PNG files in a folder."""
+    for name, figure in run_figures(run).items():
+        write(figure, folder / f"{name}.png")
 
 
 def write(figure: Figure, path: Path) -> Path:

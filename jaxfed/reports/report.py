@@ -2,41 +2,18 @@
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
-
-from matplotlib.figure import Figure
 
 from jaxfed.errors import UsageError
+from jaxfed.experiment.records import Found, Measurement, Point, Run, Sweep, find, sort_algorithms
+from jaxfed.paper_numbers import paper_table
 from jaxfed.reports import page, plots, tables
 from jaxfed.reports.curves import Curve, beside_curves, curves, swept_keys
-from jaxfed.reports.paper_numbers import paper_table
-from jaxfed.reports.runs import Found, Measurement, Point, Run, Sweep, find, sort_algorithms
+from jaxfed.reports.sections import Picture, Section
 from jaxfed.reports.selection import chosen_settings, validated_settings
-from jaxfed.reports.style import LIGHT, Theme, metric_label, setting_label, setting_text
+from jaxfed.reports.style import LIGHT, metric_label, setting_label, setting_text
 from jaxfed.reports.tables import Table
-
-
-class Picture(NamedTuple):
-    """A plot by its file name (without ending), drawn for a theme when it is needed."""
-
-    name: str
-    caption: str
-    draw: Callable[[Theme], Figure]
-
-
-@dataclass(frozen=True)
-class Section:
-    """One experiment of a report. `unfinished` names what has no results yet, `failed` says why."""
-
-    title: str
-    kind: str
-    tables: tuple[Table, ...]
-    pictures: tuple[Picture, ...]
-    unfinished: tuple[str, ...] = ()
-    failed: tuple[tuple[str, str], ...] = ()
 
 
 def write_report(

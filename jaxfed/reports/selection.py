@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from jaxfed.experiment.records import Measurement, Point, Run, Sweep, sort_algorithms
 from jaxfed.reports.curves import swept_keys
-from jaxfed.reports.runs import Measurement, Point, Run, Sweep, sort_algorithms
 from jaxfed.reports.style import (
     algorithm_label,
     difference_text,

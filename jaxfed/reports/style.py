@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from jaxfed.reports.runs import Measurement
+from jaxfed.experiment.records import Measurement
 
 
 class Theme(NamedTuple):

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxfed.reports.paper_numbers import PaperTable
-from jaxfed.reports.runs import Measurement, Run, measure, sort_algorithms
+from jaxfed.experiment.records import Measurement, Run, measure, sort_algorithms
+from jaxfed.paper_numbers import PaperTable
 from jaxfed.reports.style import (
     POOLED,
     algorithm_label,
@@ -41,7 +41,7 @@ BEST = (
 _TIME = "Time has compilation in it, where that was not cached. "
 PAIRED = "Differences are in percentage points and paired: both methods had the same seeds. "
 _MAX_DIFFERING_KEYS = 5
-# Of these keys the first that is not 0 counts (`jaxfed.simulation`).
+# Of these keys the first that is not 0 counts (`jaxfed.config.simulation`).
 _LABELS = ("federation.labeled_per_class", "federation.num_labeled", "federation.labeled_fraction")
 
 

@@ -13,24 +13,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.secure import (
-    hamming_masked,
-    hamming_matrix,
-    hamming_paillier,
-    hamming_paillier_paper,
-    hamming_transfer,
-    hamming_transfer_paper,
-    paillier,
-    projection,
-    row_sums,
-    row_sums_resilient,
+from jaxfed.host.workers import Mapped, worker_processes
+from jaxfed.secure.hamming import (
+    masked,
+    matrix,
+    paillier_packed,
+    paillier_paper,
+    transfer,
+    transfer_paper,
 )
-from jaxfed.secure.blocks import Block
-from jaxfed.secure.endpoint import SERVER
-from jaxfed.secure.fixed_point import FixedPoint
-from jaxfed.secure.nearest_others import NearestOthers
-from jaxfed.secure.session import Session
-from jaxfed.secure.workers import Mapped, worker_processes
+from jaxfed.secure.hamming.nearest_others import NearestOthers
+from jaxfed.secure.primitives import paillier, projection
+from jaxfed.secure.primitives.blocks import Block
+from jaxfed.secure.primitives.fixed_point import FixedPoint
+from jaxfed.secure.row_sums import masked as row_sums
+from jaxfed.secure.row_sums import resilient as row_sums_resilient
+from jaxfed.secure.session.endpoint import SERVER
+from jaxfed.secure.session.parties import Session
 
 Codes = Mapping[int, np.ndarray]  # uint32 [n_j, L / 32] of every client
 OwnStep = Callable[[int], None]  # what one client does before its pairs
@@ -71,7 +70,7 @@ def nearest_others(
     *,
     key_bits: int = 2048,
     workers: int = 0,
-    progress: hamming_matrix.Progress | None = None,
+    progress: matrix.Progress | None = None,
 ) -> Neighbors:
     """SecureHamming among all clients, and each point's k nearest others (lines 5 and 7).
 
@@ -100,12 +99,12 @@ def nearest_others(
     server = session.endpoints[SERVER]
 
     def own(client: int) -> Iterator[Block]:
-        yield from hamming_matrix.run_own(session.endpoints[client], server, codes[client])
+        yield from matrix.run_own(session.endpoints[client], server, codes[client])
         prepare(client)
 
     with worker_processes(workers if protocol == "phe" else 0) as mapped:
         prepare, pair = PROTOCOLS[protocol](session, codes, Paillier(key_bits, mapped))
-        hamming_matrix.collect(nearest, sizes, own, pair, progress=progress)
+        matrix.collect(nearest, sizes, own, pair, progress=progress)
     return Neighbors(nearest.clients, *nearest.found())
 
 
@@ -200,17 +199,17 @@ def _masked(session: Session, codes: Codes, _: Paillier) -> tuple[OwnStep, PairS
     sizes = {client: len(own) for client, own in codes.items()}
     run = session.reserve()
     clients = {
-        client: hamming_masked.Client(session.endpoints[client], own, sizes, run)
+        client: masked.Client(session.endpoints[client], own, sizes, run)
         for client, own in codes.items()
     }
     num_bits = 32 * next(iter(codes.values())).shape[1]
-    server = hamming_masked.Server(session.endpoints[SERVER], num_bits)
+    server = masked.Server(session.endpoints[SERVER], num_bits)
 
     def send_points(client: int) -> None:
-        hamming_masked.send_points(clients[client], server, client, sizes[client])
+        masked.send_points(clients[client], server, client, sizes[client])
 
     def pair(j: int, k: int) -> Iterator[Block]:
-        return hamming_masked.run_pair(clients[j], clients[k], server, (j, k), (sizes[j], sizes[k]))
+        return masked.run_pair(clients[j], clients[k], server, (j, k), (sizes[j], sizes[k]))
 
     return send_points, pair
 
@@ -220,10 +219,10 @@ def _transfer(session: Session, codes: Codes, _: Paillier) -> tuple[OwnStep, Pai
 
     def pair(j: int, k: int) -> Iterator[Block]:
         n_j, n_k, num_bits = len(codes[j]), len(codes[k]), 32 * codes[j].shape[1]
-        return hamming_transfer.run_pair(
-            hamming_transfer.First(ends[j], k, codes[j], run),
-            hamming_transfer.Second(ends[k], j, codes[k], n_j, run),
-            hamming_transfer.Server(ends[SERVER], j, k, n_j, num_bits),
+        return transfer.run_pair(
+            transfer.First(ends[j], k, codes[j], run),
+            transfer.Second(ends[k], j, codes[k], n_j, run),
+            transfer.Server(ends[SERVER], j, k, n_j, num_bits),
             (n_j, n_k, num_bits),
         )
 
@@ -234,10 +233,10 @@ def _transfer_paper(session: Session, codes: Codes, _: Paillier) -> tuple[OwnSte
     ends, run = session.endpoints, session.reserve()
 
     def pair(j: int, k: int) -> Iterator[Block]:
-        return hamming_transfer_paper.run_pair(
-            hamming_transfer_paper.First(ends[j], k, codes[j], run),
-            hamming_transfer_paper.Second(ends[k], j, codes[k], run),
-            hamming_transfer_paper.Server(ends[SERVER], j, k, 32 * codes[j].shape[1]),
+        return transfer_paper.run_pair(
+            transfer_paper.First(ends[j], k, codes[j], run),
+            transfer_paper.Second(ends[k], j, codes[k], run),
+            transfer_paper.Server(ends[SERVER], j, k, 32 * codes[j].shape[1]),
             (len(codes[j]), len(codes[k])),
         )
 
@@ -246,17 +245,17 @@ def _transfer_paper(session: Session, codes: Codes, _: Paillier) -> tuple[OwnSte
 
 def _paillier(session: Session, codes: Codes, options: Paillier) -> tuple[OwnStep, PairStep]:
     ends, (key_bits, mapped) = session.endpoints, options
-    encrypted: dict[int, hamming_paillier.EncryptedPoints] = {}
+    encrypted: dict[int, paillier_packed.EncryptedPoints] = {}
 
     def pair(j: int, k: int) -> Iterator[Block]:
         if j not in encrypted:  # once for all partners
             key = paillier.generate_key(key_bits)
-            encrypted[j] = hamming_paillier.EncryptedPoints(codes[j], key, mapped=mapped)
+            encrypted[j] = paillier_packed.EncryptedPoints(codes[j], key, mapped=mapped)
         n_j, n_k = len(codes[j]), len(codes[k])
-        return hamming_paillier.run_pair(
-            hamming_paillier.First(ends[j], k, encrypted[j], mapped=mapped),
-            hamming_paillier.Second(ends[k], j, codes[k], n_j, key_bits=key_bits, mapped=mapped),
-            hamming_paillier.Server(
+        return paillier_packed.run_pair(
+            paillier_packed.First(ends[j], k, encrypted[j], mapped=mapped),
+            paillier_packed.Second(ends[k], j, codes[k], n_j, key_bits=key_bits, mapped=mapped),
+            paillier_packed.Server(
                 ends[SERVER], j, k, n_j, 32 * codes[j].shape[1], key_bits=key_bits
             ),
             (n_j, n_k),
@@ -270,12 +269,10 @@ def _paillier_paper(session: Session, codes: Codes, options: Paillier) -> tuple[
     keys = {client: paillier.generate_key(key_bits) for client in codes}
 
     def pair(j: int, k: int) -> Iterator[Block]:
-        return hamming_paillier_paper.run_pair(
-            hamming_paillier_paper.First(ends[j], k, codes[j], keys[j]),
-            hamming_paillier_paper.Second(ends[k], j, codes[k], key_bits=key_bits),
-            hamming_paillier_paper.Server(
-                ends[SERVER], j, k, 32 * codes[j].shape[1], key_bits=key_bits
-            ),
+        return paillier_paper.run_pair(
+            paillier_paper.First(ends[j], k, codes[j], keys[j]),
+            paillier_paper.Second(ends[k], j, codes[k], key_bits=key_bits),
+            paillier_paper.Server(ends[SERVER], j, k, 32 * codes[j].shape[1], key_bits=key_bits),
             (len(codes[j]), len(codes[k])),
         )
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from jaxfed.secure.endpoint import SERVER, DroppedOut
 from jaxfed.secure.errors import ProtocolError
-from jaxfed.secure.session import Session
+from jaxfed.secure.session.endpoint import SERVER, DroppedOut
+from jaxfed.secure.session.parties import Session
 
 
 def run(session: Session, values: Mapping[int, np.float32]) -> dict[int, np.float32]:

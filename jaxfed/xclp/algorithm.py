@@ -44,11 +44,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfed.communication import Communication
-from jaxfed.execution import HERE, Execution
+from jaxfed.federation.communication import Communication
+from jaxfed.federation.execution import HERE, Execution
 from jaxfed.kernels import lsh
 from jaxfed.kernels.graph import Graph, cosine_from_hamming, normalized_graph
-from jaxfed.padding import padded_rows
+from jaxfed.kernels.padding import padded_rows
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp import departures
 from jaxfed.xclp.cross_steps import HAMMING, PROJECTIONS, ROW_SUMS, largest_confidences, setup
@@ -58,8 +58,8 @@ from jaxfed.xclp.parameters import Parameters
 from jaxfed.xclp.prediction import predict
 
 if TYPE_CHECKING:
-    from jaxfed.secure.channel import Presence
-    from jaxfed.secure.session import Session
+    from jaxfed.secure.session.channel import Presence
+    from jaxfed.secure.session.parties import Session
 
 Array = jax.Array | np.ndarray
 _NOISE = 0x6E6F6973  # sets the keys of noise apart from those of Pi's rows, 0 ... L - 1
@@ -110,7 +110,7 @@ def propagate_labels(
         labels: one int [n_j] array a client, -1 = unlabeled.
         execution: worker processes, and who is told of progress; no influence on the result.
         presence: which clients leave, where steps are protocols: by stages, as in `Parameters`, or at any
-            message, as a `jaxfed.secure.channel.Presence`.
+            message, as a `jaxfed.secure.session.channel.Presence`.
         **parameters: see `Parameters`.
 
     Returns:
@@ -207,7 +207,9 @@ def open_session(
     """Line 1, XS, where a step is a protocol: the parties agree on keys, the clients on a secret."""
     if not p.has_session:
         return None
-    from jaxfed.secure.session import Session  # here, because only protocols need its packages
+    from jaxfed.secure.session.parties import (
+        Session,  # here, because only protocols need its packages
+    )
 
     if presence is None:
         presence = departures.presence_of(p.presence, client_ids, p.seed)

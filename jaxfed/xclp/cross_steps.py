@@ -15,13 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfed.execution import Execution
+from jaxfed.federation.execution import Execution
 from jaxfed.kernels import knn, lsh
-from jaxfed.padding import padded_rows
+from jaxfed.kernels.padding import padded_rows
 from jaxfed.xclp.influence import Contributions
 
 if TYPE_CHECKING:
-    from jaxfed.secure.session import Session
+    from jaxfed.secure.session.parties import Session
 
 Neighbors = tuple[list[int], np.ndarray, np.ndarray]
 Counts = Mapping[int, np.ndarray]

@@ -5,7 +5,7 @@
 Client 3 leaves before it sends anything for SecureHamming, and one client in five before its upload for
 SecureRowSums. Numbers are those of the federation; one that is not in a round's cohort leaves nothing.
 Shares are of the cohort, rounded; who they are is drawn from the run's seed, out of those who stay so
-far. Any single message: `jaxfed.secure.channel.Presence`.
+far. Any single message: `jaxfed.secure.session.channel.Presence`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from jaxfed.errors import UsageError
 
 if TYPE_CHECKING:
-    from jaxfed.secure.channel import Action, Presence
+    from jaxfed.secure.session.channel import Action, Presence
 
 
 class Stage(NamedTuple):
@@ -69,7 +69,7 @@ def presence_of(entries: Sequence[str], clients: Sequence[int], seed: int) -> Pr
         clients: the federation's number of every client of the cohort, in the session's order.
         seed: of the draw.
     """
-    from jaxfed.secure.channel import Presence  # here, because only protocols need it
+    from jaxfed.secure.session.channel import Presence  # here, because only protocols need it
 
     presence, rng = Presence(), np.random.default_rng(seed)
     staying = list(range(len(clients)))  # by address

@@ -9,7 +9,7 @@ S and multiplies them with its labels. It sees how far its points reach everybod
 "labels": client j gets no columns. In the clear the server is given Y and solves for Z, C right-hand sides
 in place of one a label, which is what a simulation wants and the default. Where line 14 is a protocol,
 the server tells nobody its columns and no client its labels: oblivious transfers give each client and
-the server shares of Z^(j), which the row sums put together (`jaxfed.secure.influence_transfer`).
+the server shares of Z^(j), which the row sums put together (`jaxfed.secure.influence.transfer`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import numpy as np
 
 from jaxfed.kernels import conjugate_gradient
 from jaxfed.kernels.graph import Graph
-from jaxfed.padding import padded_rows
-from jaxfed.secure.endpoint import DroppedOut
+from jaxfed.kernels.padding import padded_rows
+from jaxfed.secure.session.endpoint import DroppedOut
 
 if TYPE_CHECKING:
-    from jaxfed.secure.session import Session
+    from jaxfed.secure.session.parties import Session
 
 EVERYBODY = -1  # whose contribution the sum of all clients' is
 _COLUMN_BLOCK = 256  # columns of S solved for at once: n x 256 floats at a time
@@ -81,7 +81,7 @@ class Contributions(NamedTuple):
 
     Fields:
         values: Z^(j) of every client that has stayed, float32 [n, C], or `EVERYBODY`'s; of shares the
-            client's, uint64 (`jaxfed.secure.fixed_point`).
+            client's, uint64 (`jaxfed.secure.primitives.fixed_point`).
         shares: the server's share of every client's Z^(j), uint64 [n, C]; empty where `values` are whole.
         accuracy: of the linear systems.
     """
@@ -138,14 +138,14 @@ class Sent(InTheClear):
 
     def positions(self) -> np.ndarray:
         """The labeled points."""
-        from jaxfed.secure import influence_columns
+        from jaxfed.secure.influence import columns as influence_columns
 
         own = super().positions()
         return influence_columns.sent_positions(self._session, self._client, own, len(self._labels))
 
     def multiply(self, columns: jax.Array, block: np.ndarray) -> None:
         """Lines 12, CS, and 13, CS, for some of the columns."""
-        from jaxfed.secure import influence_columns
+        from jaxfed.secure.influence import columns as influence_columns
 
         sent = np.asarray(columns)[: self._num_points, : len(block)]
         received = np.zeros(columns.shape, np.float32)  # as many as solved for: one program for all
@@ -160,7 +160,7 @@ def influence_of_labels(
 ) -> Contributions:
     """No columns for the clients; `is_secure` where line 14 is a protocol."""
     if is_secure:
-        from jaxfed.secure.influence_transfer import Transferred
+        from jaxfed.secure.influence.transfer import Transferred
 
         assert session is not None
         return _multiplied(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.secure.key_sizes import KEY_BITS
+from jaxfed.secure.primitives.key_sizes import KEY_BITS
 from jaxfed.xclp import departures
 from jaxfed.xclp.cross_steps import HAMMING, PROJECTIONS, ROW_SUMS
 from jaxfed.xclp.influence import INFLUENCE

@@ -32,13 +32,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.algorithms.label_propagation import per_client_lp
-from jaxfed.algorithms.transduction import client_arrays
 from jaxfed.data import Partition
-from jaxfed.federation import Federation
+from jaxfed.federation.clients import Federation
 from jaxfed.kernels import conjugate_gradient, knn, lsh
 from jaxfed.kernels.graph import Graph, cosine_from_hamming, normalized_graph
-from jaxfed.padding import padded_rows
+from jaxfed.kernels.padding import padded_rows
 from jaxfed.xclp import Parameters, Result, cross_client_label_propagation, setup
+from jaxfed.xclp.transduction import client_arrays
 from launch.benchmarks import inputs
 from launch.benchmarks.contest import Contest
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxfed.secure.prg import derived_seed
+from jaxfed.secure.primitives.prg import derived_seed
 
 
 class Run(NamedTuple):
@@ -30,7 +30,7 @@ class Loopback:
 
 
 class LoopbackEndpoint:
-    """One party's end of a `Loopback`; see `jaxfed.secure.endpoint.Endpoint`."""
+    """One party's end of a `Loopback`; see `jaxfed.secure.session.endpoint.Endpoint`."""
 
     def __init__(self, loopback: Loopback, address: int) -> None:
         self._loopback, self.address = loopback, address

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxfed.assembly import make_algorithm, make_model
+from jaxfed.config.assembly import make_algorithm, make_model
 from jaxfed.data import Partition
-from jaxfed.federation import Federation
+from jaxfed.federation.clients import Federation
 from launch.benchmarks.contest import Contest
 from launch.benchmarks.peers import optional_peer
 from ml_collections_configs import base

@@ -10,8 +10,8 @@ from functools import partial
 
 import numpy as np
 
-from jaxfed.secure.fixed_point import FixedPoint
-from jaxfed.secure.masked_rows import masked_rows, pair_masks
+from jaxfed.secure.primitives.fixed_point import FixedPoint
+from jaxfed.secure.row_sums.masked_rows import masked_rows, pair_masks
 from launch.benchmarks.contest import Contest
 
 

@@ -9,23 +9,19 @@ one (65 bytes and the length of its kind). For one core:
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from jaxfed.secure import (
-    hamming_masked,
-    hamming_transfer,
-    hamming_transfer_paper,
-    transfer_extension,
-)
-from jaxfed.secure.blocks import Block, bits_of
-from jaxfed.secure.endpoint import SERVER
-from jaxfed.secure.oblivious_transfer import TransferReceiver, transfer_keys
+from jaxfed.secure.hamming import masked, transfer, transfer_paper
+from jaxfed.secure.primitives import transfer_extension
+from jaxfed.secure.primitives.oblivious_transfer import TransferReceiver, transfer_keys
+from jaxfed.secure.session.endpoint import SERVER
 from launch.benchmarks import inputs
 from launch.benchmarks.contest import Contest
+from launch.benchmarks.hamming_pairs import a_pair, equal, joined, plaintext, promised
 from launch.benchmarks.loopback import Loopback, Run
 
 # (protocol, n, m, L): what a pair may cost, in microseconds and bytes, where that is promised.
@@ -80,38 +76,6 @@ def distances(with_peers: bool) -> Iterator[Contest]:
     yield from secure_hamming_paillier.distances(with_peers)
 
 
-def a_pair(run: Run, seconds: float) -> dict[str, float]:
-    """What a pair of points costs."""
-    pairs = run.distances.size
-    return {"us a pair": 1e6 * seconds / pairs, "bytes a pair": run.num_bytes / pairs}
-
-
-def promised(*costs: float) -> dict[str, float]:
-    """The most microseconds and bytes a pair, if so much is promised."""
-    return dict(zip(("us a pair", "bytes a pair"), costs, strict=False))
-
-
-def joined(blocks: Iterable[Block], shape: tuple[int, int]) -> np.ndarray:
-    """All distances between two clients, uint16 [n_j, n_k]."""
-    found = np.empty(shape, np.uint16)
-    for block in blocks:
-        rows, columns = block.rows, block.columns
-        found[rows.start : rows.stop, columns.start : columns.stop] = block.distances
-    return found
-
-
-def plaintext(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Distances of codes in the clear."""
-    x, y = bits_of(a).astype(np.float32), bits_of(b).astype(np.float32)
-    return (x.sum(axis=1)[:, None] + y.sum(axis=1) - 2 * (x @ y.T)).astype(np.uint16)
-
-
-def equal(ours: Run, theirs: np.ndarray) -> str:
-    """Whether a protocol found what the plaintext gives."""
-    assert np.array_equal(ours.distances, theirs), "secure distances differ from the plaintext's"
-    return "equal"
-
-
 def _base_transfers() -> list[bytes]:
     choices = [number % 2 for number in range(transfer_extension.NUM_BASE)]
     receiver = TransferReceiver(choices, b"benchmark")
@@ -121,10 +85,10 @@ def _base_transfers() -> list[bytes]:
 
 def _transferred(a: np.ndarray, b: np.ndarray) -> Run:
     network, num_bits = Loopback(), 32 * a.shape[1]
-    blocks = hamming_transfer.run_pair(
-        hamming_transfer.First(network.endpoint(0), 1, a, 0),
-        hamming_transfer.Second(network.endpoint(1), 0, b, len(a), 0),
-        hamming_transfer.Server(network.endpoint(SERVER), 0, 1, len(a), num_bits),
+    blocks = transfer.run_pair(
+        transfer.First(network.endpoint(0), 1, a, 0),
+        transfer.Second(network.endpoint(1), 0, b, len(a), 0),
+        transfer.Server(network.endpoint(SERVER), 0, 1, len(a), num_bits),
         (len(a), len(b), num_bits),
     )
     return Run(joined(blocks, (len(a), len(b))), network.num_bytes)
@@ -132,10 +96,10 @@ def _transferred(a: np.ndarray, b: np.ndarray) -> Run:
 
 def _transferred_paper(a: np.ndarray, b: np.ndarray) -> Run:
     network = Loopback()
-    blocks = hamming_transfer_paper.run_pair(
-        hamming_transfer_paper.First(network.endpoint(0), 1, a, 0),
-        hamming_transfer_paper.Second(network.endpoint(1), 0, b, 0),
-        hamming_transfer_paper.Server(network.endpoint(SERVER), 0, 1, 32 * a.shape[1]),
+    blocks = transfer_paper.run_pair(
+        transfer_paper.First(network.endpoint(0), 1, a, 0),
+        transfer_paper.Second(network.endpoint(1), 0, b, 0),
+        transfer_paper.Server(network.endpoint(SERVER), 0, 1, 32 * a.shape[1]),
         (len(a), len(b)),
     )
     return Run(joined(blocks, (len(a), len(b))), network.num_bytes)
@@ -144,13 +108,13 @@ def _transferred_paper(a: np.ndarray, b: np.ndarray) -> Run:
 def _masked(a: np.ndarray, b: np.ndarray) -> Run:
     network, sizes = Loopback(), {0: len(a), 1: len(b)}
     first, second = (
-        hamming_masked.Client(network.endpoint(address), codes, sizes, 0)
+        masked.Client(network.endpoint(address), codes, sizes, 0)
         for address, codes in enumerate((a, b))
     )
-    server = hamming_masked.Server(network.endpoint(SERVER), 32 * a.shape[1])
-    hamming_masked.send_points(first, server, 0, sizes[0])
-    hamming_masked.send_points(second, server, 1, sizes[1])
-    blocks = hamming_masked.run_pair(first, second, server, (0, 1), (len(a), len(b)))
+    server = masked.Server(network.endpoint(SERVER), 32 * a.shape[1])
+    masked.send_points(first, server, 0, sizes[0])
+    masked.send_points(second, server, 1, sizes[1])
+    blocks = masked.run_pair(first, second, server, (0, 1), (len(a), len(b)))
     return Run(joined(blocks, (len(a), len(b))), network.num_bytes)
 
 

@@ -16,15 +16,15 @@ import numpy as np
 from gmpy2 import mpz
 from phe.paillier import EncryptedNumber
 
-from jaxfed.secure import hamming_paillier, hamming_paillier_paper
-from jaxfed.secure.blocks import bits_of, ranges
-from jaxfed.secure.endpoint import SERVER
-from jaxfed.secure.paillier import Encryption, PrivateKey, generate_key
-from jaxfed.secure.subset_products import product
+from jaxfed.secure.hamming import paillier_packed, paillier_paper
+from jaxfed.secure.primitives.blocks import bits_of, ranges
+from jaxfed.secure.primitives.paillier import Encryption, PrivateKey, generate_key
+from jaxfed.secure.primitives.subset_products import product
+from jaxfed.secure.session.endpoint import SERVER
 from launch.benchmarks import inputs
 from launch.benchmarks.contest import Contest
+from launch.benchmarks.hamming_pairs import a_pair, equal, joined, plaintext, promised
 from launch.benchmarks.loopback import Loopback, Run
-from launch.benchmarks.secure_hamming import a_pair, equal, joined, plaintext, promised
 
 N, M, NUM_BITS = 500, 500, 4096
 _PEER_PAIRS = 4  # pairs of points that a peer sums up for
@@ -90,10 +90,10 @@ def distances(with_peers: bool) -> Iterator[Contest]:
 
 def _packed(key: PrivateKey, a: np.ndarray, b: np.ndarray) -> Run:
     network = Loopback()
-    blocks = hamming_paillier.run_pair(
-        hamming_paillier.First(network.endpoint(0), 1, hamming_paillier.EncryptedPoints(a, key)),
-        hamming_paillier.Second(network.endpoint(1), 0, b, len(a)),
-        hamming_paillier.Server(network.endpoint(SERVER), 0, 1, len(a), 32 * a.shape[1]),
+    blocks = paillier_packed.run_pair(
+        paillier_packed.First(network.endpoint(0), 1, paillier_packed.EncryptedPoints(a, key)),
+        paillier_packed.Second(network.endpoint(1), 0, b, len(a)),
+        paillier_packed.Server(network.endpoint(SERVER), 0, 1, len(a), 32 * a.shape[1]),
         (len(a), len(b)),
     )
     return Run(joined(blocks, (len(a), len(b))), network.num_bytes)
@@ -101,10 +101,10 @@ def _packed(key: PrivateKey, a: np.ndarray, b: np.ndarray) -> Run:
 
 def _paper(key: PrivateKey, a: np.ndarray, b: np.ndarray) -> Run:
     network = Loopback()
-    blocks = hamming_paillier_paper.run_pair(
-        hamming_paillier_paper.First(network.endpoint(0), 1, a, key),
-        hamming_paillier_paper.Second(network.endpoint(1), 0, b),
-        hamming_paillier_paper.Server(network.endpoint(SERVER), 0, 1, 32 * a.shape[1]),
+    blocks = paillier_paper.run_pair(
+        paillier_paper.First(network.endpoint(0), 1, a, key),
+        paillier_paper.Second(network.endpoint(1), 0, b),
+        paillier_paper.Server(network.endpoint(SERVER), 0, 1, 32 * a.shape[1]),
         (len(a), len(b)),
     )
     return Run(joined(blocks, (len(a), len(b))), network.num_bytes)
@@ -112,18 +112,18 @@ def _paper(key: PrivateKey, a: np.ndarray, b: np.ndarray) -> Run:
 
 def _evaluation(key: PrivateKey, a: np.ndarray, b: np.ndarray) -> Callable[[], int]:
     """All that the client without the key does: check, sum, mask and re-randomize; bytes it sends."""
-    points = hamming_paillier.EncryptedPoints(a, key)
+    points = paillier_packed.EncryptedPoints(a, key)
 
     def evaluate() -> int:
         network = Loopback()
-        first = hamming_paillier.First(network.endpoint(0), 1, points)
-        second = hamming_paillier.Second(network.endpoint(1), 0, b, len(a))
+        first = paillier_packed.First(network.endpoint(0), 1, points)
+        second = paillier_packed.Second(network.endpoint(1), 0, b, len(a))
         first.send_key()
         second.receive_key()
         for block in range(len(points.blocks)):
             first.send_points(block)
             second.receive_points(block)
-            for vectors in ranges(len(b), hamming_paillier.MESSAGE_VECTORS):
+            for vectors in ranges(len(b), paillier_packed.MESSAGE_VECTORS):
                 second.answer(vectors)
         return network.num_bytes
 

@@ -1,0 +1,317 @@
+"""Every key that configs share, what is allowed there, and a check of a whole config against it.
+
+A key is one line of `RULES`; its default is one line of `ml_collections_configs/base.py`. The keys
+of a method's section are the keywords of its factory in `jaxfed.algorithms`, which judges their
+values.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple, get_args
+
+from ml_collections import ConfigDict
+
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.config.assembly import (
+    OPTIMIZERS,
+    SCHEDULES,
+    SETTINGS,
+    check_algorithm,
+    in_section,
+    settings_to_try,
+)
+from jaxfed.config.keys import flatten
+from jaxfed.config.model_options import check_options
+from jaxfed.config.simulation import GRAPHS, PREPROCESSING, TESTS
+from jaxfed.data.partitioning import Skew
+from jaxfed.data.schemes import Assignment, Quantity, Scheme
+from jaxfed.errors import UsageError, suggestion
+from jaxfed.federation.client_map import STRATEGIES
+from jaxfed.federation.sampling import LABELED_SHARES, SAMPLINGS
+from jaxfed.models import MODELS
+from jaxfed.models.layers import Convolution
+from jaxfed.models.wrapping import DTYPES
+from jaxfed.paper_numbers import PAPER_TABLES
+from jaxfed.training.aggregate import WEIGHTINGS
+from jaxfed.training.augmentation import AUGMENTATIONS, compose
+from jaxfed.training.ingredients import BatchStatistics
+from jaxfed.training.local_update import Scheme as BatchScheme
+from jaxfed.training.losses import POINTWISE
+from jaxfed.training.pseudo_label import Confidence
+from jaxfed.xclp import Parameters, departures
+from jaxfed.xclp.cross_validation import MEASURES
+
+_LARGEST = 2**31 - 1  # what arrays on the device count with
+
+
+class Rule(NamedTuple):
+    """What a key may hold: values of a type for which `holds`; `allowed` says it in words."""
+
+    type: type
+    allowed: str
+    holds: Callable[[Any], bool] = lambda value: True
+
+
+def one_of(names: Collection[str]) -> Rule:
+    """One of a few names."""
+    return Rule(str, ", ".join(map(repr, names)), lambda value: value in names)
+
+
+def at_least(smallest: int, meaning: str = "") -> Rule:
+    """An integer from `smallest` on; `meaning` explains special ones."""
+    return Rule(int, f"integers from {smallest} on{meaning}", lambda value: value >= smallest)
+
+
+def between(low: float, high: float, *, closed: bool) -> Rule:
+    """A number from low to high, the ends included if `closed`."""
+    if closed:
+        return Rule(float, f"{low} to {high}", lambda value: low <= value <= high)
+    text = f"numbers above {low}" + (f" and below {high}" if math.isfinite(high) else "")
+    return Rule(float, text, lambda value: low < value < high)
+
+
+def _are_texts(values: Collection[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def _are_numbers(values: Collection[Any]) -> bool:
+    return all(type(value) in (int, float) and math.isfinite(value) for value in values)
+
+
+def _is_table(rows: Collection[Any]) -> bool:
+    if not all(isinstance(row, tuple | list) and _are_numbers(row) for row in rows):
+        return False
+    return len(set(map(len, rows))) <= 1 and all(min(row) >= 0 < sum(row) for row in rows if row)
+
+
+POSITIVE = between(0, math.inf, closed=False)
+TEXT = Rule(str, "text")
+AUGMENTATION = Rule(
+    tuple,
+    f"NAME or NAME:NUMBER[:NUMBER], names out of {', '.join(map(repr, AUGMENTATIONS))}",
+    lambda value: (
+        _are_texts(value) and {name.partition(":")[0] for name in value} <= AUGMENTATIONS.keys()
+    ),
+)
+
+RULES: dict[str, Rule] = {
+    "seed": Rule(int, "0 to 2147483647", lambda value: 0 <= value < 2**31),
+    "num_repeats": at_least(1),
+    "algorithm": one_of(ALGORITHMS),
+    "baselines": Rule(
+        tuple,
+        f"different names out of {', '.join(map(repr, ALGORITHMS))}",
+        lambda value: (
+            _are_texts(value) and len(set(value)) == len(value) and set(value) <= ALGORITHMS.keys()
+        ),
+    ),
+    "rounds": at_least(1),
+    "cohort_size": at_least(0, ", 0 is all clients"),
+    "sampling": one_of(SAMPLINGS),
+    "labeled_share": one_of(LABELED_SHARES),
+    "labeled_cohorts": Rule(bool, "true or false"),
+    "evaluate_every": at_least(0, ", 0 is after the last round only"),
+    "checkpoint_every": at_least(0, ", 0 is by the clock"),
+    "paper_table": one_of(["", *PAPER_TABLES]),
+    "dataset.name": Rule(str, "the name or path of a data set", bool),
+    "dataset.root": TEXT,
+    "dataset.label_key": TEXT,
+    "dataset.image_size": at_least(0, ", 0 is their own size"),
+    "dataset.train_size": at_least(0, ", 0 is all"),
+    "dataset.test_size": at_least(0, ", 0 is all"),
+    "dataset.test_fraction": between(0, 1, closed=False),
+    "dataset.validation_fraction": Rule(float, "0 to below 1", lambda value: 0 <= value < 1),
+    "preprocessing.kind": one_of(PREPROCESSING),
+    "preprocessing.rounds": at_least(0, ", 0 keeps training.initial_model as it is"),
+    "preprocessing.cohort_size": at_least(0, ", 0 is all clients"),
+    "preprocessing.network": TEXT,
+    "preprocessing.weights": TEXT,
+    "preprocessing.image_size": at_least(0, ", 0 is what the network was trained on"),
+    "preprocessing.batch_size": at_least(0, ", 0 is what the device likes"),
+    "federation.num_clients": at_least(0, ", 0 (with 'natural') is one a client id"),
+    "federation.partition": one_of(get_args(Scheme)),
+    "federation.dirichlet_alpha": POSITIVE,
+    "federation.classes_per_client": at_least(1),
+    "federation.assignment": one_of(get_args(Assignment)),
+    "federation.table": Rule(
+        tuple,
+        "equally long rows of class shares from 0 on, some above 0 in each; () is FedMatch's",
+        lambda value: _is_table(value),
+    ),
+    "federation.quantity": one_of(["default", *get_args(Quantity)]),
+    "federation.quantity_parameter": POSITIVE,
+    "federation.min_size": at_least(0),
+    "federation.labeled_fraction": between(0, 1, closed=True),
+    "federation.num_labeled": at_least(0, ", 0 leaves it to labeled_fraction"),
+    "federation.labeled_per_class": at_least(0, ", 0 leaves it to labeled_fraction"),
+    "federation.num_labeled_clients": at_least(0, ", 0 is all"),
+    "federation.skew": one_of(get_args(Skew)),
+    "federation.reveal_labels": Rule(bool, "true or false"),
+    "federation.test": one_of(TESTS),
+    "federation.graph": one_of(GRAPHS),
+    "federation.left_out_client": at_least(-1, ", -1 is none"),
+    "model.name": one_of(MODELS),
+    "training.optimizer": one_of(OPTIMIZERS),
+    "training.learning_rate": POSITIVE,
+    "training.schedule": one_of(SCHEDULES),
+    "training.schedule_rounds": at_least(0, ", 0 is the experiment's rounds"),
+    "training.momentum": between(0, 1, closed=True),
+    "training.nesterov": Rule(bool, "true or false"),
+    "training.weight_decay": between(0, 1, closed=True),
+    "training.epochs": at_least(1),
+    "training.local_steps": at_least(0, ", 0 is training.epochs epochs"),
+    "training.batches": one_of(get_args(BatchScheme)),
+    "training.batch_size": at_least(0, ", 0 is all that a client has"),
+    "training.unlabeled_ratio": at_least(1),
+    "training.loss": one_of(POINTWISE),
+    "training.class_weights": Rule(
+        tuple,
+        "one positive number a class, or () for all alike",
+        lambda value: _are_numbers(value) and all(weight > 0 for weight in value),
+    ),
+    "training.augmentation": AUGMENTATION,
+    "training.strong_augmentation": AUGMENTATION,
+    "training.weighting": one_of(WEIGHTINGS),
+    "training.server_optimizer": one_of(OPTIMIZERS),
+    "training.server_learning_rate": POSITIVE,
+    "training.server_momentum": between(0, 1, closed=True),
+    "training.batch_statistics": one_of(get_args(BatchStatistics)),
+    "training.labeled_only_rounds": at_least(0),
+    "training.initial_model": TEXT,
+    "pseudo_label.confidence": one_of(get_args(Confidence)),
+    "pseudo_label.class_weights": Rule(bool, "true or false"),
+    "pseudo_label.augmented_features": Rule(bool, "true or false"),
+    "selection.settings": one_of(SETTINGS),
+    "selection.folds": at_least(2),
+    "selection.measure": one_of(MEASURES),
+    "execution.strategy": one_of(["auto", *STRATEGIES]),
+    "execution.chunk_size": at_least(0, ", 0 is one client"),
+    "execution.convolution": one_of(get_args(Convolution)),
+    "execution.precision": one_of(DTYPES),
+    "execution.workers": Rule(
+        int, "integers from 0 to 1024, 0 is none", lambda value: 0 <= value <= 1024
+    ),
+    "execution.compilation_cache": Rule(str, "'auto', 'off' or a folder", bool),
+}
+_TYPES: dict[type, str] = {bool: "true or false", int: "integers", float: "numbers", str: "text"}
+_CANDIDATES = "selection.candidates."  # METHOD.KEY follows
+_OPEN_SECTIONS = {*ALGORITHMS, "model"}  # judged by the factory that takes their keys
+
+
+def check(config: ConfigDict) -> None:
+    """Check every key and value of a config, before any data is read or any file is made.
+
+    Raises:
+        UsageError: names the first key that is unknown, missing, of another type or out of range,
+            or two keys that contradict each other.
+    """
+    flat = dict(flatten(config.to_dict()))
+    for key in RULES.keys() - flat.keys():
+        raise UsageError(f"config.{key}: missing; allowed are {RULES[key].allowed}")
+    for key, value in flat.items():
+        if key in RULES:
+            _check_value(key, value, RULES[key])
+        elif key.partition(".")[0] not in _OPEN_SECTIONS and not key.startswith(_CANDIDATES):
+            raise UsageError(f"config.{key}: unknown key{suggestion(key, RULES)}")
+    for name in ALGORITHMS:
+        _check_keywords(name, config.get(name, {}))
+    for key in flat:
+        if key.startswith(_CANDIDATES):
+            _check_candidates(key, flat)
+    options = {key: value for key, value in config.model.items() if key != "name"}
+    check_options(config.model.name, MODELS[config.model.name], options)
+    for key in ("augmentation", "strong_augmentation"):
+        with in_section("training", key):
+            compose(config.training[key])
+    _check_together(config)
+    for name in (config.algorithm, *config.baselines):
+        check_algorithm(config, name)
+
+
+def _check_value(key: str, value: Any, rule: Rule) -> None:
+    is_type = type(value) is rule.type or (rule.type is float and type(value) is int)
+    if not is_type or not rule.holds(value):
+        given = repr(value) if isinstance(value, str) else value
+        nearest = suggestion(value, ALGORITHMS) if key == "algorithm" and is_type else ""
+        raise UsageError(f"config.{key}={given}: allowed are {rule.allowed}{nearest}")
+    if rule.type is int and value > _LARGEST:
+        raise UsageError(f"config.{key}={value}: integers up to {_LARGEST} are allowed")
+
+
+def _check_candidates(key: str, flat: Mapping[str, Any]) -> None:
+    """Values to choose from are as the one that is given, a number or a switch; the factory judges more."""
+    setting, values = key.removeprefix(_CANDIDATES), flat[key]
+    name = setting.partition(".")[0]
+    if name not in ALGORITHMS or setting not in flat:
+        known = [known for known in flat if known.partition(".")[0] in ALGORITHMS]
+        raise UsageError(f"config.{key}: no method has a key {setting}{suggestion(setting, known)}")
+    if "training" in inspect.signature(ALGORITHMS[name]).parameters:
+        raise UsageError(
+            f"config.{key}: allowed are methods that label in one shot; {name!r} trains a model, and "
+            "its validation split chooses among the points of a sweep"
+        )
+    kind = type(flat[setting])
+    if kind not in (bool, int, float):
+        raise UsageError(f"config.{key}: allowed are keys with numbers or switches")
+    if type(values) is not tuple:
+        raise UsageError(f"config.{key}={values!r}: allowed are lists of {_TYPES[kind]}")
+    for value in values:
+        _check_value(key, value, Rule(kind, _TYPES[kind]))
+
+
+def _check_keywords(name: str, section: Mapping[str, Any]) -> None:
+    """A method's keywords have the types of their defaults; the rest its factory judges."""
+    keywords = inspect.signature(Parameters if name == "xclp" else ALGORITHMS[name]).parameters
+    for key, value in section.items():
+        default = keywords[key].default if key in keywords else None
+        if type(default) in _TYPES:
+            _check_value(f"{name}.{key}", value, Rule(type(default), _TYPES[type(default)]))
+
+
+def _check_together(config: ConfigDict) -> None:
+    """What no key can tell alone."""
+    federation = config.federation
+    num_clients = federation.num_clients
+    if num_clients == 0 and federation.partition != "natural":
+        raise UsageError(
+            "config.federation.num_clients=0: allowed with partition='natural' only; "
+            f"it is {federation.partition!r}"
+        )
+    methods = (config.algorithm, *config.baselines)
+    nothing_to_choose = all(len(settings_to_try(config, name)) == 1 for name in methods)
+    if config.selection.settings == "cross_validated" and nothing_to_choose:
+        raise UsageError(
+            "config.selection.settings='cross_validated': allowed where a method has values in "
+            f"selection.candidates; there are none for {', '.join(methods)}"
+        )
+    if config.algorithm in config.baselines:
+        raise UsageError(
+            f"config.baselines={config.baselines}: {config.algorithm!r} is the algorithm already"
+        )
+    if federation.num_labeled and federation.labeled_per_class:
+        raise UsageError(
+            f"config.federation.num_labeled={federation.num_labeled}: allowed is 0 beside "
+            f"labeled_per_class={federation.labeled_per_class}"
+        )
+    with in_section("xclp", "presence"):
+        leaving = departures.parsed(config.xclp.presence)
+    named = [departure.client for departure in leaving]
+    if num_clients:
+        for key, value, most in (
+            (
+                "xclp.presence",
+                max((n for n in named if n is not None), default=-1),
+                num_clients - 1,
+            ),
+            ("cohort_size", config.cohort_size, num_clients),
+            ("federation.num_labeled_clients", federation.num_labeled_clients, num_clients),
+            ("federation.left_out_client", federation.left_out_client, num_clients - 1),
+        ):
+            if value > most:
+                raise UsageError(
+                    f"config.{key}={value}: at most {most} with "
+                    f"federation.num_clients={num_clients}"
+                )

@@ -1,0 +1,152 @@
+"""Features of a model that the clients train together first: XCLP's `finetuned` and `linear`.
+
+    f = head . features  <-  FedAvg on the labels that clients have     (sections `model`, `training`)
+    v_i = features(x_i),   predicted_i = argmax_c f(x_i)_c              for labeled, unlabeled and new points
+
+(XCLP, Section 4.1 and B.1.) Training sees each client's labeled examples only; new points wait until the
+model is finished. It has `preprocessing.rounds` rounds of `preprocessing.cohort_size` clients; none keep
+the model that `training.initial_model` names as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from ml_collections import ConfigDict
+
+from jaxfed.config.assembly import check_model, make_algorithm, make_model, repeats_that_differ
+from jaxfed.data import Partition
+from jaxfed.errors import UsageError
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.sampling import sample_clients
+from jaxfed.host.checkpoint import Checkpoints
+from jaxfed.host.prefetch import prefetched
+from jaxfed.host.save_schedule import SaveSchedule
+from jaxfed.models import Model
+
+_STREAM = 2**32 - 1  # of keys: those of the experiment's own rounds count from 0
+_BATCH = 256
+
+Report = Callable[[int, int], None]  # rounds done, rounds in all
+
+
+def with_learned_features(
+    config: ConfigDict,
+    federation: Federation,
+    repeat: int,
+    checkpoints: Checkpoints | None,
+    report: Report,
+) -> Federation:
+    """The same clients with the trained model's features as examples, and its predictions.
+
+    Args:
+        config: of the experiment.
+        federation: `x` are examples as the model takes them.
+        repeat: seeds training with `config.seed + repeat`.
+        checkpoints: where training is saved as `config.checkpoint_every` says and at its end, and goes
+            on from.
+        report: told of every round.
+
+    Returns:
+        `x` float32 [n, D], `predicted` int32 [n], all else as it was.
+
+    Raises:
+        UsageError: a model or training that cannot be made; training that diverges.
+    """
+    training = labeled_part(federation)
+    model = make_model(config, training)
+    state = _trained(_training_config(config), training, repeat, checkpoints, report)
+    features, predicted = _infer(model, state, federation.x)
+    if not np.isfinite(features).all():
+        raise UsageError(
+            f"config.preprocessing.kind='federated_features': after {config.preprocessing.rounds} rounds "
+            "the model's features are not finite; training diverged: lower config.training.learning_rate "
+            f"({config.training.learning_rate:g})"
+        )
+    return replace(federation, x=features, predicted=predicted)
+
+
+def check(config: ConfigDict, federation: Federation) -> None:
+    """Make the model and the method once; nothing is computed.
+
+    Raises:
+        UsageError: a network, weights or options that do not fit the examples.
+    """
+    training = labeled_part(federation)
+    check_model(config, training)
+    for repeat in repeats_that_differ(config):
+        make_algorithm(_training_config(config), "fedavg", training, repeat)
+
+
+def labeled_part(federation: Federation) -> Federation:
+    """The same clients with their labeled examples only."""
+    labeled = federation.partition.labeled
+    nothing = tuple(points[:0] for points in labeled)
+    return replace(federation, partition=Partition(labeled, nothing, nothing))
+
+
+def _training_config(config: ConfigDict) -> ConfigDict:
+    """The experiment's config as that of the training alone."""
+    wanted = config.copy_and_resolve_references()
+    wanted.rounds = max(1, config.preprocessing.rounds)
+    wanted.cohort_size = config.preprocessing.cohort_size
+    wanted.sampling = "uniform"
+    wanted.training.labeled_only_rounds = 0
+    return wanted
+
+
+def _trained(
+    config: ConfigDict,
+    federation: Federation,
+    repeat: int,
+    checkpoints: Checkpoints | None,
+    report: Report,
+) -> nnx.State:
+    """The model after all rounds; those that checkpoints have are not done again."""
+    algorithm = make_algorithm(config, "fedavg", federation, repeat)
+    seed, rounds = config.seed + repeat, config.preprocessing.rounds
+    key = jax.random.fold_in(jax.random.key(seed), _STREAM)
+    state = algorithm.init(jax.random.fold_in(key, 0), federation)
+    saved = checkpoints.to_resume() if checkpoints else None
+    done = saved.progress["round"] if saved else 0
+    if saved:
+        state = saved.state(template=state)
+    schedule = SaveSchedule(config.checkpoint_every)
+
+    def cohort_of(number: int) -> Cohort:
+        return federation.cohort(sample_clients(config, federation, seed, number))
+
+    left = range(done + 1, rounds + 1)
+    with closing(prefetched(cohort_of, left)) as cohorts:
+        for number in left:
+            state, _ = algorithm.round(state, next(cohorts), jax.random.fold_in(key, number))
+            is_last = number == rounds
+            if checkpoints and (is_last or schedule.is_due(number, is_last=is_last)):
+                with schedule.saving():
+                    checkpoints.save(number, state, {"round": number})
+            report(number, rounds)
+    return state.model
+
+
+def _infer(model: Model, state: nnx.State, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """float32 [n, D] and int32 [n], `_BATCH` examples at a time."""
+
+    @jax.jit
+    def infer(state: nnx.State, batch: jax.Array) -> tuple[jax.Array, jax.Array]:
+        features = model.features(state, batch)
+        return features, jnp.argmax(model.head(state, features), axis=-1).astype(jnp.int32)
+
+    parts = []
+    for start in range(0, len(x), _BATCH):
+        # The last batch repeats examples, so that all have one shape.
+        rows = np.resize(np.arange(start, min(start + _BATCH, len(x))), _BATCH)
+        parts.append(jax.device_get(infer(state, x[rows])))
+    features, predicted = (np.concatenate(column)[: len(x)] for column in zip(*parts, strict=True))
+    return features, predicted

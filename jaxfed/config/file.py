@@ -1,0 +1,210 @@
+"""Config files: a Python file with `get_config(variant)`, and overrides of single keys.
+
+    config = load("ml_collections_configs/xclp_digits.py:smoke", ["xclp.alpha=0.9", "seed=3"])
+
+A file that is not in the current folder is looked for among the installed configs, by its name or as
+`ml_collections_configs/NAME.py`.
+A config file may also define `sweep(add)`; `load_module` gives the module itself. Whatever the user
+can mend (no such file, variant or key; a value of another type) is a `UsageError` of one line; an
+exception inside the file is a bug in it and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from jaxfed.config.keys import flatten
+from jaxfed.errors import UsageError, suggestion
+
+_CONFIGS = "ml_collections_configs"
+
+
+def load(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
+    """Build the config that `FILE.py[:VARIANT]` describes, with overrides applied in order.
+
+    Args:
+        spec: path of the config file, and after a colon what its `get_config` is to be given.
+        overrides: `KEY=VALUE` strings; KEY is the dotted path of an existing key, VALUE is read as
+            the type of the value that stands there. `model.name` goes first: another network comes
+            with its own options in place of the config's, and each of them may be set.
+
+    Returns:
+        A ConfigDict of its own: references between keys are resolved, and keys are locked.
+
+    Raises:
+        UsageError: the file cannot be read or has no `get_config`, or a key or value does not fit.
+    """
+    path, variant = split_variant(spec)
+    get_config = getattr(load_module(path), "get_config", None)
+    if not callable(get_config):
+        raise UsageError(f"--config={spec}: {path} defines no get_config(variant)")
+    given = (variant,) if variant else ()
+    try:
+        signature = inspect.signature(get_config)
+        signature.bind(*given)
+    except TypeError as error:
+        raise UsageError(
+            f"--config={spec}: {path} has get_config{signature}, which does not do for {given} ({error}); "
+            "an experiment's is get_config(variant='')"
+        ) from None
+    config = get_config(*given)
+    if not isinstance(config, ConfigDict):
+        raise UsageError(
+            f"--config={spec}: get_config of {path} returned {type(config).__name__}; a "
+            "ml_collections.ConfigDict is needed"
+        )
+    for text in sorted(overrides, key=lambda text: not text.startswith("model.name=")):
+        override(config, text)
+    resolved = config.copy_and_resolve_references()
+    resolved.lock()
+    return resolved
+
+
+def split_variant(spec: str) -> tuple[str, str]:
+    """Split `FILE.py:VARIANT` into the path and the variant ('' where there is none)."""
+    head, ending, tail = spec.partition(".py")
+    return (head + ending, tail.removeprefix(":")) if ending else (spec, "")
+
+
+def load_module(path: str) -> ModuleType:
+    """Import a config file by its path.
+
+    Raises:
+        UsageError: it is missing, unreadable, not Python, or does not parse.
+    """
+    file = _find(Path(path))
+    if not file.is_file():
+        folders = {file.parent, _installed_configs()}
+        known = {other.stem for folder in folders for other in folder.glob("[!_]*.py")}
+        nearest = suggestion(file.stem, known)
+        raise UsageError(f"--config={path}: no such file{nearest}")
+    spec = importlib.util.spec_from_file_location(f"config_file_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"--config={path}: a config file is Python and its name ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        if error.filename != str(file):
+            raise
+        raise UsageError(f"--config={path}: line {error.lineno}: {error.msg}") from error
+    except OSError as error:
+        if error.filename != str(file):
+            raise
+        raise UsageError(f"--config={path}: {error.strerror}") from error
+    return module
+
+
+def _find(path: Path) -> Path:
+    """The file as it is given or, where nothing is there, the installed config of its name."""
+    if path.is_file() or path.parent not in (Path(), Path(_CONFIGS)):
+        return path
+    installed = _installed_configs() / path.name
+    return installed if installed.is_file() else path
+
+
+def _installed_configs() -> Path:
+    return Path(importlib.import_module(_CONFIGS).__file__ or "").parent
+
+
+def override(config: ConfigDict, text: str) -> None:
+    """Apply one `KEY=VALUE` to the config, in place.
+
+    Raises:
+        UsageError: there is no such key, it names a section, or the value is not of its type.
+    """
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"--config.{key}: a value is missing, write --config.{key}=VALUE")
+    *parents, name = key.split(".")
+    if parents == ["model"] and "name" in config.get("model", {}):
+        config.model = ConfigDict(_model_section(config.model.to_dict(), name, value))
+        return
+    section: Any = config
+    for parent in parents:
+        section = section[parent] if isinstance(section, ConfigDict) and parent in section else None
+    if not isinstance(section, ConfigDict) or name not in section:
+        raise UsageError(
+            f"config.{key}: unknown key{suggestion(key, dict(flatten(config.to_dict())))}"
+        )
+    if isinstance(section[name], ConfigDict):
+        raise UsageError(
+            f"config.{key} is a section; its keys are {', '.join(sorted(section[name]))}"
+        )
+    section[name] = _parse(key, value, section[name])
+
+
+def _model_section(section: dict[str, Any], key: str, text: str) -> dict[str, Any]:
+    """The section with another network, or with an option of the network that stands there."""
+    network = section["name"]
+    if key == "name":
+        return section if text == network else {"name": text}
+    # Here, because Flax takes half a second to import and only this needs it.
+    from jaxfed.config.model_options import defaults
+    from jaxfed.models import MODELS
+
+    known = defaults(MODELS[network]) if network in MODELS else {}
+    if key not in known:
+        raise UsageError(f"config.model.{key}: unknown key of {network}{suggestion(key, known)}")
+    return section | {key: _parse(f"model.{key}", text, known[key])}
+
+
+def _parse(key: str, text: str, current: Any) -> Any:
+    """Read `text` as a value of the type that `current` has."""
+    for kind, (description, read) in _READERS.items():
+        if isinstance(current, kind):
+            try:
+                return read(text, current)
+            except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+                raise UsageError(f"config.{key}={text}: must be {description}") from None
+    raise TypeError(f"config.{key}: values of {type(current)} cannot be given on the command line")
+
+
+def _read_bool(text: str, _: bool) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
+def _read_tuple(text: str, current: tuple[Any, ...]) -> tuple[Any, ...]:
+    """`a,b`, `1,2`, `('a', 'b')`, `(1, 2)` or nothing; entries have the type of those that stand there."""
+    kind = type(current[0]) if current else None
+    if text.lstrip()[:1] in ("(", "["):
+        value = tuple(ast.literal_eval(text))
+    else:
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        value = tuple(map(kind, parts)) if kind in (int, float) else tuple(parts)
+        if kind is None:  # nothing stands there: numbers, if all of them are
+            with suppress(ValueError):
+                value = tuple(map(_number, parts))
+    if kind is float:
+        value = tuple(float(entry) if type(entry) is int else entry for entry in value)
+    if kind and not all(isinstance(entry, kind) for entry in value):
+        raise ValueError(text)
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+# bool before int: a bool is an int to isinstance.
+_READERS: dict[type, tuple[str, Callable[[str, Any], Any]]] = {
+    bool: ("true or false", _read_bool),
+    int: ("an integer", lambda text, _: int(text)),
+    float: ("a number", lambda text, _: float(text)),
+    str: ("text", lambda text, _: text),
+    tuple: ("a list such as a,b", _read_tuple),
+}

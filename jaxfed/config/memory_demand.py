@@ -1,0 +1,82 @@
+"""What a config would take in memory, said before it is taken: an allocation too large ends the process.
+
+Lower bounds of the largest arrays alone, against what the machine has; less than that may still be too
+much.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import jax
+from ml_collections import ConfigDict
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.clients import Federation
+
+_NEIGHBORS = ("xclp", "per_client_lp", "pooled_lp")  # sections with graphs over points
+
+
+class Demand(NamedTuple):
+    """Bytes that follow from the value of one key."""
+
+    key: str
+    value: object
+    num_bytes: int
+    what: str
+
+
+def available_bytes() -> int:
+    """Memory of the device that JAX computes on; of the host where that does not tell."""
+    statistics = jax.devices()[0].memory_stats() or {}
+    host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(statistics.get("bytes_limit", host))
+
+
+def check(config: ConfigDict, federation: Federation, num_features: int) -> None:
+    """Refuse what cannot fit.
+
+    Args:
+        config: of the experiment.
+        federation: its clients; only their numbers of examples count.
+        num_features: entries of an example.
+
+    Raises:
+        UsageError: names the key, the bytes that its value would take and those that there are.
+    """
+    for demand in _demands(config, federation, num_features):
+        refuse_beyond(demand)
+
+
+def refuse_beyond(demand: Demand) -> None:
+    """Raise a UsageError where a demand exceeds what there is."""
+    available = available_bytes()
+    if demand.num_bytes > available:
+        raise UsageError(
+            f"config.{demand.key}={demand.value}: {demand.what} would take {_text(demand.num_bytes)} of "
+            f"memory, there are {_text(available)}"
+        )
+
+
+def _demands(config: ConfigDict, federation: Federation, num_features: int) -> Iterator[Demand]:
+    sizes = [len(federation.points(client)) for client in range(federation.num_clients)]
+    for section in _NEIGHBORS:
+        neighbors = config[section].num_neighbors
+        points = max(sizes) if section == "per_client_lp" else sum(sizes)
+        text = f"{neighbors} neighbors of {points} points"
+        yield Demand(f"{section}.num_neighbors", neighbors, 8 * neighbors * points, text)
+    bits = config.xclp.num_bits
+    yield Demand("xclp.num_bits", bits, 4 * bits * num_features, "as many hyperplanes")
+    epochs = config.training.epochs
+    yield Demand(
+        "training.epochs",
+        epochs,
+        4 * epochs * max(sizes),
+        f"an order of {max(sizes)} examples each",
+    )
+
+
+def _text(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:,.3g} GB" if num_bytes < 1e12 else f"{num_bytes / 1e9:,.0f} GB"

@@ -1,0 +1,437 @@
+"""From a config to simulated clients: load, take a part, preprocess, deal out.
+
+    simulation = Simulation(config)              # reads the data set
+    simulation.check()                           # what cannot work shows now
+    federation = simulation.federation(seed)     # preprocesses at the first call; one a repeat
+
+The examples (`dataset.train_size`, `dataset.test_size`) and the test split of a set that comes without
+one (`dataset.test_fraction`; of Mini-ImageNet, say) depend on `config.seed` alone and are the same in
+every repeat. Who holds which, which carry labels, and the validation split depend on the repeat's seed.
+All of these are stratified: they take the same share of each class, or of each of the data's own clients.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxfed.config import memory_demand
+from jaxfed.data import Dataset, Partition, class_counts, load, partition
+from jaxfed.data.dataset import standardized
+from jaxfed.data.strata import stratified
+from jaxfed.errors import UsageError
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.sampling import num_groups
+
+GRAPHS = ("labeled+unlabeled", "labeled")
+TESTS = ("clients", "central")
+
+_EXAMPLES = 0x73697A65  # sets what is taken of a set apart from what deals it: both begin with a permutation
+_MOST_CHECKED = 100  # repeats; each takes milliseconds
+
+Report = Callable[[int, int], None]  # examples or rounds done, and in all
+
+
+def _to_nobody(done: int, total: int) -> None:
+    """Report to nobody."""
+
+
+class Simulation:
+    """The examples of one experiment and the federations made of them."""
+
+    def __init__(self, config: ConfigDict) -> None:
+        """Load the data set and take the part of it that the config asks for.
+
+        Raises:
+            UsageError: the set cannot be found or read, or is smaller than asked for.
+        """
+        self._config = config
+        self._vectors: np.ndarray | None = None
+        wanted = config.dataset
+        try:
+            dataset = load(
+                wanted.name,
+                root=wanted.root or None,
+                label_key=wanted.label_key or None,
+                image_size=wanted.image_size or None,
+            )
+        except UsageError as error:
+            by_key = re.sub(r"\b(label_key|image_size)=", r"config.dataset.\1=", str(error))
+            raise UsageError(by_key) from error
+        self._dataset = _subset(dataset, config)
+
+    def check(self) -> None:
+        """Try what is cheap of all that `federation` will do: deal out the first 100 repeats' labels.
+
+        Raises:
+            UsageError: more labels, classes or examples asked for than there are; preprocessing
+                that does not fit the examples, or lacks a file.
+        """
+        if self._config.preprocessing.kind == "pretrained":
+            _check_pretrained(self._dataset, self._config)
+        if self._config.preprocessing.kind == "federated_features":
+            _check_learned(self._dataset, self._config)
+        else:
+            _check_models(self._dataset, self._config)
+        _check_class_weights(self._dataset, self._config)
+        nothing = np.zeros((len(self._dataset.y) + len(self._dataset.y_test), 0), np.float32)
+        _check_num_clients(self._dataset, self._config)
+        for repeat in range(min(self._config.num_repeats, _MOST_CHECKED)):
+            federation = self._federation(nothing, self._config.seed + repeat)
+            _check_rounds(self._config, federation.num_clients)
+            _check_points(self._dataset, self._config, federation)
+        memory_demand.check(self._config, federation, math.prod(self._dataset.x.shape[1:]))
+
+    def federation(
+        self, seed: int, report: Report = _to_nobody, folder: Path | None = None
+    ) -> Federation:
+        """The clients of the repeat with this seed; `x` float32 [n, d], preprocessed.
+
+        `report` hears of preprocessing that takes a while; `folder` keeps what can be resumed of it (the
+        model behind 'federated_features').
+        """
+        kind = self._config.preprocessing.kind
+        if self._vectors is None:
+            self._vectors = PREPROCESSING[kind](self._dataset, self._config, report)
+        federation = self._federation(self._vectors, seed)
+        if kind == "federated_features":
+            return _with_learned_features(federation, self._config, seed, report, folder)
+        return federation
+
+    def data_checksums(self) -> dict[str, str]:
+        """Type, shape and checksum of the examples and labels in use: other data has others."""
+        data = self._dataset
+        arrays = {
+            "x": data.x,
+            "y": data.y,
+            "x_test": data.x_test,
+            "y_test": data.y_test,
+            "client_id": data.client_id,
+            "client_id_test": data.client_id_test,
+        }
+        return {name: _checksum(array) for name, array in arrays.items() if array is not None}
+
+    def class_counts(self, federation: Federation) -> dict[str, Any]:
+        """Clients x classes counts of labeled, unlabeled and new points, and the classes' names."""
+        counts = {
+            kind: class_counts(federation.y, indices, federation.num_classes)
+            for kind, indices in federation.partition._asdict().items()
+        }
+        return {**counts, "class_names": self._dataset.class_names}
+
+    def _federation(self, x: np.ndarray, seed: int) -> Federation:
+        data, wanted = self._dataset, self._config.federation
+        y = np.concatenate([data.y, data.y_test])
+        held_out = _hold_out(self._config, data, seed)
+        partition = self._partition(seed, held_out)
+        federation = Federation(
+            x, y, partition, data.num_classes, held_out.validation, held_out.test
+        )
+        if wanted.reveal_labels:
+            federation = federation.fully_labeled()
+        if wanted.graph == "labeled":
+            federation = federation.without_unlabeled()
+        if wanted.left_out_client >= 0:
+            federation = federation.leave_out(wanted.left_out_client)
+        return federation
+
+    def _partition(self, seed: int, held_out: HeldOut) -> Partition:
+        data, wanted, train = self._dataset, self._config.federation, held_out.train
+        try:
+            dealt = partition(
+                data.y[train],
+                num_clients=wanted.num_clients or None,
+                quantity=None if wanted.quantity == "default" else wanted.quantity,
+                quantity_parameter=wanted.quantity_parameter,
+                min_size=wanted.min_size,
+                num_labeled_clients=wanted.num_labeled_clients or None,
+                skew=wanted.skew,
+                seed=seed,
+                **_scheme(wanted, None if data.client_id is None else data.client_id[train]),
+                **_labels(wanted),
+                **_new_points(data, held_out.new, wanted.partition),
+            )
+        except UsageError as error:
+            raise UsageError(_by_key(str(error), wanted)) from error
+        # Indices count the training examples first; those of new points, if any, go on after them.
+        source = np.concatenate([train, held_out.new])
+        return Partition(*(tuple(source[indices] for indices in clients) for clients in dealt))
+
+
+def _checksum(array: np.ndarray) -> str:
+    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    return f"{array.dtype}{list(array.shape)} {zlib.crc32(content):08x}"
+
+
+class HeldOut(NamedTuple):
+    """Indices into the examples, training split first: what clients share, and what is held out.
+
+    The test split is either clients' new points or the central test set.
+    """
+
+    train: np.ndarray
+    validation: np.ndarray
+    new: np.ndarray
+    test: np.ndarray
+
+
+def _hold_out(config: ConfigDict, data: Dataset, seed: int) -> HeldOut:
+    """Set aside the test split, the same for every seed, and the validation split."""
+    natural = config.federation.partition == "natural" and config.federation.test == "clients"
+    strata = data.y if not natural or data.client_id is None else data.client_id
+    is_test = np.zeros(len(data.y), bool)
+    if not len(data.y_test):
+        is_test = _share(strata, config.dataset.test_fraction, (config.seed, 1))
+    rest = np.flatnonzero(~is_test)
+    is_validation = _share(data.y[rest], config.dataset.validation_fraction, (seed, 2))
+    after_training = np.arange(len(data.y), len(data.y) + len(data.y_test))
+    test = after_training if len(data.y_test) else np.flatnonzero(is_test)
+    nothing = test[:0]
+    is_central = config.federation.test == "central"
+    return HeldOut(
+        train=rest[~is_validation],
+        validation=rest[is_validation],
+        new=nothing if is_central else test,
+        test=test if is_central else nothing,
+    )
+
+
+def _share(strata: np.ndarray, fraction: float, seed: tuple[int, int]) -> np.ndarray:
+    """bool [n]: the same share of each stratum, at random."""
+    return stratified(strata, round(fraction * len(strata)), np.random.default_rng(seed))
+
+
+def _scheme(wanted: ConfigDict, client_id: np.ndarray | None) -> dict[str, Any]:
+    """The scheme and what belongs to it alone."""
+    own: dict[str, Any] = {
+        "dirichlet": {"dirichlet_alpha": wanted.dirichlet_alpha},
+        "classes_per_client": {
+            "classes_per_client": wanted.classes_per_client,
+            "assignment": wanted.assignment,
+        },
+        "table": {"table": wanted.table} if wanted.table else {},
+        "natural": {"client_id": client_id},
+    }
+    return {"scheme": wanted.partition, **own.get(wanted.partition, {})}
+
+
+def _by_key(message: str, wanted: ConfigDict) -> str:
+    """A message of `partition` that begins with the name of an argument, by the config's key for it."""
+    word = re.split(r"\W", message, maxsplit=1)[0]
+    key = {"scheme": "partition"}.get(word, word)
+    return f"config.federation.{key}{message[len(word) :]}" if key in wanted else message
+
+
+def _labels(wanted: ConfigDict) -> dict[str, Any]:
+    """Which of the three ways to say how many labels there are is in use."""
+    if wanted.labeled_per_class:
+        return {"labeled_per_class": wanted.labeled_per_class}
+    if wanted.num_labeled:
+        return {"num_labeled": wanted.num_labeled}
+    return {"labeled_fraction": wanted.labeled_fraction}
+
+
+def _new_points(data: Dataset, new: np.ndarray, scheme: str) -> dict[str, Any]:
+    """The points that clients want labeled."""
+    if not len(new):
+        return {}
+    if len(data.y_test):
+        points = {"new_y": data.y_test, "new_client_id": data.client_id_test}
+    else:
+        ids = None if data.client_id is None else data.client_id[new]
+        points = {"new_y": data.y[new], "new_client_id": ids}
+    return points if scheme == "natural" else {"new_y": points["new_y"]}
+
+
+def _subset(dataset: Dataset, config: ConfigDict) -> Dataset:
+    """`train_size` and `test_size` of the examples, stratified by class; 0 takes all."""
+    rng = np.random.default_rng((config.seed, _EXAMPLES))
+    train = _drawn(rng, dataset.y, config.dataset.train_size, "train_size", dataset)
+    test = _drawn(rng, dataset.y_test, config.dataset.test_size, "test_size", dataset)
+    client_id, client_id_test = dataset.client_id, dataset.client_id_test
+    return dataclasses.replace(
+        dataset,
+        x=dataset.x[train],
+        y=dataset.y[train],
+        x_test=dataset.x_test[test],
+        y_test=dataset.y_test[test],
+        client_id=None if client_id is None else client_id[train],
+        client_id_test=None if client_id_test is None else client_id_test[test],
+    )
+
+
+def _drawn(
+    rng: np.random.Generator, y: np.ndarray, size: int, key: str, dataset: Dataset
+) -> np.ndarray | slice:
+    if size > len(y):
+        raise UsageError(
+            f"config.dataset.{key}={size}: {dataset.name} has {len(y)}; 0 takes all of them"
+        )
+    return np.flatnonzero(stratified(y, size, rng)) if size else slice(None)
+
+
+def _identity(dataset: Dataset, config: ConfigDict, report: Report) -> np.ndarray:
+    """The examples as they are, flattened to float32 [n, d]."""
+    del config, report
+    examples = np.concatenate([dataset.x, dataset.x_test])
+    return examples.reshape(len(examples), math.prod(examples.shape[1:])).astype(np.float32)
+
+
+def _images(dataset: Dataset, config: ConfigDict, report: Report) -> np.ndarray:
+    """The examples as they are stored, bytes as bytes; models normalize them."""
+    del config, report
+    return np.concatenate([dataset.x, dataset.x_test]) if len(dataset.x_test) else dataset.x
+
+
+def _standardized(dataset: Dataset, config: ConfigDict, report: Report) -> np.ndarray:
+    """Every feature with mean 0 and variance 1 over the training examples."""
+    return _identity(standardized(dataset), config, report)
+
+
+def _pretrained(dataset: Dataset, config: ConfigDict, report: Report) -> np.ndarray:
+    """Features of a network trained on ImageNet; each split has its own files in the cache."""
+    num_train, total = len(dataset.x), len(dataset.x) + len(dataset.x_test)
+    train = _features(dataset.x, config, lambda done: report(done, total))
+    if total == num_train:
+        return train
+    test = _features(dataset.x_test, config, lambda done: report(num_train + done, total))
+    return np.concatenate([train, test])
+
+
+def _check_pretrained(dataset: Dataset, config: ConfigDict) -> None:
+    """Network, weights and sizes can be used, and the examples are images with a known range."""
+    if dataset.x.dtype != np.uint8 and not 0 <= dataset.x.min() <= dataset.x.max() <= 1:
+        raise UsageError(
+            f"config.preprocessing.kind='pretrained': needs images, uint8 or from 0 to 1; "
+            f"{dataset.name} has {dataset.x.dtype} from {dataset.x.min():g} to {dataset.x.max():g}"
+        )
+    _features(dataset.x[:0], config, lambda done: None)
+
+
+def _with_learned_features(
+    federation: Federation, config: ConfigDict, seed: int, report: Report, folder: Path | None
+) -> Federation:
+    # Here, as in `_features`.
+    from jaxfed.config.federated_features import with_learned_features
+    from jaxfed.host.checkpoint import Checkpoints
+
+    checkpoints = Checkpoints(folder) if folder else None
+    return with_learned_features(config, federation, seed - config.seed, checkpoints, report)
+
+
+def _check_learned(dataset: Dataset, config: ConfigDict) -> None:
+    """The model can be made for examples of this shape, and its method for such clients."""
+    from jaxfed.config.federated_features import check
+
+    nobody = (np.zeros(0, np.int64),)
+    partition = Partition(nobody, nobody, nobody)
+    check(config, Federation(dataset.x[:0], dataset.y[:0], partition, dataset.num_classes))
+
+
+def _check_models(dataset: Dataset, config: ConfigDict) -> None:
+    """Models fit the examples and the memory, and can start from the states that the config names."""
+    # Here, as in `_features`.
+    from jaxfed.config.assembly import check_models, trains
+
+    if not trains(config):
+        return
+    kind = config.preprocessing.kind
+    if kind == "pretrained":
+        x = _features(dataset.x[:0], config, lambda done: None)
+    else:
+        one = dataclasses.replace(
+            dataset,
+            x=dataset.x[:1],
+            y=dataset.y[:1],
+            client_id=None,
+            x_test=dataset.x_test[:0],
+            y_test=dataset.y_test[:0],
+            client_id_test=None,
+        )
+        x = PREPROCESSING[kind](one, config, _to_nobody)[:1]
+    nobody = (np.zeros(0, np.int64),)
+    partition = Partition(nobody, nobody, nobody)
+    check_models(config, Federation(x, dataset.y[: len(x)], partition, dataset.num_classes))
+
+
+def _check_num_clients(dataset: Dataset, config: ConfigDict) -> None:
+    num_clients, num_examples = config.federation.num_clients, len(dataset.y)
+    if num_clients > num_examples:
+        raise UsageError(
+            f"config.federation.num_clients={num_clients}: {dataset.name} has {num_examples} examples to "
+            "deal out"
+        )
+
+
+def _check_points(dataset: Dataset, config: ConfigDict, federation: Federation) -> None:
+    """There are labels to learn from, points to test on and, where a share is asked for, to validate on."""
+    wanted, given = federation.partition, config.federation
+    if not any(map(len, wanted.labeled)):
+        amounts = ("labeled_fraction", "num_labeled", "labeled_per_class", "num_labeled_clients")
+        raise UsageError(
+            "config.federation: no client has a label with "
+            + ", ".join(f"{key}={given[key]}" for key in amounts)
+            + f", left_out_client={given.left_out_client}; one is needed at least"
+        )
+    for key, points in (
+        ("test_fraction", len(federation.test) + sum(map(len, wanted.new))),
+        ("validation_fraction", len(federation.validation)),
+    ):
+        if config.dataset[key] and not points:
+            raise UsageError(
+                f"config.dataset.{key}={config.dataset[key]}: no example out of {len(dataset.y)} is left "
+                f"to {key.partition('_')[0]} on"
+            )
+
+
+def _check_class_weights(dataset: Dataset, config: ConfigDict) -> None:
+    weights = config.training.class_weights
+    if weights and len(weights) != dataset.num_classes:
+        raise UsageError(
+            f"config.training.class_weights: {len(weights)} numbers, but {dataset.name} has "
+            f"{dataset.num_classes} classes; () weighs all alike"
+        )
+
+
+def _check_rounds(config: ConfigDict, num_clients: int) -> None:
+    """Every group has its round."""
+    groups = num_groups(num_clients, config.cohort_size)
+    if config.sampling == "groups" and config.rounds < groups:
+        raise UsageError(
+            f"config.rounds={config.rounds}: with sampling='groups' and cohort_size="
+            f"{config.cohort_size}, {num_clients} clients make {groups} groups; allowed are integers "
+            f"from {groups} on"
+        )
+
+
+def _features(images: np.ndarray, config: ConfigDict, report: Callable[[int], None]) -> np.ndarray:
+    # Here, because Flax takes half a second to import and only this needs it.
+    from jaxfed.data.features import pretrained_features
+
+    wanted = config.preprocessing
+    return pretrained_features(
+        images,
+        network=wanted.network,
+        weights=wanted.weights or None,
+        root=config.dataset.root or None,
+        image_size=wanted.image_size or None,
+        batch_size=wanted.batch_size or None,
+        progress=lambda progress: report(progress.done),
+    )
+
+
+PREPROCESSING: dict[str, Callable[[Dataset, ConfigDict, Report], np.ndarray]] = {
+    "identity": _identity,
+    "images": _images,
+    "standardized": _standardized,
+    "pretrained": _pretrained,
+    "federated_features": _images,  # what the model takes; see `jaxfed.config.federated_features`
+}

@@ -1,0 +1,366 @@
+"""The only round loop: restore, cohort, round, evaluate, log, checkpoint; no method by name.
+
+    for repeat in range(num_repeats):                              # seed + repeat
+        for name in (algorithm, *baselines):
+            state = init(fold_in(key, 0), federation)
+            for round in 1 .. rounds:
+                state = round(state, cohort, fold_in(key, round))
+
+All methods of a repeat see the same clients, the same cohorts and the same keys; only with
+`labeled_cohorts` those that need labels have cohorts of their own (`jaxfed.federation.sampling`). The rounds of an
+experiment have one numbering, its steps 1 .. num_repeats * methods * rounds. After each step its
+line is in metrics.jsonl; after some (`jaxfed.host.save_schedule`) a checkpoint holds the state and what of
+metrics.jsonl belongs to it. A process that is killed at any instant loses the rounds since then, ten
+seconds of work or one round, and what it had written of them is dropped when the experiment resumes.
+One that is asked to stop saves the round it is in. While the device works on a round, the host
+prepares the cohort of the next.
+
+A method with a validation measure is selected by it: the state with the best `validation_accuracy`
+(the earlier of equals) is kept beside the current one, and after the last round it alone is measured
+on the test set. The state that a method starts from is the first candidate; its line has round 0 and
+nothing but what validation says, and rounds that only did harm are reported as round 0. (XCLP, 4.2:
+"automatic model selection" falls back to the supervised model; its authors' code begins to select at
+round 10, and takes the later of equals.) The state that was selected, and the last one, stay under
+states/.
+
+A method whose `train_loss` is no longer finite stops after that round: a model that is not a number can
+only stay so. Its line says `diverged`, it has no final metrics in that repeat and leaves no state; the
+other methods, and its other repeats, go on.
+
+Everything random follows from `seed`, `repeat` and `round`, so a resumed experiment ends with the
+numbers of one that was never stopped, times apart.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import groupby, product
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxfed.config.assembly import make_algorithm
+from jaxfed.config.keys import flatten
+from jaxfed.config.simulation import Simulation
+from jaxfed.experiment.progress import Progress
+from jaxfed.experiment.records import measure
+from jaxfed.experiment.workdir import Workdir
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, ServerState
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.sampling import sample_clients
+from jaxfed.host.checkpoint import Checkpoint, Checkpoints
+from jaxfed.host.interruption import Interruption
+from jaxfed.host.prefetch import prefetched
+from jaxfed.host.save_schedule import SaveSchedule
+
+Record = dict[str, Any]  # one line of metrics.jsonl
+
+
+class Selected(NamedTuple):
+    """A method's current state and, where it validates, the best so far; what checkpoints hold.
+
+    Fields:
+        state: after the last finished round.
+        best: the state with the best validation accuracy; () for a method that does not validate.
+        validation_accuracy: of `best`; -1 before the first.
+        round: of `best`.
+    """
+
+    state: ServerState
+    best: ServerState
+    validation_accuracy: float
+    round: int
+
+    def after(self, round_number: int, state: ServerState, metrics: Metrics) -> Selected:
+        """The selection after a round with these validation metrics; without any, the newest is best."""
+        accuracy = metrics.get("validation_accuracy", np.inf)
+        if accuracy <= self.validation_accuracy < np.inf:
+            return self._replace(state=state)
+        return Selected(state, state, float(accuracy), round_number)
+
+
+class Leg(NamedTuple):
+    """One method in one repeat: the steps `first_step` .. `last_step` of the experiment."""
+
+    repeat: int
+    name: str
+    first_step: int
+    last_step: int
+
+
+def legs(config: ConfigDict) -> Iterator[Leg]:
+    """The experiment's legs in their order: repeats outside, methods inside."""
+    pairs = product(range(config.num_repeats), (config.algorithm, *config.baselines))
+    rounds = config.rounds
+    for index, (repeat, name) in enumerate(pairs):
+        yield Leg(repeat, name, index * rounds + 1, (index + 1) * rounds)
+
+
+def num_steps(config: ConfigDict) -> int:
+    """The number of the experiment's last step."""
+    return int(config.num_repeats * (1 + len(config.baselines)) * config.rounds)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What a config describes, in the directory where it happens.
+
+    Attributes:
+        config: resolved and checked (`jaxfed.config.check`).
+        simulation: gives each repeat its clients.
+        workdir: where metrics and checkpoints go.
+        progress: told of every round.
+        interruption: signals wait until the round they arrive in is saved.
+    """
+
+    config: ConfigDict
+    simulation: Simulation
+    workdir: Workdir
+    progress: Progress
+    interruption: Interruption
+
+    def run(self) -> dict[str, Any]:
+        """Run it, or what is left of it, and return its results (`summarize`).
+
+        Raises:
+            UsageError: an algorithm cannot work with the data it is given; what is there of the run
+                is damaged, or was computed on other data.
+            OSError: the disk is full, say; what was saved before is as it was.
+            Interrupted: the process was asked to stop; all finished rounds are saved.
+        """
+        self.workdir.check_data(self.simulation.data_checksums())
+        checkpoints = Checkpoints(self.workdir.checkpoints)
+        saved = checkpoints.to_resume(lambda progress: self.workdir.objection(progress["metrics"]))
+        saved_step = saved.progress["step"] if saved else 0
+        self.workdir.restore_metrics(saved.progress["metrics"] if saved else None)
+        self.progress.resumed(saved_step)
+        schedule = SaveSchedule(self.config.checkpoint_every)
+        left = (leg for leg in legs(self.config) if leg.last_step > saved_step)
+        for repeat, legs_of_repeat in groupby(left, key=attrgetter("repeat")):
+            federation = self._federation(repeat)
+            for leg in legs_of_repeat:
+                self._run_leg(leg, federation, saved, checkpoints, schedule)
+        return summarize(self.config, self.workdir.read_metrics())
+
+    def _federation(self, repeat: int) -> Federation:
+        self.progress.working_on("preparing data")
+        federation = self.simulation.federation(
+            self.config.seed + repeat, self.progress.prepared, self.workdir.preprocessing(repeat)
+        )
+        if repeat == 0:
+            self.workdir.write_partition(self.simulation.class_counts(federation))
+        return federation
+
+    def _run_leg(
+        self,
+        leg: Leg,
+        federation: Federation,
+        saved: Checkpoint | None,
+        checkpoints: Checkpoints,
+        schedule: SaveSchedule,
+    ) -> None:
+        """Run one method to its last round, from the saved step where that lies in this leg."""
+        config = self.config
+        self.progress.working_on(f"repeat {leg.repeat + 1}/{config.num_repeats} {leg.name}")
+        algorithm = make_algorithm(config, leg.name, federation, leg.repeat, self.progress.within)
+        seed = config.seed + leg.repeat
+        key = jax.random.key(seed)
+        state = algorithm.init(jax.random.fold_in(key, 0), federation)
+        selected = Selected(state, state if algorithm.validate else (), -1.0, 0)
+        saved_step = saved.progress["step"] if saved else 0
+        if saved and saved_step >= leg.first_step:
+            selected = saved.state(template=selected)
+        elif algorithm.validate:
+            metrics = algorithm.validate(state, federation)
+            selected = selected.after(0, state, metrics)
+            if metrics:
+                start = {"repeat": leg.repeat, "algorithm": leg.name, "round": 0, **metrics}
+                self.workdir.append_metrics(start)
+
+        def cohort_of(round_number: int) -> Cohort:
+            needs_labels = algorithm.needs_labels(round_number)
+            return federation.cohort(
+                sample_clients(config, federation, seed, round_number, needs_labels=needs_labels)
+            )
+
+        first_round = max(leg.first_step, saved_step + 1) - leg.first_step + 1
+        rounds = range(first_round, config.rounds + 1)
+        with closing(prefetched(cohort_of, rounds)) as cohorts:
+            for round_number in rounds:
+                with self.interruption.deferred():
+                    started = time.perf_counter()
+                    round_key = jax.random.fold_in(key, round_number)
+                    state, metrics = algorithm.round(selected.state, next(cohorts), round_key)
+                    jax.block_until_ready(state)
+                    seconds = time.perf_counter() - started
+                    if has_diverged(metrics):
+                        quality: Metrics = {"diverged": True}
+                    else:
+                        selected, quality = self._measure(
+                            algorithm, federation, round_number, state, selected
+                        )
+                    record = {
+                        "repeat": leg.repeat,
+                        "algorithm": leg.name,
+                        "round": round_number,
+                        **metrics,
+                        **quality,
+                        "seconds": seconds,
+                    }
+                    self.workdir.append_metrics(record)
+                    if "diverged" in quality:
+                        self.progress.stopped(divergence(record), leg.last_step)
+                        return
+                    if round_number == config.rounds:
+                        self._keep(leg, selected)
+                    if self._is_save_due(schedule, leg, round_number):
+                        step = leg.first_step + round_number - 1
+                        progress = {"step": step, "metrics": self.workdir.metrics_mark()}
+                        with schedule.saving():
+                            checkpoints.save(step, selected, progress)
+                    self.progress.finished_round(record)
+
+    def _is_save_due(self, schedule: SaveSchedule, leg: Leg, round_number: int) -> bool:
+        is_last = round_number == self.config.rounds
+        return (
+            schedule.is_due(round_number, is_last=is_last)
+            or self.interruption.is_pending
+            or (is_last and leg.last_step == num_steps(self.config))
+        )
+
+    def _measure(
+        self,
+        algorithm: FederatedAlgorithm,
+        federation: Federation,
+        round_number: int,
+        state: ServerState,
+        selected: Selected,
+    ) -> tuple[Selected, Metrics]:
+        """Judge the state where that is due: by the validation split, and at the end by the test set."""
+        if not is_evaluated(self.config, round_number):
+            return selected._replace(state=state), {}
+        if algorithm.validate is None:
+            return selected._replace(state=state), algorithm.evaluate(state, federation)
+        metrics = algorithm.validate(state, federation)
+        selected = selected.after(round_number, state, metrics)
+        if round_number == self.config.rounds:
+            quality = algorithm.evaluate(selected.best, federation)
+            metrics = {**metrics, **quality, "selected_round": selected.round}
+            if np.isfinite(selected.validation_accuracy):  # there is a validation split
+                metrics["selected_validation_accuracy"] = selected.validation_accuracy
+        return selected, metrics
+
+    def _keep(self, leg: Leg, selected: Selected) -> None:
+        """Leave the method's result where later experiments find it: the selected state and the last."""
+        last = self.config.rounds, selected.state
+        kept = {False: (selected.round, selected.best), True: last}
+        if selected.best == ():  # nothing to select by
+            kept = {False: last}
+        for is_last, (round_number, state) in kept.items():
+            folder = self.workdir.final_state(leg.name, leg.repeat, last=is_last)
+            if folder.exists():  # of a process that was killed before it saved this round
+                shutil.rmtree(folder)
+            record = {"round": round_number, "network": self.config.model.name}
+            Checkpoints(folder).save(round_number, state, record)
+
+
+def has_diverged(metrics: Mapping[str, Any]) -> bool:
+    """Whether a round's loss is infinite or no number; not for a method without one."""
+    return not np.isfinite(metrics.get("train_loss", 0.0))
+
+
+def divergence(record: Record) -> str:
+    """What to say of a round after which its method has stopped."""
+    return (
+        f"{record['algorithm']} diverged in repeat {record['repeat'] + 1}, round {record['round']}, at a "
+        f"learning rate of {float(record['learning_rate']):g}: its loss is not finite; lower "
+        "config.training.learning_rate"
+    )
+
+
+def is_evaluated(config: ConfigDict, round_number: int) -> bool:
+    """Whether the state is judged after this round.
+
+    It is after every `evaluate_every`-th, after the last, and after `training.labeled_only_rounds`: what
+    stage 2 starts from is a candidate of selection.
+    """
+    every = config.evaluate_every
+    always = (config.rounds, config.training.labeled_only_rounds)
+    return round_number in always or (every > 0 and round_number % every == 0)
+
+
+def summarize(config: ConfigDict, records: Iterable[Record]) -> dict[str, Any]:
+    """The final metrics, from the lines of metrics.jsonl alone.
+
+    A method's metrics in one repeat are those of its last round; seconds and bytes are summed over
+    its rounds.
+
+    Returns:
+        `algorithms`: method -> metric -> {mean, std, values}, over repeats, std with divisor n - 1
+        (None for one repeat), nested as the metrics are. On top, of `config.algorithm`: each
+        `test_` metric's mean and, under `..._std`, deviation; `communication`'s mean bytes.
+        `seconds`: all rounds of all methods. `diverged`, where any has: a line for each.
+    """
+    records = list(records)
+    finals: dict[str, dict[int, dict[str, Any]]] = {}
+    for record in records:
+        repeats = finals.setdefault(record["algorithm"], {})
+        repeats[record["repeat"]] = _accumulated(repeats.get(record["repeat"], {}), record)
+    algorithms = {name: _over_repeats(list(repeats.values())) for name, repeats in finals.items()}
+    main = algorithms[config.algorithm]
+    summary: dict[str, Any] = {"algorithm": config.algorithm, "num_repeats": config.num_repeats}
+    for metric in (name for name in main if name.startswith("test_")):
+        summary |= {metric: main[metric]["mean"], f"{metric}_std": main[metric]["std"]}
+    summary["seconds"] = sum(sum(metrics["seconds"]["values"]) for metrics in algorithms.values())
+    if "communication" in main:
+        summary["communication"] = {
+            name: main["communication"][name]["mean"] for name in ("upload_bytes", "download_bytes")
+        }
+    diverged = [divergence(record) for record in records if "diverged" in record]
+    if diverged:
+        summary["diverged"] = diverged
+    return {**summary, "algorithms": algorithms}
+
+
+def _accumulated(so_far: Mapping[str, Any], record: Record) -> dict[str, Any]:
+    """A method's metrics after one more round, flat: seconds and bytes add up, others do not."""
+    metrics = {
+        name: value
+        for name, value in flatten(record)
+        if name not in ("repeat", "algorithm", "round", "diverged") and value != {}
+    }
+    sums = {  # of every kind of message that there was, in this round or before
+        name: so_far.get(name, 0) + metrics.get(name, 0)
+        for name in {**so_far, **metrics}
+        if name == "seconds" or name.startswith("communication.")
+    }
+    return metrics | sums
+
+
+def _over_repeats(repeats: list[dict[str, Any]]) -> dict[str, Any]:
+    """Metric -> {mean, std, values}, nested by the dots in the metrics' names."""
+    nested: dict[str, Any] = {}
+    for metric in dict.fromkeys(name for metrics in repeats for name in metrics):
+        *parents, name = metric.split(".")
+        section = nested
+        for parent in parents:
+            section = section.setdefault(parent, {})
+        section[name] = _measured([metrics.get(metric) for metrics in repeats])
+    return nested
+
+
+def _measured(values: list[float | None]) -> dict[str, Any]:
+    """Mean and deviation; None where a repeat has no value (an accuracy over no point, say)."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return {"mean": None, "std": None, "values": values}
+    mean, std, _ = measure(known)
+    return {"mean": mean, "std": std, "values": values}

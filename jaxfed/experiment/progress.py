@@ -1,0 +1,141 @@
+"""What a run shows while it works: a bar with an estimate on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from jaxfed.host.terminal import Terminal
+
+# Columns of the final table: metric, heading, factor, whether the deviation is shown. Together they fit
+# into the 80 characters that a console is taken to have where it is no terminal.
+_COLUMNS = (
+    ("test_accuracy", "accuracy, %", 100, True),
+    ("test_balanced_accuracy", "balanced, %", 100, True),
+    ("seconds", "seconds", 1, False),
+    ("communication.upload_bytes", "up, MB", 1e-6, False),
+    ("communication.download_bytes", "down, MB", 1e-6, False),
+)
+
+
+class Progress:
+    """Shows the rounds of one experiment; a context manager.
+
+    On a terminal a bar counts rounds, and every finished method leaves a line above it. Elsewhere
+    every round is a line.
+    """
+
+    def __init__(self, config: Mapping[str, Any], console: Console | None = None) -> None:
+        self._num_repeats, self._rounds = config["num_repeats"], config["rounds"]
+        num_methods = 1 + len(config["baselines"])
+        steps = self._num_repeats * num_methods * self._rounds
+        self._terminal = Terminal(steps, "preparing", console)
+        self._doing = ""
+
+    def __enter__(self) -> Self:
+        self._terminal.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._terminal.__exit__(exception_type, exception, traceback)
+
+    def resumed(self, steps: int) -> None:
+        """The run continues after this many rounds."""
+        if steps:
+            self._terminal.completed(steps)
+            self.say(f"resuming after {steps} finished rounds")
+
+    def working_on(self, what: str) -> None:
+        """Name what runs now, beside the bar."""
+        self._doing = what
+        self._terminal.describe(what)
+
+    def prepared(self, done: int, total: int) -> None:
+        """So much of preprocessing is done."""
+        self._terminal.describe_part(f"preparing data, {done}/{total}")
+
+    def within(self, what: str, done: int, total: int) -> None:
+        """So much of a step of the round that runs now is done, counted in `what`."""
+        self._terminal.describe_part(f"{self._doing}, {done:,}/{total:,} {what}")
+        if done == total:
+            self._terminal.describe(self._doing)
+
+    def finished_round(self, record: Mapping[str, Any]) -> None:
+        """Count one round and show its line of metrics.jsonl."""
+        self._terminal.advance()
+        if not self._terminal.is_interactive or record["round"] == self._rounds:
+            self.say(self._line(record))
+
+    def stopped(self, text: str, steps: int) -> None:
+        """A method has ended before its last round, which would have been step `steps` of the run."""
+        self._terminal.completed(steps)
+        self.say(text)
+
+    def say(self, text: str) -> None:
+        """Print one line, above the bar where there is one."""
+        self._terminal.say(text)
+
+    def show_results(self, algorithms: Mapping[str, Any], where: str) -> None:
+        """Print the final table and where everything is."""
+        sign = "±" if self._terminal.can_print("±") else "+-"
+        self._terminal.show(results_table(algorithms, sign))
+        self.say(f"results are in {where}")
+
+    def _line(self, record: Mapping[str, Any]) -> str:
+        accuracy = record.get("test_accuracy")
+        return "  ".join(
+            [
+                f"repeat {record['repeat'] + 1}/{self._num_repeats}",
+                f"{record['algorithm']:<14}",
+                f"round {record['round']}/{self._rounds}",
+                *([] if accuracy is None else [f"test accuracy {accuracy:.4f}"]),
+                f"{record['seconds']:.2f} s",
+            ]
+        )
+
+
+def results_table(algorithms: Mapping[str, Mapping[str, Any]], sign: str = "±") -> Table:
+    """Mean ± deviation of every method's final metrics, from `algorithms` of summary.json."""
+    table = Table(box=box.SIMPLE)
+    table.add_column("algorithm", no_wrap=True)
+    shown = [
+        column
+        for column in _COLUMNS
+        if any(_entry(metrics, column[0]) for metrics in algorithms.values())
+    ]
+    for _, heading, *_ in shown:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, metrics in algorithms.items():
+        cells = [
+            _cell(_entry(metrics, key), factor, sign if deviates else "")
+            for key, _, factor, deviates in shown
+        ]
+        table.add_row(name, *cells)
+    return table
+
+
+def _entry(metrics: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
+    entry: Any = metrics
+    for part in key.split("."):
+        entry = entry.get(part) if isinstance(entry, Mapping) else None
+    return entry
+
+
+def _cell(entry: Mapping[str, Any] | None, factor: float, sign: str) -> str:
+    """The mean and, behind the sign if there is one, the deviation."""
+    if entry is None or entry["mean"] is None:
+        return "-"
+    mean = f"{factor * entry['mean']:.2f}"
+    if not sign or entry["std"] is None:
+        return mean
+    return f"{mean} {sign} {factor * entry['std']:.2f}"

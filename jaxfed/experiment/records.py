@@ -1,0 +1,295 @@
+"""Finds and reads what `launch.run` and `launch.sweep` left on disk."""
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxfed.config.keys import flatten
+from jaxfed.errors import UsageError
+
+# The paper's method and its baselines come first, what sees all clients' data comes last.
+_FIRST_ALGORITHMS = ("xclp", "per_client_lp", "client_knn")
+_LAST_ALGORITHMS = ("pooled_lp",)
+
+
+class Measurement(NamedTuple):
+    """A metric over the repeats of one experiment: mean, sample deviation, and each repeat's value.
+
+    `std` is the sample standard deviation (divisor n - 1) and None for a single repeat.
+    """
+
+    mean: float
+    std: float | None
+    values: tuple[float, ...]
+
+
+def measure(values: Sequence[float]) -> Measurement:
+    """Mean and sample standard deviation (divisor n - 1; None for one value) of `values`."""
+    if not values:
+        raise ValueError("a measurement needs at least one value")
+    std = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return Measurement(float(np.mean(values)), std, tuple(float(value) for value in values))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One workdir of `launch.run`: its resolved config and, once it has finished, its summary."""
+
+    workdir: Path
+    config: dict[str, Any]
+    summary: dict[str, Any] | None
+
+    @property
+    def name(self) -> str:
+        """The name of the workdir."""
+        return self.workdir.name
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has written its summary."""
+        return self.summary is not None
+
+    @property
+    def algorithm(self) -> str | None:
+        """The method that the run is about; the others in it are its baselines."""
+        named = (self.summary or {}).get("algorithm", self.config.get("algorithm"))
+        return named if isinstance(named, str) else None
+
+    @cached_property
+    def results(self) -> dict[str, dict[str, Measurement]]:
+        """Algorithm -> metric -> measurement; nested metrics are joined by a dot."""
+        algorithms = (self.summary or {}).get("algorithms", {})
+        return {
+            algorithm: dict(_measurements(algorithms[algorithm]))
+            for algorithm in sort_algorithms(algorithms)
+        }
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The config, flat: `xclp.num_bits` -> 4096."""
+        return dict(flatten(self.config))
+
+    @property
+    def num_repeats(self) -> int:
+        """How many seeds the summary is over."""
+        return int((self.summary or {}).get("num_repeats", self.config.get("num_repeats", 1)))
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Device, versions and commit of the run, as the summary has them."""
+        return dict((self.summary or {}).get("environment", {}))
+
+
+class Point(NamedTuple):
+    """One point of a sweep: the keys it sets, its run if that has started, and why it failed if so."""
+
+    name: str
+    overrides: dict[str, Any]
+    run: Run | None
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One workdir of `launch.sweep`. `base` has the config's own value of every swept key."""
+
+    workdir: Path
+    config_file: str
+    variant: str
+    command: str
+    base: dict[str, Any]
+    points: tuple[Point, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of the workdir."""
+        return self.workdir.name
+
+    def value(self, point: Point, key: str) -> Any:
+        """The value that `key` has at `point`: its own, else the config's."""
+        return point.overrides.get(key, self.base.get(key))
+
+
+class Found(NamedTuple):
+    """What lies under some workdirs: sweeps, and the runs that belong to none of them."""
+
+    sweeps: tuple[Sweep, ...]
+    runs: tuple[Run, ...]
+
+
+def find(workdirs: Sequence[str | os.PathLike[str]]) -> Found:
+    """Finds the sweeps and runs under `workdirs`, at any depth, each once.
+
+    Raises:
+        UsageError: a workdir does not exist or holds neither, or one of its files is no valid JSON.
+    """
+    sweeps: dict[Path, Sweep] = {}
+    runs: dict[Path, Run] = {}
+    for workdir in workdirs:
+        root = Path(workdir)
+        if not root.is_dir():
+            raise UsageError(f"no such directory: {root}; give a --workdir of launch.run or .sweep")
+        found_any = False
+        for directory in _experiment_directories(root):
+            found_any = True
+            if (directory / "sweep.json").is_file():
+                sweeps.setdefault(directory.resolve(), read_sweep(directory))
+            else:
+                runs.setdefault(directory.resolve(), read_run(directory))
+        if not found_any:
+            raise UsageError(
+                f"no run or sweep under {root}: looked for config.json and sweep.json; "
+                "give a --workdir of launch.run or launch.sweep"
+            )
+    in_a_sweep = {
+        point.run.workdir.resolve()
+        for sweep in sweeps.values()
+        for point in sweep.points
+        if point.run is not None
+    }
+    loose = tuple(run for path, run in runs.items() if path not in in_a_sweep)
+    return Found(tuple(sweeps.values()), loose)
+
+
+def _experiment_directories(root: Path) -> Iterator[Path]:
+    for path, children, files in os.walk(root):
+        if "sweep.json" in files or "config.json" in files:
+            yield Path(path)
+        # A run holds no other run; a sweep may.
+        children[:] = [] if "config.json" in files else sorted(c for c in children if c[0] != ".")
+
+
+def read_run(workdir: Path) -> Run:
+    """Reads one workdir of `launch.run`, finished or not."""
+    summary = workdir / "summary.json"
+    return Run(
+        workdir,
+        config=_read_object(workdir / "config.json", _CONFIG),
+        summary=_read_object(summary, _SUMMARY) if summary.is_file() else None,
+    )
+
+
+def read_sweep(workdir: Path) -> Sweep:
+    """Reads one workdir of `launch.sweep` and those of its points that have started."""
+    path = workdir / "sweep.json"
+    content = _read_object(path, _SWEEP)
+    try:
+        points = tuple(
+            Point(
+                point["name"],
+                point["overrides"],
+                read_run(workdir / point["name"])
+                if (workdir / point["name"] / "config.json").is_file()
+                else None,
+                _failure(workdir, point["name"]),
+            )
+            for point in content["points"]
+        )
+        return Sweep(
+            workdir,
+            content["config_file"],
+            content["variant"],
+            content["command"],
+            content["base"],
+            points,
+        )
+    except (KeyError, TypeError) as error:
+        raise UsageError(f"{path} was not written by launch.sweep: {error!r}") from None
+
+
+# What reports rely on, where it is there at all: key -> type; a type in a list is that of all values.
+_CONFIG = {"seed": int, "num_repeats": int, "algorithm": str, "paper_table": str}
+_SUMMARY = {"num_repeats": int, "algorithm": str, "algorithms": [dict], "environment": dict}
+_ENVIRONMENT = {"command": str, "commit": str}
+_SWEEP = {"command": str, "base": dict, "points": list}
+_RECORD = {"algorithm": str, "round": int}
+
+
+def _read_object(path: Path, types: Mapping[str, Any]) -> dict[str, Any]:
+    content = read_json(path)
+    _check_types(str(path), content, types)
+    _check_types(f"{path}: environment", content.get("environment", {}), _ENVIRONMENT)
+    return content
+
+
+def _check_types(where: str, content: Mapping[str, Any], types: Mapping[str, Any]) -> None:
+    for key, kind in types.items():
+        value = content.get(key)
+        if isinstance(kind, list):
+            _check_types(where, {key: value}, {key: dict})
+            _check_types(f"{where}: {key}", value or {}, dict.fromkeys(value or {}, *kind))
+        elif value is not None and not isinstance(value, kind):
+            raise UsageError(
+                f"{where}: {key} is {json.dumps(value)[:60]}, but {_JSON_NAMES[kind]} belongs there"
+            )
+
+
+_JSON_NAMES = {int: "an integer", str: "text", dict: "an object", list: "a list"}
+
+
+def _failure(workdir: Path, point: str) -> str:
+    """Why the last process of a sweep's point failed, as `jaxfed.experiment.sweep` noted it; empty if it did not."""
+    file = workdir / "logs" / f"{point}.failure"
+    return file.read_text(encoding="utf-8", errors="replace").strip() if file.is_file() else ""
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UsageError(f"cannot read {path}: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} holds no JSON object")
+    return content
+
+
+def read_metrics(workdir: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl, without a last one that an interrupted run left half-written."""
+    path = workdir / "metrics.jsonl"
+    if not path.is_file():
+        return []
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+        records = [json.loads(line) for line in lines[:-1] if line.strip()]
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {path}: {' '.join(str(error).split())}") from None
+    for number, record in enumerate(records, start=1):
+        if not isinstance(record, dict):
+            raise UsageError(f"{path}: line {number} is no JSON object")
+        _check_types(f"{path}: line {number}", record, _RECORD)
+    return records
+
+
+def sort_algorithms(names: Iterable[str]) -> list[str]:
+    """The paper's method, its baselines, all others by name, and LP on pooled data."""
+    given = set(names)
+    first = [name for name in _FIRST_ALGORITHMS if name in given]
+    last = [name for name in _LAST_ALGORITHMS if name in given]
+    return [*first, *sorted(given.difference(first, last)), *last]
+
+
+def _measurements(
+    metrics: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, Measurement]]:
+    for name, content in metrics.items():
+        if not isinstance(content, Mapping):
+            continue
+        if "values" not in content:
+            yield from _measurements(content, f"{prefix}{name}.")
+            continue
+        values = content["values"]
+        # A repeat without the metric (no labeled test point, say) leaves it undefined over repeats.
+        if (
+            isinstance(values, list)
+            and values
+            and all(isinstance(v, int | float) and math.isfinite(v) for v in values)
+        ):
+            yield f"{prefix}{name}", measure(values)

@@ -1,0 +1,73 @@
+"""What every method is: an algorithm over cohorts of clients.
+
+A method is two pure functions and a judge. `init` makes the server's state, `round` advances it with
+the data of one cohort, `evaluate` measures what the state is worth. `jaxfed.experiment.loop` holds the only
+loop that calls them; `jaxfed.algorithms` holds the methods, one a file.
+
+    state = algorithm.init(key, federation)
+    for t in range(rounds):
+        cohort = federation.cohort(sampled_clients)
+        state, metrics = algorithm.round(state, cohort, fold_in(key, t))
+    metrics = algorithm.evaluate(state, federation)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import Cohort
+
+ServerState = Any  # a pytree of arrays: whatever a method carries from round to round
+Metrics = dict[str, Any]  # name -> number, or a nested dict of numbers
+
+
+class Init(Protocol):
+    """Makes the server's state before the first round."""
+
+    def __call__(self, key: jax.Array, federation: Federation) -> ServerState:
+        """Return the state the first round starts from; `key` is a typed JAX key."""
+        ...
+
+
+class Round(Protocol):
+    """Advances the server's state by one round with one cohort."""
+
+    def __call__(
+        self, state: ServerState, cohort: Cohort, key: jax.Array
+    ) -> tuple[ServerState, Metrics]:
+        """Return the new state and the round's metrics.
+
+        Plain Python around jitted stages, so that a secure protocol on the host can sit between two
+        of them. Metrics hold numbers only; bytes on the wire go under the name `communication`.
+        """
+        ...
+
+
+class Evaluate(Protocol):
+    """Measures a state against the truth that the algorithm itself never saw."""
+
+    def __call__(self, state: ServerState, federation: Federation) -> Metrics:
+        """Return metrics such as `test_accuracy`; changes nothing."""
+        ...
+
+
+class FederatedAlgorithm(NamedTuple):
+    """A federated method: `init(key, federation)`, `round(state, cohort, key)`, `evaluate`.
+
+    `validate`, where a method has one, measures a state on the validation split, as
+    `validation_accuracy` among others. States are then selected by it, and `evaluate` (the test set) is
+    called once, for the selected state.
+
+    `needs_labels(round_number)`, from 1 on, says whether clients without labels have nothing to do in
+    that round, so that none of them need take part (`jaxfed.federation.sampling`).
+    """
+
+    init: Init
+    round: Round
+    evaluate: Evaluate
+    validate: Evaluate | None = None
+    needs_labels: Callable[[int], bool] = lambda round_number: False

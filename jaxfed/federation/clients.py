@@ -1,0 +1,156 @@
+"""The simulated clients: who holds which examples, and which of those carry labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from jaxfed.data import Partition
+from jaxfed.errors import UsageError
+from jaxfed.federation.cohort import Cohort
+
+UNLABELED = -1
+
+
+def _no_points() -> np.ndarray:
+    return np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Federation:
+    """All clients' examples in one array, and each client's share of them as indices.
+
+    A client's examples are ordered labeled, unlabeled, new. `new` is what Section 4.1 of the XCLP
+    paper calls X_new: points the client wants labeled, held out from every training use, on which
+    `test_accuracy` is measured.
+
+    Attributes:
+        x: [n, ...], the examples of all clients.
+        y: int32 [n], the true classes. Algorithms see them through `cohort` only, labeled ones only.
+        partition: indices into `x` and `y`, per client: labeled, unlabeled and new.
+        num_classes: C.
+        validation: int64 indices of examples that no client holds, by which states are selected.
+        test: int64 indices of examples that no client holds, for the final measure.
+        predicted: int32 [n], classes by the trained model whose features `x` are; None where `x` are not.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    partition: Partition
+    num_classes: int
+    validation: np.ndarray = field(default_factory=_no_points)
+    test: np.ndarray = field(default_factory=_no_points)
+    predicted: np.ndarray | None = None
+
+    @property
+    def num_clients(self) -> int:
+        """M, the number of clients, empty ones included."""
+        return len(self.partition.labeled)
+
+    @property
+    def capacity(self) -> int:
+        """N, the size of the largest client: what every cohort is padded to, so shapes never change."""
+        return max((len(self.points(client)) for client in range(self.num_clients)), default=0)
+
+    @property
+    def max_labels(self) -> int:
+        """The largest number of labels that a client has."""
+        return max(map(len, self.partition.labeled), default=0)
+
+    @cached_property
+    def normalization(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and deviation over all clients' examples of each entry of the last axis, float32.
+
+        Bytes are read as [0, 1]. Constant entries get deviation 1. (A simulation's shortcut: it does
+        not travel, and the two vectors would be two sums of each client.)
+        """
+        x = self.x[np.concatenate([self.points(client) for client in range(self.num_clients)])]
+        axes = tuple(range(x.ndim - 1))
+        mean, square = np.zeros(x.shape[-1]), np.zeros(x.shape[-1])
+        for part in np.array_split(x, max(1, len(x) // 4096)):
+            values = part.astype(np.float64)
+            mean += values.sum(axis=axes)
+            square += np.square(values).sum(axis=axes)
+        count = max(1, x.size // x.shape[-1])
+        mean, square = mean / count, square / count
+        deviation = np.sqrt(np.maximum(square - np.square(mean), 0))
+        unit = 255 if x.dtype == np.uint8 else 1
+        deviation = np.where(deviation > 1e-6 * (1 + np.abs(mean)), deviation, unit)
+        return (mean / unit).astype(np.float32), (deviation / unit).astype(np.float32)
+
+    def points(self, client: int) -> np.ndarray:
+        """int64 [n_j], the indices of a client's examples: labeled, then unlabeled, then new."""
+        part = self.partition
+        return np.concatenate([part.labeled[client], part.unlabeled[client], part.new[client]])
+
+    def cohort(self, clients: Sequence[int] | None = None) -> Cohort:
+        """Stack the given clients (default all) into a `Cohort`; one copy of their examples.
+
+        Every cohort has the capacity of the largest of all clients, and not of its own: one shape, so
+        that a round is compiled once for an experiment. A further shape costs as much as all padding of
+        tens to hundreds of rounds, measured with clients as unequal as 50 and 2,000 examples.
+        Local steps cost nothing on padding where clients are executed one after another
+        ("map"): each takes as many as its own examples make. What grows with the capacity is memory,
+        K x capacity examples, the sort that orders a client's epochs, and pseudo-labels: features of
+        padding are computed, and XCLP compares all pairs of K x capacity. So of very unequal clients
+        (one of 10,000 among many of 50) the largest is better dealt out to several.
+        """
+        clients = range(self.num_clients) if clients is None else clients
+        shape = (len(clients), self.capacity)
+        x = np.zeros((*shape, *self.x.shape[1:]), self.x.dtype)
+        y = np.full(shape, UNLABELED, np.int32)
+        mask = np.zeros(shape, bool)
+        for row, client in enumerate(clients):
+            points, num_labeled = self.points(client), len(self.partition.labeled[client])
+            x[row, : len(points)] = self.x[points]
+            y[row, :num_labeled] = self.y[points[:num_labeled]]
+            mask[row, : len(points)] = True
+        return Cohort(np.asarray(clients, np.int32), x, y, mask)
+
+    def without_unlabeled(self) -> Federation:
+        """The same clients without their unlabeled points: `XCLP (labeled)` of Table 3."""
+        nothing = tuple(part[:0] for part in self.partition.unlabeled)
+        return replace(self, partition=self.partition._replace(unlabeled=nothing))
+
+    def fully_labeled(self) -> Federation:
+        """The same clients with labels on all examples: fully supervised training, the upper bound."""
+        part = self.partition
+        pairs = zip(part.labeled, part.unlabeled, strict=True)
+        return replace(
+            self,
+            partition=part._replace(
+                labeled=tuple(np.concatenate(pair) for pair in pairs),
+                unlabeled=tuple(indices[:0] for indices in part.unlabeled),
+            ),
+        )
+
+    def leave_out(self, client: int) -> Federation:
+        """One client contributes no labels; all its points are new, the others' new points go (Table 2).
+
+        Raises:
+            UsageError: there is no such client.
+        """
+        if not 0 <= client < self.num_clients:
+            raise UsageError(
+                f"config.federation.left_out_client={client}: allowed are 0 to {self.num_clients - 1}, "
+                "or -1 to leave no client out"
+            )
+        part = self.partition
+
+        def only(indices: np.ndarray, keep: bool) -> np.ndarray:
+            return indices if keep else indices[:0]
+
+        others = [j != client for j in range(self.num_clients)]
+        return replace(
+            self,
+            partition=Partition(
+                labeled=tuple(map(only, part.labeled, others)),
+                unlabeled=tuple(map(only, part.unlabeled, others)),
+                new=tuple(
+                    part.new[j][:0] if other else self.points(j) for j, other in enumerate(others)
+                ),
+            ),
+        )

@@ -1,0 +1,28 @@
+"""The clients of one round, as a method sees them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+Array = jax.Array | np.ndarray
+
+
+class Cohort(NamedTuple):
+    """The sampled clients of one round, stacked and padded to the largest of them.
+
+    Padding (rows with `mask` False) and the order of clients never change a result.
+
+    Fields:
+        client_id: int32 [K], which client each row is.
+        x: [K, N, ...], the clients' examples; a client's n_k examples are its first n_k rows.
+        y: int32 [K, N], class labels; -1 where the example is unlabeled or padding.
+        mask: bool [K, N], True on examples, False on padding.
+    """
+
+    client_id: Array
+    x: Array
+    y: Array
+    mask: Array

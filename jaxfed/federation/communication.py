@@ -1,0 +1,53 @@
+"""Bytes on the wire, by kind of message, counted from shapes and dtypes.
+
+A method names each message once a round; the totals are what `summary.json` reports. Bytes are of the
+payload: no headers, no compression but a method's own (entries that it does not send).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+
+@dataclass
+class Communication:
+    """What the clients of one round send to the server (upload) and receive from it (download).
+
+    Messages from client to client pass through the server in this field's protocols: they count once
+    as upload and once as download.
+    """
+
+    upload: dict[str, int] = field(default_factory=dict)
+    download: dict[str, int] = field(default_factory=dict)
+
+    def up(self, kind: str, num_bytes: int) -> None:
+        """Count `num_bytes` sent by clients as messages of this kind."""
+        self.upload[kind] = self.upload.get(kind, 0) + int(num_bytes)
+
+    def down(self, kind: str, num_bytes: int) -> None:
+        """Count `num_bytes` received by clients as messages of this kind."""
+        self.download[kind] = self.download.get(kind, 0) + int(num_bytes)
+
+    def add(self, other: Communication) -> None:
+        """Count what the other has counted."""
+        for kind, num_bytes in other.upload.items():
+            self.up(kind, num_bytes)
+        for kind, num_bytes in other.download.items():
+            self.down(kind, num_bytes)
+
+    def metrics(self) -> dict[str, int | dict[str, int]]:
+        """Totals and the bytes of every kind, as the `communication` entry of a round's metrics."""
+        return {
+            "upload_bytes": sum(self.upload.values()),
+            "download_bytes": sum(self.download.values()),
+            "upload": dict(self.upload),
+            "download": dict(self.download),
+        }
+
+
+def num_bytes_of(tree: Any) -> int:
+    """Bytes of all arrays of a pytree, sent whole; `jaxfed.training.sparse_message` where they are not."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

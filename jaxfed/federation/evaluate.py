@@ -1,0 +1,76 @@
+"""Measures of quality: accuracy, balanced accuracy, and how well LSH codes estimate cosines."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfed.kernels import graph, hamming, lsh
+from jaxfed.kernels.padding import padded_rows
+
+
+def accuracy(predicted: np.ndarray, truth: np.ndarray) -> float:
+    """Share of points whose predicted class is the true one; a prediction of -1 is wrong.
+
+    Both int [n]; NaN for n = 0.
+    """
+    return float(np.mean(predicted == truth)) if len(truth) else float("nan")
+
+
+def balanced_accuracy(predicted: np.ndarray, truth: np.ndarray) -> float:
+    """Mean over the classes present in `truth` of the recall, in [0, 1]; a prediction of -1 is wrong.
+
+    Equals scikit-learn's `balanced_accuracy_score` where every prediction is a class. NaN for n = 0.
+    """
+    if not len(truth):
+        return float("nan")
+    present = np.bincount(truth)
+    hit = np.bincount(truth[predicted == truth], minlength=len(present))
+    return float(np.mean(hit[present > 0] / present[present > 0]))
+
+
+def cosine_rmse(
+    vectors: np.ndarray, key: jax.Array, num_bits: int, *, num_points: int = 512, seed: int = 0
+) -> tuple[float, float]:
+    """Root-mean-square error of cos(pi h / L) against the exact cosine, measured and by theory.
+
+    Over all pairs of up to `num_points` of the points, chosen by `seed`. Theory takes each bit of a
+    pair at angle theta to differ independently with probability p = theta / pi, so h is
+    Binomial(L, p) and, with the characteristic function E e^{iuh} = (1 - p + p e^{iu})^L,
+
+        MSE = (1 + Re E e^{2 pi i h / L}) / 2 - 2 cos(theta) Re E e^{pi i h / L} + cos(theta)^2,
+
+    exactly (not the delta method's pi^2 sin^2(theta) p (1 - p) / L). The bits of one pair are
+    independent over the draw of Pi; different pairs share Pi, which the mean over pairs does not mind.
+
+    Args:
+        vectors: float [n, d].
+        key: the typed key that Pi is drawn from.
+        num_bits: L.
+        num_points: how many points to take at most; cost is its square times (d + L / 32).
+        seed: which points.
+
+    Returns:
+        (measured, theory); (nan, nan) for fewer than two points of non-zero norm.
+    """
+    norms = np.linalg.norm(vectors, axis=1)
+    usable = np.flatnonzero(norms > 0)
+    if len(usable) < 2:
+        return float("nan"), float("nan")
+    chosen = np.random.default_rng(seed).permutation(usable)[:num_points]
+    unit = vectors[chosen].astype(np.float64) / norms[chosen, None]
+    pair = np.triu_indices(len(chosen), 1)
+    cosine = np.clip(unit @ unit.T, -1, 1)[pair]
+
+    points = jnp.asarray(padded_rows(vectors[chosen].astype(np.float32)))
+    codes = lsh.project_bits(points, key, num_bits)
+    estimate = graph.cosine_from_hamming(hamming.distances(codes, codes), num_bits)
+    measured = np.sqrt(np.mean((np.asarray(estimate, np.float64)[pair] - cosine) ** 2))
+
+    p = np.arccos(cosine) / np.pi
+    once, twice = (
+        ((1 - p + p * np.exp(1j * u / num_bits)) ** num_bits).real for u in (np.pi, 2 * np.pi)
+    )
+    theory = np.sqrt(np.mean((1 + twice) / 2 - 2 * cosine * once + cosine**2))
+    return float(measured), float(theory)

@@ -1,0 +1,76 @@
+"""Which clients take part in a round: a pure function of seed and round."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxfed.federation.clients import Federation
+
+SAMPLINGS = ("uniform", "proportional", "groups")
+LABELED_SHARES = ("ceiling", "nearest")
+
+_GROUPS = (
+    0x67727073  # sets the groups' randomness apart from rounds and from what deals the examples
+)
+
+
+def sample_clients(
+    config: ConfigDict,
+    federation: Federation,
+    seed: int,
+    round_number: int,
+    *,
+    needs_labels: bool = False,
+) -> list[int]:
+    """The round's clients, ascending: `cohort_size` drawn without replacement, 0 is all.
+
+    `sampling` "uniform": all alike. "proportional": clients with labels and clients without are drawn
+    apart, as many as their shares of all clients say (XCLP, A.2), at least one with labels. "groups":
+    the clients are divided once, at random, into `num_groups` groups, at most `cohort_size` in each and
+    their sizes equal to within one; round r has group r, and after the last it begins anew (XCLP, B.1).
+
+    Of "proportional" the paper says: tau m_L clients with labels, tau (m - m_L) without. It leaves open
+    what tau m_L = 2.5 clients are; `labeled_share` "ceiling" takes 3, as its authors' code does,
+    "nearest" the nearest integer, of two as near ones the even. It says that there be "some labels
+    present in the graph"; where there is no graph over clients, a client without labels has nothing to
+    train on, and with `labeled_cohorts` the authors' code is followed, which draws clients with labels
+    alone then, `cohort_size` of them or all.
+
+    Args:
+        config: of the experiment.
+        federation: who has labels.
+        seed: of the repeat.
+        round_number: from 1.
+        needs_labels: whether clients without labels have nothing to do in this round
+            (`FederatedAlgorithm.needs_labels`).
+    """
+    num_clients, size = federation.num_clients, config.cohort_size
+    if not 0 < size < num_clients:
+        return list(range(num_clients))
+    if config.sampling == "groups":
+        count = num_groups(num_clients, size)
+        order = np.random.default_rng((seed, _GROUPS)).permutation(num_clients)
+        return sorted(np.array_split(order, count)[(round_number - 1) % count].tolist())
+    rng = np.random.default_rng((seed, round_number))
+    if config.sampling == "uniform":
+        return sorted(rng.choice(num_clients, size, replace=False).tolist())
+    has_labels = np.array([len(labeled) > 0 for labeled in federation.partition.labeled])
+    labeled, unlabeled = np.flatnonzero(has_labels), np.flatnonzero(~has_labels)
+    if needs_labels and config.labeled_cohorts and len(labeled):
+        return sorted(rng.choice(labeled, min(size, len(labeled)), replace=False).tolist())
+    share = size * len(labeled) / num_clients
+    num_labeled = math.ceil(share) if config.labeled_share == "ceiling" else round(share)
+    num_labeled = max(num_labeled, min(1, len(labeled)))  # there are as many, and of the others too
+    drawn = [
+        rng.choice(labeled, num_labeled, replace=False),
+        rng.choice(unlabeled, size - num_labeled, replace=False),
+    ]
+    return sorted(np.concatenate(drawn).tolist())
+
+
+def num_groups(num_clients: int, cohort_size: int) -> int:
+    """How many groups of at most `cohort_size` clients there are; 0 is one group of all."""
+    return -(-num_clients // cohort_size) if cohort_size else 1

@@ -1,0 +1,65 @@
+"""Where tasks run: here, or in worker processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
+
+from jaxfed.errors import UsageError
+from jaxfed.host.interruption import end_with
+
+_OF_TERMINAL = (signal.SIGINT, signal.SIGHUP)  # sent to all processes that it runs
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+class Mapped(Protocol):
+    """`map`, or something that gives the same results from elsewhere."""
+
+    def __call__(
+        self, function: Callable[[Task], Result], tasks: Iterable[Task], /
+    ) -> Iterable[Result]:
+        """Results in the order of the tasks."""
+
+
+@contextmanager
+def worker_processes(count: int) -> Iterator[Mapped]:
+    """A `map` over `count` new processes, which end with the context; `map` itself for 0.
+
+    They are spawned, not forked: the parent may run JAX's threads. Each imports anew and builds its own
+    tables, so that two take 63 % of the time of none at 300 x 300 points of 4,096 bits, start included.
+
+    Signals of the terminal are the parent's: Ctrl-C lets it finish and save its round, for which it
+    needs them. They end when it does, also where it is killed.
+
+    Raises:
+        UsageError: a negative count.
+    """
+    if count < 0:
+        raise UsageError(f"workers={count}: allowed are 0 (none) and more")
+    if count == 0:
+        yield map
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(
+        count, mp_context=context, initializer=end_with, initargs=(os.getpid(),)
+    ) as executor:
+
+        def mapped(
+            function: Callable[[Task], Result], tasks: Iterable[Task], /
+        ) -> Iterable[Result]:
+            tasks = list(tasks)
+            # Processes start here, with the signals that are blocked here: from the first instruction on.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_TERMINAL)
+            try:
+                return executor.map(function, tasks)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+        yield mapped

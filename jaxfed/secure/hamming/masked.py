@@ -1,0 +1,187 @@
+"""SecureHamming by one message a client to the server: `masked` (algebra: `masked_distances`).
+
+Clients j < k form a pair, j as its first and k as its second client. With w = bit_length(L):
+
+    points      client -> server   E of up to 512 points, packed      about w L / 8 bytes a point, once
+    shares      j -> server        s of up to 512 x 512 pairs         about w / 8 bytes a pair
+    shares      k -> server        t of the same pairs                about w / 8 bytes a pair
+
+Nothing goes from client to client and nothing comes back. Masks come from the group seed under the
+number of the run, which each client uses once: masks on two sets of points would reveal their
+difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from jaxfed.secure.errors import ProtocolError
+from jaxfed.secure.hamming import masked_distances
+from jaxfed.secure.primitives.blocks import Block, bits_of, checked_distances, ranges
+from jaxfed.secure.primitives.ring import pack, packed_size, ring_bits, unpack
+from jaxfed.secure.session.endpoint import SERVER, DroppedOut, Endpoint
+
+BLOCK_POINTS = 512
+
+
+class Client:
+    """One client, first or second in each of its pairs.
+
+    Args:
+        endpoint: its end of the session.
+        codes: its points, uint32 [n_j, L / 32].
+        sizes: number of points of every client that takes part, by address.
+        run: the number of this protocol run, never used before in the session.
+
+    Raises:
+        UsageError: L does not fit the ring.
+        ProtocolError: the run's number was used before.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, codes: np.ndarray, sizes: Mapping[int, int], run: int
+    ) -> None:
+        self._endpoint, self._codes, self._sizes = endpoint, codes, sizes
+        self._own = endpoint.address
+        self._num_bits = 32 * codes.shape[1]
+        self._width = ring_bits(self._num_bits)
+        self._label = f"masked hamming/{run}"
+        endpoint.claim(self._label)
+
+    def send_points(self, points: range) -> None:
+        """Send E of some of the own points."""
+        self._endpoint.send(SERVER, "points", pack(self._hidden(points), self._width))
+
+    def send_shares(self, partner: int, rows: range, columns: range) -> None:
+        """Send s or t of a block of pairs; rows are points of the lower client, columns of the other."""
+        is_first = self._own < partner
+        first, second = (self._own, partner) if is_first else (partner, self._own)
+        pair_mask = masked_distances.pair_masks(
+            self._endpoint.group_seed(f"{self._label}/pairs/{first}/{second}"),
+            rows,
+            columns,
+            self._sizes[second],
+            self._width,
+        )
+        if is_first:
+            partner_masks = self._masks(partner, columns)
+            share = masked_distances.first_share(
+                self._bits(rows), partner_masks, pair_mask, self._width
+            )
+        else:
+            partner_masks = self._masks(partner, rows)
+            share = masked_distances.second_share(
+                self._bits(columns), self._hidden(columns), partner_masks, pair_mask, self._width
+            )
+        self._endpoint.send(SERVER, f"shares/{first}/{second}", pack(share, self._width))
+
+    def _bits(self, points: range) -> np.ndarray:
+        return bits_of(self._codes[points.start : points.stop]).view(np.int8)
+
+    def _hidden(self, points: range) -> np.ndarray:
+        masks = self._masks(self._own, points)
+        return masked_distances.hidden_points(self._bits(points), masks, self._width)
+
+    def _masks(self, owner: int, points: range) -> np.ndarray:
+        seed = self._endpoint.group_seed(f"{self._label}/points/{owner}")
+        return masked_distances.point_masks(seed, points, self._num_bits, self._width)
+
+
+class Server:
+    """The server; keeps every client's E as it came, packed."""
+
+    def __init__(self, endpoint: Endpoint, num_bits: int) -> None:
+        self._endpoint, self._num_bits = endpoint, num_bits
+        self._width = ring_bits(num_bits)
+        self._points: dict[tuple[int, int], bytes] = {}
+
+    def receive_points(self, client: int, points: range) -> None:
+        """Take E of some of a client's points."""
+        message = self._endpoint.receive(client, "points")
+        expected = packed_size(len(points) * self._num_bits, self._width)
+        if len(message) != expected:
+            raise ProtocolError(
+                f"{len(points)} hidden points take {expected} bytes, got {len(message)}"
+            )
+        self._points[client, points.start] = message
+
+    def abandon(self, first: int, second: int) -> None:
+        """A client of the pair is gone: the other one's shares stand alone and are forgotten."""
+        self._endpoint.discard(f"shares/{first}/{second}")
+
+    def combine(self, first: int, second: int, rows: range, columns: range) -> Block:
+        """Distances of a block of pairs from both clients' shares."""
+        share, other_share = (
+            unpack(
+                self._endpoint.receive(client, f"shares/{first}/{second}"),
+                len(rows) * len(columns),
+                self._width,
+            ).reshape(len(rows), len(columns))
+            for client in (first, second)
+        )
+        distances = masked_distances.combined_distances(
+            self._hidden(first, rows),
+            self._hidden(second, columns),
+            share,
+            other_share,
+            self._width,
+        )
+        checked = checked_distances(distances, self._num_bits)
+        return Block(first, second, rows, columns, checked)
+
+    def _hidden(self, client: int, points: range) -> np.ndarray:
+        packed = self._points[client, points.start]
+        hidden = unpack(packed, len(points) * self._num_bits, self._width)
+        return hidden.reshape(len(points), self._num_bits)
+
+
+def send_points(client: Client, server: Server, address: int, num_points: int) -> None:
+    """All points of one client, a block at a time."""
+    for points in ranges(num_points, BLOCK_POINTS):
+        client.send_points(points)
+        server.receive_points(address, points)
+
+
+def run_pair(
+    first: Client,
+    second: Client,
+    server: Server,
+    addresses: tuple[int, int],
+    sizes: tuple[int, int],
+) -> Iterator[Block]:
+    """Shares of one pair of clients whose points the server has; yields blocks as they are done.
+
+    Args:
+        first, second, server: the parties.
+        addresses: of first and second, the lower one first.
+        sizes: (n_j, n_k).
+    """
+    try:
+        for rows in ranges(sizes[0], BLOCK_POINTS):
+            for columns in ranges(sizes[1], BLOCK_POINTS):
+                first.send_shares(addresses[1], rows, columns)
+                second.send_shares(addresses[0], rows, columns)
+                yield server.combine(*addresses, rows, columns)
+    except DroppedOut:
+        server.abandon(*addresses)
+        raise
+
+
+def points_bytes(num_points: int, num_bits: int) -> int:
+    """Payload bytes of one client's `points` messages."""
+    width = ring_bits(num_bits)
+    return sum(
+        packed_size(len(points) * num_bits, width) for points in ranges(num_points, BLOCK_POINTS)
+    )
+
+
+def shares_bytes(num_first: int, num_second: int, num_bits: int) -> int:
+    """Payload bytes of both clients' `shares` messages."""
+    width = ring_bits(num_bits)
+    return 2 * sum(
+        packed_size(len(rows) * len(columns), width)
+        for rows in ranges(num_first, BLOCK_POINTS)
+        for columns in ranges(num_second, BLOCK_POINTS)
+    )

@@ -1,0 +1,156 @@
+"""The server's matrix H out of pairwise protocols, block by block, and who stays.
+
+    own     client -> server   its points' distances among themselves, the upper triangle,
+                               up to 512 x 512 at a time, packed
+
+The paper leaves within-client distances open: a client computes its own and sends them. Between
+clients every pair runs its protocol for itself, so a client that drops out (XCLP, Section 3.3) costs
+its own rows and columns and nobody else's: before or during this step, the outcome is that of a cohort
+without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfed.kernels import hamming
+from jaxfed.secure.primitives.blocks import Block, checked_distances, ranges
+from jaxfed.secure.primitives.ring import pack, packed_size, ring_bits, unpack
+from jaxfed.secure.session.endpoint import SERVER, DroppedOut, Endpoint
+
+BLOCK_POINTS = 512
+
+Progress = Callable[[int, int], None]  # (pairs of points done, of how many)
+
+
+class Collection(Protocol):
+    """What becomes of H: distances as they come, and who is in it."""
+
+    @property
+    def clients(self) -> list[int]:
+        """Who is in it."""
+
+    def add(self, block: Block) -> None:
+        """Take a block of distances of two clients, or of one: there what lies below the diagonal is
+        left out, being the same.
+        """
+
+    def remove(self, client: int) -> None:
+        """Forget a client that dropped out."""
+
+
+def run_own(endpoint: Endpoint, server: Endpoint, codes: np.ndarray) -> Iterator[Block]:
+    """A client's distances among its own points; yields a block when the server has it.
+
+    Args:
+        endpoint: the client's.
+        server: the server's.
+        codes: the client's points, uint32 [n_j, L / 32].
+
+    Raises:
+        DroppedOut: the client is gone.
+    """
+    for rows, columns in _own_blocks(len(codes)):
+        send_own(endpoint, codes, rows, columns)
+        yield receive_own(server, endpoint.address, rows, columns, 32 * codes.shape[1])
+
+
+def send_own(endpoint: Endpoint, codes: np.ndarray, rows: range, columns: range) -> None:
+    """A client sends a block of the distances among its own points; codes uint32 [n_j, L / 32]."""
+    left, right = (codes[points.start : points.stop] for points in (rows, columns))
+    own = np.asarray(hamming.distances(jnp.asarray(left), jnp.asarray(right))).astype(np.uint16)
+    sent = own[_upper(len(rows))] if rows == columns else own
+    endpoint.send(SERVER, "own", pack(sent, ring_bits(32 * codes.shape[1])))
+
+
+def receive_own(
+    endpoint: Endpoint, client: int, rows: range, columns: range, num_bits: int
+) -> Block:
+    """The server takes a block of a client's own distances.
+
+    Raises:
+        ProtocolError: a message of another length, or a distance above L.
+    """
+    message = endpoint.receive(client, "own")
+    own = unpack(message, _own_count(rows, columns), ring_bits(num_bits))
+    sent = checked_distances(own, num_bits)
+    if rows != columns:
+        return Block(client, client, rows, columns, sent.reshape(len(rows), len(columns)))
+    distances = np.zeros((len(rows), len(rows)), np.uint16)
+    distances[_upper(len(rows))] = sent
+    return Block(client, client, rows, columns, distances + distances.T)
+
+
+def own_bytes(num_points: int, num_bits: int) -> int:
+    """Payload bytes of one client's `own` messages."""
+    width = ring_bits(num_bits)
+    return sum(
+        packed_size(_own_count(rows, columns), width) for rows, columns in _own_blocks(num_points)
+    )
+
+
+def collect(
+    collection: Collection,
+    sizes: Mapping[int, int],
+    own: Callable[[int], Iterator[Block]],
+    pair: Callable[[int, int], Iterator[Block]],
+    *,
+    progress: Progress | None = None,
+) -> None:
+    """Run everybody's own step and every pair's protocol; drop who drops out.
+
+    Args:
+        collection: gets all distances; who drops out is removed from it.
+        sizes: number of points of every client, by address.
+        own: the step of one client with the server, its own distances.
+        pair: the protocol of a pair of clients, the lower address first.
+        progress: told after every block how many pairs of points are done.
+
+    Raises:
+        ProtocolError: a message that does not belong where it arrives; there is no H then.
+    """
+    total, done = _cross_pairs(sizes), 0
+    for client in sorted(sizes):
+        try:
+            for block in own(client):
+                collection.add(block)
+        except DroppedOut as dropout:
+            collection.remove(dropout.client)
+    for first in sorted(sizes):
+        for second in sorted(sizes):
+            if second <= first or not {first, second} <= set(collection.clients):
+                continue
+            try:
+                for block in pair(first, second):
+                    collection.add(block)
+                    done += block.distances.size
+                    if progress:
+                        progress(done, total)
+            except DroppedOut as dropout:
+                collection.remove(dropout.client)
+
+
+def _cross_pairs(sizes: Mapping[int, int]) -> int:
+    total = sum(sizes.values())
+    return (total**2 - sum(size**2 for size in sizes.values())) // 2
+
+
+def _own_blocks(num_points: int) -> Iterator[tuple[range, range]]:
+    """Blocks of rows and columns that cover the upper triangle."""
+    for rows in ranges(num_points, BLOCK_POINTS):
+        for columns in ranges(num_points, BLOCK_POINTS):
+            if columns.start >= rows.start:
+                yield rows, columns
+
+
+def _own_count(rows: range, columns: range) -> int:
+    """How many distances of a block are sent."""
+    return len(rows) * (len(rows) - 1) // 2 if rows == columns else len(rows) * len(columns)
+
+
+def _upper(size: int) -> tuple[np.ndarray, ...]:
+    return np.triu_indices(size, 1)

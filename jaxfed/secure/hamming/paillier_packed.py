@@ -1,0 +1,311 @@
+"""SecureHamming by Paillier's encryption (XCLP, Section 3.2), packed: `phe` (algebra: `packed_distances`).
+
+Client `first` holds y_i and a key, client `second` holds x_m; L bits a point. With |N| the key's bits and
+S points a block, as many as fit a plaintext (`packing`):
+
+    key         first -> second    N and B                          3 |N| / 8 bytes
+    modulus     first -> server    N                                |N| / 8 bytes
+    mask_seed   second -> server   the seed of all rho              32 bytes
+  for every block of first's points:
+    points      first -> second    their L columns, encrypted       |N| L / 4 bytes
+   for up to 540 of second's vectors at a time, V of them:
+    answers     second -> first    Enc(V_m + rho_m), re-randomized  V |N| / 4 bytes
+    opened      first -> server    T_m = V_m + rho_m mod N          V |N| / 8 bytes
+
+and the server has V_m = T_m - rho_m mod N, whose digits are L - h. The paper sends L ciphertexts a point
+and one answer a pair of points; here both serve up to S points at once.
+
+Parties that follow the protocol and do not collude learn nothing of each other's points but their
+number: second sees encryptions, first sees T, uniform in Z_N whatever V is, in a ciphertext with
+randomness of its own, and the server learns h.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from jaxfed.host.workers import Mapped
+from jaxfed.secure.hamming.packed_distances import AnswerTask, Masks, PackedDistances, distances
+from jaxfed.secure.primitives.blocks import Block, bits_of, ranges
+from jaxfed.secure.primitives.packing import Packing, balanced
+from jaxfed.secure.primitives.paillier import (
+    HIDING_BITS,
+    Encryption,
+    PrivateKey,
+    PublicKey,
+    check_units,
+    ciphertexts_from_bytes,
+    modulus_from_bytes,
+    plaintexts_from_bytes,
+    to_bytes,
+)
+from jaxfed.secure.primitives.prg import SEED_BYTES
+from jaxfed.secure.primitives.subset_products import product
+from jaxfed.secure.session.endpoint import SERVER, DroppedOut, Endpoint
+
+RandomBytes = Callable[[int], bytes]
+
+MESSAGE_VECTORS = 540  # answers that travel together
+_TASK_VECTORS = 90  # answers that one worker computes at a time
+_TASK_COLUMNS = 256  # encryptions, likewise
+_TASK_ANSWERS = 32  # decryptions, likewise
+
+
+class EncryptedPoints:
+    """A client's points under its own key: encrypted once, block by block, for all its partners.
+
+    Args:
+        codes: uint32 [n_j, L / 32].
+        key: the client's.
+        random_bytes: source of the exponents; the operating system's unless a test replays it.
+        mapped: `map`, or that of worker processes.
+
+    Attributes:
+        key: the client's.
+        blocks: which points share plaintexts.
+
+    Memory: |N| L / 4 bytes a block that was asked for, 12 kB a point at L = 4096 and 2,048 bits.
+
+    Raises:
+        UsageError: L does not fit the ring or the key.
+    """
+
+    def __init__(
+        self,
+        codes: np.ndarray,
+        key: PrivateKey,
+        *,
+        random_bytes: RandomBytes = secrets.token_bytes,
+        mapped: Mapped = map,
+    ) -> None:
+        self.key, self._codes = key, codes
+        self._num_bits = 32 * codes.shape[1]
+        self._packing = Packing(self._num_bits, key.public.bits)
+        self.blocks = list(balanced(len(codes), self._packing.slots))
+        self._encryption = Encryption(key, self._num_bits * len(self.blocks))
+        self._random_bytes, self._mapped = random_bytes, mapped
+        self._messages: dict[int, bytes] = {}
+
+    def message(self, block: int) -> bytes:
+        """The encrypted columns of one block."""
+        if block not in self._messages:
+            self._messages[block] = self._encrypted(self.blocks[block])
+        return self._messages[block]
+
+    def _encrypted(self, points: range) -> bytes:
+        columns = self._packing.packed_columns(bits_of(self._codes[points.start : points.stop]))
+        tasks = [
+            (
+                columns[part.start : part.stop],
+                self._random_bytes(len(part) * self._encryption.exponent_bytes),
+            )
+            for part in ranges(self._num_bits, _TASK_COLUMNS)
+        ]
+        size = self.key.public.bits // 4
+        parts = self._mapped(self._encryption, tasks)
+        return b"".join(to_bytes(ciphertexts, size) for ciphertexts in parts)
+
+
+class First:
+    """The client whose key it is.
+
+    Args:
+        endpoint: its end of the session.
+        second: the other client's address.
+        points: its points, encrypted.
+        mapped: `map`, or that of worker processes.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        second: int,
+        points: EncryptedPoints,
+        *,
+        mapped: Mapped = map,
+    ) -> None:
+        self._endpoint, self._second = endpoint, second
+        self._points, self._mapped = points, mapped
+        self._pair = f"{endpoint.address}/{second}"
+
+    def send_key(self) -> None:
+        """Send N and B to the other client, N to the server."""
+        public = self._points.key.public
+        self._endpoint.send(self._second, "key", public.to_bytes())
+        n = to_bytes([public.n], public.bits // 8)
+        self._endpoint.send(SERVER, f"modulus/{self._pair}", n)
+
+    def send_points(self, block: int) -> None:
+        """Send one block of points, encrypted."""
+        self._endpoint.send(self._second, "points", self._points.message(block))
+
+    def open(self, num_vectors: int) -> None:
+        """Decrypt the answers for the next vectors and pass T on to the server."""
+        key = self._points.key
+        message = self._endpoint.receive(self._second, "answers")
+        answers = ciphertexts_from_bytes(message, num_vectors, key.public.n)
+        check_units(product(answers, key.public.n), key.public.n)
+        tasks = [answers[part.start : part.stop] for part in ranges(num_vectors, _TASK_ANSWERS)]
+        opened = [value for part in self._mapped(key.decrypt, tasks) for value in part]
+        self._endpoint.send(SERVER, f"opened/{self._pair}", to_bytes(opened, key.public.bits // 8))
+
+
+class Second:
+    """The client that computes under the other one's key.
+
+    Args:
+        endpoint: its end of the session.
+        first: the other client's address.
+        codes: its points, uint32 [n_k, L / 32].
+        num_points: n_j, the number of first's points.
+        key_bits: |N| that was agreed on.
+        random_bytes: source of the masks' seed and of s; the operating system's unless a test replays
+            it.
+        mapped: `map`, or that of worker processes.
+
+    Raises:
+        UsageError: L does not fit the ring or the key.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        first: int,
+        codes: np.ndarray,
+        num_points: int,
+        *,
+        key_bits: int = 2048,
+        random_bytes: RandomBytes = secrets.token_bytes,
+        mapped: Mapped = map,
+    ) -> None:
+        self._endpoint, self._first, self._codes = endpoint, first, codes
+        self._num_bits, self._key_bits = 32 * codes.shape[1], key_bits
+        slots = Packing(self._num_bits, key_bits).slots
+        self._blocks = list(balanced(num_points, slots))
+        self._random_bytes, self._mapped = random_bytes, mapped
+        self._pair = f"{first}/{endpoint.address}"
+
+    def receive_key(self) -> None:
+        """Take first's key; draw the seed of the masks and share it with the server."""
+        self._key = PublicKey.from_bytes(self._endpoint.receive(self._first, "key"), self._key_bits)
+        self._hiding = self._key.hiding_powers(len(self._codes) * len(self._blocks))
+        seed = self._random_bytes(SEED_BYTES)
+        self._masks = Masks(seed, self._key.n)
+        self._endpoint.send(SERVER, f"mask_seed/{self._pair}", seed)
+
+    def receive_points(self, block: int) -> None:
+        """Take one block of first's points."""
+        message = self._endpoint.receive(self._first, "points")
+        ciphertexts = ciphertexts_from_bytes(message, self._num_bits, self._key.n)
+        num_points = len(self._blocks[block])
+        self._distances = PackedDistances(self._key, ciphertexts, num_points, self._hiding)
+
+    def answer(self, vectors: range) -> None:
+        """Send encrypted distances of the block's points to some of the own vectors."""
+        exponent_bytes = (self._key_bits // 2 + HIDING_BITS) // 8
+        tasks = [
+            AnswerTask(
+                bits_of(self._codes[vectors.start + part.start : vectors.start + part.stop]),
+                self._masks.take(len(part)),
+                self._random_bytes(len(part) * exponent_bytes),
+            )
+            for part in ranges(len(vectors), _TASK_VECTORS)
+        ]
+        answers = [a for part in self._mapped(self._distances, tasks) for a in part]
+        self._endpoint.send(self._first, "answers", to_bytes(answers, self._key_bits // 4))
+
+
+class Server:
+    """The server's part for one pair of clients; n_j points of first's, L bits, |N| agreed on.
+
+    Attributes:
+        blocks: which of first's points share plaintexts.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        first: int,
+        second: int,
+        num_points: int,
+        num_bits: int,
+        *,
+        key_bits: int = 2048,
+    ) -> None:
+        self._endpoint, self._first, self._second = endpoint, first, second
+        self._packing, self._key_bits = Packing(num_bits, key_bits), key_bits
+        self.blocks = list(balanced(num_points, self._packing.slots))
+        self._kinds = [f"{kind}/{first}/{second}" for kind in ("modulus", "mask_seed", "opened")]
+
+    def receive_masks(self) -> None:
+        """Take N from first and the masks' seed from second."""
+        modulus, mask_seed, _ = self._kinds
+        self._n = modulus_from_bytes(self._endpoint.receive(self._first, modulus), self._key_bits)
+        self._masks = Masks(self._endpoint.receive(self._second, mask_seed), self._n)
+
+    def combine(self, block: int, vectors: range) -> Block:
+        """Distances of one block of first's points to some of second's."""
+        points, (*_, kind) = self.blocks[block], self._kinds
+        message = self._endpoint.receive(self._first, kind)
+        opened = plaintexts_from_bytes(message, len(vectors), self._n)
+        masks = self._masks.take(len(vectors))
+        h = distances(opened, masks, self._n, self._packing, len(points))
+        return Block(self._first, self._second, points, vectors, h)
+
+    def abandon(self) -> None:
+        """A client is gone: what the other one sent stands alone and is forgotten."""
+        for kind in self._kinds:
+            self._endpoint.discard(kind)
+
+
+def run_pair(
+    first: First, second: Second, server: Server, sizes: tuple[int, int]
+) -> Iterator[Block]:
+    """Run the protocol of one pair of clients; yields a block when the server has it.
+
+    Args:
+        first, second, server: the parties.
+        sizes: (n_j, n_k).
+
+    Raises:
+        ProtocolError: a message that does not belong where it arrives. Blocks already yielded are
+            right.
+        DroppedOut: a client is gone; the pair is over.
+    """
+    num_points, num_vectors = sizes
+    if not (num_points and num_vectors):
+        return
+    try:
+        first.send_key()
+        second.receive_key()
+        server.receive_masks()
+        for block, _ in enumerate(server.blocks):
+            first.send_points(block)
+            second.receive_points(block)
+            for vectors in ranges(num_vectors, MESSAGE_VECTORS):
+                second.answer(vectors)
+                first.open(len(vectors))
+                yield server.combine(block, vectors)
+    except DroppedOut:
+        server.abandon()
+        raise
+
+
+def message_bytes(
+    num_points: int, num_vectors: int, num_bits: int, key_bits: int = 2048
+) -> dict[str, int]:
+    """Payload bytes by kind of one run of `run_pair`."""
+    if not (num_points and num_vectors):
+        return {}
+    num_blocks = -(-num_points // Packing(num_bits, key_bits).slots)
+    return {
+        "key": 3 * key_bits // 8,
+        "modulus": key_bits // 8,
+        "mask_seed": SEED_BYTES,
+        "points": num_blocks * num_bits * key_bits // 4,
+        "answers": num_blocks * num_vectors * key_bits // 4,
+        "opened": num_blocks * num_vectors * key_bits // 8,
+    }

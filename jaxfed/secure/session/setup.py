@@ -1,0 +1,230 @@
+"""A session: the parties agree on keys, and from then on each has an endpoint (`endpoint.Endpoint`).
+
+Setup, message by message; keys are made for this session and forgotten with it:
+
+    invite     server -> each    nothing but the session's number, in the header, in the clear
+    hello      each -> server    the client's public key                     32 bytes, in the clear
+    roster     server -> each    the server's and all clients' public keys   32 + 36 p, in the clear
+    group      lowest -> each    the group secret                            32 bytes, sealed
+
+Every two parties then share X25519(own, partner). A message from a to b is sealed with AES-256-GCM
+under a key of this direction, HKDF(shared; session, "channel", a, b, hash of the roster), the nonce is
+its sequence number and the header its associated data. So parties that were shown different rosters
+share no key; a message that is changed, cut, repeated, left out, from another session, from or for
+somebody else does not open; and the server, which carries everything, learns of what clients send each
+other the header alone. The group secret comes from one client's operating system. The server never has
+it, and neither it nor a client has a key that is not its own.
+
+Public keys are taken to arrive as they were sent: the server follows the protocol, or clients know each
+other's keys (a certificate, a comparison of `roster_hash`) by other means. A server that put keys of its
+own into the roster would sit between the clients.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+from collections.abc import Mapping, Sequence
+
+from jaxfed.secure.errors import ProtocolError
+from jaxfed.secure.session import framing
+from jaxfed.secure.session.channel import Channel
+from jaxfed.secure.session.endpoint import SERVER
+from jaxfed.secure.session.framing import SESSION_BYTES, Header
+from jaxfed.secure.session.key_agreement import KEY_BYTES, KeyPair, RandomBytes
+from jaxfed.secure.session.party_endpoint import PartyEndpoint
+from jaxfed.secure.session.sealed_link import check_route
+
+_ENTRY = struct.Struct(f">i{KEY_BYTES}s")
+
+
+class ClientSetup:
+    """A client on its way into a session.
+
+    Args:
+        address: 0 or more.
+        channel: the way to the others.
+        random_bytes: source of keys; the operating system's unless a test replays it.
+    """
+
+    def __init__(
+        self,
+        address: int,
+        channel: Channel,
+        *,
+        random_bytes: RandomBytes = secrets.token_bytes,
+    ) -> None:
+        self._address, self._channel = address, channel
+        self._random_bytes = random_bytes
+
+    def join(self) -> None:
+        """Take the invitation and send a fresh public key."""
+        header, _ = _taken(self._channel, SERVER, self._address, "invite")
+        self._session = header.session
+        self._keys = KeyPair(self._random_bytes)
+        _sent(self._channel, self._session, self._address, SERVER, "hello", self._keys.public)
+
+    def agree(self) -> None:
+        """Take the roster and agree on keys with everybody in it.
+
+        Raises:
+            ProtocolError: two parties with the same address or key, a key that is none, or a roster
+                without this client.
+        """
+        header, message = _taken(self._channel, SERVER, self._address, "roster")
+        check_route(header, self._session, SERVER, self._address, is_sealed=False)
+        roster = parsed_roster(message)
+        if roster.get(self._address) != self._keys.public:
+            raise ProtocolError(f"a roster without client {self._address}'s key")
+        shared = {
+            partner: self._keys.agreed(public)
+            for partner, public in roster.items()
+            if partner != self._address
+        }
+        self._clients = sorted(roster.keys() - {SERVER})
+        self._endpoint = PartyEndpoint(self._address, self._channel, self._session, message, shared)
+
+    def give_group_secret(self) -> None:
+        """The client with the lowest address draws the group secret and sends it to the others."""
+        leader, *others = self._clients
+        if self._address == leader:
+            secret = self._random_bytes(KEY_BYTES)
+            for partner in others:
+                self._endpoint.send(partner, "group", secret)
+            self._endpoint.join_group(secret)
+
+    def finished(self) -> PartyEndpoint:
+        """Take the group secret, from the client that gives it; the endpoint."""
+        leader = self._clients[0]
+        if self._address != leader:
+            self._endpoint.join_group(self._endpoint.receive(leader, "group"))
+        return self._endpoint
+
+
+class ServerSetup:
+    """The server on its way into a session; arguments as `ClientSetup`."""
+
+    def __init__(
+        self, channel: Channel, *, random_bytes: RandomBytes = secrets.token_bytes
+    ) -> None:
+        self._channel = channel
+        self._session = random_bytes(SESSION_BYTES)
+        self._keys = KeyPair(random_bytes)
+        self._roster = {SERVER: self._keys.public}
+
+    def invite(self, client: int) -> None:
+        """Tell one client of the session."""
+        _sent(self._channel, self._session, SERVER, client, "invite", b"")
+
+    def accept(self, client: int) -> None:
+        """Take one client's public key.
+
+        Raises:
+            ProtocolError: a client that is there already, a key that is none or somebody's.
+        """
+        header, public = _taken(self._channel, client, SERVER, "hello")
+        check_route(header, self._session, client, SERVER, is_sealed=False)
+        if client in self._roster:
+            raise ProtocolError(f"client {client} is there twice")
+        if public in self._roster.values():
+            raise ProtocolError(f"client {client} has a public key that another party has")
+        self._keys.agreed(public)  # refuses what is no key, before others see it
+        self._roster[client] = public
+
+    def send_roster(self, client: int) -> None:
+        """Give one client all public keys."""
+        roster = packed_roster(self._roster)
+        _sent(self._channel, self._session, SERVER, client, "roster", roster)
+
+    def finished(self) -> PartyEndpoint:
+        """The server's endpoint."""
+        shared = {
+            client: self._keys.agreed(public)
+            for client, public in self._roster.items()
+            if client != SERVER
+        }
+        return PartyEndpoint(
+            SERVER, self._channel, self._session, packed_roster(self._roster), shared
+        )
+
+
+def agree(
+    clients: Sequence[int],
+    channel: Channel,
+    random_bytes: RandomBytes = secrets.token_bytes,
+) -> dict[int, PartyEndpoint]:
+    """Endpoints of the server and the given clients, after setup.
+
+    Raises:
+        DroppedOut: a client left; nobody has an endpoint then.
+        ProtocolError: a message that does not belong where it arrives; likewise.
+    """
+    server = ServerSetup(channel, random_bytes=random_bytes)
+    parties = {
+        client: ClientSetup(client, channel, random_bytes=random_bytes) for client in clients
+    }
+    for client, party in parties.items():
+        server.invite(client)
+        party.join()
+        server.accept(client)
+    for client, party in parties.items():
+        server.send_roster(client)
+        party.agree()
+    for party in parties.values():
+        party.give_group_secret()
+    return {
+        SERVER: server.finished(),
+        **{client: party.finished() for client, party in parties.items()},
+    }
+
+
+def packed_roster(roster: Mapping[int, bytes]) -> bytes:
+    """The server's key, then address and key of every client in ascending order."""
+    clients = sorted(roster.keys() - {SERVER})
+    return roster[SERVER] + b"".join(_ENTRY.pack(client, roster[client]) for client in clients)
+
+
+def parsed_roster(message: bytes) -> dict[int, bytes]:
+    """Back from `packed_roster`.
+
+    Raises:
+        ProtocolError: no roster, or one in which an address or a key stands twice.
+    """
+    count, rest = divmod(len(message) - KEY_BYTES, _ENTRY.size)
+    if count < 1 or rest:
+        raise ProtocolError(f"a roster of {len(message)} bytes: allowed are 32 + 36 p")
+    entries = list(_ENTRY.iter_unpack(message[KEY_BYTES:]))
+    addresses = [address for address, _ in entries]
+    if addresses[0] < 0 or addresses != sorted(set(addresses)):
+        raise ProtocolError(f"a roster of clients {addresses}: not in ascending order")
+    roster = {SERVER: message[:KEY_BYTES], **dict(entries)}
+    if len(set(roster.values())) != len(roster):
+        raise ProtocolError("a roster in which two parties have the same key")
+    return roster
+
+
+def _sent(
+    channel: Channel,
+    session: bytes,
+    sender: int,
+    receiver: int,
+    kind: str,
+    payload: bytes,
+) -> None:
+    """Send a message of setup, in the clear. Each kind comes once: there is nothing to number."""
+    channel.presence.act(sender, "send", kind)
+    header = Header(session, sender, receiver, kind, 0, len(payload), False)
+    channel.send(header.packed() + payload)
+
+
+def _taken(channel: Channel, sender: int, receiver: int, kind: str) -> tuple[Header, bytes]:
+    """Take a message of setup."""
+    channel.presence.act(receiver, "receive", kind)
+    message = channel.receive(sender, receiver)
+    if message is None:
+        raise ProtocolError(f"no message from {sender} where {kind!r} was due")
+    frame = framing.parsed(message)
+    check_route(frame.header, frame.header.session, sender, receiver, is_sealed=False)
+    if (frame.header.kind, frame.header.sequence) != (kind, 0):
+        raise ProtocolError(f"{frame.header.kind!r} from {sender} where {kind!r} was due")
+    return frame.header, bytes(frame.body)

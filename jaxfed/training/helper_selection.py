@@ -1,0 +1,101 @@
+"""Helpers: the clients whose models answer most alike, and the part of their models that the server sends.
+
+The server keeps of every client what it last received: the part psi of its model, and the model's
+outputs on one fixed random input. A client's helpers are the nearest others by those outputs
+(FedMatch, Section 3.2), found by a KD-tree, as in the authors' code.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from scipy.spatial import cKDTree
+
+from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.communication import Communication
+from jaxfed.training.server_state import ServerState, gather
+from jaxfed.training.sparse_message import num_bytes_of_nonzero
+
+if TYPE_CHECKING:
+    from jaxfed.training.round import Send
+
+_NO_CLIENT = -1
+_MEAN = _DEVIATION = 125 / 255  # of the random input
+_INPUT_SEED = 0
+
+
+class Seen(NamedTuple):
+    """What the server remembers of a client: its psi, its outputs on the random input, float32 [C]."""
+
+    psi: nnx.State
+    outputs: jax.Array
+    is_known: jax.Array
+
+
+class Helpers(NamedTuple):
+    """The H helpers of a client: psi [H, ...], and which of them there are, bool [H]."""
+
+    psi: nnx.State
+    is_there: jax.Array
+
+
+def random_input(shape: tuple[int, ...]) -> jax.Array:
+    """The one input [1, ...] by whose outputs models are compared, the same in every round.
+
+    Normal with mean and deviation 125 of bytes, cut to 0..255 and divided by 255: an image in [0, 1].
+    """
+    lower, upper = (0 - _MEAN) / _DEVIATION, (1 - _MEAN) / _DEVIATION
+    key = jax.random.key(_INPUT_SEED)
+    normal = jax.random.truncated_normal(key, lower, upper, (1, *shape))
+    return jnp.clip(_MEAN + _DEVIATION * normal, 0, 1)  # of rounding
+
+
+def helper_sender(num_helpers: int, interval: int) -> Send:
+    """Who helps whom in every `interval`-th round, and the psi that the server sends for it.
+
+    Zeros of psi are not sent (`jaxfed.training.sparse_message`).
+    """
+
+    @jax.jit
+    def collect(seen: Seen, helper_id: jax.Array) -> tuple[Helpers, jax.Array]:
+        psi = gather(seen.psi, helper_id)
+        sizes = jax.vmap(jax.vmap(num_bytes_of_nonzero))(psi)
+        return Helpers(psi, helper_id >= 0), sizes
+
+    def send(state: ServerState, cohort: Cohort, communication: Communication) -> Helpers:
+        client_id, seen = np.asarray(cohort.client_id), state.clients
+        helper_id = np.full((len(client_id), num_helpers), _NO_CLIENT, np.int32)
+        if (int(state.round) + 1) % interval == 0:
+            helper_id = nearest_clients(
+                np.asarray(seen.outputs), np.asarray(seen.is_known), client_id, num_helpers
+            )
+        helpers, sizes = collect(seen, jnp.asarray(helper_id))
+        if (helper_id >= 0).any():
+            sent = np.where(helper_id >= 0, sizes, 0)
+            communication.down("helpers", int(np.sum(sent, dtype=np.int64)))
+        return helpers
+
+    return send
+
+
+def nearest_clients(
+    outputs: np.ndarray, is_known: np.ndarray, client_id: np.ndarray, num_helpers: int
+) -> np.ndarray:
+    """Each client's nearest others by Euclidean distance of outputs [M, C], int32 [K, H].
+
+    -1 stands where there is none: for a client that is not known, and where fewer than H others are.
+    """
+    helper_id = np.full((len(client_id), num_helpers), _NO_CLIENT, np.int32)
+    known = np.flatnonzero(is_known)
+    asking = np.flatnonzero((client_id >= 0) & is_known[client_id])
+    if len(asking) and len(known) > 1:
+        count = min(num_helpers + 1, len(known))
+        _, neighbors = cKDTree(outputs[known]).query(outputs[client_id[asking]], k=count)
+        for row, found in zip(asking, known[neighbors], strict=True):
+            others = found[found != client_id[row]][:num_helpers]
+            helper_id[row, : len(others)] = others
+    return helper_id

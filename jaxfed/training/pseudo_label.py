@@ -1,0 +1,354 @@
+"""Which labels the clients of a round train on: given ones, and pseudo-labels with a confidence.
+
+    pseudo_label(state, cohort, key) -> PseudoLabels(label [K, N], weight [K, N], ...)
+
+Labeled examples always keep their label with weight 1. The makers below differ in where the other
+labels come from: nowhere (`labeled_only`), XCLP over the cohort, label propagation inside each client,
+the network's own predictions. Confidence is 1 - entropy / log C of the label's distribution (XCLP, line
+16). All computation has the cohort's padded shape, so it compiles
+once for an experiment.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxfed import xclp
+from jaxfed.federation.algorithm import Metrics
+from jaxfed.federation.clients import UNLABELED
+from jaxfed.federation.cohort import Array, Cohort
+from jaxfed.federation.communication import Communication
+from jaxfed.federation.execution import HERE, Execution
+from jaxfed.kernels import conjugate_gradient, knn, lsh
+from jaxfed.training.losses import Augment
+from jaxfed.training.server_state import ServerState, client_keys, cohort_statistics
+from jaxfed.xclp.cosine_propagation import propagate_over_cosines
+
+if TYPE_CHECKING:
+    from jaxfed.models import Model
+
+# Names of sources that label a client's examples by its own labels alone: without any it gets none.
+WITHIN_CLIENTS = frozenset({"none", "per_client_lp"})
+
+Confidence = Literal["softmax", "logits"]
+MapClients = Callable[[Callable[[Any, Any], Any]], Callable[[Any, Any], Any]]
+Embed = Callable[[ServerState, Cohort, jax.Array], jax.Array]  # -> float32 [K, N, D]
+
+
+class PseudoLabels(NamedTuple):
+    """What a cohort trains on.
+
+    Fields:
+        label: int32 [K, N]; -1 keeps an example out of training.
+        weight: float32 [K, N], 0 where there is no label.
+        metrics: numbers about the labeling.
+    """
+
+    label: jax.Array
+    weight: jax.Array
+    metrics: Metrics
+
+
+class PseudoLabel(Protocol):
+    """Labels one cohort with the server's current state, counting what travels for it."""
+
+    def __call__(
+        self, state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+    ) -> PseudoLabels:
+        """Return labels and weights for every example of the cohort."""
+        ...
+
+
+def labeled_only() -> PseudoLabel:
+    """No pseudo-labels: FedAvg (labeled only) in Tables 4 and 5 of XCLP."""
+
+    def pseudo_label(
+        state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+    ) -> PseudoLabels:
+        del state, key, communication
+        label = jnp.asarray(cohort.y)
+        return PseudoLabels(label, (label >= 0).astype(jnp.float32), {})
+
+    return pseudo_label
+
+
+def with_unlabeled() -> PseudoLabel:
+    """No pseudo-labels, but unlabeled examples take part, with weight 0 on a label that means nothing.
+
+    For losses that find their own use of them: FixMatch, FedMatch, FedSiam.
+    """
+
+    def pseudo_label(
+        state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+    ) -> PseudoLabels:
+        del state, key, communication
+        y, mask = jnp.asarray(cohort.y), jnp.asarray(cohort.mask)
+        nothing = jnp.zeros(y.shape, jnp.int32)
+        return _complete(y, mask, nothing, nothing.astype(jnp.float32))._replace(metrics={})
+
+    return pseudo_label
+
+
+def xclp_labels(
+    embed: Embed, parameters: xclp.Parameters, execution: Execution = HERE
+) -> PseudoLabel:
+    """XCLP over the cohort's features: lines 6 and 7 of Algorithm 2.
+
+    With plaintext protocols Algorithm 1 runs on the padded cohort in one compiled program; the labels
+    are those of `jaxfed.xclp.cross_client_label_propagation`, to which protocols on the host go. With
+    `bit_epsilon` or `label_epsilon` noise is fresh every round: R rounds cost R times the budget.
+    """
+    p = parameters
+    plaintext = not p.has_session and p.influence == "labels"
+    noisy = p.bit_epsilon > 0 or p.label_epsilon > 0
+
+    @jax.jit
+    def label_cohort(
+        features: jax.Array, y: jax.Array, mask: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, jax.Array, Metrics, jax.Array]:
+        vectors, valid = features.reshape(mask.size, -1), mask.reshape(-1)
+        codes = lsh.project_bits(vectors, key, p.num_bits)
+        graph = xclp.server_graph(*knn.hamming_knn(codes, p.num_neighbors, valid=valid), p)
+        one_hot = jax.nn.one_hot(y.reshape(-1), p.num_classes, dtype=jnp.float32)
+        if p.class_balanced:
+            one_hot = xclp.balanced(one_hot)
+        z, info = conjugate_gradient.propagate(
+            graph, one_hot, p.alpha, tolerance=p.tolerance, max_steps=p.max_steps
+        )
+        label, confidence = xclp.predict(z)
+        confidence = jnp.where(valid, confidence, 0)
+        if p.relative_confidence:
+            confidence = xclp.relative(confidence)
+        metrics = {"steps": info.steps.max(), "residual": info.residual.max()}
+        shape = mask.shape
+        # A column at float32's own limit is as good as solved; one that ran out of steps is not.
+        cut_short = jnp.any(~info.converged & (info.steps >= p.max_steps))
+        return label.reshape(shape), confidence.reshape(shape), metrics, cut_short
+
+    def pseudo_label(
+        state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+    ) -> PseudoLabels:
+        features = embed(state, cohort, key)
+        # The seed of line 1: agreed on by the clients, drawn anew every round.
+        seed = xclp.drawn_seed(key)
+        if plaintext and not noisy:
+            label, confidence, metrics, cut_short = label_cohort(
+                features, jnp.asarray(cohort.y), jnp.asarray(cohort.mask), xclp.setup(seed)
+            )
+            if cut_short:
+                warnings.warn(
+                    f"label propagation stopped at relative residual {metrics['residual']:.1e}: "
+                    "raise xclp.max_steps or xclp.tolerance",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            sizes = np.asarray(cohort.mask).sum(axis=1)
+            xclp.count_messages(
+                communication,
+                num_clients=int(np.sum(sizes > 0)),
+                num_labeled=int(np.sum(np.asarray(cohort.y) >= 0)),
+                num_points=int(sizes.sum()),
+                p=p,
+            )
+        else:
+            label, confidence, metrics = _label_on_host(
+                features, cohort, replace(p, seed=seed), communication, execution
+            )
+        labels = _completed(cohort, label, confidence)
+        return labels._replace(metrics={**labels.metrics, **metrics})
+
+    return pseudo_label
+
+
+def per_client_lp_labels(
+    embed: Embed, parameters: xclp.Parameters, map_clients: MapClients
+) -> PseudoLabel:
+    """Label propagation over exact cosines inside each client; a client without labels gets none."""
+
+    def label_client(shared: Any, client: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+        del shared
+        features, y, mask = client
+        one_hot = jax.nn.one_hot(y, parameters.num_classes, dtype=jnp.float32)
+        return propagate_over_cosines(features, one_hot, mask, parameters)
+
+    label_clients = jax.jit(map_clients(label_client))
+
+    def pseudo_label(
+        state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+    ) -> PseudoLabels:
+        del communication
+        features = embed(state, cohort, key)
+        label, confidence = label_clients(
+            None, (features, jnp.asarray(cohort.y), jnp.asarray(cohort.mask))
+        )
+        return _completed(cohort, label, confidence)
+
+    return pseudo_label
+
+
+def network_labels(
+    model: Model, embed: Embed, *, confidence: Confidence = "softmax"
+) -> PseudoLabel:
+    """The network's own predictions: FedAvg+network of XCLP, and FedSem+ with a frozen model.
+
+    `confidence` "softmax": 1 - entropy / log C of softmax(logits). "logits": the authors' code, which
+    divides logits by their sum instead; where one of these "probabilities" is negative the entropy is
+    not a number and the weight 0, which is nearly everywhere, so that it trains on given labels only.
+    """
+
+    @jax.jit
+    def predict(state: nnx.State, features: jax.Array) -> tuple[jax.Array, jax.Array]:
+        logits = jax.lax.map(lambda rows: model.head(state, rows), features)
+        logits = logits.astype(jnp.float32)
+        if confidence == "softmax":
+            return xclp.predict(jax.nn.softmax(logits))
+        share = logits / logits.sum(axis=-1, keepdims=True)
+        is_distribution = jnp.all(share > 0, axis=-1)
+        label, weight = xclp.predict(jnp.where(is_distribution[..., None], share, 1.0))
+        return (
+            jnp.where(is_distribution, label, jnp.argmax(logits, axis=-1).astype(jnp.int32)),
+            jnp.where(is_distribution, weight, 0),
+        )
+
+    def pseudo_label(
+        state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+    ) -> PseudoLabels:
+        del communication
+        label, weight = predict(state.model, embed(state, cohort, key))
+        return _completed(cohort, label, weight)
+
+    return pseudo_label
+
+
+def from_teacher(pseudo_label: PseudoLabel) -> PseudoLabel:
+    """The same labels by the model that `ServerState.teacher` keeps, and the same in every round."""
+
+    def labels(
+        state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+    ) -> PseudoLabels:
+        del key
+        teacher = state.teacher
+        return pseudo_label(state._replace(model=teacher.model), cohort, teacher.key, communication)
+
+    return labels
+
+
+def class_weighted(
+    pseudo_label: PseudoLabel, num_classes: int, *, within_clients: bool = False
+) -> PseudoLabel:
+    """Multiply weights by (n / C) / n_c, n_c the round's labels of class c: the authors' code only.
+
+    There it belongs to label propagation, given and inferred labels counting alike: XCLP's over the
+    cohort, per-client LP's over each client's own (`within_clients`). Network labels have no such weights.
+    """
+
+    @jax.jit
+    def weigh(label: jax.Array, weight: jax.Array) -> jax.Array:
+        counts = jax.nn.one_hot(label, num_classes).sum(axis=1)  # [K, C]
+        if not within_clients:
+            counts = jnp.broadcast_to(counts.sum(axis=0, keepdims=True), counts.shape)
+        share = counts.sum(axis=1, keepdims=True) / num_classes / jnp.maximum(counts, 1)
+        return weight * jnp.take_along_axis(share, jnp.maximum(label, 0), axis=1)
+
+    def weighted(
+        state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+    ) -> PseudoLabels:
+        labels = pseudo_label(state, cohort, key, communication)
+        return labels._replace(weight=weigh(labels.label, labels.weight))
+
+    return weighted
+
+
+def embedding(
+    model: Model,
+    map_clients: MapClients,
+    *,
+    augment: Augment | None = None,
+    batch_size: int = 256,
+) -> Embed:
+    """Features of a cohort's examples, each client's by its own model, in evaluation mode.
+
+    Args:
+        model: its `features` are taken.
+        map_clients: lifts one client's computation to the cohort (`jaxfed.federation.client_map`).
+        augment: changes the examples first. The authors' code computes features with the training
+            augmentation on; the paper does not say so.
+        batch_size: examples at a time.
+    """
+
+    def embed_client(parameters: nnx.State, client: tuple[Any, jax.Array, jax.Array]) -> jax.Array:
+        statistics, x, key = client
+        state = nnx.merge_state(parameters, statistics)
+
+        def embed_one(example: tuple[jax.Array, jax.Array]) -> jax.Array:
+            number, one = example
+            if augment is not None:
+                one = augment(jax.random.fold_in(key, number), one[None])[0]
+            return model.features(state, one[None])[0]
+
+        numbers = jnp.arange(x.shape[0])
+        return jax.lax.map(embed_one, (numbers, x), batch_size=min(batch_size, x.shape[0]))
+
+    embed_clients = jax.jit(map_clients(embed_client))
+
+    def embed(state: ServerState, cohort: Cohort, key: jax.Array) -> jax.Array:
+        parameters, _ = nnx.split_state(state.model, nnx.Param, ...)
+        keys = client_keys(key, cohort)
+        return embed_clients(
+            parameters, (cohort_statistics(state, cohort.client_id), jnp.asarray(cohort.x), keys)
+        )
+
+    return embed
+
+
+def _label_on_host(
+    features: jax.Array,
+    cohort: Cohort,
+    p: xclp.Parameters,
+    communication: Communication,
+    execution: Execution,
+) -> tuple[np.ndarray, np.ndarray, Metrics]:
+    """Algorithm 1 with each client's own rows, as protocols on the host want them."""
+    mask, ids = np.asarray(cohort.mask), np.asarray(cohort.client_id)
+    rows = np.flatnonzero(ids >= 0)  # others are padding, and no parties
+    everything = np.asarray(features), np.asarray(cohort.y)
+    vectors, labels = ([array[row][mask[row]] for row in rows] for array in everything)
+    result = xclp.cross_client_label_propagation(
+        vectors, labels, p, execution, client_ids=ids[rows].tolist()
+    )
+    communication.add(result.communication)
+    label = np.full(mask.shape, UNLABELED, np.int32)
+    confidence = np.zeros(mask.shape, np.float32)
+    for row, prediction in zip(rows, result.predictions, strict=True):
+        label[row, mask[row]] = prediction.labels
+        confidence[row, mask[row]] = prediction.confidences
+    return label, confidence, {"steps": result.steps, "residual": result.residual}
+
+
+def _completed(cohort: Cohort, label: Array, confidence: Array) -> PseudoLabels:
+    """Given labels with weight 1 over inferred ones, nothing on padding; and how sure those are."""
+    return _complete(jnp.asarray(cohort.y), jnp.asarray(cohort.mask), label, confidence)
+
+
+@jax.jit
+def _complete(y: jax.Array, mask: jax.Array, label: Array, confidence: Array) -> PseudoLabels:
+    is_labeled, is_inferred = y >= 0, mask & (y < 0)
+    label = jnp.where(is_labeled, y, jnp.where(is_inferred, label, UNLABELED))
+    weight = jnp.where(is_labeled, 1.0, jnp.where(is_inferred & (label >= 0), confidence, 0.0))
+    count = jnp.maximum(is_inferred.sum(), 1).astype(jnp.float32)
+    return PseudoLabels(
+        label,
+        weight,
+        {
+            "pseudo_labeled": jnp.sum(is_inferred & (label >= 0), dtype=jnp.float32) / count,
+            "pseudo_label_weight": jnp.sum(weight, where=is_inferred) / count,
+        },
+    )

@@ -1,0 +1,410 @@
+"""Training one model by local updates: the round that FedAvg and its relatives have in common.
+
+    given labels, and pseudo-labels of the round   (jaxfed.training.pseudo_label)
+    each client trains on them                     (local_update, one client's view)
+    the server takes the mean's step               (jaxfed.training.aggregate)
+
+A method is a `LocalUpdate`, what clients and server keep for it, and a name of a pseudo-labeler; this
+file makes a `FederatedAlgorithm` of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
+from jaxfed.federation.clients import UNLABELED, Federation
+from jaxfed.federation.cohort import Array, Cohort
+from jaxfed.federation.communication import Communication, num_bytes_of
+from jaxfed.federation.evaluate import accuracy, balanced_accuracy
+from jaxfed.training.aggregate import weighted_mean
+from jaxfed.training.batch_statistics import measured_statistics
+from jaxfed.training.ingredients import Training
+from jaxfed.training.local_update import Batches, ClientData, ClientUpdate, Trained, train, usable
+from jaxfed.training.losses import Loss
+from jaxfed.training.pseudo_label import WITHIN_CLIENTS, PseudoLabels
+from jaxfed.training.server_state import (
+    ServerState,
+    Teacher,
+    client_keys,
+    cohort_statistics,
+    gather,
+    scatter,
+    stacked_for,
+    with_statistics,
+)
+
+_EVALUATION_BATCH = 500
+
+# Set their randomness apart from labels and local steps; `fold_in` of 0 and 1 are the keys of `split`.
+_TEACHER = 0x74636872
+_STATISTICS = 0x73746174
+
+
+class Shared(NamedTuple):
+    """What every client of a round receives.
+
+    Fields:
+        model: the server's parameters and statistics.
+        control: a method's own (`ServerState.control`).
+        learning_rate: float32 scalar.
+        round: int32 scalar, rounds done of this stage.
+    """
+
+    model: nnx.State
+    control: Any
+    learning_rate: jax.Array
+    round: jax.Array
+
+
+class Client(NamedTuple):
+    """One client of a round: its data, what it keeps, the statistics it starts from, its own mail."""
+
+    data: ClientData
+    state: Any
+    statistics: nnx.State
+    received: Any
+
+
+class LocalUpdate(Protocol):
+    """One client's round; `batches` is how the round cuts examples."""
+
+    def __call__(
+        self, shared: Shared, client: Client, key: jax.Array, *, batches: Batches
+    ) -> ClientUpdate:
+        """Return the client's update; called without a leading axis, lifted by `client_map`."""
+        ...
+
+
+class Send(Protocol):
+    """What the server sends each client of a cohort beside the model; host code between two rounds."""
+
+    def __call__(self, state: ServerState, cohort: Cohort, communication: Communication) -> Any:
+        """Return a pytree [K, ...], one shape for all rounds, and count its bytes."""
+        ...
+
+
+def nothing_sent(state: ServerState, cohort: Cohort, communication: Communication) -> Any:
+    """Send the model and no more."""
+    del state, cohort, communication
+    return ()
+
+
+def federated_training(
+    training: Training,
+    local_update: LocalUpdate,
+    *,
+    pseudo_label: str,
+    keep_teacher: bool = False,
+    init_control: Callable[[nnx.State], Any] = lambda parameters: (),
+    init_client: Callable[[nnx.State, Federation], Any] = lambda parameters, federation: (),
+    send: Send = nothing_sent,
+    download_bytes: Callable[[nnx.State], Any] = num_bytes_of,
+) -> FederatedAlgorithm:
+    """A federated algorithm of `local_update` and the training's ingredients.
+
+    Args:
+        training: see `Training`.
+        local_update: one client's round.
+        pseudo_label: a name in `training.pseudo_labels`.
+        keep_teacher: keep the model that stage 2 starts from in `ServerState.teacher`. A client receives
+            it once, in the first round of stage 2 that it takes part in; in the very first it is the model
+            that all receive.
+        init_control: parameters -> `ServerState.control`; it grows by the sum of the clients'
+            `ClientUpdate.correction` over the number of all clients.
+        init_client: parameters, federation -> what each client keeps at first.
+        send: what reaches one client alone (`Client.received`).
+        download_bytes: parameters -> bytes in which one client receives them.
+
+    Raises:
+        UsageError: unknown pseudo-labels; in `init`, new points at clients, or nothing to test on.
+    """
+    if pseudo_label not in training.pseudo_labels:
+        allowed = ", ".join(map(repr, training.pseudo_labels))
+        raise UsageError(f"pseudo_label={pseudo_label!r}: allowed are {allowed}")
+    stage_1 = training.pseudo_labels["none"], _train_round(training, local_update, stage=1)
+    stage_2 = stage_1
+    if pseudo_label != "none":
+        stage_2 = (
+            training.pseudo_labels[pseudo_label],
+            _train_round(training, local_update, stage=2),
+        )
+
+    def init(key: jax.Array, federation: Federation) -> ServerState:
+        if any(map(len, federation.partition.new)):
+            raise UsageError(
+                "training a model needs federation.test='central': here clients hold new points"
+            )
+        given = training.initial_model
+        model = training.model.init(key) if given is None else given
+        parameters, statistics = nnx.split_state(model, nnx.Param, ...)
+        num_clients = federation.num_clients
+        keep_statistics = training.batch_statistics == "local"
+        return ServerState(
+            model=model,
+            optimizer=training.aggregate.init(model),
+            teacher=_teacher(model, key, num_clients) if keep_teacher else (),
+            control=init_control(parameters),
+            statistics=stacked_for(num_clients, statistics) if keep_statistics else (),
+            clients=stacked_for(num_clients, init_client(parameters, federation)),
+            round=jnp.int32(0),
+        )
+
+    def round(state: ServerState, cohort: Cohort, key: jax.Array) -> tuple[ServerState, Metrics]:
+        number = int(state.round)
+        is_first = number == training.labeled_only_rounds  # of stage 2
+        if keep_teacher and is_first:
+            state = state._replace(teacher=_teacher(state.model, key, len(state.teacher.holders)))
+        find_labels, train = stage_1 if number < training.labeled_only_rounds else stage_2
+        cohort = _arranged(cohort, training.clients_multiple)
+        cohort = cohort._replace(x=jnp.asarray(cohort.x))  # one transfer for labeling and training
+        label_key, train_key = jax.random.split(key)
+        communication = Communication()
+        if keep_teacher and number >= training.labeled_only_rounds:
+            state, num_new = _with_teacher(state, cohort)
+            num_bytes = _num_bytes_received(state.teacher.model, training.batch_statistics)
+            communication.down("teacher", 0 if is_first else num_new * num_bytes)
+        labels = find_labels(state, cohort, label_key, communication)
+        received = send(state, cohort, communication)
+        after, metrics, sent = train(state, cohort, labels, received, train_key)
+        num_bytes = download_bytes(nnx.filter_state(state.model, nnx.Param))
+        _count_models(communication, state, cohort, training.batch_statistics, int(num_bytes), sent)
+        return after, {**metrics, **labels.metrics, "communication": communication.metrics()}
+
+    def validate(state: ServerState, federation: Federation) -> Metrics:
+        return _quality("validation", state, federation, federation.validation)
+
+    def evaluate(state: ServerState, federation: Federation) -> Metrics:
+        return _quality("test", state, federation, federation.test)
+
+    def needs_labels(round_number: int) -> bool:
+        return round_number <= training.labeled_only_rounds or pseudo_label in WITHIN_CLIENTS
+
+    @jax.jit
+    def predict(model: nnx.State, x: jax.Array) -> jax.Array:
+        return jnp.argmax(training.model.apply(model, x), axis=-1)
+
+    def _quality(
+        name: str, state: ServerState, federation: Federation, indices: np.ndarray
+    ) -> Metrics:
+        if not len(indices):
+            return {}
+        predicted = []
+        for start in range(0, len(indices), _EVALUATION_BATCH):
+            # The last batch repeats examples, so that all have one shape.
+            rows = np.resize(indices[start : start + _EVALUATION_BATCH], _EVALUATION_BATCH)
+            predicted.append(predict(state.model, federation.x[rows]))
+        label = np.concatenate(predicted)[: len(indices)]
+        truth = federation.y[indices]
+        return {
+            f"{name}_accuracy": accuracy(label, truth),
+            f"{name}_balanced_accuracy": balanced_accuracy(label, truth),
+        }
+
+    return FederatedAlgorithm(init, round, evaluate, validate, needs_labels)
+
+
+def plain_update(training: Training, loss: Loss) -> LocalUpdate:
+    """Local steps on `loss`, nothing kept and nothing else sent: the client of FedAvg and FedProx."""
+
+    def local_update(
+        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
+    ) -> ClientUpdate:
+        trained = train(
+            with_statistics(shared.model, client.statistics),
+            client.data,
+            key,
+            loss=loss,
+            optimizer=training.optimizer(shared.learning_rate),
+            batches=batches,
+        )
+        return finished(training, shared, client, trained)
+
+    return local_update
+
+
+def finished(training: Training, shared: Shared, client: Client, trained: Trained) -> ClientUpdate:
+    """What a client returns after its local steps."""
+    return ClientUpdate(
+        delta=jax.tree.map(jnp.subtract, trained.state, shared.model),
+        weight=training.weighting(client.data),
+        metrics={
+            "train_loss": trained.loss,
+            "local_steps": trained.num_steps.astype(jnp.float32),
+        },
+    )
+
+
+TrainRound = Callable[
+    [ServerState, Cohort, PseudoLabels, Any, jax.Array],
+    tuple[ServerState, dict[str, jax.Array], Any],
+]
+
+
+def _train_round(training: Training, local_update: LocalUpdate, *, stage: int) -> TrainRound:
+    """Local updates, aggregation and the clients' states: one compiled program."""
+    batches = training.labeled_batches if stage == 1 else training.batches
+    first_round = 0 if stage == 1 else training.labeled_only_rounds
+
+    def update(shared: Shared, inputs: tuple[Client, jax.Array]) -> ClientUpdate:
+        client, key = inputs
+        return local_update(shared, client, key, batches=batches)
+
+    def measure(model: nnx.State, inputs: tuple[ClientData, jax.Array]) -> nnx.State:
+        data, key = inputs
+        return measured_statistics(
+            training.model, model, data.x, data.mask, key, batch_size=batches.capacity
+        )
+
+    update_clients = training.map_clients(update)
+    measure_clients = training.map_clients(measure)
+
+    @jax.jit
+    def train_round(
+        state: ServerState, cohort: Cohort, labels: PseudoLabels, received: Any, key: jax.Array
+    ) -> tuple[ServerState, dict[str, jax.Array], Any]:
+        ids, keys = cohort.client_id, client_keys(key, cohort)
+        x, y, mask = map(jnp.asarray, (cohort.x, cohort.y, cohort.mask))
+        data = ClientData(x, labels.label, labels.weight, y >= 0, mask)
+        stage_round = state.round - first_round
+        learning_rate = jnp.float32(training.learning_rate(stage_round.astype(jnp.float32)))
+        shared = Shared(state.model, state.control, learning_rate, stage_round)
+        clients = Client(data, gather(state.clients, ids), cohort_statistics(state, ids), received)
+        updates = update_clients(shared, (clients, keys))
+        is_client = jnp.asarray(ids) >= 0
+        weights = jnp.where(is_client, updates.weight, 0)
+        model, optimizer = training.aggregate.apply(
+            state.model, updates.delta, weights, state.optimizer
+        )
+        parameters, statistics = nnx.split_state(model, nnx.Param, ...)
+        if training.batch_statistics == "static":
+            measure_keys = client_keys(jax.random.fold_in(key, _STATISTICS), cohort)
+            measured = measure_clients(model, (data, measure_keys))
+            examples = jnp.sum(cohort.mask, axis=1).astype(jnp.float32)
+            statistics = jax.tree.map(
+                lambda new, old: jnp.where(jnp.any(examples > 0), new, old),
+                weighted_mean(measured, examples),
+                statistics,
+            )
+        own = state.statistics
+        if training.batch_statistics == "local":
+            received = nnx.split_state(state.model, nnx.Param, ...)[1]
+            moved = nnx.split_state(updates.delta, nnx.Param, ...)[1]
+            own = scatter(own, ids, jax.tree.map(lambda a, b: a[None] + b, received, moved))
+        num_clients = _num_stacked(state.clients)
+        trained = jnp.where(jnp.any(usable(data), axis=1), weights, 0)
+        metrics = weighted_mean(updates.metrics, trained)
+        sent = jax.tree.map(lambda count: jnp.where(is_client, count, 0), updates.sent)
+        state = state._replace(
+            model=nnx.merge_state(parameters, statistics),
+            optimizer=optimizer,
+            control=jax.tree.map(
+                lambda control, change: control + change.sum(axis=0) / num_clients,
+                state.control,
+                updates.correction,
+            ),
+            statistics=own,
+            clients=scatter(state.clients, ids, updates.client_state),
+            round=state.round + 1,
+        )
+        # A step may spoil the model after its loss has been taken.
+        metrics["train_loss"] = jnp.where(_is_finite(model), metrics["train_loss"], jnp.nan)
+        metrics |= {"clients": jnp.sum(trained > 0), "learning_rate": learning_rate}
+        return state, metrics, sent
+
+    return train_round
+
+
+def _is_finite(model: nnx.State) -> jax.Array:
+    """bool scalar: whether all numbers of a model are."""
+    leaves = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(model)]
+    return jnp.all(jnp.stack(leaves))
+
+
+def _num_stacked(clients: Any) -> int:
+    """M of client states [M, ...]; 1 without any."""
+    leaves = jax.tree.leaves(clients)
+    return len(leaves[0]) if leaves else 1
+
+
+def _arranged(cohort: Cohort, multiple: int) -> Cohort:
+    """The cohort by ascending ids, empty clients (id -1) last and added up to a multiple.
+
+    Sums and ties between equal distances depend on an order, so it is always the same one.
+    """
+    ids = np.asarray(cohort.client_id)
+    order = np.argsort(np.where(ids < 0, np.iinfo(np.int32).max, ids), kind="stable")
+    if (order != np.arange(len(ids))).any():
+        cohort = Cohort(*(np.asarray(field)[order] for field in cohort))
+    missing = -len(ids) % multiple
+    if not missing:
+        return cohort
+
+    def pad(array: Array, fill: int) -> np.ndarray:
+        return np.concatenate([array, np.full((missing, *array.shape[1:]), fill, array.dtype)])
+
+    return Cohort(
+        client_id=pad(cohort.client_id, -1),
+        x=pad(cohort.x, 0),
+        y=pad(cohort.y, UNLABELED),
+        mask=pad(cohort.mask, False),
+    )
+
+
+def _teacher(model: nnx.State, key: jax.Array, num_clients: int) -> Teacher:
+    return Teacher(model, jax.random.fold_in(key, _TEACHER), np.zeros(num_clients, bool))
+
+
+def _with_teacher(state: ServerState, cohort: Cohort) -> tuple[ServerState, int]:
+    """The state with the whole cohort among the teacher's holders, and how many were none before."""
+    ids = np.asarray(cohort.client_id)
+    ids = ids[ids >= 0]
+    before = np.asarray(state.teacher.holders)
+    after = before.copy()
+    after[ids] = True
+    return state._replace(teacher=state.teacher._replace(holders=after)), int(np.sum(~before[ids]))
+
+
+def _num_bytes_received(model: nnx.State, batch_statistics: str) -> int:
+    """Of a model that a client labels with: all of it, or what is not the client's own."""
+    parameters, _ = nnx.split_state(model, nnx.Param, ...)
+    return num_bytes_of(parameters if batch_statistics == "local" else model)
+
+
+def _count_models(
+    communication: Communication,
+    state: ServerState,
+    cohort: Cohort,
+    batch_statistics: str,
+    download_bytes: int,
+    sent: Any,
+) -> None:
+    """Models down and up, what else a method sends with them, for each client of the cohort.
+
+    `download_bytes` is a client's, `sent` the clients' `ClientUpdate.sent`, [K].
+    """
+    num_clients = int(np.sum(np.asarray(cohort.client_id) >= 0))
+    parameters, statistics = nnx.split_state(state.model, nnx.Param, ...)
+    communication.down("parameters", num_clients * download_bytes)
+    uploads = [int(np.asarray(leaf).sum(dtype=np.int64)) for leaf in jax.tree.leaves(sent)]
+    communication.up(
+        "parameters", sum(uploads) if uploads else num_clients * num_bytes_of(parameters)
+    )
+    num_bytes = num_clients * num_bytes_of(state.control)
+    if num_bytes:
+        communication.down("control", num_bytes)
+        communication.up("control", num_bytes)
+    num_bytes = num_clients * num_bytes_of(statistics)
+    if num_bytes and batch_statistics == "averaged":
+        communication.down("statistics", num_bytes)
+        communication.up("statistics", num_bytes)
+    if num_bytes and batch_statistics == "static":
+        communication.down("parameters", num_clients * download_bytes)
+        communication.up("statistics", num_bytes)

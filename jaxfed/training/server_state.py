@@ -1,0 +1,93 @@
+"""What a server that trains a model carries from round to round, and each client's share of it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxfed.federation.cohort import Array, Cohort
+
+
+class Teacher(NamedTuple):
+    """A model kept from an earlier round, to label with.
+
+    Fields:
+        model: as it was.
+        key: typed; what is random in labeling is drawn from it, so that a client's labels never change.
+        holders: bool [M], the clients that have had it, and keep it or its labels.
+    """
+
+    model: nnx.State
+    key: jax.Array
+    holders: Array
+
+
+class ServerState(NamedTuple):
+    """The state of every method that trains one model by local updates.
+
+    Fields:
+        model: parameters and running statistics; what is evaluated, and what clients receive.
+        optimizer: the server optimizer's state.
+        teacher: a `Teacher` (FedSem's labels come from it); () without one.
+        control: what else all clients receive (SCAFFOLD's server control variate); ().
+        statistics: with local statistics, every client's own, stacked [M, ...]; ().
+        clients: what a method lets each client keep, stacked [M, ...]; ().
+        round: int32, rounds done.
+    """
+
+    model: nnx.State
+    optimizer: Any
+    teacher: Any
+    control: Any
+    statistics: Any
+    clients: Any
+    round: jax.Array
+
+
+def gather(stacked: Any, client_id: Array) -> Any:
+    """The cohort's rows of states [M, ...]; a padding client (id -1) gets client 0's."""
+    rows = jnp.maximum(jnp.asarray(client_id), 0)
+    return jax.tree.map(lambda leaf: leaf[rows], stacked)
+
+
+def scatter(stacked: Any, client_id: Array, updated: Any) -> Any:
+    """States [M, ...] with the cohort's rows replaced; rows of padding clients are dropped."""
+
+    def put(leaf: jax.Array, rows: jax.Array) -> jax.Array:
+        client = jnp.asarray(client_id)
+        # Out of range rather than -1, which would mean the last client.
+        return leaf.at[jnp.where(client < 0, len(leaf), client)].set(rows, mode="drop")
+
+    return jax.tree.map(put, stacked, updated)
+
+
+def stacked_for(num_clients: int, state: Any) -> Any:
+    """The same state for each of M clients, [M, ...]."""
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num_clients, *leaf.shape)), state)
+
+
+def cohort_statistics(state: ServerState, client_id: Array) -> nnx.State:
+    """Running statistics that each client of the cohort works with, [K, ...]."""
+    if jax.tree.leaves(state.statistics):
+        return gather(state.statistics, client_id)
+    _, shared = nnx.split_state(state.model, nnx.Param, ...)
+    return stacked_for(len(client_id), shared)
+
+
+def client_keys(key: jax.Array, cohort: Cohort) -> jax.Array:
+    """One typed key [K] for each client, by its number: no matter who else takes part, and where."""
+    numbers = jnp.maximum(jnp.asarray(cohort.client_id), 0)
+    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, numbers)
+
+
+def with_statistics(model: nnx.State, statistics: nnx.State) -> nnx.State:
+    """The model's parameters with other running statistics."""
+    return nnx.merge_state(nnx.split_state(model, nnx.Param, ...)[0], statistics)
+
+
+def together(**parts: nnx.State) -> nnx.State:
+    """One state made of several; `state[name]` gives a part back."""
+    return nnx.State({name: part.raw_mapping for name, part in parts.items()})

@@ -1,0 +1,64 @@
+"""Models whose parameters are a sum of two parts, theta = sigma + psi, each of which is trained its own way.
+
+A state {sigma, psi} holds a plain model's state, running statistics included, and a second set of its
+parameters. FedMatch trains sigma by labels and psi, which is to be sparse, by unlabeled examples.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxfed.models.model import compose
+from jaxfed.training.server_state import together, with_statistics
+from jaxfed.training.sparse_message import without_small
+
+if TYPE_CHECKING:
+    from jaxfed.models import Model
+
+
+def decompose(state: nnx.State, psi_scale: float) -> nnx.State:
+    """{sigma: a model's state, psi: its parameters times `psi_scale`}."""
+    parameters, _ = nnx.split_state(state, nnx.Param, ...)
+    return together(sigma=state, psi=jax.tree.map(lambda w: psi_scale * w, parameters))
+
+
+def composed(state: nnx.State) -> nnx.State:
+    """The plain model's state: parameters sigma + psi, and sigma's running statistics."""
+    sigma, statistics = nnx.split_state(state["sigma"], nnx.Param, ...)
+    return nnx.merge_state(jax.tree.map(jnp.add, sigma, state["psi"]), statistics)
+
+
+def sparse(state: nnx.State, psi_threshold: float) -> nnx.State:
+    """{sigma, psi} with 0 for psi's entries of at most `psi_threshold` in size."""
+    return together(sigma=state["sigma"], psi=without_small(state["psi"], psi_threshold))
+
+
+def with_statistics_of(state: nnx.State, moved: nnx.State) -> nnx.State:
+    """{sigma, psi} with the running statistics of a plain model's state."""
+    statistics = nnx.split_state(moved, nnx.Param, ...)[1]
+    return together(sigma=with_statistics(state["sigma"], statistics), psi=state["psi"])
+
+
+def two_part_model(model: Model, psi_scale: float, psi_threshold: float = 0.0) -> Model:
+    """The model of states {sigma, psi}: evaluated with a sparse psi, trained with all of it."""
+
+    def init(key: jax.Array) -> nnx.State:
+        return decompose(model.init(key), psi_scale)
+
+    def features(state: nnx.State, x: jax.Array) -> jax.Array:
+        return model.features(composed(sparse(state, psi_threshold)), x)
+
+    def head(state: nnx.State, features: jax.Array) -> jax.Array:
+        return model.head(composed(sparse(state, psi_threshold)), features)
+
+    def train_features(
+        state: nnx.State, x: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        trained, moved = model.train_features(composed(state), x, key)
+        return trained, with_statistics_of(state, moved)
+
+    return compose(init=init, features=features, head=head, train_features=train_features)

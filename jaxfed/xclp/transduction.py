@@ -1,0 +1,102 @@
+"""One-shot labeling: what XCLP and its Section 4.1 baselines have in common.
+
+A transductive method labels the points that clients hold now; it trains no model and needs one round.
+Each method is a function `label_points(cohort, key)`; this file makes a `FederatedAlgorithm` of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
+from jaxfed.federation.clients import UNLABELED, Federation
+from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.evaluate import accuracy, balanced_accuracy
+
+
+class Transduction(NamedTuple):
+    """The labels all clients have so far, as server state of the simulation.
+
+    Rows are clients, columns their points in the order of `Federation.points`; -1 and 0 where there is
+    no label (or no point).
+
+    Fields:
+        label: int32 [M, N].
+        confidence: float32 [M, N], in [0, 1].
+    """
+
+    label: np.ndarray
+    confidence: np.ndarray
+
+
+LabelPoints = Callable[[Cohort, jax.Array], tuple[np.ndarray, np.ndarray, Metrics]]
+
+
+def transductive(label_points: LabelPoints) -> FederatedAlgorithm:
+    """Make a federated algorithm of `label_points(cohort, key) -> (label, confidence, metrics)`.
+
+    `label` int [K, N] (-1 = none) and `confidence` float [K, N] follow the cohort's rows; what they hold
+    on padding does not matter.
+    """
+
+    def init(key: jax.Array, federation: Federation) -> Transduction:
+        del key
+        shape = (federation.num_clients, federation.capacity)
+        return Transduction(np.full(shape, UNLABELED, np.int32), np.zeros(shape, np.float32))
+
+    def round(state: Transduction, cohort: Cohort, key: jax.Array) -> tuple[Transduction, Metrics]:
+        label, confidence, metrics = label_points(cohort, key)
+        updated = Transduction(state.label.copy(), state.confidence.copy())
+        updated.label[cohort.client_id] = np.where(cohort.mask, label, UNLABELED)
+        updated.confidence[cohort.client_id] = np.where(cohort.mask, confidence, 0)
+        unreached = int(np.sum(updated.label[cohort.client_id] < 0, where=np.asarray(cohort.mask)))
+        return updated, {"unreached": unreached, **metrics}
+
+    return FederatedAlgorithm(init, round, evaluate)
+
+
+def evaluate(state: Transduction, federation: Federation) -> Metrics:
+    """Accuracy on the clients' new points (`test_`) and on their unlabeled ones (`unlabeled_`).
+
+    Pooled over clients, so a client counts by its points. A point without a label is wrong.
+    """
+    label, truth, is_new, is_unlabeled = [], [], [], []
+    for client in range(federation.num_clients):
+        points = federation.points(client)
+        num_labeled = len(federation.partition.labeled[client])
+        num_new = len(federation.partition.new[client])
+        position = np.arange(len(points))
+        label.append(state.label[client, : len(points)])
+        truth.append(federation.y[points])
+        is_new.append(position >= len(points) - num_new)
+        is_unlabeled.append((position >= num_labeled) & (position < len(points) - num_new))
+    predicted, true = np.concatenate(label), np.concatenate(truth)
+    metrics: Metrics = {}
+    for name, chosen in (("test", is_new), ("unlabeled", is_unlabeled)):
+        rows = np.concatenate(chosen)
+        if rows.any():
+            metrics[f"{name}_accuracy"] = accuracy(predicted[rows], true[rows])
+            metrics[f"{name}_balanced_accuracy"] = balanced_accuracy(predicted[rows], true[rows])
+    return metrics
+
+
+def client_arrays(cohort: Cohort) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Each client's own vectors [n_k, d] and labels [n_k], without padding (views, no copy)."""
+    sizes = np.asarray(cohort.mask).sum(axis=1)
+    x, y = np.asarray(cohort.x), np.asarray(cohort.y)
+    return (
+        [x[row, :size] for row, size in enumerate(sizes)],
+        [y[row, :size] for row, size in enumerate(sizes)],
+    )
+
+
+def padded(clients: list[np.ndarray], cohort: Cohort, fill: float) -> np.ndarray:
+    """[K, N]: the clients' arrays [n_k] put back into the cohort's shape."""
+    joint = np.full(cohort.mask.shape, fill, np.result_type(*clients))
+    for row, values in enumerate(clients):
+        joint[row, : len(values)] = values
+    return joint

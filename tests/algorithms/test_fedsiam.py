@@ -1,0 +1,198 @@
+"""FedSiam: its rounds transcribed to NumPy; loss, moving average and ramp-up by hand."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from small_training import (
+    KEY,
+    RATE,
+    assert_close,
+    assert_same,
+    federation_of,
+    rounds_of,
+    training_of,
+)
+
+from jaxfed.algorithms.fedavg import fedavg
+from jaxfed.algorithms.fedsiam import fedsiam, siamese_loss
+from jaxfed.errors import UsageError
+from jaxfed.models.mlp import mlp
+from jaxfed.training.aggregate import uniformly
+from jaxfed.training.local_update import Batches
+from jaxfed.training.losses import Batch, softmax_cross_entropy
+from jaxfed.training.mean_teacher import ramp_up, twins
+from jaxfed.training.server_state import together
+
+pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
+
+SMALL = Batches("paired", 4, 2)
+
+
+def test_without_consistency_the_online_network_is_fedavgs():
+    federation = federation_of([12, 7, 20])
+    training = training_of(SMALL, optimizer=lambda rate: optax.sgd(rate, momentum=0.5))
+    plain = rounds_of(fedavg(training=training), federation, 3)
+    siam = rounds_of(fedsiam(training=training, consistency_weight=0.0), federation, 3)
+    for a, b in zip(plain, siam, strict=True):
+        assert_close(b.model["online"], a.model)
+
+
+def test_the_target_follows_and_its_memory_ramps_up():
+    """One step a round, n = r: alpha is 1 - 1 / (n + 1), at most 0.7; decay is not the target's."""
+    federation = federation_of([16])
+
+    def decayed(rate):
+        return optax.chain(optax.add_decayed_weights(0.1), optax.sgd(rate))
+
+    training = training_of(Batches("joint", 16, 1), optimizer=decayed)
+    states = rounds_of(fedsiam(training=training, average=0.7), federation, 4)
+    target = states[0].model["target"]
+    for alpha, state in zip([1 / 2, 2 / 3, 0.7, 0.7], states[1:], strict=True):
+        target = jax.tree.map(
+            lambda t, s, a=alpha: a * t + (1 - a) * s, target, state.model["online"]
+        )
+        assert_close(state.model["target"], target)
+
+
+def test_the_loss_by_formula():
+    model = mlp((4,), 3, hidden=())
+    online, target = model.init(KEY), model.init(jax.random.key(1))
+    x = np.random.default_rng(0).standard_normal((4, 4))
+    batch = Batch(
+        jnp.asarray(x, jnp.float32),
+        jnp.array([1, 0, 0, 0]),
+        jnp.array([1.0, 0, 0, 0]),
+        jnp.array([True, True, True, False]),
+        jnp.array([True, False, False, False]),
+    )
+
+    def probability(state):
+        kernel, bias = (np.asarray(state["head"][n][...], np.float64) for n in ("kernel", "bias"))
+        z = np.exp(x @ kernel + bias)
+        return z / z.sum(axis=1, keepdims=True)
+
+    p, q = probability(online), probability(target)
+    state = together(online=online, target=target)
+    expected = {
+        "mse": np.square(p - q).mean(axis=1)[:3].mean(),
+        "kl": np.sum(q * np.log(q / p), axis=1)[:3].mean(),
+    }
+    for (kind, consistency), (over, count) in itertools.product(
+        expected.items(), {"labeled": 1, "batch": 3}.items()
+    ):
+        loss = siamese_loss(model, 3.0, kind, over, augment=None, pointwise=softmax_cross_entropy)
+        (value, _), gradient = jax.value_and_grad(loss, has_aux=True)(state, state, batch, KEY)
+        assert float(value) == pytest.approx(-np.log(p[0, 1]) / count + 3 * consistency, rel=1e-5)
+        assert all((leaf == 0).all() for leaf in jax.tree.leaves(gradient["target"]))
+
+
+def test_ramp_up():
+    """Four rounds: exp(-5 (1 - r / 4)^2) in rounds 1, 2, 4 and 9."""
+    values = [float(ramp_up(jnp.float32(r), 4)) for r in (1, 2, 4, 9)]
+    np.testing.assert_allclose(values, [np.exp(-45 / 16), np.exp(-5 / 4), 1, 1], rtol=1e-6)
+    assert float(ramp_up(jnp.float32(1), 0)) == 1
+
+
+LINEAR = mlp((4,), 3, hidden=())
+
+
+def joined(state):
+    """Kernel and bias, which goes with inputs of 1, as one matrix [5, 3]."""
+    return np.vstack([np.float64(state["head"][name][...]) for name in ("kernel", "bias")])
+
+
+def softmax(z):
+    return np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+
+
+def client_in_numpy(online, target, x, y, *, beta, over, first_step, rate, average):
+    """Two steps on all examples; squared differences of probabilities."""
+    x, is_labeled = np.hstack([x, np.ones((len(x), 1))]), y >= 0
+    divisor = len(x) if over == "batch" else is_labeled.sum()
+    for step in (first_step, first_step + 1):
+        p, q = softmax(x @ online), softmax(x @ target)
+        residual = np.where(is_labeled[:, None], p - np.eye(3)[y], 0)
+        slope = p * ((p - q) - np.sum(p * (p - q), axis=1, keepdims=True))  # of softmax
+        gradient = x.T @ residual / divisor + beta * x.T @ slope * 2 / 3 / len(x)
+        online = online - rate * gradient
+        alpha = min(1 - 1 / (step + 1), average)
+        target = alpha * target + (1 - alpha) * online
+    return online, target
+
+
+@pytest.mark.parametrize("over", ["labeled", "batch"])
+def test_rounds_are_those_of_the_transcription(over):
+    """Two clients, rounds of two steps, R = 3; steps count from 1 and rounds from 1."""
+    federation = federation_of([8, 8], 3)
+    training = training_of(Batches("joint", 8, 2), model=LINEAR, weighting=uniformly)
+    settings = {"consistency_weight": 20.0, "rampup_rounds": 3, "average": 0.72}
+    algorithm = fedsiam(training=training, supervised_over=over, **settings)
+    states, cohort = rounds_of(algorithm, federation, 4), federation.cohort()
+    online, target = (joined(states[0].model[name]) for name in ("online", "target"))
+    for number, state in enumerate(states[1:]):
+        networks = [
+            client_in_numpy(
+                online,
+                target,
+                np.float64(x),
+                y,
+                beta=20 * np.exp(-5 * (1 - min(number + 1, 3) / 3) ** 2),
+                over=over,
+                first_step=2 * number + 1,
+                rate=RATE / (1 + number),
+                average=0.72,
+            )
+            for x, y in zip(cohort.x, np.asarray(cohort.y), strict=True)
+        ]
+        online, target = np.mean(networks, axis=0)
+        for name, expected in (("online", online), ("target", target)):
+            np.testing.assert_allclose(joined(state.model[name]), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_given_model_is_both_networks():
+    given = LINEAR.init(jax.random.key(7))
+    training = training_of(SMALL, model=LINEAR, initial_model=given)
+    state = fedsiam(training=training).init(KEY, federation_of([8]))
+    assert_same(state.model, twins(given))
+
+
+def test_unsent_layers_are_not_counted():
+    """Nothing is known in round 1, so all is sent; then the median of round 1's divergences rules."""
+    federation = federation_of([12, 12, 12], 4)
+    algorithm = fedsiam(training=training_of(SMALL), upload_quantile=0.5, upload_rounds=1)
+    state, size = algorithm.init(KEY, federation), 4 * (4 * 8 + 8 + 8 * 3 + 3)
+    sent = []
+    for number in range(2):
+        before = state
+        state, metrics = algorithm.round(
+            state, federation.cohort(), jax.random.fold_in(KEY, number)
+        )
+        sent.append((metrics["communication"]["upload_bytes"], float(metrics["layers_sent"])))
+    assert sent[0] == (3 * 2 * size, 1.0)
+    threshold = np.median(before.clients.divergence)
+    is_sent = np.asarray(state.clients.divergence) >= threshold
+    unsent = (~is_sent * [4 * (4 * 8 + 8), 4 * (8 * 3 + 3)]).sum()
+    assert unsent > 0
+    assert sent[1][0] == 3 * 2 * size - unsent
+    assert sent[1][1] == pytest.approx(is_sent.mean())
+    np.testing.assert_array_equal(state.clients.round, [1, 1, 1])
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {"consistency": "mae"},
+        {"average": 1.5},
+        {"supervised_over": "unlabeled"},
+        {"upload_rounds": 0},
+        {"evaluated": "both"},
+    ],
+)
+def test_mistakes_are_named(keywords):
+    (name, value), *_ = keywords.items()
+    with pytest.raises(UsageError, match=f"fedsiam.{name}={value!r}"):
+        fedsiam(training=training_of(SMALL), **keywords)

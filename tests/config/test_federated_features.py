@@ -1,0 +1,173 @@
+"""Features of a model that clients train first: what it sees, what it ends with, killed or not."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from jaxfed.config import file
+from jaxfed.config.assembly import make_algorithm
+from jaxfed.config.federated_features import check, labeled_part, with_learned_features
+from jaxfed.config.simulation import Simulation
+from jaxfed.errors import UsageError
+from jaxfed.experiment.loop import Experiment
+from jaxfed.experiment.progress import Progress
+from jaxfed.experiment.workdir import open_workdir
+from jaxfed.host.checkpoint import Checkpoints
+from jaxfed.host.interruption import Interruption
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
+CONFIG = "ml_collections_configs/femnist.py:linear,smoke"
+SMALL = (
+    "dataset.train_size=400",
+    "federation.num_clients=4",
+    "cohort_size=2",
+    "federation.labeled_fraction=0.4",
+    "preprocessing.rounds=6",
+    "training.learning_rate=0.3",
+    "model.embedding=8",
+    "checkpoint_every=2",
+    "xclp.num_bits=128",
+)
+
+
+@pytest.fixture(scope="module")
+def config():
+    return file.load(CONFIG, SMALL)
+
+
+@pytest.fixture(scope="module")
+def raw(config):
+    """The clients with the examples that the model takes."""
+    images = file.load(CONFIG, [*SMALL, "preprocessing.kind=images"])
+    return Simulation(images).federation(0)
+
+
+def learned(config, federation, checkpoints=None, heard=None):
+    report = (lambda done, total: None) if heard is None else (lambda *said: heard.append(said))
+    return with_learned_features(config, federation, 0, checkpoints, report)
+
+
+def test_features_and_predictions_of_fedavg_by_hand(config, raw):
+    """A linear MLP by the formulas, with the parameters that FedAvg ends with."""
+    heard = []
+    federation = learned(config, raw, heard=heard)
+    assert heard == [(done, 6) for done in range(1, 7)]
+    training = labeled_part(raw)
+    algorithm = make_algorithm(config, "fedavg", training)
+    key = jax.random.fold_in(jax.random.key(config.seed), 2**32 - 1)
+    state = algorithm.init(jax.random.fold_in(key, 0), training)
+    for number in range(1, 7):
+        state, _ = algorithm.round(state, training.cohort(), jax.random.fold_in(key, number))
+    weights = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(state.model)]
+    (hidden,) = [w for w in weights if w.shape == (64, 8)]
+    (head,) = [w for w in weights if w.shape == (8, 10)]
+    (bias,) = [w for w in weights if w.shape == (8,)]
+    (offset,) = [w for w in weights if w.shape == (10,)]
+    mean, deviation = training.normalization
+    x = ((raw.x - mean) / deviation).reshape(len(raw.x), 64)
+    features = x @ hidden + bias
+    np.testing.assert_allclose(federation.x, features, rtol=1e-3, atol=1e-4)
+    logits = features @ head + offset
+    assert np.mean(federation.predicted == logits.argmax(axis=1)) > 0.99
+    assert np.mean(federation.predicted == raw.y) > 0.4
+
+
+def test_training_sees_labeled_examples_only(config, raw):
+    hidden = np.concatenate([*raw.partition.unlabeled, *raw.partition.new])
+    x, y = raw.x.copy(), raw.y.copy()
+    x[hidden], y[hidden] = 100.0, 9 - y[hidden]
+    other = learned(config, dataclasses.replace(raw, x=x, y=y))
+    labeled = np.concatenate(raw.partition.labeled)
+    np.testing.assert_array_equal(other.x[labeled], learned(config, raw).x[labeled])
+
+
+def test_stopped_and_resumed_equals_uninterrupted(config, raw, tmp_path):
+    class Stop(Exception):
+        pass
+
+    def stop(done, total):
+        if done == 5:
+            raise Stop
+
+    checkpoints = Checkpoints(tmp_path)
+    with pytest.raises(Stop):
+        with_learned_features(config, raw, 0, checkpoints, stop)
+    heard = []
+    assert checkpoints.latest().progress == {"round": 4}
+    resumed = learned(config, raw, checkpoints, heard)
+    assert heard == [(5, 6), (6, 6)]
+    np.testing.assert_array_equal(resumed.x, learned(config, raw).x)
+
+    # Without rounds of its own, the features of that model.
+    given = [f"training.initial_model={tmp_path}", "preprocessing.rounds=0"]
+    kept = learned(file.load(CONFIG, [*SMALL, *given]), raw)
+    np.testing.assert_array_equal(kept.x, resumed.x)
+
+
+def test_an_experiment_on_learned_features(tmp_path):
+    config = file.load(CONFIG, [*SMALL, "baselines=network"])
+    settings = config.to_dict()
+    with (
+        open_workdir(tmp_path / "run", settings) as workdir,
+        Progress(settings) as progress,
+        Interruption() as interruption,
+    ):
+        simulation = Simulation(config)
+        simulation.check()
+        results = Experiment(config, simulation, workdir, progress, interruption).run()
+        assert (workdir.preprocessing(0) / "6.npz").is_file()
+    methods = results["algorithms"]
+    assert methods.keys() == {"xclp", "network"}
+    assert methods["network"]["test_accuracy"]["mean"] > 0.4
+    # Two groups in two rounds: after the second every client has its labels.
+    text = (tmp_path / "run" / "metrics.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [line["round"] for line in lines if line["algorithm"] == "xclp"] == [1, 2]
+    assert methods["xclp"]["test_accuracy"]["mean"] > 0.5
+
+
+def test_diverged_training_is_named(raw):
+    config = file.load(CONFIG, [*SMALL, "training.learning_rate=1e30"])
+    with pytest.raises(UsageError, match=r"not finite; training diverged.*\(1e\+30\)"):
+        learned(config, raw)
+
+
+MISTAKES = {
+    "rounds=1": "config.rounds=1: .*4 clients make 2 groups; allowed are integers from 2 on",
+    "training.class_weights=(1, 2)": "class_weights: 2 numbers, but digits has 10 classes",
+    "training.initial_model=pretrained": "model.name out of efficientnet_b0.*'linear_mlp'",
+    "training.initial_model=./nowhere": "initial_model=./nowhere: no such folder",
+    "model.embeding=8": "embeding",
+}
+
+
+@pytest.mark.parametrize(("override", "message"), MISTAKES.items(), ids=MISTAKES)
+def test_what_cannot_work_is_said_at_once(override, message):
+    with pytest.raises(UsageError, match=message) as error:
+        Simulation(file.load(CONFIG, [*SMALL, override])).check()
+    assert "\n" not in str(error.value)
+
+
+def test_a_network_needs_its_weights_and_its_images(config, raw, tmp_path):
+    wanted = config.copy_and_resolve_references()
+    wanted.unlock()
+    wanted.model = {"name": "efficientnet_b0"}
+    wanted.training.initial_model = "pretrained"
+    with pytest.raises(UsageError, match="3 channels, not of 1"):
+        check(wanted, raw)
+    color = dataclasses.replace(raw, x=np.zeros((len(raw.x), 32, 32, 3), np.uint8))
+    wanted.dataset.root = str(tmp_path)
+    with pytest.raises(UsageError, match="no weights of efficientnet_b0"):
+        check(wanted, color)
+
+
+def test_the_network_alone_is_a_mistake():
+    overrides = [*SMALL, "preprocessing.kind=identity"]
+    config = file.load(CONFIG, overrides)
+    federation = Simulation(config).federation(0)
+    with pytest.raises(UsageError, match=r"needs preprocessing\.kind='federated_features'"):
+        make_algorithm(config, "network", federation).init(jax.random.key(0), federation)

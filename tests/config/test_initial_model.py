@@ -1,0 +1,109 @@
+"""`training.initial_model`: what cannot be started from is refused before anything is made."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from jaxfed.config import file as config_file
+from jaxfed.config.assembly import make_model, make_training
+from jaxfed.config.check import check
+from jaxfed.config.simulation import Simulation
+from jaxfed.errors import UsageError
+from jaxfed.host.checkpoint import Checkpoints
+
+CONFIG = "ml_collections_configs/fedavg_xclp.py:smoke"
+SETTINGS = ["algorithm=fedavg", "baselines=", "num_repeats=2", "dataset.train_size=200"]
+
+
+def load(*overrides):
+    return config_file.load(CONFIG, [*SETTINGS, *overrides])
+
+
+def save(folder, *overrides, repeats=(0, 1)):
+    """What a run of this config leaves under states/, as `initial_model` names it."""
+    config = load(*overrides)
+    model = make_model(config, Simulation(config).federation(0))
+    for repeat in repeats:
+        state = {"model": model.init(jax.random.key(repeat)), "round": 3}
+        record = {"round": 3, "network": config.model.name}
+        Checkpoints(folder / "states" / f"fedavg-{repeat}").save(3, state, record)
+    return f"{folder}/states/fedavg-{{repeat}}"
+
+
+def check_all(initial_model, *overrides):
+    """What `launch.run` checks before it makes a workdir."""
+    config = load(*overrides)
+    config.training.initial_model = initial_model
+    check(config)
+    Simulation(config).check()
+    return config
+
+
+@pytest.mark.parametrize("preprocessing", ["images", "standardized"])
+def test_a_state_of_the_same_model_is_where_training_starts(tmp_path, preprocessing):
+    wanted = f"preprocessing.kind={preprocessing}"
+    config = check_all(save(tmp_path, wanted), wanted)
+    federation = Simulation(config).federation(1)
+    expected = make_model(config, federation).init(jax.random.key(1))
+    jax.tree.map(
+        np.testing.assert_array_equal, make_training(config, federation, 1).initial_model, expected
+    )
+
+
+@pytest.mark.parametrize(
+    ("saved", "wanted", "words"),
+    [
+        (
+            "model.hidden=128",
+            "model.hidden=64",
+            r"float32\[128, 10\] there, float32\[64, 10\] in config.m",
+        ),
+        (
+            "model.name=mlp",
+            "model.name=linear_mlp",
+            "holds the network 'mlp', config.model.name is 'l",
+        ),
+        ("model.hidden=64", "model.hidden=(64,64)", "is not this method's state: it lacks "),
+    ],
+)
+def test_a_state_of_another_model_is_refused(tmp_path, saved, wanted, words):
+    given = save(tmp_path, saved)
+    with pytest.raises(UsageError, match=f"^config.training.initial_model=.*{words}"):
+        check_all(given, wanted)
+
+
+def test_a_state_of_other_classes_is_refused(tmp_path):
+    given = save(tmp_path)
+    x, y = np.zeros((60, 8, 8, 1), np.uint8), np.arange(60) % 3
+    np.savez(tmp_path / "three.npz", x=x, y=y)
+    other = [f"dataset.name={tmp_path / 'three.npz'}", "dataset.train_size=0"]
+    with pytest.raises(UsageError, match=r"float32\[10\] there, float32\[3\] in config.model.name"):
+        check_all(given, *other)
+
+
+def test_a_state_that_a_later_repeat_lacks_is_noticed_at_once(tmp_path):
+    given = save(tmp_path, repeats=(0,))
+    with pytest.raises(UsageError, match=r"no such folder \(.*states/fedavg-1\)"):
+        check(load(f"training.initial_model={given}"))
+
+
+@pytest.mark.parametrize("place", ["", "states", "states/fedavg-0/empty"])
+def test_a_folder_without_a_state_is_refused(tmp_path, place):
+    save(tmp_path)
+    (tmp_path / "states" / "fedavg-0" / "empty").mkdir()
+    folder = tmp_path / place
+    words = re.escape(f"{folder} holds no saved state; give WORKDIR/states/NAME-{{repeat}}")
+    with pytest.raises(UsageError, match=words):
+        check(load(f"training.initial_model={folder}"))
+
+
+def test_a_damaged_state_is_refused(tmp_path):
+    given = save(tmp_path)
+    (file,) = (tmp_path / "states" / "fedavg-1").iterdir()
+    content = bytearray(file.read_bytes())
+    content[500] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(UsageError, match=r"^config.training.initial_model=.*damaged checkpoint"):
+        check(load(f"training.initial_model={given}"))

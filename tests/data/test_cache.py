@@ -1,0 +1,152 @@
+"""The cache of decoded sets when files are damaged, processes are killed and disks are full."""
+
+import errno
+import json
+import logging
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from jaxfed.data import cache, features, image_files
+from jaxfed.data.cache import cached_arrays
+from jaxfed.host import storage
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def made():
+    """How often `make` ran."""
+    return []
+
+
+@pytest.fixture
+def load(home, made):
+    def make(target):
+        made.append(target)
+        np.save(target / "x.npy", np.arange(1000))
+        np.save(target / "y.npy", np.arange(3, dtype=np.int8))
+
+    return lambda: {
+        name: np.array(array) for name, array in cached_arrays("set", "0", make).items()
+    }
+
+
+def flip(file):
+    content = bytearray(file.read_bytes())
+    content[-9] ^= 1
+    file.write_bytes(content)
+
+
+def without_checksums(file):
+    sizes = {each.name: each.stat().st_size for each in file.parent.glob("*.npy")}
+    (file.parent / "index.json").write_text(json.dumps(sizes))
+
+
+DAMAGE = {
+    "flipped": flip,
+    "a version without checksums": without_checksums,
+    **{
+        f"index {text}": lambda file, text=text: (file.parent / "index.json").write_text(text)
+        for text in ("{}", "[]", "null", "", '{"x.npy')
+    },
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_what_is_damaged_is_said_and_made_again(damage, load, home, made, caplog):
+    before = load()
+    damage(home / "set-0" / "x.npy")
+    with caplog.at_level(logging.WARNING):
+        after = load()
+    assert (len(made), len(caplog.records)) == (2, 1)
+    assert "made again" in caplog.text
+    np.testing.assert_array_equal(after["x"], before["x"])
+    load()
+    assert len(made) == 2
+    assert [entry.name for entry in home.iterdir()] == ["set-0"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from jaxfed.data.cache import cached_arrays
+
+def make(target):
+    Path(target, "x.npy").write_bytes(bytes(10**6))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+cached_arrays("set", "0", make)
+"""
+
+
+def test_what_a_killed_process_had_begun_goes_at_the_next_start(load, home, made):
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", KILLED], check=False)
+        assert len(list(home.iterdir())) == 1  # the second start has removed what the first left
+    load()
+    assert [entry.name for entry in home.iterdir()] == ["set-0"]
+
+
+def test_what_another_process_works_on_stays(load, home):
+    home.mkdir()
+    foreign = home / ".config-of-somebody.d"
+    foreign.mkdir()
+    with cache._begun(home / "other-0") as begun:
+        load()
+        assert begun.is_dir()
+    assert foreign.is_dir()
+
+
+def test_a_full_disk_is_said_and_no_obstacle(load, home, made, monkeypatch, caplog):
+    save = np.save
+
+    def limited(file, array):
+        if file.is_relative_to(home):
+            save(file, array[:5])
+            raise OSError("8000 requested and 40 written")  # as NumPy says it
+        save(file, array)
+
+    monkeypatch.setattr(np, "save", limited)
+    with caplog.at_level(logging.WARNING):
+        arrays = load()
+    np.testing.assert_array_equal(arrays["x"], np.arange(1000))
+    assert "the disk is full; going on without the cache" in caplog.text
+    assert list(home.iterdir()) == []
+    assert not made[-1].exists()
+    monkeypatch.setattr(np, "save", save)
+    load()
+    assert [entry.name for entry in home.iterdir()] == ["set-0"]
+
+
+def test_images_on_a_full_disk_are_an_error_and_no_crash(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    file = tmp_path / "0.png"
+    file.touch()
+    with pytest.raises(OSError) as caught:
+        image_files.decode(tmp_path / "x.npy", [file], image_files.Shape(4, 4, 1))
+    assert storage.is_full(caught.value)
+
+
+def test_features_on_a_full_disk_are_computed_and_not_kept(tmp_path, monkeypatch, caplog):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    shards = features._Shards(tmp_path / "features")
+    with caplog.at_level(logging.WARNING):
+        for index in range(3):
+            shards.write(index, np.zeros((2, 3), np.float32))
+    assert [record.getMessage().endswith("not kept") for record in caplog.records] == [True]
+    assert list((tmp_path / "features").iterdir()) == []
+    assert shards.read(0, (2, 3)) is None

@@ -1,0 +1,40 @@
+"""Algorithm 1 of XCLP as printed, dense, in NumPy: what the fast one is compared with."""
+
+import jax
+import numpy as np
+
+from jaxfed.kernels import lsh
+
+
+def dense_algorithm_1(vectors, labels, p):
+    """Lines 3 to 16 as printed (A's diagonal as `self_edges` says), dense, float64; only Pi is shared."""
+    v = np.concatenate(vectors).astype(np.float64)
+    y = (np.concatenate(labels)[:, None] == np.arange(p.num_classes)).astype(np.float64)
+    pi = np.asarray(lsh.hyperplanes(jax.random.key(p.seed), p.num_bits, v.shape[1]), np.float64)
+    b = v @ pi.T >= 0
+    h = (b[:, None, :] != b[None, :, :]).sum(-1) if len(b) <= 300 else _hamming(b)
+    a = np.cos(np.pi * h / p.num_bits)
+    n, k = len(v), min(p.num_neighbors, len(v) - (not p.self_edges))
+    if not p.self_edges:
+        np.fill_diagonal(a, -np.inf)
+    nearest = np.argsort(-a, axis=1, kind="stable")[:, :k]
+    kept = np.zeros((n, n))
+    rows = np.arange(n)[:, None]
+    kept[rows, nearest] = np.maximum(a[rows, nearest], 0) ** p.similarity_power
+    w = kept + kept.T
+    degree = w.sum(1)
+    scale = np.where(degree > 0, degree, np.inf) ** -0.5
+    s = np.linalg.inv(np.eye(n) - p.alpha * scale[:, None] * w * scale[None, :])
+    if p.class_balanced:
+        y = y / np.maximum(y.sum(0), 1)
+    z = s @ y
+    total = z.sum(1)
+    share = z / np.where(total > 0, total, 1)[:, None]
+    entropy = -np.sum(share * np.log(np.where(share > 0, share, 1)), axis=1)
+    confidence = np.where(total > 0, 1 - entropy / np.log(p.num_classes), 0)
+    return np.where(total > 0, z.argmax(1), -1), confidence, z
+
+
+def _hamming(b):
+    signs = np.where(b, 1.0, -1.0)
+    return np.rint((b.shape[1] - signs @ signs.T) / 2)

@@ -1,0 +1,262 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from invoking import DIGITS, ROOT, invoke
+
+from jaxfed.errors import UsageError
+from jaxfed.experiment.workdir import is_finished, open_workdir
+from launch import entry
+
+# launch.run with a method of many rounds, which ends its own process where it is told to.
+DRIVER = """
+import os, signal
+from pathlib import Path
+import jax
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.host.checkpoint import Checkpoints
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from launch import entry, run
+
+how, _, when = os.environ.get("STOP", "").partition("@")
+save = Checkpoints.save
+
+def end(signum):
+    os.kill(os.getpid(), signum)
+
+def stopping_save(self, step, *rest):
+    if str(step) == when and how == "before_save":
+        end(signal.SIGKILL)
+    if str(step) == when and how == "while_saving":
+        Path.replace = lambda *paths: end(signal.SIGKILL)  # all is written but the name
+    save(self, step, *rest)
+    if str(step) == when and how == "after_save":
+        end(signal.SIGKILL)
+
+Checkpoints.save = stopping_save
+
+def drift(*, num_classes):
+    def init(key, federation):
+        return {"w": jax.random.normal(key, (3,)), "rounds": 0}
+
+    def round(state, cohort, key):
+        if str(state["rounds"] + 1) == when and how in ("SIGINT", "SIGTERM"):
+            end(getattr(signal, how))
+        w = state["w"] + jax.random.normal(key, (3,))
+        return {"w": w, "rounds": state["rounds"] + 1}, {"mean": float(w.mean())}
+
+    def evaluate(state, federation):
+        return {"test_accuracy": float(jax.nn.sigmoid(state["w"][0]))}
+
+    return FederatedAlgorithm(init, round, evaluate)
+
+ALGORITHMS["drift"] = drift
+entry.start(run.main)
+"""
+
+
+def drift(workdir: Path, stop: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the driver for 2 repeats of 6 rounds; `stop` says where the process ends itself."""
+    options = ["algorithm=drift", "baselines=", "rounds=6", "num_repeats=2", "cohort_size=3"]
+    options.append("checkpoint_every=1")
+    return subprocess.run(
+        [
+            *(sys.executable, "-c", DRIVER, f"--config={DIGITS}", f"--workdir={workdir}"),
+            *(f"--config.{option}" for option in options),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "STOP": stop, "JAXFED_CACHE": str(workdir.parent / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def results(workdir: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Everything in metrics.jsonl and summary.json but times and environment."""
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    summary = json.loads((workdir / "summary.json").read_text())
+    for timed in (*lines, summary, *summary["algorithms"].values()):
+        del timed["seconds"]
+    del summary["environment"]
+    return lines, summary
+
+
+def test_killed_and_stopped_anywhere_equals_uninterrupted(tmp_path):
+    whole = drift(tmp_path / "whole")
+    assert (whole.returncode, whole.stderr) == (0, "")
+
+    parts = tmp_path / "parts"
+    killed = -signal.SIGKILL
+    for stop, status, lines in (
+        ("before_save@2", killed, 2),
+        ("while_saving@2", killed, 2),
+        ("SIGTERM@4", 143, 4),
+        ("SIGINT@5", 130, 5),
+        ("after_save@8", killed, 8),
+    ):
+        stopped = drift(parts, stop)
+        assert stopped.returncode == status, stopped.stderr
+        assert len((parts / "metrics.jsonl").read_text().splitlines()) == lines
+        assert not (parts / "summary.json").exists()
+        if status != killed:
+            assert f"stopped by {stop[:-2]}; the same command continues" in stopped.stderr
+            assert "Traceback" not in stopped.stderr
+    assert drift(parts).returncode == 0
+    assert results(parts) == results(tmp_path / "whole")
+
+
+def test_smoke_from_the_command_line(tmp_path, monkeypatch):
+    """The README's main job, smaller: files, table, then "is finished"."""
+    monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "cache"))
+    workdir = tmp_path / "new" / "digits"
+    command = [
+        *(sys.executable, "-m", "launch.run", f"--config={DIGITS}:smoke"),
+        *(f"--workdir={workdir}", "--config.xclp.num_bits", "256"),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    for name in ("xclp", "per_client_lp", "pooled_lp", "client_knn"):
+        assert f"repeat 2/2  {name:<14}  round 1/1  test accuracy 0." in done.stdout
+    config = json.loads((workdir / "config.json").read_text())
+    assert config["xclp"]["num_bits"] == 256
+    summary = json.loads((workdir / "summary.json").read_text())
+    assert summary["test_accuracy"] > 0.8
+    assert summary["test_balanced_accuracy"] > 0.8
+    assert summary["communication"]["upload_bytes"] > 1797 * 256 // 8
+    assert summary["environment"]["command"] == " ".join([Path(sys.executable).name, *command[1:]])
+    assert (workdir / "plots" / "partition.png").stat().st_size > 1000
+    assert any((tmp_path / "cache" / "xla").iterdir())
+
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert again.returncode == 0
+    assert again.stdout == f"{workdir} is finished; --overwrite runs it again\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--config=ml_collections_configs/NAME.py is missing"),
+        ([f"--config={DIGITS}"], "--workdir=DIR is missing"),
+        (["--confg=x", "--workdir=W"], "Unknown command line flag 'confg'. Did you mean: config"),
+        ([f"--config={DIGITS}", "--workdir=W", "extra"], "extra: no such argument"),
+        ([f"--config={DIGITS}", "--workdir=W", "--overwrite=maybe"], "overwrite"),
+        (["--config=nowhere.py", "--workdir=W"], "--config=nowhere.py: no such file"),
+        ([f"--config={DIGITS}:smkoe", "--workdir=W"], "did you mean 'smoke'?"),
+        ([f"--config={DIGITS}", "--workdir=W", "--config.sed=3"], "did you mean 'seed'?"),
+        ([f"--config={DIGITS}", "--workdir=W", "--config.seed=a"], "config.seed=a: must be"),
+        ([f"--config={DIGITS}", "--workdir=W", "--config.seed"], "config.seed=: must be"),
+        ([f"--config={DIGITS}", "--workdir=W", "--config.rounds=0"], "config.rounds=0"),
+        ([f"--config={DIGITS}", "--workdir=W", "--config.dataset.name=nothing"], "nothing"),
+        ([f"--config={DIGITS}", "--workdir=W", "--config.federation.num_labeled=9999"], "9999"),
+        ([f"--config={DIGITS}", "--workdir=pyproject.toml/w"], "--workdir=pyproject.toml/w"),
+        ([f"--config={DIGITS}", "--workdir=pyproject.toml"], "is no workdir of launch.run"),
+        ([f"--config={DIGITS}", "--workdir=tests"], "is no workdir of launch.run"),
+        ([f"--config={DIGITS}", f"--workdir=runs/{'n' * 300}"], "File name too long"),
+        ([f"--config={DIGITS}", "--workdir=runs/\udcff"], r"runs/\udcff': is not UTF-8"),
+        ([f"--config={DIGITS}", "--workdir=~nobody-of-this-name/x"], "--workdir=~nobody"),
+        (
+            [f"--config={DIGITS}", "--workdir=W", "--config.execution.compilation_cache="],
+            "config.execution.compilation_cache='': allowed are 'auto', 'off' or a folder",
+        ),
+        ([f"--config={DIGITS}", "--workdir=tests", "--overwrite"], "is no workdir of launch.run"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(arguments, words, monkeypatch, capsys, tmp_path):
+    workdir = tmp_path / "w"
+    arguments = [text.replace("=W", f"={workdir}") for text in arguments]
+    status, complaint = invoke(arguments, monkeypatch, capsys)
+    assert status == 2
+    assert complaint.startswith("jaxfed: ")
+    assert complaint.count("\n") == 1
+    assert words in complaint
+    assert not workdir.exists()
+
+
+def test_helpshort():
+    command = [sys.executable, "-m", "launch.run", "--helpshort"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "--workdir" in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("argv", "rest", "overrides"),
+    [
+        (["run", "--config=a.py", "--config.a.b=1"], ["run", "--config=a.py"], ["a.b=1"]),
+        (["run", "--config.a", "1", "--x"], ["run", "--x"], ["a=1"]),
+        (["run", "-config.a=b=c", "--config.b="], ["run"], ["a=b=c", "b="]),
+        (["run", "--configs.a=1", "config.a=1"], ["run", "--configs.a=1", "config.a=1"], []),
+    ],
+)
+def test_overrides_are_taken_out_of_the_command_line(argv, rest, overrides):
+    assert entry.split_overrides(argv) == (rest, overrides)
+
+
+CONFIG = {"algorithm": "xclp", "num_repeats": 2, "dataset": {"name": "digits"}, "alpha": 0.5}
+
+
+def test_another_config_is_refused(tmp_path):
+    with open_workdir(tmp_path, CONFIG):
+        pass
+    for changed, line in (
+        ({**CONFIG, "alpha": 0.9}, "config.alpha is 0.5 there, 0.9 now"),
+        (
+            {**CONFIG, "dataset": {"name": "mnist"}},
+            'config.dataset.name is "digits" there, "mnist"',
+        ),
+        ({**CONFIG, "beta": 1}, "config.beta is absent there, 1 now"),
+        ({**CONFIG, "alpha": None}, "config.alpha is 0.5 there, null now"),
+        # The key that was changed is named beside those that follow it.
+        (
+            {**CONFIG, "alpha": 0.9, "a_follower": 0.9},
+            "config.alpha is 0.5 there, 0.9 now; config.a_follower is absent there",
+        ),
+        ({**CONFIG, **dict.fromkeys("abcdef", 1)}, "config.d is absent there, 1 now; and 2 more; "),
+    ):
+        with pytest.raises(UsageError, match="made by another config") as caught:
+            is_finished(tmp_path, changed)
+        assert line in str(caught.value)
+        with pytest.raises(UsageError), open_workdir(tmp_path, changed):
+            pass
+    assert json.loads((tmp_path / "config.json").read_text()) == CONFIG
+
+
+def test_overwrite_deletes_our_files_and_no_others(tmp_path):
+    with open_workdir(tmp_path, CONFIG) as workdir:
+        workdir.append_metrics({"round": 1})
+        workdir.write_partition({})
+        (tmp_path / "checkpoints" / "1").mkdir(parents=True)
+        (tmp_path / "plots").mkdir()
+        (tmp_path / "summary.json").write_text('{"algorithms": {}}')
+    (tmp_path / "notes.txt").write_text("mine")
+    assert is_finished(tmp_path, CONFIG)
+    changed = {**CONFIG, "alpha": 0.9}
+    with open_workdir(tmp_path, changed, overwrite=True):
+        left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"config.json", "notes.txt", ".lock"}
+    assert not is_finished(tmp_path, changed)
+
+
+def test_one_process_a_workdir(tmp_path):
+    with open_workdir(tmp_path, CONFIG):
+        for overwrite in (False, True):
+            with (
+                pytest.raises(UsageError, match="another process is running here"),
+                open_workdir(tmp_path, CONFIG, overwrite=overwrite),
+            ):
+                pass
+    with open_workdir(tmp_path, CONFIG):
+        pass
+
+
+def test_a_start_that_was_cut_short_is_no_obstacle(tmp_path):
+    (tmp_path / ".lock").touch()
+    (tmp_path / ".config.json.12.partial").write_text('{"algo')
+    with open_workdir(tmp_path, CONFIG) as workdir:
+        assert workdir.read_metrics() == []

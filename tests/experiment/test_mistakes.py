@@ -1,0 +1,127 @@
+"""One line, status 2, nothing left behind: values that no computation should ever see."""
+
+import pytest
+from invoking import DIGITS, invoke
+
+TRAINED = "ml_collections_configs/fedavg_xclp.py:smoke"
+HUGE = 10**20
+
+# config, overrides, what the line says
+MISTAKES = {
+    "no labels": (DIGITS, ["federation.labeled_fraction=0"], "no client has a label"),
+    "no labels but of who is left out": (
+        DIGITS,
+        ["federation.num_labeled_clients=1", "federation.left_out_client=0"],
+        "no client has a label",
+    ),
+    "nothing to test on": (
+        DIGITS,
+        ["dataset.test_fraction=1e-9"],
+        "config.dataset.test_fraction=1e-09: no example out of 1797",
+    ),
+    "nothing to validate on": (
+        TRAINED,
+        ["dataset.validation_fraction=1e-9"],
+        "config.dataset.validation_fraction=1e-09: no example",
+    ),
+    "infinite power": (DIGITS, ["xclp.similarity_power=inf"], "config.xclp.similarity_power=inf"),
+    "its follower's": (
+        DIGITS,
+        ["pooled_lp.similarity_power=inf"],
+        "config.pooled_lp.similarity_power=inf",
+    ),
+    "a section's key": (DIGITS, ["xclp.alpha=2"], "config.xclp.alpha=2.0"),
+    "a baseline's key": (DIGITS, ["per_client_lp.alpha=2"], "config.per_client_lp.alpha=2.0"),
+    "a key behind training": (TRAINED, ["xclp.alpha=2"], "config.xclp.alpha=2.0"),
+    "a keyword's value": (
+        TRAINED.replace("smoke", "fedprox,smoke"),
+        ["fedprox.pseudo_label=all"],
+        "config.fedprox.pseudo_label='all'",
+    ),
+    "image size of no images": (DIGITS, ["dataset.image_size=8"], "config.dataset.image_size=8"),
+    "label of no columns": (DIGITS, ["dataset.label_key=a"], "config.dataset.label_key='a'"),
+    "augmentation below zero": (
+        TRAINED,
+        ["training.augmentation=cutout:-3"],
+        "config.training.augmentation: augmentation 'cutout:-3'",
+    ),
+    "augmentation of a method that has none": (
+        DIGITS,
+        ["training.strong_augmentation=cutout:-3"],
+        "config.training.strong_augmentation",
+    ),
+    "augmentation too large": (TRAINED, [f"training.augmentation=translate:{HUGE}"], "from 0 to"),
+    "augmentation of vectors": (
+        TRAINED,
+        ["preprocessing.kind=identity", "training.augmentation=flip"],
+        "config.training.augmentation: augmentation flip: changes images",
+    ),
+    "augmentation without a name": (TRAINED, ["training.augmentation=(1,2)"], "allowed are NAME"),
+    "baselines in a list": (
+        TRAINED.replace("smoke", "scaffold,smoke"),
+        ["baselines=([1],)"],
+        "config.baselines",
+    ),
+    "ragged table": (DIGITS, ["federation.table=((1,),(1,2))"], "config.federation.table"),
+    "table of text": (DIGITS, ["federation.table=(('a',),)"], "config.federation.table"),
+    "table of numbers": (DIGITS, ["federation.table=(1,2)"], "config.federation.table"),
+    "table below zero": (DIGITS, ["federation.table=((1,-1),)"], "config.federation.table"),
+    "empty row": (DIGITS, ["federation.table=((0,0),)"], "config.federation.table"),
+    "weights in a list": (TRAINED, ["training.class_weights=([1],)"], "training.class_weights"),
+    **{
+        f"{key}={HUGE}": (config, [f"{key}={HUGE}"], f"config.{key}={HUGE}")
+        for config, key in (
+            (DIGITS, "federation.num_clients"),
+            (DIGITS, "xclp.num_neighbors"),
+            (DIGITS, "client_knn.num_neighbors"),
+            (DIGITS, "num_repeats"),
+            (TRAINED, "training.epochs"),
+            (TRAINED, "training.local_steps"),
+            (TRAINED, "training.unlabeled_ratio"),
+        )
+    },
+    f"hidden={HUGE}": (TRAINED, [f"model.hidden=({HUGE},)"], f"hidden=({HUGE},) the parameters"),
+    "hidden too wide": (
+        TRAINED,
+        ["model.hidden=(1000000000,)"],
+        "the parameters alone would take 300 GB of memory, there are 8 GB",
+    ),
+    "too many clients": (DIGITS, ["federation.num_clients=2000"], "has 1797 examples"),
+    "too many neighbors": (
+        DIGITS,
+        ["xclp.num_neighbors=1000000000"],
+        "config.xclp.num_neighbors=1000000000",
+    ),
+    "too many bits": (DIGITS, ["xclp.num_bits=2147483616"], "hyperplanes would take 550 GB"),
+    "too many epochs": (
+        TRAINED,
+        ["training.epochs=2000000000"],
+        "config.training.epochs=2000000000",
+    ),
+    **{
+        f"variants {variants}": (f"{file}:{variants}", [], "exclude each other")
+        for file, variants in (
+            ("ml_collections_configs/fedavg_xclp.py", "fedmatch,scaffold"),
+            ("ml_collections_configs/fedavg_xclp.py", "labeled_only,fully_supervised"),
+            ("ml_collections_configs/fedavg_xclp.py", "alphas,fedmatch"),
+            ("ml_collections_configs/fedavg_xclp.py", "fashion_mnist,cifar10_iid_100_1000"),
+            ("ml_collections_configs/xclp_cifar10.py", "graphs,few_labels"),
+            ("ml_collections_configs/fed_isic2019.py", "leave_one_out,graphs"),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_is_one_line_and_leaves_nothing(case, monkeypatch, capsys, tmp_path):
+    config, overrides, words = MISTAKES[case]
+    workdir = tmp_path / "w"
+    arguments = [f"--config={config}", f"--workdir={workdir}"]
+    arguments += [f"--config.{override}" for override in overrides]
+    monkeypatch.setattr("jaxfed.config.memory_demand.available_bytes", lambda: 8 * 10**9)
+    status, complaint = invoke(arguments, monkeypatch, capsys)
+    assert words in complaint
+    assert complaint.startswith("jaxfed: ")
+    assert complaint.count("\n") == 1
+    assert status == 2
+    assert not workdir.exists()

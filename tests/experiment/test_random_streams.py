@@ -1,0 +1,102 @@
+"""What is random is drawn apart: no key, and no stream of NumPy's, serves two purposes."""
+
+from importlib import import_module
+from itertools import combinations
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from small_training import KEY, federation_of, training_of
+
+from jaxfed.algorithms.fedavg import fedsem
+from jaxfed.algorithms.scaffold import scaffold
+from jaxfed.config import assembly
+from jaxfed.data import partition
+from jaxfed.federation.sampling import sample_clients
+from jaxfed.training.local_update import Batches
+from ml_collections_configs import base
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+BATCHES = Batches("joint", 5, 1)
+
+
+def family(key):
+    """The key and those that `split` and small `fold_in`s make of it: JAX gives both the same."""
+    children = jax.vmap(jax.random.fold_in, (None, 0))(key, np.arange(8))
+    return {tuple(map(int, jax.random.key_data(one))) for one in (key, *children)}
+
+
+def assert_apart(keys):
+    for one, other in combinations(map(family, keys), 2):
+        assert not one & other
+
+
+def test_local_steps_controls_and_statistics_have_keys_of_their_own(monkeypatch):
+    """SCAFFOLD's option I with static statistics: three passes over each of two clients."""
+    seen = []
+
+    def recording(function, position):
+        def recorded(*arguments, **keywords):
+            jax.debug.callback(
+                lambda data: seen.append(jax.random.wrap_key_data(data)),
+                jax.random.key_data(arguments[position]),
+            )
+            return function(*arguments, **keywords)
+
+        return recorded
+
+    for file, name, position in (
+        ("scaffold", "train", 2),
+        ("scaffold", "mean_gradient", 2),
+        ("federated_training", "measured_statistics", 4),
+    ):
+        module = import_module(
+            f"jaxfed.algorithms.{file}"
+        )  # the package has a function of that name
+        monkeypatch.setattr(module, name, recording(getattr(module, name), position))
+    training = training_of(BATCHES, batch_norm=True, batch_statistics="static")
+    algorithm = scaffold(training=training, option="I")
+    federation = federation_of([10, 10])
+    state, _ = algorithm.round(algorithm.init(KEY, federation), federation.cohort(), KEY)
+    jax.block_until_ready(state)
+    jax.effects_barrier()
+    assert len(seen) == 6
+    assert_apart(seen)
+
+
+def test_a_teacher_labels_by_a_key_that_nothing_else_is_drawn_from():
+    """The first is kept by `init`, the other by the first round of stage 2."""
+    training = training_of(BATCHES, labeled_only_rounds=1)
+    algorithm, federation = fedsem(training=training), federation_of([10, 10], 5)
+    states = [algorithm.init(KEY, federation)]
+    rounds = [jax.random.fold_in(KEY, number) for number in (1, 2)]
+    for key in rounds:
+        state, _ = algorithm.round(states[-1], federation.cohort(), key)
+        states.append(state)
+    assert_apart([states[0].teacher.key, states[-1].teacher.key, KEY])
+    for key in rounds:
+        assert_apart([states[-1].teacher.key, key])
+
+
+def test_a_new_heads_weights_are_drawn_from_no_rounds_key(monkeypatch):
+    for name in ("_pretrained_network", "find_weights"):
+        monkeypatch.setattr(assembly, name, lambda *arguments: None)
+    monkeypatch.setattr(assembly, "read_weights", lambda file, start, new_head: start)
+    config = base.get_config()
+    config.training.initial_model, config.seed = "pretrained", 3
+    model = SimpleNamespace(init=lambda key: key)
+    assert_apart([assembly._initial_model(config, model, 1), jax.random.key(4)])
+
+
+def test_groups_tell_nothing_of_who_holds_one_more():
+    """Five of twenty clients hold one more; how many of them are in the first group of five."""
+    config = SimpleNamespace(cohort_size=5, sampling="groups")
+    counts = []
+    for seed in range(250):
+        part = partition(np.arange(505) % 10, num_clients=20, seed=seed)
+        sizes = np.array(list(map(len, part.labeled)))
+        federation = SimpleNamespace(num_clients=20)
+        counts.append((sizes == 26)[sample_clients(config, federation, seed, 1)].sum())
+    assert np.mean(counts) == pytest.approx(5 / 4, abs=0.22)
+    assert np.var(counts) == pytest.approx(5 / 4 * 3 / 4 * 15 / 19, abs=0.25)

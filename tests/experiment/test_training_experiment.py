@@ -1,0 +1,389 @@
+"""Training through the round loop: selection by validation, stages, and being killed at any moment."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from rich.console import Console
+
+from jaxfed.config import file as config_file
+from jaxfed.config.assembly import OPTIMIZERS, check_algorithm, make_algorithm, make_training
+from jaxfed.config.check import check
+from jaxfed.config.simulation import Simulation
+from jaxfed.errors import UsageError
+from jaxfed.experiment.loop import Experiment, Selected
+from jaxfed.experiment.progress import Progress
+from jaxfed.experiment.workdir import open_workdir
+from jaxfed.federation.sampling import sample_clients
+from jaxfed.host.checkpoint import Checkpoints
+from jaxfed.host.interruption import Interruption
+from jaxfed.host.prefetch import prefetched
+from jaxfed.training import pseudo_label
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
+CONFIG = "ml_collections_configs/fedavg_xclp.py"
+
+
+@pytest.fixture
+def config():
+    config = config_file.load(f"{CONFIG}:smoke", ["dataset.train_size=600", "xclp.num_bits=128"])
+    config.algorithm, config.baselines = "fedavg_network", ()
+    config.checkpoint_every = 4
+    return config
+
+
+def run(config, path):
+    settings = config.to_dict()
+    with (
+        open_workdir(path, settings) as workdir,
+        Progress(settings, Console(quiet=True)) as progress,
+    ):
+        summary = Experiment(config, Simulation(config), workdir, progress, Interruption()).run()
+        return summary, workdir.read_metrics()
+
+
+def test_the_best_validation_state_alone_is_tested(config, tmp_path):
+    check(config)
+    summary, records = run(config, tmp_path)
+    validated = {
+        r["round"]: r["validation_accuracy"] for r in records if "validation_accuracy" in r
+    }
+    assert list(validated) == [0, 2, 4, 6]
+    assert "seconds" not in records[0]  # the state that training starts from; no round has been
+    assert [r["round"] for r in records if "test_accuracy" in r] == [6]
+    best = max(validated, key=validated.get)
+    assert records[-1]["selected_round"] == best
+    assert records[-1]["selected_validation_accuracy"] == validated[best]
+    assert summary["test_accuracy"] == records[-1]["test_accuracy"] > 0.3
+    assert [r["communication"]["upload_bytes"] > 0 for r in records[1:]] == [True] * 6
+    for name, number in (("fedavg_network-0", best), ("fedavg_network-0-last", 6)):
+        assert Checkpoints(tmp_path / "states" / name).latest().progress["round"] == number
+
+
+def test_a_method_that_diverges_stops_and_the_others_go_on(config, tmp_path):
+    config.algorithm, config.baselines, config.num_repeats = "fedavg", ("client_knn",), 2
+    config.preprocessing.kind, config.rounds, config.model.hidden = "identity", 2, (8,)
+    config.training.labeled_only_rounds, config.training.learning_rate = 0, 1e30
+    summary, records = run(config, tmp_path / "run")
+    trained = [r for r in records if r["algorithm"] == "fedavg" and r["round"] > 0]
+    assert [(r["repeat"], r["round"]) for r in trained] == [(0, 1), (1, 1)]
+    assert all(r["diverged"] and r["train_loss"] is None for r in trained)
+    assert "test_accuracy" not in summary
+    for repeat, line in enumerate(summary["diverged"], start=1):
+        where = f"fedavg diverged in repeat {repeat}, round 1, at a learning rate of 1e+30"
+        assert line.startswith(where)
+    others = [r["round"] for r in records if r["algorithm"] == "client_knn"]
+    assert others == [1, 2, 1, 2]
+    assert not (tmp_path / "run" / "states" / "fedavg-0").exists()
+    assert "diverged" not in summary["algorithms"]["fedavg"]
+
+
+def test_selection_keeps_the_earlier_of_equals_and_the_newest_without_a_measure():
+    selected = Selected("a", "a", -1.0, 0)
+    for number, (state, accuracy) in enumerate([("b", 0.5), ("c", 0.5), ("d", 0.4), ("e", 0.6)], 1):
+        selected = selected.after(number, state, {"validation_accuracy": accuracy})
+        assert selected.state == state
+        assert selected.best == {1: "b", 2: "b", 3: "b", 4: "e"}[number]
+    assert selected.round == 4
+    unmeasured = Selected("a", "a", -1.0, 0).after(1, "b", {}).after(2, "c", {})
+    assert (unmeasured.best, unmeasured.round) == ("c", 2)
+
+
+def test_stage_2_starts_from_what_stage_1_left(config, tmp_path):
+    config.algorithm, config.training.labeled_only_rounds = "fedavg", 0
+    _, first = run(config, tmp_path / "stage1")
+    config.training.initial_model = str(tmp_path / "stage1" / "states" / "fedavg-{repeat}")
+    config.algorithm = "fedavg_network"
+    config.training.learning_rate = 1e-9
+    accuracies = {r["round"]: r.get("validation_accuracy") for r in first}
+    for start, number in (("", first[-1]["selected_round"]), ("-last", 6)):
+        config.training.initial_model = str(
+            tmp_path / "stage1" / "states" / ("fedavg-{repeat}" + start)
+        )
+        _, second = run(config, tmp_path / f"stage2{start}")
+        assert second[0]["validation_accuracy"] == accuracies[number]
+        assert second[-1]["validation_accuracy"] == pytest.approx(accuracies[number], abs=1e-6)
+    config.training.initial_model = str(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match="no such folder"):
+        check(config)
+
+
+def test_a_stage_2_that_only_does_harm_is_reported_as_its_start(config, tmp_path):
+    config.algorithm, config.training.labeled_only_rounds = "fedavg", 0
+    _, first = run(config, tmp_path / "stage1")
+    config.training.initial_model = str(tmp_path / "stage1" / "states" / "fedavg-{repeat}")
+    config.algorithm, config.training.learning_rate = "fedavg_network", 30.0
+    summary, second = run(config, tmp_path / "stage2")
+    assert max(r.get("validation_accuracy", 0) for r in second[1:]) < 0.3
+    assert second[-1]["selected_round"] == 0
+    assert summary["test_accuracy"] == first[-1]["test_accuracy"] > 0.3
+    states = final_states(tmp_path / "stage2")
+    start = final_states(tmp_path / "stage1")["fedavg-0"]
+    model = [name for name in start if name.startswith("model.")]
+    for name in model:
+        np.testing.assert_array_equal(states["fedavg_network-0"][name], start[name])
+    assert any((states["fedavg_network-0-last"][name] != start[name]).any() for name in model)
+
+
+def test_without_a_validation_split_there_is_no_round_0(config, tmp_path):
+    config.dataset.validation_fraction, config.rounds = 0.0, 2
+    _, records = run(config, tmp_path)
+    assert [r["round"] for r in records] == [1, 2]
+    assert records[-1]["selected_round"] == 2
+
+
+@pytest.mark.parametrize("stopped_after", [1, 4])
+def test_selection_from_round_0_on_survives_a_stop(config, tmp_path, monkeypatch, stopped_after):
+    """Before the first checkpoint, and after the one of round 4: the same lines and the same states."""
+    config.training.learning_rate = 1e-9  # nothing moves, and the earlier of equals is selected
+    run(config, tmp_path / "whole")
+
+    def stop(progress, record):
+        if record["round"] == stopped_after:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Progress, "finished_round", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(config, tmp_path / "parts")
+    run(config, tmp_path / "parts")
+    lines = without_times(tmp_path / "whole")
+    assert [line["round"] for line in lines] == [0, 1, 2, 3, 4, 5, 6]
+    assert lines[-1]["selected_round"] == 0
+    assert without_times(tmp_path / "parts") == lines
+    whole, parts = final_states(tmp_path / "whole"), final_states(tmp_path / "parts")
+    assert whole.keys() == parts.keys() == {"fedavg_network-0", "fedavg_network-0-last"}
+    for name, state in whole.items():
+        for leaf, value in state.items():
+            np.testing.assert_array_equal(value, parts[name][leaf])
+
+
+def test_held_out_examples_are_nobodys(config):
+    federation = Simulation(config).federation(0)
+    held = [federation.points(client) for client in range(federation.num_clients)]
+    everything = np.concatenate([*held, federation.validation, federation.test])
+    np.testing.assert_array_equal(np.sort(everything), np.arange(600))
+    assert len(federation.test) == 120
+    assert len(federation.validation) == 48
+    assert federation.cohort([0]).x.shape[2:] == (8, 8, 1)
+    other = Simulation(config).federation(1)
+    assert not np.array_equal(other.validation, federation.validation)
+
+
+def test_normalization_is_that_of_the_clients_examples(config):
+    federation = Simulation(config).federation(0)
+    held = np.concatenate([federation.points(client) for client in range(federation.num_clients)])
+    mean, deviation = federation.normalization
+    np.testing.assert_allclose(mean, federation.x[held].mean(), rtol=1e-5)
+    np.testing.assert_allclose(deviation, federation.x[held].std(), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("cohort_size", "share", "expected"),
+    [
+        *[(1, "ceiling", 1), (4, "ceiling", 1), (10, "ceiling", 3), (18, "ceiling", 5)],
+        *[(1, "nearest", 1), (4, "nearest", 1), (10, "nearest", 2), (18, "nearest", 4)],
+    ],
+)
+def test_labeled_and_unlabeled_clients_in_proportion(config, cohort_size, share, expected):
+    """5 of 20 clients have labels; the rest of A.2's cohort comes from the others."""
+    config.federation.num_labeled_clients = 5
+    config.cohort_size, config.labeled_share = cohort_size, share
+    federation = Simulation(config).federation(0)
+    drawn = [sample_clients(config, federation, 0, number) for number in range(60)]
+    for clients in drawn:
+        assert len(set(clients)) == cohort_size
+        assert sum(client < 5 for client in clients) == expected
+    assert {client for clients in drawn for client in clients} >= set(range(5))
+
+
+@pytest.mark.parametrize("share", ["ceiling", "nearest"])
+def test_no_share_asks_for_more_clients_than_there_are(share):
+    for num_clients, num_labeled in ((n, m) for n in range(2, 10) for m in range(n + 1)):
+        labeled = [range(number < num_labeled) for number in range(num_clients)]
+        federation = SimpleNamespace(
+            num_clients=num_clients, partition=SimpleNamespace(labeled=labeled)
+        )
+        for size in range(1, num_clients):
+            config = SimpleNamespace(cohort_size=size, sampling="proportional", labeled_share=share)
+            drawn = sample_clients(config, federation, 0, 1, needs_labels=False)
+            assert len(set(drawn)) == size
+            assert any(client < num_labeled for client in drawn) == (num_labeled > 0)
+
+
+@pytest.mark.parametrize(
+    ("cohort_size", "labeled_cohorts", "expected"), [(4, True, 4), (10, True, 5), (4, False, 1)]
+)
+def test_cohorts_that_need_labels_have_them(config, cohort_size, labeled_cohorts, expected):
+    """Clients without any would be idle; where fewer have labels than are wanted, all of those."""
+    config.federation.num_labeled_clients = 5
+    config.cohort_size, config.labeled_cohorts = cohort_size, labeled_cohorts
+    federation = Simulation(config).federation(0)
+    for number in range(1, 20):
+        clients = sample_clients(config, federation, 0, number, needs_labels=True)
+        assert sum(client < 5 for client in clients) == expected
+        assert len(set(clients)) == (expected if labeled_cohorts else cohort_size)
+
+
+def test_which_methods_need_labels_when(config):
+    config.training.labeled_only_rounds = 1
+    federation = Simulation(config).federation(0)
+
+    def needed(name):
+        return [make_algorithm(config, name, federation).needs_labels(r) for r in (1, 2)]
+
+    for name in ("fedavg", "fedavg_per_client_lp"):
+        assert needed(name) == [True, True]
+    for name in ("fedavg_xclp", "fedavg_network", "fedsem", "fixmatch"):
+        assert needed(name) == [True, False]
+    config.fedprox.pseudo_label = "xclp"
+    assert needed("fedprox") == [True, False]
+
+
+def test_class_weights_are_label_propagations_alone(config, monkeypatch):
+    """The authors' code: over the cohort for XCLP, over the client for per-client LP, else none."""
+
+    def class_weighted(source, num_classes, *, within_clients):
+        return "weighted", num_classes, within_clients
+
+    monkeypatch.setattr(pseudo_label, "class_weighted", class_weighted)
+    config.pseudo_label.class_weights = True
+    sources = make_training(config, Simulation(config).federation(0), 0).pseudo_labels
+    weighted = {name: source for name, source in sources.items() if isinstance(source, tuple)}
+    assert weighted == {
+        "xclp": ("weighted", 10, False),
+        "per_client_lp": ("weighted", 10, True),
+    }
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_takes_steps_at_clients_and_server(config, name):
+    """Under strict promotion of dtypes, with a traced rate, on float32 parameters."""
+    config.algorithm, config.rounds = "fedavg", 2
+    config.training.optimizer = config.training.server_optimizer = name
+    config.training.learning_rate = config.training.server_learning_rate = 0.01
+    config.model.hidden = ()
+    federation = Simulation(config).federation(0)
+    algorithm = make_algorithm(config, "fedavg", federation)
+    start = algorithm.init(jax.random.key(0), federation)
+    state, _ = algorithm.round(start, federation.cohort([0, 1]), jax.random.key(1))
+    change = optax.tree.norm(jax.tree.map(jnp.subtract, state.model, start.model))
+    assert 0 < float(change) < np.inf
+
+
+def test_all_labels_are_known_where_asked(config):
+    few = Simulation(config).federation(0)
+    config.federation.reveal_labels = True
+    known = Simulation(config).federation(0)
+    for client in range(few.num_clients):
+        np.testing.assert_array_equal(known.points(client), few.points(client))
+    assert (known.cohort().y[known.cohort().mask] >= 0).all()
+
+
+def test_prefetching_keeps_the_order_and_stays_one_ahead():
+    made = []
+
+    def make(key):
+        made.append(key)
+        if key == 3:
+            raise KeyError(key)
+        return key * 10
+
+    items = prefetched(make, range(5))
+    assert next(items) == 0
+    assert next(items) == 10
+    assert max(made) <= 2
+    assert next(items) == 20
+    with pytest.raises(KeyError):
+        next(items)
+    assert list(prefetched(make, [])) == []
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("training.augmentation=flop", "config.training.augmentation=('flop',)"),
+        ("training.augmentation=translate:x", "augmentation 'translate:x'"),
+        ("training.batches=triple", "config.training.batches='triple'"),
+        ("model.name=mlpp", "config.model.name='mlpp'"),
+        ("execution.precision=float8", "config.execution.precision='float8'"),
+        ("xclp.alpha=1.5", "xclp.alpha=1.5"),
+    ],
+)
+def test_mistakes_are_told_before_any_work(override, told):
+    config = config_file.load(CONFIG, [override])
+    with pytest.raises(UsageError) as caught:
+        check(config)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_options_of_another_network_are_told(config):
+    config.unlock()
+    config.model.depth = 3
+    with pytest.raises(UsageError, match=r"config.model.depth: unknown key of mlp"):
+        check_algorithm(config, "fedavg")
+
+
+def final_states(path):
+    """Leaf ("model.dense.kernel") -> array of every state that was kept, read without its structure."""
+    states = {}
+    for folder in sorted((path / "states").iterdir()):
+        (file,) = folder.iterdir()
+        with np.load(file) as arrays:
+            states[folder.name] = {
+                name.removeprefix("state/"): arrays[name] for name in arrays if name != "record"
+            }
+    return states
+
+
+def count_lines(file):
+    return file.read_bytes().count(b"\n")
+
+
+def without_times(path):
+    lines = (path / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+
+
+@pytest.mark.slow
+def test_killed_ten_times_it_ends_with_the_same_bits(tmp_path):
+    """SIGKILL at random moments, resumed each time: parameters and lines of a run left alone."""
+    cache = tmp_path / "programs"
+
+    def command(workdir):
+        return [
+            *(sys.executable, "-m", "launch.run", f"--config={CONFIG}:smoke"),
+            f"--workdir={workdir}",
+            "--config.rounds=30",
+            "--config.checkpoint_every=3",
+            f"--config.execution.compilation_cache={cache}",
+        ]
+
+    subprocess.run(command(tmp_path / "whole"), check=True)
+    lines = tmp_path / "parts" / "metrics.jsonl"
+    rng = np.random.default_rng(0)
+    for target in np.sort(rng.choice(130, 10, replace=False)):  # of 150 lines
+        process = subprocess.Popen(command(tmp_path / "parts"))
+        while process.poll() is None and (not lines.exists() or count_lines(lines) < target):
+            time.sleep(0.002)
+        time.sleep(rng.uniform(0, 0.03))
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+    subprocess.run(command(tmp_path / "parts"), check=True)
+    assert without_times(tmp_path / "parts") == without_times(tmp_path / "whole")
+    whole, parts = final_states(tmp_path / "whole"), final_states(tmp_path / "parts")
+    assert whole.keys() == parts.keys()
+    for name, state in whole.items():
+        assert state.keys() == parts[name].keys()
+        for leaf, value in state.items():
+            np.testing.assert_array_equal(value, parts[name][leaf])

@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+
+from jaxfed.data import Partition
+from jaxfed.errors import UsageError
+from jaxfed.federation.clients import Federation
+
+
+def indices(*lists):
+    return tuple(np.array(items, np.int64) for items in lists)
+
+
+@pytest.fixture
+def federation():
+    """Three clients, the last one empty; ten points of one feature, its own number."""
+    return Federation(
+        x=np.arange(10, dtype=np.float32)[:, None],
+        y=np.arange(10, dtype=np.int32) % 3,
+        partition=Partition(
+            labeled=indices([4], [1, 2], []),
+            unlabeled=indices([0, 3], [5], []),
+            new=indices([6], [7, 8, 9], []),
+        ),
+        num_classes=3,
+    )
+
+
+def test_cohort_orders_labeled_unlabeled_new_and_pads(federation):
+    cohort = federation.cohort([1, 0, 2])
+    np.testing.assert_array_equal(cohort.client_id, [1, 0, 2])
+    np.testing.assert_array_equal(
+        cohort.x[..., 0], [[1, 2, 5, 7, 8, 9], [4, 0, 3, 6, 0, 0], [0] * 6]
+    )
+    np.testing.assert_array_equal(
+        cohort.y, [[1, 2, -1, -1, -1, -1], [1, -1, -1, -1, -1, -1], [-1] * 6]
+    )
+    np.testing.assert_array_equal(cohort.mask.sum(axis=1), [6, 4, 0])
+    assert federation.cohort().x.shape == (3, 6, 1)
+
+
+def test_fully_labeled(federation):
+    known = federation.fully_labeled()
+    for client in range(federation.num_clients):
+        np.testing.assert_array_equal(known.points(client), federation.points(client))
+        expected = np.concatenate(
+            [federation.partition.labeled[client], federation.partition.unlabeled[client]]
+        )
+        np.testing.assert_array_equal(known.partition.labeled[client], expected)
+        assert len(known.partition.unlabeled[client]) == 0
+
+
+def test_without_unlabeled(federation):
+    labeled_only = federation.without_unlabeled()
+    assert [len(labeled_only.points(j)) for j in range(3)] == [2, 5, 0]
+    np.testing.assert_array_equal(labeled_only.points(1), [1, 2, 7, 8, 9])
+
+
+def test_leave_out_makes_the_client_new_and_drops_the_others_new_points(federation):
+    left = federation.leave_out(0)
+    np.testing.assert_array_equal(left.points(0), [4, 0, 3, 6])
+    assert len(left.partition.labeled[0]) == len(left.partition.unlabeled[0]) == 0
+    np.testing.assert_array_equal(left.points(1), [1, 2, 5])
+    assert (left.cohort([0]).y == -1).all()
+    with pytest.raises(UsageError, match="left_out_client=3"):
+        federation.leave_out(3)

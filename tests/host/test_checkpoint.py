@@ -1,0 +1,147 @@
+import logging
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxfed.errors import UsageError
+from jaxfed.host import storage
+from jaxfed.host.checkpoint import Checkpoints
+
+
+class State(NamedTuple):
+    params: dict[str, object]
+    key: object
+    count: object
+
+
+STATES = {
+    "arrays": State({"w": jnp.arange(6.0).reshape(2, 3), "b": np.int8([1, 2])}, (), None),
+    "typed key": State({}, jax.random.key(3), None),
+    "batch of keys": State({}, jax.random.split(jax.random.key(3, impl="rbg"), 2), None),
+    "bfloat16": State({"w": jnp.bfloat16(1.5)}, (), None),
+    "python numbers": State({"a": 3, "b": 2.5, "c": True}, (), None),
+    "numpy scalar": State({}, (), np.float32(0.1)),
+    "no points": State({"w": jnp.zeros((0, 3)), "x": np.ones(2)}, (), None),
+    "only empty arrays": np.zeros((0, 3), np.int32),
+    "nothing": (),
+    "bare array": np.arange(3),
+}
+
+
+@pytest.mark.parametrize("state", STATES.values(), ids=STATES)
+def test_a_state_comes_back_bit_for_bit(state, tmp_path):
+    Checkpoints(tmp_path).save(1, state, {"step": 1})
+    restored = Checkpoints(tmp_path).latest().state(template=state)
+    assert jax.tree.structure(restored) == jax.tree.structure(state)
+    for ours, theirs in zip(jax.tree.leaves(restored), jax.tree.leaves(state), strict=True):
+        if isinstance(theirs, np.generic):
+            theirs = np.asarray(theirs)
+        assert type(ours) is type(theirs)
+        if isinstance(theirs, jax.Array) and jnp.issubdtype(theirs.dtype, jax.dtypes.prng_key):
+            assert jax.random.key_impl(ours) == jax.random.key_impl(theirs)
+            ours, theirs = jax.random.key_data(ours), jax.random.key_data(theirs)
+        assert np.asarray(ours).dtype == np.asarray(theirs).dtype
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    return Checkpoints(tmp_path / "run[1]" / "*" / "ünïcode")
+
+
+def test_shapes_may_differ_from_the_template(checkpoints):
+    checkpoints.save(1, {"seen": np.arange(5)}, {})
+    restored = checkpoints.latest().state(template={"seen": np.zeros(0, np.int64)})
+    np.testing.assert_array_equal(restored["seen"], np.arange(5))
+
+
+def test_the_template_may_be_shapes_and_a_part(checkpoints):
+    checkpoints.save(1, {"model": {"w": np.ones(2, np.float32)}, "other": 3}, {})
+    template = jax.eval_shape(lambda: {"w": jnp.zeros(2)})
+    restored = checkpoints.latest().state(template, part="model")
+    np.testing.assert_array_equal(restored["w"], np.ones(2))
+
+
+def test_only_the_newest_are_kept(checkpoints):
+    for step in (1, 9, 10):
+        checkpoints.save(step, {"step": np.int32(step)}, {"step": step})
+    latest = checkpoints.latest()
+    assert latest.progress == {"step": 10}
+    assert latest.state({"step": np.int32(0)})["step"] == 10
+    assert sorted(path.name for path in checkpoints.path.iterdir()) == ["10.npz", "9.npz"]
+
+
+def test_nothing_saved_yet(checkpoints):
+    assert checkpoints.latest() is None
+    assert not checkpoints.path.exists()
+
+
+def test_another_structure_is_refused(checkpoints):
+    checkpoints.save(1, {"a": np.ones(2)}, {})
+    with pytest.raises(UsageError, match=r"1.npz: is not .*: it holds a and lacks b"):
+        checkpoints.latest().state({"b": np.ones(2)})
+
+
+def test_a_checkpoint_with_any_byte_flipped_is_passed_over_or_the_same(checkpoints, caplog):
+    state = {"w": np.arange(20, dtype=np.float32), "n": 3}
+    checkpoints.save(1, state, {"step": 1})
+    checkpoints.save(2, state, {"step": 2})
+    (file,) = checkpoints.path.glob("2.npz")
+    content = file.read_bytes()
+    passed_over = 0
+    for place in range(0, len(content), 7):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << place % 8
+        file.write_bytes(damaged)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            latest = checkpoints.latest()
+        restored = latest.state(state)
+        np.testing.assert_array_equal(restored["w"], state["w"])
+        assert restored["n"] == 3
+        step = latest.progress["step"]
+        assert step == 2 or "damaged checkpoint" in caplog.text
+        passed_over += step == 1
+    assert (
+        passed_over > len(content) / 7 / 2
+    )  # names, times and padding of an archive may be flipped
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", None], ids=["empty", "foreign", "cut"])
+def test_where_no_checkpoint_is_whole_it_is_said(checkpoints, content):
+    checkpoints.save(1, np.arange(100), {})
+    (file,) = checkpoints.path.iterdir()
+    file.write_bytes(file.read_bytes()[:-30] if content is None else content)
+    with pytest.raises(
+        UsageError, match=r"damaged checkpoint .*1.npz: .*no older one; --overwrite"
+    ):
+        checkpoints.to_resume()
+
+
+def test_one_that_does_not_fit_is_passed_over(checkpoints):
+    for step in (1, 2):
+        checkpoints.save(step, (), {"step": step})
+    fits_first = {1: "", 2: "other lines"}
+    assert checkpoints.latest(lambda p: fits_first[p["step"]]).progress == {"step": 1}
+    with pytest.raises(UsageError, match=r"1.npz: never; there is no older one"):
+        checkpoints.latest(lambda p: "never")
+
+
+def test_a_full_disk_leaves_what_was_there(checkpoints, full_disk):
+    checkpoints.save(1, np.arange(3), {"step": 1})
+    for size in (10, 100, 10**5):
+        with full_disk(after=400), pytest.raises(OSError) as caught:
+            checkpoints.save(2, np.arange(size), {"step": 2})
+        assert storage.is_full(caught.value)
+        assert [file.name for file in checkpoints.path.iterdir()] == ["1.npz"]
+    assert checkpoints.latest().progress == {"step": 1}
+
+
+def test_what_a_killed_save_left_goes(checkpoints):
+    checkpoints.path.mkdir(parents=True)
+    (checkpoints.path / ".2.npz.123.partial").write_bytes(b"half")
+    checkpoints.save(3, np.arange(3), {})
+    assert [file.name for file in checkpoints.path.iterdir()] == ["3.npz"]

@@ -1,0 +1,125 @@
+"""What entries do around their work: help, pipes, encodings, commands that are installed."""
+
+import io
+import os
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from absl import app
+from absl.testing import flagsaver
+from rich.console import Console
+
+from jaxfed.config import file as config_file
+from jaxfed.experiment.progress import Progress
+from launch import entry
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+
+
+app.define_help_flags()  # here, because flagsaver takes back what is defined within
+
+
+def status_of(main, monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["run", *arguments])
+    with flagsaver.flagsaver(), pytest.raises(SystemExit) as caught:
+        entry.start(main)
+    return caught.value.code or 0
+
+
+@pytest.mark.parametrize("flag", ["--help", "--helpshort", "--helpfull"])
+def test_help_is_no_mistake(flag, monkeypatch, capsys):
+    assert status_of(lambda *_: 1, monkeypatch, flag) == 0
+    assert "--[no]help" in capsys.readouterr().out or flag != "--helpfull"
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda *_: print("results"),  # written at the end only
+        lambda *_: print("results", flush=True),
+        lambda *_: Progress({"num_repeats": 1, "rounds": 1, "baselines": ()}).say("results"),
+    ],
+    ids=["buffered", "at once", "progress"],
+)
+def test_a_reader_who_has_gone_is_no_bug(work, monkeypatch):
+    reading, writing = os.pipe()
+    os.close(reading)  # as `| true` leaves it
+    with os.fdopen(writing, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert status_of(work, monkeypatch) == 141
+
+
+@pytest.mark.parametrize("write_through", [False, True], ids=["buffered", "at once"])
+def test_help_for_a_reader_who_has_gone_is_no_bug(monkeypatch, write_through):
+    reading, writing = os.pipe()
+    os.close(reading)
+    raw = io.FileIO(writing, "w") if write_through else open(writing, "wb")  # noqa: SIM115
+    with io.TextIOWrapper(raw, write_through=write_through) as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert status_of(lambda *_: 1, monkeypatch, "--help") == 141
+
+
+def test_another_broken_pipe_is_a_bug(monkeypatch):
+    def main(*_):
+        raise BrokenPipeError("of a worker")
+
+    monkeypatch.setattr(sys, "argv", ["run"])
+    reading, writing = os.pipe()
+    with os.fdopen(reading), os.fdopen(writing, "w") as stream, flagsaver.flagsaver():
+        monkeypatch.setattr(sys, "stdout", stream)
+        with pytest.raises(BrokenPipeError):
+            entry.start(main)
+
+
+def test_what_an_encoding_lacks_is_spelled_out(monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert status_of(lambda *_: print("Universität ± \udcff"), monkeypatch) == 0
+    assert stream.buffer.getvalue() == rb"Universit\xe4t \xb1 \udcff" + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "cell"), [("utf-8", "50.00 ± 1.00"), ("ascii", "50.00 +- 1.00")]
+)
+def test_the_final_table_in_every_encoding(encoding, cell):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    progress = Progress(
+        {"num_repeats": 2, "rounds": 1, "baselines": ()}, Console(file=stream, width=80)
+    )
+    accuracy = {"mean": 0.5, "std": 0.01, "values": [0.49, 0.51]}
+    progress.show_results({"xclp": {"test_accuracy": accuracy}}, "w")
+    stream.flush()
+    assert cell in stream.buffer.getvalue().decode(encoding)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_installed_commands(name, tmp_path):
+    """Each starts its entry, from a folder that is not the repository."""
+    module, function = SCRIPTS[name].split(":")
+    assert callable(getattr(import_module(module), function))
+    program = f"from {module} import {function}; {function}()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--help"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"python -m launch.{name.removeprefix('jaxfed-')} " in done.stdout
+
+
+@pytest.mark.parametrize("path", ["ml_collections_configs/xclp_digits.py", "xclp_digits.py"])
+def test_configs_are_found_from_any_folder(path, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert config_file.load(f"{path}:smoke").num_repeats == 2
+    (tmp_path / path).parent.mkdir(exist_ok=True)
+    (tmp_path / path).write_text("x = 1\n")  # one's own goes first
+    with pytest.raises(ValueError, match="defines no get_config"):
+        config_file.load(path)

@@ -1,0 +1,80 @@
+"""What columns give away, as docs/threat-model.md says, and that shares give a client none of it."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+from sklearn.metrics import roc_auc_score
+from threat_model import table
+
+from jaxfed import xclp
+from jaxfed.errors import UsageError
+from jaxfed.privacy import column_leakage
+from jaxfed.secure.influence import columns as influence_columns
+
+NUM_CLIENTS = 5
+
+
+def received_columns(monkeypatch, influence, num_labeled):
+    """All that client 0 is sent of S in a run over all digits; the truth, and the edges of the graph."""
+    data, rng = load_digits(), np.random.default_rng(0)
+    parts = np.array_split(rng.permutation(len(data.data)), NUM_CLIENTS)
+    labels = [np.full(len(part), -1) for part in parts]
+    labels[0][:num_labeled] = data.target[parts[0][:num_labeled]]
+    columns, graphs = [], []
+    received, graph_of = influence_columns.received_columns, xclp.algorithm.server_graph
+
+    def recorded_columns(endpoint, shape):
+        columns.append(received(endpoint, shape))
+        return columns[-1]
+
+    def recorded_graph(indices, *arguments):
+        graphs.append(np.asarray(indices))
+        return graph_of(indices, *arguments)
+
+    monkeypatch.setattr(influence_columns, "received_columns", recorded_columns)
+    monkeypatch.setattr(xclp.algorithm, "server_graph", recorded_graph)
+    vectors = [data.data[part].astype(np.float32) for part in parts]
+    xclp.propagate_labels(vectors, labels, num_classes=10, row_sums="masked", influence=influence)
+    truth = data.target[np.concatenate(parts)]
+    return columns, truth, len(parts[0]), graphs[0][: len(truth)]
+
+
+@pytest.mark.parametrize("row", table("columns"), ids=lambda row: row[0])
+def test_figures_of_the_threat_model(row, monkeypatch):
+    num_labeled, classes, auc = int(row[0]), float(row[1]), float(row[2])
+    [columns], truth, num_own, neighbors = received_columns(monkeypatch, "columns", num_labeled)
+    found = column_leakage.classes_from_columns(columns, truth[:num_labeled], 10)
+    assert 100 * np.mean((found == truth)[num_own:]) == pytest.approx(classes, abs=0.6)
+    edges = np.zeros((len(truth),) * 2, bool)
+    np.put_along_axis(edges, neighbors, True, axis=1)
+    between = np.triu_indices(len(truth) - num_own, 1)
+    others = (edges | edges.T)[num_own:, num_own:][between]
+    scores = column_leakage.edge_scores(columns)[num_own:, num_own:][between]
+    assert roc_auc_score(others, scores) == pytest.approx(auc, abs=0.006)
+
+
+def test_shares_send_no_columns(monkeypatch):
+    assert received_columns(monkeypatch, "labels", 3)[0] == []
+
+
+def test_by_hand():
+    """Two components share nothing; a class with more labels has no more say."""
+    columns = np.array([[4.0, 0, 0], [2, 0, 0], [0, 3, 1], [0, 3, 3]])
+    labels = np.array([1, 0, 2])
+    np.testing.assert_array_equal(
+        column_leakage.classes_from_columns(columns, labels, 3), [1, 1, 0, 0]
+    )
+    scores = column_leakage.edge_scores(columns)
+    np.testing.assert_allclose(scores[0], [1, 1, 0, 0])
+    assert scores[2, 3] == pytest.approx(12 / np.sqrt(10 * 18))
+    twice = np.array([[1.0, 1.0, 1.5]])
+    assert column_leakage.classes_from_columns(twice, np.array([0, 0, 1]), 2).tolist() == [1]
+    assert column_leakage.edge_scores(np.zeros((2, 1))).tolist() == [[0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "labels"), [((3, 2), [0]), ((3,), [0]), ((3, 2), [0, 4]), ((3, 1), [-1])]
+)
+def test_what_does_not_fit_is_refused(columns, labels):
+    with pytest.raises(UsageError, match="allowed"):
+        column_leakage.classes_from_columns(np.ones(columns), np.array(labels), 4)

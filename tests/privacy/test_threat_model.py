@@ -1,0 +1,88 @@
+"""docs/threat-model.md against the code: byte counts, and that the tests it names are there."""
+
+import math
+import re
+
+import pytest
+from threat_model import ROOT, cited_tests, table
+
+from jaxfed.secure.hamming import masked, paillier_packed, paillier_paper, transfer, transfer_paper
+from jaxfed.secure.row_sums import masked as row_sums
+from jaxfed.secure.row_sums import resilient
+
+N, L, P, C = 500, 4096, 5, 10  # points a client, bits, clients, classes
+
+
+def formula(text):
+    """A formula of the tables as a number."""
+    names = {"n_j": N, "n_k": N, "L": L, "S": 170, "w": L.bit_length(), "p": P, "n": P * N, "C": C}
+    spaced = re.sub(r"(?<=[\w)]) (?=[\w(])", " * ", text)
+    allowed = {"ceil": math.ceil, **names}
+    return eval(spaced.replace("ceil *", "ceil"), {"__builtins__": {}}, allowed)
+
+
+def masked_bytes(num_first, num_second, num_bits):
+    points = [masked.points_bytes(n, num_bits) for n in (num_first, num_second)]
+    return {"all": sum(points) + masked.shares_bytes(num_first, num_second, num_bits)}
+
+
+MESSAGE_BYTES = {
+    "ot": transfer.message_bytes,
+    "ot_paper": transfer_paper.message_bytes,
+    "phe": paillier_packed.message_bytes,
+    "phe_paper": paillier_paper.message_bytes,
+    "masked": masked_bytes,
+}
+NUMBER_OF_Z_L, CIPHERTEXT = math.log2(L) / 8, 512
+PAPER_BYTES = {
+    "ot": (N * N * L + 2 * N * N) * NUMBER_OF_Z_L,
+    "phe": (N * L + N * N) * CIPHERTEXT + 2 * N * N * NUMBER_OF_Z_L,
+}
+
+
+@pytest.mark.parametrize("row", table("hamming"), ids=lambda row: row[0])
+def test_bytes_of_distances(row):
+    backend, _, paper, ours, ours_bytes = row
+    sent = sum(MESSAGE_BYTES[backend](N, N, L).values())
+    assert float(ours_bytes) == round(sent / N**2, 1)
+    counted = formula(ours.removesuffix(", rounded up"))
+    assert 0 <= sent - counted <= (0 if backend != "masked" else 10**4)
+    if backend != "masked":
+        expected = PAPER_BYTES[backend.removesuffix("_paper")] / N**2
+        assert float(paper) == pytest.approx(expected, abs=0.05)
+
+
+def test_all_backends_are_in_the_table():
+    assert {row[0] for row in table("hamming")} == MESSAGE_BYTES.keys()
+
+
+@pytest.mark.parametrize("row", table("row sums"), ids=lambda row: row[0])
+def test_bytes_of_row_sums(row):
+    message, counts, paper, ours, ours_bytes = row
+    kind = {"uploads": "upload"}.get(message, message)
+    sent = row_sums.message_bytes([N] * P, C)[kind]
+    assert int(ours_bytes) == sent == formula(ours)
+    numbers = 0 if counts == "none" else formula(counts.removesuffix(" numbers"))
+    assert int(paper) == 8 * numbers
+
+
+def test_bytes_of_double_masks():
+    """Beyond the uploads and sums; the start is 4 bytes longer a client."""
+    sent = resilient.message_bytes([N] * P, C, range(P))
+    single = row_sums.message_bytes([N] * P, C)
+    more = 132 * P * (P - 1) + 66 * P**2 + 32 * P + 32 * P**2 + 8 * P + 4 * P**2
+    assert sum(sent.values()) - sum(single.values()) == more + 4 * P
+    signed = resilient.message_bytes([N] * P, C, range(P), signed=True)
+    of_signatures = 64 * P * (P - 1) + 64 * P + 68 * P**2
+    assert sum(signed.values()) - sum(sent.values()) == of_signatures
+
+
+def test_tests_that_are_named_exist():
+    named = cited_tests()
+    assert len(named) > 20
+    missing = [
+        f"{file}::{test}"
+        for file, test in named
+        if not re.search(rf"^def {test}\(", (ROOT / file).read_text(), re.MULTILINE)
+    ]
+    assert not missing

@@ -1,0 +1,161 @@
+"""Reports: how they read to people, and that files of other kinds are refused in a line."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from small_workdirs import ACCURACIES, make_run, make_sweep
+from whole_figures import assert_nothing_is_cut
+
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.errors import UsageError
+from jaxfed.experiment.records import measure, read_run
+from jaxfed.reports import plots
+from jaxfed.reports.page import _PIXELS_PER_INCH, render
+from jaxfed.reports.report import build, write_report
+from jaxfed.reports.style import (
+    LIGHT,
+    algorithm_label,
+    algorithm_styles,
+    difference_label,
+    setting_text,
+)
+
+# Of a screen, less the paddings of main and figure and the scroll bar.
+PAGE_WIDTH = 1280 - 2 * 20 - 2 * 18 - 15
+LETTER = 0.55 * 0.92 * 16  # pixels, at the table's size
+
+
+def test_every_method_has_a_title_in_tables_and_settings():
+    assert all(algorithm_label(name) != name for name in ALGORITHMS)
+    assert setting_text("fedavg_xclp", "algorithm") == "FedAvg + XCLP"
+    assert setting_text(["fedavg", "scaffold"], "baselines") == "FedAvg, SCAFFOLD"
+    assert setting_text("cnn", "model.name") == "cnn"
+    assert difference_label("fedavg_xclp", "fedavg") == "(FedAvg + XCLP) − FedAvg"
+
+
+def test_a_table_of_many_methods_fits_on_a_screen(tmp_path):
+    methods = dict.fromkeys(list(ALGORITHMS)[:12], (0.8123, 0.8456))
+    for number in range(3):
+        make_run(tmp_path / f"a_rather_long_name_of_a_run_{number}", methods, seed=number)
+    page = render(build([tmp_path])[:1])
+    assert "nowrap" not in page
+    rows = re.findall(r"<tr>(.*?)</tr>", page)
+    columns = zip(*(re.findall(r"<t([hd].*?)</t[hd]>", row) for row in rows), strict=True)
+    width = 0.0
+    for column in columns:
+        # Settings break anywhere, other cells at spaces.
+        pieces = [
+            "mmmmm" if 'd class="setting"' in cell else piece.replace("&nbsp;", " ")
+            for cell in column
+            for piece in re.sub(r"<.*?>|^[hd][^>]*>", "", cell).split(" ")
+        ]
+        width += LETTER * max(map(len, pieces)) + 16
+    assert width < PAGE_WIDTH
+
+
+def test_letters_are_alike_in_all_plots(tmp_path):
+    run = read_run(make_run(tmp_path / "r", {"xclp": (0.1, 0.3)}, rounds=3))
+    shown = plots.run_figures(run)
+    widths = re.findall(r'<img [^>]* width="(\d+)"', render(build([tmp_path])))
+    assert list(map(int, widths)) == [
+        round(_PIXELS_PER_INCH * figure.get_figwidth()) for figure in shown.values()
+    ]
+    many = np.ones((40, 10), int)
+    large = [plots.partition_figure(c, c, c) for c in (many, many.T, np.ones((100, 100)))]
+    for figure in (*shown.values(), *large):
+        # Nothing is scaled down to fit, so a point is everywhere as large.
+        assert _PIXELS_PER_INCH * figure.get_figwidth() < PAGE_WIDTH
+        figure.draw_without_rendering()
+        labels = [t for ax in figure.axes for t in (*ax.get_xticklabels(), *ax.get_yticklabels())]
+        assert {label.get_fontsize() for label in labels if label.get_text()} == {9}
+
+
+@pytest.mark.parametrize("metric", ["pseudo_labeled", "test_accuracy"])
+def test_shares_end_where_shares_end(metric):
+    limit = 100 if metric == "test_accuracy" else 1
+    values = measure([0.9, 1.0, 1.0])
+    for figure, axis in (
+        (plots.rounds_figure({"xclp": [(1, values), (2, values)]}, metric), "y"),
+        (plots.curve_figure("xclp.alpha", [0.5, 0.9], {"xclp": [values] * 2}, metric), "y"),
+        (plots.algorithms_figure({"xclp": {metric: values}}, [metric]), "x"),
+    ):
+        (ax,) = figure.axes
+        low, high = getattr(ax, f"get_{axis}lim")()
+        assert low >= 0
+        assert high <= limit
+        assert_nothing_is_cut(figure)
+
+
+def test_a_failed_point_says_why(tmp_path):
+    sweep = make_sweep(
+        tmp_path / "sweep",
+        [
+            ("good", {"xclp.num_bits": 64}, ACCURACIES),
+            ("bad", {"xclp.num_bits": 512}, None),
+            ("left", {"xclp.num_bits": 4096}, None),
+        ],
+        {"xclp.num_bits": 4096},
+    )
+    (sweep / "logs").mkdir()
+    (sweep / "logs" / "bad.failure").write_text("exit status 2: jaxfed: <no> data")
+    (section,) = build([sweep])
+    assert [path.rpartition("/")[2] for path in section.unfinished] == ["left"]
+    (table,) = section.tables
+    assert [row[1].text for row in table.rows] == ["finished", "failed", "not started"]
+    page = write_report([sweep]).read_text()
+    failed, unfinished = re.findall(r'<div class="notice">(.*?)</div>', page)
+    assert "bad</code>: exit status 2: jaxfed: &lt;no&gt; data" in failed
+    assert "left" in unfinished
+    assert "bad" not in unfinished
+    assert "1 unfinished · 1 failed" in page
+    assert "- failed: `" in (sweep / "report" / "report.md").read_text()
+
+
+ODD_FILES = {
+    "summary: algorithms is a list": ("summary.json", {"algorithms": []}),
+    "summary: metrics of a method are a number": ("summary.json", {"algorithms": {"xclp": 3}}),
+    "summary: algorithm is a list": ("summary.json", {"algorithm": ["xclp"]}),
+    "summary: num_repeats is text": ("summary.json", {"num_repeats": "three"}),
+    "summary: environment is a number": ("summary.json", {"environment": 5}),
+    "summary: command is a list": ("summary.json", {"environment": {"command": ["python"]}}),
+    "summary: commit is a number": ("summary.json", {"environment": {"commit": 12}}),
+    "config: seed is text": ("config.json", {"seed": "a"}),
+    "config: num_repeats is a list": ("config.json", {"num_repeats": []}),
+    "config: paper_table is a list": ("config.json", {"paper_table": []}),
+    "partition: no unlabeled": ("partition.json", {"labeled": [[1]]}),
+    "partition: text": ("partition.json", {"labeled": "a", "unlabeled": "b"}),
+    "partition: ragged": ("partition.json", {"labeled": [[1], [1, 2]], "unlabeled": [[1], [2]]}),
+    "metrics: not UTF-8": ("metrics.jsonl", b'{"algorithm": "\xff"}\n'),
+    "metrics: no object": ("metrics.jsonl", b"[1]\n"),
+    "metrics: algorithm is a list": ("metrics.jsonl", b'{"algorithm": [], "round": 1}\n'),
+    "metrics: round is text": ("metrics.jsonl", b'{"algorithm": "xclp", "round": "1"}\n'),
+    "sweep: base is a list": ("sweep.json", {"base": [], "points": []}),
+    "sweep: points is a number": ("sweep.json", {"base": {}, "points": 5}),
+    "sweep: points hold numbers": ("sweep.json", {"base": {}, "points": [5]}),
+}
+
+
+@pytest.mark.parametrize("case", ODD_FILES)
+def test_an_odd_file_is_one_line_that_names_it(tmp_path, case):
+    name, content = ODD_FILES[case]
+    path = make_run(tmp_path / "run") / name
+    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    with pytest.raises(UsageError) as error:
+        write_report([tmp_path / "run"], tmp_path / "report")
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_values_that_are_no_list_are_left_out(tmp_path):
+    path = make_run(tmp_path / "run")
+    odd = {"test_accuracy": {"values": 5}, "loss": {"values": "ab"}}
+    (path / "summary.json").write_text(json.dumps({"algorithms": {"xclp": odd}}))
+    assert read_run(path).results == {"xclp": {}}
+
+
+def test_colors_of_the_first_methods_are_their_own():
+    styles = algorithm_styles(["xclp", *ALGORITHMS], LIGHT)
+    assert styles["xclp"]["color"] == LIGHT.palette[0]
+    assert len({styles[name]["color"] for name in ("xclp", "per_client_lp", "fedavg")}) == 3

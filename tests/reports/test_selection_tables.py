@@ -1,0 +1,197 @@
+"""Settings chosen without test labels, in a report: of cross-validation in runs, by validation in sweeps."""
+
+import csv
+import json
+
+import pytest
+from small_workdirs import make_run, make_sweep, metric
+
+from jaxfed.experiment.records import read_sweep
+from jaxfed.reports.report import build, write_report
+from jaxfed.reports.selection import validated_settings
+
+
+def measured(path, **of_method):
+    """Add metrics to a workdir's summary: method -> metric -> values, nested as a round reports them."""
+    summary = json.loads((path / "summary.json").read_text())
+    for algorithm, metrics in of_method.items():
+        summary["algorithms"][algorithm] |= metrics
+    (path / "summary.json").write_text(json.dumps(summary))
+
+
+def cross_validated(path, **of_method):
+    measured(
+        path,
+        **{
+            algorithm: {
+                "selected": {key: metric(values) for key, values in chosen.items()},
+                "cross_validation": {
+                    "accuracy": metric([0.5] * 3),
+                    "given_accuracy": metric([0.25] * 3),
+                },
+            }
+            for algorithm, chosen in of_method.items()
+        },
+    )
+
+
+def table_of(workdir, title):
+    tables = [table for section in build([workdir]) for table in section.tables]
+    return next((table for table in tables if title in table.title), None)
+
+
+def test_a_run_shows_what_cross_validation_chose(tmp_path):
+    path = make_run(tmp_path / "given", selection__settings="given")
+    assert table_of(path, "chosen by cross-validation") is None
+    assert "selection" not in dict(table_of(path, "all methods").provenance)["config"]
+    path = make_run(tmp_path / "r", selection__settings="cross_validated")
+    cross_validated(path, xclp={"alpha": (0.9, 0.99, 0.5), "num_bits": (64, 4096, 64)})
+    table = table_of(path, "chosen by cross-validation")
+    assert table.columns == ("run", "XCLP")
+    assert "selection.settings=cross_validated" in dict(table.provenance)["config"]
+    assert [cell.text for cell in table.rows[0]] == [
+        "r",
+        "alpha 0.9, 0.99, 0.5; num_bits 64, 4096, 64",
+    ]
+    table.write_csv(tmp_path / "chosen.csv")
+    with (tmp_path / "chosen.csv").open(newline="") as stream:
+        rows = {row["metric"]: row["values"] for row in csv.DictReader(stream)}
+    assert rows["selected.num_bits"] == "64.0 4096.0 64.0"
+    assert rows["cross_validation.given_accuracy"] == "0.25 0.25 0.25"
+    assert "test_accuracy" not in rows
+
+
+def test_a_sweep_has_given_and_chosen_settings_side_by_side(tmp_path):
+    base = {"federation.labeled_fraction": 0.1, "selection.settings": "cross_validated"}
+    points = [
+        (
+            f"{fraction}-{settings}",
+            {"federation.labeled_fraction": fraction, "selection.settings": settings},
+            {"xclp": (gain, gain + 0.01, gain), "per_client_lp": (0.3, 0.31, 0.29)},
+        )
+        for fraction in (0.05, 0.1)
+        for settings, gain in (("given", 0.4), ("cross_validated", 0.5))
+    ]
+    path = make_sweep(tmp_path / "s", points, base)
+    for name, overrides, _ in points:
+        if overrides["selection.settings"] == "cross_validated":
+            cross_validated(
+                path / name, xclp={"alpha": (0.9,) * 3}, per_client_lp={"alpha": (0.5,) * 3}
+            )
+    shown = table_of(path, "labeled fraction: test accuracy")
+    assert shown.columns[:3] == ("settings", "labeled fraction", "XCLP")
+    rows = [[cell.text for cell in row[:3]] for row in shown.rows]
+    assert sorted(rows) == sorted(
+        [settings, fraction, accuracy]
+        for fraction in ("0.05", "0.1")
+        for settings, accuracy in (("given", "40.33 ± 0.58"), ("cross_validated", "50.33 ± 0.58"))
+    )
+    chosen = table_of(path, "chosen by cross-validation")
+    assert chosen.columns == ("labeled fraction", "XCLP", "Per-client LP")
+    assert [row[0].text for row in chosen.rows] == ["0.05", "0.1"]
+    assert write_report([path]).is_file()
+
+
+# (alpha, labels) -> method -> (validation, test) of three seeds
+LABELS, GIVEN = 100, 0.99
+ACCURACIES = {
+    (0.99, 100): {"fedavg_xclp": (0.7, 0.70), "fedavg_per_client_lp": (0.5, 0.50)},
+    (0.9, 100): {"fedavg_xclp": (0.6, 0.90), "fedavg_per_client_lp": (0.6, 0.58)},
+    (0.5, 100): {"fedavg_xclp": (0.7, 0.80), "fedavg_per_client_lp": (0.4, 0.99)},
+    (0.99, 20): {"fedavg_xclp": (0.3, 0.30), "fedavg_per_client_lp": (0.2, 0.25)},
+    (0.9, 20): {"fedavg_xclp": (0.4, 0.20), "fedavg_per_client_lp": (0.2, 0.29)},
+}
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    points = [
+        (
+            f"{alpha}-{labels}",
+            {"xclp.alpha": alpha, "federation.num_labeled": labels},
+            {name: (test - 0.01, test, test + 0.01) for name, (_, test) in methods.items()},
+        )
+        for (alpha, labels), methods in sorted(ACCURACIES.items())
+    ]
+    points.append(("unfinished", {"xclp.alpha": 0.1, "federation.num_labeled": 100}, None))
+    base = {"xclp.alpha": GIVEN, "federation.num_labeled": LABELS}
+    path = make_sweep(tmp_path / "s", points, base)
+    for (alpha, labels), methods in ACCURACIES.items():
+        measured(
+            path / f"{alpha}-{labels}",
+            **{
+                name: {"selected_validation_accuracy": metric([validation] * 3)}
+                for name, (validation, _) in methods.items()
+            },
+        )
+    return path
+
+
+def test_validation_chooses_each_methods_point_and_the_test_set_does_not(sweep):
+    table = validated_settings(read_sweep(sweep), "test_accuracy", "t")
+    shown = {(row[0].text, row[1].text): [cell.text for cell in row[2:]] for row in table.rows}
+    gain = "{} ± 0.00".format
+    assert shown == {
+        # Of equal validation accuracies the given setting, though 0.5 comes first and is better.
+        ("100", "FedAvg + XCLP"): [
+            *(
+                "70.00 ± 1.00",
+                "propagation alpha 0.99",
+                "70.00 ± 0.00",
+                "70.00 ± 1.00",
+                gain("+0.00"),
+            ),
+        ],
+        # Not 0.5, which is best on the test set alone.
+        ("100", "FedAvg + per-client LP"): [
+            *(
+                "50.00 ± 1.00",
+                "propagation alpha 0.9",
+                "60.00 ± 0.00",
+                "58.00 ± 1.00",
+                gain("+8.00"),
+            ),
+        ],
+        # It may get worse.
+        ("20", "FedAvg + XCLP"): [
+            *(
+                "30.00 ± 1.00",
+                "propagation alpha 0.9",
+                "40.00 ± 0.00",
+                "20.00 ± 1.00",
+                gain("−10.00"),
+            ),
+        ],
+        ("20", "FedAvg + per-client LP"): [
+            *(
+                "25.00 ± 1.00",
+                "propagation alpha 0.99",
+                "20.00 ± 0.00",
+                "25.00 ± 1.00",
+                gain("+0.00"),
+            ),
+        ],
+    }
+    bold = {(row[0].text, row[1].text): (row[2].best, row[5].best) for row in table.rows}
+    assert bold["100", "FedAvg + XCLP"] == (True, True)
+    assert bold["20", "FedAvg + XCLP"] == (True, False)
+    assert "no test label takes part" in table.caption
+    assert {record["algorithm"] for record in table.records} == {
+        "fedavg_xclp",
+        "fedavg_per_client_lp",
+    }
+    page = write_report([sweep]).read_text()
+    assert "chosen by validation" in page
+
+
+def test_there_is_no_table_where_nothing_is_chosen(sweep, tmp_path):
+    unvalidated = make_sweep(
+        tmp_path / "u",
+        [(f"a{alpha}", {"xclp.alpha": alpha}, {"xclp": (0.5, 0.6, 0.7)}) for alpha in (0.5, 0.9)],
+        {"xclp.alpha": 0.99},
+    )
+    assert validated_settings(read_sweep(unvalidated), "test_accuracy", "t") is None
+    content = json.loads((sweep / "sweep.json").read_text())
+    content["points"] = [p for p in content["points"] if p["overrides"]["xclp.alpha"] == 0.99]
+    (sweep / "sweep.json").write_text(json.dumps(content))
+    assert validated_settings(read_sweep(sweep), "test_accuracy", "t") is None

@@ -1,0 +1,385 @@
+"""SecureHamming between parties, `ot`, `ot_paper` and `masked`: distances, views, bytes, bad messages."""
+
+import itertools
+import secrets
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from recording_network import Network
+from scipy import stats
+
+from jaxfed.errors import UsageError
+from jaxfed.secure.errors import ProtocolError
+from jaxfed.secure.hamming import masked as hamming_masked
+from jaxfed.secure.hamming import transfer, transfer_paper
+from jaxfed.secure.primitives.blocks import bits_of
+from jaxfed.secure.session.endpoint import SERVER, DroppedOut
+
+PROTOCOLS = ["ot", "ot_paper", "masked"]
+
+
+def codes_of(n, num_words, seed=0):
+    return np.random.default_rng(seed).integers(0, 2**32, (n, num_words), dtype=np.uint32)
+
+
+def with_extremes(a, b):
+    """Equal and opposite points planted."""
+    b = b.copy()
+    if len(a) and len(b):
+        b[0] = a[-1]
+        b[-1] = ~a[0]
+    return b
+
+
+def plain(a, b):
+    return np.sum(bits_of(a)[:, None] != bits_of(b)[None], axis=2)
+
+
+def blocks(protocol, network, a, b, run=0):
+    """The protocol between client 0 with a and client 1 with b, and a server, block by block."""
+    ends = [network.endpoint(0), network.endpoint(1), network.endpoint(SERVER)]
+    num_bits = 32 * a.shape[1]
+    if protocol == "masked":
+        sizes = {0: len(a), 1: len(b)}
+        first = hamming_masked.Client(ends[0], a, sizes, run)
+        second = hamming_masked.Client(ends[1], b, sizes, run)
+        server = hamming_masked.Server(ends[2], num_bits)
+        hamming_masked.send_points(first, server, 0, len(a))
+        hamming_masked.send_points(second, server, 1, len(b))
+        yield from hamming_masked.run_pair(first, second, server, (0, 1), (len(a), len(b)))
+    elif protocol == "ot":
+        yield from transfer.run_pair(
+            transfer.First(ends[0], 1, a, run),
+            transfer.Second(ends[1], 0, b, len(a), run),
+            transfer.Server(ends[2], 0, 1, len(a), num_bits),
+            (len(a), len(b), num_bits),
+        )
+    else:
+        yield from transfer_paper.run_pair(
+            transfer_paper.First(ends[0], 1, a, run),
+            transfer_paper.Second(ends[1], 0, b, run),
+            transfer_paper.Server(ends[2], 0, 1, num_bits),
+            (len(a), len(b)),
+        )
+
+
+def distances(protocol, network, a, b, run=0):
+    found = np.full((len(a), len(b)), -1)
+    for block in blocks(protocol, network, a, b, run):
+        assert (block.first, block.second) == (0, 1)
+        part = found[block.rows.start : block.rows.stop, block.columns.start : block.columns.stop]
+        assert np.all(part == -1)
+        part[:] = block.distances
+    return found
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    ("n", "m", "num_words"), [(1, 1, 1), (3, 2, 1), (2, 3, 2), (0, 2, 1), (2, 0, 1)]
+)
+def test_small_cases(protocol, n, m, num_words):
+    a = codes_of(n, num_words)
+    b = with_extremes(a, codes_of(m, num_words, seed=1))
+    np.testing.assert_array_equal(distances(protocol, Network(), a, b), plain(a, b))
+
+
+@given(
+    st.sampled_from(["ot", "masked"]),
+    st.integers(1, 30),
+    st.integers(1, 30),
+    st.sampled_from([1, 3, 4, 32]),
+    st.integers(0, 2**31),
+)
+def test_distances(protocol, n, m, num_words, seed):
+    a = codes_of(n, num_words, seed)
+    b = with_extremes(a, codes_of(m, num_words, seed + 1))
+    np.testing.assert_array_equal(distances(protocol, Network(), a, b), plain(a, b))
+
+
+@pytest.mark.parametrize("protocol", ["ot", "masked"])
+def test_distances_of_4096_bits_over_several_blocks(protocol, monkeypatch):
+    monkeypatch.setattr(hamming_masked, "BLOCK_POINTS", 16)
+    monkeypatch.setattr(transfer, "MAX_POINTS", 24)
+    monkeypatch.setattr(transfer, "PAYLOAD_BYTES", 5 * 2 * 4096 * 24)
+    a = codes_of(50, 128)
+    b = with_extremes(a, codes_of(37, 128, seed=1))
+    found = distances(protocol, Network(), a, b)
+    np.testing.assert_array_equal(found, plain(a, b))
+    assert found[-1, 0] == 0
+    assert found[0, -1] == 4096
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_codes_too_long_for_the_ring_are_refused(protocol):
+    with pytest.raises(UsageError, match="num_bits=65536"):
+        distances(protocol, Network(), codes_of(1, 2048), codes_of(1, 2048))
+
+
+# --- bytes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sizes", [(5, 7), (1, 1), (40, 3), (0, 2)])
+@pytest.mark.parametrize("protocol", ["ot", "masked"])
+def test_bytes_are_as_counted(protocol, sizes, monkeypatch):
+    monkeypatch.setattr(hamming_masked, "BLOCK_POINTS", 16)
+    monkeypatch.setattr(transfer, "MAX_POINTS", 24)
+    n, m = sizes
+    network = Network()
+    distances(protocol, network, codes_of(n, 3), codes_of(m, 3))
+    recorded = network.bytes_by_kind()
+    if protocol == "ot":
+        assert recorded == transfer.message_bytes(n, m, 96)
+    else:
+        points = hamming_masked.points_bytes(n, 96) + hamming_masked.points_bytes(m, 96)
+        assert recorded.get("points", 0) == points
+        assert recorded.get("shares", 0) == hamming_masked.shares_bytes(n, m, 96)
+
+
+def test_bytes_of_the_paper_are_as_counted():
+    network = Network()
+    distances("ot_paper", network, codes_of(2, 1), codes_of(3, 1))
+    assert network.bytes_by_kind() == transfer_paper.message_bytes(2, 3, 32)
+
+
+def test_bytes_a_pair_at_full_size():
+    """The targets: 8.4 kB by transfer, 30 bytes by one message, 500 x 500 points of 4096 bits."""
+    ot = sum(transfer.message_bytes(500, 500, 4096).values())
+    assert ot / 500**2 < 8400
+    masked = 2 * hamming_masked.points_bytes(500, 4096) + hamming_masked.shares_bytes(
+        500, 500, 4096
+    )
+    assert masked / 500**2 < 30
+
+
+# --- who sees what -------------------------------------------------------------------------------
+
+
+VIEWS = {
+    "ot": {
+        0: {"response", "correction"},
+        1: {"request", "payload"},
+        SERVER: {"first_sums", "second_sums"},
+    },
+    "ot_paper": {0: {"request"}, 1: {"offer"}, SERVER: {"first_sum", "second_sum"}},
+    "masked": {0: set(), 1: set(), SERVER: {"points", "shares"}},
+}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_who_receives_what(protocol):
+    network = Network()
+    distances(protocol, network, codes_of(2, 1), codes_of(2, 1))
+    for address, kinds in VIEWS[protocol].items():
+        assert {message.kind.partition("/")[0] for message in network.seen_by(address)} == kinds
+
+
+def uniform_bytes(payload):
+    return stats.chisquare(np.bincount(np.frombuffer(payload, np.uint8), minlength=256)).pvalue
+
+
+@pytest.mark.parametrize("kind", ["correction", "payload", "first_sums", "second_sums"])
+@pytest.mark.parametrize("fill", [0, 2**32 - 1])
+def test_messages_of_transfers_are_uniform(kind, fill):
+    """Constant points: what travels is noise all the same."""
+    network = Network()
+    same = np.full((40, 4), fill, np.uint32)
+    distances("ot", network, same, same)
+    payload = b"".join(m.payload for m in network.log if m.kind.startswith(kind))
+    assert uniform_bytes(payload) > 1e-6
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_runs_never_repeat_a_message(protocol):
+    """Another run, the same points: every message but of a few bits differs."""
+    a, b = codes_of(3, 4), codes_of(3, 4, seed=1)
+    logs = []
+    for run in (0, 1):
+        network = Network()
+        distances(protocol, network, a, b, run)
+        logs.append(network.log)
+    for ours, theirs in zip(*logs, strict=True):
+        if len(ours.payload) > 8:
+            assert ours.payload != theirs.payload
+
+
+def test_masks_serve_one_run():
+    """E of two sets of points under the same masks: the server would subtract them."""
+    a, b = codes_of(2, 1), codes_of(2, 1, seed=1)
+    network = Network()
+    end = network.endpoint(0)
+    hamming_masked.Client(end, a, {0: 2}, 5)
+    with pytest.raises(ProtocolError, match="used before"):
+        hamming_masked.Client(end, b, {0: 2}, 5)
+    hamming_masked.Client(end, b, {0: 2}, 6)
+
+
+def test_server_view_of_one_message_is_the_same_for_flipped_points(monkeypatch):
+    """Through the parties: all bits of everybody flipped, masks coupled, every byte the same.
+
+    For x' = 1 - x: u' = u + 1 - 2 x keeps E, and r' = r + (|x| - 2 <x, v>) - (|x'| - 2 <x', v'>) keeps s.
+    """
+    from jaxfed.secure.hamming import masked_distances as algebra
+
+    a, b = codes_of(4, 2), codes_of(3, 2, seed=1)
+    x, y = bits_of(a).astype(np.int64), bits_of(b).astype(np.int64)
+    seen = []
+    for flipped in (False, True):
+        network = Network()
+        with monkeypatch.context() as patch:
+            if flipped:
+                points, pairs = algebra.point_masks, algebra.pair_masks
+                end = network.endpoint(0)
+
+                def shifted_points(seed, rows, num_bits, width, end=end, points=points):
+                    masks = points(seed, rows, num_bits, width)
+                    own = seed == end.group_seed("masked hamming/0/points/0")
+                    bits = (x if own else y)[rows.start : rows.stop]
+                    return ((masks + 1 - 2 * bits) & 127).astype(np.uint16)
+
+                def shifted_pairs(
+                    seed, rows, columns, count, width, pairs=pairs, points=points, end=end
+                ):
+                    r = pairs(seed, rows, columns, count, width)
+                    v = points(end.group_seed("masked hamming/0/points/1"), columns, 64, width)
+                    v2 = v + 1 - 2 * y
+                    shift = (x.sum(1)[:, None] - 2 * x @ v.T) - (
+                        (1 - x).sum(1)[:, None] - 2 * (1 - x) @ v2.T
+                    )
+                    return ((r + shift) & 127).astype(np.uint16)
+
+                patch.setattr(algebra, "point_masks", shifted_points)
+                patch.setattr(algebra, "pair_masks", shifted_pairs)
+            found = distances("masked", network, ~a if flipped else a, ~b if flipped else b)
+        np.testing.assert_array_equal(found, plain(a, b))
+        seen.append([m.payload for m in network.seen_by(SERVER)])
+    assert seen[0] == seen[1]
+
+
+# --- dropouts and bad messages -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("client", [0, 1])
+def test_dropout_during_the_distances(protocol, client):
+    """Wherever it happens, the pair ends with `DroppedOut`; blocks that came before are right."""
+    a, b = codes_of(3, 1), codes_of(2, 1, seed=1)
+    complete = Network()
+    distances(protocol, complete, a, b)
+    kinds = {m.kind for m in complete.log if m.sender == client}
+    for kind in kinds:
+        network = Network()
+        network.leave(client, "send", kind)
+        done = []
+        with pytest.raises(DroppedOut) as dropout:
+            done.extend(blocks(protocol, network, a, b))
+        assert dropout.value.client == client
+        assert not done
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("damage", ["cut", "longer", "empty"])
+def test_malformed_messages_give_an_error_and_no_distances(protocol, damage):
+    """Every message in turn."""
+    change = {"cut": lambda p: p[:-1], "longer": lambda p: p + b"\0", "empty": lambda p: b""}[
+        damage
+    ]
+    a, b = codes_of(2, 1), codes_of(1, 1, seed=1)
+    complete = Network()
+    distances(protocol, complete, a, b)
+    per_pair = len(complete.log) // 2 if protocol == "ot_paper" else len(complete.log)
+    for position in range(per_pair):
+        network = Network()
+
+        def tamper(message, network=network, position=position):
+            here = len(network.log) - 1 == position
+            return change(message.payload) if here else message.payload
+
+        network.tamper = tamper
+        with pytest.raises(ProtocolError) as caught:
+            distances(protocol, network, a, b)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_messages_of_another_session_give_no_distances(protocol):
+    """One client with the seeds of another session: noise, which the range of h gives away."""
+    a, b = codes_of(4, 1), codes_of(4, 1, seed=1)
+    network = Network()
+    stranger = network.endpoint(1)
+    own_session = network.secret
+
+    class Elsewhere:
+        def __getattr__(self, name):
+            return getattr(stranger, name)
+
+        def group_seed(self, label):
+            network.secret = b"another session"
+            try:
+                return stranger.group_seed(label)
+            finally:
+                network.secret = own_session
+
+        def pair_seed(self, partner, label):
+            network.secret = b"another session"
+            try:
+                return stranger.pair_seed(partner, label)
+            finally:
+                network.secret = own_session
+
+    original = network.endpoint
+    network.endpoint = lambda address: Elsewhere() if address == 1 else original(address)
+    with pytest.raises(ProtocolError, match="do not fit together"):
+        distances(protocol, network, a, b)
+
+
+@pytest.mark.parametrize(("protocol", "trials"), [("ot", 100), ("masked", 1500)])
+def test_random_messages_never_pass_or_crash(protocol, trials):
+    """Bytes of the right and of wrong lengths in place of each kind: one line, no distances."""
+    rng = np.random.default_rng(0)
+    a, b = codes_of(8, 1), codes_of(8, 1, seed=1)
+    complete = Network()
+    distances(protocol, complete, a, b)
+    lengths = {m.kind: len(m.payload) for m in complete.log}
+    for trial, kind in zip(range(trials), itertools.cycle(lengths), strict=False):
+        payload = rng.bytes(lengths[kind] if trial % 3 else int(rng.integers(0, 64)))
+        network = Network()
+        network.tamper = lambda m, kind=kind, payload=payload: (
+            payload if m.kind == kind else m.payload
+        )
+        with pytest.raises(ProtocolError) as caught:
+            distances(protocol, network, a, b)
+        assert "\n" not in str(caught.value)
+
+
+# --- mutations: each safeguard removed is noticed ------------------------------------------------
+
+
+def test_modulo_l_would_lose_the_largest_distance(monkeypatch):
+    """The paper's Z_L: opposite points look equal."""
+    monkeypatch.setattr(transfer_paper, "_mask", lambda num_bits: np.uint16(num_bits - 1))
+    a = codes_of(1, 1)
+    assert distances("ot_paper", Network(), a, ~a)[0, 0] == 0
+
+
+@pytest.mark.parametrize("hidden", [True, False])
+def test_without_random_shifts_the_receiver_reads_the_sender(hidden, monkeypatch):
+    """With r = 0 the receiver gets b xor b' itself, and so b."""
+    a, b = codes_of(1, 2), codes_of(1, 2, seed=1)
+    summed = []
+    monkeypatch.setattr(
+        transfer_paper, "_sum", lambda values, mask: summed.append(values) or bytes(2)
+    )
+    network = Network()
+
+    def source(count):  # 128 bytes are the shifts of 64 bits, 64 are a scalar's
+        return bytes(count) if count == 128 and not hidden else secrets.token_bytes(count)
+
+    first = transfer_paper.First(network.endpoint(0), 1, a, 0, random_bytes=source)
+    second = transfer_paper.Second(network.endpoint(1), 0, b, 0)
+    second.request(0, 0)
+    first.offer(0, 0)
+    second.take(0)
+    _, received = summed
+    assert np.array_equal(received ^ bits_of(b)[0], bits_of(a)[0]) != hidden

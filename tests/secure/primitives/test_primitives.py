@@ -1,0 +1,227 @@
+"""Generators, rings, fixed point and secret sharing of jaxfed.secure, without parties."""
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from jaxfed.errors import UsageError
+from jaxfed.secure.errors import ProtocolError
+from jaxfed.secure.primitives import ring, shamir
+from jaxfed.secure.primitives.fixed_point import FixedPoint
+from jaxfed.secure.primitives.prg import Keystream, derived_seed
+
+
+def replayed(seed):
+    """A byte source that tests can replay."""
+    stream = Keystream(bytes([seed]) * 32)
+    return lambda count: stream.take(count).tobytes()
+
+
+def uniform(values, bins):
+    """p-value of integers in range(bins) being uniform."""
+    return stats.chisquare(np.bincount(np.ravel(values).astype(np.int64), minlength=bins)).pvalue
+
+
+# --- the generator -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "counter", "block"),
+    [
+        # FIPS-197, Appendix C.3; the counter is the plaintext block.
+        (
+            bytes(range(32)),
+            0x00112233445566778899AABBCCDDEEFF,
+            "8ea2b7ca516745bfeafc49904b496089",
+        ),
+        # AESAVS, zero key and zero block.
+        (bytes(32), 0, "dc95c078a2408989ad48a21492842087"),
+    ],
+)
+def test_keystream_is_aes_256_of_a_counter(key, counter, block):
+    assert Keystream(key, start=16 * counter).take(16).tobytes().hex() == block
+
+
+def test_keystream_counts_from_zero():
+    key = bytes(range(32))
+    cipher = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
+    counters = b"".join(number.to_bytes(16, "big") for number in range(20_000))
+    assert Keystream(key).take(320_000).tobytes() == cipher.update(counters)
+
+
+@given(st.lists(st.integers(0, 200_000), max_size=5), st.integers(0, 10))
+def test_keystream_does_not_depend_on_how_it_is_taken(sizes, start):
+    key = b"k" * 32
+    stream = Keystream(key, start=16 * start)
+    taken = b"".join(stream.take(size).tobytes() for size in sizes)
+    assert taken == Keystream(key).take(16 * start + sum(sizes))[16 * start :].tobytes()
+
+
+def test_keystream_words_are_uniform_little_endian():
+    stream = Keystream(bytes(32)).words(1 << 16, "<u2")
+    assert stream[0] == 0x95DC
+    assert uniform(stream >> 8, 256) > 1e-6
+    assert uniform(stream & 255, 256) > 1e-6
+
+
+@pytest.mark.parametrize(("seed", "start"), [(b"k" * 16, 0), (b"k" * 32, 8), (b"k" * 32, -16)])
+def test_keystream_refuses(seed, start):
+    with pytest.raises(ValueError):
+        Keystream(seed, start=start)
+
+
+def test_derived_seed_is_hkdf():
+    """RFC 5869, Test Case 3: no salt, no info; the first 32 bytes."""
+    expected = "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d"
+    assert derived_seed(b"\x0b" * 22, "").hex() == expected
+    assert derived_seed(b"\x0b" * 22, "other").hex() != expected
+
+
+# --- the ring ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("num_bits", "width"), [(1, 1), (32, 6), (1023, 10), (1024, 11), (4096, 13), (65535, 16)]
+)
+def test_ring_holds_the_largest_distance(num_bits, width):
+    assert ring.ring_bits(num_bits) == width
+    assert num_bits % (1 << width) == num_bits  # L itself is not 0
+
+
+@pytest.mark.parametrize("num_bits", [0, -1, 1 << 16])
+def test_ring_refuses(num_bits):
+    with pytest.raises(UsageError, match="num_bits"):
+        ring.ring_bits(num_bits)
+
+
+@given(st.integers(1, 16), st.integers(0, 100), st.integers(0, 2**31))
+def test_packing_is_a_bijection(width, count, seed):
+    values = np.random.default_rng(seed).integers(0, 1 << width, count, dtype=np.uint16)
+    message = ring.pack(values, width)
+    assert len(message) == ring.packed_size(count, width)
+    np.testing.assert_array_equal(ring.unpack(message, count, width), values)
+
+
+@pytest.mark.parametrize("width", range(1, 17))
+def test_packing_wastes_no_bit(width):
+    """16 values of w bits take 2 w bytes, every bit of which matters."""
+    message = bytearray(ring.pack(np.full(16, (1 << width) - 1), width))
+    assert message == b"\xff" * 2 * width
+    seen = {ring.unpack(message, 16, width).tobytes()}
+    for bit in range(16 * width):
+        flipped = bytearray(message)
+        flipped[bit // 8] ^= 1 << bit % 8
+        seen.add(ring.unpack(flipped, 16, width).tobytes())
+    assert len(seen) == 1 + 16 * width
+
+
+def test_packing_refuses():
+    with pytest.raises(ValueError, match="exceeds 13 bits"):
+        ring.pack(np.array([1 << 13]), 13)
+    message = ring.pack(np.arange(10), 13)
+    for wrong in (message[:-1], message + b"\0", b""):
+        with pytest.raises(ProtocolError, match="take 26 bytes"):
+            ring.unpack(wrong, 10, 13)
+    with pytest.raises(ProtocolError, match="padding"):
+        ring.unpack(b"\xff" * 26, 10, 13)
+
+
+# --- fixed point ---------------------------------------------------------------------------------
+
+
+@given(
+    st.integers(1, 7),
+    st.integers(0, 45),
+    st.integers(0, 2**31),
+)
+def test_fixed_point_sums_within_the_stated_error(num_terms, fraction_bits, seed):
+    encoding = FixedPoint(num_terms, fraction_bits)
+    rng = np.random.default_rng(seed)
+    terms = rng.uniform(-1, 1, (num_terms, 50)) * encoding.largest * (1 - 1e-9)
+    terms[:, 0] = encoding.largest * (
+        1 - 1e-9
+    )  # all at the end of the range: the sum must not wrap
+    total = np.zeros(50, np.uint64)
+    for term in terms:
+        total += encoding.encode(term)
+    exact = np.array([float(sum(Fraction(float(term)) for term in column)) for column in terms.T])
+    spacing = np.spacing(np.abs(exact))  # of float64, the result's type
+    assert np.all(np.abs(encoding.decode(total) - exact) <= encoding.error + spacing)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 2.0**23 / 3, -(2.0**23) / 3])
+def test_fixed_point_refuses_what_could_wrap(value):
+    encoding = FixedPoint(num_terms=3)
+    assert encoding.largest == 2.0**23 / 3
+    with pytest.raises(UsageError, match="limit with 3 clients"):
+        encoding.encode(np.array([0.0, value]))
+
+
+@pytest.mark.parametrize(
+    ("num_terms", "fraction_bits", "named"),
+    [(0, 40, "num_terms"), (1, 63, "fraction"), (1, -1, "fraction")],
+)
+def test_fixed_point_parameters(num_terms, fraction_bits, named):
+    with pytest.raises(UsageError, match=named):
+        FixedPoint(num_terms, fraction_bits)
+
+
+def test_fixed_point_takes_float32_exactly():
+    encoding = FixedPoint(1)
+    values = np.float32([0, 1, -1, 0.1, 3e-7, 8e5])
+    np.testing.assert_array_equal(encoding.decode(encoding.encode(values))[:4], values[:4])
+    assert encoding.encode(np.zeros((0, 3))).shape == (0, 3)
+
+
+# --- Shamir --------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 6), st.integers(0, 4), st.binary(max_size=64), st.integers(0, 255))
+def test_any_threshold_shares_give_the_secret(threshold, more, secret, seed):
+    num_shares = threshold + more
+    shares = shamir.split(secret, num_shares, threshold, random_bytes=replayed(seed))
+    for chosen in itertools.combinations(range(num_shares), threshold):
+        held = {x + 1: shares[x] for x in chosen}
+        assert shamir.reconstruct(held, threshold, len(secret)) == secret
+
+
+def test_fewer_shares_say_nothing():
+    """t - 1 shares fit every secret: the missing share that makes it so exists."""
+    shares = shamir.split(b"attack at dawn", 3, 3)
+    held = {1: int.from_bytes(shares[0], "big"), 2: int.from_bytes(shares[1], "big")}
+    p = shamir.PRIME
+    for guess in (b"attack at dawn", b"retreat at six", bytes(14)):
+        # The polynomial of degree 2 through (0, guess) and the two shares, at x = 3.
+        third = (int.from_bytes(guess, "big") - 3 * held[1] + 3 * held[2]) % p
+        forged = {1: shares[0], 2: shares[1], 3: third.to_bytes(66, "big")}
+        assert shamir.reconstruct(forged, 3, 14) == guess
+
+
+def test_shamir_known_answer():
+    """f(x) = 42 + 7 x + x^2 by hand: coefficients come from the source, highest first."""
+    source = iter([1, 7])
+    shares = shamir.split(b"*", 3, 3, random_bytes=lambda n: next(source).to_bytes(n, "big"))
+    assert [int.from_bytes(share, "big") for share in shares] == [50, 60, 72]
+
+
+def test_shamir_refuses():
+    shares = shamir.split(b"secret", 4, 3)
+    held = {x + 1: share for x, share in enumerate(shares)}
+    with pytest.raises(ProtocolError, match="3 shares are needed, got 2"):
+        shamir.reconstruct({1: shares[0], 2: shares[1]}, 3, 6)
+    with pytest.raises(ProtocolError, match="65 bytes"):
+        shamir.reconstruct({**held, 2: shares[1][1:]}, 3, 6)
+    with pytest.raises(ProtocolError, match="field"):
+        shamir.reconstruct({**held, 1: b"\xff" * 66}, 3, 6)
+    with pytest.raises(ProtocolError, match="do not belong"):
+        shamir.reconstruct({**held, 1: shares[1]}, 3, 6)
+    with pytest.raises(UsageError, match="threshold"):
+        shamir.split(b"", 2, 3)
+    with pytest.raises(UsageError, match="64 bytes"):
+        shamir.split(bytes(65), 2, 2)

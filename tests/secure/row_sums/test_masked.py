@@ -1,0 +1,261 @@
+"""SecureRowSums, restarted and resilient: sums, rounds, malformed messages, bytes."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from recording_network import Network
+from row_sums_parties import PROTOCOLS, exact, matrices, parties, run, uploads
+
+from jaxfed.errors import UsageError
+from jaxfed.secure.errors import ProtocolError
+from jaxfed.secure.primitives.fixed_point import FixedPoint
+from jaxfed.secure.primitives.prg import Keystream
+from jaxfed.secure.row_sums import masked as row_sums
+from jaxfed.secure.row_sums import masked_rows, resilient
+
+
+@given(
+    st.sampled_from(PROTOCOLS),
+    st.lists(st.integers(0, 7), min_size=1, max_size=5),
+    st.integers(1, 4),
+    st.integers(0, 2**31),
+)
+def test_sums_equal_the_ring_sums(protocol, sizes, num_classes, seed):
+    """Bit for bit, and within the stated error of the real sums."""
+    values, rows = matrices(sizes, num_classes, seed)
+    sums = run(protocol, Network(), values, rows)
+    assert list(sums) == list(range(len(sizes)))
+    for client, got in sums.items():
+        np.testing.assert_array_equal(got, exact(values, rows, range(len(sizes)), client))
+        real = np.sum([v[rows[client]].astype(np.float64) for v in values], axis=0)
+        assert np.all(np.abs(got - real) <= FixedPoint(len(sizes)).error + 1e-15)
+
+
+def test_masks_cancel_and_nothing_else_does():
+    seeds = {(j, k): bytes([16 * j + k]) * 32 for j in range(4) for k in range(4) if j < k}
+    total = np.zeros(50, np.uint64)
+    for j in range(4):
+        mine = {k: seeds[min(j, k), max(j, k)] for k in range(4) if k != j}
+        mask = np.zeros(50, np.uint64)
+        masked_rows.add_masks(mask, masked_rows.pair_masks(j, mine))
+        assert mask.all()
+        total += mask
+    assert not total.any()
+
+
+@given(st.integers(0, 70), st.integers(0, 70))
+def test_masks_of_a_part_are_a_part_of_the_masks(first, count):
+    whole, part = np.zeros(first + count, np.uint64), np.zeros(count, np.uint64)
+    masks = [(b"a" * 32, 1), (b"b" * 32, -1)]
+    masked_rows.add_masks(whole, masks)
+    masked_rows.add_masks(part, masks, first=first)
+    np.testing.assert_array_equal(part, whole[first:])
+
+
+def test_masked_rows_by_hand():
+    """Over several blocks."""
+    values = np.random.default_rng(0).normal(size=(5000, 5))
+    seeds = [b"a" * 32, b"b" * 32]
+    masked = masked_rows.masked_rows(values, FixedPoint(1), [(seeds[0], 1), (seeds[1], -1)])
+    streams = [Keystream(seed).words(values.size).reshape(5000, 5) for seed in seeds]
+    np.testing.assert_array_equal(masked, FixedPoint(1).encode(values) + streams[0] - streams[1])
+
+
+@pytest.mark.parametrize("p", [1, 2, 5, 11])
+def test_streams_are_one_a_partner_not_one_a_partner_and_owner(p, monkeypatch):
+    """p (p - 1) streams with one mask a pair, over n' C entries each; two a pair and p with two."""
+    values, rows = matrices([3] * p)
+    expanded = {}
+    take = Keystream.take
+
+    def counted(stream, num_bytes, **options):
+        expanded[id(stream), stream] = expanded.get((id(stream), stream), 0) + num_bytes
+        return take(stream, num_bytes, **options)
+
+    monkeypatch.setattr(Keystream, "take", counted)
+    row_entries, entries = 3 * 3, 3 * 3 * p
+    for protocol, streams, words in [
+        ("restarting", p * (p - 1), p * (p - 1) * entries),
+        # Clients: p - 1 partners, b_j, p - 1 owners, p - 1 contributors. Server: p times b_j.
+        (
+            "resilient",
+            p * (p - 1) + 2 * p + 2 * p * (p - 1),
+            (p * (p - 1) + 2 * p) * entries + 2 * p * (p - 1) * row_entries,
+        ),
+    ]:
+        expanded.clear()
+        run(protocol, Network(), values, rows)
+        expanded_by = {key: count for key, count in expanded.items() if count}
+        assert len(expanded_by) == streams
+        assert sum(expanded_by.values()) == 8 * words
+
+
+# --- rounds and messages -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_round_never_comes_again(protocol):
+    """The same masks on two sets of contributions would show their difference."""
+    values, rows = matrices([4, 3, 5])
+    network = Network()
+    with pytest.raises(ProtocolError, match="used before"):
+        run(protocol, network, values, rows, claimed=["row sums/0"])
+    assert not uploads(network)
+
+
+def test_rounds_have_masks_of_their_own():
+    values, rows = matrices([4, 3, 5])
+    sent = []
+    for first_round in (0, 1):
+        network = Network()
+        clients, server = parties("restarting", network, values, rows)
+        row_sums.run(clients, server, first_round=first_round)
+        sent.append([m.payload for m in network.log if m.kind.startswith("upload")])
+    words = [np.frombuffer(b"".join(payloads), "<u8") for payloads in sent]
+    assert not np.any(words[0] == words[1])
+
+
+def test_one_answer_to_survivors_a_round():
+    """A second request could ask for the other secret of a client."""
+    values, rows = matrices([4, 3, 5])
+    clients, server = parties("resilient", Network(), values, rows)
+    resilient.run(clients, server)
+    server.ask(0)
+    with pytest.raises(ProtocolError, match="used before"):
+        clients[0].reveal()
+
+
+@pytest.mark.parametrize("protocol", ["resilient", "signed"])
+def test_one_list_of_survivors_a_round(protocol):
+    """Who signs two lists, or gives shares for the second, helps the server to tell each client its own."""
+    values, rows = matrices([4, 3, 5, 2])
+    network = Network()
+    clients, server = parties(protocol, network, values, rows)
+    resilient.run(clients, server)
+    before = len([m for m in network.log if m.sender == 0])
+    server._survivors = [0, 1, 2]
+    server.ask(0)
+    with pytest.raises(ProtocolError, match="used before"):
+        clients[0].hear_survivors()
+    assert len([m for m in network.log if m.sender == 0]) == before
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("sizes", [[4, 3, 5], [1, 0, 7, 2], [6]])
+def test_bytes_are_as_counted(protocol, sizes):
+    values, rows = matrices(sizes, num_classes=4)
+    network = Network()
+    run(protocol, network, values, rows)
+    expected = {
+        "restarting": row_sums.message_bytes(sizes, 4),
+        "resilient": resilient.message_bytes(sizes, 4, range(len(sizes))),
+        "signed": resilient.message_bytes(sizes, 4, range(len(sizes)), signed=True),
+    }[protocol]
+    recorded = network.bytes_by_kind()
+    assert {kind: recorded.get(kind, 0) for kind in expected} == expected
+    assert recorded.keys() <= expected.keys()
+
+
+def test_bytes_are_as_counted_with_a_dropout():
+    values, rows = matrices([4, 3, 5, 2])
+    network = Network()
+    network.leave(1, "send", "upload")
+    run("resilient", network, values, rows)
+    expected = resilient.message_bytes([4, 3, 5, 2], 3, [0, 2, 3])
+    assert network.bytes_by_kind() == expected
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("damage", ["cut", "longer", "empty"])
+def test_malformed_messages_give_an_error_and_no_sums(protocol, damage):
+    """Every message of the run in turn."""
+    values, rows = matrices([4, 3, 5])
+    network = Network()
+    run(protocol, network, values, rows)
+    change = {"cut": lambda b: b[:-1], "longer": lambda b: b + b"\0", "empty": lambda b: b""}[
+        damage
+    ]
+    for position in range(len(network.log)):
+        damaged = Network()
+
+        def tamper(message, damaged=damaged, position=position):
+            here = len(damaged.log) - 1 == position
+            return change(message.payload) if here else message.payload
+
+        damaged.tamper = tamper
+        with pytest.raises(ProtocolError, match=r"bytes|upload|signatures"):
+            run(protocol, damaged, values, rows)
+
+
+def test_random_messages_never_pass_unnoticed_or_crash():
+    """Starts, survivors and uploads of random bytes: one line of ValueError."""
+    rng = np.random.default_rng(0)
+    values, rows = matrices([2, 1, 2])
+    for trial in range(9000):
+        payload = rng.bytes(int(rng.integers(0, 40)))
+        network = Network()
+        kind = ("start", "upload/0", "sums/0")[trial % 3]
+        network.tamper = lambda m, kind=kind, payload=payload: (
+            payload if m.kind == kind else m.payload
+        )
+        with pytest.raises(ProtocolError) as caught:
+            run("restarting", network, values, rows)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        row_sums.start_message(0, [1, 2]),  # without the receiver
+        row_sums.start_message(0, [0, 7]),  # a client nobody knows
+        row_sums.start_message(0, [0, 0, 1]),  # twice the same
+        row_sums.start_message(0, [1, 0]),  # another order
+    ],
+)
+def test_wrong_participants_are_refused(message):
+    values, rows = matrices([2, 1, 2])
+    network = Network()
+    network.tamper = lambda m: message if m.kind == "start" else m.payload
+    with pytest.raises(ProtocolError, match=r"participants|agreed"):
+        run("restarting", network, values, rows)
+    assert not uploads(network)
+
+
+@pytest.mark.parametrize(
+    ("number", "survivors"), [(0, [1, 2]), (0, [0]), (0, [0, 1, 2, 9]), (1, [0, 1, 2])]
+)
+def test_wrong_survivors_are_refused(number, survivors):
+    values, rows = matrices([2, 1, 2])
+    network = Network()
+    message = row_sums.start_message(number, survivors)
+    network.tamper = lambda m: message if m.kind == "survivors/0" else m.payload
+    with pytest.raises(ProtocolError, match="survivors"):
+        run("resilient", network, values, rows)
+    assert not [m for m in network.log if m.kind.startswith("shares")]
+
+
+def test_small_order_keys_are_refused():
+    values, rows = matrices([2, 1, 2])
+    network = Network()
+    network.tamper = lambda m: bytes(32) if m.kind == "mask_key" else m.payload
+    with pytest.raises(ProtocolError):
+        run("resilient", network, values, rows)
+
+
+@pytest.mark.parametrize("threshold", [1, 5])
+def test_threshold_must_be_a_majority(threshold):
+    values, rows = matrices([2, 1, 2, 2])
+    with pytest.raises(UsageError, match=f"threshold={threshold}"):
+        run("resilient", Network(), values, rows, threshold=threshold)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e6])
+def test_values_out_of_range_are_not_sent(protocol, value):
+    values, rows = matrices([2, 1, 2])
+    values[1][0, 0] = value
+    network = Network()
+    with pytest.raises(UsageError, match="not finite or reaches"):
+        run(protocol, network, values, rows)
+    assert 1 not in uploads(network)

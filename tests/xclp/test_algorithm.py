@@ -1,0 +1,245 @@
+"""XCLP against an independent dense float64 computation of Algorithm 1, and its edges."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dense_xclp import dense_algorithm_1
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxfed.errors import UsageError
+from jaxfed.kernels import reference
+from jaxfed.xclp import Parameters, cross_client_label_propagation, predict, propagate_labels
+from jaxfed.xclp.influence import Accuracy
+
+
+def clustered_clients(sizes, num_classes=3, dim=16, labeled=0.3, seed=0):
+    """Vectors around one center a class, and labels for some of them, one array a client."""
+    rng = np.random.default_rng(seed)
+    centers = rng.standard_normal((num_classes, dim)) * 2
+    truth = [rng.integers(num_classes, size=size) for size in sizes]
+    vectors = [centers[y] + rng.standard_normal((len(y), dim)) for y in truth]
+    labels = [np.where(rng.random(len(y)) < labeled, y, -1) for y in truth]
+    return [v.astype(np.float32) for v in vectors], labels, truth
+
+
+SWITCHES = [
+    {},
+    {"similarity_power": 3.0},
+    {"class_balanced": True},
+    {"alpha": 0.5, "num_neighbors": 3},
+    {"num_bits": 64},
+    {"influence": "columns"},
+    {"self_edges": True},
+    {"self_edges": True, "num_neighbors": 3},
+    {"influence": "columns", "class_balanced": True},
+]
+
+
+@pytest.mark.parametrize("switches", SWITCHES, ids=str)
+def test_agrees_with_the_dense_algorithm(switches):
+    vectors, labels, _ = clustered_clients([40, 25, 60])
+    p = Parameters(num_classes=3, **{"num_bits": 512, **switches})
+    result = cross_client_label_propagation(vectors, labels, p)
+    label, confidence, z = dense_algorithm_1(vectors, labels, p)
+    ours = [np.concatenate(part) for part in zip(*result.predictions, strict=True)]
+    np.testing.assert_array_equal(ours[0], label)
+    np.testing.assert_allclose(ours[1], confidence, atol=2e-5)
+    np.testing.assert_allclose(ours[2], z, rtol=1e-4, atol=2e-6 * z.max())
+    assert [len(p.labels) for p in result.predictions] == [40, 25, 60]
+    # float32 holds z itself to about 6e-8 |z|, which bounds the residual that any z can have.
+    y = (np.concatenate(labels)[:, None] == np.arange(3)).astype(float)
+    growth = (
+        np.linalg.norm(z, axis=0)
+        / np.linalg.norm(y, axis=0)
+        * (np.maximum(y.sum(0), 1) if p.class_balanced else 1)
+    )
+    assert result.residual <= max(1e-6, 2e-7 * growth.max())
+    assert result.unreached == 0
+
+
+@pytest.mark.parametrize("n", [2_500, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_labels_agree_at_size(n):
+    vectors, labels, truth = clustered_clients([n // 5] * 5, 10, 64, labeled=0.05)
+    p = Parameters(num_classes=10)
+    result = cross_client_label_propagation(vectors, labels, p)
+    ours = np.concatenate([prediction.labels for prediction in result.predictions])
+    dense, _, _ = dense_algorithm_1(vectors, labels, p)
+    assert np.mean(ours == dense) >= 0.999
+    assert np.mean(ours == np.concatenate(truth)) > 0.9
+
+
+def test_three_points_by_hand():
+    """A labeled 0, C labeled 1, B beside A; k = 1: A-B one component, C's nearest is B at cos < 0."""
+    vectors = [np.array([[1, 0.1], [1, 0.0]], np.float32), np.array([[-1, 0.0]], np.float32)]
+    labels = [np.array([0, -1]), np.array([1])]
+    (first, second) = propagate_labels(vectors, labels, num_classes=2, num_neighbors=1, alpha=0.5)
+    np.testing.assert_array_equal(first.labels, [0, 0])
+    np.testing.assert_array_equal(second.labels, [1])
+    # W = [[0, 1], [1, 0]] on {A, B}: Z_A = 1 / (1 - a^2), Z_B = a / (1 - a^2). C alone: Z_C = 1.
+    np.testing.assert_allclose(first.scores, [[4 / 3, 0], [2 / 3, 0]], rtol=1e-5)
+    np.testing.assert_allclose(second.scores, [[0, 1]], rtol=1e-5)
+    np.testing.assert_allclose(np.concatenate([first.confidences, second.confidences]), 1)
+
+
+def test_unreached_points_are_counted_not_guessed():
+    vectors = [
+        np.array([[1, 0], [1, 0.01]], np.float32),
+        np.array([[-1, 0], [-1, 0.01]], np.float32),
+    ]
+    labels = [np.array([0, -1]), np.array([-1, -1])]
+    p = Parameters(num_classes=2, num_neighbors=1)
+    result = cross_client_label_propagation(vectors, labels, p)
+    np.testing.assert_array_equal(result.predictions[1].labels, [-1, -1])
+    np.testing.assert_array_equal(result.predictions[1].confidences, [0, 0])
+    np.testing.assert_array_equal(result.predictions[1].scores, np.zeros((2, 2)))
+    assert result.unreached == 2
+
+
+CLIENTS = {
+    "no points": ([0, 30], [0.0, 0.5]),
+    "one point": ([1, 30], [0.0, 0.5]),
+    "no labels": ([20, 30], [0.0, 0.5]),
+    "only labels": ([20, 30], [1.0, 0.0]),
+    "nobody has labels": ([20, 30], [0.0, 0.0]),
+    "nobody has points": ([0, 0], [0.0, 0.0]),
+    "one point in all": ([1], [1.0]),
+    "one client": ([30], [0.5]),
+    "two points, k = 10": ([1, 1], [1.0, 0.0]),
+}
+
+
+@pytest.mark.parametrize("influence", ["labels", "columns"])
+@pytest.mark.parametrize(("sizes", "labeled"), CLIENTS.values(), ids=CLIENTS)
+def test_clients_of_every_kind(sizes, labeled, influence):
+    vectors, _, truth = clustered_clients(sizes)
+    rng = np.random.default_rng(1)
+    labels = [
+        np.where(rng.random(len(y)) < share, y, -1) for y, share in zip(truth, labeled, strict=True)
+    ]
+    predictions = propagate_labels(
+        vectors, labels, num_classes=3, num_bits=256, influence=influence
+    )
+    assert [p.labels.shape for p in predictions] == [(size,) for size in sizes]
+    assert [p.scores.shape for p in predictions] == [(size, 3) for size in sizes]
+    for p in predictions:
+        assert p.labels.dtype == np.int32
+        assert p.confidences.dtype == p.scores.dtype == np.float32
+        assert np.isfinite(p.scores).all()
+        assert ((p.confidences >= 0) & (p.confidences <= 1)).all()
+        np.testing.assert_array_equal(p.labels == -1, p.scores.max(axis=1, initial=0) <= 0)
+
+
+def test_ways_of_dealing_points_to_clients_do_not_matter():
+    """The joint graph knows no clients: splitting or merging them leaves every point's result."""
+    vectors, labels, _ = clustered_clients([50])
+    whole = propagate_labels(vectors, labels, num_classes=3)[0]
+    parts = propagate_labels(
+        np.split(vectors[0], [7, 7, 30]), np.split(labels[0], [7, 7, 30]), num_classes=3
+    )
+    for joint, split in zip(whole, zip(*parts, strict=True), strict=True):
+        np.testing.assert_array_equal(joint, np.concatenate(split))
+
+
+def test_same_seed_same_bits_other_seed_other_codes():
+    vectors, labels, _ = clustered_clients([50])
+    runs = [
+        propagate_labels(vectors, labels, num_classes=3, num_bits=64, seed=s) for s in (0, 0, 1)
+    ]
+    np.testing.assert_array_equal(runs[0][0].scores, runs[1][0].scores)
+    assert (runs[0][0].scores != runs[2][0].scores).any()
+
+
+def test_relative_confidence_divides_by_the_largest_of_all_clients():
+    vectors, labels, _ = clustered_clients([30, 30])
+    plain = propagate_labels(vectors, labels, num_classes=3)
+    relative = propagate_labels(vectors, labels, num_classes=3, relative_confidence=True)
+    largest = max(p.confidences.max() for p in plain)
+    for a, b in zip(plain, relative, strict=True):
+        np.testing.assert_allclose(a.confidences / largest, b.confidences, rtol=1e-6)
+
+
+def test_communication_counts_the_messages_of_algorithm_1():
+    vectors, labels, _ = clustered_clients([30, 20])
+    p = Parameters(num_classes=3, num_bits=256)
+    n, num_labeled = 50, sum(int((y >= 0).sum()) for y in labels)
+    metrics = cross_client_label_propagation(vectors, labels, p).communication.metrics()
+    assert metrics["upload"] == {
+        "positions": 4 * num_labeled,
+        "codes": n * 32,
+        "contributions": 2 * 4 * n * 3,
+    }
+    assert metrics["download"] == {"influence_columns": 4 * n * num_labeled, "row_sums": 4 * n * 3}
+
+
+def test_slow_convergence_is_told():
+    vectors, labels, _ = clustered_clients([50])
+    with pytest.warns(RuntimeWarning, match="stopped at relative residual"):
+        propagate_labels(vectors, labels, num_classes=3, max_steps=2)
+
+
+def test_accuracy_of_several_systems_is_that_of_the_worst():
+    one, other = Accuracy(steps=9, residual=1e-7), Accuracy(2, 1e-2, cut_short=True)
+    assert one.worst(other) == other.worst(one) == Accuracy(9, 1e-2, cut_short=True)
+
+
+GOOD = np.zeros((2, 3), np.float32), np.array([0, -1])
+BAD_INPUTS = {
+    "labels of another length": ([GOOD[0]], [np.array([0])], {}, "client 0"),
+    "missing labels": ([GOOD[0]], [], {}, "1 clients' vectors"),
+    "no clients": ([], [], {}, "0 clients"),
+    "another dimension": ([GOOD[0], np.zeros((2, 4))], [GOOD[1]] * 2, {}, "client 1"),
+    "not finite": ([GOOD[0] + np.nan], [GOOD[1]], {}, "not finite"),
+    "label too large": ([GOOD[0]], [np.array([0, 3])], {}, "from 0 to 3"),
+    "label too small": ([GOOD[0]], [np.array([0, -2])], {}, "-1"),
+    "float labels": ([GOOD[0]], [np.array([0.0, 1.0])], {}, "dtype"),
+    "alpha": ([GOOD[0]], [GOOD[1]], {"alpha": 1.0}, "xclp.alpha=1.0"),
+    "num_bits": ([GOOD[0]], [GOOD[1]], {"num_bits": 100}, "multiples of 32"),
+    "num_neighbors": ([GOOD[0]], [GOOD[1]], {"num_neighbors": 0}, "xclp.num_neighbors=0"),
+    "hamming": ([GOOD[0]], [GOOD[1]], {"hamming": "magic"}, "'plaintext'"),
+    "row_sums": ([GOOD[0]], [GOOD[1]], {"row_sums": "magic"}, "'plaintext'"),
+}
+
+
+@pytest.mark.parametrize(
+    ("vectors", "labels", "parameters", "message"), BAD_INPUTS.values(), ids=BAD_INPUTS
+)
+def test_bad_input_is_named_in_one_line(vectors, labels, parameters, message):
+    with pytest.raises(UsageError, match=message) as error:
+        propagate_labels(vectors, labels, num_classes=2, **parameters)
+    assert "\n" not in str(error.value)
+
+
+@given(
+    st.integers(0, 6).flatmap(
+        lambda n: st.lists(
+            st.lists(st.floats(-1, 100, width=32), min_size=4, max_size=4), min_size=n, max_size=n
+        )
+    )
+)
+def test_predictions_are_labels_and_confidences(rows):
+    scores = jnp.asarray(np.array(rows, np.float32).reshape(-1, 4))
+    label, confidence = map(np.asarray, predict(scores))
+    reached = np.asarray(scores).max(axis=1, initial=0) > 0
+    np.testing.assert_array_equal(label >= 0, reached)
+    assert ((confidence >= 0) & (confidence <= 1)).all()
+    np.testing.assert_array_equal(confidence[~reached], 0)
+    np.testing.assert_array_equal(label[reached], np.asarray(scores)[reached].argmax(1))
+
+
+def test_confidence_is_one_when_sure_and_zero_when_not():
+    _, confidence = predict(jnp.array([[3.0, 0.0], [2.0, 2.0], [0.0, 0.0]]))
+    np.testing.assert_allclose(confidence, [1, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(predict(jnp.array([[3.0]]))[1], [1])
+
+
+def test_reference_graph_is_the_one_above():
+    """The dense computation of this file and the kernels' oracle agree, so neither is wrong alone."""
+    indices = np.array([[1, 2], [0, 2], [0, 1]])
+    weights = np.array([[0.5, 0.2], [0.5, -0.1], [0.2, 0.3]])
+    b = np.array([[0, 0.5, 0.2], [0.5, 0, 0], [0.2, 0.3, 0]])
+    w = b + b.T
+    scale = w.sum(1) ** -0.5
+    np.testing.assert_allclose(
+        reference.normalized_graph(indices, weights), scale[:, None] * w * scale[None, :]
+    )

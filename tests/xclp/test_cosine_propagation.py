@@ -1,0 +1,119 @@
+"""The exact-cosine baselines against dense float64 label propagation, client by client and pooled."""
+
+import jax
+import numpy as np
+import pytest
+
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.config import file
+from jaxfed.data import Partition
+from jaxfed.federation.clients import Federation
+from jaxfed.kernels import reference
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+NUM_CLASSES, NUM_NEIGHBORS, ALPHA = 3, 5, 0.99
+
+
+@pytest.fixture(scope="module")
+def federation():
+    """Clients of 50, 3, 0 and 90 points around three centers; the second has no labels."""
+    rng = np.random.default_rng(0)
+    sizes = [50, 3, 0, 90]
+    y = rng.integers(NUM_CLASSES, size=sum(sizes)).astype(np.int32)
+    centers = rng.standard_normal((NUM_CLASSES, 12))
+    x = (centers[y] + rng.standard_normal((len(y), 12))).astype(np.float32)
+    points = np.split(np.arange(len(y)), np.cumsum(sizes)[:-1])
+    labeled = tuple(p[: len(p) // 5] if len(p) > 3 else p[:0] for p in points)
+    unlabeled = tuple(p[len(own) :] for p, own in zip(points, labeled, strict=True))
+    return Federation(
+        x, y, Partition(labeled, unlabeled, tuple(p[:0] for p in points)), NUM_CLASSES
+    )
+
+
+def dense_labels(
+    x,
+    y,
+    *,
+    similarity_power=1.0,
+    class_balanced=False,
+    relative_confidence=False,
+    self_edges=False,
+):
+    """Labels and confidences by the formulas of the module, in float64."""
+    indices, cosines = reference.cosine_knn(x, NUM_NEIGHBORS - self_edges)
+    if self_edges:
+        indices = np.insert(indices, 0, np.arange(len(x)), axis=1)
+        cosines = np.insert(cosines, 0, 1.0, axis=1)
+    w = reference.normalized_graph(indices, np.maximum(cosines, 0) ** similarity_power)
+    one_hot = (np.asarray(y)[:, None] == np.arange(NUM_CLASSES)).astype(float)
+    if class_balanced:
+        one_hot /= np.maximum(one_hot.sum(axis=0), 1)
+    z = np.maximum(reference.propagate(w, one_hot, ALPHA), 0)
+    reached = z.max(axis=1) > 1e-12
+    share = z / np.where(reached, z.sum(axis=1), 1)[:, None]
+    surprise = np.log(share, where=share > 0, out=np.zeros_like(share))
+    confidence = np.where(reached, 1 + (share * surprise).sum(axis=1) / np.log(NUM_CLASSES), 0)
+    if relative_confidence:
+        confidence /= confidence.max()
+    return np.where(reached, z.argmax(axis=1), -1), confidence
+
+
+def label(name, federation, **keywords):
+    algorithm = ALGORITHMS[name](
+        num_classes=NUM_CLASSES, num_neighbors=NUM_NEIGHBORS, alpha=ALPHA, **keywords
+    )
+    key = jax.random.key(0)
+    cohort = federation.cohort()
+    state, metrics = algorithm.round(algorithm.init(key, federation), cohort, key)
+    return state, metrics, cohort
+
+
+SWITCHES = {
+    "class_balanced": True,
+    "relative_confidence": True,
+    "similarity_power": 3.0,
+    "self_edges": True,
+}
+
+
+@pytest.mark.parametrize("switches", [{}, SWITCHES], ids=str)
+def test_per_client(federation, switches):
+    found, metrics, cohort = label("per_client_lp", federation, **switches)
+    for j in (0, 3):
+        mask = cohort.mask[j]
+        labels, confidences = dense_labels(cohort.x[j, mask], cohort.y[j, mask], **switches)
+        np.testing.assert_array_equal(found.label[j, mask], labels)
+        np.testing.assert_allclose(found.confidence[j, mask], confidences, atol=2e-3)
+    np.testing.assert_array_equal(found.label[1, cohort.mask[1]], [-1, -1, -1])
+    assert metrics["unreached"] == 3
+
+
+@pytest.mark.parametrize("switches", [{}, SWITCHES], ids=str)
+def test_pooled(federation, switches):
+    found, metrics, cohort = label("pooled_lp", federation, **switches)
+    mask = cohort.mask
+    labels, confidences = dense_labels(cohort.x[mask], cohort.y[mask], **switches)
+    np.testing.assert_array_equal(found.label[mask], labels)
+    np.testing.assert_allclose(found.confidence[mask], confidences, atol=2e-3)
+    assert metrics["unreached"] == 0
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_each_switch_tells_here(federation, name):
+    """Else the tests above could not see that one is ignored."""
+    cohort = federation.cohort([3])
+    x, y = cohort.x[0], cohort.y[0]
+    _, plain = dense_labels(x, y)
+    _, changed = dense_labels(x, y, **{name: SWITCHES[name]})
+    assert np.abs(plain - changed).max() > 0.01
+
+
+@pytest.mark.parametrize("name", ["per_client_lp", "pooled_lp"])
+def test_switches_follow_those_of_xclp_unless_given(name):
+    digits = "ml_collections_configs/xclp_digits.py"
+    given = [f"xclp.{key}={value}" for key, value in (SWITCHES | {"alpha": 0.5}).items()]
+    section = file.load(digits, given)[name]
+    assert {**SWITCHES, "alpha": 0.5}.items() <= section.to_dict().items()
+    own = file.load(digits, [*given, f"{name}.class_balanced=false"])
+    assert (own[name].class_balanced, own.xclp.class_balanced) == (False, True)
