@@ -40,10 +40,10 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         raise UsageError(f"--jobs={_JOBS.value}: allowed are integers from 1 on")
 
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
-    from jaxfed.experiment import sweep, workdir
+    from jaxfed.experiment import sweep, sweep_plan, workdir
     from jaxfed.experiment.sweep_progress import SweepProgress
 
-    plan = sweep.plan(_CONFIG.value, overrides)
+    plan = sweep_plan.plan(_CONFIG.value, overrides)
     directory = workdir.location(_WORKDIR.value)
     command = sweep.run_command(plan)
     for name, same in plan.repeated.items():

@@ -10,9 +10,9 @@ is held fixed (sigma*, psi*). With x in B_L, u in B_U, p = softmax(f_{sigma* + p
     sigma <- mean_k sigma_k,   psi <- mean_k psi_k
 
 The mean over u is over those with max p >= tau. Client k's helpers j = 1 .. H are the clients whose
-models were nearest to its own when the server saw them last (`jaxfed.training.helper_selection`), sent in every
-tenth round. The server sends their psi_j; p_j = softmax(f_{sigma + psi_j}), sigma as the client received
-it. In other rounds, and where the server has not seen the client before, it votes alone.
+models were nearest to its own when the server saw them last (`jaxfed.training.helper_selection`), sent in
+every tenth round. The server sends their psi_j; p_j = softmax(f_{sigma + psi_j}), sigma as the client
+received it. In other rounds, and where the server has not seen the client before, it votes alone.
 
 The paper leaves open what only the authors' code says, and this follows the code there: psi starts as
 0.2 sigma; the random input's distribution; u is not augmented in the first term, and x is not either

@@ -7,14 +7,14 @@ Clients train an online network and follow it by a target network (theta_s, thet
     theta_s <- theta_s - eta grad L,    theta_t <- alpha theta_t + (1 - alpha) theta_s     (each step)
 
 a, a' are two draws of the augmentation and of dropout, d is the mean squared difference of probabilities
-(for iid clients) or KL(target || online) (for others). Both weights ramp up (`jaxfed.training.mean_teacher`): in
-round r = 1, 2, ... beta = beta_max exp(-5 (1 - r / R)^2) until r = R; alpha = min(1 - 1 / (n + 1),
-alpha_max) in step n = 1, 2, ..., whose earlier rounds count as many steps each as this one has. The
-server takes the mean of the online networks and that of the target networks.
+(for iid clients) or KL(target || online) (for others). Both weights ramp up
+(`jaxfed.training.mean_teacher`): in round r = 1, 2, ... beta = beta_max exp(-5 (1 - r / R)^2) until r = R;
+alpha = min(1 - 1 / (n + 1), alpha_max) in step n = 1, 2, ..., whose earlier rounds count as many steps each
+as this one has. The server takes the mean of the online networks and that of the target networks.
 
-Layer selection (Section 3.3, `jaxfed.training.layer_selection`): layers of the online network that hardly differ
-from the target's are not sent, and the server takes the target's. `upload_quantile` is tau, 0 sends all;
-`upload_schedule` and `upload_rounds` (phi) change it over rounds.
+Layer selection (Section 3.3, `jaxfed.training.layer_selection`): layers of the online network that hardly
+differ from the target's are not sent, and the server takes the target's. `upload_quantile` is tau, 0 sends
+all; `upload_schedule` and `upload_rounds` (phi) change it over rounds.
 
 The paper gives beta_max = 10 ("coefficient threshold"), alpha_max = 0.999, five epochs, batches of 10,
 SGD with rate 0.01, momentum 0.9, decay 1e-4; not the ramps, which are those of Mean Teacher's code, nor

@@ -4,8 +4,8 @@
     mean as FedAvg
 
 (The baselines FixMatch-FedAvg and FixMatch-FedProx of FedMatch and of ProtoFSSL; the loss is
-`jaxfed.training.losses.fixmatch`.) The augmentation of `Training` is the weak one, its strong augmentation the
-strong one. FixMatch has B_U 7 times as large as B_L: `Batches.unlabeled_ratio`.
+`jaxfed.training.losses.fixmatch`.) The augmentation of `Training` is the weak one, its strong augmentation
+the strong one. FixMatch has B_U 7 times as large as B_L: `Batches.unlabeled_ratio`.
 
 Leaves a client: what FedAvg sends.
 """

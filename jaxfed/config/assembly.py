@@ -2,20 +2,17 @@
 
     algorithm = make_algorithm(config, "fedavg_xclp", federation, repeat)
 
-A factory in `jaxfed.algorithms` that has a keyword `training` gets a `jaxfed.training.ingredients.Training` made of
-the sections `model`, `training`, `pseudo_label`, `xclp`, `per_client_lp` and `execution`. One that labels
+A factory in `jaxfed.algorithms` that has a keyword `training` gets a `Training` made of the sections
+`model`, `training`, `pseudo_label`, `xclp`, `per_client_lp` and `execution`. One that labels
 in one shot may have its settings chosen by cross-validation, where the section `selection` says so.
 """
 
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,19 +22,22 @@ from ml_collections import ConfigDict
 
 from jaxfed import xclp
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config.memory_demand import Demand, refuse_beyond
-from jaxfed.config.model_options import check_options
+from jaxfed.config.networks import (
+    in_section,
+    initial_model,
+    make_model,
+    naming_initial_model,
+    repeats_that_differ,
+    saved_model,
+    starts_from_state,
+)
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError, suggestion
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.client_map import client_map
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution import HERE, Execution, Progress
-from jaxfed.host.checkpoint import Checkpoint, Checkpoints
-from jaxfed.models import MODELS, Model
-from jaxfed.models.efficientnet import NETWORKS, Network
-from jaxfed.models.pretrained import find_weights, read_weights
-from jaxfed.models.wrapping import DTYPES, in_precision, normalized
+from jaxfed.models import Model
 from jaxfed.training import aggregate, augmentation, losses, pseudo_label
 from jaxfed.training.ingredients import Training
 from jaxfed.training.local_update import Batches
@@ -45,10 +45,7 @@ from jaxfed.xclp.cross_validation import cross_validated
 
 SCHEDULES = ("constant", "cosine")
 OPTIMIZERS = ("sgd", "adam", "rmsprop", "adagrad")
-PRETRAINED = "pretrained"
 SETTINGS = ("given", "cross_validated")
-
-_HEAD = 0x68656164  # sets a new head's weights apart from the rounds, which the same key counts
 
 
 def make_algorithm(
@@ -99,25 +96,6 @@ def settings_to_try(config: ConfigDict, name: str) -> list[dict[str, Any]]:
     return [given, *(settings for settings in grid if settings != given)]
 
 
-@contextmanager
-def in_section(name: str, *keys: str) -> Iterator[None]:
-    """Say by its key in the config what a library's error calls by its own name.
-
-    `KEY=...`, or `ANYTHING.KEY=...`, becomes `config.NAME.KEY=...` for the keys given, and
-    `augmentation 'x'` names the only key.
-    """
-    try:
-        yield
-    except UsageError as error:
-        message = str(error)
-        found = re.match(r"(?:\w+\.)?(\w+)(?==|:)", message)
-        if found and found[1] in keys:
-            message = f"config.{name}.{message[found.start(1) :]}"
-        elif message.startswith("augmentation "):
-            message = f"config.{name}.{keys[0]}: {message}"
-        raise UsageError(message) from error
-
-
 def check_algorithm(config: ConfigDict, name: str) -> None:
     """Make the method once, for two clients without examples, for the sake of its own checks.
 
@@ -131,10 +109,10 @@ def check_algorithm(config: ConfigDict, name: str) -> None:
     for key in config.get(name, {}):
         if key in given or (key not in names and not takes_any):
             raise UsageError(f"config.{name}.{key}: unknown key{suggestion(key, names - given)}")
-    if "training" in names and _starts_from_state(config):
-        with _naming_initial_model(config):
+    if "training" in names and starts_from_state(config):
+        with naming_initial_model(config):
             for repeat in repeats_that_differ(config):
-                _saved_model(config, repeat)
+                saved_model(config, repeat)
         config = config.copy_and_resolve_references()
         config.training.initial_model = ""  # whose shapes are not those of what follows
     nobody = tuple(np.zeros(0, np.int64) for _ in range(2))
@@ -143,50 +121,10 @@ def check_algorithm(config: ConfigDict, name: str) -> None:
     make_algorithm(config, name, federation)
 
 
-def check_model(config: ConfigDict, federation: Federation) -> Model:
-    """The model for examples of this shape, which fits into memory and can be trained on them.
-
-    Raises:
-        UsageError: a model that is too large or does not take such examples, or augmentation of examples
-            that are no images.
-    """
-    shape = federation.x.shape[1:]
-    augment = augmentation.compose(config.training.augmentation)
-    if augment:  # the strong ones are for some methods only, which find out when they use them
-        examples = jax.ShapeDtypeStruct((1, *shape), jax.numpy.float32)
-        with in_section("training", "augmentation"):
-            jax.eval_shape(augment, jax.random.key(0), examples)
-    model = make_model(config, federation)
-    parameters = jax.eval_shape(model.init, jax.random.key(0))
-    num_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(parameters))
-    given = {key: value for key, value in config.model.items() if key != "name"}
-    options = ", ".join(f"{key}={value}" for key, value in given.items())
-    what = f"with {options or 'its own options'} the parameters alone"
-    refuse_beyond(Demand("model.name", config.model.name, num_bytes, what))
-    return model
-
-
 def trains(config: ConfigDict) -> bool:
     """Whether any of the experiment's methods trains a model."""
     names = (config.algorithm, *config.baselines)
     return any("training" in inspect.signature(ALGORITHMS[name]).parameters for name in names)
-
-
-def check_models(config: ConfigDict, federation: Federation) -> None:
-    """Whether training can start, in every repeat: from scratch, or from `training.initial_model`.
-
-    Args:
-        config: of the experiment.
-        federation: examples of the shape that the model takes; any number.
-
-    Raises:
-        UsageError: as `check_model`; a state that is missing, damaged, or of a model of other leaves or
-            shapes.
-    """
-    model = check_model(config, federation)
-    if _starts_from_state(config):
-        for repeat in repeats_that_differ(config):
-            _initial_model(config, model, repeat)
 
 
 def make_training(
@@ -214,51 +152,13 @@ def make_training(
         ),
         batch_statistics=wanted.batch_statistics,
         labeled_only_rounds=wanted.labeled_only_rounds,
-        initial_model=_initial_model(config, model, repeat),
+        initial_model=initial_model(config, model, repeat),
         map_clients=map_clients,
         clients_multiple=jax.device_count() if strategy == "shard_map" else 1,
         pointwise=pointwise,
         augment=augment,
         strong_augment=augmentation.compose(wanted.strong_augmentation),
     )
-
-
-def make_model(config: ConfigDict, federation: Federation) -> Model:
-    """The config's network for the federation's examples, which it normalizes inside.
-
-    Raises:
-        UsageError: an option that the network does not take, or examples of a shape it does not take.
-    """
-    options = config.model.to_dict()
-    name = options.pop("name")
-    factory, execution = MODELS[name], config.execution
-    check_options(name, factory, options)
-    shape, num_classes = federation.x.shape[1:], federation.num_classes
-    try:
-        model = factory(shape, num_classes, convolution=execution.convolution, **options)
-    except UsageError as error:
-        raise UsageError(f"config.model.name={name!r}: {error}") from error
-    if execution.precision != "float32":
-        model = in_precision(model, DTYPES[execution.precision])
-    return normalized(model, *_normalization(config, federation))
-
-
-def _normalization(config: ConfigDict, federation: Federation) -> tuple[np.ndarray, np.ndarray]:
-    """The clients' mean and deviation, or what released weights were trained with."""
-    if config.training.initial_model != PRETRAINED:
-        return federation.normalization
-    network = _pretrained_network(config)
-    mean, deviation = (np.asarray(rgb) / 255 for rgb in (network.mean, network.deviation))
-    return mean, deviation
-
-
-def _pretrained_network(config: ConfigDict) -> Network:
-    if config.model.name not in NETWORKS:
-        raise UsageError(
-            f"config.training.initial_model='{PRETRAINED}': there are weights for model.name out of "
-            f"{', '.join(NETWORKS)}; it is {config.model.name!r}"
-        )
-    return NETWORKS[config.model.name]
 
 
 def _pointwise(wanted: ConfigDict) -> losses.Pointwise:
@@ -374,76 +274,3 @@ def _pseudo_labels(
         "unlabeled": pseudo_label.with_unlabeled(),
         **sources,
     }
-
-
-def _starts_from_state(config: ConfigDict) -> bool:
-    return config.training.initial_model not in ("", PRETRAINED)
-
-
-def repeats_that_differ(config: ConfigDict) -> range:
-    """The repeats whose training starts from a state of their own; the first where all start alike."""
-    return range(config.num_repeats if "{repeat}" in config.training.initial_model else 1)
-
-
-def _initial_model(config: ConfigDict, model: Model, repeat: int) -> Any:
-    """Weights released for ImageNet, or the state that an experiment left under DIR/states/NAME-REPEAT."""
-    if _starts_from_state(config):
-        template = jax.eval_shape(model.init, jax.random.key(0))
-        with _naming_initial_model(config):
-            state = _saved_model(config, repeat).state(template, part="model")
-            _check_shapes(config, state, template)
-        return state
-    if config.training.initial_model != PRETRAINED:
-        return None
-    _pretrained_network(config)
-    file = find_weights(
-        config.model.name, config.preprocessing.weights or None, config.dataset.root or None
-    )
-    key = jax.random.fold_in(jax.random.key(config.seed + repeat), _HEAD)
-    start = model.init(key)
-    return read_weights(file, start, new_head=True)
-
-
-def _saved_model(config: ConfigDict, repeat: int) -> Checkpoint:
-    """The state that the config names for this repeat.
-
-    Raises:
-        UsageError: there is none, or it is of another network.
-    """
-    folder = Path(config.training.initial_model.replace("{repeat}", str(repeat))).expanduser()
-    wanted = "give WORKDIR/states/NAME-{repeat}"
-    if not folder.is_dir():
-        raise UsageError(f"no such folder ({folder}); {wanted}")
-    saved = Checkpoints(folder).latest()
-    if saved is None:
-        raise UsageError(f"{folder} holds no saved state; {wanted}")
-    network = saved.progress.get("network", config.model.name)  # not all that leave states say it
-    if network != config.model.name:
-        raise UsageError(
-            f"{folder} holds the network {network!r}, config.model.name is {config.model.name!r}"
-        )
-    return saved
-
-
-@contextmanager
-def _naming_initial_model(config: ConfigDict) -> Iterator[None]:
-    try:
-        yield
-    except UsageError as error:
-        raise UsageError(
-            f"config.training.initial_model={config.training.initial_model}: {error}"
-        ) from error
-
-
-def _check_shapes(config: ConfigDict, state: Any, template: Any) -> None:
-    """Raise a UsageError if a leaf of the state is not as the config's model has it."""
-    wanted = jax.tree.leaves(template)
-    for (path, leaf), expected in zip(
-        jax.tree_util.tree_leaves_with_path(state), wanted, strict=True
-    ):
-        if (leaf.shape, leaf.dtype) != (expected.shape, expected.dtype):
-            raise UsageError(
-                f"{jax.tree_util.keystr(path, simple=True, separator='.')} is {leaf.dtype}"
-                f"{list(leaf.shape)} there, {expected.dtype}{list(expected.shape)} in "
-                f"config.model.name={config.model.name!r} for this data"
-            )

@@ -15,17 +15,12 @@ from typing import Any, NamedTuple, get_args
 from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config.assembly import (
-    OPTIMIZERS,
-    SCHEDULES,
-    SETTINGS,
-    check_algorithm,
-    in_section,
-    settings_to_try,
-)
+from jaxfed.config.assembly import OPTIMIZERS, SCHEDULES, SETTINGS, check_algorithm, settings_to_try
 from jaxfed.config.keys import flatten
 from jaxfed.config.model_options import check_options
-from jaxfed.config.simulation import GRAPHS, PREPROCESSING, TESTS
+from jaxfed.config.networks import in_section
+from jaxfed.config.preprocessing import PREPROCESSING
+from jaxfed.config.simulation import GRAPHS, TESTS
 from jaxfed.data.partitioning import Skew
 from jaxfed.data.schemes import Assignment, Quantity, Scheme
 from jaxfed.errors import UsageError, suggestion

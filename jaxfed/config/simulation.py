@@ -16,7 +16,6 @@ import dataclasses
 import math
 import re
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,24 +23,31 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config import memory_demand
+from jaxfed.config.feasibility import (
+    check_class_weights,
+    check_models,
+    check_num_clients,
+    check_points,
+    check_rounds,
+)
+from jaxfed.config.preprocessing import (
+    PREPROCESSING,
+    Report,
+    check_learned,
+    check_pretrained,
+    to_nobody,
+    with_learned_features,
+)
 from jaxfed.data import Dataset, Partition, class_counts, load, partition
-from jaxfed.data.dataset import standardized
 from jaxfed.data.strata import stratified
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.sampling import num_groups
 
 GRAPHS = ("labeled+unlabeled", "labeled")
 TESTS = ("clients", "central")
 
 _EXAMPLES = 0x73697A65  # sets what is taken of a set apart from what deals it: both begin with a permutation
 _MOST_CHECKED = 100  # repeats; each takes milliseconds
-
-Report = Callable[[int, int], None]  # examples or rounds done, and in all
-
-
-def _to_nobody(done: int, total: int) -> None:
-    """Report to nobody."""
 
 
 class Simulation:
@@ -76,22 +82,22 @@ class Simulation:
                 that does not fit the examples, or lacks a file.
         """
         if self._config.preprocessing.kind == "pretrained":
-            _check_pretrained(self._dataset, self._config)
+            check_pretrained(self._dataset, self._config)
         if self._config.preprocessing.kind == "federated_features":
-            _check_learned(self._dataset, self._config)
+            check_learned(self._dataset, self._config)
         else:
-            _check_models(self._dataset, self._config)
-        _check_class_weights(self._dataset, self._config)
+            check_models(self._dataset, self._config)
+        check_class_weights(self._dataset, self._config)
         nothing = np.zeros((len(self._dataset.y) + len(self._dataset.y_test), 0), np.float32)
-        _check_num_clients(self._dataset, self._config)
+        check_num_clients(self._dataset, self._config)
         for repeat in range(min(self._config.num_repeats, _MOST_CHECKED)):
             federation = self._federation(nothing, self._config.seed + repeat)
-            _check_rounds(self._config, federation.num_clients)
-            _check_points(self._dataset, self._config, federation)
+            check_rounds(self._config, federation.num_clients)
+            check_points(self._dataset, self._config, federation)
         memory_demand.check(self._config, federation, math.prod(self._dataset.x.shape[1:]))
 
     def federation(
-        self, seed: int, report: Report = _to_nobody, folder: Path | None = None
+        self, seed: int, report: Report = to_nobody, folder: Path | None = None
     ) -> Federation:
         """The clients of the repeat with this seed; `x` float32 [n, d], preprocessed.
 
@@ -103,7 +109,7 @@ class Simulation:
             self._vectors = PREPROCESSING[kind](self._dataset, self._config, report)
         federation = self._federation(self._vectors, seed)
         if kind == "federated_features":
-            return _with_learned_features(federation, self._config, seed, report, folder)
+            return with_learned_features(federation, self._config, seed, report, folder)
         return federation
 
     def data_checksums(self) -> dict[str, str]:
@@ -276,162 +282,3 @@ def _drawn(
             f"config.dataset.{key}={size}: {dataset.name} has {len(y)}; 0 takes all of them"
         )
     return np.flatnonzero(stratified(y, size, rng)) if size else slice(None)
-
-
-def _identity(dataset: Dataset, config: ConfigDict, report: Report) -> np.ndarray:
-    """The examples as they are, flattened to float32 [n, d]."""
-    del config, report
-    examples = np.concatenate([dataset.x, dataset.x_test])
-    return examples.reshape(len(examples), math.prod(examples.shape[1:])).astype(np.float32)
-
-
-def _images(dataset: Dataset, config: ConfigDict, report: Report) -> np.ndarray:
-    """The examples as they are stored, bytes as bytes; models normalize them."""
-    del config, report
-    return np.concatenate([dataset.x, dataset.x_test]) if len(dataset.x_test) else dataset.x
-
-
-def _standardized(dataset: Dataset, config: ConfigDict, report: Report) -> np.ndarray:
-    """Every feature with mean 0 and variance 1 over the training examples."""
-    return _identity(standardized(dataset), config, report)
-
-
-def _pretrained(dataset: Dataset, config: ConfigDict, report: Report) -> np.ndarray:
-    """Features of a network trained on ImageNet; each split has its own files in the cache."""
-    num_train, total = len(dataset.x), len(dataset.x) + len(dataset.x_test)
-    train = _features(dataset.x, config, lambda done: report(done, total))
-    if total == num_train:
-        return train
-    test = _features(dataset.x_test, config, lambda done: report(num_train + done, total))
-    return np.concatenate([train, test])
-
-
-def _check_pretrained(dataset: Dataset, config: ConfigDict) -> None:
-    """Network, weights and sizes can be used, and the examples are images with a known range."""
-    if dataset.x.dtype != np.uint8 and not 0 <= dataset.x.min() <= dataset.x.max() <= 1:
-        raise UsageError(
-            f"config.preprocessing.kind='pretrained': needs images, uint8 or from 0 to 1; "
-            f"{dataset.name} has {dataset.x.dtype} from {dataset.x.min():g} to {dataset.x.max():g}"
-        )
-    _features(dataset.x[:0], config, lambda done: None)
-
-
-def _with_learned_features(
-    federation: Federation, config: ConfigDict, seed: int, report: Report, folder: Path | None
-) -> Federation:
-    # Here, as in `_features`.
-    from jaxfed.config.federated_features import with_learned_features
-    from jaxfed.host.checkpoint import Checkpoints
-
-    checkpoints = Checkpoints(folder) if folder else None
-    return with_learned_features(config, federation, seed - config.seed, checkpoints, report)
-
-
-def _check_learned(dataset: Dataset, config: ConfigDict) -> None:
-    """The model can be made for examples of this shape, and its method for such clients."""
-    from jaxfed.config.federated_features import check
-
-    nobody = (np.zeros(0, np.int64),)
-    partition = Partition(nobody, nobody, nobody)
-    check(config, Federation(dataset.x[:0], dataset.y[:0], partition, dataset.num_classes))
-
-
-def _check_models(dataset: Dataset, config: ConfigDict) -> None:
-    """Models fit the examples and the memory, and can start from the states that the config names."""
-    # Here, as in `_features`.
-    from jaxfed.config.assembly import check_models, trains
-
-    if not trains(config):
-        return
-    kind = config.preprocessing.kind
-    if kind == "pretrained":
-        x = _features(dataset.x[:0], config, lambda done: None)
-    else:
-        one = dataclasses.replace(
-            dataset,
-            x=dataset.x[:1],
-            y=dataset.y[:1],
-            client_id=None,
-            x_test=dataset.x_test[:0],
-            y_test=dataset.y_test[:0],
-            client_id_test=None,
-        )
-        x = PREPROCESSING[kind](one, config, _to_nobody)[:1]
-    nobody = (np.zeros(0, np.int64),)
-    partition = Partition(nobody, nobody, nobody)
-    check_models(config, Federation(x, dataset.y[: len(x)], partition, dataset.num_classes))
-
-
-def _check_num_clients(dataset: Dataset, config: ConfigDict) -> None:
-    num_clients, num_examples = config.federation.num_clients, len(dataset.y)
-    if num_clients > num_examples:
-        raise UsageError(
-            f"config.federation.num_clients={num_clients}: {dataset.name} has {num_examples} examples to "
-            "deal out"
-        )
-
-
-def _check_points(dataset: Dataset, config: ConfigDict, federation: Federation) -> None:
-    """There are labels to learn from, points to test on and, where a share is asked for, to validate on."""
-    wanted, given = federation.partition, config.federation
-    if not any(map(len, wanted.labeled)):
-        amounts = ("labeled_fraction", "num_labeled", "labeled_per_class", "num_labeled_clients")
-        raise UsageError(
-            "config.federation: no client has a label with "
-            + ", ".join(f"{key}={given[key]}" for key in amounts)
-            + f", left_out_client={given.left_out_client}; one is needed at least"
-        )
-    for key, points in (
-        ("test_fraction", len(federation.test) + sum(map(len, wanted.new))),
-        ("validation_fraction", len(federation.validation)),
-    ):
-        if config.dataset[key] and not points:
-            raise UsageError(
-                f"config.dataset.{key}={config.dataset[key]}: no example out of {len(dataset.y)} is left "
-                f"to {key.partition('_')[0]} on"
-            )
-
-
-def _check_class_weights(dataset: Dataset, config: ConfigDict) -> None:
-    weights = config.training.class_weights
-    if weights and len(weights) != dataset.num_classes:
-        raise UsageError(
-            f"config.training.class_weights: {len(weights)} numbers, but {dataset.name} has "
-            f"{dataset.num_classes} classes; () weighs all alike"
-        )
-
-
-def _check_rounds(config: ConfigDict, num_clients: int) -> None:
-    """Every group has its round."""
-    groups = num_groups(num_clients, config.cohort_size)
-    if config.sampling == "groups" and config.rounds < groups:
-        raise UsageError(
-            f"config.rounds={config.rounds}: with sampling='groups' and cohort_size="
-            f"{config.cohort_size}, {num_clients} clients make {groups} groups; allowed are integers "
-            f"from {groups} on"
-        )
-
-
-def _features(images: np.ndarray, config: ConfigDict, report: Callable[[int], None]) -> np.ndarray:
-    # Here, because Flax takes half a second to import and only this needs it.
-    from jaxfed.data.features import pretrained_features
-
-    wanted = config.preprocessing
-    return pretrained_features(
-        images,
-        network=wanted.network,
-        weights=wanted.weights or None,
-        root=config.dataset.root or None,
-        image_size=wanted.image_size or None,
-        batch_size=wanted.batch_size or None,
-        progress=lambda progress: report(progress.done),
-    )
-
-
-PREPROCESSING: dict[str, Callable[[Dataset, ConfigDict, Report], np.ndarray]] = {
-    "identity": _identity,
-    "images": _images,
-    "standardized": _standardized,
-    "pretrained": _pretrained,
-    "federated_features": _images,  # what the model takes; see `jaxfed.config.federated_features`
-}

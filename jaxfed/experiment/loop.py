@@ -7,8 +7,8 @@
                 state = round(state, cohort, fold_in(key, round))
 
 All methods of a repeat see the same clients, the same cohorts and the same keys; only with
-`labeled_cohorts` those that need labels have cohorts of their own (`jaxfed.federation.sampling`). The rounds of an
-experiment have one numbering, its steps 1 .. num_repeats * methods * rounds. After each step its
+`labeled_cohorts` those that need labels have cohorts of their own (`jaxfed.federation.sampling`). The
+rounds of an experiment have one numbering, its steps 1 .. num_repeats * methods * rounds. After each step its
 line is in metrics.jsonl; after some (`jaxfed.host.save_schedule`) a checkpoint holds the state and what of
 metrics.jsonl belongs to it. A process that is killed at any instant loses the rounds since then, ten
 seconds of work or one round, and what it had written of them is dropped when the experiment resumes.

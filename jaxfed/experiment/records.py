@@ -235,7 +235,7 @@ _JSON_NAMES = {int: "an integer", str: "text", dict: "an object", list: "a list"
 
 
 def _failure(workdir: Path, point: str) -> str:
-    """Why the last process of a sweep's point failed, as `jaxfed.experiment.sweep` noted it; empty if it did not."""
+    """Why the last process of a sweep's point failed, as the sweep noted it; empty if it did not."""
     file = workdir / "logs" / f"{point}.failure"
     return file.read_text(encoding="utf-8", errors="replace").strip() if file.is_file() else ""
 

@@ -5,7 +5,7 @@ from typing import Self
 
 from rich.console import Console
 
-from jaxfed.experiment.sweep import Point
+from jaxfed.experiment.sweep_plan import Point
 from jaxfed.host.terminal import Terminal
 
 

@@ -7,12 +7,11 @@ To make such a file from the pretrained weights that efficientnet-pytorch downlo
 
 `contiguous` matters: weights converted from TensorFlow keep its order (HWIO) in memory, under
 PyTorch's shapes (OIHW). Written as they lie in memory they make a file with the right names and
-shapes whose kernels are in the wrong order. A file known to be such is put right, and said to be.
+shapes whose kernels are in the wrong order; nothing in the file tells, and its features look plausible.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,6 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from absl import logging
 from flax import nnx
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
@@ -56,10 +54,6 @@ _RECIPE = (
     "with an efficientnet-pytorch MODEL"
 )
 _IGNORED = ".num_batches_tracked"  # PyTorch's step counters, of no use here
-
-# SHA-256 of files known to be written as they lay in memory. Neither names nor shapes tell, and the
-# features of such a network look plausible. The first is an EfficientNet-Lite0 in circulation.
-_IN_MEMORY_ORDER = {"3f75e5abcfc3667c3af518c72890b34dc5615689b5a1cc8e5d294f4196c6c37e"}
 
 # Axes of a PyTorch tensor from those of a Flax kernel, and back: OIHW, HWIO; [out, in], [in, out].
 _TO_PYTORCH = {4: (3, 2, 0, 1), 2: (1, 0), 1: (0,)}
@@ -114,7 +108,6 @@ def read_weights(
     Raises:
         UsageError: not a readable safetensors file; a name missing or unexpected; a wrong shape.
     """
-    in_memory_order = _is_in_memory_order(path)
     names = {leaf: _pytorch_name(leaf) for leaf, _ in nnx.to_flat_state(template)}
     head = {leaf: name for leaf, name in names.items() if leaf[0] == "classifier"}
     wanted = {leaf: name for leaf, name in names.items() if not (new_head and leaf in head)}
@@ -137,10 +130,7 @@ def read_weights(
                 raise UsageError(
                     f"{path}: {wanted[leaf_path]} has shape {tensor.shape}, expected {expected}"
                 )
-            if in_memory_order:
-                value = tensor.reshape(variable.shape)
-            else:
-                value = tensor.transpose(_FROM_PYTORCH[tensor.ndim])
+            value = tensor.transpose(_FROM_PYTORCH[tensor.ndim])
             variable = variable.replace(jnp.asarray(value.astype(np.float32)))
         leaves.append((leaf_path, variable))
     return nnx.from_flat_state(leaves)
@@ -154,17 +144,6 @@ def write_weights(path: str | os.PathLike[str], state: nnx.State) -> None:
         transposed = value.transpose(_TO_PYTORCH[value.ndim])
         tensors[_pytorch_name(leaf_path)] = np.ascontiguousarray(transposed)
     save_file(tensors, path)
-
-
-def _is_in_memory_order(path: str | os.PathLike[str]) -> bool:
-    try:
-        digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    if digest not in _IN_MEMORY_ORDER:
-        return False
-    logging.warning("%s holds its kernels in HWIO order under OIHW shapes; put right", path)
-    return True
 
 
 def _pytorch_name(path: tuple[Any, ...]) -> str:

@@ -1,6 +1,5 @@
 """Plots of results: functions from numbers to matplotlib Figures; no pyplot, no global state."""
 
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -10,11 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
-from matplotlib.colors import PowerNorm
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import MaxNLocator
 
 from jaxfed.errors import UsageError
 from jaxfed.experiment.records import (
@@ -25,7 +22,8 @@ from jaxfed.experiment.records import (
     read_metrics,
     sort_algorithms,
 )
-from jaxfed.reports.curves import is_number
+from jaxfed.reports.axes import axis_label, is_quantity, place_values, thin_log_ticks
+from jaxfed.reports.partition_figure import partition_figure
 from jaxfed.reports.style import (
     LIGHT,
     Theme,
@@ -36,16 +34,9 @@ from jaxfed.reports.style import (
     is_share,
     metric_label,
     new_figure,
-    sequential,
-    setting_label,
-    setting_text,
 )
 
-Counts = npt.NDArray[np.int64]
-
 # Clients times classes up to which a partition is drawn as bubbles; above, as heat maps.
-_MAX_BUBBLES = 400
-_MAX_NAMED_CLASSES = 25
 
 # Plots of training runs, by what metrics.jsonl has of every round or of some.
 _OVER_ROUNDS = {
@@ -181,9 +172,9 @@ def curve_figure(
     """
     figure = new_figure(6.4, 4.2, theme)
     ax = figure.subplots()
-    dress(ax, theme, title=title, xlabel=_axis_label(key), ylabel=metric_label(metric))
-    positions = _place_values(ax, key, values)
-    _draw_series(ax, positions, series, _scale(metric), theme, joined=_is_quantity(key, values))
+    dress(ax, theme, title=title, xlabel=axis_label(key), ylabel=metric_label(metric))
+    positions = place_values(ax, key, values)
+    _draw_series(ax, positions, series, _scale(metric), theme, joined=is_quantity(key, values))
     _end_at_limits(ax, metric, "y")
     _legend(figure, ax, theme)
     return figure
@@ -200,8 +191,8 @@ def cosine_error_figure(
     """The root mean squared error of cos(pi h / L) against L, and what theory expects of it."""
     figure = new_figure(6.4, 4.2, theme)
     ax = figure.subplots()
-    dress(ax, theme, xlabel=_axis_label(key), ylabel=metric_label("cosine_rmse"))
-    positions = _place_values(ax, key, values)
+    dress(ax, theme, xlabel=axis_label(key), ylabel=metric_label("cosine_rmse"))
+    positions = place_values(ax, key, values)
     kept = [(x, t.mean) for x, t in zip(positions, theory, strict=True) if t is not None]
     ax.plot(
         [x for x, _ in kept],
@@ -214,7 +205,7 @@ def cosine_error_figure(
     )
     _draw_series(ax, positions, {"xclp": measured}, 1.0, theme, labels={"xclp": "Measured"})
     ax.set_yscale("log")
-    _thin_log_ticks(ax)
+    thin_log_ticks(ax)
     _legend(figure, ax, theme)
     return figure
 
@@ -277,148 +268,6 @@ def partition_plot(
     return write(figure, Path(path))
 
 
-def partition_figure(
-    labeled: npt.ArrayLike,
-    unlabeled: npt.ArrayLike,
-    new: npt.ArrayLike | None = None,
-    *,
-    class_names: Sequence[str] | None = None,
-    theme: Theme = LIGHT,
-) -> Figure:
-    """How many examples of each class each client has, labeled and unlabeled (and new) told apart.
-
-    Few clients and classes are drawn as bubbles, whose areas are proportional to counts: the
-    unlabeled around the labeled. Many are drawn as heat maps, one for each kind of data.
-
-    Args:
-        labeled: counts, int [num_clients, num_classes].
-        unlabeled: counts of the clients' training data without labels, same shape.
-        new: counts of the data that clients want classified, same shape; None if there are none.
-        class_names: one name a class; numbers where not given.
-        theme: light or dark.
-
-    Raises:
-        ValueError: the shapes differ or are not two-dimensional.
-    """
-    kinds = {"labeled": _counts(labeled), "unlabeled": _counts(unlabeled)}
-    if new is not None and _counts(new).any():
-        kinds["new"] = _counts(new)
-    shapes = {counts.shape for counts in kinds.values()}
-    if len(shapes) != 1:
-        raise ValueError(f"counts must have one shape [num_clients, num_classes], got {shapes}")
-    num_clients, num_classes = shapes.pop()
-    names = [str(name) for name in class_names or range(num_classes)]
-    if len(names) != num_classes:
-        raise ValueError(f"{len(names)} class names for {num_classes} classes")
-    if num_clients * num_classes <= _MAX_BUBBLES:
-        return _bubbles(kinds, names, theme)
-    return _heat_maps(kinds, names, theme)
-
-
-def _counts(counts: npt.ArrayLike) -> Counts:
-    array = np.asarray(counts, dtype=np.int64)
-    if array.ndim != 2:
-        raise ValueError(f"counts must be [num_clients, num_classes], got shape {array.shape}")
-    return array
-
-
-def _bubbles(kinds: Mapping[str, Counts], class_names: Sequence[str], theme: Theme) -> Figure:
-    training = kinds["labeled"] + kinds["unlabeled"]
-    num_clients, num_classes = training.shape
-    most = max(1, int(training.max(initial=0)), int(kinds.get("new", training).max(initial=0)))
-    cell = min(0.5, 5.5 / max(1, num_clients), 7.0 / max(1, num_classes))  # to fit on a page
-    panels = 2 if "new" in kinds else 1
-    figure = new_figure(
-        max(4.6, panels * max(2.7, cell * num_clients + 0.3) + 1.5),
-        max(2.6, cell * num_classes + 1.7),
-        theme,
-    )
-    axes = figure.subplots(1, panels, sharey=True, squeeze=False)[0]
-    full = (0.92 * cell * 72) ** 2  # The largest bubble's area in points squared.
-
-    def draw(ax: Axes, counts: Counts, color: str) -> None:
-        client, label = np.nonzero(counts)
-        ax.scatter(client, label, s=full * counts[client, label] / most, color=color, linewidths=0)
-
-    draw(axes[0], training, theme.unlabeled)
-    draw(axes[0], kinds["labeled"], theme.labeled)
-    if "new" in kinds:
-        draw(axes[1], kinds["new"], theme.new)
-    titles = ("Training data", "New data, to be classified")
-    for ax, title in zip(axes, titles, strict=False):
-        dress(ax, theme, title=title, xlabel="Client")
-        ax.set_xlim(-0.6, num_clients - 0.4)
-        ax.set_ylim(num_classes - 0.4, -0.6)
-        ax.set_xticks(range(0, num_clients, math.ceil(num_clients / 10)))
-        for side in ("left", "bottom"):
-            ax.spines[side].set_visible(False)
-        ax.tick_params(length=0)
-    _name_classes(axes[0], class_names, theme)
-    _partition_legend(figure, kinds, f"largest bubble: {most} examples", theme)
-    return figure
-
-
-def _heat_maps(kinds: Mapping[str, Counts], class_names: Sequence[str], theme: Theme) -> Figure:
-    colors = {"labeled": theme.labeled, "unlabeled": theme.labeled, "new": theme.new}
-    titles = {"labeled": "Labeled", "unlabeled": "Unlabeled", "new": "New, to be classified"}
-    num_clients, num_classes = kinds["labeled"].shape
-    panel = 3.4
-    height = float(np.clip(panel * num_classes / num_clients, 2.2, 6.0))
-    figure = new_figure(panel * len(kinds) + 1.2, height + 1.5, theme)
-    axes = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
-    for ax, (kind, counts) in zip(axes, kinds.items(), strict=True):
-        image = ax.imshow(
-            counts.T,
-            cmap=sequential(theme, colors[kind]),
-            # Square roots: a few large counts must not make all small ones look empty.
-            norm=PowerNorm(0.5, vmin=0, vmax=max(1, int(counts.max(initial=0)))),
-            aspect="auto",
-            interpolation="nearest",
-        )
-        dress(ax, theme, title=titles[kind], xlabel="Client")
-        ax.grid(False)
-        ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        bar = figure.colorbar(
-            image, ax=ax, orientation="horizontal", shrink=0.9, aspect=30, pad=0.04
-        )
-        bar.outline.set_visible(False)
-        bar.locator = MaxNLocator(4, integer=True)
-        bar.update_ticks()
-        bar.ax.tick_params(colors=theme.muted, labelsize=9, length=2)
-        bar.set_label("examples", color=theme.muted, fontsize=9)
-    _name_classes(axes[0], class_names, theme)
-    return figure
-
-
-def _name_classes(ax: Axes, names: Sequence[str], theme: Theme) -> None:
-    if len(names) <= _MAX_NAMED_CLASSES:
-        shortened = [name if len(name) <= 18 else name[:17] + "…" for name in names]
-        ax.set_yticks(range(len(names)), shortened, color=theme.ink)
-    else:
-        ax.yaxis.set_major_locator(MaxNLocator(10, integer=True))
-    ax.set_ylabel("Class", color=theme.ink, fontsize=10)
-
-
-def _partition_legend(
-    figure: Figure, kinds: Mapping[str, Counts], scale: str, theme: Theme
-) -> None:
-    colors = {"labeled": theme.labeled, "unlabeled": theme.unlabeled, "new": theme.new}
-    handles = [
-        Line2D([], [], marker="o", linestyle="", color=colors[kind], markersize=8) for kind in kinds
-    ]
-    figure.legend(
-        [*handles, Line2D([], [], linestyle="")],
-        [f"{kind} ({int(counts.sum()):,})" for kind, counts in kinds.items()] + [scale],
-        loc="outside lower center",
-        ncols=len(kinds) + 1 if figure.get_figwidth() > 1.6 * (len(kinds) + 1) else 2,
-        frameon=False,
-        fontsize=9,
-        labelcolor=theme.ink,
-        handletextpad=0.3,
-        columnspacing=1.4,
-    )
-
-
 def _draw_series(
     ax: Axes,
     positions: Sequence[float],
@@ -447,92 +296,6 @@ def _draw_series(
             capsize=3,
             **(style if joined else style | {"linestyle": "none"}),
         )
-
-
-def _place_values(ax: Axes, key: str, values: Sequence[Any]) -> list[float]:
-    """Chooses the horizontal scale for swept values, marks them on it, returns their positions."""
-    if not _is_quantity(key, values):
-        positions = [float(index) for index in range(len(values))]
-        longest = max((len(setting_text(value)) for value in values), default=0)
-        crowded = longest * len(values) > 60
-        ax.set_xticks(
-            positions,
-            [setting_text(value) for value in values],
-            rotation=30 if crowded else 0,
-            ha="right" if crowded else "center",
-        )
-        ax.margins(x=0.08)
-        return positions
-    positions = [float(value) for value in values]
-    scale = scale_for(positions)
-    ax.set_xscale(scale)
-    ax.set_xlim(*_limits(positions, scale))
-    ax.xaxis.set_major_locator(FixedLocator(_labeled(positions, scale)))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: setting_text(float(value))))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.xaxis.set_minor_formatter(NullFormatter())
-    return positions
-
-
-def scale_for(values: Sequence[float]) -> str:
-    """`log` for values over a decade or more, `logit` for shares that close in on 1, or `linear`."""
-    low, high = min(values), max(values)
-    if low > 0 and high / low >= 10:
-        return "log"
-    if low > 0 and 0.95 <= high < 1:
-        return "logit"
-    return "linear"
-
-
-def _spread(values: npt.ArrayLike, scale: str) -> npt.NDArray[np.float64]:
-    """Where values lie on an axis, up to shift and stretch."""
-    array = np.asarray(values, dtype=np.float64)
-    if scale == "log":
-        return np.log(array)
-    return np.log(array / (1 - array)) if scale == "logit" else array
-
-
-def _limits(values: Sequence[float], scale: str) -> tuple[float, float]:
-    spread = _spread(values, scale)
-    margin = 0.06 * float(np.ptp(spread)) or 0.5
-    low, high = float(spread.min()) - margin, float(spread.max()) + margin
-    if scale == "log":
-        return math.exp(low), math.exp(high)
-    if scale == "logit":
-        return 1 / (1 + math.exp(-low)), 1 / (1 + math.exp(-high))
-    return low, high
-
-
-def _labeled(values: Sequence[float], scale: str) -> list[float]:
-    """The values whose labels do not run into the one before."""
-    spread = _spread(values, scale)
-    apart = 0.075 * float(np.ptp(spread))
-    kept: list[int] = []
-    for index in np.argsort(spread):
-        if not kept or spread[index] - spread[kept[-1]] >= apart:
-            kept.append(int(index))
-    return [values[index] for index in kept]
-
-
-def _thin_log_ticks(ax: Axes) -> None:
-    low, high = ax.get_ylim()
-    steps = (1, 2, 5) if high / low < 1000 else (1,)
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ax.yaxis.set_major_locator(FixedLocator([s * 10.0**d for d in decades for s in steps]))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.yaxis.set_minor_locator(NullLocator())
-    ax.set_ylim(low, high)
-
-
-def _is_quantity(key: str, values: Sequence[Any]) -> bool:
-    """Whether values lie on a scale; a client that is left out is a number but no quantity."""
-    names_a_client = key.endswith(("client", "client_id", "left_out"))
-    return not names_a_client and all(is_number(value) for value in values)
-
-
-def _axis_label(key: str) -> str:
-    label = setting_label(key)
-    return label[:1].upper() + label[1:]
 
 
 def _scale(metric: str) -> float:

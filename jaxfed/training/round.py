@@ -29,6 +29,7 @@ from jaxfed.training.batch_statistics import measured_statistics
 from jaxfed.training.ingredients import Training
 from jaxfed.training.local_update import Batches, ClientData, ClientUpdate, Trained, train, usable
 from jaxfed.training.losses import Loss
+from jaxfed.training.model_messages import count_models, num_bytes_received
 from jaxfed.training.pseudo_label import WITHIN_CLIENTS, PseudoLabels
 from jaxfed.training.server_state import (
     ServerState,
@@ -169,13 +170,13 @@ def federated_training(
         communication = Communication()
         if keep_teacher and number >= training.labeled_only_rounds:
             state, num_new = _with_teacher(state, cohort)
-            num_bytes = _num_bytes_received(state.teacher.model, training.batch_statistics)
+            num_bytes = num_bytes_received(state.teacher.model, training.batch_statistics)
             communication.down("teacher", 0 if is_first else num_new * num_bytes)
         labels = find_labels(state, cohort, label_key, communication)
         received = send(state, cohort, communication)
         after, metrics, sent = train(state, cohort, labels, received, train_key)
         num_bytes = download_bytes(nnx.filter_state(state.model, nnx.Param))
-        _count_models(communication, state, cohort, training.batch_statistics, int(num_bytes), sent)
+        count_models(communication, state, cohort, training.batch_statistics, int(num_bytes), sent)
         return after, {**metrics, **labels.metrics, "communication": communication.metrics()}
 
     def validate(state: ServerState, federation: Federation) -> Metrics:
@@ -370,41 +371,3 @@ def _with_teacher(state: ServerState, cohort: Cohort) -> tuple[ServerState, int]
     after = before.copy()
     after[ids] = True
     return state._replace(teacher=state.teacher._replace(holders=after)), int(np.sum(~before[ids]))
-
-
-def _num_bytes_received(model: nnx.State, batch_statistics: str) -> int:
-    """Of a model that a client labels with: all of it, or what is not the client's own."""
-    parameters, _ = nnx.split_state(model, nnx.Param, ...)
-    return num_bytes_of(parameters if batch_statistics == "local" else model)
-
-
-def _count_models(
-    communication: Communication,
-    state: ServerState,
-    cohort: Cohort,
-    batch_statistics: str,
-    download_bytes: int,
-    sent: Any,
-) -> None:
-    """Models down and up, what else a method sends with them, for each client of the cohort.
-
-    `download_bytes` is a client's, `sent` the clients' `ClientUpdate.sent`, [K].
-    """
-    num_clients = int(np.sum(np.asarray(cohort.client_id) >= 0))
-    parameters, statistics = nnx.split_state(state.model, nnx.Param, ...)
-    communication.down("parameters", num_clients * download_bytes)
-    uploads = [int(np.asarray(leaf).sum(dtype=np.int64)) for leaf in jax.tree.leaves(sent)]
-    communication.up(
-        "parameters", sum(uploads) if uploads else num_clients * num_bytes_of(parameters)
-    )
-    num_bytes = num_clients * num_bytes_of(state.control)
-    if num_bytes:
-        communication.down("control", num_bytes)
-        communication.up("control", num_bytes)
-    num_bytes = num_clients * num_bytes_of(statistics)
-    if num_bytes and batch_statistics == "averaged":
-        communication.down("statistics", num_bytes)
-        communication.up("statistics", num_bytes)
-    if num_bytes and batch_statistics == "static":
-        communication.down("parameters", num_clients * download_bytes)
-        communication.up("statistics", num_bytes)

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxfed.config.assembly import make_algorithm, make_model
+from jaxfed.config.assembly import make_algorithm
+from jaxfed.config.networks import make_model
 from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
 from launch.benchmarks.contest import Contest

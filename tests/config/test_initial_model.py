@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from jaxfed.config import file as config_file
-from jaxfed.config.assembly import make_model, make_training
+from jaxfed.config.assembly import make_training
 from jaxfed.config.check import check
+from jaxfed.config.networks import make_model
 from jaxfed.config.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.host.checkpoint import Checkpoints

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from jaxfed.config import check, file
-from jaxfed.config.assembly import make_model
 from jaxfed.config.model_options import check_options, defaults
+from jaxfed.config.networks import make_model
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation

@@ -16,7 +16,7 @@ from PIL import Image
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import assembly, file
 from jaxfed.config import check as config_check
-from jaxfed.experiment import sweep
+from jaxfed.experiment import sweep_plan
 from jaxfed.models.efficientnet import efficientnet
 from jaxfed.models.pretrained import write_weights
 
@@ -116,7 +116,7 @@ def test_sweeps_over_alpha_are_of_the_methods_that_have_one(variant, points):
     ],
 )
 def test_tuned_sweeps_have_every_point_with_given_and_with_chosen_settings(name, variant, points):
-    plan = sweep.plan(f"{FOLDER}/{name}.py:{variant}")
+    plan = sweep_plan.plan(f"{FOLDER}/{name}.py:{variant}")
     assert len(plan.points) == points
     settings = [point.settings["selection"]["settings"] for point in plan.points]
     assert settings == ["given", "cross_validated"] * (points // 2)

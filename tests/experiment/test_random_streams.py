@@ -11,7 +11,7 @@ from small_training import KEY, federation_of, training_of
 
 from jaxfed.algorithms.fedavg import fedsem
 from jaxfed.algorithms.scaffold import scaffold
-from jaxfed.config import assembly
+from jaxfed.config import networks
 from jaxfed.data import partition
 from jaxfed.federation.sampling import sample_clients
 from jaxfed.training.local_update import Batches
@@ -47,13 +47,11 @@ def test_local_steps_controls_and_statistics_have_keys_of_their_own(monkeypatch)
         return recorded
 
     for file, name, position in (
-        ("scaffold", "train", 2),
-        ("scaffold", "mean_gradient", 2),
-        ("federated_training", "measured_statistics", 4),
+        ("algorithms.scaffold", "train", 2),
+        ("algorithms.scaffold", "mean_gradient", 2),
+        ("training.round", "measured_statistics", 4),
     ):
-        module = import_module(
-            f"jaxfed.algorithms.{file}"
-        )  # the package has a function of that name
+        module = import_module(f"jaxfed.{file}")  # a package has a function of that name
         monkeypatch.setattr(module, name, recording(getattr(module, name), position))
     training = training_of(BATCHES, batch_norm=True, batch_statistics="static")
     algorithm = scaffold(training=training, option="I")
@@ -81,12 +79,12 @@ def test_a_teacher_labels_by_a_key_that_nothing_else_is_drawn_from():
 
 def test_a_new_heads_weights_are_drawn_from_no_rounds_key(monkeypatch):
     for name in ("_pretrained_network", "find_weights"):
-        monkeypatch.setattr(assembly, name, lambda *arguments: None)
-    monkeypatch.setattr(assembly, "read_weights", lambda file, start, new_head: start)
+        monkeypatch.setattr(networks, name, lambda *arguments: None)
+    monkeypatch.setattr(networks, "read_weights", lambda file, start, new_head: start)
     config = base.get_config()
     config.training.initial_model, config.seed = "pretrained", 3
     model = SimpleNamespace(init=lambda key: key)
-    assert_apart([assembly._initial_model(config, model, 1), jax.random.key(4)])
+    assert_apart([networks.initial_model(config, model, 1), jax.random.key(4)])
 
 
 def test_groups_tell_nothing_of_who_holds_one_more():

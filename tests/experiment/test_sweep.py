@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxfed.errors import UsageError
-from jaxfed.experiment import sweep
+from jaxfed.experiment import sweep, sweep_plan
 from jaxfed.experiment.records import read_sweep
 from jaxfed.host.interruption import Interrupted, Interruption
 
@@ -105,7 +105,7 @@ def test_plan_resolves_every_point(config):
         "    add(**{'xclp.num_bits': 128, 'federation.partition': 'dirichlet'})\n"
         "    add()\n"
     )
-    plan = sweep.plan(path, ["xclp.num_bits=256"])
+    plan = sweep_plan.plan(path, ["xclp.num_bits=256"])
     assert [point.name for point in plan.points] == [
         "xclp.num_bits=64",
         "federation.partition=dirichlet,xclp.num_bits=128",
@@ -122,7 +122,7 @@ def test_points_that_are_one_experiment_run_once(config):
         "    for bits in (64, 4096): add(**{'xclp.num_bits': bits})\n"
         "    for alpha in (0.5, 0.99): add(**{'xclp.alpha': alpha})\n"
     )
-    plan = sweep.plan(path)
+    plan = sweep_plan.plan(path)
     assert [p.name for p in plan.points] == [
         "xclp.num_bits=64",
         "xclp.num_bits=4096",
@@ -141,7 +141,7 @@ def test_points_that_are_one_experiment_run_once(config):
 )
 def test_sweep_may_take_the_variant(config, signature, variant, expected):
     body = f"def sweep({signature}):\n    add(**{{'dataset.root': 'is ' + variant}})\n"
-    plan = sweep.plan(config(body) + variant)
+    plan = sweep_plan.plan(config(body) + variant)
     assert plan.points[0].overrides == {"dataset.root": f"is {expected}"}
 
 
@@ -160,7 +160,7 @@ def test_sweep_may_take_the_variant(config, signature, variant, expected):
 )
 def test_a_wrong_sweep_is_one_line(config, body, message):
     with pytest.raises(UsageError) as error:
-        sweep.plan(config(body))
+        sweep_plan.plan(config(body))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -179,7 +179,7 @@ def test_a_wrong_sweep_is_one_line(config, body, message):
     ],
 )
 def test_values_survive_the_command_line(config, key, value):
-    plan = sweep.plan(config(f"def sweep(add): add(**{{{key!r}: {value!r}}})\n"))
+    plan = sweep_plan.plan(config(f"def sweep(add): add(**{{{key!r}: {value!r}}})\n"))
     assert plan.points[0].overrides == {key: value}
 
 
@@ -190,7 +190,7 @@ KEYS = st.lists(
 
 @given(KEYS, KEYS)
 def test_names_are_safe_and_differ(first, second):
-    names = [sweep.point_name(texts) for texts in (first, second)]
+    names = [sweep_plan.point_name(texts) for texts in (first, second)]
     for name in names:
         assert 0 < len(name) <= 140
         assert shlex.quote(name).strip("'") == name
@@ -199,9 +199,9 @@ def test_names_are_safe_and_differ(first, second):
 
 
 def test_names_stay_readable():
-    assert sweep.point_name(["xclp.alpha=0.9", "seed=-1"]) == "seed=-1,xclp.alpha=0.9"
-    assert sweep.point_name([]) == "base"
-    assert sweep.point_name(["dataset.name=/data/set.npz"]).startswith(
+    assert sweep_plan.point_name(["xclp.alpha=0.9", "seed=-1"]) == "seed=-1,xclp.alpha=0.9"
+    assert sweep_plan.point_name([]) == "base"
+    assert sweep_plan.point_name(["dataset.name=/data/set.npz"]).startswith(
         "dataset.name=_data_set.npz-"
     )
 
@@ -210,7 +210,7 @@ THREE = "def sweep(add):\n    for seed in (1, 2, 3): add(seed=seed)\n"
 
 
 def test_a_failure_stops_nothing_else(config, tmp_path):
-    plan, directory = sweep.plan(config(THREE)), tmp_path / "out"
+    plan, directory = sweep_plan.plan(config(THREE)), tmp_path / "out"
     failed, heard = run(
         plan, directory, fake_command({"seed=1": 0.25, "seed=2": -1, "seed=3": 0.75})
     )
@@ -236,7 +236,7 @@ def test_a_failure_stops_nothing_else(config, tmp_path):
 
 
 def test_finished_points_are_skipped(config, tmp_path):
-    plan, directory = sweep.plan(config(THREE)), tmp_path / "out"
+    plan, directory = sweep_plan.plan(config(THREE)), tmp_path / "out"
     run(plan, directory, fake_command({"seed=1": 0.5, "seed=2": -1, "seed=3": 0.5}))
     failed, heard = run(plan, directory, fake_command({"seed=2": 0.5}))
     assert (failed, heard.starts) == ([], ["seed=2"])
@@ -247,13 +247,17 @@ def test_finished_points_are_skipped(config, tmp_path):
 def test_a_point_of_another_config_is_refused(config, tmp_path):
     directory = tmp_path / "out"
     path = config(THREE)
-    run(sweep.plan(path), directory, fake_command(dict.fromkeys(["seed=1", "seed=2", "seed=3"], 1)))
+    run(
+        sweep_plan.plan(path),
+        directory,
+        fake_command(dict.fromkeys(["seed=1", "seed=2", "seed=3"], 1)),
+    )
     edited = config(THREE)
     Path(edited).write_text(Path(edited).read_text().replace('"digits"', '"breast_cancer"'))
     with pytest.raises(
         UsageError, match=r"seed=1: made by another config: config\.dataset\.name"
     ) as caught:
-        sweep.unfinished(sweep.plan(edited), directory)
+        sweep.unfinished(sweep_plan.plan(edited), directory)
     assert "overwrite" not in str(caught.value)  # which a sweep has not
 
 
@@ -263,9 +267,11 @@ def test_a_point_of_another_config_is_refused(config, tmp_path):
 def test_a_directory_holds_one_sweep(config, tmp_path, other, message):
     path, directory = config(THREE), tmp_path / "out"
     for _ in range(2):  # the same one again
-        with sweep.claim(sweep.plan(path), directory):
+        with sweep.claim(sweep_plan.plan(path), directory):
             pass
-    changed = sweep.plan(path + ":smoke") if other == "variant" else sweep.plan(path, other)
+    changed = (
+        sweep_plan.plan(path + ":smoke") if other == "variant" else sweep_plan.plan(path, other)
+    )
     with (
         pytest.raises(UsageError, match=f"holds another sweep: {message}"),
         sweep.claim(changed, directory),
@@ -274,7 +280,7 @@ def test_a_directory_holds_one_sweep(config, tmp_path, other, message):
 
 
 def test_one_sweep_at_a_time(config, tmp_path):
-    plan, directory = sweep.plan(config(THREE)), tmp_path / "out"
+    plan, directory = sweep_plan.plan(config(THREE)), tmp_path / "out"
     with (
         sweep.claim(plan, directory),
         pytest.raises(UsageError, match="another sweep is running here"),
@@ -286,7 +292,7 @@ def test_one_sweep_at_a_time(config, tmp_path):
 
 
 def test_a_point_whose_summary_is_cut_off_is_not_finished(config, tmp_path):
-    plan, directory = sweep.plan(config(THREE)), tmp_path / "out"
+    plan, directory = sweep_plan.plan(config(THREE)), tmp_path / "out"
     accuracies = dict.fromkeys(["seed=1", "seed=2", "seed=3"], 0.5)
     run(plan, directory, fake_command(accuracies))
     summary = directory / "seed=2" / "summary.json"
@@ -300,7 +306,7 @@ def test_a_foreign_directory_is_refused(config, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with (
         pytest.raises(UsageError, match=r"no workdir of launch\.sweep"),
-        sweep.claim(sweep.plan(config(THREE)), tmp_path),
+        sweep.claim(sweep_plan.plan(config(THREE)), tmp_path),
     ):
         pass
     assert not (tmp_path / "sweep.json").exists()
@@ -317,7 +323,7 @@ while len(list(path.parent.glob("*.here"))) < 2:
 
 
 def test_jobs_run_together(config, tmp_path):
-    plan = sweep.plan(config("def sweep(add):\n    for seed in (1, 2): add(seed=seed)\n"))
+    plan = sweep_plan.plan(config("def sweep(add):\n    for seed in (1, 2): add(seed=seed)\n"))
     failed, _ = run(plan, tmp_path / "out", python_command(MEET), jobs=2)
     assert failed == []
 
@@ -341,7 +347,7 @@ time.sleep(30)
 )
 @pytest.mark.usefixtures("hang_ups_arrive")
 def test_signals_reach_the_children(config, tmp_path, signum, status):
-    plan, directory = sweep.plan(config(THREE)), tmp_path / "out"
+    plan, directory = sweep_plan.plan(config(THREE)), tmp_path / "out"
 
     def interrupt():
         while len(list(directory.glob("*.ready"))) < 2:

@@ -1,5 +1,3 @@
-import hashlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -207,25 +205,6 @@ def test_what_is_no_safetensors_file_is_refused(tmp_path):
     for name in ("noise", "absent"):
         with pytest.raises(UsageError, match=name):
             read_weights(tmp_path / name, template)
-
-
-def test_a_file_known_to_lie_in_memory_order_is_put_right(tmp_path, monkeypatch):
-    """Kernels written as Flax holds them, under PyTorch's shapes: what `contiguous` prevents."""
-    model = efficientnet("efficientnet_lite0")
-    state = _random_state(model)
-    path = tmp_path / "weights.safetensors"
-    write_weights(path, state)
-    tensors = {
-        name: tensor.transpose(to_flax).reshape(tensor.shape)
-        for name, tensor in load_file(path).items()
-        for to_flax in [{4: (2, 3, 1, 0), 2: (1, 0), 1: (0,)}[tensor.ndim]]
-    }
-    save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, path)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    monkeypatch.setattr("jaxfed.models.pretrained._IN_MEMORY_ORDER", {digest})
-    read = read_weights(path, _template(model))
-    for ours, theirs in zip(jax.tree.leaves(read), jax.tree.leaves(state), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("folder", [".", "weights", "../weights"])

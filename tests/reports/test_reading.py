@@ -11,7 +11,7 @@ from whole_figures import assert_nothing_is_cut
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.errors import UsageError
 from jaxfed.experiment.records import measure, read_run
-from jaxfed.reports import plots
+from jaxfed.reports import partition_figure, plots
 from jaxfed.reports.page import _PIXELS_PER_INCH, render
 from jaxfed.reports.report import build, write_report
 from jaxfed.reports.style import (
@@ -63,7 +63,9 @@ def test_letters_are_alike_in_all_plots(tmp_path):
         round(_PIXELS_PER_INCH * figure.get_figwidth()) for figure in shown.values()
     ]
     many = np.ones((40, 10), int)
-    large = [plots.partition_figure(c, c, c) for c in (many, many.T, np.ones((100, 100)))]
+    large = [
+        partition_figure.partition_figure(c, c, c) for c in (many, many.T, np.ones((100, 100)))
+    ]
     for figure in (*shown.values(), *large):
         # Nothing is scaled down to fit, so a point is everywhere as large.
         assert _PIXELS_PER_INCH * figure.get_figwidth() < PAGE_WIDTH

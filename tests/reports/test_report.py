@@ -25,7 +25,7 @@ from jaxfed.experiment.records import (
     read_run,
 )
 from jaxfed.paper_numbers import PAPER_TABLES, paper_table
-from jaxfed.reports import plots, tables
+from jaxfed.reports import axes, partition_figure, plots, tables
 from jaxfed.reports.curves import beside_curves, curves, swept_keys
 from jaxfed.reports.report import build, write_report
 from jaxfed.reports.style import DARK, LIGHT, algorithm_styles, measurement_text, setting_text
@@ -335,7 +335,7 @@ def test_curve_figure_shows_the_numbers():
     ],
 )
 def test_scale_for(values, scale):
-    assert plots.scale_for(values) == scale
+    assert axes.scale_for(values) == scale
 
 
 @pytest.mark.parametrize(
@@ -433,7 +433,7 @@ def test_a_report_holds_the_curves_of_training(tmp_path):
 )
 def test_partition_figures(num_clients, num_classes, num_axes, theme):
     counts = np.random.default_rng(0).integers(0, 50, (num_clients, num_classes))
-    figure = plots.partition_figure(counts // 10, counts, counts // 3, theme=theme)
+    figure = partition_figure.partition_figure(counts // 10, counts, counts // 3, theme=theme)
     assert isinstance(figure, Figure)
     assert len(figure.axes) == num_axes
     assert_nothing_is_cut(figure)
@@ -485,7 +485,7 @@ def test_nothing_is_cut(draw, theme):
 
 
 def test_bubbles_have_areas_of_counts():
-    figure = plots.partition_figure([[1, 0], [0, 4]], [[7, 2], [0, 12]])
+    figure = partition_figure.partition_figure([[1, 0], [0, 4]], [[7, 2], [0, 12]])
     training, labeled = (collection.get_sizes() for collection in figure.axes[0].collections)
     np.testing.assert_allclose(training / training.max(), [8 / 16, 2 / 16, 1])
     np.testing.assert_allclose(labeled / training.max(), [1 / 16, 4 / 16])
@@ -497,7 +497,7 @@ def test_bubbles_have_areas_of_counts():
 )
 def test_partition_figure_refuses_what_does_not_fit(labeled, unlabeled, names):
     with pytest.raises(ValueError, match=r"counts must|class names"):
-        plots.partition_figure(labeled, unlabeled, class_names=names)
+        partition_figure.partition_figure(labeled, unlabeled, class_names=names)
 
 
 def test_methods_look_the_same_everywhere_and_differ():

@@ -1,0 +1,97 @@
+"""What cannot work with the data that a config names, said before anything is computed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxfed.config.preprocessing import (
+    PREPROCESSING,
+    pretrained_part,
+    to_nobody,
+)
+from jaxfed.data import Dataset, Partition
+from jaxfed.errors import UsageError
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.sampling import num_groups
+
+
+def check_models(dataset: Dataset, config: ConfigDict) -> None:
+    """Models fit the examples and the memory, and can start from the states that the config names."""
+    # Here, as in `pretrained_part`.
+    from jaxfed.config.assembly import trains
+    from jaxfed.config.networks import check_models
+
+    if not trains(config):
+        return
+    kind = config.preprocessing.kind
+    if kind == "pretrained":
+        x = pretrained_part(dataset.x[:0], config, lambda done: None)
+    else:
+        one = dataclasses.replace(
+            dataset,
+            x=dataset.x[:1],
+            y=dataset.y[:1],
+            client_id=None,
+            x_test=dataset.x_test[:0],
+            y_test=dataset.y_test[:0],
+            client_id_test=None,
+        )
+        x = PREPROCESSING[kind](one, config, to_nobody)[:1]
+    nobody = (np.zeros(0, np.int64),)
+    partition = Partition(nobody, nobody, nobody)
+    check_models(config, Federation(x, dataset.y[: len(x)], partition, dataset.num_classes))
+
+
+def check_num_clients(dataset: Dataset, config: ConfigDict) -> None:
+    """There are no more clients than examples."""
+    num_clients, num_examples = config.federation.num_clients, len(dataset.y)
+    if num_clients > num_examples:
+        raise UsageError(
+            f"config.federation.num_clients={num_clients}: {dataset.name} has {num_examples} examples to "
+            "deal out"
+        )
+
+
+def check_points(dataset: Dataset, config: ConfigDict, federation: Federation) -> None:
+    """There are labels to learn from, points to test on and, where a share is asked for, to validate on."""
+    wanted, given = federation.partition, config.federation
+    if not any(map(len, wanted.labeled)):
+        amounts = ("labeled_fraction", "num_labeled", "labeled_per_class", "num_labeled_clients")
+        raise UsageError(
+            "config.federation: no client has a label with "
+            + ", ".join(f"{key}={given[key]}" for key in amounts)
+            + f", left_out_client={given.left_out_client}; one is needed at least"
+        )
+    for key, points in (
+        ("test_fraction", len(federation.test) + sum(map(len, wanted.new))),
+        ("validation_fraction", len(federation.validation)),
+    ):
+        if config.dataset[key] and not points:
+            raise UsageError(
+                f"config.dataset.{key}={config.dataset[key]}: no example out of {len(dataset.y)} is left "
+                f"to {key.partition('_')[0]} on"
+            )
+
+
+def check_class_weights(dataset: Dataset, config: ConfigDict) -> None:
+    """There is a weight for each class, where there are any."""
+    weights = config.training.class_weights
+    if weights and len(weights) != dataset.num_classes:
+        raise UsageError(
+            f"config.training.class_weights: {len(weights)} numbers, but {dataset.name} has "
+            f"{dataset.num_classes} classes; () weighs all alike"
+        )
+
+
+def check_rounds(config: ConfigDict, num_clients: int) -> None:
+    """Every group has its round."""
+    groups = num_groups(num_clients, config.cohort_size)
+    if config.sampling == "groups" and config.rounds < groups:
+        raise UsageError(
+            f"config.rounds={config.rounds}: with sampling='groups' and cohort_size="
+            f"{config.cohort_size}, {num_clients} clients make {groups} groups; allowed are integers "
+            f"from {groups} on"
+        )

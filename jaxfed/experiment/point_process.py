@@ -1,0 +1,79 @@
+"""The process that runs one point of a sweep."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+from jaxfed.experiment.sweep_plan import Point
+from jaxfed.host.interruption import SIGNALS
+
+
+class PointProcess:
+    """The process of one point; it has a session of its own, so that signals come from us alone."""
+
+    def __init__(
+        self, point: Point, command: Sequence[str], log: Path, environment: Mapping[str, str]
+    ) -> None:
+        self.point = point
+        self._log = log
+        self._started = time.monotonic()
+        with log.open("w") as stream:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has."""
+        return self._process.poll() is not None
+
+    @property
+    def seconds(self) -> float:
+        """Since it has started."""
+        return time.monotonic() - self._started
+
+    def failure(self) -> str:
+        """Why an ended process did not succeed, in a line; empty if it did."""
+        status = self._process.returncode
+        if status == 0:
+            return ""
+        lines = [
+            line for line in self._log.read_text(errors="replace").splitlines() if line.strip()
+        ]
+        cause = f"signal {-status}" if status < 0 else f"exit status {status}"
+        return f"{cause}: {lines[-1].strip() if lines else 'it printed nothing'} ({self._log})"
+
+    def signal(self, signum: int) -> None:
+        """Send it a signal."""
+        self._process.send_signal(signum)
+
+    def wait(self) -> None:
+        """Return when it has ended."""
+        self._process.wait()
+
+
+def stop(running: Sequence[PointProcess], signum: int) -> None:
+    """Pass a signal on and wait for all to end; one that comes meanwhile is passed on as well."""
+
+    def pass_on(signum: int, frame: FrameType | None) -> None:
+        for process in running:
+            process.signal(signum)
+
+    previous = {each: signal.signal(each, pass_on) for each in SIGNALS}
+    try:
+        pass_on(signum, None)
+        for process in running:
+            process.wait()
+    finally:
+        for each, handler in previous.items():
+            signal.signal(each, handler)

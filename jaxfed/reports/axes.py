@@ -1,0 +1,105 @@
+"""Axes of plots: scales, ticks and limits that fit the values."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+
+from jaxfed.reports.curves import is_number
+from jaxfed.reports.style import (
+    setting_label,
+    setting_text,
+)
+
+
+def place_values(ax: Axes, key: str, values: Sequence[Any]) -> list[float]:
+    """Chooses the horizontal scale for swept values, marks them on it, returns their positions."""
+    if not is_quantity(key, values):
+        positions = [float(index) for index in range(len(values))]
+        longest = max((len(setting_text(value)) for value in values), default=0)
+        crowded = longest * len(values) > 60
+        ax.set_xticks(
+            positions,
+            [setting_text(value) for value in values],
+            rotation=30 if crowded else 0,
+            ha="right" if crowded else "center",
+        )
+        ax.margins(x=0.08)
+        return positions
+    positions = [float(value) for value in values]
+    scale = scale_for(positions)
+    ax.set_xscale(scale)
+    ax.set_xlim(*limits(positions, scale))
+    ax.xaxis.set_major_locator(FixedLocator(labeled(positions, scale)))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: setting_text(float(value))))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    return positions
+
+
+def scale_for(values: Sequence[float]) -> str:
+    """`log` for values over a decade or more, `logit` for shares that close in on 1, or `linear`."""
+    low, high = min(values), max(values)
+    if low > 0 and high / low >= 10:
+        return "log"
+    if low > 0 and 0.95 <= high < 1:
+        return "logit"
+    return "linear"
+
+
+def spread(values: npt.ArrayLike, scale: str) -> npt.NDArray[np.float64]:
+    """Where values lie on an axis, up to shift and stretch."""
+    array = np.asarray(values, dtype=np.float64)
+    if scale == "log":
+        return np.log(array)
+    return np.log(array / (1 - array)) if scale == "logit" else array
+
+
+def limits(values: Sequence[float], scale: str) -> tuple[float, float]:
+    """The ends of an axis on which the values have some room."""
+    placed = spread(values, scale)
+    margin = 0.06 * float(np.ptp(placed)) or 0.5
+    low, high = float(placed.min()) - margin, float(placed.max()) + margin
+    if scale == "log":
+        return math.exp(low), math.exp(high)
+    if scale == "logit":
+        return 1 / (1 + math.exp(-low)), 1 / (1 + math.exp(-high))
+    return low, high
+
+
+def labeled(values: Sequence[float], scale: str) -> list[float]:
+    """The values whose labels do not run into the one before."""
+    placed = spread(values, scale)
+    apart = 0.075 * float(np.ptp(placed))
+    kept: list[int] = []
+    for index in np.argsort(placed):
+        if not kept or placed[index] - placed[kept[-1]] >= apart:
+            kept.append(int(index))
+    return [values[index] for index in kept]
+
+
+def thin_log_ticks(ax: Axes) -> None:
+    """Few labels on a vertical logarithmic axis, in plain numbers."""
+    low, high = ax.get_ylim()
+    steps = (1, 2, 5) if high / low < 1000 else (1,)
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ax.yaxis.set_major_locator(FixedLocator([s * 10.0**d for d in decades for s in steps]))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.set_ylim(low, high)
+
+
+def is_quantity(key: str, values: Sequence[Any]) -> bool:
+    """Whether values lie on a scale; a client that is left out is a number but no quantity."""
+    names_a_client = key.endswith(("client", "client_id", "left_out"))
+    return not names_a_client and all(is_number(value) for value in values)
+
+
+def axis_label(key: str) -> str:
+    """A setting's label, as an axis begins it."""
+    label = setting_label(key)
+    return label[:1].upper() + label[1:]
