@@ -9,8 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxfed.config.file import suggestion
-from jaxfed.errors import UsageError
+from jaxfed.errors import UsageError, suggestion
 
 Variant = Callable[[ConfigDict], None]
 Add = Callable[..., None]
