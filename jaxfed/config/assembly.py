@@ -21,7 +21,7 @@ import optax
 from ml_collections import ConfigDict
 
 from jaxfed import xclp
-from jaxfed.algorithms import ALGORITHMS
+from jaxfed.config import methods
 from jaxfed.config.networks import (
     in_section,
     initial_model,
@@ -60,11 +60,13 @@ def make_algorithm(
     Raises:
         UsageError: a value that the method or its ingredients cannot work with.
     """
-    factory, section = ALGORITHMS[name], config.get(name, {})
+    factory, section = methods.factory_of(config, name), methods.keywords(config, name)
     execution = Execution(config.execution.workers, progress)
     keywords = inspect.signature(factory).parameters
     if "training" in keywords:
-        training = make_training(config, federation, repeat, execution)
+        with methods.naming_own_training(config, name):
+            seen = methods.with_own_training(config, name)
+            training = make_training(seen, federation, repeat, execution)
         with in_section(name, *section):
             return factory(training=training, **section)
 
@@ -89,9 +91,15 @@ def make_algorithm(
 
 
 def settings_to_try(config: ConfigDict, name: str) -> list[dict[str, Any]]:
-    """Every combination of a method's values in `selection.candidates`, the given settings first."""
-    values = {k: v for k, v in config.selection.candidates.get(name, {}).items() if v}
-    given = {key: config[name][key] for key in values}
+    """Every combination of a method's values in `selection.candidates`, the given settings first.
+
+    A variant without values there has those of its algorithm.
+    """
+    candidates = config.selection.candidates
+    own = candidates.get(name, candidates.get(methods.algorithm_of(config, name), {}))
+    values = {key: value for key, value in own.items() if value}
+    section = methods.keywords(config, name)
+    given = {key: section[key] for key in values}
     grid = [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
     return [given, *(settings for settings in grid if settings != given)]
 
@@ -102,29 +110,25 @@ def check_algorithm(config: ConfigDict, name: str) -> None:
     Raises:
         UsageError: an unknown keyword, or a value that will not do.
     """
-    known = inspect.signature(ALGORITHMS[name]).parameters.values()
+    known = inspect.signature(methods.factory_of(config, name)).parameters.values()
     names = {parameter.name for parameter in known if parameter.kind is parameter.KEYWORD_ONLY}
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known)
     given = {"training", "execution"}  # by `make_algorithm`, not by the section
-    for key in config.get(name, {}):
+    for key in methods.keywords(config, name):
         if key in given or (key not in names and not takes_any):
             raise UsageError(f"config.{name}.{key}: unknown key{suggestion(key, names - given)}")
-    if "training" in names and starts_from_state(config):
-        with naming_initial_model(config):
-            for repeat in repeats_that_differ(config):
-                saved_model(config, repeat)
-        config = config.copy_and_resolve_references()
-        config.training.initial_model = ""  # whose shapes are not those of what follows
+    if "training" in names:
+        seen = methods.with_own_training(config, name)
+        if starts_from_state(seen):
+            with methods.naming_own_training(config, name), naming_initial_model(seen):
+                for repeat in repeats_that_differ(seen):
+                    saved_model(seen, repeat)
+            config = seen.copy_and_resolve_references()
+            config.training.initial_model = ""  # whose shapes are not those of what follows
     nobody = tuple(np.zeros(0, np.int64) for _ in range(2))
     images = np.zeros((0, 32, 32, 3), np.float32)
     federation = Federation(images, np.zeros(0, np.int32), Partition(nobody, nobody, nobody), 2)
     make_algorithm(config, name, federation)
-
-
-def trains(config: ConfigDict) -> bool:
-    """Whether any of the experiment's methods trains a model."""
-    names = (config.algorithm, *config.baselines)
-    return any("training" in inspect.signature(ALGORITHMS[name]).parameters for name in names)
 
 
 def make_training(

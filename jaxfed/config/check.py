@@ -2,19 +2,20 @@
 
 A key is one line of `RULES`; its default is one line of `ml_collections_configs/base.py`. The keys
 of a method's section are the keywords of its factory in `jaxfed.algorithms`, which judges their
-values.
+values, and those of `jaxfed.config.methods`.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, get_args
 
 from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
+from jaxfed.config import methods
 from jaxfed.config.assembly import OPTIMIZERS, SCHEDULES, SETTINGS, check_algorithm, settings_to_try
 from jaxfed.config.keys import flatten
 from jaxfed.config.model_options import check_options
@@ -92,17 +93,26 @@ AUGMENTATION = Rule(
     ),
 )
 
+
+def _method_rules(names: Collection[str]) -> dict[str, Rule]:
+    """The keys that hold methods' names: of algorithms, and of the config's own variants of them."""
+    different = f"different names out of {', '.join(map(repr, names))}"
+    return {
+        "algorithm": one_of(names),
+        "baselines": Rule(
+            tuple,
+            different,
+            lambda value: (
+                _are_texts(value) and len(set(value)) == len(value) and set(value) <= set(names)
+            ),
+        ),
+    }
+
+
 RULES: dict[str, Rule] = {
     "seed": Rule(int, "0 to 2147483647", lambda value: 0 <= value < 2**31),
     "num_repeats": at_least(1),
-    "algorithm": one_of(ALGORITHMS),
-    "baselines": Rule(
-        tuple,
-        f"different names out of {', '.join(map(repr, ALGORITHMS))}",
-        lambda value: (
-            _are_texts(value) and len(set(value)) == len(value) and set(value) <= ALGORITHMS.keys()
-        ),
-    ),
+    **_method_rules(ALGORITHMS),
     "rounds": at_least(1),
     "cohort_size": at_least(0, ", 0 is all clients"),
     "sampling": one_of(SAMPLINGS),
@@ -192,8 +202,8 @@ RULES: dict[str, Rule] = {
     "execution.compilation_cache": Rule(str, "'auto', 'off' or a folder", bool),
 }
 _TYPES: dict[type, str] = {bool: "true or false", int: "integers", float: "numbers", str: "text"}
+_SECTIONS = tuple(dict.fromkeys(key.partition(".")[0] for key in RULES if "." in key))
 _CANDIDATES = "selection.candidates."  # METHOD.KEY follows
-_OPEN_SECTIONS = {*ALGORITHMS, "model"}  # judged by the factory that takes their keys
 
 
 def check(config: ConfigDict) -> None:
@@ -206,49 +216,91 @@ def check(config: ConfigDict) -> None:
     flat = dict(flatten(config.to_dict()))
     for key in RULES.keys() - flat.keys():
         raise UsageError(f"config.{key}: missing; allowed are {RULES[key].allowed}")
+    variants = methods.variants(config)
+    names = [*ALGORITHMS, *variants]
+    for name in variants:
+        _check_variant(name, config[name].algorithm)
+    rules = RULES | _method_rules(names)
     for key, value in flat.items():
-        if key in RULES:
-            _check_value(key, value, RULES[key])
-        elif key.partition(".")[0] not in _OPEN_SECTIONS and not key.startswith(_CANDIDATES):
+        if key in rules:
+            _check_value(key, value, rules[key], names)
+        # The sections of networks and methods are judged by the factories that take their keys.
+        elif key.partition(".")[0] not in (*names, "model") and not key.startswith(_CANDIDATES):
             raise UsageError(f"config.{key}: unknown key{suggestion(key, RULES)}")
-    for name in ALGORITHMS:
-        _check_keywords(name, config.get(name, {}))
+    for name in names:
+        _check_keywords(config, name)
+        _check_own_training(config, name)
     for key in flat:
         if key.startswith(_CANDIDATES):
-            _check_candidates(key, flat)
+            _check_candidates(config, key, flat[key])
     options = {key: value for key, value in config.model.items() if key != "name"}
     check_options(config.model.name, MODELS[config.model.name], options)
     for key in ("augmentation", "strong_augmentation"):
         with in_section("training", key):
             compose(config.training[key])
     _check_together(config)
-    for name in (config.algorithm, *config.baselines):
+    for name in methods.chosen(config):
         check_algorithm(config, name)
 
 
-def _check_value(key: str, value: Any, rule: Rule) -> None:
+def _check_value(key: str, value: Any, rule: Rule, names: Collection[str] = ()) -> None:
+    """Judge a value by its rule; `names` are those that an algorithm may have been meant to be."""
     is_type = type(value) is rule.type or (rule.type is float and type(value) is int)
     if not is_type or not rule.holds(value):
         given = repr(value) if isinstance(value, str) else value
-        nearest = suggestion(value, ALGORITHMS) if key == "algorithm" and is_type else ""
+        nearest = suggestion(value, names) if key == "algorithm" and is_type else ""
         raise UsageError(f"config.{key}={given}: allowed are {rule.allowed}{nearest}")
     if rule.type is int and value > _LARGEST:
         raise UsageError(f"config.{key}={value}: integers up to {_LARGEST} are allowed")
 
 
-def _check_candidates(key: str, flat: Mapping[str, Any]) -> None:
+def _check_variant(name: str, algorithm: Any) -> None:
+    """A section with the key `algorithm` is another method of that algorithm."""
+    if name in _SECTIONS or not name.isidentifier():
+        raise UsageError(
+            f"config.{name}.algorithm: {name!r} cannot name a method; allowed are identifiers other than "
+            f"the sections {', '.join(_SECTIONS)}"
+        )
+    _check_value(f"{name}.algorithm", algorithm, one_of(ALGORITHMS))
+
+
+def _check_own_training(config: ConfigDict, name: str) -> None:
+    """A method's own training has keys of the section `training`, with what is allowed there."""
+    own = config.get(name, {}).get("training", {})
+    if not isinstance(own, ConfigDict | dict):
+        raise UsageError(f"config.{name}.training={own!r}: allowed is a section of training's keys")
+    if own and not methods.trains(config, name):
+        raise UsageError(
+            f"config.{name}.training: allowed with methods that train a model; {name!r} labels in one shot"
+        )
+    known = {
+        key.removeprefix("training."): RULES[key] for key in RULES if key.startswith("training.")
+    }
+    for key, value in own.items():
+        if key not in known:
+            raise UsageError(f"config.{name}.training.{key}: unknown key{suggestion(key, known)}")
+        _check_value(f"{name}.training.{key}", value, known[key])
+        if known[key] is AUGMENTATION:
+            with in_section(f"{name}.training", key):
+                compose(value)
+
+
+def _check_candidates(config: ConfigDict, key: str, values: Any) -> None:
     """Values to choose from are as the one that is given, a number or a switch; the factory judges more."""
-    setting, values = key.removeprefix(_CANDIDATES), flat[key]
+    setting = key.removeprefix(_CANDIDATES)
     name = setting.partition(".")[0]
-    if name not in ALGORITHMS or setting not in flat:
-        known = [known for known in flat if known.partition(".")[0] in ALGORITHMS]
+    names = [*ALGORITHMS, *methods.variants(config)]
+    known = {
+        f"{n}.{word}": value for n in names for word, value in methods.keywords(config, n).items()
+    }
+    if setting not in known:
         raise UsageError(f"config.{key}: no method has a key {setting}{suggestion(setting, known)}")
-    if "training" in inspect.signature(ALGORITHMS[name]).parameters:
+    if methods.trains(config, name):
         raise UsageError(
             f"config.{key}: allowed are methods that label in one shot; {name!r} trains a model, and "
             "its validation split chooses among the points of a sweep"
         )
-    kind = type(flat[setting])
+    kind = type(known[setting])
     if kind not in (bool, int, float):
         raise UsageError(f"config.{key}: allowed are keys with numbers or switches")
     if type(values) is not tuple:
@@ -257,11 +309,14 @@ def _check_candidates(key: str, flat: Mapping[str, Any]) -> None:
         _check_value(key, value, Rule(kind, _TYPES[kind]))
 
 
-def _check_keywords(name: str, section: Mapping[str, Any]) -> None:
+def _check_keywords(config: ConfigDict, name: str) -> None:
     """A method's keywords have the types of their defaults; the rest its factory judges."""
-    keywords = inspect.signature(Parameters if name == "xclp" else ALGORITHMS[name]).parameters
-    for key, value in section.items():
-        default = keywords[key].default if key in keywords else None
+    is_xclp = methods.algorithm_of(config, name) == "xclp"
+    known = inspect.signature(
+        Parameters if is_xclp else methods.factory_of(config, name)
+    ).parameters
+    for key, value in config.get(name, {}).items():
+        default = known[key].default if key in known else None
         if type(default) in _TYPES:
             _check_value(f"{name}.{key}", value, Rule(type(default), _TYPES[type(default)]))
 
@@ -275,12 +330,12 @@ def _check_together(config: ConfigDict) -> None:
             "config.federation.num_clients=0: allowed with partition='natural' only; "
             f"it is {federation.partition!r}"
         )
-    methods = (config.algorithm, *config.baselines)
-    nothing_to_choose = all(len(settings_to_try(config, name)) == 1 for name in methods)
+    chosen = methods.chosen(config)
+    nothing_to_choose = all(len(settings_to_try(config, name)) == 1 for name in chosen)
     if config.selection.settings == "cross_validated" and nothing_to_choose:
         raise UsageError(
             "config.selection.settings='cross_validated': allowed where a method has values in "
-            f"selection.candidates; there are none for {', '.join(methods)}"
+            f"selection.candidates; there are none for {', '.join(chosen)}"
         )
     if config.algorithm in config.baselines:
         raise UsageError(

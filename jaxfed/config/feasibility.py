@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 from ml_collections import ConfigDict
 
+from jaxfed.config.methods import differently_trained, naming_own_training, training_key
 from jaxfed.config.preprocessing import (
     PREPROCESSING,
     pretrained_part,
@@ -21,10 +22,10 @@ from jaxfed.federation.sampling import num_groups
 def check_models(dataset: Dataset, config: ConfigDict) -> None:
     """Models fit the examples and the memory, and can start from the states that the config names."""
     # Here, as in `pretrained_part`.
-    from jaxfed.config.assembly import trains
     from jaxfed.config.networks import check_models
 
-    if not trains(config):
+    training = list(differently_trained(config))
+    if not training:
         return
     kind = config.preprocessing.kind
     if kind == "pretrained":
@@ -42,7 +43,10 @@ def check_models(dataset: Dataset, config: ConfigDict) -> None:
         x = PREPROCESSING[kind](one, config, to_nobody)[:1]
     nobody = (np.zeros(0, np.int64),)
     partition = Partition(nobody, nobody, nobody)
-    check_models(config, Federation(x, dataset.y[: len(x)], partition, dataset.num_classes))
+    federation = Federation(x, dataset.y[: len(x)], partition, dataset.num_classes)
+    for name, seen in training:
+        with naming_own_training(config, name):
+            check_models(seen, federation)
 
 
 def check_num_clients(dataset: Dataset, config: ConfigDict) -> None:
@@ -78,12 +82,16 @@ def check_points(dataset: Dataset, config: ConfigDict, federation: Federation) -
 
 def check_class_weights(dataset: Dataset, config: ConfigDict) -> None:
     """There is a weight for each class, where there are any."""
-    weights = config.training.class_weights
-    if weights and len(weights) != dataset.num_classes:
-        raise UsageError(
-            f"config.training.class_weights: {len(weights)} numbers, but {dataset.name} has "
-            f"{dataset.num_classes} classes; () weighs all alike"
-        )
+    given = {"training.class_weights": config.training.class_weights} | {
+        training_key(config, name, "class_weights"): seen.training.class_weights
+        for name, seen in differently_trained(config)
+    }
+    for key, weights in given.items():
+        if weights and len(weights) != dataset.num_classes:
+            raise UsageError(
+                f"config.{key}: {len(weights)} numbers, but {dataset.name} has {dataset.num_classes} "
+                "classes; () weighs all alike"
+            )
 
 
 def check_rounds(config: ConfigDict, num_clients: int) -> None:

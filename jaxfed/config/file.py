@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -35,7 +36,9 @@ def load(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
         spec: path of the config file, and after a colon what its `get_config` is to be given.
         overrides: `KEY=VALUE` strings; KEY is the dotted path of an existing key, VALUE is read as
             the type of the value that stands there. `model.name` goes first: another network comes
-            with its own options in place of the config's, and each of them may be set.
+            with its own options in place of the config's, and each of them may be set. So may what a
+            method can have for itself (`jaxfed.config.methods`): `NAME.training.KEY`, a keyword of its,
+            and `NAME.algorithm`, before the others, for another name of that algorithm.
 
     Returns:
         A ConfigDict of its own: references between keys are resolved, and keys are locked.
@@ -62,11 +65,16 @@ def load(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
             f"--config={spec}: get_config of {path} returned {type(config).__name__}; a "
             "ml_collections.ConfigDict is needed"
         )
-    for text in sorted(overrides, key=lambda text: not text.startswith("model.name=")):
+    for text in sorted(overrides, key=_comes_later):
         override(config, text)
     resolved = config.copy_and_resolve_references()
     resolved.lock()
     return resolved
+
+
+def _comes_later(text: str) -> bool:
+    """Whether an override waits for those that say which keys there are."""
+    return re.match(r"(model\.name|\w+\.algorithm)=", text) is None
 
 
 def split_variant(spec: str) -> tuple[str, str]:
@@ -133,14 +141,32 @@ def override(config: ConfigDict, text: str) -> None:
     for parent in parents:
         section = section[parent] if isinstance(section, ConfigDict) and parent in section else None
     if not isinstance(section, ConfigDict) or name not in section:
-        raise UsageError(
-            f"config.{key}: unknown key{suggestion(key, dict(flatten(config.to_dict())))}"
-        )
+        section = _with_own_key(config, key)
     if isinstance(section[name], ConfigDict):
         raise UsageError(
             f"config.{key} is a section; its keys are {', '.join(sorted(section[name]))}"
         )
     section[name] = _parse(key, value, section[name])
+
+
+def _with_own_key(config: ConfigDict, key: str) -> ConfigDict:
+    """The section of a method to which a key has been added that it does not say, at the value it has so."""
+    # Here, as in `_model_section`.
+    from jaxfed.config import methods
+
+    *parents, name = key.split(".")
+    try:
+        value = methods.unsaid(config, key)
+    except (KeyError, ValueError):
+        known = dict(flatten(config.to_dict()))
+        raise UsageError(f"config.{key}: unknown key{suggestion(key, known)}") from None
+    section = config
+    with config.unlocked():
+        for parent in parents:
+            section[parent] = section.get(parent, ConfigDict())
+            section = section[parent]
+        section[name] = value
+    return section
 
 
 def _model_section(section: dict[str, Any], key: str, text: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import jax
 from ml_collections import ConfigDict
 
+from jaxfed.config.methods import differently_trained, training_key
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 
@@ -69,13 +70,13 @@ def _demands(config: ConfigDict, federation: Federation, num_features: int) -> I
         yield Demand(f"{section}.num_neighbors", neighbors, 8 * neighbors * points, text)
     bits = config.xclp.num_bits
     yield Demand("xclp.num_bits", bits, 4 * bits * num_features, "as many hyperplanes")
-    epochs = config.training.epochs
-    yield Demand(
-        "training.epochs",
-        epochs,
-        4 * epochs * max(sizes),
-        f"an order of {max(sizes)} examples each",
-    )
+    epochs = {"training.epochs": config.training.epochs} | {
+        training_key(config, name, "epochs"): seen.training.epochs
+        for name, seen in differently_trained(config)
+    }
+    for key, number in epochs.items():
+        text = f"an order of {max(sizes)} examples each"
+        yield Demand(key, number, 4 * number * max(sizes), text)
 
 
 def _text(num_bytes: int) -> str:

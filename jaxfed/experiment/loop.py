@@ -46,6 +46,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from jaxfed.config import methods
 from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.keys import flatten
 from jaxfed.config.simulation import Simulation
@@ -98,7 +99,7 @@ class Leg(NamedTuple):
 
 def legs(config: ConfigDict) -> Iterator[Leg]:
     """The experiment's legs in their order: repeats outside, methods inside."""
-    pairs = product(range(config.num_repeats), (config.algorithm, *config.baselines))
+    pairs = product(range(config.num_repeats), methods.chosen(config))
     rounds = config.rounds
     for index, (repeat, name) in enumerate(pairs):
         yield Leg(repeat, name, index * rounds + 1, (index + 1) * rounds)
@@ -106,7 +107,7 @@ def legs(config: ConfigDict) -> Iterator[Leg]:
 
 def num_steps(config: ConfigDict) -> int:
     """The number of the experiment's last step."""
-    return int(config.num_repeats * (1 + len(config.baselines)) * config.rounds)
+    return int(config.num_repeats * len(methods.chosen(config)) * config.rounds)
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ class Experiment:
         schedule: SaveSchedule,
     ) -> None:
         """Run one method to its last round, from the saved step where that lies in this leg."""
-        config = self.config
+        config = methods.with_own_training(self.config, leg.name)
         self.progress.working_on(f"repeat {leg.repeat + 1}/{config.num_repeats} {leg.name}")
         algorithm = make_algorithm(config, leg.name, federation, leg.repeat, self.progress.within)
         seed = config.seed + leg.repeat
@@ -205,7 +206,7 @@ class Experiment:
                         quality: Metrics = {"diverged": True}
                     else:
                         selected, quality = self._measure(
-                            algorithm, federation, round_number, state, selected
+                            config, algorithm, federation, round_number, state, selected
                         )
                     record = {
                         "repeat": leg.repeat,
@@ -217,7 +218,7 @@ class Experiment:
                     }
                     self.workdir.append_metrics(record)
                     if "diverged" in quality:
-                        self.progress.stopped(divergence(record), leg.last_step)
+                        self.progress.stopped(divergence(self.config, record), leg.last_step)
                         return
                     if round_number == config.rounds:
                         self._keep(leg, selected)
@@ -238,6 +239,7 @@ class Experiment:
 
     def _measure(
         self,
+        config: ConfigDict,
         algorithm: FederatedAlgorithm,
         federation: Federation,
         round_number: int,
@@ -245,7 +247,7 @@ class Experiment:
         selected: Selected,
     ) -> tuple[Selected, Metrics]:
         """Judge the state where that is due: by the validation split, and at the end by the test set."""
-        if not is_evaluated(self.config, round_number):
+        if not is_evaluated(config, round_number):
             return selected._replace(state=state), {}
         if algorithm.validate is None:
             return selected._replace(state=state), algorithm.evaluate(state, federation)
@@ -277,17 +279,18 @@ def has_diverged(metrics: Mapping[str, Any]) -> bool:
     return not np.isfinite(metrics.get("train_loss", 0.0))
 
 
-def divergence(record: Record) -> str:
+def divergence(config: ConfigDict, record: Record) -> str:
     """What to say of a round after which its method has stopped."""
+    key = methods.training_key(config, record["algorithm"], "learning_rate")
     return (
         f"{record['algorithm']} diverged in repeat {record['repeat'] + 1}, round {record['round']}, at a "
         f"learning rate of {float(record['learning_rate']):g}: its loss is not finite; lower "
-        "config.training.learning_rate"
+        f"config.{key}"
     )
 
 
 def is_evaluated(config: ConfigDict, round_number: int) -> bool:
-    """Whether the state is judged after this round.
+    """Whether the state of a method that sees this config is judged after this round.
 
     It is after every `evaluate_every`-th, after the last, and after `training.labeled_only_rounds`: what
     stage 2 starts from is a candidate of selection.
@@ -324,7 +327,7 @@ def summarize(config: ConfigDict, records: Iterable[Record]) -> dict[str, Any]:
         summary["communication"] = {
             name: main["communication"][name]["mean"] for name in ("upload_bytes", "download_bytes")
         }
-    diverged = [divergence(record) for record in records if "diverged" in record]
+    diverged = [divergence(config, record) for record in records if "diverged" in record]
     if diverged:
         summary["diverged"] = diverged
     return {**summary, "algorithms": algorithms}

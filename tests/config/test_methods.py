@@ -1,0 +1,176 @@
+"""Settings of one method alone, and a second name for an algorithm."""
+
+import json
+
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+from rich.console import Console
+
+from jaxfed.config import check, methods
+from jaxfed.config import file as config_file
+from jaxfed.config.simulation import Simulation
+from jaxfed.errors import UsageError
+from jaxfed.experiment.loop import Experiment, divergence
+from jaxfed.experiment.progress import Progress
+from jaxfed.experiment.workdir import open_workdir
+from jaxfed.host.interruption import Interruption
+
+FEDADAM = (
+    "fedadam.training.server_learning_rate=0.02",  # before the section is there
+    "fedadam.algorithm=fedavg",
+    "fedadam.training.server_optimizer=adam",
+)
+
+
+def training_config(*overrides):
+    return config_file.load("ml_collections_configs/fedavg_xclp.py", overrides)
+
+
+def test_what_is_a_methods_own_is_so_for_it_alone():
+    config = training_config(*FEDADAM, "fedavg.training.epochs=2", "fedprox.training.epochs=3")
+    check.check(config)
+    seen = {
+        name: methods.with_own_training(config, name).training
+        for name in ("fedavg", "fedadam", "fedprox", "fedsem")
+    }
+    assert {name: training.epochs for name, training in seen.items()} == {
+        "fedavg": 2,
+        "fedadam": 2,  # of its algorithm
+        "fedprox": 3,
+        "fedsem": 5,
+    }
+    assert [training.server_optimizer for training in seen.values()] == [
+        "sgd",
+        "adam",
+        "sgd",
+        "sgd",
+    ]
+    assert seen["fedadam"].server_learning_rate == 0.02
+    assert config.training.epochs == 5
+    own = methods.with_own_training(config, "fedadam")
+    assert methods.with_own_training(own, "fedadam") is own
+
+
+def test_a_variant_has_its_algorithms_keywords_and_its_own_over_them():
+    config = training_config("near.algorithm=fedprox", "near.mu=0.5", "fedprox.pseudo_label=xclp")
+    check.check(config)
+    assert methods.keywords(config, "near") == {"mu": 0.5, "pseudo_label": "xclp"}
+    assert methods.keywords(config, "fedprox") == {"mu": 0.01, "pseudo_label": "xclp"}
+
+
+def test_a_keyword_that_the_config_does_not_name_has_its_default_type():
+    config = config_file.load("ml_collections_configs/xclp_digits.py", ["fedprox.mu=1"])
+    assert config.fedprox.to_dict() == {"mu": 1.0}
+    assert "scaffold" not in config
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("fedadm.training.learning_rate=0.1", ("config.fedadm.training.learning_rate: unknown",)),
+        (
+            "fedavg.training.learning_rte=1",
+            ("fedavg.training.learning_rte", "'training.learning_rate'"),
+        ),
+        (
+            "fedavg.training.learning_rate=-1",
+            ("config.fedavg.training.learning_rate=-1", "above 0"),
+        ),
+        ("fedavg.training.optimizer=sdg", ("config.fedavg.training.optimizer='sdg'", "'sgd'")),
+        ("fedavg.training.augmentation=flipp", ("config.fedavg.training.augmentation", "'flip'")),
+        (
+            "fedavg.training.initial_model=/no",
+            ("config.fedavg.training.initial_model=/no", "folder"),
+        ),
+        ("client_knn.training.epochs=1", ("config.client_knn.training", "labels in one shot")),
+        ("fedprox.rounds=3", ("config.fedprox.rounds: unknown key",)),
+        ("dataset.algorithm=fedavg", ("config.dataset.algorithm: unknown key",)),
+        ("mine.algorithm=fedavgg", ("config.mine.algorithm='fedavgg'", "'fedavg'")),
+        ("fedprox.algorithm=fedavg", ("config.fedprox.algorithm: unknown key",)),
+        ("baselines=fedadam", ("config.baselines=('fedadam',)", "'fedavg'")),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_its_key(override, words):
+    with pytest.raises(UsageError) as caught:
+        check.check(training_config(override))
+    assert "\n" not in str(caught.value)
+    assert all(word in str(caught.value) for word in words)
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        (
+            {"dataset": {"algorithm": "fedavg"}},
+            "config.dataset.algorithm: 'dataset' cannot name a method",
+        ),
+        ({"a-b": {"algorithm": "fedavg"}}, "'a-b' cannot name a method"),
+        ({"mine": {"algorithm": 3}}, "config.mine.algorithm=3"),
+        (
+            {"mine": {"algorithm": "fedavg", "training": 3}},
+            "config.mine.training=3: allowed is a section",
+        ),
+        ({"mine": {"training": {"epochs": 1}}}, "config.mine.training.epochs: unknown key"),
+        (
+            {"mine": {"algorithm": "fedavg", "training": {"rate": 1}}},
+            "config.mine.training.rate: unknown",
+        ),
+    ],
+)
+def test_a_wrong_section_in_a_file_too(section, words):
+    config = training_config().unlock()
+    for name, content in section.items():
+        config[name] = ConfigDict({**config.get(name, {}), **content})
+    with pytest.raises(UsageError) as caught:
+        check.check(config)
+    assert words in str(caught.value)
+
+
+def test_rows_of_one_table_differ_in_what_is_their_own(tmp_path):
+    """A variant without settings is its algorithm to the bit; one with Adam at the server is not."""
+    config = training_config(
+        *FEDADAM,
+        *("twin.algorithm=fedavg", "algorithm=fedavg", "baselines=fedadam,twin,short"),
+        *("short.algorithm=fedavg", "short.training.labeled_only_rounds=1"),
+        *("num_repeats=1", "rounds=3", "training.labeled_only_rounds=0", "evaluate_every=0"),
+        *("dataset.train_size=200", "training.epochs=1"),
+    )
+    check.check(config)
+    simulation = Simulation(config)
+    simulation.check()
+    with (
+        open_workdir(tmp_path, config.to_dict()) as workdir,
+        Progress(config.to_dict(), Console(quiet=True)) as progress,
+    ):
+        summary = Experiment(config, simulation, workdir, progress, Interruption()).run()
+        lines = workdir.read_metrics()
+    loss = {
+        name: [line["train_loss"] for line in lines if line["algorithm"] == name and line["round"]]
+        for name in summary["algorithms"]
+    }
+    assert list(loss) == ["fedavg", "fedadam", "twin", "short"]
+    assert loss["twin"] == loss["fedavg"]
+    assert loss["fedadam"][0] == loss["fedavg"][0]  # of the same model on the same clients
+    assert loss["fedadam"][1] != loss["fedavg"][1]
+    assert np.isfinite(loss["fedadam"]).all()
+    measured = [
+        line["round"]
+        for line in lines
+        if line["algorithm"] == "short" and "validation_accuracy" in line
+    ]
+    assert measured == [0, 1, 3]  # with the end of its own stage 1
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert written["fedadam"] == {
+        "algorithm": "fedavg",
+        "training": {"server_learning_rate": 0.02, "server_optimizer": "adam"},
+    }
+    assert written["training"]["server_optimizer"] == "sgd"
+
+
+def test_divergence_names_the_key_that_was_too_large():
+    config = training_config(*FEDADAM, "fedavg.training.learning_rate=9")
+    record = {"repeat": 0, "round": 1, "learning_rate": 9}
+    for name, key in (("fedadam", "fedavg.training"), ("fedsem", "training")):
+        text = divergence(config, record | {"algorithm": name})
+        assert text.endswith(f"lower config.{key}.learning_rate")
