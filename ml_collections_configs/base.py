@@ -38,7 +38,10 @@ def get_config() -> ConfigDict:
     config.dataset = ConfigDict()
     config.dataset.name = ""
     config.dataset.root = ""  # "" = $JAXFED_DATA, else the TFDS default
-    config.dataset.label_key = ""  # a TFDS set's feature to take as label; "" = the usual one
+    config.dataset.label_key = ""  # a TFDS set's feature, a CSV column; "" = the usual one
+    config.dataset.client_key = (
+        ""  # a CSV column, an .npz array: whose each row is; "" = the usual one
+    )
     config.dataset.image_size = 0  # of image folders, pixels a side; 0 = the images' own
     config.dataset.train_size = 0  # examples taken, stratified, chosen by seed; 0 = all
     config.dataset.test_size = 0

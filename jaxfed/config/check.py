@@ -124,6 +124,7 @@ RULES: dict[str, Rule] = {
     "dataset.name": Rule(str, "the name or path of a data set", bool),
     "dataset.root": TEXT,
     "dataset.label_key": TEXT,
+    "dataset.client_key": TEXT,
     "dataset.image_size": at_least(0, ", 0 is their own size"),
     "dataset.train_size": at_least(0, ", 0 is all"),
     "dataset.test_size": at_least(0, ", 0 is all"),

@@ -31,10 +31,11 @@ def check_models(dataset: Dataset, config: ConfigDict) -> None:
     if kind == "pretrained":
         x = pretrained_part(dataset.x[:0], config, lambda done: None)
     else:
+        first = np.flatnonzero(dataset.is_labeled)[:1]
         one = dataclasses.replace(
             dataset,
-            x=dataset.x[:1],
-            y=dataset.y[:1],
+            x=dataset.x[first],
+            y=dataset.y[first],
             client_id=None,
             x_test=dataset.x_test[:0],
             y_test=dataset.y_test[:0],
@@ -49,8 +50,14 @@ def check_models(dataset: Dataset, config: ConfigDict) -> None:
             check_models(seen, federation)
 
 
-def check_num_clients(dataset: Dataset, config: ConfigDict) -> None:
-    """There are no more clients than examples."""
+def check_clients(dataset: Dataset, config: ConfigDict) -> None:
+    """There are no more clients than examples, and natural ones where they are asked for."""
+    if config.federation.partition == "natural" and dataset.client_id is None:
+        raise UsageError(
+            f"config.federation.partition='natural' needs client_id, which {dataset.name} does not have; "
+            "of a CSV file, config.dataset.client_key names the column, of an .npz file the array, that says "
+            "whose each row is"
+        )
     num_clients, num_examples = config.federation.num_clients, len(dataset.y)
     if num_clients > num_examples:
         raise UsageError(
@@ -75,8 +82,8 @@ def check_points(dataset: Dataset, config: ConfigDict, federation: Federation) -
     ):
         if config.dataset[key] and not points:
             raise UsageError(
-                f"config.dataset.{key}={config.dataset[key]}: no example out of {len(dataset.y)} is left "
-                f"to {key.partition('_')[0]} on"
+                f"config.dataset.{key}={config.dataset[key]}: no example out of "
+                f"{np.count_nonzero(dataset.is_labeled)} with a label is left to {key.partition('_')[0]} on"
             )
 
 

@@ -7,12 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from absl import logging
 from ml_collections import ConfigDict
 
 from jaxfed.data import Dataset, Partition
 from jaxfed.data.dataset import standardized
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
+
+_LARGEST_RATIO = 100  # of features' scales
 
 Report = Callable[[int, int], None]  # examples or rounds done, and in all
 
@@ -47,6 +50,30 @@ def _pretrained(dataset: Dataset, config: ConfigDict, report: Report) -> np.ndar
         return train
     test = pretrained_part(dataset.x_test, config, lambda done: report(num_train + done, total))
     return np.concatenate([train, test])
+
+
+def warn_of_scales(dataset: Dataset, config: ConfigDict) -> None:
+    """One line where features are left as they are and a few of them decide every cosine and distance.
+
+    A feature's scale is its largest absolute value; those that are 0 everywhere have none. Of vectors only:
+    the entries of an image have one unit.
+    """
+    if config.preprocessing.kind != "identity" or dataset.x.ndim != 2:
+        return
+    scales = np.abs(dataset.x).max(axis=0)
+    scales[scales == 0] = np.nan
+    if np.isnan(scales).all() or np.nanmax(scales) <= _LARGEST_RATIO * np.nanmin(scales):
+        return
+    large, small = np.nanargmax(scales), np.nanargmin(scales)
+    logging.warning(
+        "%s: feature %d goes up to %.3g, feature %d to %.3g; the large ones decide every cosine and "
+        "distance: config.preprocessing.kind='standardized' gives all the same weight",
+        dataset.name,
+        large,
+        scales[large],
+        small,
+        scales[small],
+    )
 
 
 def check_pretrained(dataset: Dataset, config: ConfigDict) -> None:

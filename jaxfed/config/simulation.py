@@ -8,6 +8,9 @@ The examples (`dataset.train_size`, `dataset.test_size`) and the test split of a
 one (`dataset.test_fraction`; of Mini-ImageNet, say) depend on `config.seed` alone and are the same in
 every repeat. Who holds which, which carry labels, and the validation split depend on the repeat's seed.
 All of these are stratified: they take the same share of each class, or of each of the data's own clients.
+
+Examples of which the data themselves have no label (y = -1) are some client's unlabeled ones. Shares and
+numbers of labels, of points to test on and to validate on are counted over the others.
 """
 
 from __future__ import annotations
@@ -25,8 +28,8 @@ from ml_collections import ConfigDict
 from jaxfed.config import memory_demand
 from jaxfed.config.feasibility import (
     check_class_weights,
+    check_clients,
     check_models,
-    check_num_clients,
     check_points,
     check_rounds,
 )
@@ -36,6 +39,7 @@ from jaxfed.config.preprocessing import (
     check_learned,
     check_pretrained,
     to_nobody,
+    warn_of_scales,
     with_learned_features,
 )
 from jaxfed.data import Dataset, Partition, class_counts, load, partition
@@ -67,10 +71,13 @@ class Simulation:
                 wanted.name,
                 root=wanted.root or None,
                 label_key=wanted.label_key or None,
+                client_key=wanted.client_key or None,
                 image_size=wanted.image_size or None,
             )
         except UsageError as error:
-            by_key = re.sub(r"\b(label_key|image_size)=", r"config.dataset.\1=", str(error))
+            by_key = re.sub(
+                r"\b(label_key|client_key|image_size)=", r"config.dataset.\1=", str(error)
+            )
             raise UsageError(by_key) from error
         self._dataset = _subset(dataset, config)
 
@@ -89,12 +96,13 @@ class Simulation:
             check_models(self._dataset, self._config)
         check_class_weights(self._dataset, self._config)
         nothing = np.zeros((len(self._dataset.y) + len(self._dataset.y_test), 0), np.float32)
-        check_num_clients(self._dataset, self._config)
+        check_clients(self._dataset, self._config)
         for repeat in range(min(self._config.num_repeats, _MOST_CHECKED)):
             federation = self._federation(nothing, self._config.seed + repeat)
             check_rounds(self._config, federation.num_clients)
             check_points(self._dataset, self._config, federation)
         memory_demand.check(self._config, federation, math.prod(self._dataset.x.shape[1:]))
+        warn_of_scales(self._dataset, self._config)
 
     def federation(
         self, seed: int, report: Report = to_nobody, folder: Path | None = None
@@ -126,12 +134,16 @@ class Simulation:
         return {name: _checksum(array) for name, array in arrays.items() if array is not None}
 
     def class_counts(self, federation: Federation) -> dict[str, Any]:
-        """Clients x classes counts of labeled, unlabeled and new points, and the classes' names."""
+        """Clients x classes counts of labeled, unlabeled and new points, and the classes' names.
+
+        The last class is "(unknown)" where there are points of which nobody knows it.
+        """
         counts = {
             kind: class_counts(federation.y, indices, federation.num_classes)
             for kind, indices in federation.partition._asdict().items()
         }
-        return {**counts, "class_names": self._dataset.class_names}
+        unknown = () if self._dataset.is_labeled.all() else ("(unknown)",)
+        return {**counts, "class_names": (*self._dataset.class_names, *unknown)}
 
     def _federation(self, x: np.ndarray, seed: int) -> Federation:
         data, wanted = self._dataset, self._config.federation
@@ -195,9 +207,14 @@ def _hold_out(config: ConfigDict, data: Dataset, seed: int) -> HeldOut:
     strata = data.y if not natural or data.client_id is None else data.client_id
     is_test = np.zeros(len(data.y), bool)
     if not len(data.y_test):
-        is_test = _share(strata, config.dataset.test_fraction, (config.seed, 1))
+        known = np.flatnonzero(data.is_labeled)
+        is_test[known] = _share(strata[known], config.dataset.test_fraction, (config.seed, 1))
     rest = np.flatnonzero(~is_test)
-    is_validation = _share(data.y[rest], config.dataset.validation_fraction, (seed, 2))
+    is_validation = np.zeros(len(rest), bool)
+    known = np.flatnonzero(data.is_labeled[rest])
+    is_validation[known] = _share(
+        data.y[rest[known]], config.dataset.validation_fraction, (seed, 2)
+    )
     after_training = np.arange(len(data.y), len(data.y) + len(data.y_test))
     test = after_training if len(data.y_test) else np.flatnonzero(is_test)
     nothing = test[:0]
@@ -258,9 +275,10 @@ def _new_points(data: Dataset, new: np.ndarray, scheme: str) -> dict[str, Any]:
 
 
 def _subset(dataset: Dataset, config: ConfigDict) -> Dataset:
-    """`train_size` and `test_size` of the examples, stratified by class; 0 takes all."""
+    """`train_size` and `test_size` of the examples, stratified by class, an unknown one too; 0 takes all."""
     rng = np.random.default_rng((config.seed, _EXAMPLES))
-    train = _drawn(rng, dataset.y, config.dataset.train_size, "train_size", dataset)
+    strata = np.where(dataset.is_labeled, dataset.y, dataset.num_classes)
+    train = _drawn(rng, strata, config.dataset.train_size, "train_size", dataset)
     test = _drawn(rng, dataset.y_test, config.dataset.test_size, "test_size", dataset)
     client_id, client_id_test = dataset.client_id, dataset.client_id_test
     return dataclasses.replace(

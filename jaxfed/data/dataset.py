@@ -7,6 +7,8 @@ import numpy as np
 
 from jaxfed.errors import UsageError
 
+UNLABELED = -1
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
@@ -16,8 +18,10 @@ class Dataset:
         name: as it was asked for.
         x: `[n, ...]`. Images: uint8 `[n, height, width, channels]`, 0..255 (the embedded digits:
             float32, 0..16). Everything else: float32.
-        y: int32 `[n]`, classes 0..num_classes-1.
-        x_test, y_test: the source's own test split, of the same kind; 0 rows where it has none.
+        y: int32 `[n]`, classes 0..num_classes-1, and -1 where nobody knows the class: examples that
+            the source itself has no label of. One at least has a label.
+        x_test, y_test: the source's own test split, of the same kind; 0 rows where it has none. All of
+            it is labeled.
         num_classes: C; a class may have no example.
         class_names: C names.
         client_id: int32 `[n]`, the natural client of each example, numbered from 0 in the order of
@@ -40,10 +44,10 @@ class Dataset:
     def __post_init__(self) -> None:
         """Check that lengths, shapes and classes agree, so that no reader can return nonsense."""
         splits = (
-            ("train", self.x, self.y, self.client_id),
-            ("test", self.x_test, self.y_test, self.client_id_test),
+            ("train", self.x, self.y, self.client_id, UNLABELED),
+            ("test", self.x_test, self.y_test, self.client_id_test, 0),
         )
-        for split, x, y, client_id in splits:
+        for split, x, y, client_id, smallest in splits:
             if y.ndim != 1 or len(x) != len(y):
                 raise UsageError(
                     f"data set {self.name!r}, {split}: {len(x)} examples but labels of shape "
@@ -60,10 +64,10 @@ class Dataset:
                     f"data set {self.name!r}, {split}: {bad} of {len(x)} examples have values that are "
                     "nan or infinite; every value must be a finite number"
                 )
-            if len(y) and not (y.min() >= 0 and y.max() < self.num_classes):
+            if len(y) and not (y.min() >= smallest and y.max() < self.num_classes):
                 raise UsageError(
                     f"data set {self.name!r}, {split}: labels {y.min()}..{y.max()} are not all in "
-                    f"0..{self.num_classes - 1}"
+                    f"{smallest}..{self.num_classes - 1}"
                 )
             if 0 in x.shape[1:]:
                 raise UsageError(
@@ -72,18 +76,29 @@ class Dataset:
                 )
         if not len(self.y):
             raise UsageError(f"data set {self.name!r} has no training examples")
+        if not self.is_labeled.any():
+            raise UsageError(
+                f"data set {self.name!r}: none of its {len(self.y)} training examples has a label"
+            )
         if self.x.shape[1:] != self.x_test.shape[1:]:
             raise UsageError(
                 f"data set {self.name!r}: training examples have shape {self.x.shape[1:]}, test "
                 f"examples {self.x_test.shape[1:]}"
             )
 
+    @property
+    def is_labeled(self) -> np.ndarray:
+        """bool [n], which training examples the source has a label of."""
+        return self.y != UNLABELED
+
     def __repr__(self) -> str:
         """One line: name, sizes, shapes; never the arrays."""
         clients = "" if self.client_id is None else f", {self.client_id.max() + 1} clients"
+        num_unlabeled = np.count_nonzero(~self.is_labeled)
+        unlabeled = f", {num_unlabeled} without a label" if num_unlabeled else ""
         return (
             f"Dataset({self.name!r}: {len(self.x)} + {len(self.x_test)} x "
-            f"{self.x.dtype}{list(self.x.shape[1:])}, {self.num_classes} classes{clients})"
+            f"{self.x.dtype}{list(self.x.shape[1:])}, {self.num_classes} classes{unlabeled}{clients})"
         )
 
 
@@ -127,19 +142,26 @@ def client_numbers(
 
 
 def class_numbers(
-    *splits: np.ndarray, names: Sequence[str] | np.ndarray | None = None
+    *splits: np.ndarray,
+    names: Sequence[str] | np.ndarray | None = None,
+    is_labeled: np.ndarray | None = None,
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
     """Number the classes of labels that are names or any integers.
 
     Args:
         *splits: labels [n] of each split.
         names: C class names, if the source has them; integer labels are then numbers of these classes.
+        is_labeled: bool [n] of the first split; the others' entries mean nothing. None: all.
 
     Returns:
-        One int32 [n] a split, and the names. Without `names`, the classes are the distinct labels of all
-        splits, sorted: 0..C-1 keep their numbers, other values (3..8, say) are numbered anew.
+        One int32 [n] a split, -1 where there is no label, and the names. Without `names`, the classes are
+        the distinct labels of all splits, sorted: 0..C-1 keep their numbers, other values (3..8, say) are
+        numbered anew.
     """
-    joint = np.concatenate(splits)
+    has_label = np.ones(sum(map(len, splits)), bool)
+    if is_labeled is not None:
+        has_label[: len(is_labeled)] = is_labeled
+    joint = np.concatenate(splits)[has_label]
     if names is not None and np.issubdtype(joint.dtype, np.integer):
         if len(joint) and not (joint.min() >= 0 and joint.max() < len(names)):
             raise UsageError(
@@ -151,4 +173,6 @@ def class_numbers(
         values, numbers = np.unique(joint, return_inverse=True)
         found = [str(value) for value in values]
     ends = np.cumsum([len(split) for split in splits])[:-1]
-    return np.split(numbers.astype(np.int32), ends), tuple(found)
+    classes = np.full(len(has_label), UNLABELED, np.int32)
+    classes[has_label] = numbers
+    return np.split(classes, ends), tuple(found)

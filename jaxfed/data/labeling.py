@@ -67,7 +67,7 @@ def drawn_labels(
         _check_totals(np.where(held > 0, labels, 0), totals)
         return chosen_of_each(groups, labels.ravel(), rng)
     sizes = held.sum(axis=1)
-    exact = _numbers(wanted, sizes, has_labels)
+    exact = _numbers(wanted, sizes, has_labels, len(classes))
     number = round(exact.sum())
     numbers = apportion(exact, number, rng)
     quotas = apportion(exact / np.maximum(sizes, 1) @ held, number, rng)
@@ -128,7 +128,7 @@ def planned_labels(
 
     Args:
         sizes: int [M], of the clients.
-        totals: int [C], of the classes.
+        totals: int [C], of the classes; less than `sizes` in all where some examples are of no known class.
         weights: float [M, C], what each client's labels are to be like, to within one of each class.
             None: alike for all; a number of them is equal for each class, to within one at each client
             and over all; a fraction is a random split of a like fraction of each class.
@@ -148,7 +148,7 @@ def planned_labels(
         _check_totals(labels, totals)
         asked = labels.sum(axis=1)
         return round_at_random(labels * np.minimum(sizes / np.maximum(asked, 1), 1)[:, None], rng)
-    numbers = _numbers(wanted, sizes, has_labels)
+    numbers = _numbers(wanted, sizes, has_labels, int(totals.sum()))
     if weights is None:
         if wanted.number is None:
             number = round(numbers.sum())
@@ -172,15 +172,21 @@ def _has_labels(wanted: Labels, num_clients: int) -> np.ndarray:
     )
 
 
-def _numbers(wanted: Labels, sizes: np.ndarray, has_labels: np.ndarray) -> np.ndarray:
-    """float64 [M], the expected number of labels of each client; whole in all."""
+def _numbers(
+    wanted: Labels, sizes: np.ndarray, has_labels: np.ndarray, num_known: int
+) -> np.ndarray:
+    """float64 [M], the expected number of labels of each client; whole in all.
+
+    `num_known` of all examples are of a known class; of each client's, a fraction is one of this share.
+    """
     room = np.where(has_labels, sizes, 0)
     if wanted.number is not None:
-        return _spread(wanted.number, room)
+        return _spread(wanted.number, room, num_known)
+    room = room * (num_known / max(sizes.sum(), 1))
     fraction = 1.0 if wanted.fraction is None else wanted.fraction
     if not 0 <= fraction <= 1:
         raise UsageError(f"labeled_fraction={fraction}: allowed are 0 to 1")
-    number = round(fraction * room.sum())
+    number = round(fraction * round(room.sum(), 6))  # roundoff must not tip a half
     if fraction > 0 and room.any():
         number = max(number, 1)
     whole, parts = np.divmod(fraction * room, 1)
@@ -193,12 +199,16 @@ def _numbers(wanted: Labels, sizes: np.ndarray, has_labels: np.ndarray) -> np.nd
     return whole + parts
 
 
-def _spread(number: int, room: np.ndarray) -> np.ndarray:
+def _spread(number: int, room: np.ndarray, num_known: int) -> np.ndarray:
     """`number` labels over clients as equally as their room allows: all up to a common level."""
-    if number < 0 or number > room.sum():
-        raise UsageError(
-            f"num_labeled={number}: allowed are 0 to {room.sum()}, what the labeled clients hold"
+    most = min(int(room.sum()), num_known)
+    if number < 0 or number > most:
+        what = (
+            "what the labeled clients hold"
+            if most == room.sum()
+            else "the labels that the data have"
         )
+        raise UsageError(f"num_labeled={number}: allowed are 0 to {most}, {what}")
     rising = np.sort(room)
     levels = (number - np.cumsum(rising) + rising) / np.arange(len(rising), 0, -1)
     return np.minimum(room, levels[levels <= rising][0])

@@ -28,6 +28,7 @@ def load(
     *,
     root: str | Path | None = None,
     label_key: str | None = None,
+    client_key: str | None = None,
     image_size: int | None = None,
 ) -> Dataset:
     """Load a data set.
@@ -41,6 +42,8 @@ def load(
         root: where prepared TFDS sets and other data are; None is $JAXFED_DATA, else TFDS's default.
         label_key: what to take as label: a TFDS feature ("coarse_label" of cifar100) or a CSV column;
             the other sources have one label only.
+        client_key: the CSV column, or the array of an .npz file, that names the client each row belongs to;
+            the other sources have their own.
         image_size: for folders of image files only, pixels a side.
 
     Returns:
@@ -51,14 +54,17 @@ def load(
     """
     name_or_path = os.fspath(name_or_path)
     if name_or_path in EMBEDDED:
-        _refuse(name_or_path, label_key=label_key, image_size=image_size)
+        _refuse(name_or_path, label_key=label_key, client_key=client_key, image_size=image_size)
         return EMBEDDED[name_or_path]()
     if not name_or_path:
         raise UsageError(f"data set '': name one, such as {', '.join(EMBEDDED)}, or give a path")
     place = _root(root)
     path = Path(name_or_path).expanduser()
     if name_or_path.lower().endswith((".npz", *_TABLES)):
-        return _read_file(name_or_path, _first(Path.is_file, path, place), label_key, image_size)
+        _refuse(name_or_path, image_size=image_size)
+        file = _first(Path.is_file, path, place)
+        return _read_file(name_or_path, file, label_key, client_key)
+    _refuse(name_or_path, client_key=client_key)
     if name_or_path.startswith((".", "/", "~")) and not path.is_dir():
         raise UsageError(
             f"data set {name_or_path!r}: no such folder ({path.absolute()}), and a file must end in "
@@ -80,14 +86,13 @@ def _first(exists: Callable[[Path], bool], path: Path, place: Path) -> Path:
     return path if exists(path) or not exists(place / path) else place / path
 
 
-def _read_file(name: str, path: Path, label_key: str | None, image_size: int | None) -> Dataset:
+def _read_file(name: str, path: Path, label_key: str | None, client_key: str | None) -> Dataset:
     if not path.is_file():
         raise UsageError(f"data set {name!r}: no such file ({path.absolute()})")
-    _refuse(name, image_size=image_size)
     if name.lower().endswith(".npz"):
         _refuse(name, label_key=label_key)
-        return npz.read(path)
-    return csv_table.read(path, label_key)
+        return npz.read(path, client_key)
+    return csv_table.read(path, label_key, client_key)
 
 
 def _read_folder(name: str, folder: Path, image_size: int | None) -> Dataset:

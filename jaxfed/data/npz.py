@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxfed.data.dataset import Dataset, class_numbers, client_numbers
+from jaxfed.data.dataset import UNLABELED, Dataset, class_numbers, client_numbers
 from jaxfed.errors import UsageError
 
 _NAMES = {
@@ -24,21 +24,25 @@ _NAMES = {
 # role, kinds of dtype, in words
 _CONTENTS = (
     *((role, "biuf", "numbers [n, ...]") for role in ("x", "x_test")),
-    *((role, "biuUS", "integers or names [n]") for role in ("y", "y_test")),
+    *((role, "biufUS", "integers or names [n]") for role in ("y", "y_test")),
     *((role, "iuUS", "integers or names [n]") for role in ("client_id", "client_id_test")),
     ("class_names", "iuUS", "names [C]"),
 )
 _COLUMNS = ("client_id", "client_id_test", "class_names")
 
 
-def read(path: Path) -> Dataset:
+def read(path: Path, client_key: str | None = None) -> Dataset:
     """Read x [n, ...] and y [n] (or [n, 1]); optionally x_test, y_test, client_id and class_names.
 
     uint8 [n, h, w] is taken for grey images and gets a channel; anything but uint8 becomes float32.
+    The array `client_key`, and with a test split `client_key`_test, take the place of client_id.
+
+    An example whose label in y is NaN, -1 or an empty name is unlabeled. Where -1 and one other number are
+    all that there is, and no class_names say otherwise, they are two classes.
 
     Raises:
         UsageError: not an npz file of plain arrays, without x and y, or x not numbers, or labels that
-            are fractions or hold -1 for "unlabeled" (that is for `partition` to decide).
+            are fractions, or a test example without one.
     """
     try:
         file = np.load(path, allow_pickle=False)
@@ -48,6 +52,8 @@ def read(path: Path) -> Dataset:
             arrays = dict(file)
     except (ValueError, zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError) as error:
         raise UsageError(f"{path}: not an .npz file of plain arrays ({error})") from error
+    if client_key is not None:
+        arrays = _with_clients(path, arrays, client_key)
     x, y = _take(arrays, "x"), _take(arrays, "y")
     if x is None or y is None:
         raise UsageError(
@@ -64,17 +70,24 @@ def read(path: Path) -> Dataset:
             raise UsageError(
                 f"{path}: {role} of shape {array.shape}: one entry each is needed, [n]"
             )
-    if y.dtype.kind == "i" and (y == -1).any() and len(np.unique(y)) > 2:
-        raise UsageError(
-            f"{path}: {(y == -1).sum()} labels are -1 (unlabeled): load needs every label, and "
-            "partition chooses which of them clients know"
-        )
     x = _examples(x)
     x_test, y_test = _take(arrays, "x_test"), _take(arrays, "y_test")
     if x_test is None or y_test is None:
         x_test, y_test = x[:0], y[:0]
+    class_names = _take(arrays, "class_names")
+    y, y_test = _column(path, "y", y), _column(path, "y_test", y_test)
+    is_labeled = _are_labels(y, y_test, has_names=class_names is not None)
+    is_labeled, is_labeled_test = is_labeled[: len(y)], is_labeled[len(y) :]
+    if not is_labeled_test.all():
+        raise UsageError(
+            f"{path}: {np.count_nonzero(~is_labeled_test)} test examples have no label, and nothing can be "
+            "measured on them; put them into x and y, for clients to hold"
+        )
     (y, y_test), names = class_numbers(
-        _column(y), _column(y_test), names=_take(arrays, "class_names")
+        _numbers(path, "y", y, is_labeled),
+        _numbers(path, "y_test", y_test, is_labeled_test),
+        names=class_names,
+        is_labeled=is_labeled,
     )
     client_id, client_id_test = client_numbers(
         _take(arrays, "client_id"), _take(arrays, "client_id_test")
@@ -96,6 +109,46 @@ def _take(arrays: Mapping[str, np.ndarray], role: str) -> np.ndarray | None:
     return next((arrays[name] for name in _NAMES[role] if name in arrays), None)
 
 
+def _with_clients(
+    path: Path, arrays: Mapping[str, np.ndarray], client_key: str
+) -> dict[str, np.ndarray]:
+    """The arrays with those that `client_key` names in the place of client_id's."""
+    others = {*_NAMES["client_id"], *_NAMES["client_id_test"]}
+    chosen = {name: array for name, array in arrays.items() if name not in others}
+    for role, key in (("client_id", client_key), ("client_id_test", f"{client_key}_test")):
+        if key in arrays:
+            chosen[role] = arrays[key]
+        elif role == "client_id" or "x_test" in arrays:
+            raise UsageError(
+                f"{path}: client_key={client_key!r}: no array {key}; there are {', '.join(arrays)}"
+            )
+    return chosen
+
+
+def _are_labels(y: np.ndarray, y_test: np.ndarray, *, has_names: bool) -> np.ndarray:
+    """bool [n + n_test], which entries are labels."""
+    joint = np.concatenate([y, y_test])
+    if joint.dtype.kind in "US":
+        return joint != joint.dtype.type()
+    has_number = ~np.isnan(joint) if joint.dtype.kind == "f" else np.ones(len(joint), bool)
+    numbers = np.unique(joint[has_number])
+    if UNLABELED in numbers and (has_names or len(numbers) != 2):
+        return has_number & (joint != UNLABELED)
+    return has_number
+
+
+def _numbers(path: Path, role: str, y: np.ndarray, is_labeled: np.ndarray) -> np.ndarray:
+    """Labels as they are, or as integers where they come as floats for the sake of NaN."""
+    if y.dtype.kind != "f":
+        return y
+    whole = np.where(is_labeled, y, 0)
+    if not (np.abs(whole) < 2**53).all() or (whole != np.rint(whole)).any():
+        raise UsageError(
+            f"{path}: {role} of type {y.dtype} with fractions: allowed are integers or names [n]"
+        )
+    return whole.astype(np.int64)
+
+
 def _examples(x: np.ndarray) -> np.ndarray:
     if x.ndim == 1:
         x = x[:, None]  # one feature
@@ -105,6 +158,10 @@ def _examples(x: np.ndarray) -> np.ndarray:
     return x[..., None] if x.ndim == 3 else x
 
 
-def _column(y: np.ndarray) -> np.ndarray:
+def _column(path: Path, role: str, y: np.ndarray) -> np.ndarray:
     """Labels [n] of [n] or [n, 1]."""
-    return y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    if y.ndim == 2 and y.shape[1] == 1:
+        return y[:, 0]
+    if y.ndim != 1:
+        raise UsageError(f"{path}: {role} of shape {y.shape}: one label an example is needed, [n]")
+    return y

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jaxfed.data import schemes
+from jaxfed.data.dataset import UNLABELED
 from jaxfed.data.dealing import apportion, expected, filled, round_at_random, split_at_random
 from jaxfed.data.labeling import Labels, drawn_labels, planned_labels
 from jaxfed.data.schemes import FEDMATCH_TABLE, Assignment, Quantity, Scheme
@@ -73,7 +74,9 @@ def partition(
     """Split the examples with classes `y` among clients, labeled and unlabeled.
 
     Args:
-        y: int `[n]`, classes from 0.
+        y: int `[n]`, classes from 0; -1 where nobody knows the class. Such an example is unlabeled at
+            whoever holds it, and never new; all that is said of labels below is said of the others.
+            Schemes by class deal it alike to all clients, to the sizes that `quantity` says.
         num_clients: M. With `scheme="natural"` it may be None: one client an id.
         scheme: which classes a client is drawn to.
 
@@ -137,7 +140,7 @@ def partition(
     Cost: O(n log n + M C log(M C)) time, O(n + M C) memory: for a million examples and 1,000 clients 0.7 s
     with 10 classes, 1.6 s with 100, on one core.
     """
-    y = _classes("y", y)
+    y = _classes("y", y, smallest=UNLABELED)
     rng = np.random.default_rng(seed)
     _check(
         num_clients,
@@ -166,7 +169,10 @@ def partition(
     if new_fraction:
         if not 0 <= new_fraction <= 1:
             raise UsageError(f"new_fraction={new_fraction}: allowed are 0 to 1")
-        held_out = stratified(owner if natural else y, round(new_fraction * len(y)), rng)
+        known = np.flatnonzero(y != UNLABELED)
+        strata = owner[known] if natural else y[known]
+        held_out = np.zeros(len(y), bool)
+        held_out[known] = stratified(strata, round(new_fraction * len(known)), rng)
         kept, new_points = np.flatnonzero(~held_out), np.flatnonzero(held_out)
         new_classes = y[new_points]
         if natural:
@@ -179,22 +185,25 @@ def partition(
         new_owner = np.zeros(0, np.int64)
     classes = y[kept]
     num_classes = int(max(classes.max(initial=-1), new_classes.max(initial=-1))) + 1
-    totals = np.bincount(classes, minlength=num_classes)
+    # Examples of unknown class are dealt as one class more, the last, which has no label to give.
+    is_known = classes != UNLABELED
+    classes = np.where(is_known, classes, num_classes)
+    num_columns = num_classes + (not is_known.all())
+    totals = np.bincount(classes, minlength=num_columns)
 
     wanted = Labels(labeled_fraction, num_labeled, labeled_per_class, num_labeled_clients)
     if natural:
-        held = _counts(owner, classes, num_clients, num_classes)
-        is_labeled = drawn_labels(wanted, owner, classes, held, rng)
+        is_labeled = _drawn(wanted, owner, classes, num_clients, num_classes, rng)
     else:
         if min_size * num_clients > len(classes):
             raise UsageError(
                 f"min_size={min_size}: {num_clients} clients would need {min_size * num_clients} "
                 f"examples, there are {len(classes)}"
             )
-        new_totals = np.bincount(new_classes, minlength=num_classes)
+        new_totals = np.bincount(new_classes, minlength=num_columns)
         weights = schemes.weights(
             scheme,
-            totals + new_totals > 0,
+            (totals + new_totals > 0)[:num_classes],
             num_clients,
             dirichlet_alpha,
             classes_per_client,
@@ -202,6 +211,7 @@ def partition(
             np.asarray(table, float),
             rng,
         )
+        weights = _widened(weights, num_columns)
         sizes = schemes.sizes(scheme, quantity, quantity_parameter, num_clients, len(classes), rng)
         is_even = scheme == "iid" or skew == "labeled"  # all but the labels
         mix = np.ones_like(weights) if is_even else weights
@@ -209,19 +219,20 @@ def partition(
         if scheme != "iid" and skew == "both":
             held = round_at_random(shares, rng)
             owner = _owners(classes, held, rng)
-            is_labeled = drawn_labels(wanted, owner, classes, held, rng)
+            is_labeled = _drawn(wanted, owner, classes, num_clients, num_classes, rng)
         else:
             whole = apportion(shares.sum(axis=1), len(classes), rng)
             labeled = planned_labels(
                 wanted,
                 whole,
-                totals,
-                weights if scheme != "iid" and skew == "labeled" else None,
+                totals[:num_classes],
+                weights[:, :num_classes] if scheme != "iid" and skew == "labeled" else None,
                 rng,
             )
+            labeled = _widened(labeled, num_columns)
             rest = _rest(labeled, whole, totals, None if is_even else weights, min_size, rng)
             owner = _owners(classes, labeled + rest, rng)
-            is_labeled = chosen_of_each(owner * num_classes + classes, labeled.ravel(), rng)
+            is_labeled = chosen_of_each(owner * num_columns + classes, labeled.ravel(), rng)
         if is_even:
             of_each = apportion(
                 (shares if len(classes) else mix).sum(axis=1), len(new_classes), rng
@@ -239,12 +250,39 @@ def partition(
     )
 
 
+def _widened(table: np.ndarray, num_columns: int) -> np.ndarray:
+    """[M, `num_columns`], zeros where the table ends."""
+    return np.pad(table, ((0, 0), (0, num_columns - table.shape[1])))
+
+
+def _drawn(
+    wanted: Labels,
+    owner: np.ndarray,
+    classes: np.ndarray,
+    num_clients: int,
+    num_classes: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """bool [n], labels drawn from what clients hold of known classes."""
+    known = np.flatnonzero(classes < num_classes)
+    held = _counts(owner[known], classes[known], num_clients, num_classes)
+    is_labeled = np.zeros(len(classes), bool)
+    is_labeled[known] = drawn_labels(wanted, owner[known], classes[known], held, rng)
+    return is_labeled
+
+
 def class_counts(y: npt.ArrayLike, indices: Sequence[np.ndarray], num_classes: int) -> np.ndarray:
-    """Examples of each class at each client: int64 [M, C], for one part of a `Partition`."""
+    """Examples of each class at each client: int64 [M, C], for one part of a `Partition`.
+
+    With examples of unknown class in `y` (-1) it is [M, C + 1], they are counted last.
+    """
     y = np.asarray(y)
+    is_known = y != UNLABELED
+    num_columns = num_classes + (not is_known.all())
+    y = np.where(is_known, y, num_classes)
     return np.array(
-        [np.bincount(y[points], minlength=num_classes) for points in indices], np.int64
-    ).reshape(len(indices), num_classes)
+        [np.bincount(y[points], minlength=num_columns) for points in indices], np.int64
+    ).reshape(len(indices), num_columns)
 
 
 def _rest(
@@ -299,12 +337,13 @@ def _counts(
     return flat.reshape(num_clients, num_classes)
 
 
-def _classes(name: str, y: npt.ArrayLike) -> np.ndarray:
+def _classes(name: str, y: npt.ArrayLike, smallest: int = 0) -> np.ndarray:
     y = np.asarray(y)
     if y.ndim != 1 or not (np.issubdtype(y.dtype, np.integer) or y.size == 0):
         raise UsageError(f"{name} must be integers [n], got {y.dtype} of shape {list(y.shape)}")
-    if y.size and y.min() < 0:
-        raise UsageError(f"{name} has class {y.min()}: classes count from 0")
+    if y.size and y.min() < smallest:
+        unknown = ", and -1 is an unknown one" if smallest == UNLABELED else ""
+        raise UsageError(f"{name} has class {y.min()}: classes count from 0{unknown}")
     return y.astype(np.int64)
 
 

@@ -9,10 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from jaxfed.data import Partition
+from jaxfed.data.dataset import UNLABELED as UNLABELED
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
-
-UNLABELED = -1
 
 
 def _no_points() -> np.ndarray:
@@ -29,7 +28,8 @@ class Federation:
 
     Attributes:
         x: [n, ...], the examples of all clients.
-        y: int32 [n], the true classes. Algorithms see them through `cohort` only, labeled ones only.
+        y: int32 [n], the true classes, -1 where nobody knows them: some of the unlabeled points, no others.
+            Algorithms see them through `cohort` only, labeled ones only.
         partition: indices into `x` and `y`, per client: labeled, unlabeled and new.
         num_classes: C.
         validation: int64 indices of examples that no client holds, by which states are selected.
@@ -116,19 +116,27 @@ class Federation:
         return replace(self, partition=self.partition._replace(unlabeled=nothing))
 
     def fully_labeled(self) -> Federation:
-        """The same clients with labels on all examples: fully supervised training, the upper bound."""
+        """The same clients with all labels that there are: supervised training, the upper bound."""
         part = self.partition
-        pairs = zip(part.labeled, part.unlabeled, strict=True)
+        known = [self.y[points] != UNLABELED for points in part.unlabeled]
+        revealed = [
+            points[is_known] for points, is_known in zip(part.unlabeled, known, strict=True)
+        ]
         return replace(
             self,
             partition=part._replace(
-                labeled=tuple(np.concatenate(pair) for pair in pairs),
-                unlabeled=tuple(indices[:0] for indices in part.unlabeled),
+                labeled=tuple(map(np.concatenate, zip(part.labeled, revealed, strict=True))),
+                unlabeled=tuple(
+                    points[~is_known]
+                    for points, is_known in zip(part.unlabeled, known, strict=True)
+                ),
             ),
         )
 
     def leave_out(self, client: int) -> Federation:
         """One client contributes no labels; all its points are new, the others' new points go (Table 2).
+
+        Points of which nobody knows the class stay unlabeled, at that client as at others.
 
         Raises:
             UsageError: there is no such client.
@@ -144,13 +152,17 @@ class Federation:
             return indices if keep else indices[:0]
 
         others = [j != client for j in range(self.num_clients)]
+        points = self.points(client)
+        is_known = self.y[points] != UNLABELED
+        unlabeled = list(part.unlabeled)
+        unlabeled[client] = points[~is_known]
         return replace(
             self,
             partition=Partition(
                 labeled=tuple(map(only, part.labeled, others)),
-                unlabeled=tuple(map(only, part.unlabeled, others)),
+                unlabeled=tuple(unlabeled),
                 new=tuple(
-                    part.new[j][:0] if other else self.points(j) for j, other in enumerate(others)
+                    part.new[j][:0] if other else points[is_known] for j, other in enumerate(others)
                 ),
             ),
         )

@@ -13,16 +13,19 @@ from jaxfed.kernels.padding import padded_rows
 def accuracy(predicted: np.ndarray, truth: np.ndarray) -> float:
     """Share of points whose predicted class is the true one; a prediction of -1 is wrong.
 
-    Both int [n]; NaN for n = 0.
+    Both int [n]. Points of unknown class (a truth of -1) do not count; NaN where there are no others.
     """
-    return float(np.mean(predicted == truth)) if len(truth) else float("nan")
+    is_known = truth >= 0
+    return float(np.mean((predicted == truth)[is_known])) if is_known.any() else float("nan")
 
 
 def balanced_accuracy(predicted: np.ndarray, truth: np.ndarray) -> float:
     """Mean over the classes present in `truth` of the recall, in [0, 1]; a prediction of -1 is wrong.
 
-    Equals scikit-learn's `balanced_accuracy_score` where every prediction is a class. NaN for n = 0.
+    Equals scikit-learn's `balanced_accuracy_score` where every prediction is a class. Points of unknown
+    class (a truth of -1) do not count; NaN where there are no others.
     """
+    predicted, truth = predicted[truth >= 0], truth[truth >= 0]
     if not len(truth):
         return float("nan")
     present = np.bincount(truth)

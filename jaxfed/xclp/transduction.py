@@ -62,7 +62,8 @@ def transductive(label_points: LabelPoints) -> FederatedAlgorithm:
 def evaluate(state: Transduction, federation: Federation) -> Metrics:
     """Accuracy on the clients' new points (`test_`) and on their unlabeled ones (`unlabeled_`).
 
-    Pooled over clients, so a client counts by its points. A point without a label is wrong.
+    Pooled over clients, so a client counts by its points. A point that gets no label is wrong, and one of
+    which nobody knows the class does not count.
     """
     label, truth, is_new, is_unlabeled = [], [], [], []
     for client in range(federation.num_clients):
@@ -77,7 +78,7 @@ def evaluate(state: Transduction, federation: Federation) -> Metrics:
     predicted, true = np.concatenate(label), np.concatenate(truth)
     metrics: Metrics = {}
     for name, chosen in (("test", is_new), ("unlabeled", is_unlabeled)):
-        rows = np.concatenate(chosen)
+        rows = np.concatenate(chosen) & (true != UNLABELED)
         if rows.any():
             metrics[f"{name}_accuracy"] = accuracy(predicted[rows], true[rows])
             metrics[f"{name}_balanced_accuracy"] = balanced_accuracy(predicted[rows], true[rows])

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from absl import logging
 
 from jaxfed.config.simulation import Simulation
+from jaxfed.errors import UsageError
 from ml_collections_configs import base
 
 
@@ -101,3 +103,84 @@ def test_natural_clients_hold_out_their_own_share(tmp_path):
     for client in range(6):
         points = federation.points(client)
         np.testing.assert_array_equal(np.sort(points), np.arange(20 * client, 20 * client + 20))
+
+
+def unlabeled_simulation(tmp_path, **keys):
+    """120 examples of two classes and two clients of their own; of every third nobody knows the class."""
+    y = np.where(np.arange(120) % 3, np.arange(120) % 2, -1)
+    x = np.arange(120, dtype=np.float32)[:, None]
+    np.savez(tmp_path / "set.npz", x=x, y=y, class_names=["a", "b"], site=np.arange(120) // 60)
+    config = base.get_config()
+    config.dataset.name = str(tmp_path / "set.npz")
+    config.dataset.client_key = "site"
+    config.dataset.validation_fraction = 0.1
+    config.federation.num_clients = 2
+    config.federation.labeled_fraction = 0.5
+    config.update_from_flattened_dict(keys)
+    return Simulation(config)
+
+
+CASES = {
+    "iid": {},
+    "dirichlet": {"federation.partition": "dirichlet"},
+    "natural": {"federation.partition": "natural"},
+    "central": {"federation.test": "central"},
+    "revealed": {"federation.reveal_labels": True},
+    "left out": {"federation.left_out_client": 0},
+    "a part": {"dataset.train_size": 90},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_points_of_unknown_class_are_somebodys_unlabeled_ones(tmp_path, case):
+    ours = unlabeled_simulation(tmp_path, **CASES[case])
+    ours.check()
+    federation = ours.federation(0)
+    part = federation.partition
+    for points in (federation.validation, federation.test, *part.labeled, *part.new):
+        assert (federation.y[points] >= 0).all()
+    held = np.concatenate(part.unlabeled)
+    unknown = np.flatnonzero(federation.y < 0)
+    assert len(unknown) == (30 if case == "a part" else 40)
+    np.testing.assert_array_equal(np.sort(held[federation.y[held] < 0]), unknown)
+    counts = ours.class_counts(federation)
+    assert counts["class_names"] == ("a", "b", "(unknown)")
+    np.testing.assert_array_equal(counts["unlabeled"].sum(axis=0)[2], len(unknown))
+    assert not counts["labeled"][:, 2].any()
+    assert not counts["new"][:, 2].any()
+    num_known = 60 if case == "a part" else 80
+    if case == "revealed":
+        assert (federation.y[held] < 0).all()
+    elif case != "left out":  # shares are those of the examples whose class is known
+        kept = num_known - round(0.2 * num_known) - len(federation.validation)
+        assert sum(map(len, part.labeled)) == round(0.5 * kept)
+        assert len(federation.validation) == round(0.1 * 0.8 * num_known)
+
+
+def test_natural_clients_without_clients_are_told_the_key(tmp_path):
+    ours = simulation(tmp_path, 0, **{"federation.partition": "natural"})
+    with pytest.raises(UsageError, match=r"natural' needs client_id.*config\.dataset\.client_key"):
+        ours.check()
+    with pytest.raises(UsageError, match=r"config\.dataset\.client_key='z': no array z"):
+        simulation(tmp_path, 0, **{"dataset.client_key": "z"})
+
+
+@pytest.mark.parametrize("kind", ["identity", "standardized"])
+@pytest.mark.parametrize(("scale", "shape"), [(99, (-1, 2)), (101, (-1, 2)), (101, (-1, 2, 1, 1))])
+def test_features_of_different_scale_are_said(tmp_path, monkeypatch, kind, scale, shape):
+    said = []
+    monkeypatch.setattr(logging, "warning", lambda text, *values: said.append(text % values))
+    x = np.random.default_rng(0).uniform(-1, 1, (60, 2)).astype(np.float32)
+    x *= np.array([0.01, 0.01 * scale]) / np.abs(x).max(axis=0)
+    np.savez(tmp_path / "set.npz", x=x.reshape(shape), y=np.arange(60) % 2)
+    config = base.get_config()
+    config.dataset.name = str(tmp_path / "set.npz")
+    config.federation.num_clients = 2
+    config.preprocessing.kind = kind
+    Simulation(config).check()
+    if (kind, scale, len(shape)) == ("identity", 101, 2):
+        (line,) = said
+        assert "feature 1 goes up to 1.01, feature 0 to 0.01" in line
+        assert "config.preprocessing.kind='standardized'" in line
+    else:
+        assert not said

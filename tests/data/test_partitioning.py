@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxfed.data import FEDMATCH_TABLE, class_counts, partition
@@ -68,6 +68,58 @@ def test_every_example_is_used_once(name, skew, n, num_new, fraction, seed):
         if skew == "both":
             assert abs(len(labeled) - fraction * (len(labeled) + len(unlabeled))) <= 1
         assert labeled.dtype == unlabeled.dtype == np.int64
+
+
+@pytest.mark.parametrize("skew", ["both", "labeled", "unlabeled"])
+@pytest.mark.parametrize("name", SCHEMES)
+@settings(max_examples=20)
+@given(
+    unknown=st.floats(0, 0.95),
+    fraction=st.floats(0, 1),
+    is_number=st.booleans(),
+    seed=st.integers(0, 9),
+)
+def test_an_example_of_unknown_class_is_somebodys_and_has_no_label(
+    name, skew, unknown, fraction, is_number, seed
+):
+    y = np.tile(np.arange(NUM_CLASSES), 40)  # of which every class keeps some
+    is_known = np.arange(400) >= unknown * 400
+    num_known = np.count_nonzero(is_known)
+    y[~is_known] = -1
+    keywords = arguments(name, y, y[:0])
+    if keywords["scheme"] == "natural":
+        del keywords["new_client_id"]
+        skew = "both"
+    number = round(fraction * num_known)
+    amount = {"num_labeled": number} if is_number else {"labeled_fraction": fraction}
+    part = partition(y, skew=skew, seed=seed, **amount, **keywords)
+    every = np.concatenate([*part.labeled, *part.unlabeled])
+    np.testing.assert_array_equal(np.sort(every), np.arange(400))
+    labeled = np.concatenate(part.labeled)
+    assert is_known[labeled].all()
+    assert len(labeled) == (number if is_number else max(number, fraction > 0))
+    if keywords["scheme"] == "iid" and "quantity" not in keywords:
+        sizes = [len(a) + len(b) for a, b in zip(part.labeled, part.unlabeled, strict=True)]
+        assert max(sizes) - min(sizes) <= 1
+    part = partition(y, new_fraction=fraction / 2, seed=seed, **keywords)
+    new = np.concatenate(part.new)
+    assert len(new) == round(fraction / 2 * num_known)
+    assert is_known[new].all()
+
+
+def test_labels_are_asked_of_known_classes_only():
+    y = np.where(np.arange(100) < 30, np.arange(100) % 3, -1)
+    dealt = partition(y, num_clients=10, num_labeled=30, num_labeled_clients=3)
+    assert list(map(len, dealt.labeled)) == [10] * 3 + [0] * 7
+    for scheme in ("iid", "dirichlet"):
+        with pytest.raises(UsageError, match="num_labeled=31: allowed are 0 to 30"):
+            partition(y, num_clients=10, scheme=scheme, dirichlet_alpha=1.0, num_labeled=31)
+    with pytest.raises(
+        UsageError, match="class -2: classes count from 0, and -1 is an unknown one"
+    ):
+        partition(y - 1, num_clients=10)
+    with pytest.raises(UsageError, match=r"new_y has class -1: classes count from 0$"):
+        partition(y[:30], num_clients=10, new_y=y)
 
 
 @pytest.mark.parametrize("name", SCHEMES)

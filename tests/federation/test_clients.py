@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -63,3 +65,19 @@ def test_leave_out_makes_the_client_new_and_drops_the_others_new_points(federati
     assert (left.cohort([0]).y == -1).all()
     with pytest.raises(UsageError, match="left_out_client=3"):
         federation.leave_out(3)
+
+
+def test_points_of_unknown_class_stay_unlabeled(federation):
+    y = federation.y.copy()
+    y[[0, 5]] = -1
+    federation = replace(federation, y=y)
+    known = federation.fully_labeled().partition
+    np.testing.assert_array_equal(known.labeled[0], [4, 3])
+    np.testing.assert_array_equal(known.unlabeled[0], [0])
+    np.testing.assert_array_equal(known.labeled[1], [1, 2])
+    np.testing.assert_array_equal(known.unlabeled[1], [5])
+    left = federation.leave_out(0).partition
+    assert len(left.labeled[0]) == 0
+    np.testing.assert_array_equal(left.unlabeled[0], [0])
+    np.testing.assert_array_equal(left.new[0], [4, 3, 6])
+    np.testing.assert_array_equal(left.unlabeled[1], [5])

@@ -10,6 +10,13 @@ def test_accuracies_by_hand():
     truth, predicted = np.array([0, 0, 0, 2]), np.array([0, 1, -1, 2])
     assert accuracy(predicted, truth) == 0.5
     assert balanced_accuracy(predicted, truth) == pytest.approx((1 / 3 + 1) / 2)
+    unknown = np.array([-1, -1])
+    assert accuracy(np.append(predicted, [-1, 0]), np.append(truth, unknown)) == 0.5
+    assert balanced_accuracy(
+        np.append(predicted, [-1, 0]), np.append(truth, unknown)
+    ) == pytest.approx((1 / 3 + 1) / 2)
+    assert np.isnan(accuracy(unknown, unknown))
+    assert np.isnan(balanced_accuracy(unknown, unknown))
     assert np.isnan(accuracy(truth[:0], truth[:0]))
     assert np.isnan(balanced_accuracy(truth[:0], truth[:0]))
 
