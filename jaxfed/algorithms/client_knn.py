@@ -12,13 +12,14 @@ import jax
 import numpy as np
 from sklearn.neighbors import KNeighborsClassifier
 
-from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
+from jaxfed.rules import at_least, keywords
 from jaxfed.xclp.transduction import client_arrays, padded, transductive
 
 
+@keywords(num_neighbors=at_least(1))
 def client_knn(*, num_classes: int, num_neighbors: int = 5) -> FederatedAlgorithm:
     """Each client classifies its points by its own labeled ones; confidence is the share of votes.
 
@@ -28,8 +29,6 @@ def client_knn(*, num_classes: int, num_neighbors: int = 5) -> FederatedAlgorith
     Cost: sum_j n_j l_j d operations.
     """
     del num_classes  # known classes are those the client has labels of
-    if num_neighbors < 1:
-        raise UsageError(f"client_knn.num_neighbors={num_neighbors}: allowed are 1 or more")
 
     def label_client(vectors: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         labeled = labels >= 0

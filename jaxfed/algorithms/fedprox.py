@@ -8,19 +8,18 @@ size with a uniform mean; here both are the experiment's sampling and weighting.
 
 from __future__ import annotations
 
-from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.rules import NOT_NEGATIVE, keywords
 from jaxfed.training.ingredients import Training
 from jaxfed.training.losses import proximal
 from jaxfed.training.round import federated_training, plain_update
 
 
+@keywords(mu=NOT_NEGATIVE)
 def fedprox(
     *, training: Training, mu: float = 0.01, pseudo_label: str = "none"
 ) -> FederatedAlgorithm:
     """FedProx with proximal weight mu >= 0; mu = 0 is FedAvg."""
-    if mu < 0:
-        raise UsageError(f"fedprox.mu={mu}: allowed are numbers from 0 on")
     return federated_training(
         training,
         plain_update(training, proximal(training.loss, mu)),

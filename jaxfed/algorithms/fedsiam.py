@@ -34,35 +34,21 @@ Leaves a client: the change of its target network, and of its online network's s
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.federation.clients import Federation
+from jaxfed.rules import NOT_NEGATIVE, SHARE, at_least, keywords, one_of
+from jaxfed.training import layer_selection, losses, mean_teacher
+from jaxfed.training.agreement import DIFFERENCES
 from jaxfed.training.ingredients import Training
-from jaxfed.training.layer_selection import (
-    Measured,
-    Schedule,
-    layer_divergence,
-    selected,
-    threshold_sender,
-    unmeasured,
-)
+from jaxfed.training.layer_selection import Measured, Schedule
 from jaxfed.training.local_update import Batches, ClientUpdate, train
-from jaxfed.training.losses import Augment, Batch, Loss, Pointwise, mean_where
-from jaxfed.training.mean_teacher import (
-    Evaluated,
-    moving_average,
-    online_only,
-    ramp_up,
-    siamese,
-    twins,
-)
+from jaxfed.training.losses import Augment, Batch, Loss, Pointwise
+from jaxfed.training.mean_teacher import Evaluated
 from jaxfed.training.round import Client, Shared, federated_training, finished
 from jaxfed.training.server_state import together, with_statistics
 
@@ -73,6 +59,17 @@ Consistency = Literal["mse", "kl"]
 Over = Literal["labeled", "batch"]
 
 
+@keywords(
+    consistency=one_of(get_args(Consistency)),
+    consistency_weight=NOT_NEGATIVE,
+    rampup_rounds=at_least(0),
+    average=SHARE,
+    supervised_over=one_of(get_args(Over)),
+    upload_quantile=SHARE,
+    upload_schedule=one_of(get_args(Schedule)),
+    upload_rounds=at_least(1),
+    evaluated=one_of(get_args(Evaluated)),
+)
 def fedsiam(
     *,
     training: Training,
@@ -103,49 +100,33 @@ def fedsiam(
     Raises:
         UsageError: a value that is not allowed.
     """
-    for name, value, holds, allowed in (
-        ("consistency", consistency, *one_of(consistency, Consistency)),
-        ("consistency_weight", consistency_weight, consistency_weight >= 0, "numbers from 0 on"),
-        ("rampup_rounds", rampup_rounds, rampup_rounds >= 0, "integers from 0 on"),
-        ("average", average, 0 <= average <= 1, "0 to 1"),
-        ("supervised_over", supervised_over, *one_of(supervised_over, Over)),
-        ("upload_quantile", upload_quantile, 0 <= upload_quantile <= 1, "0 to 1"),
-        ("upload_schedule", upload_schedule, *one_of(upload_schedule, Schedule)),
-        ("upload_rounds", upload_rounds, upload_rounds >= 1, "integers from 1 on"),
-        ("evaluated", evaluated, *one_of(evaluated, Evaluated)),
-    ):
-        if not holds:
-            raise UsageError(f"fedsiam.{name}={value!r}: allowed are {allowed}")
-    plain, given = training.model, training.initial_model
-    training = replace(
-        training,
-        model=siamese(plain, evaluated),
-        initial_model=None if given is None else twins(given),
-    )
+    plain = training.model
+    training = training.with_states(mean_teacher.siamese(plain, evaluated), mean_teacher.twins)
 
     def local_update(
         shared: Shared, client: Client, key: jax.Array, *, batches: Batches
     ) -> ClientUpdate:
         rounds = shared.round.astype(jnp.float32)
+        loss = siamese_loss(
+            plain,
+            consistency_weight * mean_teacher.ramp_up(rounds + 1, rampup_rounds),
+            consistency,
+            supervised_over,
+            augment=training.augment,
+            pointwise=training.pointwise,
+        )
         trained = train(
             with_statistics(shared.model, client.statistics),
             client.data,
             key,
-            loss=siamese_loss(
-                plain,
-                consistency_weight * ramp_up(rounds + 1, rampup_rounds),
-                consistency,
-                supervised_over,
-                augment=training.augment,
-                pointwise=training.pointwise,
-            ),
-            optimizer=online_only(training.optimizer(shared.learning_rate)),
+            loss=loss,
+            optimizer=mean_teacher.online_only(training.optimizer(shared.learning_rate)),
             batches=batches,
-            after_step=moving_average(average, rounds),
+            after_step=mean_teacher.moving_average(average, rounds),
         )
-        divergence = layer_divergence(trained.state)
+        divergence = layer_selection.layer_divergence(trained.state)
         is_sent = divergence >= client.received.threshold
-        state, sent = selected(trained.state, is_sent)
+        state, sent = layer_selection.selected(trained.state, is_sent)
         update = finished(training, shared, client, trained._replace(state=state))
         return update._replace(
             client_state=Measured(divergence, client.received.round),
@@ -153,16 +134,12 @@ def fedsiam(
             metrics={**update.metrics, "layers_sent": jnp.mean(is_sent.astype(jnp.float32))},
         )
 
-    def init_client(parameters: nnx.State, federation: Federation) -> Measured:
-        del federation
-        return unmeasured(parameters["online"])
-
     return federated_training(
         training,
         local_update,
         pseudo_label="unlabeled",
-        init_client=init_client,
-        send=threshold_sender(upload_quantile, upload_schedule, upload_rounds),
+        init_client=lambda parameters, federation: layer_selection.unmeasured(parameters["online"]),
+        send=layer_selection.threshold_sender(upload_quantile, upload_schedule, upload_rounds),
     )
 
 
@@ -183,9 +160,7 @@ def siamese_loss(
         del anchor
 
         def view(name: str, key: jax.Array) -> tuple[jax.Array, nnx.State]:
-            augment_key, model_key = jax.random.split(key)
-            x = batch.x if augment is None else augment(augment_key, batch.x)
-            logits, moved = model.train_apply(state[name], x, model_key)
+            logits, moved = losses.augmented_logits(model, state[name], batch.x, key, augment)
             return logits.astype(jnp.float32), moved
 
         online_key, target_key = jax.random.split(key)
@@ -193,29 +168,10 @@ def siamese_loss(
         target_logits, target = view("target", target_key)
         cross_entropy = jnp.where(batch.is_labeled, pointwise(logits, batch.label), 0)
         members = batch.used if supervised_over == "batch" else batch.used & batch.is_labeled
+        supervised = losses.mean_where(cross_entropy, members)
         difference = DIFFERENCES[consistency](logits, jax.lax.stop_gradient(target_logits))
-        value = mean_where(cross_entropy, members) + consistency_weight * mean_where(
-            difference, batch.used
-        )
+        disagreement = losses.mean_where(difference, batch.used)
+        value = supervised + consistency_weight * disagreement
         return value, together(online=online, target=target)
 
     return loss
-
-
-def squared_difference(logits: jax.Array, target: jax.Array) -> jax.Array:
-    """Mean over classes of the squared difference of probabilities, [B] of [B, C] twice."""
-    return jnp.mean(jnp.square(jax.nn.softmax(logits) - jax.nn.softmax(target)), axis=-1)
-
-
-def divergence_from(logits: jax.Array, target: jax.Array) -> jax.Array:
-    """KL(softmax(target) || softmax(logits)), [B] of [B, C] twice."""
-    log_p, log_q = jax.nn.log_softmax(target), jax.nn.log_softmax(logits)
-    return jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)
-
-
-DIFFERENCES = {"mse": squared_difference, "kl": divergence_from}
-
-
-def one_of(value: str, choice: object) -> tuple[bool, str]:
-    """Whether the value is one of a Literal's, and these as a message names them."""
-    return value in get_args(choice), ", ".join(map(repr, get_args(choice)))

@@ -12,14 +12,14 @@ Leaves a client: what FedAvg sends.
 
 from __future__ import annotations
 
-from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.rules import NOT_NEGATIVE, SHARE, keywords
 from jaxfed.training import losses
 from jaxfed.training.ingredients import Training
-from jaxfed.training.losses import Augment
 from jaxfed.training.round import federated_training, plain_update
 
 
+@keywords(threshold=SHARE, unlabeled_weight=NOT_NEGATIVE, mu=NOT_NEGATIVE)
 def fixmatch(
     *,
     training: Training,
@@ -38,17 +38,10 @@ def fixmatch(
     Raises:
         UsageError: a number out of range, or no strong augmentation.
     """
-    for name, value, holds, allowed in (
-        ("threshold", threshold, 0 <= threshold <= 1, "0 to 1"),
-        ("unlabeled_weight", unlabeled_weight, unlabeled_weight >= 0, "numbers from 0 on"),
-        ("mu", mu, mu >= 0, "numbers from 0 on"),
-    ):
-        if not holds:
-            raise UsageError(f"fixmatch.{name}={value}: allowed are {allowed}")
     loss = losses.fixmatch(
         training.model,
         weak=training.augment,
-        strong=strong_augment(training, "fixmatch"),
+        strong=training.strong_augment_for("fixmatch"),
         threshold=threshold,
         unlabeled_weight=unlabeled_weight,
         pointwise=training.pointwise,
@@ -56,17 +49,3 @@ def fixmatch(
     if mu:
         loss = losses.proximal(loss, mu)
     return federated_training(training, plain_update(training, loss), pseudo_label="unlabeled")
-
-
-def strong_augment(training: Training, name: str) -> Augment:
-    """The training's strong augmentation.
-
-    Raises:
-        UsageError: it has none.
-    """
-    if training.strong_augment is None:
-        raise UsageError(
-            f"algorithm {name!r} compares two views of an example: "
-            "training.strong_augmentation=() makes only one"
-        )
-    return training.strong_augment

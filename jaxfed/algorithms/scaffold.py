@@ -19,18 +19,17 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.rules import keywords, one_of
 from jaxfed.training.ingredients import Training
 from jaxfed.training.local_update import Batches, ClientUpdate, mean_gradient, train
 from jaxfed.training.round import Client, Shared, federated_training, finished
 from jaxfed.training.server_state import with_statistics
 
-OPTIONS = ("I", "II")
-
 _CONTROL = 0x6374726C  # sets what is random in the gradient of option I apart from the local steps
 
 
+@keywords(option=one_of(("I", "II")))
 def scaffold(
     *, training: Training, option: str = "II", pseudo_label: str = "none"
 ) -> FederatedAlgorithm:
@@ -39,9 +38,6 @@ def scaffold(
     Raises:
         UsageError: an unknown option.
     """
-    if option not in OPTIONS:
-        allowed = ", ".join(map(repr, OPTIONS))
-        raise UsageError(f"scaffold.option={option!r}: allowed are {allowed}")
 
     def local_update(
         shared: Shared, client: Client, key: jax.Array, *, batches: Batches

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Collection
-from typing import Any, NamedTuple, get_args
+from collections.abc import Collection
+from typing import Any, get_args
 
 from ml_collections import ConfigDict
 
@@ -31,6 +31,7 @@ from jaxfed.models import MODELS
 from jaxfed.models.layers import Convolution
 from jaxfed.models.wrapping import DTYPES
 from jaxfed.paper_numbers import PAPER_TABLES
+from jaxfed.rules import POSITIVE, SHARE, Rule, at_least, between, one_of
 from jaxfed.training.aggregate import WEIGHTINGS
 from jaxfed.training.augmentation import AUGMENTATIONS, compose
 from jaxfed.training.ingredients import BatchStatistics
@@ -41,32 +42,6 @@ from jaxfed.xclp import Parameters, departures
 from jaxfed.xclp.cross_validation import MEASURES
 
 _LARGEST = 2**31 - 1  # what arrays on the device count with
-
-
-class Rule(NamedTuple):
-    """What a key may hold: values of a type for which `holds`; `allowed` says it in words."""
-
-    type: type
-    allowed: str
-    holds: Callable[[Any], bool] = lambda value: True
-
-
-def one_of(names: Collection[str]) -> Rule:
-    """One of a few names."""
-    return Rule(str, ", ".join(map(repr, names)), lambda value: value in names)
-
-
-def at_least(smallest: int, meaning: str = "") -> Rule:
-    """An integer from `smallest` on; `meaning` explains special ones."""
-    return Rule(int, f"integers from {smallest} on{meaning}", lambda value: value >= smallest)
-
-
-def between(low: float, high: float, *, closed: bool) -> Rule:
-    """A number from low to high, the ends included if `closed`."""
-    if closed:
-        return Rule(float, f"{low} to {high}", lambda value: low <= value <= high)
-    text = f"numbers above {low}" + (f" and below {high}" if math.isfinite(high) else "")
-    return Rule(float, text, lambda value: low < value < high)
 
 
 def _are_texts(values: Collection[Any]) -> bool:
@@ -83,7 +58,6 @@ def _is_table(rows: Collection[Any]) -> bool:
     return len(set(map(len, rows))) <= 1 and all(min(row) >= 0 < sum(row) for row in rows if row)
 
 
-POSITIVE = between(0, math.inf, closed=False)
 TEXT = Rule(str, "text")
 AUGMENTATION = Rule(
     tuple,
@@ -150,7 +124,7 @@ RULES: dict[str, Rule] = {
     "federation.quantity": one_of(["default", *get_args(Quantity)]),
     "federation.quantity_parameter": POSITIVE,
     "federation.min_size": at_least(0),
-    "federation.labeled_fraction": between(0, 1, closed=True),
+    "federation.labeled_fraction": SHARE,
     "federation.num_labeled": at_least(0, ", 0 leaves it to labeled_fraction"),
     "federation.labeled_per_class": at_least(0, ", 0 leaves it to labeled_fraction"),
     "federation.num_labeled_clients": at_least(0, ", 0 is all"),
@@ -164,9 +138,9 @@ RULES: dict[str, Rule] = {
     "training.learning_rate": POSITIVE,
     "training.schedule": one_of(SCHEDULES),
     "training.schedule_rounds": at_least(0, ", 0 is the experiment's rounds"),
-    "training.momentum": between(0, 1, closed=True),
+    "training.momentum": SHARE,
     "training.nesterov": Rule(bool, "true or false"),
-    "training.weight_decay": between(0, 1, closed=True),
+    "training.weight_decay": SHARE,
     "training.epochs": at_least(1),
     "training.local_steps": at_least(0, ", 0 is training.epochs epochs"),
     "training.batches": one_of(get_args(BatchScheme)),
@@ -183,7 +157,7 @@ RULES: dict[str, Rule] = {
     "training.weighting": one_of(WEIGHTINGS),
     "training.server_optimizer": one_of(OPTIMIZERS),
     "training.server_learning_rate": POSITIVE,
-    "training.server_momentum": between(0, 1, closed=True),
+    "training.server_momentum": SHARE,
     "training.batch_statistics": one_of(get_args(BatchStatistics)),
     "training.labeled_only_rounds": at_least(0),
     "training.initial_model": TEXT,

@@ -21,6 +21,7 @@ from jaxfed.training.server_state import ServerState, gather
 from jaxfed.training.sparse_message import num_bytes_of_nonzero
 
 if TYPE_CHECKING:
+    from jaxfed.models import Model
     from jaxfed.training.round import Send
 
 _NO_CLIENT = -1
@@ -43,6 +44,17 @@ class Helpers(NamedTuple):
     is_there: jax.Array
 
 
+def seen(model: Model, state: nnx.State, psi: nnx.State, shape: tuple[int, ...]) -> Seen:
+    """Of a client that sent psi, and with it the state of a model of examples of a shape."""
+    logits = model.apply(state, random_input(shape))
+    return Seen(psi, jax.nn.softmax(logits[0]), jnp.asarray(True))
+
+
+def unseen(psi: nnx.State, num_classes: int) -> Seen:
+    """Of a client that has sent nothing yet."""
+    return Seen(psi, jnp.zeros(num_classes), jnp.asarray(False))
+
+
 def random_input(shape: tuple[int, ...]) -> jax.Array:
     """The one input [1, ...] by whose outputs models are compared, the same in every round.
 
@@ -61,19 +73,19 @@ def helper_sender(num_helpers: int, interval: int) -> Send:
     """
 
     @jax.jit
-    def collect(seen: Seen, helper_id: jax.Array) -> tuple[Helpers, jax.Array]:
-        psi = gather(seen.psi, helper_id)
+    def collect(known: Seen, helper_id: jax.Array) -> tuple[Helpers, jax.Array]:
+        psi = gather(known.psi, helper_id)
         sizes = jax.vmap(jax.vmap(num_bytes_of_nonzero))(psi)
         return Helpers(psi, helper_id >= 0), sizes
 
     def send(state: ServerState, cohort: Cohort, communication: Communication) -> Helpers:
-        client_id, seen = np.asarray(cohort.client_id), state.clients
+        client_id, known = np.asarray(cohort.client_id), state.clients
         helper_id = np.full((len(client_id), num_helpers), _NO_CLIENT, np.int32)
         if (int(state.round) + 1) % interval == 0:
             helper_id = nearest_clients(
-                np.asarray(seen.outputs), np.asarray(seen.is_known), client_id, num_helpers
+                np.asarray(known.outputs), np.asarray(known.is_known), client_id, num_helpers
             )
-        helpers, sizes = collect(seen, jnp.asarray(helper_id))
+        helpers, sizes = collect(known, jnp.asarray(helper_id))
         if (helper_id >= 0).any():
             sent = np.where(helper_id >= 0, sizes, 0)
             communication.down("helpers", int(np.sum(sent, dtype=np.int64)))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import jax
 from flax import nnx
 
+from jaxfed.errors import UsageError
 from jaxfed.training.aggregate import Aggregate
 from jaxfed.training.local_update import Batches, ClientData, Optimizer
 from jaxfed.training.losses import Augment, Loss, Pointwise, softmax_cross_entropy
@@ -68,3 +69,21 @@ class Training:
     pointwise: Pointwise = softmax_cross_entropy
     augment: Augment | None = None
     strong_augment: Augment | None = None
+
+    def with_states(self, model: Model, made: Callable[[nnx.State], nnx.State]) -> Training:
+        """The same training of another model, whose states are `made` of the plain model's."""
+        given = self.initial_model
+        return replace(self, model=model, initial_model=None if given is None else made(given))
+
+    def strong_augment_for(self, method: str) -> Augment:
+        """The strong augmentation, which this method cannot do without.
+
+        Raises:
+            UsageError: there is none.
+        """
+        if self.strong_augment is None:
+            raise UsageError(
+                f"algorithm {method!r} compares two views of an example: "
+                "training.strong_augmentation=() makes only one"
+            )
+        return self.strong_augment

@@ -105,13 +105,20 @@ def weighted_loss(
         state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, nnx.State]:
         del anchor
-        augment_key, model_key = jax.random.split(key)
-        x = batch.x if augment is None else augment(augment_key, batch.x)
-        logits, state = model.train_apply(state, x, model_key)
+        logits, state = augmented_logits(model, state, batch.x, key, augment)
         total = jnp.sum(batch.weight * pointwise(logits, batch.label))
         return total / jnp.maximum(jnp.sum(batch.used), 1).astype(jnp.float32), state
 
     return loss
+
+
+def augmented_logits(
+    model: Model, state: nnx.State, x: jax.Array, key: jax.Array, augment: Augment | None
+) -> tuple[jax.Array, nnx.State]:
+    """f(augment(x)) in training mode, [B, C], and the state with its running statistics moved on."""
+    augment_key, model_key = jax.random.split(key)
+    x = x if augment is None else augment(augment_key, x)
+    return model.train_apply(state, x, model_key)
 
 
 def fixmatch(
@@ -176,11 +183,25 @@ def proximal(loss: Loss, mu: float) -> Loss:
         state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, nnx.State]:
         value, new_state = loss(state, anchor, batch, key)
-        squares = jax.tree.map(
-            lambda w, w_anchor: jnp.sum(jnp.square(w - w_anchor)),
-            nnx.filter_state(state, nnx.Param),
-            nnx.filter_state(anchor, nnx.Param),
-        )
-        return value + mu / 2 * sum(jax.tree.leaves(squares)), new_state
+        return value + mu / 2 * squared_distance(state, anchor), new_state
 
     return proximal_loss
+
+
+def squared_distance(state: nnx.State, other: nnx.State) -> jax.Array:
+    """|w - v|^2 over the parameters of two states, float32 scalar."""
+    squares = jax.tree.map(
+        lambda w, v: jnp.sum(jnp.square(w - v)),
+        nnx.filter_state(state, nnx.Param),
+        nnx.filter_state(other, nnx.Param),
+    )
+    return sum(jax.tree.leaves(squares), jnp.float32(0))
+
+
+def absolute_size(state: nnx.State) -> jax.Array:
+    """|w|_1 over the parameters of a state, float32 scalar; its gradient at 0 is 0, not JAX's 1."""
+    sizes = jax.tree.map(
+        lambda w: jnp.sum(w * jax.lax.stop_gradient(jnp.sign(w))),
+        nnx.filter_state(state, nnx.Param),
+    )
+    return sum(jax.tree.leaves(sizes), jnp.float32(0))

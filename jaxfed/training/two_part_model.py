@@ -6,15 +6,17 @@ parameters. FedMatch trains sigma by labels and psi, which is to be sparse, by u
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxfed.federation.communication import num_bytes_of
 from jaxfed.models.model import compose
 from jaxfed.training.server_state import together, with_statistics
-from jaxfed.training.sparse_message import without_small
+from jaxfed.training.sparse_message import num_bytes_of_nonzero, where_changed, without_small
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
@@ -35,6 +37,46 @@ def composed(state: nnx.State) -> nnx.State:
 def sparse(state: nnx.State, psi_threshold: float) -> nnx.State:
     """{sigma, psi} with 0 for psi's entries of at most `psi_threshold` in size."""
     return together(sigma=state["sigma"], psi=without_small(state["psi"], psi_threshold))
+
+
+def changed(
+    received: nnx.State, trained: nnx.State, threshold: float
+) -> tuple[nnx.State, jax.Array]:
+    """What the server makes of the entries that a client changed by more than `threshold`.
+
+    Returns:
+        {sigma, psi} as the server gets them, statistics as trained, and the bytes, int32, of one message
+        for each part's parameters (`jaxfed.training.sparse_message`).
+    """
+    before = nnx.filter_state(received, nnx.Param)
+    after, statistics = nnx.split_state(trained, nnx.Param, ...)
+    sigma, sigma_bytes = where_changed(before["sigma"], after["sigma"], threshold)
+    psi, psi_bytes = where_changed(before["psi"], after["psi"], threshold)
+    returned = nnx.merge_state(together(sigma=sigma, psi=psi), statistics)
+    return returned, sigma_bytes + psi_bytes
+
+
+def received_bytes(psi_threshold: float) -> Callable[[nnx.State], int]:
+    """Parameters {sigma, psi} -> bytes of all of sigma, and of what is not 0 of a sparse psi."""
+
+    @jax.jit
+    def psi_bytes(psi: nnx.State) -> jax.Array:
+        return num_bytes_of_nonzero(without_small(psi, psi_threshold))
+
+    return lambda parameters: num_bytes_of(parameters["sigma"]) + int(psi_bytes(parameters["psi"]))
+
+
+def log_probabilities(model: Model, sigma: nnx.State, psi: nnx.State, x: jax.Array) -> jax.Array:
+    """log softmax(f_{sigma + psi_j}(x)), float32 [H, B, C], of one sigma and psi_j [H, ...].
+
+    In evaluation mode, with sigma's statistics; held fixed.
+    """
+
+    def one(psi_j: nnx.State) -> jax.Array:
+        logits = model.apply(composed(together(sigma=sigma, psi=psi_j)), x)
+        return jax.nn.log_softmax(logits.astype(jnp.float32))
+
+    return jax.lax.stop_gradient(jax.lax.map(one, psi))
 
 
 def with_statistics_of(state: nnx.State, moved: nnx.State) -> nnx.State:

@@ -1,4 +1,4 @@
-"""FedMatch: its losses, gradients and rounds transcribed to NumPy; votes and what is sent by hand."""
+"""FedMatch: its losses, gradients and rounds transcribed to NumPy, and what is sent."""
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +15,7 @@ from small_training import (
 )
 
 from jaxfed.algorithms.fedavg import fedavg
-from jaxfed.algorithms.fedmatch import (
-    Weights,
-    agreed_label,
-    fedmatch,
-    fedmatch_loss,
-    mean_divergence,
-)
+from jaxfed.algorithms.fedmatch import Weights, fedmatch, fedmatch_loss
 from jaxfed.errors import UsageError
 from jaxfed.models.mlp import mlp
 from jaxfed.training.aggregate import uniformly
@@ -112,28 +106,6 @@ def test_the_two_losses_and_the_gradient_of_each_part():
     np.testing.assert_allclose(
         gradient["psi"]["head"]["kernel"][...], expected, rtol=1e-4, atol=1e-5
     )
-
-
-def test_votes_and_divergence_by_hand():
-    own = jnp.log(jnp.array([[0.7, 0.2, 0.1], [0.2, 0.5, 0.3]]))
-    first = jnp.log(jnp.array([[0.1, 0.6, 0.3], [0.6, 0.2, 0.2]]))
-    second = jnp.log(jnp.array([[0.1, 0.8, 0.1], [0.1, 0.1, 0.8]]))
-    helped = jnp.stack([first, second])
-    votes = {(True, True): [1, 0], (True, False): [0, 0], (False, False): [0, 1]}
-    for there, expected in votes.items():
-        np.testing.assert_array_equal(agreed_label(own, helped, jnp.array(there)), expected)
-
-    def kl(p, q):
-        return np.sum(np.exp(p) * (p - q), axis=-1)
-
-    own, first, second = map(np.asarray, (own, first, second))
-    for there, expected in (
-        ((True, True), (kl(first, own) + kl(second, own)) / 2),
-        ((False, True), kl(second, own)),
-        ((False, False), np.zeros(2)),
-    ):
-        value = mean_divergence(helped, jnp.asarray(own), jnp.array(there))
-        np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-7)
 
 
 SMALL = Batches("paired", 4, 2)

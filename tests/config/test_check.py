@@ -148,7 +148,7 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
         ("xclp.hamming=secret", ("xclp.hamming='secret'", "'plaintext'")),
         ("xclp.projection=group_secret", ("xclp.projection='group_secret'", "protocol")),
         ("xclp.row_sums=secret", ("xclp.row_sums='secret'", "'plaintext'")),
-        ("client_knn.num_neighbors=0", ("client_knn.num_neighbors=0", "1 or more")),
+        ("client_knn.num_neighbors=0", ("client_knn.num_neighbors=0", "integers from 1 on")),
     ],
 )
 def test_a_wrong_override_is_one_line_that_names_it(override, words):

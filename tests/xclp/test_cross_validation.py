@@ -279,7 +279,7 @@ def test_tuned_is_a_variant_of_every_config():
         ),
         (
             "selection.candidates.client_knn.num_neighbors=0",
-            "config.selection.candidates.client_knn.num_neighbors=0: allowed are 1 or more",
+            "config.selection.candidates.client_knn.num_neighbors=0: allowed are integers from 1 on",
         ),
         ("xclp.alpha=2", "config.xclp.alpha=2.0: allowed are"),
         (

@@ -1,0 +1,78 @@
+"""What a value may be, and the one line that a user gets where it is something else.
+
+Keys of configs and keywords of methods are held to the same rules.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+from jaxfed.errors import UsageError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Rule(NamedTuple):
+    """What may be given: values of a type for which `holds`; `allowed` says it in words."""
+
+    type: type
+    allowed: str
+    holds: Callable[[Any], bool] = lambda value: True
+
+
+def one_of(names: Collection[str]) -> Rule:
+    """One of a few names."""
+    return Rule(str, ", ".join(map(repr, names)), lambda value: value in names)
+
+
+def at_least(smallest: int, meaning: str = "") -> Rule:
+    """An integer from `smallest` on; `meaning` explains special ones."""
+    return Rule(int, f"integers from {smallest} on{meaning}", lambda value: value >= smallest)
+
+
+def between(low: float, high: float, *, closed: bool) -> Rule:
+    """A number from low to high, the ends included if `closed`."""
+    if closed:
+        text = f"{low} to {high}" if math.isfinite(high) else f"numbers from {low} on"
+        return Rule(float, text, lambda value: low <= value <= high)
+    text = f"numbers above {low}" + (f" and below {high}" if math.isfinite(high) else "")
+    return Rule(float, text, lambda value: low < value < high)
+
+
+POSITIVE = between(0, math.inf, closed=False)
+NOT_NEGATIVE = between(0, math.inf, closed=True)
+SHARE = between(0, 1, closed=True)
+
+
+def check_values(owner: str, rules: Mapping[str, Rule], values: Mapping[str, Any]) -> None:
+    """Hold values to the rules of the same name; types are left to who reads them.
+
+    Raises:
+        UsageError: the first that a rule does not allow, as `owner.name=value`.
+    """
+    for name, rule in rules.items():
+        if not rule.holds(values[name]):
+            raise UsageError(f"{owner}.{name}={values[name]!r}: allowed are {rule.allowed}")
+
+
+def keywords(**rules: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Hold a factory's keywords to rules before it does anything: `fedprox.mu=-1: allowed are ...`."""
+
+    def ruled(factory: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(factory)
+
+        @functools.wraps(factory)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            given = signature.bind(*args, **kwargs)
+            given.apply_defaults()
+            check_values(factory.__name__, rules, given.arguments)
+            return factory(*args, **kwargs)
+
+        return checked
+
+    return ruled

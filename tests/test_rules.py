@@ -1,0 +1,43 @@
+"""Rules of keywords: what they refuse, and that a factory keeps its signature under them."""
+
+import inspect
+
+import pytest
+
+from jaxfed.errors import UsageError
+from jaxfed.rules import NOT_NEGATIVE, POSITIVE, SHARE, at_least, between, keywords, one_of
+
+
+@keywords(mu=NOT_NEGATIVE, kind=one_of(("a", "b")))
+def method(*, training: str, mu: float = 0.5, kind: str = "a") -> tuple[str, float, str]:
+    return training, mu, kind
+
+
+def test_keywords_pass_or_are_refused_by_name():
+    assert method(training="t", mu=0.0) == ("t", 0.0, "a")
+    for given, told in (
+        ({"mu": -1.0}, "method.mu=-1.0: allowed are numbers from 0 on"),
+        ({"kind": "c"}, "method.kind='c': allowed are 'a', 'b'"),
+    ):
+        with pytest.raises(UsageError, match=f"^{told}$"):
+            method(training="t", **given)
+
+
+def test_a_factory_keeps_name_and_signature():
+    assert method.__name__ == "method"
+    assert list(inspect.signature(method).parameters) == ["training", "mu", "kind"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "allowed", "refused"),
+    [
+        (POSITIVE, [1e-9, 1e9], [0, -1, float("nan"), float("inf")]),
+        (NOT_NEGATIVE, [0, 1e9], [-1e-9, float("nan")]),
+        (SHARE, [0, 1], [-0.1, 1.1, float("nan")]),
+        (between(0, 1, closed=False), [0.5], [0, 1]),
+        (at_least(2), [2, 3], [1]),
+    ],
+)
+def test_ends_of_ranges(rule, allowed, refused):
+    assert all(map(rule.holds, allowed))
+    assert not any(map(rule.holds, refused))
