@@ -32,6 +32,9 @@ def get_config() -> ConfigDict:
     config.labeled_share = "ceiling"
     config.labeled_cohorts = True
     config.evaluate_every = 0  # rounds; 0 = after the last one
+    config.evaluate_test = (
+        False  # look at the test set then, too: for curves, nothing is selected by it
+    )
     config.checkpoint_every = 0  # rounds; 0 = by the clock, at most 3 % of the time
     config.paper_table = ""  # the paper's table to print beside the results, such as "xclp/1"
 

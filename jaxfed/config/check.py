@@ -93,6 +93,7 @@ RULES: dict[str, Rule] = {
     "labeled_share": one_of(LABELED_SHARES),
     "labeled_cohorts": Rule(bool, "true or false"),
     "evaluate_every": at_least(0, ", 0 is after the last round only"),
+    "evaluate_test": Rule(bool, "true or false"),
     "checkpoint_every": at_least(0, ", 0 is by the clock"),
     "paper_table": one_of(["", *PAPER_TABLES]),
     "dataset.name": Rule(str, "the name or path of a data set", bool),

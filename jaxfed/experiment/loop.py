@@ -23,6 +23,11 @@ nothing but what validation says, and rounds that only did harm are reported as 
 round 10, and takes the later of equals.) The state that was selected, and the last one, stay under
 states/.
 
+With `evaluate_test` the test set is looked at while training, too: whenever a state is judged, the line has
+what the test set says of that round's state (`round_test_accuracy`), which nothing is selected by.
+`test_accuracy` is always that of the state that counts. The last line has, beside it, what clients get
+each: the worst, the tenth percentile and the mean over clients of their accuracies, and all of them.
+
 A method whose `train_loss` is no longer finite stops after that round: a model that is not a number can
 only stay so. Its line says `diverged`, it has no final metrics in that repeat and leaves no state; the
 other methods, and its other repeats, go on.
@@ -182,6 +187,7 @@ class Experiment:
         elif algorithm.validate:
             metrics = algorithm.validate(state, federation)
             selected = selected.after(0, state, metrics)
+            metrics = {**metrics, **self._watched(algorithm, state, federation)}
             if metrics:
                 start = {"repeat": leg.repeat, "algorithm": leg.name, "round": 0, **metrics}
                 self.workdir.append_metrics(start)
@@ -249,16 +255,32 @@ class Experiment:
         """Judge the state where that is due: by the validation split, and at the end by the test set."""
         if not is_evaluated(config, round_number):
             return selected._replace(state=state), {}
+        is_last = round_number == config.rounds
         if algorithm.validate is None:
-            return selected._replace(state=state), algorithm.evaluate(state, federation)
-        metrics = algorithm.validate(state, federation)
-        selected = selected.after(round_number, state, metrics)
-        if round_number == self.config.rounds:
-            quality = algorithm.evaluate(selected.best, federation)
-            metrics = {**metrics, **quality, "selected_round": selected.round}
-            if np.isfinite(selected.validation_accuracy):  # there is a validation split
-                metrics["selected_validation_accuracy"] = selected.validation_accuracy
+            selected, final = selected._replace(state=state), state
+            metrics = {**algorithm.evaluate(state, federation)}
+        else:
+            validation = algorithm.validate(state, federation)
+            selected = selected.after(round_number, state, validation)
+            final = selected.best
+            metrics = {**validation, **self._watched(algorithm, state, federation)}
+            if is_last:
+                quality = algorithm.evaluate(final, federation)
+                metrics |= {**quality, "selected_round": selected.round}
+                if np.isfinite(selected.validation_accuracy):  # there is a validation split
+                    metrics["selected_validation_accuracy"] = selected.validation_accuracy
+        if is_last and algorithm.evaluate_clients is not None:
+            metrics |= algorithm.evaluate_clients(final, federation)
         return selected, metrics
+
+    def _watched(
+        self, algorithm: FederatedAlgorithm, state: ServerState, federation: Federation
+    ) -> Metrics:
+        """With `evaluate_test`, what the test set says of a round's state; nothing is selected by it."""
+        if not self.config.evaluate_test:
+            return {}
+        quality = algorithm.evaluate(state, federation)
+        return {f"round_{name}": value for name, value in quality.items()}
 
     def _keep(self, leg: Leg, selected: Selected) -> None:
         """Leave the method's result where later experiments find it: the selected state and the last."""
@@ -338,7 +360,9 @@ def _accumulated(so_far: Mapping[str, Any], record: Record) -> dict[str, Any]:
     metrics = {
         name: value
         for name, value in flatten(record)
-        if name not in ("repeat", "algorithm", "round", "diverged") and value != {}
+        if name not in ("repeat", "algorithm", "round", "diverged")
+        and value != {}
+        and not isinstance(value, list)  # one number a client
     }
     sums = {  # of every kind of message that there was, in this round or before
         name: so_far.get(name, 0) + metrics.get(name, 0)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -23,85 +22,85 @@ _COLUMNS = (
 )
 
 
-class Progress:
+# What a round's line says of it: metric, and what stands before it.
+_OF_A_ROUND = (
+    ("train_loss", "train loss"),
+    ("validation_accuracy", "validation accuracy"),
+    ("round_test_accuracy", "this round's test accuracy"),
+    ("test_accuracy", "test accuracy"),
+)
+
+
+class Progress(Terminal):
     """Shows the rounds of one experiment; a context manager.
 
-    On a terminal a bar counts rounds, and every finished method leaves a line above it. Elsewhere
-    every round is a line.
+    On a terminal a bar counts rounds, beside what was measured last, and every finished method leaves a
+    line above it. Elsewhere every round is a line.
     """
 
     def __init__(self, config: Mapping[str, Any], console: Console | None = None) -> None:
         self._num_repeats, self._rounds = config["num_repeats"], config["rounds"]
         num_methods = 1 + len(config["baselines"])
-        steps = self._num_repeats * num_methods * self._rounds
-        self._terminal = Terminal(steps, "preparing", console)
-        self._doing = ""
-
-    def __enter__(self) -> Self:
-        self._terminal.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._terminal.__exit__(exception_type, exception, traceback)
+        super().__init__(self._num_repeats * num_methods * self._rounds, "preparing", console)
+        self._work = ""
+        self._latest: dict[str, Any] = {}
 
     def resumed(self, steps: int) -> None:
         """The run continues after this many rounds."""
         if steps:
-            self._terminal.completed(steps)
+            self.completed(steps)
             self.say(f"resuming after {steps} finished rounds")
 
     def working_on(self, what: str) -> None:
         """Name what runs now, beside the bar."""
-        self._doing = what
-        self._terminal.describe(what)
+        self._work, self._latest = what, {}
+        self.describe(what)
 
     def prepared(self, done: int, total: int) -> None:
         """So much of preprocessing is done."""
-        self._terminal.describe_part(f"preparing data, {done}/{total}")
+        self.describe_part(f"preparing data, {done}/{total}")
 
     def within(self, what: str, done: int, total: int) -> None:
         """So much of a step of the round that runs now is done, counted in `what`."""
-        self._terminal.describe_part(f"{self._doing}, {done:,}/{total:,} {what}")
+        self.describe_part(f"{self._work}, {done:,}/{total:,} {what}")
         if done == total:
-            self._terminal.describe(self._doing)
+            self.describe(self._work)
 
     def finished_round(self, record: Mapping[str, Any]) -> None:
         """Count one round and show its line of metrics.jsonl."""
-        self._terminal.advance()
-        if not self._terminal.is_interactive or record["round"] == self._rounds:
+        self.advance()
+        if self.is_interactive:
+            self._latest |= record
+            self.describe("  ".join([self._work, *_measured(self._latest)]))
+        if not self.is_interactive or record["round"] == self._rounds:
             self.say(self._line(record))
 
     def stopped(self, text: str, steps: int) -> None:
         """A method has ended before its last round, which would have been step `steps` of the run."""
-        self._terminal.completed(steps)
+        self.completed(steps)
         self.say(text)
-
-    def say(self, text: str) -> None:
-        """Print one line, above the bar where there is one."""
-        self._terminal.say(text)
 
     def show_results(self, algorithms: Mapping[str, Any], where: str) -> None:
         """Print the final table and where everything is."""
-        sign = "±" if self._terminal.can_print("±") else "+-"
-        self._terminal.show(results_table(algorithms, sign))
+        self.show(results_table(algorithms, "±" if self.can_print("±") else "+-"))
         self.say(f"results are in {where}")
 
     def _line(self, record: Mapping[str, Any]) -> str:
-        accuracy = record.get("test_accuracy")
         return "  ".join(
             [
                 f"repeat {record['repeat'] + 1}/{self._num_repeats}",
                 f"{record['algorithm']:<14}",
                 f"round {record['round']}/{self._rounds}",
-                *([] if accuracy is None else [f"test accuracy {accuracy:.4f}"]),
+                *_measured(record),
                 f"{record['seconds']:.2f} s",
             ]
         )
+
+
+def _measured(record: Mapping[str, Any]) -> list[str]:
+    """`train loss 0.5312`, `validation accuracy 0.8125`: as far as the round has measured it."""
+    found = [(text, record.get(metric)) for metric, text in _OF_A_ROUND]
+    return [f"{text} {value:.4f}" for text, value in found if value is not None]
 
 
 def results_table(algorithms: Mapping[str, Mapping[str, Any]], sign: str = "±") -> Table:

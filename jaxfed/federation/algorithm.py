@@ -64,6 +64,10 @@ class FederatedAlgorithm(NamedTuple):
 
     `needs_labels(round_number)`, from 1 on, says whether clients without labels have nothing to do in
     that round, so that none of them need take part (`jaxfed.federation.sampling`).
+
+    `evaluate_clients` measures the final state on each client's own points
+    (`jaxfed.federation.evaluate.over_clients`): those it wants labeled (`test`) or, where clients hold no
+    test data, those it has no labels of (`unlabeled`), whose true classes training never saw.
     """
 
     init: Init
@@ -71,3 +75,4 @@ class FederatedAlgorithm(NamedTuple):
     evaluate: Evaluate
     validate: Evaluate | None = None
     needs_labels: Callable[[int], bool] = lambda round_number: False
+    evaluate_clients: Evaluate | None = None

@@ -1,4 +1,4 @@
-"""Measures of quality: accuracy, balanced accuracy, and how well LSH codes estimate cosines."""
+"""Measures of quality: accuracy over points and over clients, and how well LSH codes estimate cosines."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxfed.federation.algorithm import Metrics
 from jaxfed.kernels import graph, hamming, lsh
 from jaxfed.kernels.padding import padded_rows
 
@@ -31,6 +32,41 @@ def balanced_accuracy(predicted: np.ndarray, truth: np.ndarray) -> float:
     present = np.bincount(truth)
     hit = np.bincount(truth[predicted == truth], minlength=len(present))
     return float(np.mean(hit[present > 0] / present[present > 0]))
+
+
+def over_clients(
+    name: str, predicted: np.ndarray, truth: np.ndarray, client: np.ndarray, num_clients: int
+) -> Metrics:
+    """The accuracy of each client on its own points, and how it is spread over clients.
+
+    Every client counts once, however many points it has; one without points of known class does not count.
+
+    Args:
+        name: of the points, "test" or "unlabeled".
+        predicted: int [n]; -1 is wrong.
+        truth: int [n]; points of -1, whose class is not known, are left out.
+        client: int [n], who holds the point.
+        num_clients: M.
+
+    Returns:
+        `worst_client_NAME_accuracy`, `tenth_percentile_client_NAME_accuracy` (linear between clients) and
+        `mean_client_NAME_accuracy`, and `client_NAME_accuracy`, float64 [M] with NaN for those that do not
+        count. Nothing where none counts.
+    """
+    known = truth >= 0
+    owner = client[known]
+    count = np.bincount(owner, minlength=num_clients)
+    right = np.bincount(owner[predicted[known] == truth[known]], minlength=num_clients)
+    if not count.any():
+        return {}
+    each = np.divide(right, count, out=np.full(num_clients, np.nan), where=count > 0)
+    there = each[count > 0]
+    return {
+        f"worst_client_{name}_accuracy": float(there.min()),
+        f"tenth_percentile_client_{name}_accuracy": float(np.percentile(there, 10)),
+        f"mean_client_{name}_accuracy": float(there.mean()),
+        f"client_{name}_accuracy": each,
+    }
 
 
 def cosine_rmse(

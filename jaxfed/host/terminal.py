@@ -37,7 +37,10 @@ class _Console(Console):
 
 
 class Terminal:
-    """A bar over so many steps, and lines above it or alone; a context manager."""
+    """A bar over so many steps, and lines above it or alone; a context manager.
+
+    What a command shows is a subclass that says things in its own words.
+    """
 
     def __init__(self, total: int, doing: str, console: Console | None = None) -> None:
         self.console = console or _Console(highlight=False, soft_wrap=True)

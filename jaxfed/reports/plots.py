@@ -40,6 +40,9 @@ from jaxfed.reports.style import (
 
 # Plots of training runs, by what metrics.jsonl has of every round or of some.
 _OVER_ROUNDS = {
+    "train_loss": "train_loss",
+    "round_test": "round_test_accuracy",
+    "round_test_balanced": "round_test_balanced_accuracy",
     "validation": "validation_accuracy",
     "validation_balanced": "validation_balanced_accuracy",
     "pseudo_labeled": "pseudo_labeled",

@@ -28,6 +28,8 @@ _RUN_METRICS = (
     "test_accuracy",
     "test_balanced_accuracy",
     "unlabeled_accuracy",
+    "worst_client_test_accuracy",
+    "worst_client_unlabeled_accuracy",
     "seconds",
     "communication.upload_bytes",
     "communication.download_bytes",

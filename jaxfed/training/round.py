@@ -23,7 +23,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import UNLABELED, Federation
 from jaxfed.federation.cohort import Array, Cohort
 from jaxfed.federation.communication import Communication, num_bytes_of
-from jaxfed.federation.evaluate import accuracy, balanced_accuracy
+from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_clients
 from jaxfed.training.aggregate import weighted_mean
 from jaxfed.training.batch_statistics import measured_statistics
 from jaxfed.training.ingredients import Training
@@ -185,6 +185,13 @@ def federated_training(
     def evaluate(state: ServerState, federation: Federation) -> Metrics:
         return _quality("test", state, federation, federation.test)
 
+    def evaluate_clients(state: ServerState, federation: Federation) -> Metrics:
+        unlabeled = federation.partition.unlabeled
+        indices = np.concatenate(unlabeled)
+        owner = np.repeat(np.arange(federation.num_clients), list(map(len, unlabeled)))
+        label, truth = _labels(state, federation, indices), federation.y[indices]
+        return over_clients("unlabeled", label, truth, owner, federation.num_clients)
+
     def needs_labels(round_number: int) -> bool:
         return round_number <= training.labeled_only_rounds or pseudo_label in WITHIN_CLIENTS
 
@@ -192,24 +199,27 @@ def federated_training(
     def predict(model: nnx.State, x: jax.Array) -> jax.Array:
         return jnp.argmax(training.model.apply(model, x), axis=-1)
 
+    def _labels(state: ServerState, federation: Federation, indices: np.ndarray) -> np.ndarray:
+        predicted = [np.zeros(0, np.int32)]
+        for start in range(0, len(indices), _EVALUATION_BATCH):
+            # The last batch repeats examples, so that all have one shape.
+            rows = np.resize(indices[start : start + _EVALUATION_BATCH], _EVALUATION_BATCH)
+            predicted.append(predict(state.model, federation.x[rows]))
+        return np.concatenate(predicted)[: len(indices)]
+
     def _quality(
         name: str, state: ServerState, federation: Federation, indices: np.ndarray
     ) -> Metrics:
         if not len(indices):
             return {}
-        predicted = []
-        for start in range(0, len(indices), _EVALUATION_BATCH):
-            # The last batch repeats examples, so that all have one shape.
-            rows = np.resize(indices[start : start + _EVALUATION_BATCH], _EVALUATION_BATCH)
-            predicted.append(predict(state.model, federation.x[rows]))
-        label = np.concatenate(predicted)[: len(indices)]
+        label = _labels(state, federation, indices)
         truth = federation.y[indices]
         return {
             f"{name}_accuracy": accuracy(label, truth),
             f"{name}_balanced_accuracy": balanced_accuracy(label, truth),
         }
 
-    return FederatedAlgorithm(init, round, evaluate, validate, needs_labels)
+    return FederatedAlgorithm(init, round, evaluate, validate, needs_labels, evaluate_clients)
 
 
 def plain_update(training: Training, loss: Loss) -> LocalUpdate:

@@ -15,7 +15,7 @@ import numpy as np
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import UNLABELED, Federation
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.evaluate import accuracy, balanced_accuracy
+from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_clients
 
 
 class Transduction(NamedTuple):
@@ -56,7 +56,7 @@ def transductive(label_points: LabelPoints) -> FederatedAlgorithm:
         unreached = int(np.sum(updated.label[cohort.client_id] < 0, where=np.asarray(cohort.mask)))
         return updated, {"unreached": unreached, **metrics}
 
-    return FederatedAlgorithm(init, round, evaluate)
+    return FederatedAlgorithm(init, round, evaluate, evaluate_clients=evaluate_clients)
 
 
 def evaluate(state: Transduction, federation: Federation) -> Metrics:
@@ -83,6 +83,20 @@ def evaluate(state: Transduction, federation: Federation) -> Metrics:
             metrics[f"{name}_accuracy"] = accuracy(predicted[rows], true[rows])
             metrics[f"{name}_balanced_accuracy"] = balanced_accuracy(predicted[rows], true[rows])
     return metrics
+
+
+def evaluate_clients(state: Transduction, federation: Federation) -> Metrics:
+    """Each client's accuracy on its new points. A point without a label is wrong."""
+    new = federation.partition.new
+    label = [
+        state.label[client, : len(federation.points(client))][-len(points) :]
+        for client, points in enumerate(new)
+        if len(points)
+    ]
+    owner = np.repeat(np.arange(federation.num_clients), list(map(len, new)))
+    predicted = np.concatenate([state.label[:0, 0], *label])
+    truth = federation.y[np.concatenate(new)]
+    return over_clients("test", predicted, truth, owner, federation.num_clients)
 
 
 def client_arrays(cohort: Cohort) -> tuple[list[np.ndarray], list[np.ndarray]]:

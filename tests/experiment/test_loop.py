@@ -320,14 +320,29 @@ def test_a_metric_that_a_repeat_lacks_has_no_mean(config):
 
 
 def test_progress_on_a_terminal_and_elsewhere(config):
-    record = {"repeat": 0, "algorithm": "drift", "round": 1, "test_accuracy": 0.5, "seconds": 0.1}
+    record = {"repeat": 0, "algorithm": "drift", "round": 1, "train_loss": 0.25, "seconds": 0.1}
+    validated = {**record, "round": 2, "validation_accuracy": 0.5, "round_test_accuracy": 0.375}
+    measured = "train loss 0.2500  validation accuracy 0.5000  this round's test accuracy 0.3750"
     for is_terminal in (True, False):
-        console = Console(force_terminal=is_terminal, width=120, highlight=False)
+        console = Console(force_terminal=is_terminal, width=200, highlight=False)
         with console.capture() as capture, Progress(config.to_dict(), console) as progress:
             progress.working_on("repeat 1/2 drift")
+            progress.finished_round(validated)
             progress.finished_round(record)
-        assert ("1/12" in capture.get()) == is_terminal  # the bar counts 2 repeats x 2 methods x 3
-        assert ("test accuracy 0.5000" in capture.get()) == (not is_terminal)
+            beside_the_bar = progress._bar.tasks[0].description
+            progress.working_on("repeat 1/2 slow_drift")
+            progress.finished_round(record)
+            of_another = progress._bar.tasks[0].description
+        lines = [line for line in capture.get().splitlines() if line.endswith("  0.10 s")]
+        if is_terminal:
+            assert "3/12" in capture.get()  # the bar counts 2 repeats x 2 methods x 3
+            assert not lines
+            assert beside_the_bar == f"repeat 1/2 drift  {measured}"
+            assert of_another == "repeat 1/2 slow_drift  train loss 0.2500"
+        else:
+            assert "3/12" not in capture.get()
+            assert lines[0] == f"repeat 1/2  drift           round 2/3  {measured}  0.10 s"
+            assert lines[1] == "repeat 1/2  drift           round 1/3  train loss 0.2500  0.10 s"
 
 
 def test_slow_preprocessing_is_reported_now_and_then(config, monkeypatch):
@@ -363,11 +378,11 @@ def test_steps_of_a_round_show_how_much_of_them_is_done(config, is_terminal):
     console = Console(force_terminal=is_terminal, width=160, highlight=False)
     with console.capture() as capture, Progress(config.to_dict(), console) as progress:
         progress.working_on("repeat 1/2 drift")
-        progress._terminal._last_line = -1e9  # as after a while
+        progress._last_line = -1e9  # as after a while
         progress.within("pairs of points", 1500, 4000)
-        progress._terminal._bar.refresh()
+        progress._bar.refresh()
         progress.within("pairs of points", 4000, 4000)  # too early for another line
-        finished = progress._terminal._bar.tasks[0].description
+        finished = progress._bar.tasks[0].description
     shown = capture.get()
     assert finished == "repeat 1/2 drift"
     assert "repeat 1/2 drift, 1,500/4,000 pairs of points" in shown

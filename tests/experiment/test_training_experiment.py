@@ -21,11 +21,13 @@ from jaxfed.config.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.experiment.loop import Experiment, Selected
 from jaxfed.experiment.progress import Progress
+from jaxfed.experiment.records import Run
 from jaxfed.experiment.workdir import open_workdir
 from jaxfed.federation.sampling import sample_clients
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.prefetch import prefetched
+from jaxfed.reports.plots import run_figures
 from jaxfed.training import pseudo_label
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
@@ -67,6 +69,57 @@ def test_the_best_validation_state_alone_is_tested(config, tmp_path):
     assert [r["communication"]["upload_bytes"] > 0 for r in records[1:]] == [True] * 6
     for name, number in (("fedavg_network-0", best), ("fedavg_network-0-last", 6)):
         assert Checkpoints(tmp_path / "states" / name).latest().progress["round"] == number
+
+
+def test_the_test_set_is_watched_on_request_and_selects_nothing(config, tmp_path):
+    config.algorithm, config.num_repeats, config.rounds = "fedavg", 1, 4
+    config.training.labeled_only_rounds = 0
+    plain, unwatched = run(config, tmp_path / "plain")
+    config.evaluate_test = True
+    summary, watched = run(config, tmp_path / "watched")
+    curve = {r["round"]: r["round_test_accuracy"] for r in watched if "round_test_accuracy" in r}
+    assert list(curve) == [0, 2, 4]
+    last = watched[-1]
+    assert [r["round"] for r in watched if "test_accuracy" in r] == [4]
+    assert last["test_accuracy"] == curve[last["selected_round"]]
+    assert not any("round_test_accuracy" in r for r in unwatched)
+    for key in ("selected_round", "test_accuracy", "validation_accuracy", "train_loss"):
+        assert last[key] == unwatched[-1][key]
+    assert summary["test_accuracy"] == plain["test_accuracy"]
+    assert set(run_figures(read_run_of(tmp_path / "watched", summary))) >= {
+        "round_test",
+        "train_loss",
+    }
+
+
+def read_run_of(path, summary):
+    return Run(path, json.loads((path / "config.json").read_text()), summary)
+
+
+def test_what_clients_get_each_is_in_the_last_line_only(config, tmp_path):
+    config.algorithm, config.num_repeats, config.rounds = "fedavg", 2, 2
+    summary, records = run(config, tmp_path)
+    with_clients = [r for r in records if "client_unlabeled_accuracy" in r]
+    assert [(r["repeat"], r["round"]) for r in with_clients] == [(0, 2), (1, 2)]
+    for record in with_clients:
+        each = record["client_unlabeled_accuracy"]
+        assert len(each) == config.federation.num_clients
+        assert record["worst_client_unlabeled_accuracy"] == min(each)
+        assert record["mean_client_unlabeled_accuracy"] == pytest.approx(np.mean(each))
+    measured = summary["algorithms"]["fedavg"]
+    assert measured["worst_client_unlabeled_accuracy"]["values"] == [
+        min(record["client_unlabeled_accuracy"]) for record in with_clients
+    ]
+    assert "client_unlabeled_accuracy" not in measured  # one number a client stays in its line
+    federation = Simulation(config).federation(config.seed)
+    algorithm = make_algorithm(config, "fedavg", federation)
+    selected = Checkpoints(tmp_path / "states" / "fedavg-0").latest()
+    state = selected.state(template=algorithm.init(jax.random.key(0), federation))
+    model = make_training(config, federation, 0).model
+    for client, accuracy in enumerate(with_clients[0]["client_unlabeled_accuracy"]):
+        points = federation.partition.unlabeled[client]
+        predicted = np.argmax(model.apply(state.model, jnp.asarray(federation.x[points])), axis=1)
+        assert accuracy == pytest.approx(np.mean(predicted == federation.y[points]))
 
 
 def test_a_method_that_diverges_stops_and_the_others_go_on(config, tmp_path):

@@ -3,7 +3,10 @@ import numpy as np
 import pytest
 from sklearn.metrics import balanced_accuracy_score
 
-from jaxfed.federation.evaluate import accuracy, balanced_accuracy, cosine_rmse
+from jaxfed.data import Partition
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.evaluate import accuracy, balanced_accuracy, cosine_rmse, over_clients
+from jaxfed.xclp.transduction import Transduction, evaluate_clients
 
 
 def test_accuracies_by_hand():
@@ -19,6 +22,38 @@ def test_accuracies_by_hand():
     assert np.isnan(balanced_accuracy(unknown, unknown))
     assert np.isnan(accuracy(truth[:0], truth[:0]))
     assert np.isnan(balanced_accuracy(truth[:0], truth[:0]))
+
+
+def test_accuracies_of_clients_by_hand():
+    """Client 0 has 1 of 2, client 1 3 of 4, client 2 one point of unknown class, client 3 1 of 1."""
+    client = np.array([0, 0, 1, 1, 1, 1, 2, 3])
+    truth = np.array([0, 1, 1, 1, 2, 0, -1, 2])
+    predicted = np.array([0, -1, 1, 1, 2, 2, -1, 2])
+    metrics = over_clients("test", predicted, truth, client, 5)
+    each = metrics.pop("client_test_accuracy")
+    np.testing.assert_array_equal(each, [0.5, 0.75, np.nan, 1, np.nan])
+    assert metrics == {
+        "worst_client_test_accuracy": 0.5,
+        "tenth_percentile_client_test_accuracy": pytest.approx(0.55),  # a fifth of the way to 0.75
+        "mean_client_test_accuracy": 0.75,
+    }
+    assert over_clients("test", predicted[:0], truth[:0], client[:0], 5) == {}
+    assert over_clients("test", predicted[6:7], truth[6:7], client[6:7], 5) == {}
+
+
+def test_one_shot_methods_are_measured_on_each_clients_new_points():
+    """Labels first, new points last; client 1 has no new points, and a shorter row than client 0."""
+    part = Partition(
+        labeled=(np.array([0]), np.array([4])),
+        unlabeled=(np.array([1]), np.array([], int)),
+        new=(np.array([2, 3]), np.array([], int)),
+    )
+    y = np.array([0, 0, 1, 1, 1], np.int32)
+    federation = Federation(np.zeros((5, 1), np.float32), y, part, 2)
+    label = np.array([[1, 1, 1, 0], [0, -1, -1, -1]], np.int32)
+    metrics = evaluate_clients(Transduction(label, np.ones((2, 4), np.float32)), federation)
+    assert metrics["worst_client_test_accuracy"] == metrics["mean_client_test_accuracy"] == 0.5
+    np.testing.assert_array_equal(metrics["client_test_accuracy"], [0.5, np.nan])
 
 
 def test_balanced_accuracy_is_scikit_learns():
