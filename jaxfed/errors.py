@@ -1,6 +1,6 @@
 """The one error that is the user's to mend, and what may have been meant."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
@@ -15,12 +15,16 @@ class UsageError(ValueError):
 def suggestion(given: str, known: Iterable[str]) -> str:
     """`, did you mean ...?` for the nearest known name, else the list of them while it is short."""
     names = sorted(known)
-    leaf = {name: name.rpartition(".")[2] for name in names}
-    nearest = [name for name in names if leaf[name] == given.rpartition(".")[2]]
-    nearest = nearest or get_close_matches(given, names, n=1, cutoff=0.7)
-    if not nearest:
-        close = get_close_matches(given.rpartition(".")[2], leaf.values(), n=1, cutoff=0.7)
-        nearest = [name for name in names if leaf[name] in close]
-    if nearest:
-        return f", did you mean {' or '.join(map(repr, nearest[:3]))}?"
-    return f"; known are {', '.join(names)}" if 0 < len(names) <= 24 else ""
+    return did_you_mean(nearest(given, names)) or (
+        f"; known are {', '.join(names)}" if 0 < len(names) <= 24 else ""
+    )
+
+
+def nearest(given: str, known: Iterable[str]) -> list[str]:
+    """The known name that is most like the given one, where one is alike."""
+    return get_close_matches(given, sorted(known), n=1, cutoff=0.7)
+
+
+def did_you_mean(names: Sequence[str]) -> str:
+    """`, did you mean ...?` for some names; nothing for none."""
+    return f", did you mean {' or '.join(map(repr, names[:3]))}?" if names else ""

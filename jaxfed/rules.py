@@ -18,16 +18,20 @@ R = TypeVar("R")
 
 
 class Rule(NamedTuple):
-    """What may be given: values of a type for which `holds`; `allowed` says it in words."""
+    """What may be given: values of a type for which `holds`; `allowed` says it in words.
+
+    `choices` are the names, where names are what is allowed.
+    """
 
     type: type
     allowed: str
     holds: Callable[[Any], bool] = lambda value: True
+    choices: Collection[str] = ()
 
 
 def one_of(names: Collection[str]) -> Rule:
     """One of a few names."""
-    return Rule(str, ", ".join(map(repr, names)), lambda value: value in names)
+    return Rule(str, ", ".join(map(repr, names)), lambda value: value in names, names)
 
 
 def at_least(smallest: int, meaning: str = "") -> Rule:

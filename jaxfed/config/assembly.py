@@ -45,6 +45,7 @@ from jaxfed.xclp.cross_validation import cross_validated
 
 SCHEDULES = ("constant", "cosine")
 OPTIMIZERS = ("sgd", "adam", "rmsprop", "adagrad")
+_WITH_MOMENTUM = ("sgd", "rmsprop")
 SETTINGS = ("given", "cross_validated")
 
 
@@ -136,6 +137,7 @@ def make_training(
 ) -> Training:
     """The ingredients that a config describes, fitted to the clients' shapes."""
     wanted = config.training
+    _check_momentum(wanted)
     model = make_model(config, federation)
     strategy = _strategy(config.execution)
     map_clients = partial(
@@ -193,9 +195,25 @@ def _chunk_size(execution: ConfigDict, federation: Federation) -> int | None:
     return federation.num_clients
 
 
+def _check_momentum(wanted: ConfigDict) -> None:
+    """Momentum is for optimizers that have it, and Nesterov's is a kind of it."""
+    for key, role in (
+        ("momentum", "optimizer"),
+        ("nesterov", "optimizer"),
+        ("server_momentum", "server_optimizer"),
+    ):
+        if wanted[key] and wanted[role] not in _WITH_MOMENTUM:
+            raise UsageError(
+                f"config.training.{key}={wanted[key]}: does not go with {role}={wanted[role]!r}; allowed "
+                f"beside {' and '.join(map(repr, _WITH_MOMENTUM))}"
+            )
+    if wanted.nesterov and not wanted.momentum:
+        raise UsageError("config.training.nesterov=True: allowed with a momentum above 0")
+
+
 def _optimizer(wanted: ConfigDict, learning_rate: jax.Array) -> optax.GradientTransformation:
     keywords: dict[str, Any] = {"learning_rate": learning_rate}
-    if wanted.optimizer in ("sgd", "rmsprop"):
+    if wanted.optimizer in _WITH_MOMENTUM:
         keywords |= {"momentum": wanted.momentum or None, "nesterov": wanted.nesterov}
     optimizer = _promoting(getattr(optax, wanted.optimizer)(**keywords))
     if not wanted.weight_decay:
@@ -205,7 +223,7 @@ def _optimizer(wanted: ConfigDict, learning_rate: jax.Array) -> optax.GradientTr
 
 def _server_optimizer(wanted: ConfigDict) -> optax.GradientTransformation:
     keywords: dict[str, Any] = {"learning_rate": wanted.server_learning_rate}
-    if wanted.server_optimizer in ("sgd", "rmsprop"):
+    if wanted.server_optimizer in _WITH_MOMENTUM:
         keywords["momentum"] = wanted.server_momentum or None
     return _promoting(getattr(optax, wanted.server_optimizer)(**keywords))
 

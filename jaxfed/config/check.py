@@ -17,14 +17,14 @@ from ml_collections import ConfigDict
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
 from jaxfed.config.assembly import OPTIMIZERS, SCHEDULES, SETTINGS, check_algorithm, settings_to_try
-from jaxfed.config.keys import flatten
+from jaxfed.config.keys import flatten, nearest_keys, unknown_key
 from jaxfed.config.model_options import check_options
 from jaxfed.config.networks import in_section
 from jaxfed.config.preprocessing import PREPROCESSING
 from jaxfed.config.simulation import GRAPHS, TESTS
 from jaxfed.data.partitioning import Skew
 from jaxfed.data.schemes import Assignment, Quantity, Scheme
-from jaxfed.errors import UsageError, suggestion
+from jaxfed.errors import UsageError, did_you_mean, nearest
 from jaxfed.federation.client_map import STRATEGIES
 from jaxfed.federation.sampling import LABELED_SHARES, SAMPLINGS
 from jaxfed.models import MODELS
@@ -178,7 +178,10 @@ RULES: dict[str, Rule] = {
     "execution.compilation_cache": Rule(str, "'auto', 'off' or a folder", bool),
 }
 _TYPES: dict[type, str] = {bool: "true or false", int: "integers", float: "numbers", str: "text"}
-_SECTIONS = tuple(dict.fromkeys(key.partition(".")[0] for key in RULES if "." in key))
+_SECTIONS = (
+    *dict.fromkeys(key.partition(".")[0] for key in RULES if "." in key),
+    *("xclp", "per_client_lp"),  # which label for methods that train a model, too
+)
 _CANDIDATES = "selection.candidates."  # METHOD.KEY follows
 
 
@@ -190,8 +193,7 @@ def check(config: ConfigDict) -> None:
             or two keys that contradict each other.
     """
     flat = dict(flatten(config.to_dict()))
-    for key in RULES.keys() - flat.keys():
-        raise UsageError(f"config.{key}: missing; allowed are {RULES[key].allowed}")
+    _check_is_whole(config)
     variants = methods.variants(config)
     names = [*ALGORITHMS, *variants]
     for name in variants:
@@ -199,10 +201,10 @@ def check(config: ConfigDict) -> None:
     rules = RULES | _method_rules(names)
     for key, value in flat.items():
         if key in rules:
-            _check_value(key, value, rules[key], names)
+            _check_value(key, value, rules[key])
         # The sections of networks and methods are judged by the factories that take their keys.
         elif key.partition(".")[0] not in (*names, "model") and not key.startswith(_CANDIDATES):
-            raise UsageError(f"config.{key}: unknown key{suggestion(key, RULES)}")
+            raise unknown_key(key, {*RULES, *methods.own_keys(config)})
     for name in names:
         _check_keywords(config, name)
         _check_own_training(config, name)
@@ -219,13 +221,27 @@ def check(config: ConfigDict) -> None:
         check_algorithm(config, name)
 
 
-def _check_value(key: str, value: Any, rule: Rule, names: Collection[str] = ()) -> None:
-    """Judge a value by its rule; `names` are those that an algorithm may have been meant to be."""
+def _check_is_whole(config: ConfigDict) -> None:
+    """Nothing is missing that every config has."""
+    sections = {name: config.get(name) for name in _SECTIONS}
+    candidates = (sections["selection"] or {}).get("candidates")
+    for name, section in {**sections, "selection.candidates": candidates}.items():
+        if not isinstance(section, ConfigDict):
+            raise UsageError(
+                f"config.{name}: the section is missing; ml_collections_configs.base.get_config() has it"
+            )
+    flat = dict(flatten(config.to_dict()))
+    for key in RULES:
+        if key not in flat:
+            raise UsageError(f"config.{key}: missing; allowed are {RULES[key].allowed}")
+
+
+def _check_value(key: str, value: Any, rule: Rule) -> None:
     is_type = type(value) is rule.type or (rule.type is float and type(value) is int)
     if not is_type or not rule.holds(value):
         given = repr(value) if isinstance(value, str) else value
-        nearest = suggestion(value, names) if key == "algorithm" and is_type else ""
-        raise UsageError(f"config.{key}={given}: allowed are {rule.allowed}{nearest}")
+        meant = did_you_mean(nearest(value, rule.choices)) if isinstance(value, str) else ""
+        raise UsageError(f"config.{key}={given}: allowed are {rule.allowed}{meant}")
     if rule.type is int and value > _LARGEST:
         raise UsageError(f"config.{key}={value}: integers up to {_LARGEST} are allowed")
 
@@ -254,7 +270,7 @@ def _check_own_training(config: ConfigDict, name: str) -> None:
     }
     for key, value in own.items():
         if key not in known:
-            raise UsageError(f"config.{name}.training.{key}: unknown key{suggestion(key, known)}")
+            raise unknown_key(f"{name}.training.{key}", [f"{name}.training.{k}" for k in known])
         _check_value(f"{name}.training.{key}", value, known[key])
         if known[key] is AUGMENTATION:
             with in_section(f"{name}.training", key):
@@ -269,8 +285,11 @@ def _check_candidates(config: ConfigDict, key: str, values: Any) -> None:
     known = {
         f"{n}.{word}": value for n in names for word, value in methods.keywords(config, n).items()
     }
+    if name in names and name not in config:
+        raise UsageError(f"config.{name}: the section is missing; config.{key} has values for it")
     if setting not in known:
-        raise UsageError(f"config.{key}: no method has a key {setting}{suggestion(setting, known)}")
+        meant = did_you_mean(nearest_keys(setting, known))
+        raise UsageError(f"config.{key}: no method has a key {setting}{meant}")
     if methods.trains(config, name):
         raise UsageError(
             f"config.{key}: allowed are methods that label in one shot; {name!r} trains a model, and "

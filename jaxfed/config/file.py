@@ -23,7 +23,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxfed.config.keys import flatten
+from jaxfed.config.keys import flatten, unknown_key
 from jaxfed.errors import UsageError, suggestion
 
 _CONFIGS = "ml_collections_configs"
@@ -158,8 +158,8 @@ def _with_own_key(config: ConfigDict, key: str) -> ConfigDict:
     try:
         value = methods.unsaid(config, key)
     except (KeyError, ValueError):
-        known = dict(flatten(config.to_dict()))
-        raise UsageError(f"config.{key}: unknown key{suggestion(key, known)}") from None
+        known = {*dict(flatten(config.to_dict())), *methods.own_keys(config)}
+        raise unknown_key(key, known) from None
     section = config
     with config.unlocked():
         for parent in parents:

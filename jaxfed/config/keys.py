@@ -1,7 +1,9 @@
 """Dotted keys: `xclp.num_bits` for the entry `num_bits` of the section `xclp`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
+
+from jaxfed.errors import UsageError, did_you_mean, nearest
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -11,3 +13,41 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield from flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def unknown_key(key: str, known: Collection[str]) -> UsageError:
+    """What to say of a dotted key that is none of the known: its section is none, or what that has."""
+    section = key.rpartition(".")[0]
+    sections = {parent for name in known for parent in _parents(name)}
+    for parent in _parents(key):
+        if parent in known:
+            return UsageError(f"config.{key}: unknown key; config.{parent} is no section")
+        if parent not in sections:
+            top = sorted(name for name in sections if "." not in name)
+            meant = did_you_mean(nearest(parent, sections)) or f"; sections are {', '.join(top)}"
+            return UsageError(f"config.{parent}: no such section{meant}")
+    meant = did_you_mean(nearest_keys(key, known))
+    if not meant and section:
+        own = sorted(
+            name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section
+        )
+        meant = f"; the keys of {section} are {', '.join(own)}"
+    return UsageError(f"config.{key}: unknown key{meant}")
+
+
+def nearest_keys(key: str, known: Collection[str]) -> list[str]:
+    """The known keys with the same last word, else that with the most similar one, its own section first."""
+    section, _, leaf = key.rpartition(".")
+    leaves = {name: name.rpartition(".")[2] for name in sorted(known)}
+    own = [name for name in leaves if name.rpartition(".")[0] == section]
+    found = [name for name in leaves if leaves[name] == leaf]
+    for names in (own, list(leaves)):
+        close = nearest(leaf, {leaves[name] for name in names})
+        found = found or [name for name in names if leaves[name] in close]
+    return found
+
+
+def _parents(key: str) -> Iterator[str]:
+    """`a` and `a.b` for `a.b.c`."""
+    words = key.split(".")
+    return (".".join(words[:count]) for count in range(1, len(words)))

@@ -116,6 +116,16 @@ def unsaid(config: ConfigDict, key: str) -> Any:
     return {**defaults, **keywords(config, name)}[leaf]
 
 
+def own_keys(config: ConfigDict) -> Iterator[str]:
+    """Every key that a method can have: the keywords of its factory, and of its own training."""
+    for name in (*ALGORITHMS, *variants(config)):
+        if trains(config, name):
+            yield from (f"{name}.training.{key}" for key in config.training)
+        for word, parameter in inspect.signature(factory_of(config, name)).parameters.items():
+            if parameter.kind is parameter.KEYWORD_ONLY and word not in ("training", "execution"):
+                yield f"{name}.{word}"
+
+
 @contextmanager
 def naming_own_training(config: ConfigDict, name: str) -> Iterator[None]:
     """Say of an error about `config.training.KEY` where the method's value stands."""

@@ -79,8 +79,18 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
         ("xclp.alhpa=0.9", ("config.xclp.alhpa", "xclp.alpha")),
         ("num_clients=3", ("config.num_clients", "did you mean 'federation.num_clients'?")),
         ("dirichletalpha=3", ("'federation.dirichlet_alpha'",)),
-        ("seed.x=3", ("config.seed.x", "unknown key")),
         ("qqq=3", ("config.qqq: unknown key",)),
+        ("seed.x=3", ("config.seed.x: unknown key; config.seed is no section",)),
+        ("trainng.x=3", ("config.trainng: no such section, did you mean 'training'?",)),
+        ("zzz.x=3", ("config.zzz: no such section; sections are ", "dataset", "xclp")),
+        ("training.x.y=3", ("config.training.x: no such section",)),
+        ("fedprx.mu=3", ("config.fedprx: no such section, did you mean 'fedprox'?",)),
+        ("fedprox.muu=3", ("config.fedprox.muu: unknown key, did you mean 'fedprox.mu'?",)),
+        (
+            "training.lerning_rate=1",
+            ("config.training.lerning_rate: unknown key, did you mean 'training.learning_rate'?",),
+        ),
+        ("dataset.zzz=1", ("unknown key; the keys of dataset are client_key, image_size, ",)),
         ("xclp=3", ("config.xclp is a section", "alpha")),
         ("seed", ("config.seed", "--config.seed=VALUE")),
         # not of its type
@@ -288,3 +298,61 @@ def test_departures_of_clients_that_there_are():
     check.check(digits(*protocols, "xclp.presence=9@setup,20%@sums"))
     with pytest.raises(UsageError, match=r"config\.xclp\.presence=10: at most 9"):
         check.check(digits(*protocols, "xclp.presence=10@setup"))
+
+
+@pytest.mark.parametrize("override", ["algorithm=xlcp", "preprocessing.kind=standardised"])
+def test_choices_are_listed_once(override):
+    with pytest.raises(UsageError) as caught:
+        check.check(digits(override))
+    message = str(caught.value)
+    meant = {"algorithm=xlcp": "'xclp'"}.get(override, "'standardized'")
+    assert message.endswith(f"did you mean {meant}?")
+    assert message.count("'identity'") + message.count("'client_knn'") == 1
+    assert "known are" not in message
+
+
+@pytest.mark.parametrize("section", ["dataset", "xclp", "selection", "selection.candidates"])
+def test_a_missing_section_is_called_so(section):
+    config = ConfigDict(digits().to_dict(), type_safe=False)
+    *parents, name = section.split(".")
+    with config.unlocked():
+        del (config[parents[0]] if parents else config)[name]
+    with pytest.raises(UsageError, match=f"config.{section}: the section is missing"):
+        check.check(config)
+
+
+def test_candidates_for_a_missing_section():
+    config = digits()
+    with config.unlocked():
+        del config.client_knn
+    with pytest.raises(UsageError, match=r"config\.client_knn: the section is missing"):
+        check.check(config)
+
+
+TRAINED = "ml_collections_configs/fedavg_xclp.py:smoke"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (
+            ["server_optimizer=adam", "server_momentum=0.9"],
+            "training.server_momentum=0.9: does not go with server_optimizer='adam'; allowed beside 'sgd'",
+        ),
+        (["optimizer=adam", "momentum=0.9"], "training.momentum=0.9: does not go with optimizer"),
+        (["optimizer=adagrad", "momentum=0", "nesterov=true"], "training.nesterov=True: does not"),
+        (
+            ["momentum=0", "nesterov=true"],
+            "training.nesterov=True: allowed with a momentum above 0",
+        ),
+    ],
+)
+def test_momentum_is_not_given_to_those_that_have_none(overrides, words):
+    keys = [f"training.{override}" for override in overrides]
+    with pytest.raises(UsageError) as caught:
+        check.check(config_file.load(TRAINED, keys))
+    assert str(caught.value).startswith(f"config.{words}")
+    own = [f"fedavg.{key}" for key in keys]
+    with pytest.raises(UsageError) as caught:
+        check.check(config_file.load(TRAINED, own))
+    assert str(caught.value).startswith(f"config.fedavg.{words}")

@@ -68,10 +68,10 @@ def test_a_keyword_that_the_config_does_not_name_has_its_default_type():
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("fedadm.training.learning_rate=0.1", ("config.fedadm.training.learning_rate: unknown",)),
+        ("fedadm.training.learning_rate=0.1", ("config.fedadm: no such section",)),
         (
             "fedavg.training.learning_rte=1",
-            ("fedavg.training.learning_rte", "'training.learning_rate'"),
+            ("fedavg.training.learning_rte", "'fedavg.training.learning_rate'"),
         ),
         (
             "fedavg.training.learning_rate=-1",
@@ -111,7 +111,7 @@ def test_a_mistake_is_one_line_that_names_its_key(override, words):
             {"mine": {"algorithm": "fedavg", "training": 3}},
             "config.mine.training=3: allowed is a section",
         ),
-        ({"mine": {"training": {"epochs": 1}}}, "config.mine.training.epochs: unknown key"),
+        ({"mine": {"training": {"epochs": 1}}}, "config.mine: no such section"),
         (
             {"mine": {"algorithm": "fedavg", "training": {"rate": 1}}},
             "config.mine.training.rate: unknown",
