@@ -80,3 +80,32 @@ def keywords(**rules: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
         return checked
 
     return ruled
+
+
+def fields_as_keywords(
+    cls: type, *, but: Collection[str] = ()
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Name a factory's `**fields` in its signature: those of a dataclass, with their defaults.
+
+    What is neither a field nor the factory's own keyword is a TypeError, as for any function.
+    """
+
+    def named(factory: Callable[P, R]) -> Callable[P, R]:
+        given = inspect.signature(factory)
+        own = {n: p for n, p in given.parameters.items() if p.kind is not p.VAR_KEYWORD}
+        fields = [
+            parameter.replace(kind=parameter.KEYWORD_ONLY)
+            for name, parameter in inspect.signature(cls).parameters.items()
+            if name not in own and name not in but
+        ]
+        signature = given.replace(parameters=[*own.values(), *fields])
+
+        @functools.wraps(factory)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            signature.bind(*args, **kwargs)
+            return factory(*args, **kwargs)
+
+        checked.__signature__ = signature  # type: ignore[attr-defined]
+        return checked
+
+    return named

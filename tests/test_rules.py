@@ -1,11 +1,21 @@
 """Rules of keywords: what they refuse, and that a factory keeps its signature under them."""
 
 import inspect
+from dataclasses import dataclass
 
 import pytest
 
 from jaxfed.errors import UsageError
-from jaxfed.rules import NOT_NEGATIVE, POSITIVE, SHARE, at_least, between, keywords, one_of
+from jaxfed.rules import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    SHARE,
+    at_least,
+    between,
+    fields_as_keywords,
+    keywords,
+    one_of,
+)
 
 
 @keywords(mu=NOT_NEGATIVE, kind=one_of(("a", "b")))
@@ -41,3 +51,28 @@ def test_a_factory_keeps_name_and_signature():
 def test_ends_of_ranges(rule, allowed, refused):
     assert all(map(rule.holds, allowed))
     assert not any(map(rule.holds, refused))
+
+
+@dataclass(frozen=True)
+class Settings:
+    size: int
+    seed: int = 0
+    alpha: float = 0.5
+
+
+@fields_as_keywords(Settings, but=("seed",))
+def settled(*, execution: str = "here", **fields: float) -> Settings:
+    return Settings(**fields)
+
+
+def test_fields_are_keywords():
+    parameters = inspect.signature(settled).parameters.values()
+    assert {p.name: p.default for p in parameters} == {
+        "execution": "here",
+        "size": inspect.Parameter.empty,
+        "alpha": 0.5,
+    }
+    assert settled(size=3) == Settings(3)
+    for given, told in (({"size": 3, "seed": 1}, "seed"), ({}, "size")):
+        with pytest.raises(TypeError, match=told):
+            settled(**given)

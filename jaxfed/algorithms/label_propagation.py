@@ -12,6 +12,8 @@ vectors; they all leave their owners, so it is no federated method but the bound
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,45 +24,25 @@ from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.kernels.padding import padded_rows
-from jaxfed.xclp import Parameters, one_hot_labels
+from jaxfed.rules import fields_as_keywords
+from jaxfed.xclp import Propagation, one_hot_labels
 from jaxfed.xclp.cosine_propagation import propagate_over_cosines
 from jaxfed.xclp.transduction import client_arrays, padded, transductive
 
 _SMALLEST_CAPACITY = 64  # clients with fewer points share a program
 
 
-def per_client_lp(
-    *,
-    num_classes: int,
-    num_neighbors: int = 10,
-    self_edges: bool = False,
-    alpha: float = 0.99,
-    similarity_power: float = 1.0,
-    class_balanced: bool = False,
-    relative_confidence: bool = False,
-    tolerance: float = 1e-6,
-    max_steps: int = 1000,
-    execution: Execution = HERE,
-) -> FederatedAlgorithm:
+@fields_as_keywords(Propagation)
+def per_client_lp(*, execution: Execution = HERE, **fields: Any) -> FederatedAlgorithm:
     """Label propagation inside each client on exact cosines. A client without labels gets none.
 
-    Clients go one after another, those of like size padded to one shape. `class_balanced` and
-    `relative_confidence` go by the client's own labels and confidences, since it knows no others. The
-    other arguments are those of `jaxfed.xclp.Parameters`; `execution` may remember neighbors.
+    Clients go one after another, those of like size padded to one shape. Keywords are the fields of
+    `jaxfed.xclp.Propagation`, of which `class_balanced` and `relative_confidence` go by the client's own
+    labels and confidences, since it knows no others; `execution` may remember neighbors.
 
     Cost: sum_j n_j^2 d operations; memory O(n_j k) a client.
     """
-    p = Parameters(
-        num_classes=num_classes,
-        num_neighbors=num_neighbors,
-        self_edges=self_edges,
-        alpha=alpha,
-        similarity_power=similarity_power,
-        class_balanced=class_balanced,
-        relative_confidence=relative_confidence,
-        tolerance=tolerance,
-        max_steps=max_steps,
-    )
+    p = Propagation(**fields)
 
     def label_points(cohort: Cohort, key: jax.Array) -> tuple[np.ndarray, np.ndarray, Metrics]:
         del key
@@ -71,7 +53,7 @@ def per_client_lp(
             capacity = min(capacity, label.shape[1])
             for row in rows:
                 x, y, mask = (field[row, :capacity] for field in (cohort.x, cohort.y, cohort.mask))
-                one_hot = one_hot_labels(y, num_classes)
+                one_hot = one_hot_labels(y, p.num_classes)
                 outputs = propagate_over_cosines(
                     jnp.asarray(x), jnp.asarray(one_hot), jnp.asarray(mask), p, execution
                 )
@@ -81,42 +63,21 @@ def per_client_lp(
     return transductive(label_points)
 
 
-def pooled_lp(
-    *,
-    num_classes: int,
-    num_neighbors: int = 10,
-    self_edges: bool = False,
-    alpha: float = 0.99,
-    similarity_power: float = 1.0,
-    class_balanced: bool = False,
-    relative_confidence: bool = False,
-    tolerance: float = 1e-6,
-    max_steps: int = 1000,
-    execution: Execution = HERE,
-) -> FederatedAlgorithm:
+@fields_as_keywords(Propagation)
+def pooled_lp(*, execution: Execution = HERE, **fields: Any) -> FederatedAlgorithm:
     """Label propagation over the exact-cosine graph of all clients' vectors together.
 
-    Arguments as `jaxfed.xclp.Parameters`; `execution` may remember neighbors.
+    Keywords are the fields of `jaxfed.xclp.Propagation`; `execution` may remember neighbors.
 
     Cost: n^2 d operations; memory O(n (d + k + C)).
     """
-    p = Parameters(
-        num_classes=num_classes,
-        num_neighbors=num_neighbors,
-        self_edges=self_edges,
-        alpha=alpha,
-        similarity_power=similarity_power,
-        class_balanced=class_balanced,
-        relative_confidence=relative_confidence,
-        tolerance=tolerance,
-        max_steps=max_steps,
-    )
+    p = Propagation(**fields)
 
     def label_points(cohort: Cohort, key: jax.Array) -> tuple[np.ndarray, np.ndarray, Metrics]:
         del key
         vectors, labels = map(np.concatenate, client_arrays(cohort))
         points = padded_rows(vectors.astype(np.float32))
-        y = padded_rows(one_hot_labels(labels, num_classes))
+        y = padded_rows(one_hot_labels(labels, p.num_classes))
         is_point = jnp.asarray(np.arange(len(points)) < len(vectors))
         outputs = propagate_over_cosines(
             jnp.asarray(points), jnp.asarray(y), is_point, p, execution

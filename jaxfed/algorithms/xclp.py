@@ -9,22 +9,22 @@ Leaves a client: its points' part in H (to the server), its masked contribution 
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 import jax
 import numpy as np
 
-from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.evaluate import cosine_rmse
 from jaxfed.federation.execution import HERE, Execution
+from jaxfed.rules import fields_as_keywords
 from jaxfed.xclp import Parameters, cross_client_label_propagation, drawn_seed, setup
 from jaxfed.xclp.transduction import client_arrays, padded, transductive
 
 
+@fields_as_keywords(Parameters, but=("seed",))
 def xclp(*, execution: Execution = HERE, **parameters: Any) -> FederatedAlgorithm:
     """XCLP as a one-round algorithm; keywords are the fields of `jaxfed.xclp.Parameters` but `seed`.
 
@@ -33,9 +33,6 @@ def xclp(*, execution: Execution = HERE, **parameters: Any) -> FederatedAlgorith
     estimate cosines (`cosine_rmse`, and what theory expects): a diagnostic of the simulation, which sees
     all vectors.
     """
-    known = {field.name for field in fields(Parameters)} - {"seed"}
-    for name in parameters.keys() - known:
-        raise UsageError(f"xclp.{name}: unknown; allowed are {', '.join(sorted(known))}")
     Parameters(**parameters)  # reject bad values when the method is made, not in round 1
 
     def label_points(cohort: Cohort, key: jax.Array) -> tuple[np.ndarray, np.ndarray, Metrics]:

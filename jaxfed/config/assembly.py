@@ -114,7 +114,7 @@ def check_algorithm(config: ConfigDict, name: str) -> None:
     known = inspect.signature(methods.factory_of(config, name)).parameters.values()
     names = {parameter.name for parameter in known if parameter.kind is parameter.KEYWORD_ONLY}
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known)
-    given = {"training", "execution"}  # by `make_algorithm`, not by the section
+    given = {"training", "execution", "num_classes"}  # by `make_algorithm`, not by the section
     for key in methods.keywords(config, name):
         if key in given or (key not in names and not takes_any):
             raise UsageError(f"config.{name}.{key}: unknown key{suggestion(key, names - given)}")
@@ -279,7 +279,7 @@ def _pseudo_labels(
     with in_section("xclp", *config.xclp):
         xclp_parameters = xclp.Parameters(num_classes=num_classes, **config.xclp)
     with in_section("per_client_lp", *config.per_client_lp):
-        own_parameters = xclp.Parameters(num_classes=num_classes, **config.per_client_lp)
+        own_parameters = xclp.Propagation(num_classes=num_classes, **config.per_client_lp)
     sources = {
         "xclp": pseudo_label.xclp_labels(embed, xclp_parameters, execution),
         "per_client_lp": pseudo_label.per_client_lp_labels(embed, own_parameters, map_clients),

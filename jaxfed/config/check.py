@@ -38,7 +38,7 @@ from jaxfed.training.ingredients import BatchStatistics
 from jaxfed.training.local_update import Scheme as BatchScheme
 from jaxfed.training.losses import POINTWISE
 from jaxfed.training.pseudo_label import Confidence
-from jaxfed.xclp import Parameters, departures
+from jaxfed.xclp import departures
 from jaxfed.xclp.cross_validation import MEASURES
 
 _LARGEST = 2**31 - 1  # what arrays on the device count with
@@ -306,10 +306,7 @@ def _check_candidates(config: ConfigDict, key: str, values: Any) -> None:
 
 def _check_keywords(config: ConfigDict, name: str) -> None:
     """A method's keywords have the types of their defaults; the rest its factory judges."""
-    is_xclp = methods.algorithm_of(config, name) == "xclp"
-    known = inspect.signature(
-        Parameters if is_xclp else methods.factory_of(config, name)
-    ).parameters
+    known = inspect.signature(methods.factory_of(config, name)).parameters
     for key, value in config.get(name, {}).items():
         default = known[key].default if key in known else None
         if type(default) in _TYPES:

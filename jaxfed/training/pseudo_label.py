@@ -169,15 +169,15 @@ def xclp_labels(
 
 
 def per_client_lp_labels(
-    embed: Embed, parameters: xclp.Parameters, map_clients: MapClients
+    embed: Embed, propagation: xclp.Propagation, map_clients: MapClients
 ) -> PseudoLabel:
     """Label propagation over exact cosines inside each client; a client without labels gets none."""
 
     def label_client(shared: Any, client: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
         del shared
         features, y, mask = client
-        one_hot = jax.nn.one_hot(y, parameters.num_classes, dtype=jnp.float32)
-        return propagate_over_cosines(features, one_hot, mask, parameters)
+        one_hot = jax.nn.one_hot(y, propagation.num_classes, dtype=jnp.float32)
+        return propagate_over_cosines(features, one_hot, mask, propagation)
 
     label_clients = jax.jit(map_clients(label_client))
 

@@ -24,7 +24,7 @@ from jaxfed.xclp.cross_steps import (
     setup,
 )
 from jaxfed.xclp.influence import INFLUENCE
-from jaxfed.xclp.parameters import Parameters
+from jaxfed.xclp.parameters import Parameters, Propagation
 from jaxfed.xclp.prediction import balanced, predict, relative
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "ROW_SUMS",
     "Parameters",
     "Prediction",
+    "Propagation",
     "Result",
     "balanced",
     "count_messages",

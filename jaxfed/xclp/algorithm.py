@@ -50,6 +50,7 @@ from jaxfed.kernels import lsh
 from jaxfed.kernels.graph import Graph, cosine_from_hamming, normalized_graph
 from jaxfed.kernels.padding import padded_rows
 from jaxfed.privacy import randomized_response
+from jaxfed.rules import fields_as_keywords
 from jaxfed.xclp import departures
 from jaxfed.xclp.cross_steps import HAMMING, PROJECTIONS, ROW_SUMS, largest_confidences, setup
 from jaxfed.xclp.influence import INFLUENCE, Solver
@@ -92,6 +93,7 @@ class Result(NamedTuple):
     communication: Communication
 
 
+@fields_as_keywords(Parameters)
 def propagate_labels(
     vectors: Sequence[np.ndarray],
     labels: Sequence[np.ndarray],

@@ -13,14 +13,14 @@ import jax
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.kernels import conjugate_gradient, knn
 from jaxfed.kernels.graph import normalized_graph
-from jaxfed.xclp import Parameters, balanced, edge_weights, predict, relative, with_self_edges
+from jaxfed.xclp import Propagation, balanced, edge_weights, predict, relative, with_self_edges
 
 
 def propagate_over_cosines(
     vectors: jax.Array,
     y: jax.Array,
     valid: jax.Array | None,
-    p: Parameters,
+    p: Propagation,
     execution: Execution = HERE,
 ) -> tuple[jax.Array, jax.Array]:
     """Labels int32 [n] (-1: no label arrives) and confidences f32 [n] of vectors [n, d].

@@ -1,4 +1,4 @@
-"""What defines one XCLP labeling: `Parameters`."""
+"""What defines one labeling: `Propagation` over any graph, `Parameters` of XCLP, which estimates it."""
 
 from __future__ import annotations
 
@@ -8,25 +8,74 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxfed.errors import UsageError
+from jaxfed.rules import POSITIVE, Rule, at_least, between, check_values, one_of
 from jaxfed.secure.primitives.key_sizes import KEY_BITS
 from jaxfed.xclp import departures
 from jaxfed.xclp.cross_steps import HAMMING, PROJECTIONS, ROW_SUMS
 from jaxfed.xclp.influence import INFLUENCE
 
 _SEED_BITS = 256
+_EPSILON = Rule(float, "finite numbers from 0 (no noise) on", lambda epsilon: 0 <= epsilon < np.inf)
+
+_OF_PROPAGATION = {
+    "num_classes": at_least(1),
+    "num_neighbors": at_least(1),
+    "alpha": between(0, 1, closed=False),
+    "similarity_power": POSITIVE,
+    "tolerance": between(0, 1, closed=False),
+    "max_steps": at_least(1),
+}
+_OF_XCLP = {
+    "projection": one_of(PROJECTIONS),
+    "hamming": one_of(HAMMING),
+    "row_sums": one_of(ROW_SUMS),
+    "influence": one_of(INFLUENCE),
+    "num_bits": Rule(int, "multiples of 32", lambda bits: bits >= 32 and bits % 32 == 0),
+    "key_bits": Rule(int, " and ".join(map(str, KEY_BITS)), lambda bits: bits in KEY_BITS),
+    "seed": Rule(int, f"0 to 2^{_SEED_BITS} - 1", lambda seed: 0 <= seed < 2**_SEED_BITS),
+    "bit_epsilon": _EPSILON,
+    "label_epsilon": _EPSILON,
+}
 
 
 @dataclass(frozen=True)
-class Parameters:
-    """What defines one XCLP labeling.
+class Propagation:
+    """Labels over a graph of nearest neighbors (lines 7, 8 and 15 of Algorithm 1).
 
     Attributes:
         num_classes: C.
-        num_bits: L, the LSH dimension; a multiple of 32.
         num_neighbors: k, edges each point proposes.
         self_edges: line 7 as printed: each row's k largest entries are its own, cos(0) = 1, and those of
             its k - 1 nearest others. Off: of its k nearest others, as in the authors' code.
         alpha: how far labels travel, in (0, 1).
+        similarity_power: exponent on edge weights; 3 in the authors' code.
+        class_balanced: divide Y's columns by the number of labels of the class.
+        relative_confidence: divide confidences by the largest.
+        tolerance: relative residual at which a column of the linear system is solved.
+        max_steps: conjugate-gradient steps at most; a column that needs more is warned of.
+    """
+
+    num_classes: int
+    num_neighbors: int = 10
+    self_edges: bool = False
+    alpha: float = 0.99
+    similarity_power: float = 1.0
+    class_balanced: bool = False
+    relative_confidence: bool = False
+    tolerance: float = 1e-6
+    max_steps: int = 1000
+
+    def __post_init__(self) -> None:
+        """Reject what has no meaning, with one line that names it."""
+        check_values("xclp", _OF_PROPAGATION, vars(self))
+
+
+@dataclass(frozen=True)
+class Parameters(Propagation):
+    """What defines one XCLP labeling, over all points of a cohort.
+
+    Attributes:
+        num_bits: L, the LSH dimension; a multiple of 32.
         seed: the seed s of line 1 of a simulation, from which all clients draw the same Pi; 0 to 2^256 - 1,
             every bit of which counts, though the generator that it starts has 64.
         projection: where Pi comes from, a key of `PROJECTIONS`. "seed": from `seed`, so that the same seed
@@ -38,75 +87,37 @@ class Parameters:
         key_bits: of Paillier's keys, 2048 or 3072, where `hamming` is "phe" or "phe_paper".
         row_sums: protocol of line 14, a key of `ROW_SUMS`.
         influence: "labels" or "columns", how lines 10 to 13 are computed (`jaxfed.xclp.influence`).
-        similarity_power: exponent on edge weights; 3 in the authors' code.
-        class_balanced: divide Y's columns by the cohort's number of labels of the class. The clients learn
-            those numbers; the server does where `row_sums` is plaintext.
-        relative_confidence: divide confidences by the cohort's largest. The server learns every client's
-            largest one, the clients the cohort's.
-        tolerance: relative residual at which a column of the linear system is solved.
-        max_steps: conjugate-gradient steps at most; a column that needs more is warned of.
         bit_epsilon: eps of randomized response on every bit of the codes; 0 = none.
         label_epsilon: eps of randomized response on every label; 0 = none. Noise is the operating
             system's where a step is a protocol, else it is drawn from `seed`.
         presence: which clients leave, and at which stage, where steps are protocols: "CLIENT@STAGE" or
             "SHARE%@STAGE" (`jaxfed.xclp.departures`).
+
+    Of what propagation is given, `class_balanced` goes by the cohort's labels: the clients learn its number
+    of each class; the server does where `row_sums` is plaintext. `relative_confidence` goes by the cohort's
+    largest: the server learns every client's largest one, the clients the cohort's.
     """
 
-    num_classes: int
     num_bits: int = 4096
-    num_neighbors: int = 10
-    self_edges: bool = False
-    alpha: float = 0.99
     seed: int = 0
     projection: str = "seed"
     hamming: str = "plaintext"
     key_bits: int = 2048
     row_sums: str = "plaintext"
     influence: str = "labels"
-    similarity_power: float = 1.0
-    class_balanced: bool = False
-    relative_confidence: bool = False
-    tolerance: float = 1e-6
-    max_steps: int = 1000
     bit_epsilon: float = 0.0
     label_epsilon: float = 0.0
     presence: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         """Reject what has no meaning, with one line that names it."""
-        for name, allowed in (
-            ("projection", PROJECTIONS),
-            ("hamming", HAMMING),
-            ("row_sums", ROW_SUMS),
-            ("influence", INFLUENCE),
-        ):
-            if getattr(self, name) not in allowed:
-                given, names = getattr(self, name), ", ".join(map(repr, allowed))
-                raise UsageError(f"xclp.{name}={given!r}: allowed are {names}")
+        super().__post_init__()
+        check_values("xclp", _OF_XCLP, vars(self))
         if self.projection == "group_secret" and self.hamming == "plaintext":
             raise UsageError(
                 "xclp.projection='group_secret': allowed with a protocol in xclp.hamming, which is "
                 "'plaintext': nobody has a secret from the server then"
             )
-        for name, holds, allowed_text in (
-            ("num_classes", self.num_classes >= 1, "1 or more"),
-            ("num_bits", self.num_bits >= 32 and self.num_bits % 32 == 0, "multiples of 32"),
-            ("key_bits", self.key_bits in KEY_BITS, " and ".join(map(str, KEY_BITS))),
-            ("num_neighbors", self.num_neighbors >= 1, "1 or more"),
-            ("alpha", 0 < self.alpha < 1, "numbers strictly between 0 and 1"),
-            ("seed", 0 <= self.seed < 2**_SEED_BITS, f"0 to 2^{_SEED_BITS} - 1"),
-            ("similarity_power", 0 < self.similarity_power < np.inf, "finite numbers above 0"),
-            ("tolerance", 0 < self.tolerance < 1, "numbers strictly between 0 and 1"),
-            ("max_steps", self.max_steps >= 1, "1 or more"),
-            ("bit_epsilon", 0 <= self.bit_epsilon < np.inf, "finite numbers from 0 (no noise) on"),
-            (
-                "label_epsilon",
-                0 <= self.label_epsilon < np.inf,
-                "finite numbers from 0 (no noise) on",
-            ),
-        ):
-            if not holds:
-                raise UsageError(f"xclp.{name}={getattr(self, name)}: allowed are {allowed_text}")
         self._check_presence()
 
     @property
