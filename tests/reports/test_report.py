@@ -401,7 +401,9 @@ def test_validation_and_pseudo_labels_are_shown_over_rounds(tmp_path):
     run = read_run(make_training_run(tmp_path / "r"))
     figures = plots.run_figures(run)
     # Tested once: no curve of that. A metric that is never a number: none either.
-    assert set(figures) == {"algorithms", "validation", "pseudo_labeled", "partition"}
+    assert set(figures) == {
+        *("algorithms", "train_loss", "validation", "pseudo_labeled", "partition"),
+    }
     (ax,) = figures["validation"].axes
     plain, ours = ax.lines
     np.testing.assert_array_equal(ours.get_xdata(), [0, 2, 4])
