@@ -1,3 +1,40 @@
-"""jaxfed: semi-supervised federated learning on accelerators, in JAX."""
+"""jaxfed: semi-supervised federated learning on accelerators, in JAX.
+
+jaxfed.run(config)                                one experiment by its config, as the launcher runs it
+jaxfed.Federation.from_clients(clients)           clients of one's own arrays
+jaxfed.from_flax(module, input_shape)             any Flax network as a model
+jaxfed.Training(model)                            what is trained, on what, how
+jaxfed.algorithms.fedavg(training=training)       a method; `jaxfed.algorithms.ALGORITHMS` has all
+jaxfed.simulate(algorithm, federation)            its rounds on these clients
+"""
+
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
+
+# Name -> where it is. Imported when it is asked for: JAX and Flax take a second.
+_NAMES = {
+    "run": "jaxfed.library.run",
+    "simulate": "jaxfed.experiment.simulate",
+    "Federation": "jaxfed.federation.clients",
+    "Training": "jaxfed.training.ingredients",
+    "Batches": "jaxfed.training.local_update",
+    "from_flax": "jaxfed.models.flax_modules",
+    "UsageError": "jaxfed.errors",
+}
+_WINGS = ("algorithms", "data", "federation", "kernels", "models", "privacy", "training", "xclp")
+
+__all__ = [*_NAMES, *_WINGS]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NAMES:
+        return getattr(import_module(_NAMES[name]), name)
+    if name in _WINGS:
+        return import_module(f"jaxfed.{name}")
+    raise AttributeError(f"module 'jaxfed' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

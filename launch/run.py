@@ -40,11 +40,9 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
     from jaxfed.config import check
     from jaxfed.config import file as config_file
-    from jaxfed.config.simulation import Simulation
-    from jaxfed.experiment import compilation_cache, environment, workdir
-    from jaxfed.experiment.loop import Experiment
+    from jaxfed.experiment import workdir
     from jaxfed.experiment.progress import Progress
-    from jaxfed.reports.plots import draw_plots
+    from jaxfed.library.conduct import conduct
 
     config = config_file.load(_CONFIG.value, overrides)
     check.check(config)
@@ -53,19 +51,8 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     if not _OVERWRITE.value and workdir.is_finished(place, settings):
         print(f"{place} is finished; --overwrite runs it again")
         return 0
-    compilation_cache.enable(config.execution.compilation_cache)
     with Progress(settings) as progress:
-        progress.working_on(f"loading {config.dataset.name}")
-        simulation = Simulation(config)
-        simulation.check()
-        with workdir.open_workdir(place, settings, overwrite=_OVERWRITE.value) as directory:
-            if _OVERWRITE.value:  # what is there from now on is this command's own
-                interruption.continues = "the same command without --overwrite"
-            results = Experiment(config, simulation, directory, progress, interruption).run()
-            summary = {**results, "environment": environment.describe()}
-            progress.working_on("drawing plots")
-            draw_plots(directory.finished_run(summary), directory.plots)
-            directory.finish(summary)
+        summary = conduct(config, place, progress, interruption, overwrite=_OVERWRITE.value)
     progress.show_results(summary["algorithms"], str(place))
     for line in summary.get("diverged", ()):
         print(f"jaxfed: {line}", file=sys.stderr)

@@ -1,5 +1,7 @@
 """The methods, one a file. A new one is a file, a line here and a config; tests follow by themselves.
 
+One that lives elsewhere is registered: `ALGORITHMS.register(name)` (`jaxfed.registry`).
+
 A factory takes its ingredients by keyword: `ALGORITHMS[name](num_classes=C, **config[name])`, or
 `ALGORITHMS[name](training=..., **config[name])` where it trains a model (`jaxfed.config.assembly`).
 """
@@ -9,6 +11,7 @@ from functools import partial
 
 from jaxfed.algorithms.client_knn import client_knn
 from jaxfed.algorithms.fedavg import fedavg, fedsem
+from jaxfed.algorithms.feddyn import feddyn
 from jaxfed.algorithms.fedmatch import fedmatch
 from jaxfed.algorithms.fedprox import fedprox
 from jaxfed.algorithms.fedsiam import fedsiam
@@ -18,8 +21,9 @@ from jaxfed.algorithms.network import network
 from jaxfed.algorithms.scaffold import scaffold
 from jaxfed.algorithms.xclp import xclp
 from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.registry import Registry
 
-ALGORITHMS: dict[str, Callable[..., FederatedAlgorithm]] = {
+_OWN: dict[str, Callable[..., FederatedAlgorithm]] = {
     "xclp": xclp,
     "per_client_lp": per_client_lp,
     "pooled_lp": pooled_lp,
@@ -32,7 +36,9 @@ ALGORITHMS: dict[str, Callable[..., FederatedAlgorithm]] = {
     "fedsem": fedsem,
     "fedprox": fedprox,
     "scaffold": scaffold,
+    "feddyn": feddyn,
     "fixmatch": fixmatch,
     "fedmatch": fedmatch,
     "fedsiam": fedsiam,
 }
+ALGORITHMS = Registry("method", _OWN)

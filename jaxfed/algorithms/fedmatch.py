@@ -150,8 +150,8 @@ def fedmatch(
         training,
         local_update,
         pseudo_label="unlabeled",
-        init_client=lambda parameters, federation: helper_selection.unseen(
-            parameters["psi"], federation.num_classes
+        init_client=lambda model, federation: helper_selection.unseen(
+            nnx.filter_state(model, nnx.Param)["psi"], federation.num_classes
         ),
         send=helper_selection.helper_sender(num_helpers, helper_interval),
         download_bytes=two_part_model.received_bytes(psi_threshold),

@@ -138,7 +138,9 @@ def fedsiam(
         training,
         local_update,
         pseudo_label="unlabeled",
-        init_client=lambda parameters, federation: layer_selection.unmeasured(parameters["online"]),
+        init_client=lambda model, federation: layer_selection.unmeasured(
+            nnx.filter_state(model, nnx.Param)["online"]
+        ),
         send=layer_selection.threshold_sender(upload_quantile, upload_schedule, upload_rounds),
     )
 

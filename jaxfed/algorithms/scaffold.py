@@ -82,5 +82,5 @@ def scaffold(
         local_update,
         pseudo_label=pseudo_label,
         init_control=zeros,
-        init_client=lambda parameters, federation: zeros(parameters),
+        init_client=lambda model, federation: zeros(nnx.filter_state(model, nnx.Param)),
     )

@@ -34,12 +34,13 @@ from jaxfed.config.networks import (
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError, suggestion
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.federation.client_map import client_map
+from jaxfed.federation.client_map import client_map, fastest_strategy
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution import HERE, Execution, Progress
 from jaxfed.models import Model
 from jaxfed.training import aggregate, augmentation, losses, pseudo_label
 from jaxfed.training.ingredients import Training
+from jaxfed.training.label_sources import PSEUDO_LABELS, label_sources
 from jaxfed.training.local_update import Batches
 from jaxfed.xclp.cross_validation import cross_validated
 
@@ -139,7 +140,8 @@ def make_training(
     wanted = config.training
     _check_momentum(wanted)
     model = make_model(config, federation)
-    strategy = _strategy(config.execution)
+    wanted_strategy = config.execution.strategy
+    strategy = fastest_strategy() if wanted_strategy == "auto" else wanted_strategy
     map_clients = partial(
         client_map, strategy=strategy, chunk_size=_chunk_size(config.execution, federation)
     )
@@ -172,20 +174,6 @@ def _pointwise(wanted: ConfigDict) -> losses.Pointwise:
     if not wanted.class_weights:
         return pointwise
     return losses.class_weighted(pointwise, wanted.class_weights)
-
-
-def _strategy(execution: ConfigDict) -> str:
-    """The config's, or by what `launch.bench --kernel=round` measured.
-
-    On a CPU a loop over clients: all at once takes 1.4 to 2.5 times as long, and two devices made of
-    two cores no less than one (0.85 to 1.0 of the time with 10 clients, 1.0 with 5). Elsewhere all at
-    once, spread over the devices where there are several.
-    """
-    if execution.strategy != "auto":
-        return execution.strategy
-    if jax.default_backend() == "cpu":
-        return "map"
-    return "shard_map" if jax.device_count() > 1 else "vmap"
 
 
 def _chunk_size(execution: ConfigDict, federation: Federation) -> int | None:
@@ -272,27 +260,18 @@ def _pseudo_labels(
     execution: Execution,
 ) -> dict[str, pseudo_label.PseudoLabel]:
     wanted = config.pseudo_label
-    embed = pseudo_label.embedding(
-        model, map_clients, augment=augment if wanted.augmented_features else None
-    )
-    network = pseudo_label.network_labels(model, embed, confidence=wanted.confidence)
     with in_section("xclp", *config.xclp):
         xclp_parameters = xclp.Parameters(num_classes=num_classes, **config.xclp)
     with in_section("per_client_lp", *config.per_client_lp):
         own_parameters = xclp.Propagation(num_classes=num_classes, **config.per_client_lp)
-    sources = {
-        "xclp": pseudo_label.xclp_labels(embed, xclp_parameters, execution),
-        "per_client_lp": pseudo_label.per_client_lp_labels(embed, own_parameters, map_clients),
-        "network": network,
-        "teacher": pseudo_label.from_teacher(network),
-    }
-    if wanted.class_weights:
-        for name, within_clients in (("xclp", False), ("per_client_lp", True)):
-            sources[name] = pseudo_label.class_weighted(
-                sources[name], num_classes, within_clients=within_clients
-            )
-    return {
-        "none": pseudo_label.labeled_only(),
-        "unlabeled": pseudo_label.with_unlabeled(),
-        **sources,
-    }
+    return label_sources(
+        model,
+        map_clients,
+        confidence=wanted.confidence,
+        augment=augment if wanted.augmented_features else None,
+        class_weights=wanted.class_weights,
+        xclp_parameters=xclp_parameters,
+        own_parameters=own_parameters,
+        execution=execution,
+        others={name: config.get(name, {}) for name in PSEUDO_LABELS.from_outside()},
+    )

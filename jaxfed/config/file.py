@@ -65,9 +65,19 @@ def load(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
             f"--config={spec}: get_config of {path} returned {type(config).__name__}; a "
             "ml_collections.ConfigDict is needed"
         )
+    return with_overrides(config, overrides)
+
+
+def with_overrides(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
+    """A config of its own, references resolved and keys locked, with `KEY=VALUE` strings applied.
+
+    Raises:
+        UsageError: a key or value does not fit.
+    """
+    changed = ConfigDict(config)  # a copy that keeps references
     for text in sorted(overrides, key=_comes_later):
-        override(config, text)
-    resolved = config.copy_and_resolve_references()
+        override(changed, text)
+    resolved = changed.copy_and_resolve_references()
     resolved.lock()
     return resolved
 
@@ -77,10 +87,25 @@ def _comes_later(text: str) -> bool:
     return re.match(r"(model\.name|\w+\.algorithm)=", text) is None
 
 
+def as_text(key: str, value: Any) -> str:
+    """`KEY=VALUE` as `override` reads it."""
+    if isinstance(value, bool):
+        return f"{key}={str(value).lower()}"
+    return f"{key}={tuple(value)!r}" if isinstance(value, list | tuple) else f"{key}={value}"
+
+
 def split_variant(spec: str) -> tuple[str, str]:
-    """Split `FILE.py:VARIANT` into the path and the variant ('' where there is none)."""
+    """Split `FILE.py:VARIANT` into the path and the variant ('' where there is none).
+
+    The name of an installed config may come without its ending.
+    """
     head, ending, tail = spec.partition(".py")
-    return (head + ending, tail.removeprefix(":")) if ending else (spec, "")
+    if ending:
+        return head + ending, tail.removeprefix(":")
+    name, _, variant = spec.partition(":")
+    return (
+        (f"{name}.py", variant) if (_installed_configs() / f"{name}.py").is_file() else (spec, "")
+    )
 
 
 def load_module(path: str) -> ModuleType:

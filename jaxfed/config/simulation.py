@@ -55,7 +55,12 @@ _MOST_CHECKED = 100  # repeats; each takes milliseconds
 
 
 class Simulation:
-    """The examples of one experiment and the federations made of them."""
+    """The examples of one experiment and the federations made of them.
+
+    Attributes:
+        numbers: int64 [n], what number each example of a federation has in the data set: of the training
+            split from 0 on, of the test split behind it.
+    """
 
     def __init__(self, config: ConfigDict) -> None:
         """Load the data set and take the part of it that the config asks for.
@@ -79,7 +84,7 @@ class Simulation:
                 r"\b(label_key|client_key|image_size)=", r"config.dataset.\1=", str(error)
             )
             raise UsageError(by_key) from error
-        self._dataset = _subset(dataset, config)
+        self._dataset, self.numbers = _subset(dataset, config)
 
     def check(self) -> None:
         """Try what is cheap of all that `federation` will do: deal out the first 100 repeats' labels.
@@ -274,14 +279,18 @@ def _new_points(data: Dataset, new: np.ndarray, scheme: str) -> dict[str, Any]:
     return points if scheme == "natural" else {"new_y": points["new_y"]}
 
 
-def _subset(dataset: Dataset, config: ConfigDict) -> Dataset:
-    """`train_size` and `test_size` of the examples, stratified by class, an unknown one too; 0 takes all."""
+def _subset(dataset: Dataset, config: ConfigDict) -> tuple[Dataset, np.ndarray]:
+    """`train_size` and `test_size` of the examples, stratified by class, an unknown one too; 0 takes all.
+
+    Beside the part its examples' numbers in the data set, int64.
+    """
     rng = np.random.default_rng((config.seed, _EXAMPLES))
     strata = np.where(dataset.is_labeled, dataset.y, dataset.num_classes)
     train = _drawn(rng, strata, config.dataset.train_size, "train_size", dataset)
     test = _drawn(rng, dataset.y_test, config.dataset.test_size, "test_size", dataset)
     client_id, client_id_test = dataset.client_id, dataset.client_id_test
-    return dataclasses.replace(
+    numbers = np.arange(len(dataset.y)), len(dataset.y) + np.arange(len(dataset.y_test))
+    part = dataclasses.replace(
         dataset,
         x=dataset.x[train],
         y=dataset.y[train],
@@ -290,6 +299,7 @@ def _subset(dataset: Dataset, config: ConfigDict) -> Dataset:
         client_id=None if client_id is None else client_id[train],
         client_id_test=None if client_id_test is None else client_id_test[test],
     )
+    return part, np.concatenate([numbers[0][train], numbers[1][test]])
 
 
 def _drawn(

@@ -55,8 +55,10 @@ from jaxfed.config import methods
 from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.keys import flatten
 from jaxfed.config.simulation import Simulation
+from jaxfed.experiment.prediction_table import write_predictions
 from jaxfed.experiment.progress import Progress
 from jaxfed.experiment.records import measure
+from jaxfed.experiment.selected import Selected, has_diverged
 from jaxfed.experiment.workdir import Workdir
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, ServerState
 from jaxfed.federation.clients import Federation
@@ -68,29 +70,6 @@ from jaxfed.host.prefetch import prefetched
 from jaxfed.host.save_schedule import SaveSchedule
 
 Record = dict[str, Any]  # one line of metrics.jsonl
-
-
-class Selected(NamedTuple):
-    """A method's current state and, where it validates, the best so far; what checkpoints hold.
-
-    Fields:
-        state: after the last finished round.
-        best: the state with the best validation accuracy; () for a method that does not validate.
-        validation_accuracy: of `best`; -1 before the first.
-        round: of `best`.
-    """
-
-    state: ServerState
-    best: ServerState
-    validation_accuracy: float
-    round: int
-
-    def after(self, round_number: int, state: ServerState, metrics: Metrics) -> Selected:
-        """The selection after a round with these validation metrics; without any, the newest is best."""
-        accuracy = metrics.get("validation_accuracy", np.inf)
-        if accuracy <= self.validation_accuracy < np.inf:
-            return self._replace(state=state)
-        return Selected(state, state, float(accuracy), round_number)
 
 
 class Leg(NamedTuple):
@@ -228,6 +207,7 @@ class Experiment:
                         return
                     if round_number == config.rounds:
                         self._keep(leg, selected)
+                        self._write_predictions(leg, algorithm, federation, selected)
                     if self._is_save_due(schedule, leg, round_number):
                         step = leg.first_step + round_number - 1
                         progress = {"step": step, "metrics": self.workdir.metrics_mark()}
@@ -282,6 +262,20 @@ class Experiment:
         quality = algorithm.evaluate(state, federation)
         return {f"round_{name}": value for name, value in quality.items()}
 
+    def _write_predictions(
+        self, leg: Leg, algorithm: FederatedAlgorithm, federation: Federation, selected: Selected
+    ) -> None:
+        """The labels of the state that counts; written again where a process was killed before it saved."""
+        if algorithm.predictions is None:
+            return
+        state = selected.best if algorithm.validate else selected.state
+        write_predictions(
+            self.workdir.predictions(leg.name, leg.repeat),
+            algorithm.predictions(state, federation),
+            federation.y,
+            self.simulation.numbers,
+        )
+
     def _keep(self, leg: Leg, selected: Selected) -> None:
         """Leave the method's result where later experiments find it: the selected state and the last."""
         last = self.config.rounds, selected.state
@@ -294,11 +288,6 @@ class Experiment:
                 shutil.rmtree(folder)
             record = {"round": round_number, "network": self.config.model.name}
             Checkpoints(folder).save(round_number, state, record)
-
-
-def has_diverged(metrics: Mapping[str, Any]) -> bool:
-    """Whether a round's loss is infinite or no number; not for a method without one."""
-    return not np.isfinite(metrics.get("train_loss", 0.0))
 
 
 def divergence(config: ConfigDict, record: Record) -> str:

@@ -114,7 +114,7 @@ def _load(config: str, overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def _point(config: str, overrides: Sequence[str], values: Mapping[str, Any]) -> Point:
-    texts = tuple(f"{key}={_value_text(value)}" for key, value in values.items())
+    texts = tuple(config_file.as_text(key, value) for key, value in values.items())
     name = point_name(texts)
     try:
         settings = _load(config, [*overrides, *texts])
@@ -122,13 +122,6 @@ def _point(config: str, overrides: Sequence[str], values: Mapping[str, Any]) -> 
         raise UsageError(f"sweep point {name}: {error}") from None
     flat = dict(flatten(settings))
     return Point(name, {key: flat[key] for key in values}, texts, settings)
-
-
-def _value_text(value: Any) -> str:
-    """A value as `--config.KEY=VALUE` reads it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return repr(tuple(value)) if isinstance(value, list | tuple) else str(value)
 
 
 def point_name(texts: Sequence[str]) -> str:

@@ -9,6 +9,7 @@
     preprocessing/   REPEAT/, the model whose features the methods work on, where it is trained first
     states/          METHOD-REPEAT/, the state that was selected, and METHOD-REPEAT-last/, the last one;
                      without a selection METHOD-REPEAT/ is the last
+    predictions/     METHOD-REPEAT.csv.gz, the labels that it gave (`jaxfed.experiment.prediction_table`)
     plots/           pictures made at the end
     summary.json     the final metrics; written last and in one step, so it says "finished"
     .lock            held by the process that is running here
@@ -39,6 +40,7 @@ _PARTITION, _CHECKPOINTS, _STATES, _PLOTS = "partition.json", "checkpoints", "st
 _REMEDY = "give another --workdir, or --overwrite"
 _MOST_NAMED = 4  # keys that differ
 _PREPROCESSING, _DATA, _DELETED = "preprocessing", "data.json", ".deleted.json"
+_PREDICTIONS = "predictions"
 _OWN = (
     _SUMMARY,
     _METRICS,
@@ -46,6 +48,7 @@ _OWN = (
     _CHECKPOINTS,
     _PREPROCESSING,
     _STATES,
+    _PREDICTIONS,
     _PLOTS,
     _DATA,
 )  # beside config.json
@@ -70,6 +73,10 @@ class Workdir:
     def final_state(self, method: str, repeat: int, *, last: bool = False) -> Path:
         """Where a method's selected state of a repeat is, or the one it ended with."""
         return self.path / _STATES / f"{method}-{repeat}{'-last' if last else ''}"
+
+    def predictions(self, method: str, repeat: int) -> Path:
+        """What a method predicts in a repeat (`jaxfed.experiment.prediction_table`)."""
+        return self.path / _PREDICTIONS / f"{method}-{repeat}.csv.gz"
 
     def preprocessing(self, repeat: int) -> Path:
         """Where the model is that a repeat's features come from."""

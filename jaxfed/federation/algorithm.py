@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import numpy as np
 
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
@@ -55,12 +56,41 @@ class Evaluate(Protocol):
         ...
 
 
+class Predict(Protocol):
+    """What a trained state says of any examples."""
+
+    def __call__(self, state: ServerState, x: np.ndarray) -> np.ndarray:
+        """Return probabilities of the classes, float32 [n, C], of examples [n, ...]."""
+        ...
+
+
+class Predictions(NamedTuple):
+    """What a state says of examples, one row each.
+
+    Fields:
+        client: int32 [n], who holds it; -1: nobody, it was held out.
+        example: int64 [n], its row of `Federation.x`.
+        role: str [n]: "labeled", "unlabeled" or "new" at its client; "test" if held out.
+        label: int32 [n], the class; -1 for none.
+        confidence: float32 [n], as the method means it.
+    """
+
+    client: np.ndarray
+    example: np.ndarray
+    role: np.ndarray
+    label: np.ndarray
+    confidence: np.ndarray
+
+
 class FederatedAlgorithm(NamedTuple):
     """A federated method: `init(key, federation)`, `round(state, cohort, key)`, `evaluate`.
 
     `validate`, where a method has one, measures a state on the validation split, as
     `validation_accuracy` among others. States are then selected by it, and `evaluate` (the test set) is
     called once, for the selected state.
+
+    `predictions(state, federation)` are the labels of all points that the method labels, or is tested on.
+    `predict(state, x)`, of a method that trains a model, are its probabilities of the classes.
 
     `needs_labels(round_number)`, from 1 on, says whether clients without labels have nothing to do in
     that round, so that none of them need take part (`jaxfed.federation.sampling`).
@@ -76,3 +106,5 @@ class FederatedAlgorithm(NamedTuple):
     validate: Evaluate | None = None
     needs_labels: Callable[[int], bool] = lambda round_number: False
     evaluate_clients: Evaluate | None = None
+    predictions: Callable[[ServerState, Federation], Predictions] | None = None
+    predict: Predict | None = None

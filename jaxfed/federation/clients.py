@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from jaxfed.data import Partition
 from jaxfed.data.dataset import UNLABELED as UNLABELED
@@ -16,6 +17,34 @@ from jaxfed.federation.cohort import Cohort
 
 def _no_points() -> np.ndarray:
     return np.zeros(0, np.int64)
+
+
+class _Examples:
+    """Arrays [n_i, ...] and labels [n_i], put behind one another."""
+
+    def __init__(self) -> None:
+        self.x: list[np.ndarray] = []
+        self.y: list[np.ndarray] = []
+        self._count = 0
+
+    def add(self, x: npt.ArrayLike, y: npt.ArrayLike) -> np.ndarray:
+        """Return the numbers that these examples get, int64 [n_i]."""
+        x, y = np.asarray(x), np.asarray(y)
+        shape = self.x[0].shape[1:] if self.x else x.shape[1:]
+        if x.ndim < 2 or x.shape[1:] != shape:
+            raise UsageError(
+                f"from_clients: examples [n, ...] of one shape are needed; here are {x.shape[1:]} "
+                f"and {shape}"
+            )
+        if y.shape != x.shape[:1] or not np.issubdtype(y.dtype, np.integer):
+            raise UsageError(
+                f"from_clients: labels of shape {y.shape}, {y.dtype}, for {len(x)} examples; one integer "
+                "each is needed, -1 for unlabeled"
+            )
+        self.x.append(x)
+        self.y.append(y.astype(np.int32))
+        self._count += len(x)
+        return np.arange(self._count - len(x), self._count)
 
 
 @dataclass(frozen=True)
@@ -44,6 +73,56 @@ class Federation:
     validation: np.ndarray = field(default_factory=_no_points)
     test: np.ndarray = field(default_factory=_no_points)
     predicted: np.ndarray | None = None
+
+    @classmethod
+    def from_clients(
+        cls,
+        clients: Iterable[tuple[npt.ArrayLike, npt.ArrayLike]],
+        *,
+        test: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
+        validation: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
+        new: Iterable[tuple[npt.ArrayLike, npt.ArrayLike]] | None = None,
+        num_classes: int | None = None,
+    ) -> Federation:
+        """Clients from their own arrays.
+
+        Args:
+            clients: each client's examples [n_j, ...] and labels int [n_j]; -1 is unlabeled.
+            test: examples that no client holds, and their classes, to measure trained models on.
+            validation: the same, to select them by.
+            new: each client's points that a one-shot method labels for it; -1 where their class is unknown.
+            num_classes: C; by default the largest label and one.
+
+        Raises:
+            UsageError: arrays of different shapes, labels that are no classes, `new` not as many as clients.
+        """
+        examples = _Examples()
+        own = [examples.add(x, y) for x, y in clients]
+        later = (
+            [_no_points() for _ in own] if new is None else [examples.add(*part) for part in new]
+        )
+        if len(later) != len(own) or not own:
+            raise UsageError(
+                f"from_clients: {len(own)} clients and {len(later)} of their new points; one client "
+                "is needed at least, and as many of both"
+            )
+        apart = [
+            _no_points() if part is None else examples.add(*part) for part in (validation, test)
+        ]
+        y = np.concatenate(examples.y)
+        classes = int(y.max(initial=-1)) + 1 if num_classes is None else num_classes
+        if y.max(initial=-1) >= classes or y.min(initial=0) < UNLABELED or classes < 2:
+            raise UsageError(
+                f"from_clients: labels {y.min(initial=0)}..{y.max(initial=-1)} with num_classes={classes}; "
+                "allowed are 0..num_classes-1, of two classes or more, and -1 for unlabeled"
+            )
+        partition = Partition(
+            labeled=tuple(points[y[points] >= 0] for points in own),
+            unlabeled=tuple(points[y[points] < 0] for points in own),
+            new=tuple(later),
+        )
+        x = np.concatenate(examples.x)
+        return cls(x, y, partition, classes, validation=apart[0], test=apart[1])
 
     @property
     def num_clients(self) -> int:

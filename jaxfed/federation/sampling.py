@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -17,8 +18,17 @@ _GROUPS = (
 )
 
 
+class Sampling(NamedTuple):
+    """How cohorts are drawn; a config's keys of these names do as well."""
+
+    cohort_size: int = 0
+    sampling: str = "uniform"
+    labeled_share: str = "ceiling"
+    labeled_cohorts: bool = True
+
+
 def sample_clients(
-    config: ConfigDict,
+    config: Sampling | ConfigDict,
     federation: Federation,
     seed: int,
     round_number: int,
@@ -40,7 +50,7 @@ def sample_clients(
     alone then, `cohort_size` of them or all.
 
     Args:
-        config: of the experiment.
+        config: how; of the experiment.
         federation: who has labels.
         seed: of the repeat.
         round_number: from 1.

@@ -61,8 +61,8 @@ class Terminal:
 
     @property
     def is_interactive(self) -> bool:
-        """Whether somebody sees the bar."""
-        return self.console.is_terminal
+        """Whether somebody sees the bar, on a terminal or in a notebook."""
+        return self.console.is_terminal or self.console.is_jupyter
 
     def __enter__(self) -> Self:
         self._bar.start()

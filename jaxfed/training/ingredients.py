@@ -1,18 +1,32 @@
-"""The ingredients that every method which trains a model is made of, chosen once for an experiment."""
+"""The ingredients that every method which trains a model is made of, chosen once for an experiment.
+
+Training(model)                                 # SGD at 0.1, an epoch a round, batches of 32
+Training(model, optimizer=optax.adam, batches=Batches("joint", size=10, epochs=5))
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
+import optax
 from flax import nnx
 
 from jaxfed.errors import UsageError
-from jaxfed.training.aggregate import Aggregate
+from jaxfed.federation.client_map import client_map, fastest_strategy
+from jaxfed.training.aggregate import Aggregate, by_examples, server_optimizer
+from jaxfed.training.label_sources import label_sources
 from jaxfed.training.local_update import Batches, ClientData, Optimizer
-from jaxfed.training.losses import Augment, Loss, Pointwise, softmax_cross_entropy
+from jaxfed.training.losses import (
+    Augment,
+    Loss,
+    Pointwise,
+    softmax_cross_entropy,
+    weighted_loss,
+)
 from jaxfed.training.pseudo_label import MapClients, PseudoLabel
 
 if TYPE_CHECKING:
@@ -21,20 +35,28 @@ if TYPE_CHECKING:
 BatchStatistics = Literal["averaged", "local", "static"]
 
 
+_OF_THE_OTHERS: Any = None  # a default that is made of other fields
+_RATE = optax.constant_schedule(0.1)
+_BATCHES = Batches("joint", size=32, epochs=1)
+_MEAN = server_optimizer(optax.sgd(1.0))  # of the clients' models
+
+
 @dataclass(frozen=True)
 class Training:
     """What is trained, on what, how; methods differ in how they put it together.
 
     Attributes:
         model: pure functions of a state.
-        loss: what clients minimize; methods may wrap it.
+        loss: what clients minimize; methods may wrap it. By default the weighted loss of `model`,
+            `pointwise` and `augment`.
         optimizer: learning rate -> the clients' optimizer, fresh in every round.
         learning_rate: rounds done -> the round's rate. Counted anew after `labeled_only_rounds`.
         batches: of labeled and pseudo-labeled examples.
-        labeled_batches: where a round trains on given labels alone.
+        labeled_batches: where a round trains on given labels alone; by default `batches`.
         aggregate: the server's step.
         weighting: a client's weight in the server's mean.
-        pseudo_labels: name -> source of labels.
+        pseudo_labels: name -> source of labels; by default those that need no settings: "none", "unlabeled",
+            "network" and "teacher" (`jaxfed.training.label_sources` has all).
         batch_statistics: what becomes of BatchNorm's running statistics. While training, BatchNorm
             always uses its batch; running statistics matter where a model is evaluated or embeds.
 
@@ -45,7 +67,7 @@ class Training:
               on their data, and the server takes the mean (HeteroFL, SemiFL).
         labeled_only_rounds: stage 1; pseudo-labels begin after so many rounds.
         initial_model: where training starts; None: `model.init`.
-        map_clients: how clients are executed.
+        map_clients: how clients are executed; by default as is fastest on the devices that there are.
         clients_multiple: the number of clients is padded to a multiple of this (devices).
         pointwise: l(logits, label), of which `loss` and methods' own losses are made.
         augment: random changes of a batch that keep its classes; `loss` has them built in.
@@ -53,22 +75,40 @@ class Training:
     """
 
     model: Model
-    loss: Loss
-    optimizer: Optimizer
-    learning_rate: Callable[[jax.Array], jax.Array]
-    batches: Batches
-    labeled_batches: Batches
-    aggregate: Aggregate
-    weighting: Callable[[ClientData], jax.Array]
-    pseudo_labels: Mapping[str, PseudoLabel]
-    batch_statistics: BatchStatistics
-    labeled_only_rounds: int
-    initial_model: nnx.State | None
-    map_clients: MapClients
-    clients_multiple: int
+    loss: Loss = _OF_THE_OTHERS
+    optimizer: Optimizer = optax.sgd
+    learning_rate: Callable[[jax.Array], jax.Array] = _RATE
+    batches: Batches = _BATCHES
+    labeled_batches: Batches = _OF_THE_OTHERS
+    aggregate: Aggregate = _MEAN
+    weighting: Callable[[ClientData], jax.Array] = by_examples
+    pseudo_labels: Mapping[str, PseudoLabel] = _OF_THE_OTHERS
+    batch_statistics: BatchStatistics = "averaged"
+    labeled_only_rounds: int = 0
+    initial_model: nnx.State | None = None
+    map_clients: MapClients = _OF_THE_OTHERS
+    clients_multiple: int = 1
     pointwise: Pointwise = softmax_cross_entropy
     augment: Augment | None = None
     strong_augment: Augment | None = None
+
+    def __post_init__(self) -> None:
+        """Make what was left out of the rest."""
+        if self.map_clients is None:
+            strategy = fastest_strategy()
+            object.__setattr__(self, "map_clients", partial(client_map, strategy=strategy))
+            if strategy == "shard_map":
+                object.__setattr__(self, "clients_multiple", jax.device_count())
+        made = {
+            "loss": lambda: weighted_loss(
+                self.model, augment=self.augment, pointwise=self.pointwise
+            ),
+            "labeled_batches": lambda: self.batches,
+            "pseudo_labels": lambda: label_sources(self.model, self.map_clients),
+        }
+        for name, make in made.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, make())
 
     def with_states(self, model: Model, made: Callable[[nnx.State], nnx.State]) -> Training:
         """The same training of another model, whose states are `made` of the plain model's."""

@@ -11,6 +11,7 @@ file makes a `FederatedAlgorithm` of it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -19,7 +20,7 @@ import numpy as np
 from flax import nnx
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Predictions
 from jaxfed.federation.clients import UNLABELED, Federation
 from jaxfed.federation.cohort import Array, Cohort
 from jaxfed.federation.communication import Communication, num_bytes_of
@@ -105,7 +106,9 @@ def federated_training(
     pseudo_label: str,
     keep_teacher: bool = False,
     init_control: Callable[[nnx.State], Any] = lambda parameters: (),
-    init_client: Callable[[nnx.State, Federation], Any] = lambda parameters, federation: (),
+    init_client: Callable[[nnx.State, Federation], Any] = lambda model, federation: (),
+    server_step: Callable[[nnx.State, Any], nnx.State] = lambda parameters, control: parameters,
+    sends_control: bool = True,
     send: Send = nothing_sent,
     download_bytes: Callable[[nnx.State], Any] = num_bytes_of,
 ) -> FederatedAlgorithm:
@@ -120,7 +123,10 @@ def federated_training(
             that all receive.
         init_control: parameters -> `ServerState.control`; it grows by the sum of the clients'
             `ClientUpdate.correction` over the number of all clients.
-        init_client: parameters, federation -> what each client keeps at first.
+        init_client: model (parameters and statistics), federation -> what each client keeps at first.
+        server_step: parameters after the aggregate's step, the round's new control -> parameters.
+        sends_control: whether control goes to the clients, and their corrections to the server; False where
+            the server makes it of what it has, and clients never see it (FedDyn).
         send: what reaches one client alone (`Client.received`).
         download_bytes: parameters -> bytes in which one client receives them.
 
@@ -130,12 +136,13 @@ def federated_training(
     if pseudo_label not in training.pseudo_labels:
         allowed = ", ".join(map(repr, training.pseudo_labels))
         raise UsageError(f"pseudo_label={pseudo_label!r}: allowed are {allowed}")
-    stage_1 = training.pseudo_labels["none"], _train_round(training, local_update, stage=1)
+    train_stage = partial(_train_round, training, local_update, server_step)
+    stage_1 = training.pseudo_labels["none"], train_stage(stage=1)
     stage_2 = stage_1
     if pseudo_label != "none":
         stage_2 = (
             training.pseudo_labels[pseudo_label],
-            _train_round(training, local_update, stage=2),
+            train_stage(stage=2),
         )
 
     def init(key: jax.Array, federation: Federation) -> ServerState:
@@ -154,7 +161,7 @@ def federated_training(
             teacher=_teacher(model, key, num_clients) if keep_teacher else (),
             control=init_control(parameters),
             statistics=stacked_for(num_clients, statistics) if keep_statistics else (),
-            clients=stacked_for(num_clients, init_client(parameters, federation)),
+            clients=stacked_for(num_clients, init_client(model, federation)),
             round=jnp.int32(0),
         )
 
@@ -176,7 +183,14 @@ def federated_training(
         received = send(state, cohort, communication)
         after, metrics, sent = train(state, cohort, labels, received, train_key)
         num_bytes = download_bytes(nnx.filter_state(state.model, nnx.Param))
-        count_models(communication, state, cohort, training.batch_statistics, int(num_bytes), sent)
+        count_models(
+            communication,
+            state if sends_control else state._replace(control=()),
+            cohort,
+            training.batch_statistics,
+            int(num_bytes),
+            sent,
+        )
         return after, {**metrics, **labels.metrics, "communication": communication.metrics()}
 
     def validate(state: ServerState, federation: Federation) -> Metrics:
@@ -196,16 +210,35 @@ def federated_training(
         return round_number <= training.labeled_only_rounds or pseudo_label in WITHIN_CLIENTS
 
     @jax.jit
-    def predict(model: nnx.State, x: jax.Array) -> jax.Array:
-        return jnp.argmax(training.model.apply(model, x), axis=-1)
+    def probabilities(model: nnx.State, x: jax.Array) -> jax.Array:
+        return jax.nn.softmax(training.model.apply(model, x).astype(jnp.float32))
+
+    def predict(state: ServerState, x: np.ndarray) -> np.ndarray:
+        parts = []
+        for start in range(0, len(x), _EVALUATION_BATCH):
+            # The last batch repeats examples, so that all have one shape.
+            rows = np.resize(
+                np.arange(start, min(start + _EVALUATION_BATCH, len(x))), _EVALUATION_BATCH
+            )
+            parts.append(np.asarray(probabilities(state.model, x[rows])))
+        if not parts:
+            rows = np.zeros((_EVALUATION_BATCH, *x.shape[1:]), x.dtype)
+            return np.asarray(probabilities(state.model, rows))[:0]
+        return np.concatenate(parts)[: len(x)]
+
+    def predictions(state: ServerState, federation: Federation) -> Predictions:
+        test = federation.test
+        probability = predict(state, federation.x[test])
+        return Predictions(
+            client=np.full(len(test), -1, np.int32),
+            example=test,
+            role=np.full(len(test), "test"),
+            label=probability.argmax(axis=1).astype(np.int32),
+            confidence=probability.max(axis=1),
+        )
 
     def _labels(state: ServerState, federation: Federation, indices: np.ndarray) -> np.ndarray:
-        predicted = [np.zeros(0, np.int32)]
-        for start in range(0, len(indices), _EVALUATION_BATCH):
-            # The last batch repeats examples, so that all have one shape.
-            rows = np.resize(indices[start : start + _EVALUATION_BATCH], _EVALUATION_BATCH)
-            predicted.append(predict(state.model, federation.x[rows]))
-        return np.concatenate(predicted)[: len(indices)]
+        return predict(state, federation.x[indices]).argmax(axis=1)
 
     def _quality(
         name: str, state: ServerState, federation: Federation, indices: np.ndarray
@@ -219,7 +252,16 @@ def federated_training(
             f"{name}_balanced_accuracy": balanced_accuracy(label, truth),
         }
 
-    return FederatedAlgorithm(init, round, evaluate, validate, needs_labels, evaluate_clients)
+    return FederatedAlgorithm(
+        init,
+        round,
+        evaluate,
+        validate,
+        needs_labels,
+        evaluate_clients,
+        predictions,
+        predict,
+    )
 
 
 def plain_update(training: Training, loss: Loss) -> LocalUpdate:
@@ -259,7 +301,13 @@ TrainRound = Callable[
 ]
 
 
-def _train_round(training: Training, local_update: LocalUpdate, *, stage: int) -> TrainRound:
+def _train_round(
+    training: Training,
+    local_update: LocalUpdate,
+    server_step: Callable[[nnx.State, Any], nnx.State],
+    *,
+    stage: int,
+) -> TrainRound:
     """Local updates, aggregation and the clients' states: one compiled program."""
     batches = training.labeled_batches if stage == 1 else training.batches
     first_round = 0 if stage == 1 else training.labeled_only_rounds
@@ -294,7 +342,20 @@ def _train_round(training: Training, local_update: LocalUpdate, *, stage: int) -
         model, optimizer = training.aggregate.apply(
             state.model, updates.delta, weights, state.optimizer
         )
+        num_clients = _num_stacked(state.clients)
+        control = jax.tree.map(
+            lambda control, change: control + change.sum(axis=0) / num_clients,
+            state.control,
+            updates.correction,
+        )
         parameters, statistics = nnx.split_state(model, nnx.Param, ...)
+        anyone = jnp.any(weights > 0)
+        parameters = jax.tree.map(
+            lambda new, old: jnp.where(anyone, new, old),
+            server_step(parameters, control),
+            parameters,
+        )
+        model = nnx.merge_state(parameters, statistics)
         if training.batch_statistics == "static":
             measure_keys = client_keys(jax.random.fold_in(key, _STATISTICS), cohort)
             measured = measure_clients(model, (data, measure_keys))
@@ -309,18 +370,13 @@ def _train_round(training: Training, local_update: LocalUpdate, *, stage: int) -
             received = nnx.split_state(state.model, nnx.Param, ...)[1]
             moved = nnx.split_state(updates.delta, nnx.Param, ...)[1]
             own = scatter(own, ids, jax.tree.map(lambda a, b: a[None] + b, received, moved))
-        num_clients = _num_stacked(state.clients)
         trained = jnp.where(jnp.any(usable(data), axis=1), weights, 0)
         metrics = weighted_mean(updates.metrics, trained)
         sent = jax.tree.map(lambda count: jnp.where(is_client, count, 0), updates.sent)
         state = state._replace(
             model=nnx.merge_state(parameters, statistics),
             optimizer=optimizer,
-            control=jax.tree.map(
-                lambda control, change: control + change.sum(axis=0) / num_clients,
-                state.control,
-                updates.correction,
-            ),
+            control=control,
             statistics=own,
             clients=scatter(state.clients, ids, updates.client_state),
             round=state.round + 1,

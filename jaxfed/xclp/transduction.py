@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Predictions
 from jaxfed.federation.clients import UNLABELED, Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_clients
@@ -56,7 +56,9 @@ def transductive(label_points: LabelPoints) -> FederatedAlgorithm:
         unreached = int(np.sum(updated.label[cohort.client_id] < 0, where=np.asarray(cohort.mask)))
         return updated, {"unreached": unreached, **metrics}
 
-    return FederatedAlgorithm(init, round, evaluate, evaluate_clients=evaluate_clients)
+    return FederatedAlgorithm(
+        init, round, evaluate, evaluate_clients=evaluate_clients, predictions=predictions
+    )
 
 
 def evaluate(state: Transduction, federation: Federation) -> Metrics:
@@ -97,6 +99,26 @@ def evaluate_clients(state: Transduction, federation: Federation) -> Metrics:
     predicted = np.concatenate([state.label[:0, 0], *label])
     truth = federation.y[np.concatenate(new)]
     return over_clients("test", predicted, truth, owner, federation.num_clients)
+
+
+def predictions(state: Transduction, federation: Federation) -> Predictions:
+    """Labels and confidences of all clients' points, given labels among them (role "labeled")."""
+    rows = []
+    for client in range(federation.num_clients):
+        points, part = federation.points(client), federation.partition
+        roles = [
+            (role, len(getattr(part, role)[client])) for role in ("labeled", "unlabeled", "new")
+        ]
+        rows.append(
+            Predictions(
+                client=np.full(len(points), client, np.int32),
+                example=points,
+                role=np.repeat(*map(np.array, zip(*roles, strict=True))),
+                label=state.label[client, : len(points)],
+                confidence=state.confidence[client, : len(points)],
+            )
+        )
+    return Predictions(*map(np.concatenate, zip(*rows, strict=True)))
 
 
 def client_arrays(cohort: Cohort) -> tuple[list[np.ndarray], list[np.ndarray]]:

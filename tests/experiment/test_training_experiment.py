@@ -19,9 +19,10 @@ from jaxfed.config.assembly import OPTIMIZERS, check_algorithm, make_algorithm, 
 from jaxfed.config.check import check
 from jaxfed.config.simulation import Simulation
 from jaxfed.errors import UsageError
-from jaxfed.experiment.loop import Experiment, Selected
+from jaxfed.experiment.loop import Experiment
 from jaxfed.experiment.progress import Progress
 from jaxfed.experiment.records import Run
+from jaxfed.experiment.selected import Selected
 from jaxfed.experiment.workdir import open_workdir
 from jaxfed.federation.sampling import sample_clients
 from jaxfed.host.checkpoint import Checkpoints

@@ -1,0 +1,71 @@
+"""FedDyn (Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama, ICLR 2021): dynamic regularization.
+
+    w_k <- argmin_v  l_k(v) - <g_k, v> + alpha / 2 |v - w|^2        (local steps from w)
+    g_k <- g_k - alpha (w_k - w)                                    (clients keep it)
+    h <- h - alpha / M sum_{k in S} (w_k - w)                       (the server keeps it)
+    w <- 1 / |S| sum_{k in S} w_k - h / alpha
+
+g_k and h start at 0. With local steps to a stationary point g_k is the gradient of l_k at w_k, and a fixed
+point of the rounds is one of the mean of all l_k, however unlike clients are. The mean over S is
+`training.weighting` "uniform"; the server's optimizer is plain SGD with rate 1.
+
+Leaves a client: its model's change, of which the server makes h; it receives w. FedAvg's bytes.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.training.ingredients import Training
+from jaxfed.training.local_update import Batches, ClientUpdate, train
+from jaxfed.training.losses import proximal
+from jaxfed.training.round import Client, Shared, federated_training, finished
+from jaxfed.training.server_state import with_statistics
+
+
+def feddyn(
+    *, training: Training, alpha: float = 0.01, pseudo_label: str = "none"
+) -> FederatedAlgorithm:
+    """FedDyn on the labels that the pseudo-labeler of that name finds; the paper has alpha 0.1 to 0.001.
+
+    Raises:
+        UsageError: alpha that is not positive.
+    """
+    if alpha <= 0:
+        raise UsageError(f"feddyn.alpha={alpha}: allowed are numbers above 0")
+
+    def local_update(
+        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
+    ) -> ClientUpdate:
+        gradient = client.state
+        trained = train(
+            with_statistics(shared.model, client.statistics),
+            client.data,
+            key,
+            loss=proximal(training.loss, alpha),
+            optimizer=training.optimizer(shared.learning_rate),
+            batches=batches,
+            correction=jax.tree.map(jnp.negative, gradient),
+        )
+        update = finished(training, shared, client, trained)
+        moved = jax.tree.map(lambda d: -alpha * d, nnx.filter_state(update.delta, nnx.Param))
+        return update._replace(
+            client_state=jax.tree.map(jnp.add, gradient, moved), correction=moved
+        )
+
+    def zeros(model: nnx.State) -> nnx.State:
+        return jax.tree.map(jnp.zeros_like, nnx.filter_state(model, nnx.Param))
+
+    return federated_training(
+        training,
+        local_update,
+        pseudo_label=pseudo_label,
+        init_control=zeros,
+        init_client=lambda model, federation: zeros(model),
+        server_step=lambda mean, h: jax.tree.map(lambda w, own: w - own / alpha, mean, h),
+        sends_control=False,
+    )

@@ -1,0 +1,38 @@
+"""The state that a method is judged by: the best on the validation split, where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxfed.federation.algorithm import Metrics, ServerState
+
+
+class Selected(NamedTuple):
+    """A method's current state and, where it validates, the best so far; what checkpoints hold.
+
+    Fields:
+        state: after the last finished round.
+        best: the state with the best validation accuracy; () for a method that does not validate.
+        validation_accuracy: of `best`; -1 before the first.
+        round: of `best`.
+    """
+
+    state: ServerState
+    best: ServerState
+    validation_accuracy: float
+    round: int
+
+    def after(self, round_number: int, state: ServerState, metrics: Metrics) -> Selected:
+        """The selection after a round with these validation metrics; without any, the newest is best."""
+        accuracy = metrics.get("validation_accuracy", np.inf)
+        if accuracy <= self.validation_accuracy < np.inf:
+            return self._replace(state=state)
+        return Selected(state, state, float(accuracy), round_number)
+
+
+def has_diverged(metrics: Mapping[str, Any]) -> bool:
+    """Whether a round's loss is infinite or no number; not for a method without one."""
+    return not np.isfinite(metrics.get("train_loss", 0.0))

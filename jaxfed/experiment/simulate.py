@@ -1,0 +1,135 @@
+"""A method's rounds on one's own clients, without a config and without files.
+
+    federation = Federation.from_clients(clients, test=(x_test, y_test))
+    training = Training(from_flax(Net, x_test.shape[1:]))
+    result = simulate(fedavg(training=training), federation, rounds=50, cohort_size=10)
+
+Keys, cohorts and selection are those of `jaxfed.experiment.loop`: the same seed gives the same numbers, bit
+for bit, as an experiment of one repeat.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxfed.errors import UsageError
+from jaxfed.experiment.selected import Selected, has_diverged
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Predictions, ServerState
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.sampling import Sampling, sample_clients
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What a method has come to.
+
+    Attributes:
+        algorithm: the method.
+        federation: the clients.
+        state: the state that validation selected; the last one of a method that does not validate.
+        last_state: after the last round.
+        metrics: of `state`, final: `test_accuracy` and others.
+        records: one a round: `round`, `seconds`, what the round said, and what the state was worth where
+            it was judged. Round 0 is the state before the first.
+    """
+
+    algorithm: FederatedAlgorithm
+    federation: Federation
+    state: ServerState
+    last_state: ServerState
+    metrics: Metrics
+    records: list[dict[str, Any]]
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        """Probabilities of the classes, float32 [n, C], of any examples [n, ...].
+
+        Raises:
+            UsageError: the method labels its clients' points, and has no model for others.
+        """
+        if self.algorithm.predict is None:
+            raise UsageError(
+                "predict: this method labels the points that its clients hold; see `predictions`"
+            )
+        return self.algorithm.predict(self.state, np.asarray(x))
+
+    def predictions(self) -> Predictions:
+        """The labels of all points that the method labels, or is tested on."""
+        assert self.algorithm.predictions is not None
+        return self.algorithm.predictions(self.state, self.federation)
+
+
+def simulate(
+    algorithm: FederatedAlgorithm,
+    federation: Federation,
+    *,
+    rounds: int = 1,
+    cohort_size: int = 0,
+    sampling: str = "uniform",
+    seed: int = 0,
+    evaluate_every: int = 0,
+    on_round: Callable[[dict[str, Any]], None] | None = None,
+) -> Simulated:
+    """Run a method for some rounds.
+
+    Args:
+        algorithm: the method.
+        federation: the clients.
+        rounds: how many.
+        cohort_size: clients a round; 0 is all.
+        sampling: of them, see `sample_clients`.
+        seed: all that is random follows from it.
+        evaluate_every: judge the state after every so many rounds; 0 is after the last only.
+        on_round: told of every record as it is made.
+
+    Raises:
+        UsageError: the method cannot work with these clients, or its loss is no longer finite.
+    """
+    if rounds < 1:
+        raise UsageError(f"simulate: rounds={rounds}; allowed are integers from 1 on")
+    chosen = Sampling(cohort_size, sampling)
+    key = jax.random.key(seed)
+    state = algorithm.init(jax.random.fold_in(key, 0), federation)
+    selected = Selected(state, state if algorithm.validate else (), -1.0, 0)
+    records: list[dict[str, Any]] = []
+
+    def tell(record: dict[str, Any]) -> None:
+        records.append(record)
+        if on_round is not None:
+            on_round(record)
+
+    if algorithm.validate:
+        quality = algorithm.validate(state, federation)
+        selected = selected.after(0, state, quality)
+        if quality:
+            tell({"round": 0, **quality})
+    for number in range(1, rounds + 1):
+        started = time.perf_counter()
+        clients = sample_clients(
+            chosen, federation, seed, number, needs_labels=algorithm.needs_labels(number)
+        )
+        state, metrics = algorithm.round(
+            selected.state, federation.cohort(clients), jax.random.fold_in(key, number)
+        )
+        jax.block_until_ready(state)
+        seconds = time.perf_counter() - started
+        if has_diverged(metrics):
+            raise UsageError(
+                f"simulate: diverged in round {number}, its loss is not finite; lower the learning rate"
+            )
+        is_judged = number == rounds or (evaluate_every > 0 and number % evaluate_every == 0)
+        quality = {}
+        if is_judged and algorithm.validate:
+            quality = algorithm.validate(state, federation)
+            selected = selected.after(number, state, quality)
+        else:
+            selected = selected._replace(state=state)
+        tell({"round": number, **metrics, **quality, "seconds": seconds})
+    best = selected.best if algorithm.validate else selected.state
+    final = algorithm.evaluate(best, federation)
+    return Simulated(algorithm, federation, best, selected.state, final, records)

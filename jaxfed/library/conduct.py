@@ -1,0 +1,56 @@
+"""One experiment from its config to its summary: what the launcher and `jaxfed.run` both do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from jaxfed.config.simulation import Simulation
+from jaxfed.experiment import compilation_cache, environment, workdir
+from jaxfed.experiment.loop import Experiment
+from jaxfed.experiment.progress import Progress
+from jaxfed.host.interruption import Interruption
+
+
+def conduct(
+    config: ConfigDict,
+    place: Path,
+    progress: Progress,
+    interruption: Interruption,
+    *,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Prepare, then make the workdir, then run: a mistake leaves nothing behind.
+
+    Args:
+        config: resolved and checked.
+        place: the workdir.
+        progress: entered; told of all that happens.
+        interruption: signals, or the lack of them.
+        overwrite: delete what an earlier experiment left in `place`.
+
+    Returns:
+        What is in summary.json.
+
+    Raises:
+        UsageError: data that cannot be found or do not suffice; a workdir of another experiment.
+    """
+    settings = config.to_dict()
+    compilation_cache.enable(config.execution.compilation_cache)
+    progress.working_on(f"loading {config.dataset.name}")
+    simulation = Simulation(config)
+    simulation.check()
+    with workdir.open_workdir(place, settings, overwrite=overwrite) as directory:
+        if overwrite:  # what is there from now on is this command's own
+            interruption.continues = "the same command without --overwrite"
+        results = Experiment(config, simulation, directory, progress, interruption).run()
+        summary = {**results, "environment": environment.describe()}
+        progress.working_on("drawing plots")
+        # Here, because matplotlib takes a third of a second that a mistake need not wait for.
+        from jaxfed.reports.plots import draw_plots
+
+        draw_plots(directory.finished_run(summary), directory.plots)
+        directory.finish(summary)
+    return summary

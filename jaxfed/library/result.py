@@ -1,0 +1,174 @@
+"""What an experiment has come to, read from its workdir: tables, predictions, trained models."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxfed.config.assembly import make_algorithm
+from jaxfed.config.keys import flatten
+from jaxfed.config.simulation import Simulation
+from jaxfed.errors import UsageError, suggestion
+from jaxfed.experiment.records import read_metrics, read_run
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.clients import Federation
+from jaxfed.host.checkpoint import Checkpoints
+
+# A pandas.DataFrame where pandas is installed, else a list of one dict a row.
+Table = Any
+
+
+class Result:
+    """The files of a finished experiment.
+
+    Attributes:
+        workdir: where they are.
+        config: as resolved.
+        summary: summary.json.
+    """
+
+    def __init__(
+        self,
+        workdir: Path,
+        config: ConfigDict,
+        summary: dict[str, Any],
+        own: TemporaryDirectory[str] | None = None,
+    ) -> None:
+        """`own` keeps a folder that is nobody else's for as long as its result is in use."""
+        self.workdir, self.config, self.summary, self._own = workdir, config, summary, own
+
+    def __repr__(self) -> str:
+        """One line: where, and the accuracy of each method."""
+        accuracies = (
+            f"{name} {metrics['test_accuracy'].mean:.4f}"
+            for name, metrics in read_run(self.workdir).results.items()
+            if "test_accuracy" in metrics
+        )
+        return f"Result({self.workdir}: {', '.join(accuracies)})"
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The method and its baselines."""
+        return (self.config.algorithm, *self.config.baselines)
+
+    @property
+    def diverged(self) -> tuple[str, ...]:
+        """A line for each method and repeat whose loss was no longer finite."""
+        return tuple(self.summary.get("diverged", ()))
+
+    @property
+    def results(self) -> Table:
+        """Final metrics: a row a method and metric, with mean, std (over repeats) and each repeat's value."""
+        rows = [
+            {
+                "algorithm": name,
+                "metric": metric,
+                "mean": measured.mean,
+                "std": measured.std,
+                "values": measured.values,
+            }
+            for name, metrics in read_run(self.workdir).results.items()
+            for metric, measured in metrics.items()
+        ]
+        return table(rows)
+
+    @property
+    def metrics(self) -> Table:
+        """metrics.jsonl: a row a round, nested names joined by dots."""
+        return table(dict(flatten(record)) for record in read_metrics(self.workdir))
+
+    def predictions(self, method: str | None = None, repeat: int = 0) -> Table:
+        """A row a point that the method labels or is tested on (`jaxfed.experiment.prediction_table`)."""
+        file = self.workdir / "predictions" / f"{self._named(method, repeat)}-{repeat}.csv.gz"
+        if not file.is_file():
+            raise UsageError(f"no predictions: {file} is not there; the method diverged")
+        with gzip.open(file, "rt", encoding="utf-8", newline="") as stream:
+            rows = [
+                dict(zip(_KINDS, values, strict=True)) for values in list(csv.reader(stream))[1:]
+            ]
+        return table({key: _KINDS[key](text) for key, text in row.items()} for row in rows)
+
+    def model(
+        self, method: str | None = None, repeat: int = 0, *, last: bool = False
+    ) -> Callable[[np.ndarray], np.ndarray]:
+        """The model that a method has trained, ready to call.
+
+        Args:
+            method: of the experiment; None is its first.
+            repeat: which.
+            last: the state after the last round, not the one that validation selected.
+
+        Returns:
+            x -> probabilities, float32 [n, C], of examples [n, ...] as clients held them: preprocessed.
+
+        Raises:
+            UsageError: a method that trains no model; one that diverged.
+        """
+        name = self._named(method, repeat)
+        algorithm, federation = self._made(name, repeat)
+        predict = algorithm.predict
+        if predict is None:
+            raise UsageError(f"model({name!r}): it labels its clients' points and trains no model")
+        folder = self.workdir / "states" / f"{name}-{repeat}{'-last' if last else ''}"
+        saved = Checkpoints(folder).latest() if folder.is_dir() else None
+        if saved is None:
+            raise UsageError(f"model({name!r}): {folder} holds no state; the method diverged")
+        key = jax.random.fold_in(jax.random.key(self.config.seed + repeat), 0)
+        state = saved.state(template=algorithm.init(key, federation))
+        return lambda x: predict(state, np.asarray(x))
+
+    def federation(self, repeat: int = 0) -> Federation:
+        """The clients of a repeat, as the methods had them."""
+        folder = self.workdir / "preprocessing" / str(repeat)
+        return self._simulation.federation(self.config.seed + repeat, folder=folder)
+
+    @cached_property
+    def _simulation(self) -> Simulation:
+        return Simulation(self.config)
+
+    def _made(self, name: str, repeat: int) -> tuple[FederatedAlgorithm, Federation]:
+        federation = self.federation(repeat)
+        return make_algorithm(self.config, name, federation, repeat), federation
+
+    def _named(self, method: str | None, repeat: int) -> str:
+        name = self.config.algorithm if method is None else method
+        if name not in self.methods:
+            raise UsageError(
+                f"{name!r}: no method of this experiment{suggestion(name, self.methods)}"
+            )
+        if not 0 <= repeat < self.config.num_repeats:
+            raise UsageError(f"repeat={repeat}: allowed are 0 to {self.config.num_repeats - 1}")
+        return name
+
+
+def table(rows: Iterable[dict[str, Any]]) -> Table:
+    """The rows as a data frame, or as they are where pandas is not installed."""
+    rows = list(rows)
+    try:
+        import pandas
+    except ImportError:
+        return rows
+    return pandas.DataFrame(rows)
+
+
+def _truth(text: str) -> int | None:
+    return int(text) if text else None
+
+
+_KINDS: dict[str, Callable[[str], Any]] = {
+    "client": int,
+    "index": int,
+    "role": str,
+    "label": int,
+    "confidence": float,
+    "truth": _truth,
+}

@@ -1,0 +1,67 @@
+"""`jaxfed.run`: an experiment from a notebook, a script or a thread.
+
+    result = jaxfed.run("xclp_digits.py:smoke", seed=3, xclp__alpha=0.9)
+    result.results                       # method x metric: mean and deviation over repeats
+    result.predictions("xclp")           # every point: client, label, confidence, truth
+    result.model("fedavg")(x)            # probabilities, of methods that train
+
+The path is the launcher's: the same checks, files, resumption and numbers. Signals stay the caller's. A round
+that is cut short, by Ctrl-C in a notebook for instance, is done again by the same call with the same workdir.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ml_collections import ConfigDict
+from rich.console import Console
+
+from jaxfed.config import check
+from jaxfed.config import file as config_file
+from jaxfed.experiment import workdir as workdirs
+from jaxfed.experiment.progress import Progress
+from jaxfed.experiment.records import read_json
+from jaxfed.host.interruption import Interruption
+from jaxfed.library.conduct import conduct
+from jaxfed.library.result import Result
+
+
+def run(
+    config: str | os.PathLike[str] | ConfigDict,
+    *,
+    workdir: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+    progress: bool = True,
+    **overrides: Any,
+) -> Result:
+    """Run one experiment, or go on with it, or return what it has come to.
+
+    Args:
+        config: FILE.py[:VARIANT], or the name of a shipped config; or a config.
+        workdir: where results go; None: a folder of the result's own, deleted with it.
+        overwrite: delete the results in `workdir` and start afresh.
+        progress: show a bar (on a terminal or in a notebook) or lines (elsewhere).
+        **overrides: values of single keys, `xclp__alpha=0.9` for `xclp.alpha`.
+
+    Raises:
+        UsageError: one line on what cannot be: a key, a value, missing data, another experiment's workdir.
+    """
+    texts = [config_file.as_text(key.replace("__", "."), value) for key, value in overrides.items()]
+    if isinstance(config, ConfigDict):
+        settings = config_file.with_overrides(config, texts)
+    else:
+        settings = config_file.load(os.fspath(config), texts)
+    check.check(settings)
+    own = TemporaryDirectory(prefix="jaxfed-") if workdir is None else None
+    place = Path(own.name) if own else workdirs.location(os.fspath(workdir or ""))
+    if not overwrite and workdirs.is_finished(place, settings.to_dict()):
+        return Result(place, settings, read_json(place / "summary.json"), own)
+    console = None if progress else Console(quiet=True)
+    with Progress(settings.to_dict(), console) as shown:
+        summary = conduct(settings, place, shown, Interruption(), overwrite=overwrite)
+    if progress:
+        shown.show_results(summary["algorithms"], str(place))
+    return Result(place, settings, read_json(place / "summary.json"), own)

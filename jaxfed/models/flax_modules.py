@@ -1,0 +1,259 @@
+"""Any Flax network as a `Model`, written as Flax users write them: NNX or Linen.
+
+    model = from_flax(lambda rngs: Net(rngs), (28, 28, 1))      # NNX: what makes the module from its rngs
+    model = from_flax(Net(), (28, 28, 1))                       # Linen: the module
+
+The network maps [n, ...] to logits [n, C]. Whether it trains is told to it in every way in which Flax
+networks listen: by `module.train()` and `.eval()` (NNX), and by the arguments `train`, `training`,
+`is_training`, `deterministic`, `use_running_average` and `rngs` of its `__call__`, where it has them. Dropout
+draws from a key of the step, and from nothing that was drawn before.
+
+Pseudo-labels that go by features (XCLP's) take those of `features(x)` where the network has that method and
+`head(features)`; otherwise its logits serve as features.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import flax.linen
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxfed.errors import UsageError
+from jaxfed.models.model import Model, compose
+from jaxfed.models.wrapping import as_float
+
+# Arguments that say whether a network trains -> their value while it does.
+_MODES = {
+    "train": True,
+    "training": True,
+    "is_training": True,
+    "deterministic": False,
+    "use_running_average": False,
+}
+_COLLECTIONS = {"params": nnx.Param, "batch_stats": nnx.BatchStat}
+
+
+def from_flax(
+    module: flax.linen.Module | nnx.Module | Callable[[nnx.Rngs], nnx.Module],
+    input_shape: Sequence[int],
+) -> Model:
+    """The model of a Flax network for examples of this shape.
+
+    Args:
+        module: a Linen module; or what makes an NNX module from an `nnx.Rngs`, such as its class; or an NNX
+            module, whose weights then are what every training starts from.
+        input_shape: of one example; bytes reach the network as floats in [0, 1].
+
+    Returns:
+        A `Model`. Its state holds the network's parameters and running statistics.
+
+    Raises:
+        UsageError: what cannot be trained by clients and averaged by a server, by its name: variables that
+            are neither parameters nor running statistics, parameters that are not float32, an argument
+            that nobody gives, an output that is not [n, C].
+    """
+    if isinstance(module, flax.linen.Module):
+        parts = _linen_parts(module, tuple(input_shape))
+    elif isinstance(module, nnx.Module) or callable(module):
+        parts = _nnx_parts(module)
+    else:
+        raise UsageError(
+            f"from_flax({type(module).__name__}): allowed are a Linen module, an NNX module, or a "
+            "function that makes an NNX module from its nnx.Rngs"
+        )
+    model = _model(parts)
+    _check(model, parts.name, tuple(input_shape))
+    return model
+
+
+class _Parts:
+    """A network's name, initial state, and call: (method, state, x, key) -> (output, state).
+
+    `key` is None in evaluation.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        methods: Any,
+        init: Callable[[jax.Array], nnx.State],
+        call: Callable[..., tuple[jax.Array, nnx.State]],
+    ) -> None:
+        self.name, self.init, self.call = name, init, call
+        self.has_features = all(callable(getattr(methods, n, None)) for n in ("features", "head"))
+
+
+def _model(parts: _Parts) -> Model:
+    whole, last = ("features", "head") if parts.has_features else ("__call__", "")
+
+    def features(state: nnx.State, x: jax.Array) -> jax.Array:
+        return parts.call(whole, state, as_float(x), None)[0]
+
+    def head(state: nnx.State, features: jax.Array) -> jax.Array:
+        return parts.call(last, state, features, None)[0] if last else features
+
+    def train_features(
+        state: nnx.State, x: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        return parts.call(whole, state, as_float(x), key)
+
+    return compose(init=parts.init, features=features, head=head, train_features=train_features)
+
+
+def _nnx_parts(module: nnx.Module | Callable[[nnx.Rngs], nnx.Module]) -> _Parts:
+    def build(rngs: nnx.Rngs) -> nnx.Module:
+        return module if isinstance(module, nnx.Module) else module(rngs)
+
+    shapes = nnx.eval_shape(lambda: build(nnx.Rngs(0)))
+    if not isinstance(shapes, nnx.Module):
+        raise UsageError(f"from_flax: {module!r} makes a {type(shapes).__name__}, no nnx.Module")
+    name = type(shapes).__name__
+    graph, *states = nnx.split(shapes, (nnx.Param, nnx.BatchStat), nnx.RngState, ...)
+    _, streams, rest = states
+    for path, variable in nnx.to_flat_state(rest):
+        raise UsageError(
+            f"{name}: {'.'.join(map(str, path))} is an nnx.{type(variable).__name__}; allowed are nnx.Param "
+            "and nnx.BatchStat, which clients train and a server averages"
+        )
+    # Streams of random numbers are no part of what is averaged: each call gets new ones of its key.
+    streams = jax.jit(lambda: nnx.state(build(nnx.Rngs(0)), nnx.RngState))() if streams else streams
+
+    def init(key: jax.Array) -> nnx.State:
+        return nnx.state(build(nnx.Rngs(key)), (nnx.Param, nnx.BatchStat))
+
+    def call(
+        method: str, state: nnx.State, x: jax.Array, key: jax.Array | None
+    ) -> tuple[jax.Array, nnx.State]:
+        network = nnx.merge(graph, state, streams, copy=True)  # the caller's state must not move
+        rngs = None if key is None else nnx.Rngs(key)
+        if rngs is None:
+            network.eval()
+        else:
+            network.train()
+            nnx.reseed(network, **{stream: rngs() for stream in _streams(network)})
+        function = getattr(network, method)
+        output = function(x, **_mode(name, function, rngs))
+        return output, nnx.state(network, (nnx.Param, nnx.BatchStat))
+
+    return _Parts(name, shapes, init, call)
+
+
+def _streams(network: nnx.Module) -> list[str]:
+    """The names of a network's streams of random numbers."""
+    keys = nnx.to_flat_state(nnx.state(network, nnx.RngKey))
+    return sorted({variable.tag for _, variable in keys})
+
+
+def _linen_parts(module: flax.linen.Module, input_shape: tuple[int, ...]) -> _Parts:
+    name = type(module).__name__
+    example = jnp.zeros((1, *input_shape), jnp.float32)
+
+    def variables_of(key: jax.Array) -> Mapping[str, Any]:
+        streams = {"params": key, "dropout": jax.random.fold_in(key, 1)}
+        return module.init(streams, example, **_mode(name, module.__call__, None))
+
+    for collection, content in jax.eval_shape(variables_of, jax.random.key(0)).items():
+        if collection not in _COLLECTIONS and jax.tree.leaves(content):
+            raise UsageError(
+                f"{name}: has variables in the collection {collection!r}; allowed are 'params' and "
+                "'batch_stats', which clients train and a server averages"
+            )
+
+    def init(key: jax.Array) -> nnx.State:
+        return _state_of(variables_of(key))
+
+    def call(
+        method: str, state: nnx.State, x: jax.Array, key: jax.Array | None
+    ) -> tuple[jax.Array, nnx.State]:
+        variables, function = _variables_of(state), getattr(module, method)
+        if key is None:
+            logits: Any = module.apply(variables, x, method=method, **_mode(name, function, None))
+            return logits, state
+        keywords = _mode(name, function, nnx.Rngs(key))
+        streams = {"dropout": key}
+        result: Any = module.apply(
+            variables, x, method=method, rngs=streams, mutable=["batch_stats"], **keywords
+        )
+        output, moved = result
+        return output, _state_of({**variables, **moved})
+
+    return _Parts(name, module, init, call)
+
+
+def _state_of(variables: Mapping[str, Any]) -> nnx.State:
+    """Linen's nested arrays as a state whose leaves say what they are."""
+    return nnx.State(
+        {
+            collection: jax.tree.map(kind, dict(variables[collection]))
+            for collection, kind in _COLLECTIONS.items()
+            if variables.get(collection)
+        }
+    )
+
+
+def _variables_of(state: nnx.State) -> dict[str, Any]:
+    """The same state as Linen holds it."""
+    return nnx.to_pure_dict(state)
+
+
+def _mode(name: str, function: Callable[..., Any], rngs: nnx.Rngs | None) -> dict[str, Any]:
+    """The arguments, beside x, that tell a network whether it trains.
+
+    Raises:
+        UsageError: it wants another one.
+    """
+    _, *parameters = inspect.signature(function).parameters.values()
+    trains = rngs is not None
+    keywords: dict[str, Any] = {}
+    for parameter in parameters:
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            continue
+        if parameter.name in _MODES:
+            keywords[parameter.name] = _MODES[parameter.name] == trains
+        elif parameter.name == "rngs":
+            keywords["rngs"] = rngs
+        elif parameter.default is parameter.empty:
+            allowed = ", ".join([*_MODES, "rngs"])
+            raise UsageError(
+                f"{name}.{function.__name__}: nobody gives its argument {parameter.name!r}; beside the "
+                f"examples allowed are {allowed}, and what has a default"
+            )
+    return keywords
+
+
+def _check(model: Model, name: str, input_shape: tuple[int, ...]) -> None:
+    """Run the network on shapes, in both modes."""
+    key = jax.random.key(0)
+    state = jax.eval_shape(model.init, key)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        if leaf.dtype != jnp.float32:
+            where = jax.tree_util.keystr(path, simple=True, separator=".")
+            raise UsageError(
+                f"{name}: {where} is {leaf.dtype}; parameters and statistics must be float32 "
+                "(config.execution.precision computes in bfloat16)"
+            )
+    if not jax.tree.leaves(nnx.filter_state(state, nnx.Param)):
+        raise UsageError(f"{name}: has no parameters")
+    x = jax.ShapeDtypeStruct((2, *input_shape), jnp.float32)
+    try:
+        logits = jax.eval_shape(model.apply, state, x)
+        trained, moved = jax.eval_shape(model.train_apply, state, x, key)
+    except UsageError:
+        raise
+    except (TypeError, ValueError) as error:
+        line = " ".join(str(error).split())[:300]
+        raise UsageError(f"{name} does not take examples of {input_shape}: {line}") from error
+    for mode, output in (("evaluation", logits), ("training", trained)):
+        if not hasattr(output, "shape") or len(output.shape) != 2 or output.shape[0] != 2:
+            given = f"shape {output.shape}" if hasattr(output, "shape") else type(output).__name__
+            raise UsageError(
+                f"{name}: gives {given} for 2 examples in {mode}; logits [2, C] are needed"
+            )
+    before, after = ([path for path, _ in nnx.to_flat_state(s)] for s in (state, moved))
+    if before != after:
+        raise UsageError(f"{name}: has other variables after a training step than before")

@@ -1,0 +1,100 @@
+"""The sources of pseudo-labels by name: what a method's `pseudo_label` chooses among.
+
+Those of this repository, and what is registered:
+
+    @PSEUDO_LABELS.register("mylabels")
+    def mylabels(parts, *, threshold=0.9): ...      # LabelParts -> PseudoLabel; keywords: config.mylabels
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jaxfed import xclp
+from jaxfed.federation.execution import HERE, Execution
+from jaxfed.registry import Registry
+from jaxfed.training import pseudo_label
+from jaxfed.training.losses import Augment
+from jaxfed.training.pseudo_label import Confidence, Embed, MapClients, PseudoLabel
+
+if TYPE_CHECKING:
+    from jaxfed.models import Model
+
+
+class LabelParts(NamedTuple):
+    """What a source of labels may be made of.
+
+    Fields:
+        model: pure functions of a state.
+        embed: features of a cohort's examples, each client's by its own model.
+        map_clients: how clients are executed.
+        num_classes: C; 0 where it is not known.
+        execution: where and how visibly the host computes.
+    """
+
+    model: Model
+    embed: Embed
+    map_clients: MapClients
+    num_classes: int
+    execution: Execution
+
+
+PSEUDO_LABELS: Registry[Callable[..., PseudoLabel]] = Registry(
+    "source of labels",
+    {},
+    reserved=("none", "unlabeled", "xclp", "per_client_lp", "network", "teacher"),
+)
+
+
+def label_sources(
+    model: Model,
+    map_clients: MapClients,
+    *,
+    confidence: Confidence = "softmax",
+    augment: Augment | None = None,
+    class_weights: bool = False,
+    xclp_parameters: xclp.Parameters | None = None,
+    own_parameters: xclp.Propagation | None = None,
+    execution: Execution = HERE,
+    others: Mapping[str, Mapping[str, Any]] | None = None,
+) -> dict[str, PseudoLabel]:
+    """All sources for one model.
+
+    Args:
+        model: whose features and predictions are used.
+        map_clients: how clients are executed.
+        confidence: of the network's own labels.
+        augment: changes examples before features are taken.
+        class_weights: multiply the weights of propagated labels by class.
+        xclp_parameters: of XCLP's labels; without them there is no source "xclp".
+        own_parameters: of label propagation inside each client; without them there is none.
+        execution: where the host computes.
+        others: keywords of registered sources.
+    """
+    embed = pseudo_label.embedding(model, map_clients, augment=augment)
+    network = pseudo_label.network_labels(model, embed, confidence=confidence)
+    sources = {
+        "none": pseudo_label.labeled_only(),
+        "unlabeled": pseudo_label.with_unlabeled(),
+        "network": network,
+        "teacher": pseudo_label.from_teacher(network),
+    }
+    propagated: dict[str, tuple[PseudoLabel, int]] = {}
+    if xclp_parameters is not None:
+        source = pseudo_label.xclp_labels(embed, xclp_parameters, execution)
+        propagated["xclp"] = source, xclp_parameters.num_classes
+    if own_parameters is not None:
+        source = pseudo_label.per_client_lp_labels(embed, own_parameters, map_clients)
+        propagated["per_client_lp"] = source, own_parameters.num_classes
+    for name, (source, num_classes) in propagated.items():
+        sources[name] = source
+        if class_weights:
+            sources[name] = pseudo_label.class_weighted(
+                source, num_classes, within_clients=name == "per_client_lp"
+            )
+    num_classes = max((number for _, number in propagated.values()), default=0)
+    parts = LabelParts(model, embed, map_clients, num_classes, execution)
+    for name in PSEUDO_LABELS.from_outside():
+        sources[name] = PSEUDO_LABELS[name](parts, **(others or {}).get(name, {}))
+    return sources
