@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, get_args
 
 from ml_collections import ConfigDict
@@ -22,6 +22,7 @@ from jaxfed.config.model_options import check_options
 from jaxfed.config.networks import in_section
 from jaxfed.config.preprocessing import PREPROCESSING
 from jaxfed.config.simulation import GRAPHS, TESTS
+from jaxfed.data.loading import READERS
 from jaxfed.data.partitioning import Skew
 from jaxfed.data.schemes import Assignment, Quantity, Scheme
 from jaxfed.errors import UsageError, did_you_mean, nearest
@@ -35,6 +36,7 @@ from jaxfed.rules import POSITIVE, SHARE, Rule, at_least, between, one_of
 from jaxfed.training.aggregate import WEIGHTINGS
 from jaxfed.training.augmentation import AUGMENTATIONS, compose
 from jaxfed.training.ingredients import BatchStatistics
+from jaxfed.training.label_sources import PSEUDO_LABELS
 from jaxfed.training.local_update import Scheme as BatchScheme
 from jaxfed.training.losses import POINTWISE
 from jaxfed.training.pseudo_label import Confidence
@@ -198,13 +200,20 @@ def check(config: ConfigDict) -> None:
     names = [*ALGORITHMS, *variants]
     for name in variants:
         _check_variant(name, config[name].algorithm)
-    rules = RULES | _method_rules(names)
+    plugins = plugged_in()
+    # What is registered from outside may be so after this module is imported.
+    rules = RULES | _method_rules(names) | {"model.name": one_of(MODELS)}
     for key, value in flat.items():
         if key in rules:
             _check_value(key, value, rules[key])
         # The sections of networks and methods are judged by the factories that take their keys.
-        elif key.partition(".")[0] not in (*names, "model") and not key.startswith(_CANDIDATES):
+        elif not key.startswith((_CANDIDATES, "model.")) and key.partition(".")[0] not in (
+            *names,
+            *plugins,
+        ):
             raise unknown_key(key, {*RULES, *methods.own_keys(config)})
+    for name, factory in plugins.items():
+        _check_plugin(name, factory, config.get(name, {}))
     for name in names:
         _check_keywords(config, name)
         _check_own_training(config, name)
@@ -302,6 +311,27 @@ def _check_candidates(config: ConfigDict, key: str, values: Any) -> None:
         raise UsageError(f"config.{key}={values!r}: allowed are lists of {_TYPES[kind]}")
     for value in values:
         _check_value(key, value, Rule(kind, _TYPES[kind]))
+
+
+def plugged_in() -> dict[str, Callable[..., Any]]:
+    """Sources of labels and readers that were registered from outside, each with a section of its name."""
+    return {
+        name: registry[name]
+        for registry in (PSEUDO_LABELS, READERS)
+        for name in registry.from_outside()
+    }
+
+
+def _check_plugin(name: str, factory: Callable[..., Any], section: Mapping[str, Any]) -> None:
+    """The section's keys are the factory's keywords, with values of the types of their defaults."""
+    parameters = inspect.signature(factory).parameters.values()
+    known = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    for key, value in section.items():
+        if key not in known:
+            raise UsageError(f"config.{name}.{key}: unknown key{suggestion(key, known)}")
+        kind = type(known[key])
+        if kind in _TYPES:
+            _check_value(f"{name}.{key}", value, Rule(kind, _TYPES[kind]))
 
 
 def _check_keywords(config: ConfigDict, name: str) -> None:

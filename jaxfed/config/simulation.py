@@ -43,6 +43,7 @@ from jaxfed.config.preprocessing import (
     with_learned_features,
 )
 from jaxfed.data import Dataset, Partition, class_counts, load, partition
+from jaxfed.data.loading import READERS
 from jaxfed.data.strata import stratified
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
@@ -78,6 +79,7 @@ class Simulation:
                 label_key=wanted.label_key or None,
                 client_key=wanted.client_key or None,
                 image_size=wanted.image_size or None,
+                options=config.get(wanted.name) if wanted.name in READERS else None,
             )
         except UsageError as error:
             by_key = re.sub(

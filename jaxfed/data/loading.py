@@ -1,16 +1,24 @@
-"""`load`: a data set by its name or its path."""
+"""`load`: a data set by its name or its path.
+
+A reader that lives elsewhere is registered, `READERS.register(name)` (`jaxfed.registry`): a function that
+returns a `Dataset`, whose keywords are those of the config's section `name`.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from jaxfed.data import csv_table, fed_isic2019, image_folder, leaf, npz, tfds_source
 from jaxfed.data.dataset import Dataset
 from jaxfed.data.embedded import EMBEDDED
 from jaxfed.errors import UsageError
+from jaxfed.registry import Registry
+
+READERS: Registry[Callable[..., Dataset]] = Registry("reader", {}, reserved=EMBEDDED)
 
 _TABLES = (".csv", ".tsv", ".data", ".csv.gz", ".data.gz")
 
@@ -30,6 +38,7 @@ def load(
     label_key: str | None = None,
     client_key: str | None = None,
     image_size: int | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Load a data set.
 
@@ -45,6 +54,7 @@ def load(
         client_key: the CSV column, or the array of an .npz file, that names the client each row belongs to;
             the other sources have their own.
         image_size: for folders of image files only, pixels a side.
+        options: keywords of a reader that was registered under this name.
 
     Returns:
         `Dataset`. No TensorFlow is imported, whatever the source.
@@ -53,6 +63,9 @@ def load(
         UsageError: one line: what was looked for, where, and how to get it.
     """
     name_or_path = os.fspath(name_or_path)
+    if name_or_path in READERS:
+        _refuse(name_or_path, label_key=label_key, image_size=image_size)
+        return READERS[name_or_path](**(options or {}))
     if name_or_path in EMBEDDED:
         _refuse(name_or_path, label_key=label_key, client_key=client_key, image_size=image_size)
         return EMBEDDED[name_or_path]()
