@@ -11,7 +11,7 @@ keywords in a section of that name, `config.mymethod.mu`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 from jaxfed.errors import UsageError
@@ -19,15 +19,15 @@ from jaxfed.errors import UsageError
 Factory = TypeVar("Factory", bound=Callable)
 
 
-class Registry(Mapping[str, Factory]):
-    """Name -> factory, in the order of registration; a mapping that one can add to."""
+class Registry(dict[str, Factory]):
+    """Name -> factory, those of this repository first; `register` adds others."""
 
     def __init__(
         self, kind: str, own: Mapping[str, Factory], *, reserved: Collection[str] = ()
     ) -> None:
         """`reserved`: names that nothing can be registered under, beside those of `own`."""
-        self._kind, self._own, self._others = kind, dict(own), dict[str, Factory]()
-        self._reserved = {*own, *reserved}
+        super().__init__(own)
+        self._kind, self._reserved = kind, frozenset([*own, *reserved])
 
     def register(self, name: str) -> Callable[[Factory], Factory]:
         """A decorator that adds a factory under this name.
@@ -45,28 +45,19 @@ class Registry(Mapping[str, Factory]):
             raise UsageError(f"{self._kind} {name!r}: is one of jaxfed's own; take another name")
 
         def add(factory: Factory) -> Factory:
-            there = self._others.get(name)
+            there = self.get(name)
             if there is not None and _identity(there) != _identity(factory):
                 raise UsageError(
                     f"{self._kind} {name!r}: {'.'.join(_identity(there))} has this name already"
                 )
-            self._others[name] = factory
+            self[name] = factory
             return factory
 
         return add
 
     def from_outside(self) -> tuple[str, ...]:
         """The names that were registered, in their order."""
-        return tuple(self._others)
-
-    def __getitem__(self, name: str) -> Factory:
-        return self._own[name] if name in self._own else self._others[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter([*self._own, *self._others])
-
-    def __len__(self) -> int:
-        return len(self._own) + len(self._others)
+        return tuple(name for name in self if name not in self._reserved)
 
 
 def _identity(factory: Callable) -> tuple[str, str]:
