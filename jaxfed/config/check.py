@@ -328,7 +328,7 @@ def _check_plugin(name: str, factory: Callable[..., Any], section: Mapping[str, 
     known = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
     for key, value in section.items():
         if key not in known:
-            raise UsageError(f"config.{name}.{key}: unknown key{suggestion(key, known)}")
+            raise unknown_key(f"{name}.{key}", {f"{name}.{word}" for word in known})
         kind = type(known[key])
         if kind in _TYPES:
             _check_value(f"{name}.{key}", value, Rule(kind, _TYPES[kind]))
