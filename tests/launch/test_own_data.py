@@ -1,0 +1,94 @@
+"""The README's commands for one's own data, on small data of such kinds."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from invoking import invoke
+from PIL import Image
+
+
+def readme_commands():
+    """Name of the data -> arguments, of every command under "Your own data"."""
+    section = Path("README.md").read_text().partition("### Your own data")[2].partition("\n## ")[0]
+    blocks = re.findall(r"```bash\n(.*?)```", section, re.DOTALL)
+    commands = [block.replace("\\\n", " ").split() for block in blocks]
+    assert all(command[:3] == ["python", "-m", "launch.run"] for command in commands)
+    return {
+        argument.partition("=")[2]: command[3:]
+        for command in commands
+        for argument in command
+        if argument.startswith("--config.dataset.name=")
+    }
+
+
+def write_patients(place):
+    """Three hospitals, two diagnoses, of half of the rows unknown; told by the large feature's sign."""
+    rows = ["dose,weight,blood,diagnosis,hospital"]
+    for i in range(120):
+        diagnosis = ("well", "ill")[i % 2]
+        sign = 1 if diagnosis == "ill" else -1
+        rows.append(
+            f"{sign * (1 + i / 1000)},{sign * (900 + i)},{'AB'[i % 2]},"
+            f"{diagnosis if i % 4 < 2 else ''},{('north', 'south', 'west')[i % 3]}"
+        )
+    (place / "patients.csv").write_text("\n".join(rows) + "\n")
+
+
+def write_arrays(place):
+    rng = np.random.default_rng(0)
+    y = np.arange(150) % 3
+    x = rng.normal(size=(150, 4)) + 8 * np.eye(3, 4)[y]
+    np.savez(place / "arrays.npz", x=x, y=np.where(np.arange(150) < 90, y, np.nan))
+
+
+def write_photos(place):
+    rng = np.random.default_rng(0)
+    for name, level in (("dark", 40), ("light", 210)):
+        (place / "photos" / name).mkdir(parents=True)
+        for i in range(80):
+            pixels = rng.integers(level - 40, level + 40, (12, 10, 3)).astype(np.uint8)
+            Image.fromarray(pixels).save(place / "photos" / name / f"{i}.png")
+
+
+# name -> what writes it, clients, points of unknown class
+DATA = {
+    "patients.csv": (write_patients, 3, 60),
+    "arrays.npz": (write_arrays, 5, 60),
+    "photos": (write_photos, 20, 0),
+}
+
+
+def test_every_kind_has_a_command():
+    assert readme_commands().keys() == DATA.keys()
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_the_readmes_commands_for_ones_own_data(name, tmp_path, monkeypatch, capsys):
+    write, num_clients, num_unknown = DATA[name]
+    write(tmp_path)
+    monkeypatch.setenv("JAXFED_DATA", str(tmp_path))
+    monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "cache"))
+    arguments = [
+        argument for argument in readme_commands()[name] if not argument.startswith("--workdir=")
+    ]
+    smaller = ["--config.num_repeats=1", "--config.xclp.num_bits=64"]
+    if name == "photos":
+        smaller += ["--config.rounds=4", "--config.model.channels=4,8"]
+    else:
+        smaller += ["--config.baselines="]
+    workdir = tmp_path / "run"
+    status, complaint = invoke([*arguments, *smaller, f"--workdir={workdir}"], monkeypatch, capsys)
+    assert status == 0, complaint
+    assert json.loads((workdir / "summary.json").read_text())["test_accuracy"] > 0.9
+    held = json.loads((workdir / "partition.json").read_text())
+    counts = {kind: np.array(held[kind]) for kind in ("labeled", "unlabeled", "new")}
+    assert all(len(table) == num_clients for table in counts.values())
+    if num_unknown:
+        assert held["class_names"][-1] == "(unknown)"
+        assert counts["unlabeled"][:, -1].sum() == num_unknown
+        assert counts["unlabeled"][:, :-1].sum() == 0  # all labels that there are
+    else:
+        assert "(unknown)" not in held["class_names"]
