@@ -19,4 +19,4 @@ def table(name):
 
 def cited_tests():
     """(file, function) of every test that the document names."""
-    return re.findall(r"`(tests/\w+\.py)::(\w+)`", TEXT)
+    return re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", TEXT)

@@ -19,6 +19,7 @@ import numpy as np
 
 from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.hamming import masked_distances
+from jaxfed.secure.hamming.pair import pair_kind
 from jaxfed.secure.primitives.blocks import Block, bits_of, checked_distances, ranges
 from jaxfed.secure.primitives.ring import pack, packed_size, ring_bits, unpack
 from jaxfed.secure.session.endpoint import SERVER, DroppedOut, Endpoint
@@ -75,7 +76,7 @@ class Client:
             share = masked_distances.second_share(
                 self._bits(columns), self._hidden(columns), partner_masks, pair_mask, self._width
             )
-        self._endpoint.send(SERVER, f"shares/{first}/{second}", pack(share, self._width))
+        self._endpoint.send(SERVER, pair_kind("shares", first, second), pack(share, self._width))
 
     def _bits(self, points: range) -> np.ndarray:
         return bits_of(self._codes[points.start : points.stop]).view(np.int8)
@@ -109,13 +110,13 @@ class Server:
 
     def abandon(self, first: int, second: int) -> None:
         """A client of the pair is gone: the other one's shares stand alone and are forgotten."""
-        self._endpoint.discard(f"shares/{first}/{second}")
+        self._endpoint.discard(pair_kind("shares", first, second))
 
     def combine(self, first: int, second: int, rows: range, columns: range) -> Block:
         """Distances of a block of pairs from both clients' shares."""
         share, other_share = (
             unpack(
-                self._endpoint.receive(client, f"shares/{first}/{second}"),
+                self._endpoint.receive(client, pair_kind("shares", first, second)),
                 len(rows) * len(columns),
                 self._width,
             ).reshape(len(rows), len(columns))

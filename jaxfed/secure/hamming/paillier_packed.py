@@ -29,6 +29,7 @@ import numpy as np
 
 from jaxfed.host.workers import Mapped
 from jaxfed.secure.hamming.packed_distances import AnswerTask, Masks, PackedDistances, distances
+from jaxfed.secure.hamming.pair import PairServer, pair_kind, until_dropout
 from jaxfed.secure.primitives.blocks import Block, bits_of, ranges
 from jaxfed.secure.primitives.packing import Packing, balanced
 from jaxfed.secure.primitives.paillier import (
@@ -44,7 +45,7 @@ from jaxfed.secure.primitives.paillier import (
 )
 from jaxfed.secure.primitives.prg import SEED_BYTES
 from jaxfed.secure.primitives.subset_products import product
-from jaxfed.secure.session.endpoint import SERVER, DroppedOut, Endpoint
+from jaxfed.secure.session.endpoint import SERVER, Endpoint
 
 RandomBytes = Callable[[int], bytes]
 
@@ -129,14 +130,14 @@ class First:
     ) -> None:
         self._endpoint, self._second = endpoint, second
         self._points, self._mapped = points, mapped
-        self._pair = f"{endpoint.address}/{second}"
+        self._pair = endpoint.address, second
 
     def send_key(self) -> None:
         """Send N and B to the other client, N to the server."""
         public = self._points.key.public
         self._endpoint.send(self._second, "key", public.to_bytes())
         n = to_bytes([public.n], public.bits // 8)
-        self._endpoint.send(SERVER, f"modulus/{self._pair}", n)
+        self._endpoint.send(SERVER, pair_kind("modulus", *self._pair), n)
 
     def send_points(self, block: int) -> None:
         """Send one block of points, encrypted."""
@@ -150,7 +151,9 @@ class First:
         check_units(product(answers, key.public.n), key.public.n)
         tasks = [answers[part.start : part.stop] for part in ranges(num_vectors, _TASK_ANSWERS)]
         opened = [value for part in self._mapped(key.decrypt, tasks) for value in part]
-        self._endpoint.send(SERVER, f"opened/{self._pair}", to_bytes(opened, key.public.bits // 8))
+        self._endpoint.send(
+            SERVER, pair_kind("opened", *self._pair), to_bytes(opened, key.public.bits // 8)
+        )
 
 
 class Second:
@@ -186,7 +189,7 @@ class Second:
         slots = Packing(self._num_bits, key_bits).slots
         self._blocks = list(balanced(num_points, slots))
         self._random_bytes, self._mapped = random_bytes, mapped
-        self._pair = f"{first}/{endpoint.address}"
+        self._pair = first, endpoint.address
 
     def receive_key(self) -> None:
         """Take first's key; draw the seed of the masks and share it with the server."""
@@ -194,7 +197,7 @@ class Second:
         self._hiding = self._key.hiding_powers(len(self._codes) * len(self._blocks))
         seed = self._random_bytes(SEED_BYTES)
         self._masks = Masks(seed, self._key.n)
-        self._endpoint.send(SERVER, f"mask_seed/{self._pair}", seed)
+        self._endpoint.send(SERVER, pair_kind("mask_seed", *self._pair), seed)
 
     def receive_points(self, block: int) -> None:
         """Take one block of first's points."""
@@ -218,12 +221,14 @@ class Second:
         self._endpoint.send(self._first, "answers", to_bytes(answers, self._key_bits // 4))
 
 
-class Server:
+class Server(PairServer):
     """The server's part for one pair of clients; n_j points of first's, L bits, |N| agreed on.
 
     Attributes:
         blocks: which of first's points share plaintexts.
     """
+
+    KINDS = ("modulus", "mask_seed", "opened")
 
     def __init__(
         self,
@@ -235,32 +240,25 @@ class Server:
         *,
         key_bits: int = 2048,
     ) -> None:
-        self._endpoint, self._first, self._second = endpoint, first, second
+        super().__init__(endpoint, first, second, num_bits)
         self._packing, self._key_bits = Packing(num_bits, key_bits), key_bits
         self.blocks = list(balanced(num_points, self._packing.slots))
-        self._kinds = [f"{kind}/{first}/{second}" for kind in ("modulus", "mask_seed", "opened")]
 
     def receive_masks(self) -> None:
         """Take N from first and the masks' seed from second."""
-        modulus, mask_seed, _ = self._kinds
-        self._n = modulus_from_bytes(self._endpoint.receive(self._first, modulus), self._key_bits)
-        self._masks = Masks(self._endpoint.receive(self._second, mask_seed), self._n)
+        self._n = modulus_from_bytes(self._receive(self._first, "modulus"), self._key_bits)
+        self._masks = Masks(self._receive(self._second, "mask_seed"), self._n)
 
     def combine(self, block: int, vectors: range) -> Block:
         """Distances of one block of first's points to some of second's."""
-        points, (*_, kind) = self.blocks[block], self._kinds
-        message = self._endpoint.receive(self._first, kind)
+        points, message = self.blocks[block], self._receive(self._first, "opened")
         opened = plaintexts_from_bytes(message, len(vectors), self._n)
         masks = self._masks.take(len(vectors))
         h = distances(opened, masks, self._n, self._packing, len(points))
         return Block(self._first, self._second, points, vectors, h)
 
-    def abandon(self) -> None:
-        """A client is gone: what the other one sent stands alone and is forgotten."""
-        for kind in self._kinds:
-            self._endpoint.discard(kind)
 
-
+@until_dropout
 def run_pair(
     first: First, second: Second, server: Server, sizes: tuple[int, int]
 ) -> Iterator[Block]:
@@ -275,23 +273,17 @@ def run_pair(
             right.
         DroppedOut: a client is gone; the pair is over.
     """
-    num_points, num_vectors = sizes
-    if not (num_points and num_vectors):
-        return
-    try:
-        first.send_key()
-        second.receive_key()
-        server.receive_masks()
-        for block, _ in enumerate(server.blocks):
-            first.send_points(block)
-            second.receive_points(block)
-            for vectors in ranges(num_vectors, MESSAGE_VECTORS):
-                second.answer(vectors)
-                first.open(len(vectors))
-                yield server.combine(block, vectors)
-    except DroppedOut:
-        server.abandon()
-        raise
+    num_vectors = sizes[1]
+    first.send_key()
+    second.receive_key()
+    server.receive_masks()
+    for block, _ in enumerate(server.blocks):
+        first.send_points(block)
+        second.receive_points(block)
+        for vectors in ranges(num_vectors, MESSAGE_VECTORS):
+            second.answer(vectors)
+            first.open(len(vectors))
+            yield server.combine(block, vectors)
 
 
 def message_bytes(

@@ -14,7 +14,7 @@ little, and modulo L distance L would be 0; a response must be re-randomized, si
 with products of its own ciphertexts (here Enc(r) is fresh); R goes to the server alone, and it is k's.
 
 Every bit costs a full encryption and every pair L operations of `phe`, so this is for reading and for
-small cases: 36 s a point and 0.1 s a pair at L = 4096 and 2,048 bits. `hamming_paillier` is the same idea
+small cases: 36 s a point and 0.1 s a pair at L = 4096 and 2,048 bits. `paillier_packed` is the same idea,
 packed.
 
     modulus     j -> k, both -> server    N                 |N| / 8 bytes each
@@ -34,6 +34,7 @@ from gmpy2 import mpz
 from phe.paillier import EncryptedNumber, PaillierPublicKey
 
 from jaxfed.secure.errors import ProtocolError
+from jaxfed.secure.hamming.pair import PairServer, pair_kind, until_dropout
 from jaxfed.secure.primitives.blocks import Block, bits_of, checked_distances
 from jaxfed.secure.primitives.paillier import (
     PrivateKey,
@@ -43,9 +44,8 @@ from jaxfed.secure.primitives.paillier import (
     plaintexts_from_bytes,
     to_bytes,
 )
-from jaxfed.secure.primitives.ring import ring_bits
 from jaxfed.secure.primitives.subset_products import product
-from jaxfed.secure.session.endpoint import SERVER, DroppedOut, Endpoint
+from jaxfed.secure.session.endpoint import SERVER, Endpoint
 
 
 class First:
@@ -54,13 +54,13 @@ class First:
     def __init__(self, endpoint: Endpoint, second: int, codes: np.ndarray, key: PrivateKey) -> None:
         self._endpoint, self._second, self._bits = endpoint, second, bits_of(codes)
         self._key, self._public, self._key_bits = key.phe, key.phe.public_key, key.public.bits
-        self._pair = f"{endpoint.address}/{second}"
+        self._pair = endpoint.address, second
 
     def send_key(self) -> None:
         """Send N to the other client and to the server."""
         n = to_bytes([mpz(self._public.n)], self._key_bits // 8)
         self._endpoint.send(self._second, "modulus", n)
-        self._endpoint.send(SERVER, f"modulus/{self._pair}", n)
+        self._endpoint.send(SERVER, pair_kind("modulus", *self._pair), n)
 
     def send_point(self, row: int) -> None:
         """Step 1."""
@@ -73,7 +73,9 @@ class First:
         [answer] = ciphertexts_from_bytes(message, 1, mpz(self._public.n))
         check_units(answer, mpz(self._public.n))
         opened = self._key.raw_decrypt(int(answer))
-        self._endpoint.send(SERVER, f"opened/{self._pair}", to_bytes([opened], self._key_bits // 8))
+        self._endpoint.send(
+            SERVER, pair_kind("opened", *self._pair), to_bytes([opened], self._key_bits // 8)
+        )
 
 
 class Second:
@@ -98,13 +100,13 @@ class Second:
     ) -> None:
         self._endpoint, self._first, self._bits = endpoint, first, bits_of(codes)
         self._key_bits, self._random_below = key_bits, random_below
-        self._pair = f"{first}/{endpoint.address}"
+        self._pair = first, endpoint.address
 
     def receive_key(self) -> None:
         """Take N and tell the server which."""
         message = self._endpoint.receive(self._first, "modulus")
         self._key = PaillierPublicKey(int(modulus_from_bytes(message, self._key_bits)))
-        self._endpoint.send(SERVER, f"modulus/{self._pair}", message)
+        self._endpoint.send(SERVER, pair_kind("modulus", *self._pair), message)
 
     def receive_point(self) -> None:
         """Take one point of client j, encrypted."""
@@ -122,19 +124,21 @@ class Second:
         answer = total.ciphertext(be_secure=False)  # Enc(r) has randomized it
         self._endpoint.send(self._first, "answer", to_bytes([answer], self._key_bits // 4))
         mask = (r - sum(x)) % self._key.n
-        self._endpoint.send(SERVER, f"mask/{self._pair}", to_bytes([mask], self._key_bits // 8))
+        self._endpoint.send(
+            SERVER, pair_kind("mask", *self._pair), to_bytes([mask], self._key_bits // 8)
+        )
 
 
-class Server:
+class Server(PairServer):
     """Step 5 for one pair of clients; L bits, |N| agreed on."""
+
+    KINDS = ("modulus", "opened", "mask")
 
     def __init__(
         self, endpoint: Endpoint, first: int, second: int, num_bits: int, *, key_bits: int = 2048
     ) -> None:
-        ring_bits(num_bits)  # distances travel as uint16
-        self._endpoint, self._first, self._second = endpoint, first, second
-        self._num_bits, self._key_bits = num_bits, key_bits
-        self._kinds = [f"{kind}/{first}/{second}" for kind in ("modulus", "opened", "mask")]
+        super().__init__(endpoint, first, second, num_bits)
+        self._key_bits = key_bits
 
     def receive_key(self) -> None:
         """Take N from both.
@@ -143,7 +147,7 @@ class Server:
             ProtocolError: it is no modulus, or not the same.
         """
         self._n, other = (
-            modulus_from_bytes(self._endpoint.receive(client, self._kinds[0]), self._key_bits)
+            modulus_from_bytes(self._receive(client, "modulus"), self._key_bits)
             for client in (self._first, self._second)
         )
         if self._n != other:
@@ -151,40 +155,29 @@ class Server:
 
     def combine(self, row: int, column: int) -> Block:
         """h of one pair of points."""
-        _, opened, mask = self._kinds
-        [t] = plaintexts_from_bytes(self._endpoint.receive(self._first, opened), 1, self._n)
-        [r] = plaintexts_from_bytes(self._endpoint.receive(self._second, mask), 1, self._n)
+        [t] = plaintexts_from_bytes(self._receive(self._first, "opened"), 1, self._n)
+        [r] = plaintexts_from_bytes(self._receive(self._second, "mask"), 1, self._n)
         h = np.array([[(t - r) % self._n]], object)
         distances = checked_distances(h, self._num_bits).astype(np.uint16)
         rows, columns = range(row, row + 1), range(column, column + 1)
         return Block(self._first, self._second, rows, columns, distances)
 
-    def abandon(self) -> None:
-        """A client is gone: what the other one sent stands alone and is forgotten."""
-        for kind in self._kinds:
-            self._endpoint.discard(kind)
 
-
+@until_dropout
 def run_pair(
     first: First, second: Second, server: Server, sizes: tuple[int, int]
 ) -> Iterator[Block]:
     """All pairs of points of two clients with n_j and n_k points; yields one distance at a time."""
-    if not all(sizes):
-        return
-    try:
-        first.send_key()
-        second.receive_key()
-        server.receive_key()
-        for row in range(sizes[0]):
-            first.send_point(row)
-            second.receive_point()
-            for column in range(sizes[1]):
-                second.answer(column)
-                first.open()
-                yield server.combine(row, column)
-    except DroppedOut:
-        server.abandon()
-        raise
+    first.send_key()
+    second.receive_key()
+    server.receive_key()
+    for row in range(sizes[0]):
+        first.send_point(row)
+        second.receive_point()
+        for column in range(sizes[1]):
+            second.answer(column)
+            first.open()
+            yield server.combine(row, column)
 
 
 def message_bytes(

@@ -26,14 +26,20 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.hamming import transferred_sums
-from jaxfed.secure.hamming.transferred_sums import MAX_POINTS, ReceiverSums, SenderPoints
+from jaxfed.secure.hamming.pair import PairServer, pair_kind, until_dropout
+from jaxfed.secure.hamming.transferred_sums import (
+    MAX_POINTS,
+    ReceiverSums,
+    SenderPoints,
+    sums_from_bytes,
+    sums_to_bytes,
+)
 from jaxfed.secure.primitives import transfer_extension
 from jaxfed.secure.primitives.blocks import Block, bits_of, checked_distances, ranges
 from jaxfed.secure.primitives.oblivious_transfer import TransferReceiver, transfer_keys
 from jaxfed.secure.primitives.ring import ring_bits
-from jaxfed.secure.session.endpoint import SERVER, DroppedOut, Endpoint
+from jaxfed.secure.session.endpoint import SERVER, Endpoint
 
 RandomBytes = Callable[[int], bytes]
 
@@ -103,8 +109,8 @@ class First:
 
     def send_sums(self) -> None:
         """Send R of all own points to the server."""
-        kind = f"first_sums/{self._endpoint.address}/{self._second}"
-        self._endpoint.send(SERVER, kind, _joined(self._sums))
+        kind = pair_kind("first_sums", self._endpoint.address, self._second)
+        self._endpoint.send(SERVER, kind, sums_to_bytes(self._sums))
 
 
 class Second:
@@ -156,34 +162,31 @@ class Second:
 
     def send_sums(self) -> None:
         """Send T of all of first's points to the server."""
-        kind = f"second_sums/{self._first}/{self._endpoint.address}"
-        self._endpoint.send(SERVER, kind, _joined(self._sums))
+        kind = pair_kind("second_sums", self._first, self._endpoint.address)
+        self._endpoint.send(SERVER, kind, sums_to_bytes(self._sums))
 
 
-class Server:
+class Server(PairServer):
     """The server's part for one pair of clients, with n_j and n_k points of L bits."""
+
+    KINDS = ("first_sums", "second_sums")
 
     def __init__(
         self, endpoint: Endpoint, first: int, second: int, num_points: int, num_bits: int
     ) -> None:
-        self._endpoint, self._first, self._second = endpoint, first, second
-        self._num_points, self._num_bits = num_points, num_bits
-        self._kinds = f"first_sums/{first}/{second}", f"second_sums/{first}/{second}"
-
-    def abandon(self) -> None:
-        """A client is gone: the other one's sums stand alone and are forgotten."""
-        for kind in self._kinds:
-            self._endpoint.discard(kind)
+        super().__init__(endpoint, first, second, num_bits)
+        self._num_points = num_points
 
     def combine(self, vectors: range) -> Block:
         """Distances of all of first's points to some of second's, from R and T."""
         shape = len(vectors), self._num_points
-        r = _parsed(self._endpoint.receive(self._first, self._kinds[0]), shape)
-        t = _parsed(self._endpoint.receive(self._second, self._kinds[1]), shape)
+        r = sums_from_bytes(self._receive(self._first, "first_sums"), shape)
+        t = sums_from_bytes(self._receive(self._second, "second_sums"), shape)
         distances = checked_distances((t - r).T, self._num_bits)
         return Block(self._first, self._second, range(self._num_points), vectors, distances)
 
 
+@until_dropout
 def run_pair(
     first: First, second: Second, server: Server, sizes: tuple[int, int, int]
 ) -> Iterator[Block]:
@@ -199,24 +202,18 @@ def run_pair(
         DroppedOut: a client is gone; the pair is over.
     """
     num_points, num_vectors, num_bits = sizes
-    if not (num_points and num_vectors):
-        return
-    try:
-        first.request()
-        second.respond()
-        first.finish_setup()
-        for vectors in ranges(num_vectors, vectors_per_block(num_bits)):
-            second.choose(vectors)
-            first.extend(len(vectors))
-            for block, _ in enumerate(ranges(num_points, MAX_POINTS)):
-                first.transfer(block)
-                second.accumulate(block)
-            first.send_sums()
-            second.send_sums()
-            yield server.combine(vectors)
-    except DroppedOut:
-        server.abandon()
-        raise
+    first.request()
+    second.respond()
+    first.finish_setup()
+    for vectors in ranges(num_vectors, vectors_per_block(num_bits)):
+        second.choose(vectors)
+        first.extend(len(vectors))
+        for block, _ in enumerate(ranges(num_points, MAX_POINTS)):
+            first.transfer(block)
+            second.accumulate(block)
+        first.send_sums()
+        second.send_sums()
+        yield server.combine(vectors)
 
 
 def message_bytes(num_points: int, num_vectors: int, num_bits: int) -> dict[str, int]:
@@ -232,15 +229,3 @@ def message_bytes(num_points: int, num_vectors: int, num_bits: int) -> dict[str,
         "first_sums": 2 * pairs,
         "second_sums": 2 * pairs,
     }
-
-
-def _joined(sums: list[np.ndarray]) -> bytes:
-    return np.concatenate(sums, axis=1).astype("<u2", copy=False).tobytes()
-
-
-def _parsed(message: bytes, shape: tuple[int, int]) -> np.ndarray:
-    if len(message) != 2 * shape[0] * shape[1]:
-        raise ProtocolError(
-            f"{shape[0]} x {shape[1]} sums take {2 * shape[0] * shape[1]} bytes, got {len(message)}"
-        )
-    return np.frombuffer(message, "<u2").reshape(shape)

@@ -9,7 +9,7 @@ XCLP, Section 3.2, one pair of points b (of client j) and b' (of client k) at a 
     4) T - R = h(b, b').
 
 Each transfer costs three multiplications on a curve, so this is for reading and for small cases: 1 s a
-pair at L = 4096, 68 L bytes a pair. `hamming_transfer` is the same idea with transfers extended.
+pair at L = 4096, 68 L bytes a pair. `transfer` is the same idea with transfers extended.
 
     request   k -> j        PK_0 of L transfers                       32 L bytes
     offer     j -> k        r G, and z^0, z^1 under their keys        32 + 4 L bytes
@@ -24,16 +24,18 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from jaxfed.secure.errors import ProtocolError
+from jaxfed.secure.hamming.pair import PairServer, pair_kind, until_dropout
+from jaxfed.secure.hamming.transferred_sums import sums_from_bytes
 from jaxfed.secure.primitives.blocks import Block, bits_of, checked_distances
 from jaxfed.secure.primitives.oblivious_transfer import POINT_BYTES, TransferReceiver, transfer_keys
 from jaxfed.secure.primitives.ring import ring_bits
-from jaxfed.secure.session.endpoint import SERVER, DroppedOut, Endpoint
+from jaxfed.secure.session.endpoint import SERVER, Endpoint
 
 RandomBytes = Callable[[int], bytes]
 
 
 class First:
-    """Client j: offers. Arguments as `hamming_transfer.First`."""
+    """Client j: offers. Arguments as `transfer.First`."""
 
     def __init__(
         self,
@@ -60,12 +62,12 @@ class First:
         )
         hidden = z ^ np.array([[_pad(zero), _pad(one)] for zero, one in keys], np.uint16)
         self._endpoint.send(self._second, "offer", response + hidden.astype("<u2").tobytes())
-        kind = f"first_sum/{self._endpoint.address}/{self._second}"
+        kind = pair_kind("first_sum", self._endpoint.address, self._second)
         self._endpoint.send(SERVER, kind, _sum(r, self._mask))
 
 
 class Second:
-    """Client k: chooses. Arguments as `hamming_transfer.Second`."""
+    """Client k: chooses. Arguments as `transfer.Second`."""
 
     def __init__(
         self,
@@ -101,46 +103,35 @@ class Second:
         keys = self._transfer.keys(message[:POINT_BYTES])
         hidden = np.frombuffer(message, "<u2", offset=POINT_BYTES).reshape(-1, 2)
         t = hidden[np.arange(len(b)), b] ^ np.array([_pad(key) for key in keys], np.uint16)
-        kind = f"second_sum/{self._first}/{self._endpoint.address}"
+        kind = pair_kind("second_sum", self._first, self._endpoint.address)
         self._endpoint.send(SERVER, kind, _sum(t, self._mask))
 
 
-class Server:
+class Server(PairServer):
     """Steps 3 and 4 for one pair of clients."""
 
-    def __init__(self, endpoint: Endpoint, first: int, second: int, num_bits: int) -> None:
-        self._endpoint, self._first, self._second = endpoint, first, second
-        self._num_bits, self._mask = num_bits, _mask(num_bits)
-        self._kinds = f"first_sum/{first}/{second}", f"second_sum/{first}/{second}"
-
-    def abandon(self) -> None:
-        """A client is gone: the other one's sum stands alone and is forgotten."""
-        for kind in self._kinds:
-            self._endpoint.discard(kind)
+    KINDS = ("first_sum", "second_sum")
 
     def combine(self, row: int, column: int) -> Block:
         """h of one pair of points."""
-        r = _parsed(self._endpoint.receive(self._first, self._kinds[0]))
-        t = _parsed(self._endpoint.receive(self._second, self._kinds[1]))
-        distances = checked_distances((t - r) & self._mask, self._num_bits).reshape(1, 1)
+        r = sums_from_bytes(self._receive(self._first, "first_sum"), (1, 1))
+        t = sums_from_bytes(self._receive(self._second, "second_sum"), (1, 1))
+        distances = checked_distances((t - r) & _mask(self._num_bits), self._num_bits)
         rows, columns = range(row, row + 1), range(column, column + 1)
         return Block(self._first, self._second, rows, columns, distances)
 
 
+@until_dropout
 def run_pair(
     first: First, second: Second, server: Server, sizes: tuple[int, int]
 ) -> Iterator[Block]:
     """All pairs of points of two clients with n_j and n_k points; yields one distance at a time."""
-    try:
-        for row in range(sizes[0]):
-            for column in range(sizes[1]):
-                second.request(row, column)
-                first.offer(row, column)
-                second.take(column)
-                yield server.combine(row, column)
-    except DroppedOut:
-        server.abandon()
-        raise
+    for row in range(sizes[0]):
+        for column in range(sizes[1]):
+            second.request(row, column)
+            first.offer(row, column)
+            second.take(column)
+            yield server.combine(row, column)
 
 
 def message_bytes(num_points: int, num_vectors: int, num_bits: int) -> dict[str, int]:
@@ -169,9 +160,3 @@ def _pad(key: bytes) -> int:
 
 def _sum(values: np.ndarray, mask: np.uint16) -> bytes:
     return (values.sum(dtype=np.uint16) & mask).astype("<u2").tobytes()
-
-
-def _parsed(message: bytes) -> np.ndarray:
-    if len(message) != 2:
-        raise ProtocolError(f"a sum has 2 bytes, got {len(message)}")
-    return np.frombuffer(message, "<u2")

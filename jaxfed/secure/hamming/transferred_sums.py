@@ -158,3 +158,23 @@ def _sum_over_rows(values: np.ndarray) -> np.ndarray:
         values[:, :half] += values[:, count - half : count]
         count -= half
     return values[:, 0].reshape(-1)
+
+
+def sums_to_bytes(sums: list[np.ndarray]) -> bytes:
+    """Sums uint16 [V, n_b] of blocks of points as one message, [V, n_j]."""
+    return np.concatenate(sums, axis=1).astype("<u2", copy=False).tobytes()
+
+
+def sums_from_bytes(message: bytes, shape: tuple[int, int]) -> np.ndarray:
+    """Sums uint16 [V, n_j] of a message.
+
+    Raises:
+        ProtocolError: it is of another length.
+    """
+    num_vectors, num_points = shape
+    expected = 2 * num_vectors * num_points
+    if len(message) != expected:
+        raise ProtocolError(
+            f"{num_vectors} x {num_points} sums take {expected} bytes, got {len(message)}"
+        )
+    return np.frombuffer(message, "<u2").reshape(shape)
