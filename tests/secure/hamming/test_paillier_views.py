@@ -1,0 +1,321 @@
+"""Who sees what in `phe` and `phe_paper`: views, distinguishing games, and safeguards that are missed."""
+
+import itertools
+import random
+
+import gmpy2
+import numpy as np
+import pytest
+from gmpy2 import mpz
+from paillier_pair import (
+    BITS,
+    KEY,
+    PROTOCOLS,
+    VIEWS,
+    N,
+    Recorded,
+    codes_of,
+    distances,
+    integers,
+    opened,
+    paper_parties,
+    parties,
+    plain,
+    replayed,
+)
+from phe.paillier import PaillierPublicKey
+from recording_network import Network
+from scipy import stats
+
+from jaxfed.secure.hamming import packed_distances, paillier_packed
+from jaxfed.secure.primitives import paillier
+from jaxfed.secure.primitives.blocks import bits_of
+from jaxfed.secure.primitives.packing import Packing
+from jaxfed.secure.session.endpoint import SERVER
+
+# --- who sees what -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_who_receives_what(protocol):
+    network = Network()
+    distances(protocol, network, codes_of(2, 1), codes_of(2, 1))
+    for address, kinds in VIEWS[protocol].items():
+        assert {message.kind for message in network.seen_by(address)} == kinds
+
+
+def test_server_view_is_the_same_for_flipped_points():
+    """Other inputs with the same H: every byte that the server receives is the same."""
+    a, b = codes_of(6, 2), codes_of(5, 2, seed=1)
+    seen = []
+    for x, y in ((a, b), (~a, ~b)):
+        network = Network()
+        found = distances("phe", network, x, y, random_bytes=replayed())
+        np.testing.assert_array_equal(found, plain(a, b))
+        seen.append([m.payload for m in network.seen_by(SERVER)])
+    assert seen[0] == seen[1]
+
+
+def test_server_view_of_the_paper_is_the_same_for_flipped_points():
+    """r' = r + L - 2 |x| keeps R = r - |x|, and T = R + h with it."""
+    a, b = codes_of(3, 2), codes_of(4, 2, seed=1)
+    weights = itertools.cycle(bits_of(b).sum(axis=1).tolist())
+    seen = []
+    for flipped in (False, True):
+        numbers = iter(range(10**6, 10**7, 10**5))
+
+        def random_below(n, flipped=flipped, numbers=numbers):
+            return next(numbers) + (64 - 2 * next(weights) if flipped else 0)
+
+        network = Network()
+        x, y = (~a, ~b) if flipped else (a, b)
+        found = distances("phe_paper", network, x, y, random_below=random_below)
+        np.testing.assert_array_equal(found, plain(a, b))
+        seen.append([m.payload for m in network.seen_by(SERVER)])
+    assert seen[0] == seen[1]
+
+
+class Given:
+    """Masks that a test chose."""
+
+    def __init__(self, masks):
+        self.masks = masks
+
+    def take(self, count):
+        return self.masks[:count]
+
+
+def exponent_shifts(exponents, bits):
+    """2 sum_{l: x_l = 1} e_l - sum_l e_l, for every vector x."""
+    return [
+        sum(e if bit else -e for e, bit in zip(exponents, row, strict=True))
+        for row in bits.tolist()
+    ]
+
+
+def test_owner_view_is_the_same_for_any_vectors_of_its_partner():
+    """Coupling: rho' = rho + V - V' and s' = s + shift - shift' give the same bytes for any other x."""
+    a, b, other = codes_of(6, 1), codes_of(4, 1, seed=1), codes_of(4, 1, seed=2)
+    source = Recorded()
+    points = paillier_packed.EncryptedPoints(a, KEY, random_bytes=source)
+    points.message(0)
+    exponents = integers(b"".join(source.given), BITS // 16)
+    packed, shifts = (
+        [
+            [
+                sum(int(32 - h) * 33**i for i, h in enumerate(column))
+                for column in plain(a, y).T.tolist()
+            ]
+            for y in (b, other)
+        ],
+        [exponent_shifts(exponents, bits_of(y)) for y in (b, other)],
+    )
+    masks = [paillier.uniform_below(N, replayed(3)) for _ in b]
+    hiding = [1 << 200, 3 << 190, 5 << 180, 7 << 170]
+    seen, server_masks = [], []
+    for run, y in enumerate((b, other)):
+        network = Network()
+        first, second, _ = parties(network, a, y, points=points)
+        first.send_key()
+        second.receive_key()
+        rho = [(mask + packed[0][m] - packed[run][m]) % N for m, mask in enumerate(masks)]
+        s = [value + shifts[0][m] - shifts[run][m] for m, value in enumerate(hiding)]
+        second._masks = Given(rho)
+        second._random_bytes = lambda size, s=s: paillier.to_bytes(s, size // len(s))
+        first.send_points(0)
+        second.receive_points(0)
+        second.answer(range(4))
+        first.open(4)
+        seen.append([m.payload for m in network.seen_by(0)])
+        seen[-1].append(network.log[-1].payload)  # T
+        server_masks.append(rho)
+    assert seen[0] == seen[1]
+    assert server_masks[0] != server_masks[1]
+
+
+def test_opened_values_are_distances_plus_masks():
+    """dec(answer) = (V + rho) mod N in every draw, wrapped around or not."""
+    a, b = codes_of(5, 1), codes_of(300, 1, seed=1)
+    network, source = Network(), Recorded()
+    distances("phe", network, a, b, random_bytes=source)
+    masks = packed_distances.Masks(source.given[0], N).take(300)
+    values = [
+        sum(int(32 - h) * 33**i for i, h in enumerate(column)) for column in plain(a, b).T.tolist()
+    ]
+    assert opened(network) == [(v + m) % N for v, m in zip(values, masks, strict=True)]
+    full = [33**50 - 1] * 300  # close enough to N to wrap, were L - h = L everywhere
+    assert {int((v + m) // N) for v, m in zip(full, masks, strict=True)} == {0, 1}
+
+
+def uniform_in_n(values, num_bins=64):
+    counts = np.bincount([int(v * num_bins // N) for v in values], minlength=num_bins)
+    return stats.chisquare(counts).pvalue
+
+
+@pytest.mark.parametrize("fill", [0, 2**32 - 1])
+def test_opened_values_are_uniform(fill):
+    """Constant points, V = 0 or the largest: T is uniform in Z_N all the same."""
+    a = np.zeros((50, 1), np.uint32)
+    network = Network()
+    distances("phe", network, a, np.full((2000, 1), fill, np.uint32), random_bytes=replayed(fill))
+    values = opened(network)
+    assert len(set(values)) == 2000
+    assert uniform_in_n(values) > 1e-6
+
+
+def test_opened_values_of_the_paper_are_uniform():
+    """r from [0, L - 1], as printed, would leave T next to 0."""
+    network, a = Network(), np.zeros((1, 1), np.uint32)
+    source = random.Random(0).randrange
+    distances("phe_paper", network, a, np.zeros((1000, 1), np.uint32), random_below=source)
+    assert uniform_in_n(opened(network)) > 1e-6
+
+
+def test_masks_are_fresh_in_every_run_and_for_every_vector():
+    """The same points again: the owner sees no T twice. (T - T' under one rho would be V - V'.)"""
+    a = codes_of(3, 1)
+    b = np.repeat(a, 4, axis=0)
+    seen = []
+    for _ in range(3):
+        network = Network()
+        distances("phe", network, a, b)
+        seen += opened(network)
+    assert len(set(seen)) == 36
+
+
+# --- distinguishing games ------------------------------------------------------------------------
+
+
+def recognized(answer, ciphertexts, candidates):
+    """Which candidate x explains the answer's randomness: answer = prod_l c_l^(+-1) mod N."""
+    for number, bits in enumerate(candidates.tolist()):
+        expected = mpz(1)
+        for bit, ciphertext in zip(bits, ciphertexts, strict=True):
+            factor = ciphertext if bit else gmpy2.invert(ciphertext, N)
+            expected = expected * factor % N
+        if answer % N == expected:
+            return number
+    return None
+
+
+@pytest.mark.parametrize("randomized", [True, False])
+def test_the_key_owner_recognizes_answers_unless_they_are_randomized(randomized):
+    """60 games: x is one of two; the owner compares the answer with products of its ciphertexts."""
+    a, candidates = codes_of(2, 1), codes_of(2, 1, seed=1)
+    points = paillier_packed.EncryptedPoints(a, KEY)
+    ciphertexts = integers(points.message(0), BITS // 4)
+    coins, wins = np.random.default_rng(0), 0
+    for _ in range(60):
+        secret, guess = coins.integers(0, 2, 2)
+        network = Network()
+        source = {} if randomized else {"random_bytes": bytes}  # s = 0 (and a seed of zeros)
+        distances("phe", network, a, candidates[secret : secret + 1], points=points, **source)
+        [message] = network.seen_by(0)
+        [answer] = integers(message.payload, BITS // 4)
+        found = recognized(answer, ciphertexts, bits_of(candidates))
+        wins += (guess if found is None else found) == secret
+    assert 15 <= wins <= 45 if randomized else wins == 60
+
+
+@pytest.mark.parametrize("randomized", [True, False])
+def test_the_same_game_with_the_protocol_of_the_paper(randomized, monkeypatch):
+    """The answer's randomness comes from Enc(r) alone."""
+    a, candidates = codes_of(1, 1), codes_of(2, 1, seed=1)
+    network = Network()
+    first, second, _ = paper_parties(network, a, candidates)
+    first.send_key()
+    second.receive_key()
+    first.send_point(0)
+    ciphertexts = integers(network.log[-1].payload, BITS // 4)
+    second.receive_point()
+    if not randomized:
+        monkeypatch.setattr(PaillierPublicKey, "get_random_lt_n", lambda self: 1)
+    for column in range(2):
+        second.answer(column)
+        [answer] = integers(network.seen_by(0)[-1].payload, BITS // 4)
+        found = recognized(answer, ciphertexts, 1 - bits_of(candidates))
+        assert found == (None if randomized else column)
+
+
+@pytest.mark.parametrize("shortened", [False, True])
+def test_exponents_hide_even_from_one_who_takes_logarithms(shortened, monkeypatch):
+    """x = 0 or 1, ... L times: with exponents no longer than the owner's own their sum tells which.
+
+    The statistical distance is at most L 2^(|N| / 2) over the number of values of s.
+    """
+    if shortened:
+        monkeypatch.setattr(paillier, "HIDING_BITS", 0)
+        monkeypatch.setattr(paillier_packed, "HIDING_BITS", 0)
+    a = codes_of(1, 1)
+    source = Recorded()
+    points = paillier_packed.EncryptedPoints(a, KEY, random_bytes=source)
+    points.message(0)
+    own = integers(b"".join(source.given), BITS // 16)
+    secrets_ = np.random.default_rng(1).integers(0, 2, 200)
+    b = np.where(secrets_[:, None] == 1, np.uint32(2**32 - 1), np.uint32(0))
+    network, source = Network(), Recorded()
+    distances("phe", network, a, b, points=points, random_bytes=source)
+    size = len(source.given[1]) // 90  # of s; 90 vectors make a task
+    hiding = integers(b"".join(source.given[1:]), size)
+    assert shortened or 2 ** (8 * size) // 2**120 >= 32 * 2 ** (BITS // 2)
+    logs = [s + t for s, t in zip(hiding, exponent_shifts(own, bits_of(b)), strict=True)]
+    answers = integers(network.seen_by(0)[0].payload, BITS // 4)
+    for log, answer in zip(logs, answers, strict=True):
+        assert gmpy2.powmod(KEY.public.base, log, N) == answer % N
+    wins = np.sum((np.array([log >> (8 * size - 1) for log in logs]) > 0) == secrets_)
+    assert wins == 200 if shortened else 60 <= wins <= 140
+
+
+# --- mutations: each safeguard removed is noticed ------------------------------------------------
+
+
+def test_masks_slot_by_slot_would_not_be_uniform(monkeypatch):
+    """r_i uniform in [0, L] for every slot: T stays far below N, and its slots tell h."""
+
+    def slot_by_slot(self, count):
+        slots = np.frombuffer(self._bytes(20 * count), np.uint8).reshape(count, 20) % 33
+        return [mpz(sum(int(r) * 33**i for i, r in enumerate(row))) for row in slots]
+
+    monkeypatch.setattr(packed_distances.Masks, "take", slot_by_slot)
+    network, a = Network(), np.zeros((20, 1), np.uint32)
+    distances("phe", network, a, codes_of(200, 1), random_bytes=replayed())
+    assert uniform_in_n(opened(network)) < 1e-6
+
+
+def test_without_masks_the_owner_reads_the_distances(monkeypatch):
+    monkeypatch.setattr(packed_distances.Masks, "take", lambda self, count: [mpz(0)] * count)
+    network, a, b = Network(), codes_of(3, 1), codes_of(5, 1, seed=1)
+    distances("phe", network, a, b)
+    digits = Packing(32, BITS).digits([mpz(t) for t in opened(network)], 3)
+    np.testing.assert_array_equal(32 - digits.T, plain(a, b))
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+def test_masks_reduced_modulo_n_would_be_biased(reduced, monkeypatch):
+    if reduced:
+        monkeypatch.setattr(
+            packed_distances,
+            "uniform_below",
+            lambda n, source: mpz(int.from_bytes(source(BITS // 8), "little")) % n,
+        )
+    modulus = mpz(3 << (BITS - 2)) | 1  # the worst there is: a third of all values come twice
+    values = packed_distances.Masks(bytes(32), modulus).take(5000)
+    bins = np.bincount([int(v * 64 // modulus) for v in values], minlength=64)
+    assert (stats.chisquare(bins).pvalue < 1e-6) == reduced
+
+
+def test_digits_to_base_l_would_carry(monkeypatch):
+    """The paper's Z_L: L - h = L of an equal point has no digit."""
+
+    class Modular(Packing):
+        def __init__(self, num_bits, key_bits):
+            super().__init__(num_bits, key_bits)
+            self._radix -= 1
+
+    monkeypatch.setattr(paillier_packed, "Packing", Modular)
+    monkeypatch.setattr(packed_distances, "Packing", Modular)
+    a = codes_of(3, 1)
+    found = distances("phe", Network(), a[:2], a[2:])
+    np.testing.assert_array_equal(found, plain(a[:2], a[2:]))  # no distance 0: as if all were well
+    found = distances("phe", Network(), a[:2], a[:1])
+    assert found[0, 0] == 32 != plain(a[:2], a[:1])[0, 0]
