@@ -14,7 +14,7 @@ import numpy as np
 from absl import logging
 
 from jaxfed.data.dataset import Dataset, class_numbers, client_numbers
-from jaxfed.errors import UsageError
+from jaxfed.errors import UsageError, did_you_mean, nearest
 
 _LABELS = ("label", "class", "target", "y")
 _CLIENTS = ("client_id", "client", "writer")
@@ -145,7 +145,10 @@ def _place_of_client(path: Path, table: _Table, client_key: str | None) -> int |
 
 def _place(path: Path, table: _Table, option: str, name: str) -> int:
     if name not in table.names:
-        raise UsageError(f"{path}: {option}={name!r}: the columns are {', '.join(table.names)}")
+        meant = did_you_mean(nearest(name, table.names))
+        raise UsageError(
+            f"{path}: {option}={name!r}: the columns are {', '.join(table.names)}{meant}"
+        )
     return table.names.index(name)
 
 

@@ -93,6 +93,11 @@ BAD_TABLES = {
         "label_key=.*out of acid, sugar, quality",
     ),
     "label": ("q,f\n1,2\n2,3\n", {"label_key": "z"}, "label_key='z': the columns are q, f"),
+    "nearly": (
+        "Outcome,f\n1,2\n2,3\n",
+        {"label_key": "outcome"},
+        "columns are Outcome, f, did you mean 'Outcome'",
+    ),
     "client": (
         "label,f\n1,2\n2,3\n",
         {"client_key": "z"},

@@ -74,11 +74,9 @@ def test_the_readmes_commands_for_ones_own_data(name, tmp_path, monkeypatch, cap
     arguments = [
         argument for argument in readme_commands()[name] if not argument.startswith("--workdir=")
     ]
-    smaller = ["--config.num_repeats=1", "--config.xclp.num_bits=64"]
+    smaller = ["--config.num_repeats=1", "--config.xclp.num_bits=64", "--config.baselines="]
     if name == "photos":
         smaller += ["--config.rounds=4", "--config.model.channels=4,8"]
-    else:
-        smaller += ["--config.baselines="]
     workdir = tmp_path / "run"
     status, complaint = invoke([*arguments, *smaller, f"--workdir={workdir}"], monkeypatch, capsys)
     assert status == 0, complaint
