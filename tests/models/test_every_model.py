@@ -1,26 +1,29 @@
+"""Every network: its size, its features and logits in float64, what training moves, what is refused."""
+
 import inspect
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from float64_networks import cnn, cnn13, fedct, linear_mlp, mlp, resnet9, resnet18
+from small_networks import (
+    BATCH,
+    CIFAR,
+    GREY,
+    MINI,
+    NUM_CLASSES,
+    inputs_of,
+    random_state,
+    size_of,
+    template,
+)
 
 from jaxfed.errors import UsageError
 from jaxfed.models import MODELS
-from jaxfed.models.layers import (
-    WeightNorm,
-    dropout,
-    max_pool,
-    overlapping_max_pool,
-    unit_vectors,
-)
-from jaxfed.models.wrapping import in_precision, normalized
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-CIFAR, GREY, MINI = (32, 32, 3), (28, 28, 1), (84, 84, 3)
 
 # name, input shape, classes, options, parameters, statistics, where the number is from
 COUNTS = [
@@ -62,205 +65,38 @@ COUNTS = [
 IMAGE_NETWORKS = ("cnn", "cnn13", "resnet9", "resnet18", "fedct_mri", "efficientnet_b0")
 HEADLESS = ("resnet8", "resnet17")
 HAS_DROPOUT = ("cnn13", "fedct_cifar10", "fedct_svhn")
-NUM_CLASSES, BATCH = 5, 4
-
-
-def _size(state):
-    return sum(leaf.size for leaf in jax.tree.leaves(state))
-
-
-def _template(model):
-    return jax.eval_shape(model.init, jax.random.key(0))
-
-
-def _state(model, seed=0):
-    """Every leaf random, so that no bias, gain or statistic can be left out unnoticed."""
-    rng = np.random.default_rng(seed)
-
-    def draw(path, leaf):
-        shape = leaf.shape
-        if path[-1] == "kernel":
-            values = rng.normal(size=shape) * np.sqrt(2 / np.prod(shape[:-1]))
-        elif path[-1] in ("scale", "var", "gain"):
-            values = rng.uniform(0.5, 1.5, shape)
-        else:
-            values = rng.uniform(-0.3, 0.3, shape)
-        return leaf.replace(jnp.asarray(values, jnp.float32))
-
-    leaves = nnx.to_flat_state(_template(model))
-    return nnx.from_flat_state([(path, draw(path, leaf)) for path, leaf in leaves])
-
-
-def _inputs(shape, num=BATCH, seed=1):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=(num, *shape)), jnp.float32)
-
-
-# --- the same networks in float64, written down once more ------------------------------------------
-
-
-def _conv(x, layer, stride=1, padding=None):
-    kernel = layer["kernel"]
-    window = len(kernel)
-    edge = window // 2 if padding is None else padding
-    x = np.pad(x, ((0, 0), (edge, edge), (edge, edge), (0, 0)))
-    views = np.lib.stride_tricks.sliding_window_view(x, (window, window), axis=(1, 2))
-    out = np.einsum("nyxcij,ijco->nyxo", views[:, ::stride, ::stride], kernel, optimize=True)
-    return out + layer.get("bias", 0)
-
-
-def _batch_norm(x, layer):
-    return (x - layer["mean"]) / np.sqrt(layer["var"] + 1e-5) * layer["scale"] + layer["bias"]
-
-
-def _group_norm(x, layer, groups, epsilon):
-    grouped = x.reshape(len(x), -1, groups, x.shape[-1] // groups)
-    mean, var = (f(grouped, axis=(1, 3), keepdims=True) for f in (np.mean, np.var))
-    normal = ((grouped - mean) / np.sqrt(var + epsilon)).reshape(x.shape)
-    return normal * layer["scale"] + layer["bias"]
-
-
-def _weight_norm(layer):
-    """The kernel g v / |v|."""
-    v = layer["layer"]["kernel"]
-    norms = np.sqrt((v**2).sum(axis=tuple(range(v.ndim - 1))))
-    return {"kernel": v * layer["gain"] / norms, "bias": layer["layer"]["bias"]}
-
-
-def _pool(x, size):
-    _, height, width, _ = x.shape
-    x = x[:, : height // size * size, : width // size * size]
-    views = np.lib.stride_tricks.sliding_window_view(x, (size, size), axis=(1, 2))
-    return views[:, ::size, ::size].max(axis=(4, 5))
-
-
-def _dense(x, layer):
-    return x @ layer["kernel"] + layer.get("bias", 0)
-
-
-def _relu(x):
-    return np.maximum(x, 0)
-
-
-def _cnn13(w, x, normalize_features=False):
-    def unit(x, w, padding):
-        z = _batch_norm(_conv(x, _weight_norm(w["linear"]), padding=padding), w["norm"])
-        return np.where(z > 0, z, 0.1 * z)
-
-    for stage in ("wide", "middle"):
-        for i in range(3):
-            x = unit(x, w[stage][i], 1)
-        x = _pool(x, 2)
-    for i in range(3):
-        x = unit(x, w["narrow"][i], 0)
-    x = x.mean((1, 2))
-    if normalize_features:
-        x = x / np.linalg.norm(x, axis=1, keepdims=True)
-    return x, _dense(x, _weight_norm(w["head"]))
-
-
-def _resnet9(w, x, pools=(2, 2, 2, 1), norm="none"):
-    def unit(x, w):
-        x = _conv(x, w["linear"])
-        return _relu(x if norm == "none" else _group_norm(x, w["norm"], 32, 1e-3))
-
-    x = _pool(unit(unit(x, w["stem"]), w["widen"][0]), pools[0])
-    x = x + unit(unit(x, w["residual_128"][0]), w["residual_128"][1])
-    x = _pool(unit(x, w["widen"][1]), pools[1])
-    x = _pool(unit(x, w["widen"][2]), pools[2])
-    x = x + unit(unit(x, w["residual_512"][0]), w["residual_512"][1])
-    x = _pool(x, pools[3]).reshape(len(x), -1)
-    return x, _dense(x, w["head"]) if "head" in w else x
-
-
-def _resnet18(w, x, stem="imagenet", pool="mean", normalize_features=False):
-    def unit(x, w, stride=1):
-        return _batch_norm(_conv(x, w["linear"], stride), w["norm"])
-
-    x = _relu(unit(x, w["stem"], 2 if stem == "imagenet" else 1))
-    if stem == "imagenet":
-        x = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=-np.inf)
-        views = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(1, 2))
-        x = views[:, ::2, ::2].max(axis=(4, 5))
-    for i in range(8):
-        block, stride = w["blocks"][i], 2 if i in (2, 4, 6) else 1
-        h = unit(_relu(unit(x, block["first"], stride)), block["second"])
-        x = _relu(h + (unit(x, block["shortcut"], stride) if stride == 2 else x))
-    x = x.max((1, 2)) if pool == "max" else x.mean((1, 2))
-    if normalize_features:
-        x = x / np.linalg.norm(x, axis=1, keepdims=True)
-    return x, _dense(x, w["head"]) if "head" in w else x
-
-
-def _fedct(w, x, every_norm, norm_last, released=False):
-    sizes = (1, 1) if released else (2, 1) if "dense" not in w else (2, 2, 2)
-    for stage, size in enumerate(sizes):
-        for i in range(size):
-            unit = w["stages"][stage][i]
-            x = _conv(x, unit["linear"])
-            if norm_last:
-                x = _relu(x)
-                x = _batch_norm(x, unit["norm"]) if every_norm or i == 0 else x
-            else:
-                x = _relu(_batch_norm(x, unit["norm"]))
-        x = _pool(x, 2)
-    x = x.reshape(len(x), -1)
-    if "dense" in w:
-        x = _relu(_dense(x, w["dense"]["linear"]))
-        x = _batch_norm(x, w["dense"]["norm"]) if every_norm else x
-    return x, _dense(x, w["head"])
-
-
-def _mlp(w, x):
-    x = x.reshape(len(x), -1)
-    for i in range(2):
-        x = _relu(_dense(x, w["hidden"][i]))
-    return x, _dense(x, w["head"])
-
-
-def _linear_mlp(w, x):
-    x = _dense(x.reshape(len(x), -1), w["hidden"][0])
-    return x, _dense(x, w["head"])
-
-
-def _cnn(w, x, norm="none"):
-    for i in range(2):
-        x = _conv(x, w["units"][i]["linear"])
-        x = _batch_norm(x, w["units"][i]["norm"]) if norm == "batch" else x
-        x = _pool(_relu(x), 2)
-    x = _relu(_dense(x.reshape(len(x), -1), w["dense"]))
-    return x, _dense(x, w["head"])
 
 
 # name, input shape, options, float64 network and its own options
 SMALL = [
-    ("mlp", (5, 4, 1), {"hidden": (6, 7)}, _mlp, {}),
-    ("linear_mlp", (9,), {"embedding": 4}, _linear_mlp, {}),
-    ("cnn", (9, 10, 2), {"channels": (4, 8), "hidden": 6}, _cnn, {}),
-    ("cnn", (8, 8, 1), {"channels": (4, 8), "hidden": 6, "norm": "batch"}, _cnn, {"norm": "batch"}),
-    ("cnn13", (13, 12, 1), {"normalize_features": True}, _cnn13, {"normalize_features": True}),
-    ("resnet9", (8, 9, 3), {"pools": (2, 2, 2, 1)}, _resnet9, {}),
-    ("resnet8", (8, 8, 1), {"pools": (2, 2, 2, 1), "norm": "group"}, _resnet9, {"norm": "group"}),
-    ("resnet18", (21, 20, 3), {}, _resnet18, {}),
-    ("fedct_cifar10", (9, 8, 3), {}, _fedct, {"every_norm": True, "norm_last": True}),
-    ("fedct_mri", (10, 7, 3), {}, _fedct, {"every_norm": True, "norm_last": False}),
+    ("mlp", (5, 4, 1), {"hidden": (6, 7)}, mlp, {}),
+    ("linear_mlp", (9,), {"embedding": 4}, linear_mlp, {}),
+    ("cnn", (9, 10, 2), {"channels": (4, 8), "hidden": 6}, cnn, {}),
+    ("cnn", (8, 8, 1), {"channels": (4, 8), "hidden": 6, "norm": "batch"}, cnn, {"norm": "batch"}),
+    ("cnn13", (13, 12, 1), {"normalize_features": True}, cnn13, {"normalize_features": True}),
+    ("resnet9", (8, 9, 3), {"pools": (2, 2, 2, 1)}, resnet9, {}),
+    ("resnet8", (8, 8, 1), {"pools": (2, 2, 2, 1), "norm": "group"}, resnet9, {"norm": "group"}),
+    ("resnet18", (21, 20, 3), {}, resnet18, {}),
+    ("fedct_cifar10", (9, 8, 3), {}, fedct, {"every_norm": True, "norm_last": True}),
+    ("fedct_mri", (10, 7, 3), {}, fedct, {"every_norm": True, "norm_last": False}),
 ]
 MORE = [
-    ("cnn13", (14, 13, 3), {}, _cnn13, {}),
-    ("resnet9", (12, 12, 3), {"pools": (3, 2, 1, 2)}, _resnet9, {"pools": (3, 2, 1, 2)}),
+    ("cnn13", (14, 13, 3), {}, cnn13, {}),
+    ("resnet9", (12, 12, 3), {"pools": (3, 2, 1, 2)}, resnet9, {"pools": (3, 2, 1, 2)}),
     (
         "resnet18",
         (9, 8, 3),
         {"stem": "cifar", "normalize_features": True},
-        _resnet18,
+        resnet18,
         {"stem": "cifar", "normalize_features": True},
     ),
-    ("resnet17", (16, 16, 3), {}, _resnet18, {"stem": "cifar", "pool": "max"}),
-    ("fedct_svhn", (8, 8, 3), {}, _fedct, {"every_norm": False, "norm_last": True}),
+    ("resnet17", (16, 16, 3), {}, resnet18, {"stem": "cifar", "pool": "max"}),
+    ("fedct_svhn", (8, 8, 3), {}, fedct, {"every_norm": False, "norm_last": True}),
     (
         "fedct_mri",
         (8, 8, 3),
         {"released": True},
-        _fedct,
+        fedct,
         {"every_norm": True, "norm_last": False, "released": True},
     ),
 ]
@@ -290,16 +126,16 @@ def small(request):
             "moved": moved,
         }
 
-    return request.param, model, _state(model), _inputs(shape), compute
+    return request.param, model, random_state(model), inputs_of(shape), compute
 
 
 @pytest.mark.parametrize(
     ("name", "shape", "num_classes", "options", "parameters", "statistics", "source"), COUNTS
 )
 def test_number_of_parameters(name, shape, num_classes, options, parameters, statistics, source):
-    state = _template(MODELS[name](shape, num_classes, **options))
+    state = template(MODELS[name](shape, num_classes, **options))
     trained, running = nnx.split_state(state, nnx.Param, nnx.BatchStat)
-    assert (_size(trained), _size(running)) == (parameters, statistics), source
+    assert (size_of(trained), size_of(running)) == (parameters, statistics), source
 
 
 def test_logits_are_the_head_of_the_features(small):
@@ -355,7 +191,7 @@ def test_clients_with_weights_of_their_own_need_no_convolution(small):
 
     clients = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), parameters)
     keys = jax.random.split(jax.random.key(0), 2)
-    x = jnp.stack([_inputs(shape, seed=seed) for seed in (1, 2)])
+    x = jnp.stack([inputs_of(shape, seed=seed) for seed in (1, 2)])
     lowered = jax.jit(jax.vmap(jax.grad(loss))).lower(clients, x, keys)
     assert "stablehlo.convolution" not in lowered.as_text()
     assert "reduce_window" not in lowered.as_text()
@@ -373,8 +209,8 @@ def test_the_native_form_keeps_its_convolutions_on_a_gpu(name):
     native, matmul = (
         MODELS[name](CIFAR, NUM_CLASSES, convolution=form) for form in ("native", "matmul")
     )
-    state, x = _template(native), jax.ShapeDtypeStruct((BATCH, *CIFAR), jnp.float32)
-    assert jax.tree.structure(state) == jax.tree.structure(_template(matmul))
+    state, x = template(native), jax.ShapeDtypeStruct((BATCH, *CIFAR), jnp.float32)
+    assert jax.tree.structure(state) == jax.tree.structure(template(matmul))
     lowered = jax.jit(native.apply).trace(state, x).lower(lowering_platforms=("cuda",))
     assert "stablehlo.convolution" in lowered.as_text()
 
@@ -383,161 +219,10 @@ def test_the_form_of_convolution_does_not_change_results():
     native, matmul = (
         MODELS["cnn13"]((12, 12, 3), NUM_CLASSES, convolution=form) for form in ("native", "matmul")
     )
-    state, x = _state(native), _inputs((12, 12, 3))
+    state, x = random_state(native), inputs_of((12, 12, 3))
     logits = jax.jit(native.apply)(state, x)
     scale = np.abs(logits).max()
     np.testing.assert_allclose(jax.jit(matmul.apply)(state, x), logits, atol=1e-4 * scale)
-
-
-# --- layers and wrapping ---------------------------------------------------------------------------
-
-
-def test_batch_norm_moves_by_its_momentum_towards_the_batch():
-    model = MODELS["resnet9"](
-        (8, 8, 3), NUM_CLASSES, norm="batch", momentum=0.75, pools=(2, 2, 2, 1)
-    )
-    state, x = _state(model), _inputs((8, 8, 3))
-    _, moved = jax.jit(model.train_apply)(state, x, jax.random.key(0))
-    kernel = np.asarray(state["stem"]["linear"]["kernel"][...], np.float64)
-    batch = _conv(np.asarray(x, np.float64), {"kernel": kernel})
-    for statistic, value in (("mean", batch.mean((0, 1, 2))), ("var", batch.var((0, 1, 2)))):
-        old, new = (np.asarray(s["stem"]["norm"][statistic][...]) for s in (state, moved))
-        np.testing.assert_allclose(new, 0.75 * old + 0.25 * value, rtol=1e-4, atol=1e-5)
-
-
-def test_momentum_0_keeps_the_last_batch_whatever_came_before():
-    model = MODELS["resnet8"]((8, 8, 3), norm="batch", momentum=0.0, pools=(2, 2, 2, 1))
-    parameters, statistics = nnx.split_state(_state(model), nnx.Param, ...)
-    x, train = _inputs((8, 8, 3)), jax.jit(model.train_apply)
-    one, other = (
-        train(nnx.merge_state(parameters, before), x, jax.random.key(0))[1]
-        for before in (statistics, jax.tree.map(lambda r: 3 * r, statistics))
-    )
-    jax.tree.map(np.testing.assert_array_equal, one, other)
-
-
-def test_weight_norm_is_g_v_over_norm_v_in_value_and_derivatives():
-    layer, x = nnx.Linear(7, 3, rngs=nnx.Rngs(0)), _inputs((7,))
-    graph, state = nnx.split(WeightNorm(layer))
-    np.testing.assert_allclose(nnx.merge(graph, state)(x), layer(x), rtol=1e-5, atol=1e-6)
-
-    def ours(v, g):
-        module = nnx.merge(graph, state, copy=True)
-        module.layer.kernel[...], module.gain[...] = v, g
-        return module(x)
-
-    def by_hand(v, g):
-        norms = jnp.sqrt((v * v).sum(axis=0, keepdims=True))
-        return x @ (v * g[None] / norms)
-
-    weights = 2 * layer.kernel[...], jnp.array([0.5, -1.0, 2.0])
-    out, pull = jax.vjp(ours, *weights)
-    expected, expected_pull = jax.vjp(by_hand, *weights)
-    for a, b in zip((out, *pull(out)), (expected, *expected_pull(expected)), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
-
-
-def test_dropout_of_channels_zeroes_whole_maps():
-    x = jnp.ones((50, 3, 3, 20))
-    maps = dropout(x, 0.25, nnx.Rngs(0), channels=True)
-    np.testing.assert_array_equal(maps, np.broadcast_to(maps[:, :1, :1], x.shape))
-    np.testing.assert_allclose(np.mean(maps == 0), 0.25, atol=0.05)
-    np.testing.assert_allclose(np.max(maps), 1 / 0.75, rtol=1e-6)
-    assert 0 < np.mean(dropout(x, 0.25, nnx.Rngs(0))[:, 0, 0] != maps[:, 0, 0]) < 1
-    assert dropout(x, 0.25, None) is x
-
-
-@pytest.mark.parametrize(("height", "width", "size"), [(6, 6, 2), (7, 9, 2), (9, 8, 3), (4, 4, 4)])
-def test_max_pool(height, width, size):
-    x = _inputs((height, width, 2))
-    np.testing.assert_array_equal(max_pool(x, size), _pool(np.asarray(x), size))
-
-
-@pytest.mark.parametrize(("height", "width"), [(1, 2), (42, 7)])
-def test_overlapping_max_pool_is_the_windowed_one(height, width):
-    def windowed(x):
-        return nnx.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))
-
-    out, pull = jax.vjp(overlapping_max_pool, _inputs((height, width, 2)))
-    expected, expected_pull = jax.vjp(windowed, _inputs((height, width, 2)))
-    np.testing.assert_array_equal(out, expected)
-    np.testing.assert_allclose(pull(jnp.cos(out)), expected_pull(jnp.cos(out)), rtol=1e-5)
-
-
-def test_unit_vectors_of_zero_are_zero_with_a_finite_gradient():
-    x = jnp.array([[0.0, 0.0], [3.0, 4.0]])
-    np.testing.assert_allclose(unit_vectors(x), [[0, 0], [0.6, 0.8]], rtol=1e-6)
-    assert np.all(np.isfinite(jax.grad(lambda x: jnp.sum(unit_vectors(x)))(x)))
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("cnn13", {"normalize_features": True}),
-        ("cnn", {"norm": "group"}),
-        ("resnet9", {}),
-        ("resnet18", {}),
-        ("fedct_cifar10", {}),
-        ("efficientnet_b0", {}),
-        ("mlp", {}),
-    ],
-)
-def test_bfloat16_reaches_every_layer_but_no_result(name, options):
-    short = in_precision(MODELS[name](CIFAR, NUM_CLASSES, **options), jnp.bfloat16)
-    inputs = _template(short), jax.ShapeDtypeStruct((BATCH, *CIFAR), jnp.float32)
-    traced, out = jax.make_jaxpr(short.train_features, return_shape=True)(
-        *inputs, jax.random.key(0)
-    )
-    dtypes = {
-        operand.aval.dtype
-        for equation in _equations(traced.jaxpr)
-        if equation.primitive.name in ("conv_general_dilated", "dot_general")
-        for operand in equation.invars
-    }
-    assert dtypes == {jnp.dtype(jnp.bfloat16)}
-    assert {leaf.dtype for leaf in jax.tree.leaves(out)} == {jnp.dtype(jnp.float32)}
-
-
-def test_bfloat16_is_near_float32_and_leaves_the_parameters_alone():
-    model = MODELS["cnn"]((8, 8, 3), NUM_CLASSES, norm="batch")
-    short, state, x = in_precision(model, jnp.bfloat16), _state(model), _inputs((8, 8, 3))
-    logits, moved = jax.jit(short.train_apply)(state, x, jax.random.key(0))
-    exact, _ = jax.jit(model.train_apply)(state, x, jax.random.key(0))
-    assert not np.array_equal(logits, exact)
-    np.testing.assert_allclose(logits, exact, atol=0.03 * np.abs(exact).max())
-    parameters, same = (nnx.split_state(s, nnx.Param, ...)[0] for s in (state, moved))
-    jax.tree.map(np.testing.assert_array_equal, parameters, same)
-
-
-def _equations(jaxpr):
-    for equation in jaxpr.eqns:
-        yield equation
-        for inner in jax.tree.leaves(list(equation.params.values())):
-            if hasattr(inner, "jaxpr"):
-                yield from _equations(inner.jaxpr)
-
-
-def test_normalized_reads_bytes_and_floats_alike():
-    model = MODELS["cnn"]((8, 8, 3), NUM_CLASSES)
-    state = _state(model)
-    mean, deviation = np.array([0.5, 0.4, 0.3]), np.array([0.2, 0.3, 0.1])
-    pixels = np.random.default_rng(0).integers(0, 256, (BATCH, 8, 8, 3)).astype(np.uint8)
-    wrapped = normalized(model, mean, deviation)
-    by_hand = jnp.asarray((pixels / 255 - mean) / deviation, jnp.float32)
-
-    def outputs(model, x):
-        def compute(state, x, key):
-            return model.features(state, x), model.train_apply(state, x, key)[0]
-
-        features, train_logits = jax.jit(compute)(state, x, jax.random.key(0))
-        return features, model.head(state, features), train_logits
-
-    for x in (pixels, (pixels / np.float32(255))):
-        jax.tree.map(
-            partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5),
-            outputs(wrapped, jnp.asarray(x)),
-            outputs(model, by_hand),
-        )
 
 
 # --- what is refused -------------------------------------------------------------------------------

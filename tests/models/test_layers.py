@@ -1,0 +1,171 @@
+"""Layers by hand, and models in another precision or of normalized inputs."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from float64_networks import convolved, pooled
+from small_networks import BATCH, CIFAR, NUM_CLASSES, inputs_of, random_state, template
+
+from jaxfed.models import MODELS
+from jaxfed.models.layers import (
+    WeightNorm,
+    dropout,
+    max_pool,
+    overlapping_max_pool,
+    unit_vectors,
+)
+from jaxfed.models.wrapping import in_precision, normalized
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+def test_batch_norm_moves_by_its_momentum_towards_the_batch():
+    model = MODELS["resnet9"](
+        (8, 8, 3), NUM_CLASSES, norm="batch", momentum=0.75, pools=(2, 2, 2, 1)
+    )
+    state, x = random_state(model), inputs_of((8, 8, 3))
+    _, moved = jax.jit(model.train_apply)(state, x, jax.random.key(0))
+    kernel = np.asarray(state["stem"]["linear"]["kernel"][...], np.float64)
+    batch = convolved(np.asarray(x, np.float64), {"kernel": kernel})
+    for statistic, value in (("mean", batch.mean((0, 1, 2))), ("var", batch.var((0, 1, 2)))):
+        old, new = (np.asarray(s["stem"]["norm"][statistic][...]) for s in (state, moved))
+        np.testing.assert_allclose(new, 0.75 * old + 0.25 * value, rtol=1e-4, atol=1e-5)
+
+
+def test_momentum_0_keeps_the_last_batch_whatever_came_before():
+    model = MODELS["resnet8"]((8, 8, 3), norm="batch", momentum=0.0, pools=(2, 2, 2, 1))
+    parameters, statistics = nnx.split_state(random_state(model), nnx.Param, ...)
+    x, train = inputs_of((8, 8, 3)), jax.jit(model.train_apply)
+    one, other = (
+        train(nnx.merge_state(parameters, before), x, jax.random.key(0))[1]
+        for before in (statistics, jax.tree.map(lambda r: 3 * r, statistics))
+    )
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def test_weight_norm_is_g_v_over_norm_v_in_value_and_derivatives():
+    layer, x = nnx.Linear(7, 3, rngs=nnx.Rngs(0)), inputs_of((7,))
+    graph, state = nnx.split(WeightNorm(layer))
+    np.testing.assert_allclose(nnx.merge(graph, state)(x), layer(x), rtol=1e-5, atol=1e-6)
+
+    def ours(v, g):
+        module = nnx.merge(graph, state, copy=True)
+        module.layer.kernel[...], module.gain[...] = v, g
+        return module(x)
+
+    def by_hand(v, g):
+        norms = jnp.sqrt((v * v).sum(axis=0, keepdims=True))
+        return x @ (v * g[None] / norms)
+
+    weights = 2 * layer.kernel[...], jnp.array([0.5, -1.0, 2.0])
+    out, pull = jax.vjp(ours, *weights)
+    expected, expected_pull = jax.vjp(by_hand, *weights)
+    for a, b in zip((out, *pull(out)), (expected, *expected_pull(expected)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_of_channels_zeroes_whole_maps():
+    x = jnp.ones((50, 3, 3, 20))
+    maps = dropout(x, 0.25, nnx.Rngs(0), channels=True)
+    np.testing.assert_array_equal(maps, np.broadcast_to(maps[:, :1, :1], x.shape))
+    np.testing.assert_allclose(np.mean(maps == 0), 0.25, atol=0.05)
+    np.testing.assert_allclose(np.max(maps), 1 / 0.75, rtol=1e-6)
+    assert 0 < np.mean(dropout(x, 0.25, nnx.Rngs(0))[:, 0, 0] != maps[:, 0, 0]) < 1
+    assert dropout(x, 0.25, None) is x
+
+
+@pytest.mark.parametrize(("height", "width", "size"), [(6, 6, 2), (7, 9, 2), (9, 8, 3), (4, 4, 4)])
+def test_max_pool(height, width, size):
+    x = inputs_of((height, width, 2))
+    np.testing.assert_array_equal(max_pool(x, size), pooled(np.asarray(x), size))
+
+
+@pytest.mark.parametrize(("height", "width"), [(1, 2), (42, 7)])
+def test_overlapping_max_pool_is_the_windowed_one(height, width):
+    def windowed(x):
+        return nnx.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))
+
+    out, pull = jax.vjp(overlapping_max_pool, inputs_of((height, width, 2)))
+    expected, expected_pull = jax.vjp(windowed, inputs_of((height, width, 2)))
+    np.testing.assert_array_equal(out, expected)
+    np.testing.assert_allclose(pull(jnp.cos(out)), expected_pull(jnp.cos(out)), rtol=1e-5)
+
+
+def test_unit_vectors_of_zero_are_zero_with_a_finite_gradient():
+    x = jnp.array([[0.0, 0.0], [3.0, 4.0]])
+    np.testing.assert_allclose(unit_vectors(x), [[0, 0], [0.6, 0.8]], rtol=1e-6)
+    assert np.all(np.isfinite(jax.grad(lambda x: jnp.sum(unit_vectors(x)))(x)))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("cnn13", {"normalize_features": True}),
+        ("cnn", {"norm": "group"}),
+        ("resnet9", {}),
+        ("resnet18", {}),
+        ("fedct_cifar10", {}),
+        ("efficientnet_b0", {}),
+        ("mlp", {}),
+    ],
+)
+def test_bfloat16_reaches_every_layer_but_no_result(name, options):
+    short = in_precision(MODELS[name](CIFAR, NUM_CLASSES, **options), jnp.bfloat16)
+    inputs = template(short), jax.ShapeDtypeStruct((BATCH, *CIFAR), jnp.float32)
+    traced, out = jax.make_jaxpr(short.train_features, return_shape=True)(
+        *inputs, jax.random.key(0)
+    )
+    dtypes = {
+        operand.aval.dtype
+        for equation in _equations(traced.jaxpr)
+        if equation.primitive.name in ("conv_general_dilated", "dot_general")
+        for operand in equation.invars
+    }
+    assert dtypes == {jnp.dtype(jnp.bfloat16)}
+    assert {leaf.dtype for leaf in jax.tree.leaves(out)} == {jnp.dtype(jnp.float32)}
+
+
+def test_bfloat16_is_near_float32_and_leaves_the_parameters_alone():
+    model = MODELS["cnn"]((8, 8, 3), NUM_CLASSES, norm="batch")
+    short, state, x = in_precision(model, jnp.bfloat16), random_state(model), inputs_of((8, 8, 3))
+    logits, moved = jax.jit(short.train_apply)(state, x, jax.random.key(0))
+    exact, _ = jax.jit(model.train_apply)(state, x, jax.random.key(0))
+    assert not np.array_equal(logits, exact)
+    np.testing.assert_allclose(logits, exact, atol=0.03 * np.abs(exact).max())
+    parameters, same = (nnx.split_state(s, nnx.Param, ...)[0] for s in (state, moved))
+    jax.tree.map(np.testing.assert_array_equal, parameters, same)
+
+
+def _equations(jaxpr):
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jax.tree.leaves(list(equation.params.values())):
+            if hasattr(inner, "jaxpr"):
+                yield from _equations(inner.jaxpr)
+
+
+def test_normalized_reads_bytes_and_floats_alike():
+    model = MODELS["cnn"]((8, 8, 3), NUM_CLASSES)
+    state = random_state(model)
+    mean, deviation = np.array([0.5, 0.4, 0.3]), np.array([0.2, 0.3, 0.1])
+    pixels = np.random.default_rng(0).integers(0, 256, (BATCH, 8, 8, 3)).astype(np.uint8)
+    wrapped = normalized(model, mean, deviation)
+    by_hand = jnp.asarray((pixels / 255 - mean) / deviation, jnp.float32)
+
+    def outputs(model, x):
+        def compute(state, x, key):
+            return model.features(state, x), model.train_apply(state, x, key)[0]
+
+        features, train_logits = jax.jit(compute)(state, x, jax.random.key(0))
+        return features, model.head(state, features), train_logits
+
+    for x in (pixels, (pixels / np.float32(255))):
+        jax.tree.map(
+            partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5),
+            outputs(wrapped, jnp.asarray(x)),
+            outputs(model, by_hand),
+        )

@@ -1,0 +1,132 @@
+"""Numbers in tables, settings and CSV; what of a run a table tells."""
+
+import csv
+
+import numpy as np
+import pytest
+from small_workdirs import PER_CLIENT, XCLP, make_run
+
+from jaxfed.experiment.records import (
+    Measurement,
+    read_run,
+)
+from jaxfed.reports import tables
+from jaxfed.reports.report import build
+from jaxfed.reports.style import measurement_text, setting_text
+
+
+@pytest.mark.parametrize(
+    ("name", "mean", "std", "text"),
+    [
+        ("test_accuracy", 0.93456, 0.01, "93.46 ± 1.00"),
+        ("test_accuracy", 1.0, None, "100.00"),
+        ("seconds", 12.345, 0.5, "12.3 ± 0.5 s"),
+        ("communication.upload_bytes", 920_064.0, 0.0, "920 ± 0 kB"),
+        ("communication.upload_bytes", 12.0, None, "12 B"),
+        ("communication.upload_bytes", 1.5e9, None, "1.50 GB"),
+        ("unreached", 0.0, 0.0, "0 ± 0"),
+        ("cosine_rmse", 0.01334, None, "0.0133"),
+    ],
+)
+def test_measurement_text(name, mean, std, text):
+    assert measurement_text(name, Measurement(mean, std, (mean,))) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.1, "0.1"), (1e-7, "1e-07"), ([1, 0.5], "1, 0.5"), ("", "none"), (3, "3")]
+)
+def test_setting_text(value, text):
+    assert setting_text(value) == text
+
+
+def test_run_table_by_hand(tmp_path):
+    table = tables.run_table(read_run(make_run(tmp_path / "r")), "r")
+    cells = {row[0].text: row[1] for row in table.rows}
+    # 0.80, 0.84, 0.88: mean 0.84, sample deviation 0.04; 0.70, 0.76, 0.76: 0.74 and sqrt(0.0012)
+    assert cells["XCLP"] == ("84.00 ± 4.00", True)
+    assert cells["Per-client LP"] == ("74.00 ± 3.46", False)
+    # Pooled data are no federated method: never bold, however good.
+    assert cells["LP on pooled data"] == ("90.00 ± 0.00", False)
+    # Seed by seed: 0.10, 0.08, 0.12
+    assert cells["XCLP − Per-client LP"].text == "+10.00 ± 2.00"
+    assert cells["XCLP − LP on pooled data"].text == "−6.00 ± 4.00"
+    facts = dict(table.provenance)
+    assert facts["seeds"] == "7, 8, 9"
+    assert facts["commit"] == "0123456789ab with uncommitted changes"
+    assert facts["device"] == "<cpu & co>"
+    assert "divisor n − 1" in table.caption
+
+
+@pytest.mark.parametrize(
+    ("xclp", "per_client", "bold"),
+    [
+        # 0.10, 0.08, 0.12: mean 0.10, standard error 0.0115.
+        (XCLP, PER_CLIENT, {"XCLP"}),
+        # 0.02, 0.08, -0.01: mean 0.03, standard error 0.026.
+        (XCLP, (0.78, 0.76, 0.89), {"XCLP", "Per-client LP"}),
+        # The same mean gain, alike in every seed.
+        (XCLP, (0.77, 0.81, 0.85), {"XCLP"}),
+        ((0.5, 0.6), (0.5, 0.6), {"XCLP", "Per-client LP"}),
+        # One seed: how large the noise is, is not known.
+        ((0.5,), (0.49,), {"XCLP"}),
+        ((0.5,), (0.5,), {"XCLP", "Per-client LP"}),
+    ],
+)
+def test_a_gain_within_noise_is_not_bold_alone(tmp_path, xclp, per_client, bold):
+    accuracies = {"xclp": xclp, "per_client_lp": per_client, "pooled_lp": xclp}
+    run = read_run(make_run(tmp_path / "r", accuracies))
+    table = tables.run_table(run, "r")
+    assert {row[0].text for row in table.rows if row[1].best} == bold
+    rows = tables.settings_table("s", "s", ["seed"], [tables.Row([7], run)], "test_accuracy")
+    heads = zip(rows.columns, rows.rows[0], strict=True)
+    assert {head for head, cell in heads if cell.best} == bold
+    assert "at most two standard errors" in table.caption
+    assert "at most two standard errors" in rows.caption
+
+
+@pytest.mark.parametrize(
+    ("labels", "shown"),
+    [
+        ({}, "federation.labeled_fraction=0.1"),
+        ({"federation__num_labeled": 20}, "federation.num_labeled=20"),
+        ({"federation__num_labeled": 0}, "federation.labeled_fraction=0.1"),
+        (
+            {"federation__num_labeled": 20, "federation__labeled_per_class": 3},
+            "federation.labeled_per_class=3",
+        ),
+    ],
+)
+def test_provenance_says_how_many_labels_there_are(tmp_path, labels, shown):
+    run = read_run(make_run(tmp_path / "r", **labels))
+    settings = dict(tables.run_table(run, "r").provenance)["config"].split(", ")
+    assert [text for text in settings if "label" in text] == [shown]
+
+
+def test_csv_has_the_numbers_unrounded(tmp_path):
+    run = read_run(make_run(tmp_path / "r"))
+    tables.run_table(run, "r").write_csv(tmp_path / "t" / "r.csv")
+    with (tmp_path / "t" / "r.csv").open(newline="") as stream:
+        rows = {(row["algorithm"], row["metric"]): row for row in csv.DictReader(stream)}
+    row = rows["per_client_lp", "test_accuracy"]
+    assert float(row["mean"]) == np.mean(PER_CLIENT)
+    assert float(row["std"]) == np.std(PER_CLIENT, ddof=1)
+    assert tuple(map(float, row["values"].split())) == PER_CLIENT
+    assert row["num_repeats"] == "3"
+
+
+def test_one_repeat_has_no_deviation(tmp_path):
+    run = read_run(make_run(tmp_path / "r", {"xclp": (0.5,), "client_knn": (0.25,)}))
+    rows = {row[0].text: row[1].text for row in tables.run_table(run, "r").rows}
+    assert rows == {"XCLP": "50.00", "Client kNN": "25.00", "XCLP − Client kNN": "+25.00"}
+
+
+def test_overview_says_what_differs_and_what_is_unfinished(tmp_path):
+    make_run(tmp_path / "a")
+    make_run(tmp_path / "b", federation__labeled_fraction=0.05, finished=False)
+    (section, *_) = build([tmp_path])
+    (table,) = section.tables
+    assert table.columns[:3] == ("run", "labeled fraction", "state")
+    assert [row[1].text for row in table.rows] == ["0.1", "0.05"]
+    assert [row[2].text for row in table.rows] == ["finished", "unfinished"]
+    assert [row[3].text for row in table.rows] == ["84.00 ± 4.00", "–"]
+    assert table.columns[-1] == "XCLP − Per-client LP"
