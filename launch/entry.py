@@ -98,14 +98,20 @@ def _nobody_reads() -> bool:
 
 
 def split_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Take `--config.KEY=VALUE` and `--config.KEY VALUE` out of a command line, as `KEY=VALUE`."""
+    """Take `--config.KEY=VALUE` and `--config.KEY VALUE` out of a command line, as `KEY=VALUE`.
+
+    `--sweep.KEY=VALUES` stays in it, as `--sweep=KEY=VALUES`: absl's flags have no dots.
+    """
     rest, overrides = [], []
     arguments = iter(argv)
     for argument in arguments:
-        name = argument.lstrip("-")
-        if argument.startswith("-") and name.startswith("config."):
-            value = "" if "=" in argument else "=" + next(arguments, "")
-            overrides.append(name.removeprefix("config.") + value)
+        section, dot, key = argument.lstrip("-").partition(".")
+        if argument.startswith("-") and dot and section in ("config", "sweep"):
+            setting = key if "=" in key else f"{key}={next(arguments, '')}"
+            if section == "config":
+                overrides.append(setting)
+            else:
+                rest.append(f"--sweep={setting}")
         else:
             rest.append(argument)
     return rest, overrides

@@ -1,7 +1,10 @@
-"""Runs every point of a config's `sweep(add)`, each a launch.run in a directory of its own.
+"""Runs every point of a config's `sweep(add)` or of a grid, each a launch.run in a directory of its own.
 
 python -m launch.sweep --config=ml_collections_configs/NAME.py[:VARIANT] --workdir=DIR
-    [--jobs=N] [--dry_run] [--config.KEY=VALUE ...]
+    [--jobs=N] [--dry_run] [--sweep.KEY=VALUE,VALUE ...] [--config.KEY=VALUE ...]
+
+With `--sweep.KEY` the points are all combinations of the values, in place of those of `sweep(add)`. A
+baseline that the swept keys do not change runs at one point, and its rows stand at the others, too.
 
 Finished points are skipped, unfinished ones resume. A point that fails does not stop the others;
 the sweep then exits with 1. DIR/sweep.csv has the results so far.
@@ -11,6 +14,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections import Counter
 
 from absl import flags
 
@@ -23,6 +27,12 @@ _CONFIG = flags.DEFINE_string(
     None,
     "A config file with sweep(add) and its variant, FILE.py[:VARIANT]; --config.KEY=VALUE sets a "
     "key at every point.",
+)
+_GRID = flags.DEFINE_multi_string(
+    "sweep",
+    [],
+    "KEY=VALUE,VALUE,..., written --sweep.KEY=VALUE,VALUE: the points are all combinations of such values, "
+    "in place of those that the config's sweep(add) adds; commas in brackets are part of a value.",
 )
 _WORKDIR = flags.DEFINE_string("workdir", None, "Where results go; made if it does not exist.")
 _JOBS = flags.DEFINE_integer("jobs", 1, "How many points run at a time.")
@@ -43,11 +53,16 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     from jaxfed.experiment import sweep, sweep_plan, workdir
     from jaxfed.experiment.sweep_progress import SweepProgress
 
-    plan = sweep_plan.plan(_CONFIG.value, overrides)
     directory = workdir.location(_WORKDIR.value)
+    plan = sweep_plan.plan(_CONFIG.value, overrides, _GRID.value, directory)
     command = sweep.run_command(plan)
     for name, same in plan.repeated.items():
         print(f"{name} is the same experiment as {same}, which runs once", file=sys.stderr)
+    reused = [pair for point in plan.points for pair in point.reused.items()]
+    for (method, name), times in Counter(reused).items():
+        print(
+            f"{method} runs at {name} for {times} more points, which see the same", file=sys.stderr
+        )
     if _DRY_RUN.value:
         for point in plan.points:
             print(shlex.join(command(point, directory / point.name)))

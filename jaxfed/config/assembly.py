@@ -127,10 +127,14 @@ def check_algorithm(config: ConfigDict, name: str) -> None:
                     saved_model(seen, repeat)
             config = seen.copy_and_resolve_references()
             config.training.initial_model = ""  # whose shapes are not those of what follows
-    nobody = tuple(np.zeros(0, np.int64) for _ in range(2))
+    make_algorithm(config, name, nobody())
+
+
+def nobody() -> Federation:
+    """Two clients without examples."""
+    nothing = tuple(np.zeros(0, np.int64) for _ in range(2))
     images = np.zeros((0, 32, 32, 3), np.float32)
-    federation = Federation(images, np.zeros(0, np.int32), Partition(nobody, nobody, nobody), 2)
-    make_algorithm(config, name, federation)
+    return Federation(images, np.zeros(0, np.int32), Partition(nothing, nothing, nothing), 2)
 
 
 def make_training(

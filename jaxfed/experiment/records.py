@@ -4,9 +4,10 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,11 +41,19 @@ def measure(values: Sequence[float]) -> Measurement:
 
 @dataclass(frozen=True)
 class Run:
-    """One workdir of `launch.run`: its resolved config and, once it has finished, its summary."""
+    """One workdir of `launch.run`: its resolved config and, once it has finished, its summary.
+
+    Attributes:
+        workdir: its directory.
+        config: as resolved.
+        summary: the content of summary.json; None until then.
+        reused: method -> the run that stands for it here, of a sweep whose keys do not change the method.
+    """
 
     workdir: Path
     config: dict[str, Any]
     summary: dict[str, Any] | None
+    reused: Mapping[str, "Run"] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -65,7 +74,14 @@ class Run:
     @cached_property
     def results(self) -> dict[str, dict[str, Measurement]]:
         """Algorithm -> metric -> measurement; nested metrics are joined by a dot."""
-        algorithms = (self.summary or {}).get("algorithms", {})
+        if not self.finished:
+            return {}
+        others = {
+            name: run.summary["algorithms"][name]
+            for name, run in self.reused.items()
+            if run.summary and name in run.summary.get("algorithms", {})
+        }
+        algorithms = others | (self.summary or {}).get("algorithms", {})
         return {
             algorithm: dict(_measurements(algorithms[algorithm]))
             for algorithm in sort_algorithms(algorithms)
@@ -88,12 +104,21 @@ class Run:
 
 
 class Point(NamedTuple):
-    """One point of a sweep: the keys it sets, its run if that has started, and why it failed if so."""
+    """One point of a sweep.
+
+    Fields:
+        name: of its directory.
+        overrides: the keys it sets.
+        run: its run if that has started.
+        failure: why it failed, if so.
+        reused: method -> the point that has run it for this one.
+    """
 
     name: str
     overrides: dict[str, Any]
     run: Run | None
     failure: str = ""
+    reused: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -181,17 +206,12 @@ def read_sweep(workdir: Path) -> Sweep:
     path = workdir / "sweep.json"
     content = _read_object(path, _SWEEP)
     try:
-        points = tuple(
-            Point(
-                point["name"],
-                point["overrides"],
-                read_run(workdir / point["name"])
-                if (workdir / point["name"] / "config.json").is_file()
-                else None,
-                _failure(workdir, point["name"]),
-            )
+        runs = {
+            point["name"]: read_run(workdir / point["name"])
             for point in content["points"]
-        )
+            if (workdir / point["name"] / "config.json").is_file()
+        }
+        points = tuple(_point(workdir, point, runs) for point in content["points"])
         return Sweep(
             workdir,
             content["config_file"],
@@ -202,6 +222,16 @@ def read_sweep(workdir: Path) -> Sweep:
         )
     except (KeyError, TypeError) as error:
         raise UsageError(f"{path} was not written by launch.sweep: {error!r}") from None
+
+
+def _point(workdir: Path, content: Mapping[str, Any], runs: Mapping[str, Run]) -> Point:
+    """A point of sweep.json, its run with those of other points that stand for some of its methods."""
+    name, reused = content["name"], content.get("reused", {})
+    run = runs.get(name)
+    if run is not None:
+        there = {method: runs[other] for method, other in reused.items() if other in runs}
+        run = replace(run, reused=there)
+    return Point(name, content["overrides"], run, _failure(workdir, name), reused)
 
 
 # What reports rely on, where it is there at all: key -> type; a type in a list is that of all values.

@@ -6,7 +6,8 @@
 
 In the directory of a sweep:
 
-    sweep.json     the config, the swept keys' own values there (`base`), and all points
+    sweep.json     the config, the swept keys' own values there (`base`), and all points; under `reused` the
+                   baselines that a point does not run, and the point that runs them for it
     sweep.csv      one row a finished point and method: overrides, mean and deviation of each metric
     POINT/         the workdir of one point, named by what it overrides
     logs/          POINT.log, what its process printed; POINT.failure, why it failed if so
@@ -74,24 +75,28 @@ def claim(sweep: Plan, directory: Path) -> Iterator[None]:
             it cannot be written.
     """
     path, variant = config_file.split_variant(sweep.config)
-    settings = [f"--config.{text}" for text in sweep.overrides]
+    settings = [f"--sweep.{text}" for text in sweep.grid]
+    settings += [f"--config.{text}" for text in sweep.overrides]
     start = ["python", "-m", "launch.sweep", f"--config={sweep.config}"]
     content = workdir.plain(
         {
             "config_file": path,
             "variant": variant,
             "overrides": sweep.overrides,
+            "grid": sweep.grid,
             "command": shlex.join([*start, f"--workdir={directory}", *settings]),
             "base": sweep.base,
             "points": [
-                {"name": point.name, "overrides": point.overrides} for point in sweep.points
+                {"name": point.name, "overrides": point.overrides, "reused": point.reused}
+                for point in sweep.points
             ],
         }
     )
     file = directory / "sweep.json"
     if file.exists():
         there = read_json(file)
-        for key in ("config_file", "variant", "overrides"):
+        there.setdefault("grid", [])  # of a sweep before there were any
+        for key in ("config_file", "variant", "overrides", "grid"):
             if there.get(key) != content[key]:
                 raise UsageError(
                     f"--workdir={directory}: holds another sweep: {key} is {there.get(key)!r} "
@@ -198,8 +203,8 @@ def write_csv(directory: Path) -> None:
     """Write sweep.csv from what the points' directories hold: a row a finished point and method.
 
     Columns: point, the swept keys (the config's own value where a point sets none), algorithm,
-    num_repeats, each metric's mean and `METRIC_std` (sample deviation, empty for one repeat), and
-    workdir.
+    num_repeats, each metric's mean and `METRIC_std` (sample deviation, empty for one repeat), workdir, and
+    run_at, the point that ran the method: another one where the swept keys do not change it.
     """
     sweep = read_sweep(directory)
     runs = [(point, point.run) for point in sweep.points if point.run is not None]
@@ -211,11 +216,13 @@ def write_csv(directory: Path) -> None:
             row["num_repeats"] = run.num_repeats
             for metric, measurement in metrics.items():
                 row |= {metric: measurement.mean, f"{metric}_std": measurement.std}
-            rows.append(row | {"workdir": str(run.workdir)})
+            at = point.reused.get(algorithm, point.name)
+            rows.append(row | {"workdir": str(directory / at), "run_at": at})
     leading = ["point", *sweep.base, "algorithm", "num_repeats"]
     others = dict.fromkeys(key for row in rows for key in row)
-    middle = [key for key in others if key not in leading and key != "workdir"]
+    last = ["workdir", "run_at"]
+    middle = [key for key in others if key not in (*leading, *last)]
     with storage.whole_file(directory / "sweep.csv") as stream:
-        table = csv.DictWriter(stream, [*leading, *middle, "workdir"], lineterminator="\n")
+        table = csv.DictWriter(stream, [*leading, *middle, *last], lineterminator="\n")
         table.writeheader()
         table.writerows(rows)

@@ -1,4 +1,9 @@
-"""Which experiments a sweep is made of: `sweep(add)` of a config file, every point checked."""
+"""Which experiments a sweep is made of: `sweep(add)` of a config file, or a grid, every point checked.
+
+A baseline that sees the same of the config at several points (`jaxfed.config.visibility`) runs at one of
+them, whose rows stand for it at the others: client_knn once in a sweep over `xclp.alpha`. The algorithm that
+an experiment is about runs at every point.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +11,22 @@ import hashlib
 import inspect
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxfed.config import check
+from ml_collections import ConfigDict
+
+from jaxfed.config import check, methods
 from jaxfed.config import file as config_file
 from jaxfed.config.keys import flatten
+from jaxfed.config.visibility import seen_by
 from jaxfed.errors import UsageError
 from jaxfed.experiment import workdir
+from jaxfed.experiment.records import read_json
 
 _MAX_NAME = 120  # characters; file systems allow 255 bytes
 
@@ -25,30 +37,38 @@ class Point(NamedTuple):
     Attributes:
         name: of its directory, unique in the sweep and the same whenever it is planned.
         overrides: what it sets, by dotted key, as the config resolves it.
-        texts: the same as `KEY=VALUE` for the command line.
+        texts: the same as `KEY=VALUE` for the command line, and the baselines that are left to run here.
         settings: the whole config, nested.
+        reused: baseline -> the point that runs it for this one.
     """
 
     name: str
     overrides: dict[str, Any]
     texts: tuple[str, ...]
     settings: dict[str, Any]
+    reused: dict[str, str]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a sweep will run. `overrides` (`KEY=VALUE`) hold at every point; `base` is without them
-    the config's value of every key that some point sets.
+    """What a sweep will run. `overrides` (`KEY=VALUE`) hold at every point; `grid` (`KEY=VALUE,VALUE`) made
+    the points, if anything is in it; `base` is the config's own value of every key that some point sets.
     """
 
     config: str
     overrides: tuple[str, ...]
+    grid: tuple[str, ...]
     base: dict[str, Any]
     points: tuple[Point, ...]
     repeated: dict[str, str]
 
 
-def plan(config: str, overrides: Sequence[str] = ()) -> Plan:
+def plan(
+    config: str,
+    overrides: Sequence[str] = (),
+    grid: Sequence[str] = (),
+    directory: Path | None = None,
+) -> Plan:
     """Work out and check all points of a sweep, before anything runs.
 
     Two points may resolve to one experiment (the default value of two keys, say): it runs once, and
@@ -57,18 +77,22 @@ def plan(config: str, overrides: Sequence[str] = ()) -> Plan:
     Args:
         config: `FILE.py[:VARIANT]`.
         overrides: `KEY=VALUE` strings that hold at every point.
+        grid: `KEY=VALUE,VALUE,...` strings; all their combinations are the points, in place of those that the
+            file's `sweep` adds.
+        directory: of the sweep. A point that has started there keeps the baselines that it started with.
 
     Raises:
         UsageError: the file has no `sweep` or it adds nothing, two points are the same, or one
             sets a key to what its config does not allow.
     """
     path, variant = config_file.split_variant(config)
-    base = dict(flatten(_load(config, overrides)))
+    base = _load(config, overrides)
     points: dict[str, Point] = {}
     first: dict[str, str] = {}
     repeated: dict[str, str] = {}
-    for values in _added(path, variant):
-        point = _point(config, overrides, values)
+    seen: dict[str, dict[str, str]] = {}
+    for values in _crossed(grid) if grid else _added(path, variant):
+        point, loaded = _point(config, overrides, values)
         if point.name in points or point.name in repeated:
             raise UsageError(f"--config={config}: sweep adds the point {point.name} twice")
         experiment = json.dumps(workdir.plain(point.settings), sort_keys=True)
@@ -77,16 +101,112 @@ def plan(config: str, overrides: Sequence[str] = ()) -> Plan:
         else:
             first[experiment] = point.name
             points[point.name] = point
+            seen[point.name] = {
+                name: f"{name} {json.dumps(workdir.plain(seen_by(loaded, name)), sort_keys=True)}"
+                for name in methods.chosen(loaded)
+            }
     if not points:
         raise UsageError(f"--config={config}: sweep adds no point")
     swept = dict.fromkeys(key for point in points.values() for key in point.overrides)
     return Plan(
         config,
         tuple(overrides),
-        {key: base[key] for key in swept},
-        tuple(points.values()),
+        tuple(grid),
+        {key: _own_value(base, key) for key in swept},
+        tuple(_shared(config, overrides, points, seen, directory)),
         repeated,
     )
+
+
+def _own_value(base: ConfigDict, key: str) -> Any:
+    """The config's value of a key; None for one that is a point's alone, such as another network's option."""
+    flat = dict(flatten(base.to_dict()))
+    if key in flat:
+        return flat[key]
+    with suppress(KeyError, ValueError):
+        return methods.unsaid(base, key)
+    return None
+
+
+def _shared(
+    config: str,
+    overrides: Sequence[str],
+    points: Mapping[str, Point],
+    seen: Mapping[str, Mapping[str, str]],
+    directory: Path | None,
+) -> Iterator[Point]:
+    """The points, each without the baselines that another one runs for it.
+
+    Args:
+        config: as given.
+        overrides: as given.
+        points: by name, with all their baselines.
+        seen: point -> method -> what the method sees there, as text.
+        directory: as given.
+    """
+    started = {name: _started_with(directory, name) for name in points}
+    runs: dict[str, str] = {}  # what a method sees -> the point that runs it
+    for name, methods_there in started.items():
+        for method in methods_there or ():
+            runs.setdefault(seen[name].get(method, ""), name)
+    for name in points:
+        for what in seen[name].values() if started[name] is None else ():
+            runs.setdefault(what, name)
+    for name, point in points.items():
+        reused = {
+            method: runs.get(seen[name][method], name)
+            for method in point.settings["baselines"]
+            if method not in (started[name] or ())
+        }
+        reused = {method: other for method, other in reused.items() if other != name}
+        yield _without(config, overrides, point, reused) if reused else point
+
+
+def _started_with(directory: Path | None, point: str) -> tuple[str, ...] | None:
+    """The methods that a point's directory was made for; None where there is none."""
+    file = directory / point / "config.json" if directory else None
+    if file is None or not file.is_file():
+        return None
+    there = read_json(file)
+    return (str(there.get("algorithm")), *there.get("baselines", ()))
+
+
+def _without(config: str, overrides: Sequence[str], point: Point, reused: dict[str, str]) -> Point:
+    """The point without some of its baselines; with them where its config cannot do without."""
+    left = tuple(name for name in point.settings["baselines"] if name not in reused)
+    texts = (*point.texts, f"baselines={','.join(left) or ()}")
+    try:
+        settings = _load(config, [*overrides, *texts]).to_dict()
+    except UsageError:  # settings to choose from, say, that the baseline alone has
+        return point
+    return point._replace(texts=texts, settings=settings, reused=reused)
+
+
+def _crossed(grid: Sequence[str]) -> list[dict[str, str]]:
+    """All combinations of the values in `KEY=VALUE,VALUE,...` strings, the last key fastest."""
+    values: dict[str, list[str]] = {}
+    for text in grid:
+        key, _, listed = text.partition("=")
+        if not listed:
+            raise UsageError(f"--sweep.{key}: values are missing, write --sweep.{key}=VALUE,VALUE")
+        if key in values:
+            raise UsageError(f"--sweep.{key}: is there twice; write all its values in one")
+        values[key] = _listed(listed)
+    return [
+        dict(zip(values, combination, strict=True)) for combination in product(*values.values())
+    ]
+
+
+def _listed(text: str) -> list[str]:
+    """The values between the commas that are in no bracket: `(16,),(32, 64)` are two."""
+    values, depth = [""], 0
+    for character in text:
+        depth += (character in "([") - (character in ")]")
+        if character == "," and depth == 0:
+            values.append("")
+        else:
+            values[-1] += character
+    return [value.strip() for value in values]
 
 
 def _added(path: str, variant: str) -> list[dict[str, Any]]:
@@ -106,22 +226,24 @@ def _added(path: str, variant: str) -> list[dict[str, Any]]:
     return added
 
 
-def _load(config: str, overrides: Sequence[str]) -> dict[str, Any]:
+def _load(config: str, overrides: Sequence[str]) -> ConfigDict:
     loaded = config_file.load(config, overrides)
     check.check(loaded)
-    settings: dict[str, Any] = loaded.to_dict()
-    return settings
+    return loaded
 
 
-def _point(config: str, overrides: Sequence[str], values: Mapping[str, Any]) -> Point:
+def _point(
+    config: str, overrides: Sequence[str], values: Mapping[str, Any]
+) -> tuple[Point, ConfigDict]:
     texts = tuple(config_file.as_text(key, value) for key, value in values.items())
     name = point_name(texts)
     try:
-        settings = _load(config, [*overrides, *texts])
+        loaded = _load(config, [*overrides, *texts])
     except UsageError as error:
         raise UsageError(f"sweep point {name}: {error}") from None
+    settings = loaded.to_dict()
     flat = dict(flatten(settings))
-    return Point(name, {key: flat[key] for key in values}, texts, settings)
+    return Point(name, {key: flat[key] for key in values}, texts, settings, {}), loaded
 
 
 def point_name(texts: Sequence[str]) -> str:

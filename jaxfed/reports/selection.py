@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from jaxfed.experiment.records import Measurement, Point, Run, Sweep, sort_algorithms
 from jaxfed.reports.curves import swept_keys
+from jaxfed.reports.provenance import provenance
 from jaxfed.reports.style import (
     algorithm_label,
     difference_text,
@@ -21,7 +22,6 @@ from jaxfed.reports.tables import (
     Row,
     Table,
     paired_difference,
-    provenance,
     records,
     result_cell,
 )

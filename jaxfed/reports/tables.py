@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxfed.experiment.records import Measurement, Run, measure, sort_algorithms
-from jaxfed.paper_numbers import PaperTable
+from jaxfed.paper_numbers import PAPER_TABLES, PaperTable
+from jaxfed.reports.provenance import provenance
 from jaxfed.reports.style import (
     POOLED,
     algorithm_label,
@@ -35,6 +36,8 @@ _RUN_METRICS = (
     "communication.download_bytes",
 )
 
+_MEASURES = {"test_accuracy": "Accuracy", "test_balanced_accuracy": "Balanced accuracy"}
+
 STATISTICS = "Mean ± sample standard deviation (divisor n − 1; none for one repeat) over repeats. "
 BEST = (
     "Bold, of the methods that leave data with the clients: the best mean, and whatever is within noise "
@@ -42,9 +45,9 @@ BEST = (
 )
 _TIME = "Time has compilation in it, where that was not cached. "
 PAIRED = "Differences are in percentage points and paired: both methods had the same seeds. "
+_REUSED = " †"
+_ONCE = "† Run once, at another point: what is swept does not change the method. "
 _MAX_DIFFERING_KEYS = 5
-# Of these keys the first that is not 0 counts (`jaxfed.config.simulation`).
-_LABELS = ("federation.labeled_per_class", "federation.num_labeled", "federation.labeled_fraction")
 
 
 class Cell(NamedTuple):
@@ -189,7 +192,10 @@ def settings_table(
         if any_unfinished:
             cells.append(Cell(row.state))
         results = run.results if run is not None else {}
-        cells += [result_cell(results, algorithm, metric) for algorithm in algorithms]
+        reused = run.reused if run is not None else {}
+        for algorithm in algorithms:
+            cell = result_cell(results, algorithm, metric)
+            cells.append(cell._replace(text=cell.text + _REUSED) if algorithm in reused else cell)
         if baseline:
             gain = paired_difference(results, main, baseline, metric)
             cells.append(Cell("–" if gain is None else difference_text(gain)))
@@ -202,7 +208,9 @@ def settings_table(
         columns=tuple(headings),
         rows=tuple(lines),
         num_settings=len(settings),
-        caption=(STATISTICS + BEST + PAIRED * bool(baseline)).strip(),
+        caption=(
+            STATISTICS + BEST + PAIRED * bool(baseline) + _ONCE * any(run.reused for run in runs)
+        ).strip(),
         provenance=provenance(runs, command),
         records=tuple(numbers),
     )
@@ -221,7 +229,7 @@ def paper_orientation(table: PaperTable, name: str) -> Table:
         rows=rows,
         num_settings=1,
         caption=(
-            f"{table.title}. Accuracy in percent as printed in the paper (mean and standard "
+            f"{table.title}. {_MEASURES[table.metric]} in percent as printed in the paper (mean and standard "
             f"deviation over three runs), on {table.data}. These are other data and other splits "
             "than the results here: trends can be compared, numbers cannot."
         ),
@@ -248,9 +256,19 @@ def paired_difference(
 
 
 def primary_metric(runs: Iterable[Run]) -> str | None:
-    """The first accuracy that any of the runs has measured."""
+    """The measure of the paper's table that all the runs name, else the first accuracy that any has."""
+    runs = list(runs)
     measured = {m for run in runs for metrics in run.results.values() for m in metrics}
+    of_papers = {_headline(run) for run in runs}
+    if len(of_papers) == 1 and of_papers <= measured:
+        return of_papers.pop()
     return next((m for m in _RUN_METRICS if m in measured and is_accuracy(m)), None)
+
+
+def _headline(run: Run) -> str:
+    """The measure of the paper's table that a run names; empty if it names none."""
+    table = PAPER_TABLES.get(run.config.get("paper_table", ""))
+    return table.metric if table else ""
 
 
 def differing_keys(runs: Sequence[Run]) -> list[str]:
@@ -261,20 +279,6 @@ def differing_keys(runs: Sequence[Run]) -> list[str]:
         if len(set(pattern)) > 1 and not key.startswith("execution.") and key != "paper_table":
             found.setdefault(pattern, key)
     return list(found.values())[:_MAX_DIFFERING_KEYS]
-
-
-def provenance(runs: Sequence[Run], command: str = "") -> tuple[tuple[str, str], ...]:
-    """What made the runs, each value once: command, config, seeds, commit and device."""
-    environments = [run.environment for run in runs if run.finished]
-    commands = [command] if command else [e["command"] for e in environments if "command" in e]
-    facts = {
-        "command": "\n".join(dict.fromkeys(commands)),
-        "config": _common_settings(runs),
-        "seeds": "; ".join(dict.fromkeys(map(_seeds, runs))),
-        "commit": _joined(map(_commit, environments)),
-        "device": _joined(str(e.get("device", "")) for e in environments),
-    }
-    return tuple((name, text or "not recorded") for name, text in facts.items())
 
 
 def records(settings: Mapping[str, Any], run: Run) -> list[dict[str, Any]]:
@@ -290,7 +294,7 @@ def records(settings: Mapping[str, Any], run: Run) -> list[dict[str, Any]]:
             "std": measurement.std,
             "num_repeats": len(measurement.values),
             "values": " ".join(map(repr, measurement.values)),
-            "workdir": os.fspath(run.workdir),
+            "workdir": os.fspath(run.reused.get(algorithm, run).workdir),
         }
         for algorithm, metrics in run.results.items()
         for metric, measurement in metrics.items()
@@ -347,41 +351,6 @@ def _compared(runs: Sequence[Run], algorithms: Sequence[str]) -> tuple[str, str]
     main = str(mains.pop())
     others = [name for name in algorithms if name != main and name not in POOLED]
     return main, others[0] if others else ""
-
-
-def _common_settings(runs: Sequence[Run]) -> str:
-    common = []
-    for key in (
-        *("dataset.name", "preprocessing.kind", "federation.num_clients", "federation.partition"),
-        *_LABELS,
-        *("selection.settings", "xclp.num_bits", "xclp.num_neighbors", "xclp.alpha"),
-    ):
-        values = {setting_text(run.settings[key]) for run in runs if key in run.settings}
-        counts = key not in _LABELS or all(key == _labels_key(run) for run in runs)
-        if counts and len(values) == 1 and values != {"given"}:
-            common.append(f"{key}={values.pop()}")
-    return ", ".join(common)
-
-
-def _labels_key(run: Run) -> str:
-    """Which key says how many labels there are; the others do not count then."""
-    return next((key for key in _LABELS if run.settings.get(key)), _LABELS[-1])
-
-
-def _seeds(run: Run) -> str:
-    first = int(run.config.get("seed", 0))
-    return ", ".join(str(first + repeat) for repeat in range(run.num_repeats))
-
-
-def _commit(environment: Mapping[str, Any]) -> str:
-    commit = environment.get("commit")
-    if not commit:
-        return ""
-    return f"{commit[:12]}{' with uncommitted changes' if environment.get('dirty') else ''}"
-
-
-def _joined(texts: Iterable[str]) -> str:
-    return "; ".join(dict.fromkeys(text for text in texts if text))
 
 
 def _markdown_row(cells: Iterable[str]) -> str:

@@ -1,0 +1,79 @@
+"""What of a config a method sees: where that is equal, so are its results, whatever else differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.config import methods
+from jaxfed.config.assembly import make_training, nobody, settings_to_try
+from jaxfed.training.pseudo_label import PseudoLabel
+
+_OF_NO_METHOD = ("algorithm", "baselines", "paper_table")
+_OF_TRAINING = ("model", "training", "pseudo_label")
+_WITHOUT_LABELS = {"none", "unlabeled"}  # pseudo-labelers that label nothing
+
+
+def seen_by(config: ConfigDict, name: str) -> dict[str, Any]:
+    """All of a checked config that can change what a method computes, nested.
+
+    Seed, data, clients, cohorts, rounds and execution every method sees. Of methods' sections it sees its own
+    keywords and, where it trains on pseudo-labels, those that these are found by. `training` is its own
+    (`jaxfed.config.methods`), and of no account for a method that labels in one shot, unless the features are
+    those of a model that is trained first. `selection` counts where there is something to choose from.
+    """
+    seen: dict[str, Any] = methods.with_own_training(config, name).to_dict()
+    of_methods = {*ALGORITHMS, *methods.variants(config)}
+    for key in {*_OF_NO_METHOD, *of_methods, "selection"}:
+        seen.pop(key, None)
+    seen["method"] = (methods.algorithm_of(config, name), methods.keywords(config, name))
+    if methods.trains(config, name):
+        taken = _pseudo_labels_taken(config, name)
+        # Those that have settings have them in a section of their name, which may be a method's, too.
+        seen |= {section: config[section].to_dict() for section in taken.intersection(config)}
+        if taken <= _WITHOUT_LABELS:
+            del seen["pseudo_label"]
+        return seen
+    if config.preprocessing.kind != "federated_features":
+        for key in _OF_TRAINING:
+            del seen[key]
+    tried = settings_to_try(config, name)
+    if config.selection.settings != "given" and len(tried) > 1:
+        seen["selection"] = (config.selection.folds, config.selection.measure, tried)
+    return seen
+
+
+def _pseudo_labels_taken(config: ConfigDict, name: str) -> set[str]:
+    """The pseudo-labelers that a method takes from its ingredients when it is made.
+
+    All of them if it takes none then: it may do so later.
+    """
+    seen = methods.with_own_training(config, name).copy_and_resolve_references()
+    seen.training.initial_model = ""  # whose shapes are not those of nobody's examples
+    training = make_training(seen, nobody(), repeat=0)
+    sources = _Watched(training.pseudo_labels)
+    keywords = methods.keywords(config, name)
+    methods.factory_of(config, name)(training=replace(training, pseudo_labels=sources), **keywords)
+    return sources.taken or set(training.pseudo_labels)
+
+
+class _Watched(Mapping[str, PseudoLabel]):
+    """Remembers what is taken from it."""
+
+    def __init__(self, sources: Mapping[str, PseudoLabel]) -> None:
+        self._sources = sources
+        self.taken: set[str] = set()
+
+    def __getitem__(self, name: str) -> PseudoLabel:
+        self.taken.add(name)
+        return self._sources[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sources)
+
+    def __len__(self) -> int:
+        return len(self._sources)

@@ -1,0 +1,116 @@
+"""What made some runs: command, the settings that matter to their methods, seeds, commit and device."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from jaxfed.experiment.records import Run
+from jaxfed.reports.style import setting_text
+
+# Of these keys the first that is not 0 counts (`jaxfed.config.simulation`).
+_LABELS = ("federation.labeled_per_class", "federation.num_labeled", "federation.labeled_fraction")
+_PROBLEM = (
+    *("dataset.name", "preprocessing.kind", "federation.num_clients", "federation.partition"),
+    *_LABELS,
+)
+_TRAINING = (
+    *("training.optimizer", "training.learning_rate", "training.epochs", "training.batch_size"),
+    *("training.server_optimizer", "training.server_learning_rate", "training.initial_model"),
+)
+# What labels are found by -> the section that has its settings, and which of them matter.
+_LABELERS = {
+    "xclp": ("num_bits", "num_neighbors", "alpha"),
+    "per_client_lp": ("num_neighbors", "alpha"),
+    "pooled_lp": ("num_neighbors", "alpha"),
+    "client_knn": ("num_neighbors",),
+}
+
+
+def provenance(runs: Sequence[Run], command: str = "") -> tuple[tuple[str, str], ...]:
+    """What made the runs, each value once: command, config, seeds, commit and device."""
+    environments = [run.environment for run in runs if run.finished]
+    commands = [command] if command else [e["command"] for e in environments if "command" in e]
+    facts = {
+        "command": "\n".join(dict.fromkeys(commands)),
+        "config": _common_settings(runs),
+        "seeds": "; ".join(dict.fromkeys(map(_seeds, runs))),
+        "commit": _joined(map(_commit, environments)),
+        "device": _joined(str(e.get("device", "")) for e in environments),
+    }
+    return tuple((name, text or "not recorded") for name, text in facts.items())
+
+
+def _common_settings(runs: Sequence[Run]) -> str:
+    """The settings that matter to the methods of the runs and that all of these have alike."""
+    common = []
+    for key in dict.fromkeys(key for run in runs for key in _keys_that_matter(run)):
+        values = {setting_text(run.settings[key]) for run in runs if key in run.settings}
+        counts = key not in _LABELS or all(key == _labels_key(run) for run in runs)
+        if counts and len(values) == 1 and values.isdisjoint({"given", "none"}):
+            common.append(f"{key}={values.pop()}")
+    return ", ".join(common)
+
+
+def _keys_that_matter(run: Run) -> Iterator[str]:
+    """Of the problem; of training, where a model is trained; of graphs; of each method alone."""
+    trained = [name for name, metrics in run.results.items() if "train_loss" in metrics]
+    learns_features = run.settings.get("preprocessing.kind") == "federated_features"
+    yield from _PROBLEM
+    if learns_features:
+        yield from ("preprocessing.rounds", "preprocessing.cohort_size")
+    if trained:
+        yield from ("rounds", "cohort_size")
+    if trained or learns_features:
+        yield "model.name"
+        steps = run.settings.get("training.local_steps")
+        yield from (
+            "training.local_steps" if steps and "epochs" in key else key for key in _TRAINING
+        )
+    yield "selection.settings"
+    for name in run.results:
+        yield from _keys_of(run, name, is_trained=name in trained)
+
+
+def _keys_of(run: Run, name: str, *, is_trained: bool) -> Iterator[str]:
+    """What a method's section says; of one that labels in one shot the settings of its labels.
+
+    Baselines follow XCLP, and are silent where they do.
+    """
+    algorithm = run.settings.get(f"{name}.algorithm", name)
+    if is_trained:
+        labeler = run.settings.get(f"{name}.pseudo_label", algorithm.removeprefix("fedavg_"))
+        yield from _labeler_keys(run, labeler)
+    elif algorithm == name:
+        yield from _labeler_keys(run, name)
+    if is_trained or algorithm != name:
+        yield from (key for key in run.settings if key.startswith(f"{name}."))
+
+
+def _labeler_keys(run: Run, labeler: str) -> Iterator[str]:
+    for leaf in _LABELERS.get(labeler, ()):
+        key = f"{labeler}.{leaf}"
+        follows = labeler in ("per_client_lp", "pooled_lp")
+        if not follows or run.settings.get(key) != run.settings.get(f"xclp.{leaf}"):
+            yield key
+        elif "xclp" not in run.results:
+            yield f"xclp.{leaf}"
+
+
+def _labels_key(run: Run) -> str:
+    """Which key says how many labels there are; the others do not count then."""
+    return next((key for key in _LABELS if run.settings.get(key)), _LABELS[-1])
+
+
+def _seeds(run: Run) -> str:
+    first = int(run.config.get("seed", 0))
+    return ", ".join(str(first + repeat) for repeat in range(run.num_repeats))
+
+
+def _commit(environment: Mapping[str, Any]) -> str:
+    commit = environment.get("commit")
+    if not commit:
+        return ""
+    return f"{commit[:12]}{' with uncommitted changes' if environment.get('dirty') else ''}"
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(text for text in texts if text))
