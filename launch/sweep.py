@@ -61,7 +61,8 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     reused = [pair for point in plan.points for pair in point.reused.items()]
     for (method, name), times in Counter(reused).items():
         print(
-            f"{method} runs at {name} for {times} more points, which see the same", file=sys.stderr
+            f"{method}: {name} runs it for {times + 1} points, where it is the same",
+            file=sys.stderr,
         )
     if _DRY_RUN.value:
         for point in plan.points:

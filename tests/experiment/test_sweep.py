@@ -1,101 +1,31 @@
 """Sweeps: what is planned, what runs, what is skipped, what a failure or a signal leaves behind."""
 
-import csv
-import json
 import os
 import shlex
 import signal
-import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_sweeps import fake_command, launch, read_csv, run, write_config
 
 from jaxfed.errors import UsageError
 from jaxfed.experiment import sweep, sweep_plan
 from jaxfed.experiment.records import read_sweep
-from jaxfed.host.interruption import Interrupted, Interruption
-
-ROOT = Path(__file__).parents[2]
-
-CONFIG = """
-from ml_collections_configs import base
-
-def get_config(variant=""):
-    config = base.get_config()
-    config.dataset.name = "digits"
-    return base.apply_variants(config, variant)
-
-"""
-
-# Stands in for launch.run: the same files, at once. Arguments: workdir, settings, accuracy.
-FAKE_RUN = """
-import json, pathlib, sys
-path, settings, accuracy = pathlib.Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
-if accuracy < 0:
-    print("first line")
-    sys.exit("it broke")
-path.mkdir(parents=True, exist_ok=True)
-(path / "config.json").write_text(settings)
-metric = {"mean": accuracy, "std": 0.1, "values": [accuracy - 0.1, accuracy + 0.1]}
-metrics = {"test_accuracy": metric, "communication": {"upload_bytes": metric}}
-summary = {"algorithm": "xclp", "num_repeats": 2, "algorithms": {"xclp": metrics}}
-(path / "summary.json").write_text(json.dumps(summary))
-"""
-
-
-class Heard:
-    """Progress that remembers."""
-
-    def __init__(self):
-        self.starts, self.ends = [], {}
-
-    def started(self, point):
-        self.starts.append(point.name)
-
-    def ended(self, point, seconds, failure):
-        self.ends[point.name] = failure
+from jaxfed.host.interruption import Interrupted
 
 
 @pytest.fixture
 def config(tmp_path):
-    def write(body, name="config.py"):
-        path = tmp_path / name
-        path.write_text(CONFIG + body)
-        return str(path)
-
-    return write
-
-
-def fake_command(accuracies):
-    def command(point, directory):
-        settings = json.dumps(point.settings)
-        accuracy = str(accuracies[point.name])
-        return [sys.executable, "-S", "-c", FAKE_RUN, str(directory), settings, accuracy]
-
-    return command
+    return partial(write_config, tmp_path)
 
 
 def python_command(code):
     return lambda point, directory: [sys.executable, "-S", "-c", code, str(directory)]
-
-
-def run(plan, directory, command, jobs=1):
-    heard = Heard()
-    with sweep.claim(plan, directory), Interruption() as interruption:
-        points = sweep.unfinished(plan, directory)
-        failed = sweep.run(
-            points, directory, command, jobs=jobs, progress=heard, interruption=interruption
-        )
-    return failed, heard
-
-
-def read_csv(directory):
-    with (directory / "sweep.csv").open(newline="") as stream:
-        return list(csv.DictReader(stream))
 
 
 def test_plan_resolves_every_point(config):
@@ -363,16 +293,6 @@ def test_signals_reach_the_children(config, tmp_path, signum, status):
     # Two were running and were told; the third never started.
     assert sorted(p.read_text() for p in directory.glob("*.saved")) == [str(int(signum))] * 2
     assert len(list((directory / "logs").iterdir())) == 2
-
-
-def launch(*arguments, timeout=120):
-    return subprocess.run(
-        [sys.executable, "-m", "launch.sweep", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
 
 
 def test_dry_run_prints_commands_and_makes_nothing(config, tmp_path):

@@ -1,0 +1,171 @@
+"""A baseline that the swept keys do not change runs once; grids from the command line."""
+
+import json
+import shlex
+from functools import partial
+
+import pytest
+from small_sweeps import fake_command, launch, read_csv, run, write_config
+
+from jaxfed.errors import UsageError
+from jaxfed.experiment import sweep, sweep_plan
+from jaxfed.experiment.records import read_sweep
+
+ALPHAS = "def sweep(add):\n    for alpha in (0.5, 0.9): add(**{'xclp.alpha': alpha})\n"
+
+
+@pytest.fixture
+def config(tmp_path):
+    return partial(write_config, tmp_path)
+
+
+def left_to_run(plan):
+    return {point.name: point.settings["baselines"] for point in plan.points}
+
+
+def test_baselines_run_where_the_swept_key_changes_them(config):
+    first, second = sweep_plan.plan(config(ALPHAS)).points
+    assert first.reused == {}
+    assert first.settings["baselines"] == ("per_client_lp", "pooled_lp", "client_knn")
+    # Those that follow XCLP's alpha by reference run again.
+    assert second.reused == {"client_knn": "xclp.alpha=0.5"}
+    assert second.settings["baselines"] == ("per_client_lp", "pooled_lp")
+    assert second.texts == ("xclp.alpha=0.9", "baselines=per_client_lp,pooled_lp")
+    assert second.overrides == {"xclp.alpha": 0.9}
+
+
+def test_the_algorithm_runs_at_every_point(config):
+    path = config("def sweep(add):\n    for k in (1, 3): add(**{'client_knn.num_neighbors': k})\n")
+    assert left_to_run(sweep_plan.plan(path, ["baselines=pooled_lp,client_knn"])) == {
+        "client_knn.num_neighbors=1": ("pooled_lp", "client_knn"),
+        "client_knn.num_neighbors=3": ("client_knn",),
+    }
+
+
+def test_two_keys_share_what_both_leave_alone(config):
+    plan = sweep_plan.plan(config(""), ["baselines=client_knn"], ["xclp.alpha=0.5,0.9", "seed=1,2"])
+    assert {point.name: point.reused for point in plan.points} == {
+        "seed=1,xclp.alpha=0.5": {},
+        "seed=2,xclp.alpha=0.5": {},
+        "seed=1,xclp.alpha=0.9": {"client_knn": "seed=1,xclp.alpha=0.5"},
+        "seed=2,xclp.alpha=0.9": {"client_knn": "seed=2,xclp.alpha=0.5"},
+    }
+
+
+def test_a_point_keeps_a_baseline_that_its_config_cannot_do_without(config):
+    """Only per-client LP has settings to choose from; XCLP alone could not cross-validate any."""
+    body = "def sweep(add):\n    for bits in (64, 128): add(**{'xclp.num_bits': bits})\n"
+    plan = sweep_plan.plan(
+        config(body),
+        [
+            *("baselines=per_client_lp", "selection.settings=cross_validated"),
+            "selection.candidates.xclp.alpha=()",
+        ],
+    )
+    assert [point.reused for point in plan.points] == [{}, {}]
+
+
+def test_points_that_have_started_keep_what_they_started_with(config, tmp_path):
+    """Another point before the first one does not make the results there those of another config."""
+    directory = tmp_path / "out"
+    plan = sweep_plan.plan(config(ALPHAS), directory=directory)
+    run(plan, directory, fake_command({point.name: 0.5 for point in plan.points}))
+    longer = config(ALPHAS.replace("(0.5", "(0.1, 0.5"))
+    plan = sweep_plan.plan(longer, directory=directory)
+    assert {point.name: point.reused for point in plan.points} == {
+        "xclp.alpha=0.1": {"client_knn": "xclp.alpha=0.5"},
+        "xclp.alpha=0.5": {},
+        "xclp.alpha=0.9": {"client_knn": "xclp.alpha=0.5"},
+    }
+    assert [point.name for point in sweep.unfinished(plan, directory)] == ["xclp.alpha=0.1"]
+
+
+def test_a_real_sweep_has_every_row_and_says_who_ran_it(config, tmp_path):
+    directory = tmp_path / "out"
+    arguments = [
+        *(f"--config={config('')}", f"--workdir={directory}", "--sweep.xclp.num_bits=64,128"),
+        *(
+            "--config.num_repeats=1",
+            "--config.dataset.train_size=200",
+            "--config.baselines=client_knn",
+        ),
+    ]
+    done = launch(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert "client_knn: xclp.num_bits=64 runs it for 2 points, where it is the same" in done.stderr
+    rows = {(row["point"], row["algorithm"]): row for row in read_csv(directory)}
+    first, second = "xclp.num_bits=64", "xclp.num_bits=128"
+    assert list(rows) == [(at, name) for at in (first, second) for name in ("xclp", "client_knn")]
+    assert [row["run_at"] for row in rows.values()] == [first, first, second, first]
+    shared, own = rows[second, "client_knn"], rows[first, "client_knn"]
+    assert shared["test_accuracy"] == own["test_accuracy"] != ""
+    assert shared["workdir"] == own["workdir"] == str(directory / first)
+    assert shared["xclp.num_bits"] == "128"
+    lines = (directory / second / "metrics.jsonl").read_text().splitlines()
+    assert {json.loads(line)["algorithm"] for line in lines} == {"xclp"}
+    points = read_sweep(directory).points
+    assert [sorted(point.run.results) for point in points] == 2 * [["client_knn", "xclp"]]
+    again = launch(*arguments)
+    assert "2 points are finished already" in again.stdout
+    other = launch(*arguments[:2], "--sweep.xclp.num_bits=64,256", *arguments[3:])
+    assert other.returncode == 2
+    assert "holds another sweep: grid is" in other.stderr
+
+
+def test_a_grid_is_in_place_of_the_configs_own_points(config):
+    plan = sweep_plan.plan(
+        config(ALPHAS), grid=["xclp.num_bits=64,128", "model.hidden=(8,),(16, 32)"]
+    )
+    assert [point.overrides for point in plan.points] == [
+        {"xclp.num_bits": bits, "model.hidden": hidden}
+        for bits in (64, 128)
+        for hidden in ((8,), (16, 32))
+    ]
+    assert plan.base == {"xclp.num_bits": 4096, "model.hidden": None}  # the network's own default
+
+
+def test_a_grid_over_what_is_a_methods_own(config):
+    path = "ml_collections_configs/fedavg_xclp.py"
+    plan = sweep_plan.plan(
+        path,
+        ["algorithm=fedavg", "baselines=fedadam", "fedadam.algorithm=fedavg"],
+        ["fedadam.training.server_learning_rate=0.01,0.1"],
+    )
+    assert plan.base == {"fedadam.training.server_learning_rate": 1.0}
+    assert [point.reused for point in plan.points] == [{}, {}]
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        (["xclp.alpha="], "--sweep.xclp.alpha: values are missing"),
+        (["xclp.alpha"], "--sweep.xclp.alpha: values are missing"),
+        (["seed=1", "seed=2"], "--sweep.seed: is there twice"),
+        (["seed=1,1"], "sweep adds the point seed=1 twice"),
+        (["sede=1,2"], "sweep point sede=1: config.sede: unknown key"),
+        (["xclp.alpha=0.5,high"], "config.xclp.alpha=high: must be a number"),
+        (["seed=1,"], "config.seed=: must be an integer"),
+    ],
+)
+def test_a_wrong_grid_is_one_line(config, grid, message):
+    with pytest.raises(UsageError) as caught:
+        sweep_plan.plan(config(""), grid=grid)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_dry_run_shows_a_grid(config, tmp_path):
+    done = launch(
+        *(f"--config={config('')}", f"--workdir={tmp_path / 'out'}", "--dry_run"),
+        *("--sweep.xclp.alpha", "0.5,0.9", "--sweep.seed=1,2", "--config.baselines=client_knn"),
+    )
+    assert done.returncode == 0, done.stderr
+    settings = [shlex.split(line)[5:] for line in done.stdout.splitlines()]
+    own = "--config.baselines=client_knn"
+    assert settings == [
+        [own, "--config.xclp.alpha=0.5", "--config.seed=1"],
+        [own, "--config.xclp.alpha=0.5", "--config.seed=2"],
+        [own, "--config.xclp.alpha=0.9", "--config.seed=1", "--config.baselines=()"],
+        [own, "--config.xclp.alpha=0.9", "--config.seed=2", "--config.baselines=()"],
+    ]
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,90 @@
+"""Sweeps over small configs, and a stand-in for what runs their points: what tests of sweeps share."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from jaxfed.experiment import sweep
+from jaxfed.host.interruption import Interruption
+
+ROOT = Path(__file__).parents[1]
+
+CONFIG = """
+from ml_collections_configs import base
+
+def get_config(variant=""):
+    config = base.get_config()
+    config.dataset.name = "digits"
+    return base.apply_variants(config, variant)
+
+"""
+
+# Stands in for launch.run: the same files, at once. Arguments: workdir, settings, accuracy.
+FAKE_RUN = """
+import json, pathlib, sys
+path, settings, accuracy = pathlib.Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
+if accuracy < 0:
+    print("first line")
+    sys.exit("it broke")
+path.mkdir(parents=True, exist_ok=True)
+(path / "config.json").write_text(settings)
+metric = {"mean": accuracy, "std": 0.1, "values": [accuracy - 0.1, accuracy + 0.1]}
+metrics = {"test_accuracy": metric, "communication": {"upload_bytes": metric}}
+summary = {"algorithm": "xclp", "num_repeats": 2, "algorithms": {"xclp": metrics}}
+(path / "summary.json").write_text(json.dumps(summary))
+"""
+
+
+def write_config(folder, body, name="config.py"):
+    """A config file of digits with this sweep; its path."""
+    (folder / name).write_text(CONFIG + body)
+    return str(folder / name)
+
+
+class Heard:
+    """Progress that remembers."""
+
+    def __init__(self):
+        self.starts, self.ends = [], {}
+
+    def started(self, point):
+        self.starts.append(point.name)
+
+    def ended(self, point, seconds, failure):
+        self.ends[point.name] = failure
+
+
+def fake_command(accuracies):
+    def command(point, directory):
+        settings = json.dumps(point.settings)
+        accuracy = str(accuracies[point.name])
+        return [sys.executable, "-S", "-c", FAKE_RUN, str(directory), settings, accuracy]
+
+    return command
+
+
+def run(plan, directory, command, jobs=1):
+    heard = Heard()
+    with sweep.claim(plan, directory), Interruption() as interruption:
+        points = sweep.unfinished(plan, directory)
+        failed = sweep.run(
+            points, directory, command, jobs=jobs, progress=heard, interruption=interruption
+        )
+    return failed, heard
+
+
+def read_csv(directory):
+    with (directory / "sweep.csv").open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def launch(*arguments, timeout=120):
+    return subprocess.run(
+        [sys.executable, "-m", "launch.sweep", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
