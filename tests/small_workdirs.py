@@ -21,6 +21,7 @@ def make_run(path, accuracies=None, *, finished=True, rounds=1, rmse=None, **set
     config = {
         "seed": 7,
         "num_repeats": num_repeats,
+        "rounds": rounds,
         "paper_table": "",
         "dataset": {"name": "digits"},
         "federation": {"num_clients": 2, "labeled_fraction": 0.1},

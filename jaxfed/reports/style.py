@@ -73,6 +73,11 @@ _ALGORITHMS = {
     "fixmatch": "FixMatch",
     "fedmatch": "FedMatch",
     "fedsiam": "FedSiam",
+    "feddyn": "FedDyn",
+    # Variants by the names that they go by.
+    "fedavgm": "FedAvgM",
+    "fedadam": "FedAdam",
+    "fedyogi": "FedYogi",
 }
 
 # These have a color of their own; all others share the rest of the palette.
