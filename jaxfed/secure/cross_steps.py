@@ -26,8 +26,8 @@ from jaxfed.secure.hamming.nearest_others import NearestOthers
 from jaxfed.secure.primitives import paillier, projection
 from jaxfed.secure.primitives.blocks import Block
 from jaxfed.secure.primitives.fixed_point import FixedPoint
-from jaxfed.secure.row_sums import masked as row_sums
-from jaxfed.secure.row_sums import resilient as row_sums_resilient
+from jaxfed.secure.row_sums import masked as masked_row_sums
+from jaxfed.secure.row_sums import resilient as resilient_row_sums
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.parties import Session
 
@@ -116,7 +116,7 @@ def sums_of_rows(
     parts: Mapping[int, np.ndarray] | None = None,
     resilient: bool = False,
     signed: bool = False,
-    progress: row_sums.Progress | None = None,
+    progress: masked_row_sums.Progress | None = None,
 ) -> dict[int, np.ndarray]:
     """SecureRowSums (line 14): client j gets rows R_j of the summed contributions, float64 [n_j, C].
 
@@ -128,7 +128,7 @@ def sums_of_rows(
         contributions: Z^(j), real [n, C], of every client whose points the n are; or uint64, its share.
         rows: R_j of the same clients.
         parts: the server's shares of the same clients' contributions, uint64 [n, C], where it has some.
-        resilient: with double masks, so that dropouts need no second round (`row_sums_resilient`).
+        resilient: with double masks, so that dropouts need no second round (`row_sums.resilient`).
         signed: with these, clients sign the list of who has stayed.
         progress: told how many clients' uploads are in.
 
@@ -141,7 +141,7 @@ def sums_of_rows(
     """
     if signed and not resilient:
         raise UsageError("signed=True: allowed with resilient=True, which has what is signed")
-    protocol = row_sums_resilient if resilient else row_sums
+    protocol = resilient_row_sums if resilient else masked_row_sums
     options = {"signed": signed} if resilient else {}
     clients = {
         client: protocol.Client(session.endpoints[client], contributions[client], rows, **options)

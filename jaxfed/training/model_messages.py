@@ -10,9 +10,7 @@ from flax import nnx
 
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication, num_bytes_of
-from jaxfed.training.server_state import (
-    ServerState,
-)
+from jaxfed.training.server_state import ServerState
 
 
 def num_bytes_received(model: nnx.State, batch_statistics: str) -> int:

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from jaxfed.secure.primitives.fixed_point import FixedPoint
-from jaxfed.secure.row_sums.masked_rows import masked_rows, pair_masks
+from jaxfed.secure.row_sums.mask_streams import masked_rows, pair_masks
 from launch.benchmarks.contest import Contest
 
 

@@ -8,7 +8,7 @@ Z[R_j], Z = sum_j Z^(j), the server nothing. Per round, with p participants:
     sums     server -> each    hat Z[R_j], the uploads summed there           8 n_j C bytes
 
 and client j adds Z^(j)[R_j] + M^(j)[R_j], which it never sent. Numbers are fixed point in Z_{2^64}
-(`fixed_point` states range and error), masks come from pairwise seeds (`masked_rows`) of this round.
+(`fixed_point` states range and error), masks come from pairwise seeds (`mask_streams`) of this round.
 The server sees p - 1 masked matrices on each client's rows: uniform and independent. A client learns
 the sum, and hence with p = 2 the other's contribution; that is the task, not the protocol.
 
@@ -24,7 +24,7 @@ Departures from the printed protocol, all needed:
     the sums of both rounds would learn the dropped client's contribution from them.
 
 Dropouts (Section 3.3): before the first round, a client's labels do not count, as if it had none.
-Inside, as before it. After, it gets no sums and nobody else notices. `row_sums_resilient` needs no
+Inside, as before it. After, it gets no sums and nobody else notices. `resilient` needs no
 second upload.
 """
 
@@ -38,8 +38,8 @@ import numpy as np
 
 from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.primitives.fixed_point import FixedPoint
-from jaxfed.secure.row_sums.masked_rows import masked_rows, pair_masks
-from jaxfed.secure.row_sums.participating_rows import (
+from jaxfed.secure.row_sums.mask_streams import masked_rows, pair_masks
+from jaxfed.secure.row_sums.participants import (
     ENTRY_BYTES,
     ParticipatingRows,
     Rows,

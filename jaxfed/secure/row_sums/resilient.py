@@ -51,7 +51,7 @@ from collections.abc import Callable, Mapping, Sequence
 from jaxfed.secure.primitives import shamir
 from jaxfed.secure.row_sums import masked, signed_survivors
 from jaxfed.secure.row_sums.masked import Sums
-from jaxfed.secure.row_sums.participating_rows import ENTRY_BYTES
+from jaxfed.secure.row_sums.participants import ENTRY_BYTES
 from jaxfed.secure.row_sums.resilient_client import Client
 from jaxfed.secure.row_sums.resilient_server import Server
 from jaxfed.secure.session.endpoint import DroppedOut

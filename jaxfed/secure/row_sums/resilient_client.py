@@ -1,4 +1,4 @@
-"""A client of `row_sums_resilient`, which says who sends what and why."""
+"""A client of `resilient`, which says who sends what and why."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.primitives import shamir
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.primitives.prg import SEED_BYTES
-from jaxfed.secure.row_sums import masked as row_sums
+from jaxfed.secure.row_sums import masked as masked_row_sums
 from jaxfed.secure.row_sums import signed_survivors
-from jaxfed.secure.row_sums.masked_rows import add_masks, masked_rows, pair_masks, removed
-from jaxfed.secure.row_sums.participating_rows import ParticipatingRows, Rows, parsed_rows
+from jaxfed.secure.row_sums.mask_streams import add_masks, masked_rows, pair_masks, removed
+from jaxfed.secure.row_sums.participants import ParticipatingRows, Rows, parsed_rows
 from jaxfed.secure.row_sums.resilient_round import (
     agreed_seed,
     key_pair,
@@ -27,7 +27,7 @@ from jaxfed.secure.session.key_agreement import KEY_BYTES, RandomBytes
 
 
 class Client:
-    """One client; arguments as `row_sums.Client`.
+    """One client; arguments as `masked.Client`.
 
     Args:
         signed: give shares only for a list of survivors that t clients have signed, and take part only
@@ -143,7 +143,7 @@ class Client:
         Raises:
             ProtocolError: survivors that are none, too few of them, or a second list in this round.
         """
-        number, survivors = row_sums.parsed_start(
+        number, survivors = masked_row_sums.parsed_start(
             self._endpoint.receive(SERVER, f"survivors/{self._number}")
         )
         if (

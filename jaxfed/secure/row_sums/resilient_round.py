@@ -1,4 +1,4 @@
-"""What the parties of a round of `row_sums_resilient` agree on: threshold, masks' keys, messages."""
+"""What the parties of a round of `resilient` agree on: threshold, masks' keys, messages."""
 
 from __future__ import annotations
 

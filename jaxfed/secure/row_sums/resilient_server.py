@@ -1,4 +1,4 @@
-"""The server of `row_sums_resilient`, which says who sends what and why."""
+"""The server of `resilient`, which says who sends what and why."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.primitives import shamir
 from jaxfed.secure.primitives.prg import SEED_BYTES
 from jaxfed.secure.row_sums import masked, signed_survivors
-from jaxfed.secure.row_sums.masked_rows import Masks, add_masks, pair_masks, removed
-from jaxfed.secure.row_sums.participating_rows import ParticipatingRows, Rows
+from jaxfed.secure.row_sums.mask_streams import Masks, add_masks, pair_masks, removed
+from jaxfed.secure.row_sums.participants import ParticipatingRows, Rows
 from jaxfed.secure.row_sums.resilient_round import (
     agreed_seed,
     key_pair,

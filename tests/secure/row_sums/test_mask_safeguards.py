@@ -18,7 +18,7 @@ from jaxfed.secure.primitives.correlation_hash import CorrelationHash
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.primitives.prg import Keystream
 from jaxfed.secure.primitives.ring import unpack
-from jaxfed.secure.row_sums import masked_rows, resilient_client, resilient_round
+from jaxfed.secure.row_sums import mask_streams, resilient_client, resilient_round
 from jaxfed.secure.session import framing, setup
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import KeyPair, derived_key
@@ -110,7 +110,7 @@ def streams(protocol, session, first_round):
         return Keystream(seed, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(masked_rows, "Keystream", counted)
+        patch.setattr(mask_streams, "Keystream", counted)
         run(protocol, session, VALUES, ROWS, first_round=first_round)
     return seeds
 
@@ -257,14 +257,16 @@ def check_late_uploads():
     keys = resilient_round.key_pair(server._secret(1, 32))
     seeds = {j: resilient_round.agreed_seed(keys, server._keys[j], 0) for j in (0, 2)}
     first = 3 * layout[2].start
-    masked_rows.add_masks(left, masked_rows.removed(masked_rows.pair_masks(1, seeds)), first=first)
-    masked_rows.add_masks(left, [(clients[2]._owner_seed(1, 2), -1)])
+    mask_streams.add_masks(
+        left, mask_streams.removed(mask_streams.pair_masks(1, seeds)), first=first
+    )
+    mask_streams.add_masks(left, [(clients[2]._owner_seed(1, 2), -1)])
     bare = FixedPoint(3).encode(VALUES[1][ROWS[2]])
     for known in (bytes(32), clients[0]._self_seed, clients[2]._self_seed):
         tried = left.copy()
-        masked_rows.add_masks(tried, [(known, -1)], first=first)
+        mask_streams.add_masks(tried, [(known, -1)], first=first)
         assert not np.any(tried == bare)
-    masked_rows.add_masks(left, [(clients[1]._self_seed, -1)], first=first)
+    mask_streams.add_masks(left, [(clients[1]._self_seed, -1)], first=first)
     np.testing.assert_array_equal(left, bare)
 
 
@@ -274,7 +276,7 @@ def check_secrets_of_rounds():
     clients, server = parties("resilient", session, VALUES, ROWS)
     own = set()
     for number in range(2):
-        cross_steps.row_sums_resilient.run(clients, server, first_round=number)
+        cross_steps.resilient_row_sums.run(clients, server, first_round=number)
         own |= {server._secret(j, 32) for j in range(3)}
     assert len(own) == 6
     assert len(set(heard.payloads("mask_key"))) == 6

@@ -11,8 +11,8 @@ from jaxfed.errors import UsageError
 from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.primitives.prg import Keystream
+from jaxfed.secure.row_sums import mask_streams, resilient
 from jaxfed.secure.row_sums import masked as row_sums
-from jaxfed.secure.row_sums import masked_rows, resilient
 
 
 @given(
@@ -38,7 +38,7 @@ def test_masks_cancel_and_nothing_else_does():
     for j in range(4):
         mine = {k: seeds[min(j, k), max(j, k)] for k in range(4) if k != j}
         mask = np.zeros(50, np.uint64)
-        masked_rows.add_masks(mask, masked_rows.pair_masks(j, mine))
+        mask_streams.add_masks(mask, mask_streams.pair_masks(j, mine))
         assert mask.all()
         total += mask
     assert not total.any()
@@ -48,8 +48,8 @@ def test_masks_cancel_and_nothing_else_does():
 def test_masks_of_a_part_are_a_part_of_the_masks(first, count):
     whole, part = np.zeros(first + count, np.uint64), np.zeros(count, np.uint64)
     masks = [(b"a" * 32, 1), (b"b" * 32, -1)]
-    masked_rows.add_masks(whole, masks)
-    masked_rows.add_masks(part, masks, first=first)
+    mask_streams.add_masks(whole, masks)
+    mask_streams.add_masks(part, masks, first=first)
     np.testing.assert_array_equal(part, whole[first:])
 
 
@@ -57,7 +57,7 @@ def test_masked_rows_by_hand():
     """Over several blocks."""
     values = np.random.default_rng(0).normal(size=(5000, 5))
     seeds = [b"a" * 32, b"b" * 32]
-    masked = masked_rows.masked_rows(values, FixedPoint(1), [(seeds[0], 1), (seeds[1], -1)])
+    masked = mask_streams.masked_rows(values, FixedPoint(1), [(seeds[0], 1), (seeds[1], -1)])
     streams = [Keystream(seed).words(values.size).reshape(5000, 5) for seed in seeds]
     np.testing.assert_array_equal(masked, FixedPoint(1).encode(values) + streams[0] - streams[1])
 

@@ -7,8 +7,8 @@ from row_sums_parties import PROTOCOLS, exact, matrices, parties, run, uploads
 from scipy import stats
 
 from jaxfed.secure.primitives.fixed_point import FixedPoint
+from jaxfed.secure.row_sums import mask_streams, resilient, resilient_round
 from jaxfed.secure.row_sums import masked as row_sums
-from jaxfed.secure.row_sums import masked_rows, resilient, resilient_round
 from jaxfed.secure.session.endpoint import SERVER
 
 
@@ -116,8 +116,8 @@ def test_rows_of_a_dropped_client_are_left_out():
     would_be = np.zeros((3, 3), np.uint64)
     for client in (0, 2):  # under the masks of round 1, at any place of the streams
         seed = network.endpoint(client).pair_seed(2 - client, "row sums/1")
-        masks = masked_rows.pair_masks(client, {2 - client: seed})
-        would_be += masked_rows.masked_rows(values[client][rows[1]], FixedPoint(2), masks)
+        masks = mask_streams.pair_masks(client, {2 - client: seed})
+        would_be += mask_streams.masked_rows(values[client][rows[1]], FixedPoint(2), masks)
     bare = values[0][rows[1]].astype(np.float64) + values[2][rows[1]]
     np.testing.assert_allclose(FixedPoint(2).decode(would_be), bare, atol=1e-9)
 
@@ -147,10 +147,10 @@ def dropped_rows_after_unmasking(covered):
         before = rows[1].start - (4 if survivor == 0 else 0)
         part = words[before : before + 3].copy()
         secret = resilient_round.agreed_seed(dropped, server._keys[survivor], 0)
-        masks = [(server._secret(survivor, 32), 1), *masked_rows.pair_masks(survivor, {1: secret})]
-        masked_rows.add_masks(part, masked_rows.removed(masks), first=3 * rows[1].start)
+        masks = [(server._secret(survivor, 32), 1), *mask_streams.pair_masks(survivor, {1: secret})]
+        mask_streams.add_masks(part, mask_streams.removed(masks), first=3 * rows[1].start)
         if not covered:
-            masked_rows.add_masks(part, [(bytes(32), -1)])
+            mask_streams.add_masks(part, [(bytes(32), -1)])
         left += part
     expected = np.sum([values[j][rows[1]].astype(np.float64) for j in survivors], axis=0)
     return np.max(np.abs(FixedPoint(4).decode(left) - expected))

@@ -11,7 +11,7 @@ from row_sums_parties import matrices, parties
 from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.primitives import shamir
 from jaxfed.secure.primitives.fixed_point import FixedPoint
-from jaxfed.secure.row_sums import masked_rows, resilient_round, signed_survivors
+from jaxfed.secure.row_sums import mask_streams, resilient_round, signed_survivors
 from jaxfed.secure.session.parties import Session
 
 
@@ -97,10 +97,10 @@ class Lie:
                 if k not in alive or (j in keys and k != j):
                     one, other = (k, j) if k in keys else (j, k)
                     seeds[k] = resilient_round.agreed_seed(keys[one], self.server._keys[other], 0)
-            masks = [(self.secret(j, "b"), 1), *masked_rows.pair_masks(j, seeds)]
-            masked_rows.add_masks(part, masked_rows.removed(masks), first=3 * rows.start)
+            masks = [(self.secret(j, "b"), 1), *mask_streams.pair_masks(j, seeds)]
+            mask_streams.add_masks(part, mask_streams.removed(masks), first=3 * rows.start)
             covered = [(self.clients[owner]._owner_seed(j, owner), 1)]
-            masked_rows.add_masks(part, masked_rows.removed(covered))
+            mask_streams.add_masks(part, mask_streams.removed(covered))
             total += part
         return total
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.primitives.prg import Keystream, buffer_size
-from jaxfed.secure.row_sums.participating_rows import ENTRY_BYTES
+from jaxfed.secure.row_sums.participants import ENTRY_BYTES
 
 _BLOCK = 1 << 14  # entries masked at a time: 128 KiB, the fastest of 32 to 512 KiB
 
