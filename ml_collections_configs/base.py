@@ -145,7 +145,10 @@ def get_config() -> ConfigDict:
     config.training.weighting = "uniform"
     config.training.server_optimizer = "sgd"
     config.training.server_learning_rate = 1.0
-    config.training.server_momentum = 0.0
+    config.training.server_momentum = 0.0  # with "sgd": FedAvgM
+    config.training.server_beta1 = 0.9  # of the adaptive ones, "adagrad", "yogi", "adam"
+    config.training.server_beta2 = 0.99
+    config.training.server_tau = 1e-3
     config.training.batch_statistics = "averaged"
     config.training.labeled_only_rounds = 0  # of stage 1
     # WORKDIR/states/METHOD-{repeat} of an earlier experiment (its selected state), or

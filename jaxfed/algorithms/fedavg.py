@@ -14,8 +14,9 @@ the frozen model too, once.
 from __future__ import annotations
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.training.client_round import plain_update
 from jaxfed.training.ingredients import Training
-from jaxfed.training.round import federated_training, plain_update
+from jaxfed.training.round import federated_training
 
 
 def fedavg(*, training: Training, pseudo_label: str = "none") -> FederatedAlgorithm:

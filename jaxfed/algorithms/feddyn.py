@@ -20,10 +20,11 @@ from flax import nnx
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.training.client_round import Client, Shared, finished
 from jaxfed.training.ingredients import Training
 from jaxfed.training.local_update import Batches, ClientUpdate, train
 from jaxfed.training.losses import proximal
-from jaxfed.training.round import Client, Shared, federated_training, finished
+from jaxfed.training.round import federated_training
 from jaxfed.training.server_state import with_statistics
 
 

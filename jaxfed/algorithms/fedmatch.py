@@ -46,11 +46,12 @@ from jaxfed.models.wrapping import as_float
 from jaxfed.rules import NOT_NEGATIVE, at_least, keywords
 from jaxfed.training import helper_selection, losses, two_part_model
 from jaxfed.training.agreement import majority, mean_divergence
+from jaxfed.training.client_round import Client, Shared, finished
 from jaxfed.training.helper_selection import Helpers
 from jaxfed.training.ingredients import Training
 from jaxfed.training.local_update import Batches, ClientUpdate, train
 from jaxfed.training.losses import Augment, Batch, Loss, Pointwise
-from jaxfed.training.round import Client, Shared, federated_training, finished
+from jaxfed.training.round import federated_training
 from jaxfed.training.server_state import together, with_statistics
 from jaxfed.training.two_part_model import composed, sparse, with_statistics_of
 

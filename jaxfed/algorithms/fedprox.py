@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.rules import NOT_NEGATIVE, keywords
+from jaxfed.training.client_round import plain_update
 from jaxfed.training.ingredients import Training
 from jaxfed.training.losses import proximal
-from jaxfed.training.round import federated_training, plain_update
+from jaxfed.training.round import federated_training
 
 
 @keywords(mu=NOT_NEGATIVE)

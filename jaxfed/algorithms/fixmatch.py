@@ -15,8 +15,9 @@ from __future__ import annotations
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.rules import NOT_NEGATIVE, SHARE, keywords
 from jaxfed.training import losses
+from jaxfed.training.client_round import plain_update
 from jaxfed.training.ingredients import Training
-from jaxfed.training.round import federated_training, plain_update
+from jaxfed.training.round import federated_training
 
 
 @keywords(threshold=SHARE, unlabeled_weight=NOT_NEGATIVE, mu=NOT_NEGATIVE)

@@ -21,9 +21,10 @@ from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.rules import keywords, one_of
+from jaxfed.training.client_round import Client, Shared, finished
 from jaxfed.training.ingredients import Training
 from jaxfed.training.local_update import Batches, ClientUpdate, mean_gradient, train
-from jaxfed.training.round import Client, Shared, federated_training, finished
+from jaxfed.training.round import federated_training
 from jaxfed.training.server_state import with_statistics
 
 _CONTROL = 0x6374726C  # sets what is random in the gradient of option I apart from the local steps

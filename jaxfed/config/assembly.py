@@ -42,10 +42,12 @@ from jaxfed.training import aggregate, augmentation, losses, pseudo_label
 from jaxfed.training.ingredients import Training
 from jaxfed.training.label_sources import PSEUDO_LABELS, label_sources
 from jaxfed.training.local_update import Batches
+from jaxfed.training.server_optimizers import SECOND_MOMENTS, adaptive
 from jaxfed.xclp.cross_validation import cross_validated
 
 SCHEDULES = ("constant", "cosine")
 OPTIMIZERS = ("sgd", "adam", "rmsprop", "adagrad")
+SERVER_OPTIMIZERS = ("sgd", *SECOND_MOMENTS)
 _WITH_MOMENTUM = ("sgd", "rmsprop")
 SETTINGS = ("given", "cross_validated")
 
@@ -214,10 +216,16 @@ def _optimizer(wanted: ConfigDict, learning_rate: jax.Array) -> optax.GradientTr
 
 
 def _server_optimizer(wanted: ConfigDict) -> optax.GradientTransformation:
-    keywords: dict[str, Any] = {"learning_rate": wanted.server_learning_rate}
-    if wanted.server_optimizer in _WITH_MOMENTUM:
-        keywords["momentum"] = wanted.server_momentum or None
-    return _promoting(getattr(optax, wanted.server_optimizer)(**keywords))
+    """FedAvg's or FedAvgM's, or an adaptive one."""
+    if wanted.server_optimizer == "sgd":
+        return optax.sgd(wanted.server_learning_rate, momentum=wanted.server_momentum or None)
+    return adaptive(
+        wanted.server_optimizer,
+        wanted.server_learning_rate,
+        beta1=wanted.server_beta1,
+        beta2=wanted.server_beta2,
+        tau=wanted.server_tau,
+    )
 
 
 def _promoting(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:

@@ -16,7 +16,14 @@ from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
-from jaxfed.config.assembly import OPTIMIZERS, SCHEDULES, SETTINGS, check_algorithm, settings_to_try
+from jaxfed.config.assembly import (
+    OPTIMIZERS,
+    SCHEDULES,
+    SERVER_OPTIMIZERS,
+    SETTINGS,
+    check_algorithm,
+    settings_to_try,
+)
 from jaxfed.config.keys import flatten, nearest_keys, unknown_key
 from jaxfed.config.model_options import check_options
 from jaxfed.config.networks import in_section
@@ -158,9 +165,12 @@ RULES: dict[str, Rule] = {
     "training.augmentation": AUGMENTATION,
     "training.strong_augmentation": AUGMENTATION,
     "training.weighting": one_of(WEIGHTINGS),
-    "training.server_optimizer": one_of(OPTIMIZERS),
+    "training.server_optimizer": one_of(SERVER_OPTIMIZERS),
     "training.server_learning_rate": POSITIVE,
     "training.server_momentum": SHARE,
+    "training.server_beta1": Rule(float, "0 to below 1", lambda value: 0 <= value < 1),
+    "training.server_beta2": Rule(float, "0 to below 1", lambda value: 0 <= value < 1),
+    "training.server_tau": POSITIVE,
     "training.batch_statistics": one_of(get_args(BatchStatistics)),
     "training.labeled_only_rounds": at_least(0),
     "training.initial_model": TEXT,

@@ -3,7 +3,8 @@
     mean = sum_k p_k delta_k / sum_k p_k,    w <- w + server_optimizer(-mean)
 
 delta_k is client minus server, so its negative is what an optimizer calls a gradient: SGD with rate 1
-is FedAvg (McMahan et al., AISTATS 2017), with momentum FedAvgM, Adam FedAdam (Reddi et al., ICLR 2021).
+is FedAvg (McMahan et al., AISTATS 2017), with momentum FedAvgM; FedAdam and its kin are in
+`jaxfed.training.server_optimizers`.
 Parameters take that step. BatchNorm's running statistics are no parameters: with "averaged" they take
 the plain mean; with "local" and "static" they do not go through the server at all.
 """

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -27,9 +27,9 @@ from jaxfed.federation.communication import Communication, num_bytes_of
 from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_clients
 from jaxfed.training.aggregate import weighted_mean
 from jaxfed.training.batch_statistics import measured_statistics
+from jaxfed.training.client_round import Client, LocalUpdate, Shared
 from jaxfed.training.ingredients import Training
-from jaxfed.training.local_update import Batches, ClientData, ClientUpdate, Trained, train, usable
-from jaxfed.training.losses import Loss
+from jaxfed.training.local_update import ClientData, ClientUpdate, usable
 from jaxfed.training.model_messages import count_models, num_bytes_received
 from jaxfed.training.pseudo_label import WITHIN_CLIENTS, PseudoLabels
 from jaxfed.training.server_state import (
@@ -40,7 +40,6 @@ from jaxfed.training.server_state import (
     gather,
     scatter,
     stacked_for,
-    with_statistics,
 )
 
 _EVALUATION_BATCH = 500
@@ -48,41 +47,6 @@ _EVALUATION_BATCH = 500
 # Set their randomness apart from labels and local steps; `fold_in` of 0 and 1 are the keys of `split`.
 _TEACHER = 0x74636872
 _STATISTICS = 0x73746174
-
-
-class Shared(NamedTuple):
-    """What every client of a round receives.
-
-    Fields:
-        model: the server's parameters and statistics.
-        control: a method's own (`ServerState.control`).
-        learning_rate: float32 scalar.
-        round: int32 scalar, rounds done of this stage.
-    """
-
-    model: nnx.State
-    control: Any
-    learning_rate: jax.Array
-    round: jax.Array
-
-
-class Client(NamedTuple):
-    """One client of a round: its data, what it keeps, the statistics it starts from, its own mail."""
-
-    data: ClientData
-    state: Any
-    statistics: nnx.State
-    received: Any
-
-
-class LocalUpdate(Protocol):
-    """One client's round; `batches` is how the round cuts examples."""
-
-    def __call__(
-        self, shared: Shared, client: Client, key: jax.Array, *, batches: Batches
-    ) -> ClientUpdate:
-        """Return the client's update; called without a leading axis, lifted by `client_map`."""
-        ...
 
 
 class Send(Protocol):
@@ -261,37 +225,6 @@ def federated_training(
         evaluate_clients,
         predictions,
         predict,
-    )
-
-
-def plain_update(training: Training, loss: Loss) -> LocalUpdate:
-    """Local steps on `loss`, nothing kept and nothing else sent: the client of FedAvg and FedProx."""
-
-    def local_update(
-        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
-    ) -> ClientUpdate:
-        trained = train(
-            with_statistics(shared.model, client.statistics),
-            client.data,
-            key,
-            loss=loss,
-            optimizer=training.optimizer(shared.learning_rate),
-            batches=batches,
-        )
-        return finished(training, shared, client, trained)
-
-    return local_update
-
-
-def finished(training: Training, shared: Shared, client: Client, trained: Trained) -> ClientUpdate:
-    """What a client returns after its local steps."""
-    return ClientUpdate(
-        delta=jax.tree.map(jnp.subtract, trained.state, shared.model),
-        weight=training.weighting(client.data),
-        metrics={
-            "train_loss": trained.loss,
-            "local_steps": trained.num_steps.astype(jnp.float32),
-        },
     )
 
 

@@ -15,7 +15,13 @@ import pytest
 from rich.console import Console
 
 from jaxfed.config import file as config_file
-from jaxfed.config.assembly import OPTIMIZERS, check_algorithm, make_algorithm, make_training
+from jaxfed.config.assembly import (
+    OPTIMIZERS,
+    SERVER_OPTIMIZERS,
+    check_algorithm,
+    make_algorithm,
+    make_training,
+)
 from jaxfed.config.check import check
 from jaxfed.config.simulation import Simulation
 from jaxfed.errors import UsageError
@@ -319,11 +325,14 @@ def test_class_weights_are_label_propagations_alone(config, monkeypatch):
     }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_optimizer_takes_steps_at_clients_and_server(config, name):
+@pytest.mark.parametrize(
+    ("role", "name"),
+    [("optimizer", n) for n in OPTIMIZERS] + [("server_optimizer", n) for n in SERVER_OPTIMIZERS],
+)
+def test_every_optimizer_takes_steps_at_clients_and_server(config, role, name):
     """Under strict promotion of dtypes, with a traced rate, on float32 parameters."""
     config.algorithm, config.rounds = "fedavg", 2
-    config.training.optimizer = config.training.server_optimizer = name
+    config.training[role] = name
     config.training.learning_rate = config.training.server_learning_rate = 0.01
     config.model.hidden = ()
     federation = Simulation(config).federation(0)

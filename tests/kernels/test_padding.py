@@ -3,7 +3,6 @@
 import jax
 import numpy as np
 import pytest
-from compilations import num_compilations
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +10,7 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.federation.cohort import Cohort
 from jaxfed.kernels import padding
 from jaxfed.kernels.padding import padded_length, padded_rows
+from jaxfed.testing.method_checks import num_compilations
 from jaxfed.xclp import propagate_labels
 
 CLASSES = 3

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from compilations import num_compilations
 from small_training import (
     KEY,
     RATE,
@@ -28,6 +27,7 @@ from jaxfed.algorithms.scaffold import scaffold
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
 from jaxfed.models.model import from_module
+from jaxfed.testing.method_checks import num_compilations
 from jaxfed.training import aggregate, pseudo_label
 from jaxfed.training.local_update import Batches
 from jaxfed.training.server_state import gather, scatter

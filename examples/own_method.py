@@ -1,0 +1,67 @@
+"""A method of one's own, complete: MOON (Li, He, Song, CVPR 2021), beside FedAvg in one table.
+
+    w_k <- argmin CE(f(x), y) + mu l_con,   z = features of w_k, z_s of the server's w, z_p of k's last model
+    l_con = -log( exp(cos(z, z_s) / tau) / (exp(cos(z, z_s) / tau) + exp(cos(z, z_p) / tau)) )
+
+Leaves a client: its model's change, as with FedAvg; it keeps its last model.
+
+    python -m launch.run --config=examples/own_method.py --workdir=runs/moon --config.moon.mu=0.5
+"""
+
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+import ml_collections_configs.federated_optimization as shipped
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.models.layers import unit_vectors
+from jaxfed.training.client_round import finished
+from jaxfed.training.local_update import train
+from jaxfed.training.losses import labeled_mean
+from jaxfed.training.round import federated_training
+from jaxfed.training.server_state import with_statistics
+
+
+@ALGORITHMS.register("moon")
+def moon(*, training, mu: float = 1.0, tau: float = 0.5):
+    model = training.model
+
+    def loss_beside(previous):
+        def loss(state, anchor, batch, key):
+            features, moved = model.train_features(state, batch.x, key)
+            z = unit_vectors(features)
+            z_server, z_previous = (
+                unit_vectors(jax.lax.stop_gradient(model.features(other, batch.x)))
+                for other in (anchor, previous)
+            )
+            to_server, to_previous = (jnp.sum(z * other, -1) for other in (z_server, z_previous))
+            contrast = jax.nn.softplus((to_previous - to_server) / tau)
+            error = training.pointwise(model.head(moved, features), batch.label)
+            return labeled_mean(error + mu * contrast, batch), moved
+
+        return loss
+
+    def local_update(shared, client, key, *, batches):
+        trained = train(
+            with_statistics(shared.model, client.statistics),
+            client.data,
+            key,
+            loss=loss_beside(previous=client.state),
+            optimizer=training.optimizer(shared.learning_rate),
+            batches=batches,
+        )
+        return finished(training, shared, client, trained)._replace(client_state=trained.state)
+
+    return federated_training(
+        training,
+        local_update,
+        pseudo_label="none",
+        init_client=lambda model, federation: model,
+    )
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    config = shipped.get_config(variant)
+    config.algorithm, config.baselines = "moon", ("fedavg",)
+    config.moon = ConfigDict({"mu": 1.0, "tau": 0.5})
+    return config

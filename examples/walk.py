@@ -1,0 +1,43 @@
+"""From clients to plots, cell by cell: open it in an editor that knows `# %%`, or run it as it is.
+
+python examples/walk.py
+"""
+
+# %% The clients: the digits dealt to ten of them, a tenth of the labels at each.
+import jaxfed
+from jaxfed.data import load, partition
+from jaxfed.reports.partition_figure import partition_figure
+
+digits = load("digits")
+dealt = partition(
+    digits.y, num_clients=10, scheme="dirichlet", dirichlet_alpha=0.5, labeled_fraction=0.1, seed=0
+)
+counts = [
+    [[(digits.y[points] == c).sum() for c in range(10)] for points in clients]
+    for clients in (dealt.labeled, dealt.unlabeled)
+]
+figure = partition_figure(*counts)
+
+# %% XCLP on these arrays, without a config: labels for every client's own points.
+vectors = [digits.x[[*a, *b]].reshape(-1, 64) for a, b in zip(*dealt[:2], strict=True)]
+labels = [[*digits.y[a], *[-1] * len(b)] for a, b in zip(*dealt[:2], strict=True)]
+found = jaxfed.xclp.propagate_labels(vectors, labels, num_classes=10)
+truth = [digits.y[[*a, *b]] for a, b in zip(*dealt[:2], strict=True)]
+right = sum((f.labels == t).sum() for f, t in zip(found, truth, strict=True))
+print(f"XCLP is right on {right} of {len(digits.y)} points")
+
+# %% The same as an experiment: baselines, repeats, files, and tables out of them.
+result = jaxfed.run("xclp_digits:smoke", progress=False)
+print(result)
+for method in result.methods:
+    accuracy = result.summary["algorithms"][method]["test_accuracy"]
+    print(f"{method:>14}  {accuracy['mean']:.3f} +- {accuracy['std']:.3f}")
+
+# %% Every point that XCLP labeled: where is it unsure, and rightly so?
+table = result.predictions("xclp")
+if hasattr(table, "query"):  # pandas is installed
+    new = table.query("role == 'new'")
+    print(new.groupby(new.label == new.truth).confidence.mean())
+
+# %% The plots that every run draws are in its workdir.
+print(sorted(path.name for path in (result.workdir / "plots").iterdir()))

@@ -1,0 +1,255 @@
+"""What every method must hold: it learns, repeats itself, compiles once, and minds neither padding nor order.
+
+    from jaxfed.testing import MethodChecks
+    import mymethod                                   # registers it
+
+    class TestMyMethod(MethodChecks):
+        method = "mymethod"
+        settings = ("mymethod.mu=0.5",)               # overrides, where the defaults will not do
+
+pytest runs the checks on handwritten digits, which need no download: unequal clients, 12 rounds of four of
+them (one round of all for a method that labels in one shot).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.config import file as config_file
+from jaxfed.config.assembly import make_algorithm
+from jaxfed.config.simulation import Simulation
+from jaxfed.federation.algorithm import FederatedAlgorithm, ServerState
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.sampling import sample_clients
+from jaxfed.host.checkpoint import Checkpoints
+
+SEED = 3
+_SMALL = (
+    "dataset.train_size=500",
+    "federation.num_clients=8",
+    "federation.partition=dirichlet",
+    "federation.dirichlet_alpha=1.0",
+    "federation.num_labeled=160",
+    "xclp.num_bits=256",
+    "xclp.num_neighbors=3",
+)
+
+
+def trains(name: str) -> bool:
+    """Whether the method of this name trains a model."""
+    return "training" in inspect.signature(ALGORITHMS[name]).parameters
+
+
+@functools.cache
+def arranged(
+    name: str, strategy: str = "auto", settings: tuple[str, ...] = ()
+) -> tuple[ConfigDict, Federation, FederatedAlgorithm]:
+    """A method for digits among clients of unequal sizes, as its kind of experiment has them."""
+    file = "fedavg_xclp" if trains(name) else "xclp_digits"
+    config = config_file.load(f"{file}.py", _SMALL)
+    with config.unlocked():
+        config.rounds = 12 if trains(name) else 1
+        config.cohort_size = 4 if trains(name) else 0
+        config.training.labeled_only_rounds = 2
+        config.execution.strategy = strategy
+        for text in settings:
+            key, _, value = text.partition("=")
+            section, _, leaf = key.rpartition(".")
+            if section and section not in config:
+                config[section] = ConfigDict()
+            if section and leaf not in config[section]:
+                defaults = inspect.signature(ALGORITHMS[name]).parameters
+                config[section][leaf] = defaults[leaf].default
+            config_file.override(config, f"{key}={value}")
+    federation = Simulation(config).federation(SEED)
+    # A network that is right in half of all cases, for the method that needs one.
+    guess = np.where(np.arange(len(federation.y)) % 2, federation.y, 0).astype(np.int32)
+    federation = replace(federation, predicted=guess)
+    return config, federation, make_algorithm(config, name, federation)
+
+
+def started(algorithm: FederatedAlgorithm, federation: Federation) -> ServerState:
+    """The state before the first round."""
+    return algorithm.init(jax.random.fold_in(jax.random.key(SEED), 0), federation)
+
+
+def played(
+    algorithm: FederatedAlgorithm,
+    config: ConfigDict,
+    federation: Federation,
+    state: ServerState,
+    first: int,
+    last: int,
+    change: Callable[[Cohort], Cohort] = lambda cohort: cohort,
+) -> ServerState:
+    """The state after the rounds from `first` to `last`."""
+    for number in range(first, last + 1):
+        cohort = federation.cohort(sample_clients(config, federation, SEED, number))
+        key = jax.random.fold_in(jax.random.key(SEED), number)
+        state, _ = algorithm.round(state, change(cohort), key)
+    return state
+
+
+def padded(cohort: Cohort, fill: float) -> Cohort:
+    """Two rows and one client more than there are, with rubbish in them."""
+
+    def pad(array: Any, value: float, axes: int) -> np.ndarray:
+        widths = [(0, 1), (0, 2)][:axes] + [(0, 0)] * (array.ndim - axes)
+        return np.pad(array, widths, constant_values=value)
+
+    return Cohort(
+        client_id=np.append(cohort.client_id, -1).astype(np.int32),
+        x=pad(cohort.x, fill, 2),
+        y=pad(cohort.y, -1, 2),
+        mask=pad(cohort.mask, False, 2),
+    )
+
+
+def assert_equal(a: Any, b: Any, **tolerance: float) -> None:
+    """Leaf by leaf; to the bit without a tolerance."""
+    (paths, leaves), (others, theirs) = (_flat(tree) for tree in (a, b))
+    assert paths == others
+    compare: Callable[..., None] = np.testing.assert_array_equal
+    if tolerance:
+        compare = functools.partial(np.testing.assert_allclose, **tolerance)
+    for ours, other in zip(leaves, theirs, strict=True):
+        compare(_plain(ours), _plain(other))
+
+
+def _flat(tree: Any) -> tuple[list[str], list[Any]]:
+    """The leaves' paths, and the leaves."""
+    flat = jax.tree_util.tree_leaves_with_path(tree)
+    return [jax.tree_util.keystr(path) for path, _ in flat], [leaf for _, leaf in flat]
+
+
+def _plain(leaf: Any) -> Any:
+    """A leaf as NumPy takes it: a typed key as its words."""
+    is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(leaf) if is_key else leaf
+
+
+def num_compilations() -> int:
+    """Programs that JAX has compiled or read from its cache so far."""
+    return len(_COMPILED)
+
+
+_COMPILED: list[str] = []
+
+
+def _count(event: str, *_: Any, **__: Any) -> None:
+    if event == "/jax/core/compile/backend_compile_duration":
+        _COMPILED.append(event)
+
+
+jax.monitoring.register_event_duration_secs_listener(_count)
+
+
+class MethodChecks:
+    """The checks, of one method.
+
+    Attributes:
+        method: its name in `ALGORITHMS`.
+        settings: `KEY=VALUE` overrides of the config that it is tried with.
+        least_accuracy: on the test set after these rounds; chance is 0.1.
+    """
+
+    method: ClassVar[str]
+    settings: ClassVar[tuple[str, ...]] = ()
+    least_accuracy: ClassVar[float] = 0.4
+
+    def test_learns_and_is_repeatable(self) -> None:
+        """The same seed gives the same state, bit for bit, and the state is worth something."""
+        config, federation, algorithm = self._arranged()
+        states = [
+            played(algorithm, config, federation, started(algorithm, federation), 1, config.rounds)
+            for _ in range(2)
+        ]
+        assert_equal(*states)
+        quality = algorithm.evaluate(states[0], federation)
+        assert quality["test_accuracy"] > self.least_accuracy
+
+    def test_rounds_are_compiled_once(self) -> None:
+        """After the first round of each stage nothing is compiled any more."""
+        config, federation, algorithm = self._arranged()
+        stages = config.training.labeled_only_rounds + 1
+        state = played(algorithm, config, federation, started(algorithm, federation), 1, stages)
+        before = num_compilations()
+        played(algorithm, config, federation, state, stages + 1, config.rounds)
+        assert num_compilations() == before
+
+    def test_the_order_of_clients_is_inert(self) -> None:
+        """A cohort backwards gives the same model, bit for bit."""
+        if not trains(self.method):
+            return
+        config, federation, algorithm = self._arranged()
+        last = config.training.labeled_only_rounds + 1
+        start = started(algorithm, federation)
+        backwards = played(
+            algorithm,
+            config,
+            federation,
+            start,
+            1,
+            last,
+            lambda cohort: Cohort(*(field[::-1] for field in cohort)),
+        )
+        assert_equal(played(algorithm, config, federation, start, 1, last), backwards)
+
+    def test_strategies_agree_and_padding_is_inert(self) -> None:
+        """One comparison of both, since a second shape would be as long to compile again."""
+        if not trains(self.method):
+            return
+        self.agrees_with("vmap")
+
+    def agrees_with(self, strategy: str) -> None:
+        """Clients executed otherwise, beside padding, come to the same up to rounding."""
+        config, federation, one_by_one = self._arranged()
+        _, _, other = self._arranged(strategy)
+        last = config.training.labeled_only_rounds + 1
+        start = started(one_by_one, federation)
+        assert_equal(
+            played(one_by_one, config, federation, start, 1, last),
+            played(other, config, federation, start, 1, last, lambda cohort: padded(cohort, 7.0)),
+            rtol=1e-4,
+            atol=1e-5,
+        )
+
+    def test_resumed_equals_uninterrupted(self, tmp_path: Path) -> None:
+        """A state that was saved and read goes on as if it had not been."""
+        config, federation, algorithm = self._arranged()
+        start = started(algorithm, federation)
+        whole = played(algorithm, config, federation, start, 1, 4)
+        Checkpoints(tmp_path).save(3, played(algorithm, config, federation, start, 1, 3), {})
+        saved = Checkpoints(tmp_path).latest()
+        assert saved is not None
+        restored = saved.state(template=start)
+        assert_equal(whole, played(algorithm, config, federation, restored, 4, 4))
+
+    def test_predictions_are_what_was_measured(self) -> None:
+        """The table of predictions has the accuracy that `evaluate` says."""
+        config, federation, algorithm = self._arranged()
+        state = played(
+            algorithm, config, federation, started(algorithm, federation), 1, config.rounds
+        )
+        assert algorithm.predictions is not None
+        told = algorithm.predictions(state, federation)
+        tested = np.isin(told.role, ("new", "test"))
+        right = told.label[tested] == federation.y[told.example[tested]]
+        assert np.mean(right) == algorithm.evaluate(state, federation)["test_accuracy"]
+
+    def _arranged(
+        self, strategy: str = "auto"
+    ) -> tuple[ConfigDict, Federation, FederatedAlgorithm]:
+        return arranged(self.method, strategy, self.settings)

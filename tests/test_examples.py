@@ -1,0 +1,51 @@
+"""The examples run as their docstrings say, and stay as short as they claim."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from invoking import ROOT
+
+from jaxfed.config import file as config_file
+from jaxfed.testing import MethodChecks
+
+EXAMPLES = ROOT / "examples"
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
+config_file.load_module(str(EXAMPLES / "own_method.py"))  # registers MOON
+
+
+class TestMoon(MethodChecks):
+    method = "moon"
+
+
+def run(*arguments):
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_own_arrays_and_network():
+    accuracy = float(re.search(r"test accuracy ([\d.]+)", run("examples/own_network.py"))[1])
+    assert accuracy > 0.8
+    body = (EXAMPLES / "own_network.py").read_text().split("def main")[1].split("if __name__")[0]
+    assert len(body.strip().splitlines()) <= 15
+
+
+@pytest.mark.parametrize("name", ["own_method", "own_data"])
+def test_own_configs(name, tmp_path):
+    config = f"--config=examples/{name}.py:smoke"
+    assert "results are in" in run("-m", "launch.run", config, f"--workdir={tmp_path / name}")
+    lines = [line for line in (EXAMPLES / f"{name}.py").read_text().splitlines() if line.strip()]
+    assert len(lines) < 70
+
+
+def test_a_walk_from_clients_to_plots():
+    out = run("examples/walk.py")
+    right, total = map(int, re.search(r"right on (\d+) of (\d+)", out).groups())
+    assert right > 0.9 * total
+    assert "algorithms.png" in out
