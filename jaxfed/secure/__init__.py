@@ -1,4 +1,5 @@
 """Protocols between parties that exchange bytes: sessions, secure Hamming distances, row sums, transfers.
 
-Bytes, integers and parties: no JAX tracing, no data sets, no methods. `xclp` and what is above import it.
+Bytes, integers and parties: no data sets, no methods, and JAX for products of codes alone. `cross_steps` is
+what `xclp` calls; `session` stands on `primitives`, and all protocols on both.
 """
