@@ -168,7 +168,7 @@ def _started_with(directory: Path | None, point: str) -> tuple[str, ...] | None:
     if file is None or not file.is_file():
         return None
     there = read_json(file)
-    return (str(there.get("algorithm")), *there.get("baselines", ()))
+    return (str(there.get("algorithm")), *(there.get("baselines") or ()))
 
 
 def _without(config: str, overrides: Sequence[str], point: Point, reused: dict[str, str]) -> Point:
