@@ -36,6 +36,12 @@ class PaperTable(NamedTuple):
     metric: str = "test_accuracy"
 
 
+def _two_features(given: str, trained: str) -> tuple[str, ...]:
+    """Columns of Tables 1 and 6: features that are there, and those of a network that FedAvg trains."""
+    blocks = ((given, ("per-client LP", "XCLP")), (trained, ("FedAvg", "per-client LP", "XCLP")))
+    return tuple(f"{features}: {method}" for features, methods in blocks for method in methods)
+
+
 PAPER_TABLES = {
     "xclp/1": PaperTable(
         number=1,
@@ -43,13 +49,7 @@ PAPER_TABLES = {
         data="Fed-ISIC2019",
         citation=_XCLP,
         setting="training set size",
-        columns=(
-            "pretrained: per-client LP",
-            "pretrained: XCLP",
-            "finetuned: FedAvg",
-            "finetuned: per-client LP",
-            "finetuned: XCLP",
-        ),
+        columns=_two_features("pretrained", "finetuned"),
         rows={
             "954": ((30.70, 1.25), (34.00, 1.12), (43.78, 0.88), (45.35, 1.25), (47.48, 1.12)),
             "1882": ((31.40, 1.18), (34.61, 0.93), (46.83, 0.75), (48.10, 1.18), (52.34, 0.93)),
@@ -96,15 +96,11 @@ PAPER_TABLES = {
         data="CIFAR-10",
         citation=_XCLP,
         setting="method",
-        columns=(
-            "iid: m_L = 100, n_L = 1000",
-            "iid: m_L = 100, n_L = 5000",
-            "iid: m_L = 50, n_L = 1000",
-            "iid: m_L = 50, n_L = 5000",
-            "non-iid: m_L = 100, n_L = 1000",
-            "non-iid: m_L = 100, n_L = 5000",
-            "non-iid: m_L = 50, n_L = 1000",
-            "non-iid: m_L = 50, n_L = 5000",
+        columns=tuple(
+            f"{split}: m_L = {num_labeled}, n_L = {num_labels}"
+            for split in ("iid", "non-iid")
+            for num_labeled in (100, 50)
+            for num_labels in (1000, 5000)
         ),
         rows={
             "FedAvg (labeled only)": (
@@ -143,11 +139,10 @@ PAPER_TABLES = {
         data="CIFAR-100 and Mini-ImageNet",
         citation=_XCLP,
         setting="method",
-        columns=(
-            "CIFAR-100: m = 50, n_L = 5000",
-            "CIFAR-100: m = 100, n_L = 10000",
-            "Mini-ImageNet: m = 50, n_L = 5000",
-            "Mini-ImageNet: m = 100, n_L = 10000",
+        columns=tuple(
+            f"{data}: m = {num_clients}, n_L = {100 * num_clients}"
+            for data in ("CIFAR-100", "Mini-ImageNet")
+            for num_clients in (50, 100)
         ),
         rows={
             "FedAvg (labeled only)": ((43.80, 0.19), (53.91, 0.25), (23.39, 0.52), (31.72, 0.54)),
@@ -162,13 +157,7 @@ PAPER_TABLES = {
         data="FEMNIST",
         citation=_XCLP,
         setting="labeled fraction",
-        columns=(
-            "identity: per-client LP",
-            "identity: XCLP",
-            "linear: FedAvg",
-            "linear: per-client LP",
-            "linear: XCLP",
-        ),
+        columns=_two_features("identity", "linear"),
         rows={
             "0.1": ((33.74, 0.20), (49.29, 0.16), (53.09, 0.19), (37.27, 0.12), (52.39, 0.30)),
             "0.2": ((44.79, 0.03), (53.93, 0.04), (57.54, 0.46), (50.89, 0.11), (58.57, 0.13)),
