@@ -19,7 +19,7 @@ del checks  # or it is collected once more
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", filter(trains, ALGORITHMS))
+@pytest.mark.parametrize("name", list(filter(trains, ALGORITHMS)))
 @pytest.mark.usefixtures("quick_compilation")
 def test_clients_spread_over_devices_agree(name):
     checks = MethodChecks()
