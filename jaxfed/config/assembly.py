@@ -37,7 +37,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.client_map import client_map, fastest_strategy
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution import HERE, Execution, Progress
-from jaxfed.models import Model
+from jaxfed.models import MODELS, Model
 from jaxfed.training import aggregate, augmentation, losses, pseudo_label
 from jaxfed.training.ingredients import Training
 from jaxfed.training.label_sources import PSEUDO_LABELS, label_sources
@@ -129,6 +129,9 @@ def check_algorithm(config: ConfigDict, name: str) -> None:
                     saved_model(seen, repeat)
             config = seen.copy_and_resolve_references()
             config.training.initial_model = ""  # whose shapes are not those of what follows
+        if config.model.name in MODELS.from_outside():  # which may take no images, but other examples
+            config = config.copy_and_resolve_references()
+            config.model = ConfigDict({"name": "mlp"})
     make_algorithm(config, name, nobody())
 
 

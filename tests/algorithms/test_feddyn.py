@@ -1,0 +1,100 @@
+"""FedDyn against its equations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from small_training import RATE, federation_of, rounds_of, training_of
+
+from jaxfed.algorithms.feddyn import feddyn
+from jaxfed.errors import UsageError
+from jaxfed.training import aggregate
+from jaxfed.training.local_update import Batches
+
+ALPHA = 0.3
+WHOLE = Batches("joint", size=64, epochs=3)  # every batch is all that a client has: no randomness
+
+
+def test_three_rounds_are_the_equations():
+    """Clients of 5, 9 and 7 examples, of whom two take part in a round, in plain gradient steps."""
+    sizes, cohorts = [5, 9, 7], [[0, 1], [1, 2], [0, 2]]
+    federation = federation_of(sizes)
+    training = training_of(WHOLE, weighting=aggregate.uniformly)
+    states = rounds_of(feddyn(training=training, alpha=ALPHA), federation, 3, cohorts)
+    model = training.model
+
+    def gradient(w, client):
+        points = federation.points(client)
+        x, y = federation.x[points], federation.y[points]
+
+        def loss(w):
+            logits = model.apply(w, x)
+            return optax.softmax_cross_entropy_with_integer_labels(logits, jnp.asarray(y)).mean()
+
+        return jax.grad(loss)(w)
+
+    def combine(function, *trees):
+        return jax.tree.map(function, *trees)
+
+    w = states[0].model
+    zeros = combine(jnp.zeros_like, w)
+    g, h = [zeros] * 3, zeros
+    for number, cohort in enumerate(cohorts):
+        rate, ends = RATE / (1 + number), []
+        for client in cohort:
+            v = w
+            for _ in range(WHOLE.epochs):
+                v = combine(
+                    lambda v, d, own, w, rate=rate: v - rate * (d - own + ALPHA * (v - w)),
+                    v,
+                    gradient(v, client),
+                    g[client],
+                    w,
+                )
+            g[client] = combine(lambda own, v, w: own - ALPHA * (v - w), g[client], v, w)
+            ends.append(v)
+        h = combine(lambda h, a, b, w: h - ALPHA / len(sizes) * (a + b - 2 * w), h, *ends, w)
+        w = combine(lambda a, b, h: (a + b) / 2 - h / ALPHA, *ends, h)
+        state = states[number + 1]
+        for ours, theirs in zip(
+            jax.tree.leaves((state.model, state.control)), jax.tree.leaves((w, h)), strict=True
+        ):
+            np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5)
+
+
+def test_it_sends_what_fedavg_sends():
+    federation = federation_of([6, 6])
+    training = training_of(WHOLE)
+    algorithm = feddyn(training=training)
+    state = algorithm.init(jax.random.key(0), federation)
+    _, metrics = algorithm.round(state, federation.cohort(), jax.random.key(1))
+    num_bytes = 2 * sum(4 * leaf.size for leaf in jax.tree.leaves(state.model))
+    assert metrics["communication"]["upload"] == {"parameters": num_bytes}
+    assert metrics["communication"]["download"] == {"parameters": num_bytes}
+
+
+def test_a_round_of_nobody_changes_nothing():
+    """The server's own step waits for clients, or h / alpha would be taken off again and again."""
+    federation = federation_of([6, 6, 0])
+    algorithm = feddyn(training=training_of(WHOLE, weighting=aggregate.uniformly), alpha=ALPHA)
+    states = rounds_of(algorithm, federation, 2, [[0], [2]])
+    assert any(np.any(np.abs(leaf) > 0) for leaf in jax.tree.leaves(states[1].control))
+    for before, after in zip(
+        *map(jax.tree.leaves, (states[1].model, states[2].model)), strict=True
+    ):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_statistics_of_batchnorm_stay_out_of_it():
+    federation = federation_of([6, 6])
+    training = training_of(WHOLE, batch_norm=True)
+    state = feddyn(training=training).init(jax.random.key(0), federation)
+    for kept in (state.control, state.clients):
+        assert not jax.tree.leaves(nnx.filter_state(kept, nnx.BatchStat))
+
+
+def test_alpha_must_be_positive():
+    with pytest.raises(UsageError, match=r"feddyn\.alpha=0: allowed are numbers above 0"):
+        feddyn(training=training_of(WHOLE), alpha=0)

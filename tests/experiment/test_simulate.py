@@ -1,0 +1,129 @@
+"""`simulate`: the loop's own numbers, on clients from one's own arrays."""
+
+import jax
+import numpy as np
+import pytest
+
+import jaxfed
+from jaxfed.config import file
+from jaxfed.config.assembly import make_algorithm
+from jaxfed.config.simulation import Simulation
+from jaxfed.experiment.simulate import simulate
+from jaxfed.library.run import run
+from jaxfed.models import from_flax
+
+from flax import nnx  # isort: skip
+
+OVERRIDES = ("dataset.validation_fraction=0.1", "evaluate_every=2", "baselines=()")
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((90, 4)).astype(np.float32)
+Y = (X @ RNG.standard_normal((4, 3))).argmax(axis=1)
+
+
+def clients_of(num, labeled=30):
+    parts = np.array_split(np.arange(60), num)
+    return [(X[p], np.where(np.arange(len(p)) < labeled, Y[p], -1)) for p in parts]
+
+
+@pytest.mark.parametrize(
+    ("config", "algorithm"), [("fedavg_xclp:smoke", "fedavg"), ("xclp_digits:smoke", "xclp")]
+)
+def test_it_gives_the_numbers_of_an_experiment(config, algorithm):
+    settings = file.load(config, [*OVERRIDES, f"algorithm={algorithm}", "num_repeats=1"])
+    result = run(settings, progress=False)
+    federation = Simulation(settings).federation(settings.seed)
+    simulated = simulate(
+        make_algorithm(settings, algorithm, federation),
+        federation,
+        rounds=settings.rounds,
+        cohort_size=settings.cohort_size,
+        sampling=settings.sampling,
+        seed=settings.seed,
+        evaluate_every=settings.evaluate_every,
+    )
+    final = result.summary["algorithms"][algorithm]
+    assert simulated.metrics["test_accuracy"] == final["test_accuracy"]["values"][0]
+    told = simulated.predictions()
+    assert told.label.tolist() == list(np.asarray(result.predictions(algorithm)["label"]))
+
+
+def test_fedavg_on_own_arrays():
+    test = X[60:], Y[60:]
+    federation = jaxfed.Federation.from_clients(clients_of(4), test=test, validation=test)
+    training = jaxfed.Training(from_flax(lambda rngs: nnx.Linear(4, 3, rngs=rngs), (4,)))
+    seen = []
+    result = simulate(
+        jaxfed.algorithms.fedavg(training=training),
+        federation,
+        rounds=40,
+        cohort_size=2,
+        evaluate_every=10,
+        on_round=seen.append,
+    )
+    assert result.metrics["test_accuracy"] > 0.8
+    assert result.records == seen
+    assert [r["round"] for r in seen if "validation_accuracy" in r] == [0, 10, 20, 30, 40]
+    probability = result.predict(test[0])
+    np.testing.assert_allclose(probability.sum(axis=1), 1, rtol=1e-5)
+    assert np.mean(probability.argmax(axis=1) == test[1]) == result.metrics["test_accuracy"]
+
+
+def test_xclp_on_own_arrays_labels_new_points_of_unknown_class():
+    new = [(X[60 + 5 * i : 65 + 5 * i], np.full(5, -1)) for i in range(3)]
+    federation = jaxfed.Federation.from_clients(clients_of(3, labeled=15), new=new, num_classes=3)
+    result = simulate(jaxfed.algorithms.ALGORITHMS["xclp"](num_classes=3), federation)
+    told = result.predictions()
+    chosen = told.role == "new"
+    assert chosen.sum() == 15
+    assert (told.label[chosen] >= 0).all()
+    with pytest.raises(jaxfed.UsageError, match="labels the points that its clients hold"):
+        result.predict(X)
+
+
+def test_roles_and_rows_of_own_clients():
+    federation = jaxfed.Federation.from_clients(
+        [(X[:3], [0, -1, 2]), (X[3:5], [1, 1])], test=(X[5:7], [0, 1])
+    )
+    part = federation.partition
+    assert [list(p) for p in part.labeled] == [[0, 2], [3, 4]]
+    assert [list(p) for p in part.unlabeled] == [[1], []]
+    assert list(federation.test) == [5, 6]
+    assert not len(federation.validation)
+    assert federation.num_classes == 3
+    assert federation.y.dtype == np.int32
+    np.testing.assert_array_equal(federation.x, X[:7])
+
+
+@pytest.mark.parametrize(
+    ("clients", "options", "message"),
+    [
+        ([], {}, "0 clients"),
+        ([(X[:3], [0, 1])], {}, r"labels of shape \(2,\), int64, for 3 examples"),
+        ([(X[:2], [0.0, 1.0])], {}, "float64, for 2 examples"),
+        ([(X[:2], [0, 1]), (X[:2, :3], [0, 1])], {}, r"\(3,\) and \(4,\)"),
+        ([(X[:2], [0, 5])], {"num_classes": 3}, "labels 0..5 with num_classes=3"),
+        ([(X[:2], [0, -2])], {}, r"labels -2\.\.0"),
+        ([(X[:2], [0, 0])], {}, "num_classes=1"),
+        ([(X[:2], [0, 1])], {"new": []}, "1 clients and 0 of their new points"),
+    ],
+)
+def test_arrays_that_are_no_clients(clients, options, message):
+    with pytest.raises(jaxfed.UsageError, match=message):
+        jaxfed.Federation.from_clients(clients, **options)
+
+
+def test_training_has_defaults_for_all_but_its_model():
+    model = from_flax(lambda rngs: nnx.Linear(4, 3, rngs=rngs), (4,))
+    training = jaxfed.Training(model)
+    assert set(training.pseudo_labels) >= {"none", "unlabeled", "network", "teacher"}
+    assert training.labeled_batches is training.batches
+    batches = jaxfed.Batches("joint", size=4, epochs=2)
+    assert jaxfed.Training(model, batches=batches).labeled_batches is batches
+    mapped = jax.jit(training.map_clients(lambda shared, client: shared + client))
+    np.testing.assert_array_equal(mapped(np.float32(1), np.arange(3, dtype=np.float32)), [1, 2, 3])
+
+
+def test_no_rounds_are_a_mistake():
+    federation = jaxfed.Federation.from_clients(clients_of(2))
+    with pytest.raises(jaxfed.UsageError, match="rounds=0"):
+        simulate(jaxfed.algorithms.ALGORITHMS["client_knn"](num_classes=3), federation, rounds=0)

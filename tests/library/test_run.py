@@ -1,0 +1,153 @@
+"""`jaxfed.run`: the launcher's own path, from scripts, threads and notebooks."""
+
+import json
+import threading
+
+import numpy as np
+import pandas
+import pytest
+from invoking import invoke
+
+import jaxfed
+from jaxfed.config import file
+from jaxfed.library import result as results
+
+TRAINED = "fedavg_xclp:smoke"
+FEW = {"baselines": ("fedavg",), "rounds": 4}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return jaxfed.run(TRAINED, workdir=tmp_path_factory.mktemp("run") / "w", progress=False, **FEW)
+
+
+def test_it_is_the_launchers_path(trained, tmp_path, monkeypatch, capsys):
+    """Same config, same lines but for times, same files."""
+    arguments = [
+        "--config=ml_collections_configs/fedavg_xclp.py:smoke",
+        f"--workdir={tmp_path / 'w'}",
+        "--config.baselines=fedavg",
+        "--config.rounds=4",
+    ]
+    status, errors = invoke(arguments, monkeypatch, capsys)
+    assert (status, errors) == (0, "")
+    for name in ("config.json", "partition.json", "data.json"):
+        assert (trained.workdir / name).read_bytes() == (tmp_path / "w" / name).read_bytes()
+    lines = [
+        [{**json.loads(line), "seconds": 0} for line in (folder / "metrics.jsonl").open()]
+        for folder in (trained.workdir, tmp_path / "w")
+    ]
+    assert lines[0] == lines[1]
+    for folder in ("plots", "predictions", "states"):
+        names = [
+            sorted(p.name for p in (w / folder).iterdir())
+            for w in (trained.workdir, tmp_path / "w")
+        ]
+        assert names[0] == names[1] != []
+    for file_name in ("fedavg-0", "fedavg_xclp-0"):
+        tables = [
+            w / "predictions" / f"{file_name}.csv.gz" for w in (trained.workdir, tmp_path / "w")
+        ]
+        assert tables[0].read_bytes() == tables[1].read_bytes()
+
+
+def test_tables(trained):
+    accuracy = trained.summary["algorithms"]["fedavg"]["test_accuracy"]["mean"]
+    rows = trained.results
+    found = rows[(rows.algorithm == "fedavg") & (rows.metric == "test_accuracy")]
+    assert found["mean"].item() == accuracy
+    assert set(trained.metrics.algorithm) == {"fedavg", "fedavg_xclp"}
+    assert "communication.upload_bytes" in trained.metrics
+    told = trained.predictions("fedavg")
+    assert (told.role == "test").all()
+    assert (told.client == -1).all()
+    assert (told.label == told.truth).mean() == pytest.approx(accuracy)
+    read = pandas.read_csv(trained.workdir / "predictions" / "fedavg-0.csv.gz")
+    assert read.label.tolist() == told.label.tolist()
+    assert f"fedavg {accuracy:.4f}" in repr(trained)
+
+
+def test_without_pandas_tables_are_records(trained, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pandas", None)
+    assert trained.predictions("fedavg")[0].keys() == {
+        *("client", "index", "role", "label", "confidence", "truth")
+    }
+    assert isinstance(trained.metrics, list)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_the_model_is_ready_to_call(trained, last):
+    federation = trained.federation()
+    probability = trained.model("fedavg", last=last)(federation.x[federation.test])
+    np.testing.assert_allclose(probability.sum(axis=1), 1, rtol=1e-5)
+    if not last:
+        told = trained.predictions("fedavg")
+        assert probability.argmax(axis=1).tolist() == told.label.tolist()
+
+
+def test_the_numbers_of_points_are_those_of_the_data_set():
+    part = {"dataset__train_size": 300, "num_repeats": 1, "baselines": ()}
+    told = jaxfed.run("xclp_digits:smoke", progress=False, **part).predictions()
+    y = jaxfed.data.load("digits").y
+    assert (y[told["index"]] == told.truth).all()
+    assert told["index"].is_unique
+    assert len(told) == 300
+    counts = told.role.value_counts()
+    assert set(counts.index) == {"labeled", "unlabeled", "new"}
+
+
+def test_a_finished_workdir_is_read_and_another_config_refused(trained):
+    before = (trained.workdir / "summary.json").stat().st_mtime_ns
+    again = jaxfed.run(TRAINED, workdir=trained.workdir, progress=False, **FEW)
+    assert (trained.workdir / "summary.json").stat().st_mtime_ns == before
+    assert again.summary == trained.summary
+    with pytest.raises(jaxfed.UsageError, match=r"made by another config: config\.seed"):
+        jaxfed.run(TRAINED, workdir=trained.workdir, progress=False, **FEW, seed=1)
+
+
+def test_in_a_thread_and_with_a_config():
+    config = file.load("xclp_digits:smoke", ["num_repeats=1", "baselines=client_knn"])
+    found = []
+    thread = threading.Thread(
+        target=lambda: found.append(jaxfed.run(config, progress=False, seed=5))
+    )
+    thread.start()
+    thread.join()
+    assert found[0].config.seed == 5
+    assert config.seed == 0
+    assert found[0].methods == ("xclp", "client_knn")
+
+
+def test_a_folder_of_its_own_goes_with_the_result():
+    result = jaxfed.run(
+        "xclp_digits:smoke", progress=False, num_repeats=1, baselines=("client_knn",), rounds=1
+    )
+    place = result.workdir
+    assert place.is_dir()
+    result._own.cleanup()
+    assert not place.exists()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda r: r.model("fedprox"), "'fedprox': no method of this experiment"),
+        (lambda r: r.predictions("fedavg", 7), "repeat=7: allowed are 0 to 0"),
+        (lambda r: jaxfed.run("no_such_config"), "no such file"),
+        (lambda r: jaxfed.run(TRAINED, xclp__alfa=1), r"config\.xclp\.alfa: unknown key"),
+    ],
+)
+def test_mistakes_are_one_line(trained, call, message):
+    with pytest.raises(jaxfed.UsageError, match=message) as caught:
+        call(trained)
+    assert "\n" not in str(caught.value)
+
+
+def test_one_shot_methods_have_no_model():
+    result = jaxfed.run("xclp_digits:smoke", progress=False, num_repeats=1, baselines=())
+    with pytest.raises(jaxfed.UsageError, match="trains no model"):
+        result.model()
+
+
+def test_tables_of_nothing():
+    assert len(results.table([])) == 0

@@ -1,0 +1,193 @@
+"""Flax networks as their users write them, and what cannot be trained by clients."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxfed.errors import UsageError
+from jaxfed.models import from_flax
+
+X = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
+KEY = jax.random.key(1)
+
+
+class Net(nnx.Module):
+    def __init__(self, rngs):
+        self.first = nnx.Linear(4, 8, rngs=rngs)
+        self.norm = nnx.BatchNorm(8, rngs=rngs)
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+        self.last = nnx.Linear(8, 3, rngs=rngs)
+
+    def __call__(self, x):
+        return self.last(self.dropout(nnx.relu(self.norm(self.first(x)))))
+
+
+class Told(Net):
+    """Is told by its arguments what it does."""
+
+    def __call__(self, x, *, training, rngs=None):
+        x = self.norm(self.first(x), use_running_average=not training)
+        return self.last(nnx.Dropout(0.5)(x, deterministic=not training, rngs=rngs))
+
+
+class WithFeatures(Net):
+    def features(self, x):
+        return self.dropout(nnx.relu(self.norm(self.first(x))))
+
+    def head(self, features):
+        return self.last(features)
+
+
+class LinenNet(nn.Module):
+    @nn.compact
+    def __call__(self, x, train: bool):
+        x = nn.BatchNorm(use_running_average=not train)(nn.Dense(8)(x))
+        x = nn.Dropout(0.5, deterministic=not train)(nn.relu(x))
+        return nn.Dense(3)(x)
+
+
+NETWORKS = {
+    "nnx": Net,
+    "an nnx module": Net(nnx.Rngs(0)),
+    "told": Told,
+    "with features": WithFeatures,
+    "linen": LinenNet(),
+}
+
+
+@pytest.fixture(params=NETWORKS.values(), ids=NETWORKS)
+def model(request):
+    return from_flax(request.param, (4,))
+
+
+def test_training_draws_dropout_of_its_key_and_moves_statistics(model):
+    state = model.init(KEY)
+    train = jax.jit(model.train_apply)
+    keys = jax.random.split(jax.random.key(2), 2)
+    (logits, moved), (again, _), (other, _) = (train(state, X, keys[i]) for i in (0, 0, 1))
+    assert logits.shape == (6, 3)
+    np.testing.assert_array_equal(logits, again)
+    assert not np.allclose(logits, other)
+    assert [path for path, _ in nnx.to_flat_state(moved)] == [
+        path for path, _ in nnx.to_flat_state(state)
+    ]
+    before, after = (jax.tree.leaves(nnx.filter_state(s, nnx.BatchStat)) for s in (state, moved))
+    assert all(not np.allclose(a, b) for a, b in zip(before, after, strict=True))
+    parameters = (jax.tree.leaves(nnx.filter_state(s, nnx.Param)) for s in (state, moved))
+    for a, b in zip(*parameters, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_evaluation_is_by_running_statistics_one_example_at_a_time(model):
+    state = model.train_apply(model.init(KEY), X, KEY)[1]
+    apart = np.concatenate([model.apply(state, X[i : i + 1]) for i in range(6)])
+    np.testing.assert_allclose(model.apply(state, X), apart, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(
+        model.head(state, model.features(state, X)), model.apply(state, X)
+    )
+
+
+def test_every_parameter_has_a_gradient(model):
+    parameters, statistics = nnx.split_state(model.init(KEY), nnx.Param, ...)
+
+    @jax.jit
+    def gradient(parameters):
+        def loss(parameters):
+            logits, _ = model.train_apply(nnx.merge_state(parameters, statistics), X, KEY)
+            return jnp.sum(jnp.square(logits - 1))
+
+        return jax.grad(loss)(parameters)
+
+    last = [np.abs(leaf).max() for leaf in jax.tree.leaves(gradient(parameters))]
+    assert sum(size > 1e-6 for size in last) >= len(last) - 1  # a bias before BatchNorm has none
+
+
+def test_seeds_differ_but_a_module_starts_from_its_own_weights():
+    drawn = from_flax(Net, (4,))
+    assert not np.array_equal(*(drawn.init(jax.random.key(s))["first"]["kernel"] for s in (0, 1)))
+    module = Net(nnx.Rngs(7))
+    given = from_flax(module, (4,))
+    for seed in (0, 1):
+        kernel = given.init(jax.random.key(seed))["first"]["kernel"][...]
+        np.testing.assert_array_equal(kernel, module.first.kernel[...])
+
+
+def test_features_are_the_networks_own_or_its_logits():
+    state = (own := from_flax(WithFeatures, (4,))).init(KEY)
+    assert own.features(state, X).shape == (6, 8)
+    plain = from_flax(Net, (4,))
+    np.testing.assert_array_equal(plain.features(state, X), plain.apply(state, X))
+
+
+def test_bytes_are_read_as_0_to_1():
+    model = from_flax(lambda rngs: nnx.Linear(4, 3, rngs=rngs), (4,))
+    state = model.init(KEY)
+    pixels = np.arange(24, dtype=np.uint8).reshape(6, 4)
+    np.testing.assert_allclose(
+        model.apply(state, pixels), model.apply(state, pixels.astype(np.float32) / 255), rtol=1e-6
+    )
+
+
+class Counting(nnx.Module):
+    def __init__(self, rngs):
+        self.last = nnx.Linear(4, 3, rngs=rngs)
+        self.calls = nnx.Variable(jnp.zeros(()))
+
+    def __call__(self, x):
+        return self.last(x)
+
+
+class Cached(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        self.variable("cache", "seen", lambda: jnp.zeros(()))
+        return nn.Dense(3)(x)
+
+
+class Masked(Net):
+    def __call__(self, x, mask):
+        return super().__call__(x * mask)
+
+
+class Summed(Net):
+    def __call__(self, x):
+        return super().__call__(x).sum(axis=-1)
+
+
+class Half(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(3, param_dtype=jnp.bfloat16)(x)
+
+
+class Nothing(nnx.Module):
+    def __init__(self, rngs):
+        pass
+
+    def __call__(self, x):
+        return x
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (
+            Counting,
+            r"Counting: calls is an nnx\.Variable; allowed are nnx\.Param and nnx\.BatchStat",
+        ),
+        (Cached(), "Cached: has variables in the collection 'cache'"),
+        (Masked, r"Masked\.__call__: nobody gives its argument 'mask'"),
+        (Summed, r"Summed: gives shape \(2,\) for 2 examples in evaluation"),
+        (Half(), "Half: params.Dense_0.(bias|kernel) is bfloat16"),
+        (Nothing, "Nothing: has no parameters"),
+        (lambda rngs: nnx.Linear(5, 3, rngs=rngs), r"Linear does not take examples of \(4,\)"),
+        (lambda rngs: 3, "no nnx.Module"),
+        (7, r"from_flax\(int\): allowed are"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(module, message):
+    with pytest.raises(UsageError, match=message):
+        from_flax(module, (4,))

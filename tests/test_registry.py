@@ -1,0 +1,124 @@
+"""Names for code from outside: no own one is taken, and running a file twice is no mistake."""
+
+import textwrap
+
+import pytest
+
+from jaxfed.config import check, file
+from jaxfed.data.loading import READERS
+from jaxfed.errors import UsageError
+from jaxfed.library.run import run
+from jaxfed.registry import Registry
+
+
+def one():
+    return 1
+
+
+def two():
+    return 2
+
+
+def test_names():
+    registry = Registry("thing", {"own": one}, reserved=("kept",))
+    assert registry.register("other")(two) is two
+    registry.register("other")(two)
+    assert registry.from_outside() == ("other",)
+    assert dict(registry) == {"own": one, "other": two}
+    for name, message in {
+        "own": "one of jaxfed's own",
+        "kept": "one of jaxfed's own",
+        "no name": "a Python identifier",
+    }.items():
+        with pytest.raises(UsageError, match=f"thing {name!r}: .*{message}"):
+            registry.register(name)
+    with pytest.raises(UsageError, match=r"thing 'other': .*two has this name already"):
+        registry.register("other")(one)
+
+
+PLUG_INS = """
+from flax import nnx
+from ml_collections import ConfigDict
+
+import ml_collections_configs.fedavg_xclp as shipped
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.algorithms.fedprox import fedprox
+from jaxfed.data import load
+from jaxfed.data.loading import READERS
+from jaxfed.models import MODELS, from_flax
+from jaxfed.training.label_sources import PSEUDO_LABELS
+from jaxfed.training.pseudo_label import network_labels
+
+
+@ALGORITHMS.register("plugged_method")
+def plugged_method(*, training, mu=0.1):
+    return fedprox(training=training, mu=mu, pseudo_label="plugged_labels")
+
+
+@PSEUDO_LABELS.register("plugged_labels")
+def plugged_labels(parts, *, confidence="softmax"):
+    return network_labels(parts.model, parts.embed, confidence=confidence)
+
+
+@MODELS.register("plugged_network")
+def plugged_network(input_shape, num_classes, *, convolution="auto", width: int = 8):
+    (pixels,) = input_shape
+    return from_flax(
+        lambda rngs: nnx.Sequential(
+            nnx.Linear(pixels, width, rngs=rngs), nnx.relu, nnx.Linear(width, num_classes, rngs=rngs)
+        ),
+        input_shape,
+    )
+
+
+@READERS.register("plugged_data")
+def plugged_data(*, root=""):
+    return load("breast_cancer")
+
+
+def get_config(variant=""):
+    config = shipped.get_config("smoke")
+    config.algorithm, config.baselines = "plugged_method", ("fedavg",)
+    config.plugged_method = ConfigDict({"mu": 0.2})
+    config.plugged_labels = ConfigDict({"confidence": "softmax"})
+    config.plugged_data = ConfigDict({"root": "here"})
+    config.dataset.name = "plugged_data"
+    config.preprocessing.kind = "standardized"
+    config.model = ConfigDict({"name": "plugged_network", "width": 4})
+    return config
+"""
+
+
+@pytest.fixture(scope="module")
+def plug_ins(tmp_path_factory):
+    path = tmp_path_factory.mktemp("configs") / "plug_ins.py"
+    path.write_text(textwrap.dedent(PLUG_INS))
+    return str(path)
+
+
+def test_a_config_of_nothing_but_plug_ins_runs(plug_ins):
+    result = run(plug_ins, progress=False, plugged_method__mu=0.5)
+    assert result.config.plugged_method.mu == 0.5
+    assert result.summary["algorithms"]["plugged_method"]["pseudo_labeled"]["mean"] == 1
+    assert "plugged_data" in READERS
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("plugged_method.nu=1", r"config\.plugged_method\.nu: unknown key"),
+        ("plugged_labels.confidenc=x", r"plugged_labels\.confidenc: unknown key, did you mean"),
+        ("plugged_labels.confidence=3", None),
+        ("plugged_data.root=4", None),
+        ("model.widt=3", "unknown key of plugged_network, did you mean 'width'"),
+        ("model.width=0", r"config\.model\.width=0: allowed with plugged_network are"),
+        ("plugged_method.mu=x", "must be a number"),
+        ("model.name=plugged_networ", "'plugged_network'"),
+    ],
+)
+def test_their_keys_are_checked(plug_ins, override, message):
+    if message is None:
+        check.check(file.load(plug_ins, [override]))
+        return
+    with pytest.raises(UsageError, match=message):
+        check.check(file.load(plug_ins, [override]))
