@@ -129,7 +129,9 @@ def check_algorithm(config: ConfigDict, name: str) -> None:
                     saved_model(seen, repeat)
             config = seen.copy_and_resolve_references()
             config.training.initial_model = ""  # whose shapes are not those of what follows
-        if config.model.name in MODELS.from_outside():  # which may take no images, but other examples
+        if (
+            config.model.name in MODELS.from_outside()
+        ):  # which may take no images, but other examples
             config = config.copy_and_resolve_references()
             config.model = ConfigDict({"name": "mlp"})
     make_algorithm(config, name, nobody())

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import gzip
+import shutil
+import weakref
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import jax
@@ -41,10 +42,13 @@ class Result:
         workdir: Path,
         config: ConfigDict,
         summary: dict[str, Any],
-        own: TemporaryDirectory[str] | None = None,
+        *,
+        owns_workdir: bool = False,
     ) -> None:
-        """`own` keeps a folder that is nobody else's for as long as its result is in use."""
-        self.workdir, self.config, self.summary, self._own = workdir, config, summary, own
+        """With `owns_workdir` the folder is deleted when nobody uses the result any more."""
+        self.workdir, self.config, self.summary = workdir, config, summary
+        if owns_workdir:
+            weakref.finalize(self, shutil.rmtree, workdir, ignore_errors=True)
 
     def __repr__(self) -> str:
         """One line: where, and the accuracy of each method."""

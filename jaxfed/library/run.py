@@ -12,8 +12,9 @@ that is cut short, by Ctrl-C in a notebook for instance, is done again by the sa
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -55,13 +56,25 @@ def run(
     else:
         settings = config_file.load(os.fspath(config), texts)
     check.check(settings)
-    own = TemporaryDirectory(prefix="jaxfed-") if workdir is None else None
-    place = Path(own.name) if own else workdirs.location(os.fspath(workdir or ""))
+    if workdir is None:
+        place = Path(mkdtemp(prefix="jaxfed-"))
+        try:
+            return _run(settings, place, overwrite, progress, owns_workdir=True)
+        except BaseException:
+            shutil.rmtree(place, ignore_errors=True)
+            raise
+    place = workdirs.location(os.fspath(workdir))
     if not overwrite and workdirs.is_finished(place, settings.to_dict()):
-        return Result(place, settings, read_json(place / "summary.json"), own)
+        return Result(place, settings, read_json(place / "summary.json"))
+    return _run(settings, place, overwrite, progress, owns_workdir=False)
+
+
+def _run(
+    settings: ConfigDict, place: Path, overwrite: bool, progress: bool, *, owns_workdir: bool
+) -> Result:
     console = None if progress else Console(quiet=True)
     with Progress(settings.to_dict(), console) as shown:
         summary = conduct(settings, place, shown, Interruption(), overwrite=overwrite)
     if progress:
         shown.show_results(summary["algorithms"], str(place))
-    return Result(place, settings, read_json(place / "summary.json"), own)
+    return Result(place, settings, read_json(place / "summary.json"), owns_workdir=owns_workdir)

@@ -230,9 +230,9 @@ def _check(model: Model, name: str, input_shape: tuple[int, ...]) -> None:
     """Run the network on shapes, in both modes."""
     key = jax.random.key(0)
     state = jax.eval_shape(model.init, key)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+    for path, leaf in nnx.to_flat_state(state):
         if leaf.dtype != jnp.float32:
-            where = jax.tree_util.keystr(path, simple=True, separator=".")
+            where = ".".join(map(str, path))
             raise UsageError(
                 f"{name}: {where} is {leaf.dtype}; parameters and statistics must be float32 "
                 "(config.execution.precision computes in bfloat16)"

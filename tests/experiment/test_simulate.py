@@ -60,7 +60,7 @@ def test_fedavg_on_own_arrays():
         evaluate_every=10,
         on_round=seen.append,
     )
-    assert result.metrics["test_accuracy"] > 0.8
+    assert result.metrics["test_accuracy"] > 0.7
     assert result.records == seen
     assert [r["round"] for r in seen if "validation_accuracy" in r] == [0, 10, 20, 30, 40]
     probability = result.predict(test[0])

@@ -1,5 +1,6 @@
 """`jaxfed.run`: the launcher's own path, from scripts, threads and notebooks."""
 
+import gc
 import json
 import threading
 
@@ -34,7 +35,10 @@ def test_it_is_the_launchers_path(trained, tmp_path, monkeypatch, capsys):
     for name in ("config.json", "partition.json", "data.json"):
         assert (trained.workdir / name).read_bytes() == (tmp_path / "w" / name).read_bytes()
     lines = [
-        [{**json.loads(line), "seconds": 0} for line in (folder / "metrics.jsonl").open()]
+        [
+            {**json.loads(line), "seconds": 0}
+            for line in (folder / "metrics.jsonl").read_text().splitlines()
+        ]
         for folder in (trained.workdir, tmp_path / "w")
     ]
     assert lines[0] == lines[1]
@@ -124,7 +128,8 @@ def test_a_folder_of_its_own_goes_with_the_result():
     )
     place = result.workdir
     assert place.is_dir()
-    result._own.cleanup()
+    del result
+    gc.collect()
     assert not place.exists()
 
 

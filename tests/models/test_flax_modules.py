@@ -157,10 +157,9 @@ class Summed(Net):
         return super().__call__(x).sum(axis=-1)
 
 
-class Half(nn.Module):
-    @nn.compact
-    def __call__(self, x):
-        return nn.Dense(3, param_dtype=jnp.bfloat16)(x)
+class Half(nnx.Linear):
+    def __init__(self, rngs):
+        super().__init__(4, 3, param_dtype=jnp.bfloat16, rngs=rngs)
 
 
 class Nothing(nnx.Module):
@@ -181,7 +180,7 @@ class Nothing(nnx.Module):
         (Cached(), "Cached: has variables in the collection 'cache'"),
         (Masked, r"Masked\.__call__: nobody gives its argument 'mask'"),
         (Summed, r"Summed: gives shape \(2,\) for 2 examples in evaluation"),
-        (Half(), "Half: params.Dense_0.(bias|kernel) is bfloat16"),
+        (Half, "Half: (bias|kernel) is bfloat16"),
         (Nothing, "Nothing: has no parameters"),
         (lambda rngs: nnx.Linear(5, 3, rngs=rngs), r"Linear does not take examples of \(4,\)"),
         (lambda rngs: 3, "no nnx.Module"),
