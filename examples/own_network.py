@@ -1,6 +1,6 @@
 """FedAvg on one's own arrays with one's own Flax network; no config, no files.
 
-python examples/own_network.py
+python -m examples.own_network
 """
 
 import numpy as np

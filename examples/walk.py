@@ -1,6 +1,6 @@
 """From clients to plots, cell by cell: open it in an editor that knows `# %%`, or run it as it is.
 
-python examples/walk.py
+python -m examples.walk
 """
 
 # %% The clients: the digits dealt to ten of them, a tenth of the labels at each.

@@ -30,7 +30,7 @@ def run(*arguments):
 
 
 def test_own_arrays_and_network():
-    accuracy = float(re.search(r"test accuracy ([\d.]+)", run("examples/own_network.py"))[1])
+    accuracy = float(re.search(r"test accuracy ([\d.]+)", run("-m", "examples.own_network"))[1])
     assert accuracy > 0.8
     body = (EXAMPLES / "own_network.py").read_text().split("def main")[1].split("if __name__")[0]
     assert len(body.strip().splitlines()) <= 15
@@ -45,7 +45,7 @@ def test_own_configs(name, tmp_path):
 
 
 def test_a_walk_from_clients_to_plots():
-    out = run("examples/walk.py")
+    out = run("-m", "examples.walk")
     right, total = map(int, re.search(r"right on (\d+) of (\d+)", out).groups())
     assert right > 0.9 * total
     assert "algorithms.png" in out

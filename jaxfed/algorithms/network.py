@@ -15,7 +15,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import UNLABELED, Federation
 from jaxfed.federation.cohort import Cohort
-from jaxfed.xclp.transduction import Transduction, evaluate, evaluate_clients
+from jaxfed.xclp.transduction import Transduction, evaluate, evaluate_clients, predictions
 
 
 def network(*, num_classes: int) -> FederatedAlgorithm:
@@ -43,4 +43,6 @@ def network(*, num_classes: int) -> FederatedAlgorithm:
         del cohort, key
         return state, {}
 
-    return FederatedAlgorithm(init, round, evaluate, evaluate_clients=evaluate_clients)
+    return FederatedAlgorithm(
+        init, round, evaluate, evaluate_clients=evaluate_clients, predictions=predictions
+    )
