@@ -18,6 +18,7 @@ from jaxfed.algorithms.fedsiam import fedsiam
 from jaxfed.algorithms.fixmatch import fixmatch
 from jaxfed.algorithms.label_propagation import per_client_lp, pooled_lp
 from jaxfed.algorithms.network import network
+from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.algorithms.scaffold import scaffold
 from jaxfed.algorithms.xclp import xclp
 from jaxfed.federation.algorithm import FederatedAlgorithm
@@ -40,5 +41,6 @@ _OWN: dict[str, Callable[..., FederatedAlgorithm]] = {
     "fixmatch": fixmatch,
     "fedmatch": fedmatch,
     "fedsiam": fedsiam,
+    "protofssl": protofssl,
 }
 ALGORITHMS = Registry("method", _OWN)

@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.rules import POSITIVE, keywords
 from jaxfed.training.client_round import Client, Shared, finished
 from jaxfed.training.ingredients import Training
 from jaxfed.training.local_update import Batches, ClientUpdate, train
@@ -28,6 +28,7 @@ from jaxfed.training.round import federated_training
 from jaxfed.training.server_state import with_statistics
 
 
+@keywords(alpha=POSITIVE)
 def feddyn(
     *, training: Training, alpha: float = 0.01, pseudo_label: str = "none"
 ) -> FederatedAlgorithm:
@@ -36,8 +37,6 @@ def feddyn(
     Raises:
         UsageError: alpha that is not positive.
     """
-    if alpha <= 0:
-        raise UsageError(f"feddyn.alpha={alpha}: allowed are numbers above 0")
 
     def local_update(
         shared: Shared, client: Client, key: jax.Array, *, batches: Batches

@@ -145,7 +145,7 @@ def fedmatch(
             plain, composed(returned), returned["psi"], client.data.x.shape[1:]
         )
         update = finished(training, shared, client, trained._replace(state=returned))
-        return update._replace(client_state=seen, sent=num_bytes)
+        return update._replace(client_state=seen, sent={"parameters": num_bytes})
 
     return federated_training(
         training,

@@ -131,7 +131,7 @@ def fedsiam(
         update = finished(training, shared, client, trained._replace(state=state))
         return update._replace(
             client_state=Measured(divergence, client.received.round),
-            sent=sent,
+            sent={"parameters": sent},
             metrics={**update.metrics, "layers_sent": jnp.mean(is_sent.astype(jnp.float32))},
         )
 

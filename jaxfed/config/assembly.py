@@ -177,6 +177,9 @@ def make_training(
         pointwise=pointwise,
         augment=augment,
         strong_augment=augmentation.compose(wanted.strong_augmentation),
+        body=partial(make_model, config, federation, head=False),
+        num_classes=federation.num_classes,
+        max_labels=federation.max_labels,
     )
 
 

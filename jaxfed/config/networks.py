@@ -88,8 +88,10 @@ def check_models(config: ConfigDict, federation: Federation) -> None:
             initial_model(config, model, repeat)
 
 
-def make_model(config: ConfigDict, federation: Federation) -> Model:
+def make_model(config: ConfigDict, federation: Federation, *, head: bool = True) -> Model:
     """The config's network for the federation's examples, which it normalizes inside.
+
+    Without a head it ends with its features; a network from outside (`MODELS.register`) keeps its own.
 
     Raises:
         UsageError: an option that the network does not take, or examples of a shape it does not take.
@@ -98,7 +100,8 @@ def make_model(config: ConfigDict, federation: Federation) -> Model:
     name = options.pop("name")
     factory, execution = MODELS[name], config.execution
     check_options(name, factory, options)
-    shape, num_classes = federation.x.shape[1:], federation.num_classes
+    shape = federation.x.shape[1:]
+    num_classes = federation.num_classes if head or name in MODELS.from_outside() else None
     try:
         model = factory(shape, num_classes, convolution=execution.convolution, **options)
     except UsageError as error:

@@ -72,6 +72,9 @@ class Training:
         pointwise: l(logits, label), of which `loss` and methods' own losses are made.
         augment: random changes of a batch that keep its classes; `loss` has them built in.
         strong_augment: stronger ones, for methods that compare the two.
+        body: makes the model up to its last layer, for methods that have no use for that one; None: `model`.
+        num_classes: C, for methods that need to know (ProtoFSSL).
+        max_labels: the most labels that a client has, for the same ones.
     """
 
     model: Model
@@ -91,6 +94,9 @@ class Training:
     pointwise: Pointwise = softmax_cross_entropy
     augment: Augment | None = None
     strong_augment: Augment | None = None
+    body: Callable[[], Model] | None = None
+    num_classes: int = 0
+    max_labels: int = 0
 
     def __post_init__(self) -> None:
         """Make what was left out of the rest."""

@@ -9,8 +9,9 @@ much padding a cohort carries; a client without usable examples returns its mode
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -18,9 +19,10 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from jaxfed.training.episodes import Episodes, draw
 from jaxfed.training.losses import Batch, Loss
 
-Scheme = Literal["joint", "paired"]
+Scheme = Literal["joint", "paired"]  # of a config; methods of episodes make them themselves
 Optimizer = Callable[[jax.Array], optax.GradientTransformation]  # of the round's learning rate
 # parameters, step (from 0) and number of steps of the round -> parameters
 AfterStep = Callable[[nnx.State, jax.Array, jax.Array], nnx.State]
@@ -53,7 +55,9 @@ class ClientUpdate(NamedTuple):
         metrics: name -> float32 scalar.
         client_state: what the client keeps for its next round (); stays with the client.
         correction: what else goes to the server's mean (SCAFFOLD's change of control variate); ().
-        sent: int32 scalar, bytes in which the parameters of `delta` are sent; () for all of them.
+        upload: what the server keeps as this client sends it (prototypes); ().
+        sent: kind of message -> int32 scalar, bytes sent beside model and control; with "parameters" those in
+            which the parameters of `delta` are sent, all of them otherwise.
     """
 
     delta: nnx.State
@@ -61,7 +65,8 @@ class ClientUpdate(NamedTuple):
     metrics: dict[str, jax.Array]
     client_state: Any = ()
     correction: Any = ()
-    sent: Any = ()
+    upload: Any = ()
+    sent: Mapping[str, jax.Array] = MappingProxyType({})
 
 
 class Trained(NamedTuple):
@@ -89,17 +94,22 @@ class Batches:
         steps: if not 0, a client takes so many steps whatever the number of its examples, and its epochs
             repeat in their E orders (FLamby's `num_updates`).
         unlabeled_ratio: r, of "paired".
+        episodes: sizes, of "episodes": every step is an episode drawn anew, E of them a round. A client
+            without labels takes no step.
     """
 
-    scheme: Scheme
+    scheme: Scheme | Literal["episodes"]
     size: int
     epochs: int
     steps: int = 0
     unlabeled_ratio: int = 1
+    episodes: Episodes | None = None
 
     @property
     def capacity(self) -> int:
         """Rows of a batch."""
+        if self.episodes is not None:
+            return self.episodes.capacity
         return (1 + self.unlabeled_ratio) * self.size if self.scheme == "paired" else self.size
 
     def num_steps(self, per_epoch: jax.Array) -> jax.Array:
@@ -292,9 +302,23 @@ def _paired(data: ClientData, batches: Batches, key: jax.Array) -> _Plan:
     return _Plan(batches.num_steps(per_epoch), rows)
 
 
+def _episodes(data: ClientData, batches: Batches, key: jax.Array) -> _Plan:
+    sizes = batches.episodes
+    assert sizes is not None
+    is_labeled = usable(data) & data.is_labeled
+    is_unlabeled = usable(data) & ~data.is_labeled
+
+    def rows(step: jax.Array) -> tuple[jax.Array, jax.Array]:
+        step_key = jax.random.fold_in(key, step)
+        return draw(step_key, data.label, is_labeled, is_unlabeled, sizes)
+
+    return _Plan(batches.num_steps(jnp.any(is_labeled).astype(jnp.int32)), rows)
+
+
 _PLANS: dict[str, Callable[[ClientData, Batches, jax.Array], _Plan]] = {
     "joint": _joint,
     "paired": _paired,
+    "episodes": _episodes,
 }
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 from flax import nnx
 
@@ -25,19 +25,19 @@ def count_models(
     cohort: Cohort,
     batch_statistics: str,
     download_bytes: int,
-    sent: Any,
+    sent: Mapping[str, Any],
 ) -> None:
     """Models down and up, what else a method sends with them, for each client of the cohort.
 
-    `download_bytes` is a client's, `sent` the clients' `ClientUpdate.sent`, [K].
+    `download_bytes` is a client's, `sent` the clients' `ClientUpdate.sent`, each [K].
     """
     num_clients = int(np.sum(np.asarray(cohort.client_id) >= 0))
     parameters, statistics = nnx.split_state(state.model, nnx.Param, ...)
     communication.down("parameters", num_clients * download_bytes)
-    uploads = [int(np.asarray(leaf).sum(dtype=np.int64)) for leaf in jax.tree.leaves(sent)]
-    communication.up(
-        "parameters", sum(uploads) if uploads else num_clients * num_bytes_of(parameters)
-    )
+    if "parameters" not in sent:
+        communication.up("parameters", num_clients * num_bytes_of(parameters))
+    for kind, num_bytes in sent.items():
+        communication.up(kind, int(np.asarray(num_bytes).sum(dtype=np.int64)))
     num_bytes = num_clients * num_bytes_of(state.control)
     if num_bytes:
         communication.down("control", num_bytes)

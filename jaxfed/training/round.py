@@ -32,6 +32,7 @@ from jaxfed.training.ingredients import Training
 from jaxfed.training.local_update import ClientData, ClientUpdate, usable
 from jaxfed.training.model_messages import count_models, num_bytes_received
 from jaxfed.training.pseudo_label import WITHIN_CLIENTS, PseudoLabels
+from jaxfed.training.server_roles import NO_MEMORY, Judge, Memory, by_network
 from jaxfed.training.server_state import (
     ServerState,
     Teacher,
@@ -47,6 +48,7 @@ _EVALUATION_BATCH = 500
 # Set their randomness apart from labels and local steps; `fold_in` of 0 and 1 are the keys of `split`.
 _TEACHER = 0x74636872
 _STATISTICS = 0x73746174
+_MEMORY = 0x6D656D6F
 
 
 class Send(Protocol):
@@ -75,6 +77,8 @@ def federated_training(
     sends_control: bool = True,
     send: Send = nothing_sent,
     download_bytes: Callable[[nnx.State], Any] = num_bytes_of,
+    memory: Memory = NO_MEMORY,
+    judge: Judge | None = None,
 ) -> FederatedAlgorithm:
     """A federated algorithm of `local_update` and the training's ingredients.
 
@@ -93,6 +97,8 @@ def federated_training(
             the server makes it of what it has, and clients never see it (FedDyn).
         send: what reaches one client alone (`Client.received`).
         download_bytes: parameters -> bytes in which one client receives them.
+        memory: what the server keeps of `ClientUpdate.upload`.
+        judge: how a state classifies; by default `by_network`.
 
     Raises:
         UsageError: unknown pseudo-labels; in `init`, new points at clients, or nothing to test on.
@@ -100,7 +106,9 @@ def federated_training(
     if pseudo_label not in training.pseudo_labels:
         allowed = ", ".join(map(repr, training.pseudo_labels))
         raise UsageError(f"pseudo_label={pseudo_label!r}: allowed are {allowed}")
-    train_stage = partial(_train_round, training, local_update, server_step)
+    train_stage = partial(_train_round, training, local_update, server_step, memory.update)
+    needed, probabilities = judge or by_network(training)
+    probabilities = jax.jit(probabilities)
     stage_1 = training.pseudo_labels["none"], train_stage(stage=1)
     stage_2 = stage_1
     if pseudo_label != "none":
@@ -127,6 +135,7 @@ def federated_training(
             statistics=stacked_for(num_clients, statistics) if keep_statistics else (),
             clients=stacked_for(num_clients, init_client(model, federation)),
             round=jnp.int32(0),
+            memory=memory.init(model, federation),
         )
 
     def round(state: ServerState, cohort: Cohort, key: jax.Array) -> tuple[ServerState, Metrics]:
@@ -173,10 +182,6 @@ def federated_training(
     def needs_labels(round_number: int) -> bool:
         return round_number <= training.labeled_only_rounds or pseudo_label in WITHIN_CLIENTS
 
-    @jax.jit
-    def probabilities(model: nnx.State, x: jax.Array) -> jax.Array:
-        return jax.nn.softmax(training.model.apply(model, x).astype(jnp.float32))
-
     def predict(state: ServerState, x: np.ndarray) -> np.ndarray:
         parts = []
         for start in range(0, len(x), _EVALUATION_BATCH):
@@ -184,10 +189,10 @@ def federated_training(
             rows = np.resize(
                 np.arange(start, min(start + _EVALUATION_BATCH, len(x))), _EVALUATION_BATCH
             )
-            parts.append(np.asarray(probabilities(state.model, x[rows])))
+            parts.append(np.asarray(probabilities(needed(state), x[rows])))
         if not parts:
             rows = np.zeros((_EVALUATION_BATCH, *x.shape[1:]), x.dtype)
-            return np.asarray(probabilities(state.model, rows))[:0]
+            return np.asarray(probabilities(needed(state), rows))[:0]
         return np.concatenate(parts)[: len(x)]
 
     def predictions(state: ServerState, federation: Federation) -> Predictions:
@@ -238,6 +243,7 @@ def _train_round(
     training: Training,
     local_update: LocalUpdate,
     server_step: Callable[[nnx.State, Any], nnx.State],
+    remember: Callable[..., Any],
     *,
     stage: int,
 ) -> TrainRound:
@@ -313,6 +319,13 @@ def _train_round(
             statistics=own,
             clients=scatter(state.clients, ids, updates.client_state),
             round=state.round + 1,
+            memory=remember(
+                state.memory,
+                jnp.asarray(ids),
+                updates.upload,
+                state.round + 1,
+                jax.random.fold_in(key, _MEMORY),
+            ),
         )
         # A step may spoil the model after its loss has been taken.
         metrics["train_loss"] = jnp.where(_is_finite(model), metrics["train_loss"], jnp.nan)

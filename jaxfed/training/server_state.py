@@ -35,6 +35,7 @@ class ServerState(NamedTuple):
         control: what else all clients receive (SCAFFOLD's server control variate); ().
         statistics: with local statistics, every client's own, stacked [M, ...]; ().
         clients: what a method lets each client keep, stacked [M, ...]; ().
+        memory: what a method lets the server keep of its clients' uploads (ProtoFSSL's prototypes); ().
         round: int32, rounds done.
     """
 
@@ -45,6 +46,7 @@ class ServerState(NamedTuple):
     statistics: Any
     clients: Any
     round: jax.Array
+    memory: Any = ()
 
 
 def gather(stacked: Any, client_id: Array) -> Any:
