@@ -10,8 +10,8 @@ Table 5's settings (RMSprop at 1e-3, ten episodes a round, n_S = 1, n_Q = 2, n_U
     python -m launch.run --config=ml_collections_configs/protofssl.py:cifar10_iid \
         --workdir=runs/protofssl_cifar10
 
-The baselines' network is the same with one dense layer more; every method has RMSprop at that rate. FixMatch's
-weight and threshold are those of ProtoFSSL's code.
+The baselines' network is the same with one dense layer more; every method has RMSprop at that rate.
+FixMatch's weight and threshold are those of ProtoFSSL's code.
 """
 
 from collections.abc import Callable

@@ -70,11 +70,11 @@ def draw(
     # Class by class, within a class in random order; others behind them.
     place = jnp.where(is_labeled, label, sizes.num_classes)
     order = jnp.lexsort((jax.random.uniform(labeled_key, label.shape), place)).astype(jnp.int32)
-    counts = jnp.sum(place[:, None] == jnp.arange(sizes.num_classes), axis=0, dtype=jnp.int32)
+    counts = jax.nn.one_hot(place, sizes.num_classes, dtype=jnp.int32).sum(axis=0)
     starts, num_labeled = jnp.cumsum(counts) - counts, jnp.sum(counts)
 
     def of_each_class(first: int, number: int) -> tuple[jax.Array, jax.Array]:
-        rank = first + jnp.arange(number)
+        rank = first + jnp.arange(number)[None]
         position = starts[:, None] + jnp.minimum(rank, jnp.maximum(counts[:, None] - 1, 0))
         used = rank < counts[:, None]
         return order[jnp.minimum(position, jnp.maximum(num_labeled - 1, 0))].ravel(), used.ravel()

@@ -9,9 +9,8 @@ much padding a cohort carries; a client without usable examples returns its mode
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -56,7 +55,7 @@ class ClientUpdate(NamedTuple):
         client_state: what the client keeps for its next round (); stays with the client.
         correction: what else goes to the server's mean (SCAFFOLD's change of control variate); ().
         upload: what the server keeps as this client sends it (prototypes); ().
-        sent: kind of message -> int32 scalar, bytes sent beside model and control; with "parameters" those in
+        sent: {kind of message: int32 scalar}, bytes sent beside model and control; with "parameters" those in
             which the parameters of `delta` are sent, all of them otherwise.
     """
 
@@ -66,7 +65,7 @@ class ClientUpdate(NamedTuple):
     client_state: Any = ()
     correction: Any = ()
     upload: Any = ()
-    sent: Mapping[str, jax.Array] = MappingProxyType({})
+    sent: Any = ()
 
 
 class Trained(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ def count_models(
     cohort: Cohort,
     batch_statistics: str,
     download_bytes: int,
-    sent: Mapping[str, Any],
+    sent: Any,
 ) -> None:
     """Models down and up, what else a method sends with them, for each client of the cohort.
 
@@ -36,7 +35,7 @@ def count_models(
     communication.down("parameters", num_clients * download_bytes)
     if "parameters" not in sent:
         communication.up("parameters", num_clients * num_bytes_of(parameters))
-    for kind, num_bytes in sent.items():
+    for kind, num_bytes in dict(sent).items():
         communication.up(kind, int(np.asarray(num_bytes).sum(dtype=np.int64)))
     num_bytes = num_clients * num_bytes_of(state.control)
     if num_bytes:

@@ -90,7 +90,9 @@ def withheld(own: Prototypes, data: ClientData, min_labels: int) -> Prototypes:
     """Without those of classes with fewer labels."""
     num_classes = len(own.is_there)
     is_labeled = data.is_labeled & data.mask
-    count = jnp.sum(jax.nn.one_hot(data.label, num_classes) * is_labeled[:, None], axis=0)
+    count = jnp.sum(
+        jnp.where(is_labeled[:, None], jax.nn.one_hot(data.label, num_classes), 0), axis=0
+    )
     shown = own.is_there & (count >= min_labels)
     return Prototypes(jnp.where(shown[:, None], own.center, 0), shown)
 
@@ -111,7 +113,8 @@ def chosen(key: jax.Array, client_id: jax.Array, shown: Prototypes, num_helpers:
     order = jnp.argsort(jnp.where(can_help, draws, jnp.inf))
     rows = order[jnp.minimum(jnp.arange(num_helpers), len(order) - 1)]
     is_one = jnp.arange(num_helpers) < jnp.sum(can_help)
-    return Prototypes(shown.center[rows], shown.is_there[rows] & is_one[:, None])
+    center = jnp.where(is_one[:, None, None], shown.center[rows], 0)
+    return Prototypes(center, shown.is_there[rows] & is_one[:, None])
 
 
 def by_prototypes(model: Model, distance: Distance) -> Judge:

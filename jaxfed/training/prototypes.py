@@ -37,7 +37,7 @@ def class_means(
     embedding: jax.Array, label: jax.Array, used: jax.Array, num_classes: int
 ) -> Prototypes:
     """Means of the used rows of each class: embeddings [n, D], labels int [n], used bool [n]."""
-    member = jax.nn.one_hot(label, num_classes) * used[:, None]
+    member = jnp.where(used[:, None], jax.nn.one_hot(label, num_classes), 0)
     count = member.sum(axis=0)
     center = member.T @ embedding / jnp.maximum(count, 1)[:, None]
     return Prototypes(center, count > 0)
@@ -86,7 +86,7 @@ def mean_probabilities(
         return jnp.exp(log_probabilities(embedding, prototypes, distance))
 
     by_each = jax.vmap(one)(helpers)  # [H, n, C]
-    weights = has_any.astype(jnp.float32) / jnp.maximum(jnp.sum(has_any), 1)
+    weights = has_any.astype(jnp.float32) / jnp.maximum(jnp.sum(has_any), 1).astype(jnp.float32)
     return jnp.tensordot(weights, by_each, axes=1)
 
 
@@ -103,4 +103,4 @@ def joint_means(helpers: Prototypes) -> Prototypes:
     """Of each class, over the helpers that have it; of helpers [H, C, D]."""
     count = jnp.sum(helpers.is_there, axis=0)
     total = jnp.sum(jnp.where(helpers.is_there[..., None], helpers.center, 0), axis=0)
-    return Prototypes(total / jnp.maximum(count, 1)[:, None], count > 0)
+    return Prototypes(total / jnp.maximum(count, 1).astype(jnp.float32)[:, None], count > 0)

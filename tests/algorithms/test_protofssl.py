@@ -17,6 +17,8 @@ from jaxfed.training.local_update import Batches
 from jaxfed.training.losses import Batch
 from jaxfed.training.prototypes import Prototypes
 
+pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
+
 MODEL = from_module(partial(Net, batch_norm=False))
 SIZES = Episodes(num_classes=3, support=2, query=2, unlabeled=5)
 STATE = MODEL.init(KEY)
