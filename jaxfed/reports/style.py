@@ -74,8 +74,10 @@ _ALGORITHMS = {
     "fedmatch": "FedMatch",
     "fedsiam": "FedSiam",
     "feddyn": "FedDyn",
+    "protofssl": "ProtoFSSL",
     # Variants by the names that they go by.
     "fedavgm": "FedAvgM",
+    "fedadagrad": "FedAdagrad",
     "fedadam": "FedAdam",
     "fedyogi": "FedYogi",
 }

@@ -52,10 +52,10 @@ def models_once(monkeypatch):
     """Twelve cells have two networks: each is built once."""
     make, made = assembly.make_model, {}
 
-    def make_once(config, federation):
-        key = repr(config.model)
+    def make_once(config, federation, head=True):
+        key = repr(config.model), head
         if key not in made:
-            made[key] = make(config, federation)
+            made[key] = make(config, federation, head=head)
         return made[key]
 
     monkeypatch.setattr(assembly, "make_model", make_once)
