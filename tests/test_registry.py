@@ -7,6 +7,7 @@ import pytest
 from jaxfed.config import check, file
 from jaxfed.data.loading import READERS
 from jaxfed.errors import UsageError
+from jaxfed.experiment import sweep_plan
 from jaxfed.library.run import run
 from jaxfed.registry import Registry
 
@@ -122,3 +123,10 @@ def test_their_keys_are_checked(plug_ins, override, message):
         return
     with pytest.raises(UsageError, match=message):
         check.check(file.load(plug_ins, [override]))
+
+
+def test_a_sweep_over_plug_ins_runs_their_baseline_once(plug_ins):
+    plan = sweep_plan.plan(plug_ins, grid=["plugged_method.mu=0.1,0.5"])
+    assert [dict(point.reused) for point in plan.points] == [{}, {"fedavg": plan.points[0].name}]
+    labels = sweep_plan.plan(plug_ins, ["baselines=()"], grid=["plugged_labels.confidence=a,b"])
+    assert len(labels.points) == 2

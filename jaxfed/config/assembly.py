@@ -127,14 +127,18 @@ def check_algorithm(config: ConfigDict, name: str) -> None:
             with methods.naming_own_training(config, name), naming_initial_model(seen):
                 for repeat in repeats_that_differ(seen):
                     saved_model(seen, repeat)
-            config = seen.copy_and_resolve_references()
-            config.training.initial_model = ""  # whose shapes are not those of what follows
-        if (
-            config.model.name in MODELS.from_outside()
-        ):  # which may take no images, but other examples
-            config = config.copy_and_resolve_references()
-            config.model = ConfigDict({"name": "mlp"})
+        if starts_from_state(seen) or config.model.name in MODELS.from_outside():
+            config = for_nobody(seen)
     make_algorithm(config, name, nobody())
+
+
+def for_nobody(config: ConfigDict) -> ConfigDict:
+    """The config without what fits real examples alone: a state to start from, a network from outside."""
+    fitting = config.copy_and_resolve_references()
+    fitting.training.initial_model = ""
+    if config.model.name in MODELS.from_outside():
+        fitting.model = ConfigDict({"name": "mlp"})
+    return fitting
 
 
 def nobody() -> Federation:

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
-from jaxfed.config.assembly import make_training, nobody, settings_to_try
+from jaxfed.config.assembly import for_nobody, make_training, nobody, settings_to_try
 from jaxfed.training.pseudo_label import PseudoLabel
 
 _OF_NO_METHOD = ("algorithm", "baselines", "paper_table")
@@ -52,8 +52,7 @@ def _pseudo_labels_taken(config: ConfigDict, name: str) -> set[str]:
 
     All of them if it takes none then: it may do so later.
     """
-    seen = methods.with_own_training(config, name).copy_and_resolve_references()
-    seen.training.initial_model = ""  # whose shapes are not those of nobody's examples
+    seen = for_nobody(methods.with_own_training(config, name))
     training = make_training(seen, nobody(), repeat=0)
     sources = _Watched(training.pseudo_labels)
     keywords = methods.keywords(config, name)
