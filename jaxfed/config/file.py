@@ -97,15 +97,13 @@ def as_text(key: str, value: Any) -> str:
 def split_variant(spec: str) -> tuple[str, str]:
     """Split `FILE.py:VARIANT` into the path and the variant ('' where there is none).
 
-    The name of an installed config may come without its ending.
+    The name of a config, in the current folder or installed, may come without its ending.
     """
     head, ending, tail = spec.partition(".py")
     if ending:
         return head + ending, tail.removeprefix(":")
     name, _, variant = spec.partition(":")
-    return (
-        (f"{name}.py", variant) if (_installed_configs() / f"{name}.py").is_file() else (spec, "")
-    )
+    return (f"{name}.py", variant) if _find(Path(f"{name}.py")).is_file() else (spec, "")
 
 
 def load_module(path: str) -> ModuleType:

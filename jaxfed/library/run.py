@@ -22,6 +22,7 @@ from rich.console import Console
 
 from jaxfed.config import check
 from jaxfed.config import file as config_file
+from jaxfed.errors import UsageError
 from jaxfed.experiment import workdir as workdirs
 from jaxfed.experiment.progress import Progress
 from jaxfed.experiment.records import read_json
@@ -41,7 +42,7 @@ def run(
     """Run one experiment, or go on with it, or return what it has come to.
 
     Args:
-        config: FILE.py[:VARIANT], or the name of a shipped config; or a config.
+        config: FILE.py[:VARIANT], or the name of a shipped config; or a ConfigDict.
         workdir: where results go; None: a folder of the result's own, deleted with it.
         overwrite: delete the results in `workdir` and start afresh.
         progress: show a bar (on a terminal or in a notebook) or lines (elsewhere).
@@ -53,8 +54,13 @@ def run(
     texts = [config_file.as_text(key.replace("__", "."), value) for key, value in overrides.items()]
     if isinstance(config, ConfigDict):
         settings = config_file.with_overrides(config, texts)
-    else:
+    elif isinstance(config, str | os.PathLike):
         settings = config_file.load(os.fspath(config), texts)
+    else:
+        raise UsageError(
+            f"jaxfed.run({type(config).__name__}): allowed are FILE.py[:VARIANT], the name of a shipped "
+            "config, or a ConfigDict"
+        )
     check.check(settings)
     if workdir is None:
         place = Path(mkdtemp(prefix="jaxfed-"))

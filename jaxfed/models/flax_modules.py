@@ -8,19 +8,22 @@ networks listen: by `module.train()` and `.eval()` (NNX), and by the arguments `
 `is_training`, `deterministic`, `use_running_average` and `rngs` of its `__call__`, where it has them. Dropout
 draws from a key of the step, and from nothing that was drawn before.
 
-Pseudo-labels that go by features (XCLP's) take those of `features(x)` where the network has that method and
-`head(features)`; otherwise its logits serve as features.
+Pseudo-labels that go by features (XCLP's) take those of `features(x)` where the network's class has that
+method and `head(features)`; otherwise its logits serve as features, also where submodules have these names.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import flax.errors
 import flax.linen
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from jaxfed.errors import UsageError
@@ -55,8 +58,14 @@ def from_flax(
     Raises:
         UsageError: what cannot be trained by clients and averaged by a server, by its name: variables that
             are neither parameters nor running statistics, parameters that are not float32, an argument
-            that nobody gives, an output that is not [n, C].
+            that nobody gives, an output that is not [n, C], `head` of `features` that is not the output.
+
+    Cost: traces of the network; where it has `features` and `head`, two forward passes on two examples.
     """
+    if not isinstance(input_shape, Sequence):
+        raise UsageError(
+            f"from_flax(input_shape={input_shape!r}): allowed are tuples, such as (8,)"
+        )
     if isinstance(module, flax.linen.Module):
         parts = _linen_parts(module, tuple(input_shape))
     elif isinstance(module, nnx.Module) or callable(module):
@@ -68,6 +77,8 @@ def from_flax(
         )
     model = _model(parts)
     _check(model, parts.name, tuple(input_shape))
+    if parts.has_features and parts.has_call:
+        _check_features(model, parts, tuple(input_shape))
     return model
 
 
@@ -85,7 +96,11 @@ class _Parts:
         call: Callable[..., tuple[jax.Array, nnx.State]],
     ) -> None:
         self.name, self.init, self.call = name, init, call
-        self.has_features = all(callable(getattr(methods, n, None)) for n in ("features", "head"))
+        # Of its class: a submodule `features` is called in whichever way `__call__` likes.
+        self.has_features = all(
+            callable(getattr(type(methods), n, None)) for n in ("features", "head")
+        )
+        self.has_call = callable(methods)
 
 
 def _model(parts: _Parts) -> Model:
@@ -106,13 +121,23 @@ def _model(parts: _Parts) -> Model:
 
 
 def _nnx_parts(module: nnx.Module | Callable[[nnx.Rngs], nnx.Module]) -> _Parts:
+    name = getattr(module, "__name__", type(module).__name__)
+    if flax.linen.Module in getattr(module, "__mro__", ()):
+        raise UsageError(f"from_flax({name}): is a class; allowed is a Linen module of it")
+
     def build(rngs: nnx.Rngs) -> nnx.Module:
         return module if isinstance(module, nnx.Module) else module(rngs)
 
-    shapes = nnx.eval_shape(lambda: build(nnx.Rngs(0)))
+    with _naming(name, "cannot be made of its nnx.Rngs"):
+        shapes = nnx.eval_shape(lambda: build(nnx.Rngs(0)))
     if not isinstance(shapes, nnx.Module):
         raise UsageError(f"from_flax: {module!r} makes a {type(shapes).__name__}, no nnx.Module")
     name = type(shapes).__name__
+    for where, array in _bare_arrays(shapes):
+        raise UsageError(
+            f"{name}: {where} is an array {array.dtype}{list(array.shape)} outside of variables; "
+            "make constants in __call__, and what is trained an nnx.Param"
+        )
     graph, *states = nnx.split(shapes, (nnx.Param, nnx.BatchStat), nnx.RngState, ...)
     _, streams, rest = states
     for path, variable in nnx.to_flat_state(rest):
@@ -143,6 +168,15 @@ def _nnx_parts(module: nnx.Module | Callable[[nnx.Rngs], nnx.Module]) -> _Parts:
     return _Parts(name, shapes, init, call)
 
 
+def _bare_arrays(network: nnx.Module) -> Iterator[tuple[str, Any]]:
+    """The path of each attribute that is an array and no variable; a graph would hold it as it was traced."""
+    for path, node in nnx.iter_graph(network):
+        if isinstance(node, nnx.Module):
+            for attribute, value in vars(node).items():
+                if isinstance(value, (jax.Array, np.ndarray, jax.ShapeDtypeStruct)):
+                    yield ".".join(map(str, (*path, attribute))), value
+
+
 def _streams(network: nnx.Module) -> list[str]:
     """The names of a network's streams of random numbers."""
     keys = nnx.to_flat_state(nnx.state(network, nnx.RngKey))
@@ -155,9 +189,12 @@ def _linen_parts(module: flax.linen.Module, input_shape: tuple[int, ...]) -> _Pa
 
     def variables_of(key: jax.Array) -> Mapping[str, Any]:
         streams = {"params": key, "dropout": jax.random.fold_in(key, 1)}
-        return module.init(streams, example, **_mode(name, module.__call__, None))
+        variables = module.init(streams, example, **_mode(name, module.__call__, None))
+        return flax.linen.unbox(variables)  # of names for axes, by which nothing goes here
 
-    for collection, content in jax.eval_shape(variables_of, jax.random.key(0)).items():
+    with _naming(name, f"does not take examples of {input_shape}"):
+        shapes = jax.eval_shape(variables_of, jax.random.key(0))
+    for collection, content in shapes.items():
         if collection not in _COLLECTIONS and jax.tree.leaves(content):
             raise UsageError(
                 f"{name}: has variables in the collection {collection!r}; allowed are 'params' and "
@@ -175,7 +212,8 @@ def _linen_parts(module: flax.linen.Module, input_shape: tuple[int, ...]) -> _Pa
             logits: Any = module.apply(variables, x, method=method, **_mode(name, function, None))
             return logits, state
         keywords = _mode(name, function, nnx.Rngs(key))
-        streams = {"dropout": key}
+        # Linen takes streams of other names from the one for parameters.
+        streams = {"dropout": key, "params": jax.random.fold_in(key, 1)}
         result: Any = module.apply(
             variables, x, method=method, rngs=streams, mutable=["batch_stats"], **keywords
         )
@@ -240,14 +278,9 @@ def _check(model: Model, name: str, input_shape: tuple[int, ...]) -> None:
     if not jax.tree.leaves(nnx.filter_state(state, nnx.Param)):
         raise UsageError(f"{name}: has no parameters")
     x = jax.ShapeDtypeStruct((2, *input_shape), jnp.float32)
-    try:
+    with _naming(name, f"does not take examples of {input_shape}"):
         logits = jax.eval_shape(model.apply, state, x)
         trained, moved = jax.eval_shape(model.train_apply, state, x, key)
-    except UsageError:
-        raise
-    except (TypeError, ValueError) as error:
-        line = " ".join(str(error).split())[:300]
-        raise UsageError(f"{name} does not take examples of {input_shape}: {line}") from error
     for mode, output in (("evaluation", logits), ("training", trained)):
         if not hasattr(output, "shape") or len(output.shape) != 2 or output.shape[0] != 2:
             given = f"shape {output.shape}" if hasattr(output, "shape") else type(output).__name__
@@ -257,3 +290,28 @@ def _check(model: Model, name: str, input_shape: tuple[int, ...]) -> None:
     before, after = ([path for path, _ in nnx.to_flat_state(s)] for s in (state, moved))
     if before != after:
         raise UsageError(f"{name}: has other variables after a training step than before")
+
+
+def _check_features(model: Model, parts: _Parts, input_shape: tuple[int, ...]) -> None:
+    """Run both ways to the logits on two examples: what is trained must be the network."""
+    key = jax.random.key(0)
+    state, x = model.init(key), jax.random.uniform(key, (2, *input_shape))
+    parted = jax.jit(model.apply)(state, x)
+    whole = jax.jit(lambda state, x: parts.call("__call__", state, x, None)[0])(state, x)
+    if np.shape(parted) != np.shape(whole) or not np.allclose(parted, whole, rtol=1e-3, atol=1e-3):
+        raise UsageError(
+            f"{parts.name}: head(features(x)) is not what its __call__(x) gives; make them the same, or "
+            "name the two methods otherwise"
+        )
+
+
+@contextmanager
+def _naming(name: str, what: str) -> Iterator[None]:
+    """Say in one line what Flax or the network itself objects to."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except (TypeError, ValueError, AttributeError, flax.errors.FlaxError) as error:
+        line = " ".join(str(error).split())[:300]
+        raise UsageError(f"{name} {what}: {line}") from error

@@ -122,6 +122,18 @@ def test_in_a_thread_and_with_a_config():
     assert found[0].methods == ("xclp", "client_knn")
 
 
+def test_a_config_of_the_current_folder_goes_by_its_name(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "from ml_collections_configs import xclp_digits\n"
+        "def get_config(variant=''):\n"
+        "    return xclp_digits.get_config(variant)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert file.load("mine:smoke") == file.load("mine.py:smoke")
+    with pytest.raises(jaxfed.UsageError, match=r"no variant 'smoek', did you mean 'smoke'\?"):
+        file.load("mine:smoek")
+
+
 def test_a_folder_of_its_own_goes_with_the_result():
     result = jaxfed.run(
         "xclp_digits:smoke", progress=False, num_repeats=1, baselines=("client_knn",), rounds=1
@@ -139,6 +151,7 @@ def test_a_folder_of_its_own_goes_with_the_result():
         (lambda r: r.model("fedprox"), "'fedprox': no method of this experiment"),
         (lambda r: r.predictions("fedavg", 7), "repeat=7: allowed are 0 to 0"),
         (lambda r: jaxfed.run("no_such_config"), "no such file"),
+        (lambda r: jaxfed.run(3), r"jaxfed\.run\(int\): allowed are"),
         (lambda r: jaxfed.run(TRAINED, xclp__alfa=1), r"config\.xclp\.alfa: unknown key"),
     ],
 )

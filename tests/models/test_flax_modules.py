@@ -131,6 +131,46 @@ def test_bytes_are_read_as_0_to_1():
     )
 
 
+class PartsOfThatName(nnx.Module):
+    """Calls its submodules `features` and `head` in a way that only `__call__` knows."""
+
+    def __init__(self, rngs):
+        self.features = nnx.Linear(4, 8, rngs=rngs)
+        self.head = nnx.Linear(8, 3, rngs=rngs)
+
+    def __call__(self, x):
+        return self.head(nnx.relu(self.features(x)))
+
+
+def test_submodules_named_features_and_head_are_called_by_the_network():
+    module = PartsOfThatName(nnx.Rngs(0))
+    model = from_flax(module, (4,))
+    np.testing.assert_allclose(model.apply(model.init(KEY), X), module(X), rtol=1e-6)
+
+
+class Noisy(nn.Module):
+    @nn.compact
+    def __call__(self, x, train=False):
+        if train:
+            x = x + jax.random.normal(self.make_rng("noise"), x.shape)
+        spread = nn.with_partitioning(nn.initializers.lecun_normal(), ("in", "out"))
+        return nn.Dense(3, kernel_init=spread)(x)
+
+
+def test_linen_draws_from_streams_of_any_name_and_may_name_axes():
+    model = from_flax(Noisy(), (4,))
+    state = model.init(KEY)
+    one, again, other = (model.train_apply(state, X, jax.random.key(i))[0] for i in (0, 0, 1))
+    np.testing.assert_array_equal(one, again)
+    assert not np.allclose(one, other)
+    assert not np.allclose(one, model.apply(state, X))
+
+
+def test_a_shape_is_no_number():
+    with pytest.raises(UsageError, match=r"from_flax\(input_shape=4\): allowed are tuples"):
+        from_flax(Net, 4)
+
+
 class Counting(nnx.Module):
     def __init__(self, rngs):
         self.last = nnx.Linear(4, 3, rngs=rngs)
@@ -170,9 +210,37 @@ class Nothing(nnx.Module):
         return x
 
 
+class Buffered(nnx.Module):
+    def __init__(self, rngs):
+        self.inner = nnx.Linear(4, 3, rngs=rngs)
+        self.inner.scale = jnp.ones(4)
+
+    def __call__(self, x):
+        return self.inner(x * self.inner.scale)
+
+
+class OtherHead(WithFeatures):
+    def __call__(self, x):
+        return 2 * super().__call__(x)
+
+    def head(self, features):
+        return super().head(features) + 1
+
+
+class AlwaysDropping(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(3)(nn.Dropout(0.5, deterministic=False)(x))
+
+
 @pytest.mark.parametrize(
     ("module", "message"),
     [
+        (Buffered, r"Buffered: inner\.scale is an array float32\[4\] outside of variables"),
+        (OtherHead, r"OtherHead: head\(features\(x\)\) is not what its __call__\(x\) gives"),
+        (AlwaysDropping(), 'AlwaysDropping does not take examples of .* needs PRNG for "dropout"'),
+        (nnx.Linear, "Linear cannot be made of its nnx.Rngs: .*'out_features'"),
+        (LinenNet, r"from_flax\(LinenNet\): is a class"),
         (
             Counting,
             r"Counting: calls is an nnx\.Variable; allowed are nnx\.Param and nnx\.BatchStat",
