@@ -6,11 +6,12 @@
     def mymethod(*, training, mu=0.1): ...
 
 A config file that imports such code may then say `config.algorithm = "mymethod"`, and set the factory's
-keywords in a section of that name, `config.mymethod.mu`.
+keywords, those behind the star, in a section of that name, `config.mymethod.mu`.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
@@ -23,11 +24,23 @@ class Registry(dict[str, Factory]):
     """Name -> factory, those of this repository first; `register` adds others."""
 
     def __init__(
-        self, kind: str, own: Mapping[str, Factory], *, reserved: Collection[str] = ()
+        self,
+        kind: str,
+        own: Mapping[str, Factory],
+        *,
+        reserved: Collection[str] = (),
+        num_given: int = 0,
     ) -> None:
-        """`reserved`: names that nothing can be registered under, beside those of `own`."""
+        """An empty table but for jaxfed's own.
+
+        Args:
+            kind: of things, for messages.
+            own: name -> factory.
+            reserved: names that nothing can be registered under, beside those of `own`.
+            num_given: arguments that a factory is given by position; its others are keys of a config.
+        """
         super().__init__(own)
-        self._kind, self._reserved = kind, frozenset([*own, *reserved])
+        self._kind, self._reserved, self._num_given = kind, frozenset([*own, *reserved]), num_given
 
     def register(self, name: str) -> Callable[[Factory], Factory]:
         """A decorator that adds a factory under this name.
@@ -37,7 +50,7 @@ class Registry(dict[str, Factory]):
 
         Raises:
             UsageError: no name that a config's section can have, one of this repository's own, or one that
-                another factory has.
+                another factory has; a factory whose setting is no keyword.
         """
         if not name.isidentifier():
             raise UsageError(f"{self._kind} {name!r}: a name must be a Python identifier")
@@ -50,10 +63,20 @@ class Registry(dict[str, Factory]):
                 raise UsageError(
                     f"{self._kind} {name!r}: {'.'.join(_identity(there))} has this name already"
                 )
+            self._check_keywords(name, factory)
             self[name] = factory
             return factory
 
         return add
+
+    def _check_keywords(self, name: str, factory: Factory) -> None:
+        for parameter in [*inspect.signature(factory).parameters.values()][self._num_given :]:
+            has_default = parameter.default is not parameter.empty
+            if has_default and parameter.kind is not parameter.KEYWORD_ONLY:
+                raise UsageError(
+                    f"{self._kind} {name!r}: its setting {parameter.name!r} must be a keyword, behind a * in "
+                    "the signature, so that configs can have it"
+                )
 
     def from_outside(self) -> tuple[str, ...]:
         """The names that were registered, in their order."""

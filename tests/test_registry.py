@@ -37,6 +37,13 @@ def test_names():
         registry.register("other")(one)
 
 
+def test_settings_are_keywords():
+    registry = Registry("thing", {}, num_given=1)
+    registry.register("given")(lambda shape=3, *, width=4: None)
+    with pytest.raises(UsageError, match=r"thing 'other': its setting 'width' must be a keyword"):
+        registry.register("other")(lambda shape=3, width=4: None)
+
+
 PLUG_INS = """
 from flax import nnx
 from ml_collections import ConfigDict
@@ -62,7 +69,7 @@ def plugged_labels(parts, *, confidence="softmax"):
 
 
 @MODELS.register("plugged_network")
-def plugged_network(input_shape, num_classes, *, convolution="auto", width: int = 8):
+def plugged_network(input_shape, num_classes=None, *, width: int = 8, slope=2.0):
     (pixels,) = input_shape
     return from_flax(
         lambda rngs: nnx.Sequential(

@@ -2,7 +2,8 @@
 
 Options are the keywords of a factory in `MODELS`, without `convolution`, which is a matter of execution.
 Their type hints are the rules: a `Literal` lists names, an int counts something and is 1 or more, a
-float is a share from 0 to 1, a `Sequence[int]` holds as many such ints as the network likes.
+float is a share from 0 to 1, a `Sequence[int]` holds as many such ints as the network likes. Of other hints,
+or none, networks from outside judge themselves.
 """
 
 from __future__ import annotations
@@ -39,6 +40,12 @@ def check_options(name: str, factory: Callable[..., Any], options: Mapping[str, 
             raise UsageError(f"config.model.{key}={value!r}: allowed with {name} are {allowed}")
 
 
+def takes_convolution(factory: Callable[..., Any]) -> bool:
+    """Whether a factory wants to know how to compute convolutions; one from outside need not."""
+    parameters = inspect.signature(factory).parameters.values()
+    return any(p.name == "convolution" or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
 def _options(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     parameters = inspect.signature(factory, eval_str=True).parameters.values()
     return {
@@ -53,13 +60,14 @@ def _rule(hint: Any) -> tuple[str, Callable[[Any], bool]]:
     if get_origin(hint) is Literal:
         names = get_args(hint)
         return ", ".join(map(repr, names)), lambda value: value in names
-    return _RULES[hint]
+    return _RULES.get(hint, _ANYTHING)
 
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 1
 
 
+_ANYTHING: tuple[str, Callable[[Any], bool]] = ("all values", lambda value: True)
 _RULES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     bool: ("true or false", lambda value: type(value) is bool),
     int: ("integers from 1 on", _is_count),

@@ -13,7 +13,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config.memory_demand import Demand, refuse_beyond
-from jaxfed.config.model_options import check_options
+from jaxfed.config.model_options import check_options, takes_convolution
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoint, Checkpoints
@@ -102,8 +102,10 @@ def make_model(config: ConfigDict, federation: Federation, *, head: bool = True)
     check_options(name, factory, options)
     shape = federation.x.shape[1:]
     num_classes = federation.num_classes if head or name in MODELS.from_outside() else None
+    if takes_convolution(factory):
+        options["convolution"] = execution.convolution
     try:
-        model = factory(shape, num_classes, convolution=execution.convolution, **options)
+        model = factory(shape, num_classes, **options)
     except UsageError as error:
         raise UsageError(f"config.model.name={name!r}: {error}") from error
     if execution.precision != "float32":

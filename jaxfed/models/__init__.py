@@ -39,4 +39,4 @@ _OWN: dict[str, Callable[..., Model]] = {
     "fedct_mri": fedct_scans,
     **{name: factory(name) for name in NETWORKS},
 }
-MODELS = Registry("network", _OWN)
+MODELS = Registry("network", _OWN, num_given=2)

@@ -44,6 +44,7 @@ PSEUDO_LABELS: Registry[Callable[..., PseudoLabel]] = Registry(
     "source of labels",
     {},
     reserved=("none", "unlabeled", "xclp", "per_client_lp", "network", "teacher"),
+    num_given=1,
 )
 
 
