@@ -22,7 +22,7 @@ from jaxfed.errors import UsageError
 from jaxfed.experiment.selected import Selected, has_diverged
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Predictions, ServerState
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.sampling import Sampling, sample_clients
+from jaxfed.federation.sampling import SAMPLINGS, Sampling, sample_clients
 
 
 @dataclass(frozen=True)
@@ -88,13 +88,14 @@ def simulate(
         on_round: told of every record as it is made.
 
     Raises:
-        UsageError: the method cannot work with these clients, or its loss is no longer finite.
+        UsageError: the method cannot work with these clients, its network not with their examples and
+            classes, or its loss is no longer finite.
     """
-    if rounds < 1:
-        raise UsageError(f"simulate: rounds={rounds}; allowed are integers from 1 on")
+    _check(algorithm, federation, rounds, cohort_size, sampling)
     chosen = Sampling(cohort_size, sampling)
     key = jax.random.key(seed)
     state = algorithm.init(jax.random.fold_in(key, 0), federation)
+    _check_outputs(algorithm, federation, state)
     selected = Selected(state, state if algorithm.validate else (), -1.0, 0)
     records: list[dict[str, Any]] = []
 
@@ -133,3 +134,54 @@ def simulate(
     best = selected.best if algorithm.validate else selected.state
     final = algorithm.evaluate(best, federation)
     return Simulated(algorithm, federation, best, selected.state, final, records)
+
+
+def _check(
+    algorithm: FederatedAlgorithm,
+    federation: Federation,
+    rounds: int,
+    cohort_size: int,
+    sampling: str,
+) -> None:
+    for name, value, kind in (
+        ("algorithm", algorithm, FederatedAlgorithm),
+        ("federation", federation, Federation),
+    ):
+        if not isinstance(value, kind):
+            raise UsageError(
+                f"simulate: {name} is a {type(value).__name__}; allowed is a {kind.__name__}"
+            )
+    if not isinstance(rounds, int | np.integer) or rounds < 1:
+        raise UsageError(f"simulate: rounds={rounds}; allowed are integers from 1 on")
+    if not isinstance(cohort_size, int | np.integer) or not (
+        0 <= cohort_size <= federation.num_clients
+    ):
+        raise UsageError(
+            f"simulate: cohort_size={cohort_size}; allowed are 1 to {federation.num_clients}, and 0 for all"
+        )
+    allowed = [name for name in SAMPLINGS if name != "groups"]  # their number is a config's
+    if sampling not in allowed:
+        raise UsageError(
+            f"simulate: sampling={sampling!r}; allowed are {', '.join(map(repr, allowed))}"
+        )
+
+
+def _check_outputs(
+    algorithm: FederatedAlgorithm, federation: Federation, state: ServerState
+) -> None:
+    """A network of too few outputs would learn in silence, the wrong thing."""
+    if algorithm.predict is None:
+        return
+    try:
+        probabilities = algorithm.predict(state, federation.x[:1])
+    except (TypeError, ValueError) as error:
+        line = " ".join(str(error).split())[:300]
+        raise UsageError(
+            f"simulate: the network does not take examples of {federation.x.shape[1:]}: {line}"
+        ) from error
+    outputs = probabilities.shape[1]
+    if outputs < federation.num_classes:
+        raise UsageError(
+            f"simulate: the network has {outputs} outputs and the clients have {federation.num_classes} "
+            "classes; allowed are as many outputs or more"
+        )

@@ -99,7 +99,16 @@ class Training:
     max_labels: int = 0
 
     def __post_init__(self) -> None:
-        """Make what was left out of the rest."""
+        """Make what was left out of the rest.
+
+        Raises:
+            UsageError: a model that is none, such as a Flax module.
+        """
+        if not callable(getattr(self.model, "train_apply", None)):
+            raise UsageError(
+                f"Training: model is a {type(self.model).__name__}; from_flax(module, input_shape) makes a "
+                "Model of a Flax module"
+            )
         if self.map_clients is None:
             strategy = fastest_strategy()
             object.__setattr__(self, "map_clients", partial(client_map, strategy=strategy))

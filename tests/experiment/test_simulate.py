@@ -123,7 +123,48 @@ def test_training_has_defaults_for_all_but_its_model():
     np.testing.assert_array_equal(mapped(np.float32(1), np.arange(3, dtype=np.float32)), [1, 2, 3])
 
 
-def test_no_rounds_are_a_mistake():
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rounds": 0}, "rounds=0"),
+        ({"rounds": 1.5}, r"rounds=1\.5"),
+        ({"cohort_size": 3}, "cohort_size=3; allowed are 1 to 2, and 0 for all"),
+        ({"cohort_size": -1}, "cohort_size=-1"),
+        ({"sampling": "unifrom"}, "sampling='unifrom'; allowed are 'uniform', 'proportional'"),
+        ({"sampling": "groups"}, "sampling='groups'; allowed"),
+    ],
+)
+def test_rounds_that_cannot_be(options, message):
     federation = jaxfed.Federation.from_clients(clients_of(2))
-    with pytest.raises(jaxfed.UsageError, match="rounds=0"):
-        simulate(jaxfed.algorithms.ALGORITHMS["client_knn"](num_classes=3), federation, rounds=0)
+    method = jaxfed.algorithms.ALGORITHMS["client_knn"](num_classes=3)
+    with pytest.raises(jaxfed.UsageError, match=message):
+        simulate(method, federation, **options)
+
+
+@pytest.mark.parametrize(
+    ("width", "outputs", "message"),
+    [
+        (4, 1, "has 1 outputs and the clients have 3 classes"),
+        (5, 3, r"does not take examples of \(4,\): "),
+    ],
+)
+def test_a_network_for_other_clients_is_refused(width, outputs, message):
+    """Too few outputs would train without a word: one-hot labels beyond them are all zeros."""
+    federation = jaxfed.Federation.from_clients(clients_of(2), num_classes=3)
+    model = from_flax(lambda rngs: nnx.Linear(width, outputs, rngs=rngs), (width,))
+    method = jaxfed.algorithms.fedavg(training=jaxfed.Training(model))
+    with pytest.raises(jaxfed.UsageError, match=message):
+        simulate(method, federation)
+
+
+def test_what_is_no_method_no_clients_no_model():
+    federation = jaxfed.Federation.from_clients(clients_of(2))
+    method = jaxfed.algorithms.ALGORITHMS["client_knn"](num_classes=3)
+    with pytest.raises(
+        jaxfed.UsageError, match="algorithm is a str; allowed is a FederatedAlgorithm"
+    ):
+        simulate("fedavg", federation)
+    with pytest.raises(jaxfed.UsageError, match="federation is a list; allowed is a Federation"):
+        simulate(method, clients_of(2))
+    with pytest.raises(jaxfed.UsageError, match="Training: model is a Linear; from_flax"):
+        jaxfed.Training(nnx.Linear(4, 3, rngs=nnx.Rngs(0)))
