@@ -1,9 +1,14 @@
 """Which keys a method sees: what a sweep may leave out goes by it."""
 
+from dataclasses import replace
+
 import pytest
 
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.config import file as config_file
 from jaxfed.config.visibility import seen_by
+from jaxfed.training.pseudo_label import labeled_only
 
 DIGITS, TRAINING = "ml_collections_configs/xclp_digits.py", "ml_collections_configs/fedavg_xclp.py"
 TRAINED = ("fedavg", "fedavg_xclp", "fedavg_per_client_lp", "fedavg_network", "fedsem", "fedmatch")
@@ -54,6 +59,24 @@ def test_methods_that_label_in_one_shot(override, expected):
 def test_methods_that_train(override, expected):
     before, after = config_file.load(TRAINING), config_file.load(TRAINING, [override])
     assert {name for name in TRAINED if seen_by(before, name) != seen_by(after, name)} == expected
+
+
+def test_a_method_that_takes_its_labels_later_sees_all_that_finds_labels(monkeypatch):
+    """What it will take cannot be known when it is made, so nothing may be left out."""
+
+    def taking_later(*, training):
+        def round(state, cohort, key):
+            return training.pseudo_labels["xclp"]
+
+        return fedavg(training=replace(training, pseudo_labels={"none": labeled_only()}))._replace(
+            round=round
+        )
+
+    monkeypatch.setitem(ALGORITHMS, "taking_later", taking_later)
+    before = config_file.load(TRAINING)
+    for override in ("xclp.num_bits=64", "pseudo_label.confidence=logits"):
+        after = config_file.load(TRAINING, [override])
+        assert seen_by(before, "taking_later") != seen_by(after, "taking_later")
 
 
 def test_features_of_a_trained_model_make_its_training_count():

@@ -233,12 +233,21 @@ class AlwaysDropping(nn.Module):
         return nn.Dense(3)(nn.Dropout(0.5, deterministic=False)(x))
 
 
+class OnlyWhileTraining(nn.Module):
+    @nn.compact
+    def __call__(self, x, train=False):
+        if train:
+            self.variable("batch_stats", "seen", lambda: jnp.zeros(()))
+        return nn.Dense(3)(x)
+
+
 @pytest.mark.parametrize(
     ("module", "message"),
     [
         (Buffered, r"Buffered: inner\.scale is an array float32\[4\] outside of variables"),
         (OtherHead, r"OtherHead: head\(features\(x\)\) is not what its __call__\(x\) gives"),
         (AlwaysDropping(), 'AlwaysDropping does not take examples of .* needs PRNG for "dropout"'),
+        (OnlyWhileTraining(), "has other variables after a training step than before"),
         (nnx.Linear, "Linear cannot be made of its nnx.Rngs: .*'out_features'"),
         (LinenNet, r"from_flax\(LinenNet\): is a class"),
         (
