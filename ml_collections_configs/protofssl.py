@@ -68,6 +68,7 @@ def get_config(variant: str = "") -> ConfigDict:
             "prototypes": "local",
             "min_labels": 1,
             "noise": 0.0,
+            "clip": 0.0,
         }
     )
     config.fixmatch = ConfigDict({"threshold": 0.95, "unlabeled_weight": 0.01})

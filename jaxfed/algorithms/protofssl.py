@@ -24,8 +24,10 @@ Said otherwise than in the paper, or left open by it:
   * Every client has an optimizer of its own, fresh in each round; the code's is one for all, always.
 
 Leaves a client: its network's change, and the prototypes of classes with `min_labels` labels or more, with
-N(0, sigma^2) noise on every number (B.4). Each is the mean embedding of a class at this client. It receives
-the network and its helpers' prototypes.
+N(0, sigma^2) noise on every number (B.4), drawn from the experiment's seed: it shows what noise costs, and
+protects nobody from those who know the seed. Each is the mean embedding of a class at this client; the paper
+has no bound on what one example moves. With `clip` B it is 2 B / n_k, and `jaxfed.privacy.gaussian` says what
+sigma promises. It receives the network and its helpers' prototypes.
 """
 
 from __future__ import annotations
@@ -84,6 +86,7 @@ _NOISE = 0x6E6F6973  # sets the noise apart from local steps
     prototypes=one_of(("local", "global")),
     min_labels=at_least(1),
     noise=NOT_NEGATIVE,
+    clip=NOT_NEGATIVE,
 )
 def protofssl(
     *,
@@ -100,6 +103,7 @@ def protofssl(
     prototypes: Literal["local", "global"] = "local",
     min_labels: int = 1,
     noise: float = 0.0,
+    clip: float = 0.0,
 ) -> FederatedAlgorithm:
     """ProtoFSSL with labels at clients; defaults are its Table 5.
 
@@ -118,6 +122,7 @@ def protofssl(
         prototypes: what stands for a class in the loss, "local" of the episode's support or "global".
         min_labels: a client withholds prototypes of classes with fewer labels (7.1).
         noise: sigma.
+        clip: embeddings that make prototypes to be shown are made no longer than this; 0 leaves them.
 
     Raises:
         UsageError: a value that is not allowed.
@@ -158,7 +163,9 @@ def protofssl(
             optimizer=training.optimizer(shared.learning_rate),
             batches=batches,
         )
-        own = client_prototypes(model, trained.state, client.data, training.max_labels, num_classes)
+        own = client_prototypes(
+            model, trained.state, client.data, training.max_labels, num_classes, clip
+        )
         shown = withheld(own, client.data, min_labels)
         if noise:
             noise_key = jax.random.fold_in(key, _NOISE)

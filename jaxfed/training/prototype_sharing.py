@@ -76,11 +76,17 @@ def helpers_sent(state: ServerState, cohort: Cohort, communication: Communicatio
 
 
 def client_prototypes(
-    model: Model, state: nnx.State, data: ClientData, max_labels: int, num_classes: int
+    model: Model, state: nnx.State, data: ClientData, max_labels: int, num_classes: int, clip: float
 ) -> Prototypes:
-    """Of all labels that the client has, which are its first examples, `max_labels` at most."""
+    """Of all labels that the client has, which are its first examples, `max_labels` at most.
+
+    With a clip B above 0 each embedding z counts as z min(1, B / |z|).
+    """
     rows = slice(0, max_labels)
     embedding = model.features(state, data.x[rows]).astype(jnp.float32)
+    if clip:
+        length = jnp.linalg.norm(embedding, axis=-1, keepdims=True)
+        embedding = embedding * jnp.minimum(1, clip / jnp.maximum(length, 1e-12))
     return class_means(
         embedding, data.label[rows], data.is_labeled[rows] & data.mask[rows], num_classes
     )

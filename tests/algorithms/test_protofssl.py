@@ -242,6 +242,21 @@ def test_prototypes_are_of_all_labels_after_training():
         np.testing.assert_allclose(store.center[0, k], center, rtol=1e-5, atol=1e-6)
 
 
+def test_clipped_prototypes_are_moved_by_one_example_no_more_than_is_said():
+    federation = federation_of([14], num_labeled=9)
+    states = [
+        rounds_of(protofssl(training=training(), unlabeled_query=4, clip=c), federation, 1)[1]
+        for c in (0.0, 0.5)
+    ]
+    free, clipped = (np.asarray(s.memory.latest.center[0]) for s in states)
+    points = federation.partition.labeled[0]
+    z = np.asarray(MODEL.features(states[1].model, federation.x[points]))
+    z = z * np.minimum(1, 0.5 / np.linalg.norm(z, axis=1, keepdims=True))
+    for k in np.unique(federation.y[points]):
+        np.testing.assert_allclose(clipped[k], z[federation.y[points] == k].mean(axis=0), rtol=1e-5)
+    assert np.linalg.norm(clipped, axis=1).max() <= 0.5 < np.linalg.norm(free, axis=1).max()
+
+
 def test_a_state_classifies_by_the_last_rounds_prototypes():
     federation = federation_of([9, 9, 9], num_labeled=6)
     algorithm = protofssl(training=training(), unlabeled_query=4)

@@ -1,0 +1,108 @@
+"""What Gaussian noise on numbers promises: the exact (epsilon, delta) of the Gaussian mechanism.
+
+A vector that one record moves by Delta at most (Euclidean norm), released with N(0, sigma^2) on every
+number, is (epsilon, delta)-differentially private for exactly those with
+
+    delta >= Phi(a / 2 - epsilon / a) - e^epsilon Phi(-a / 2 - epsilon / a),     a = Delta / sigma
+
+(Balle, Wang, ICML 2018, Theorem 8; the classic sigma = Delta sqrt(2 ln(1.25 / delta)) / epsilon is larger,
+and holds for epsilon < 1 only). Releases with a_1 .. a_R, also of vectors that depend on the ones before, are
+together as private as one with a = sqrt(sum a_r^2) (Dong, Roth, Su, 2022). There is no gain here from
+sampling clients.
+"""
+
+from __future__ import annotations
+
+import math
+
+from scipy.special import log_ndtr
+
+from jaxfed.errors import UsageError
+
+_HALVINGS = 200
+
+
+def mean_sensitivity(norm: float, count: int) -> float:
+    """Delta of a mean of `count` vectors of Euclidean norm up to `norm`, of which one is exchanged: 2 B / n.
+
+    Raises:
+        UsageError: no vectors, or a norm below 0.
+    """
+    if count < 1 or norm < 0:
+        raise UsageError(
+            f"mean_sensitivity(norm={norm}, count={count}): allowed are norm >= 0, count >= 1"
+        )
+    return 2 * norm / count
+
+
+def delta_of(epsilon: float, sensitivity: float, sigma: float, releases: int = 1) -> float:
+    """The smallest delta for this epsilon, after so many releases.
+
+    Raises:
+        UsageError: epsilon or sensitivity below 0, sigma that is not positive, or no release.
+    """
+    _check(sensitivity, sigma, releases)
+    if epsilon < 0:
+        raise UsageError(f"epsilon={epsilon}: allowed are numbers from 0 on")
+    a = sensitivity / sigma * math.sqrt(releases)
+    if a == 0:
+        return 0.0
+    first, second = log_ndtr(a / 2 - epsilon / a), epsilon + log_ndtr(-a / 2 - epsilon / a)
+    # exp(first) - exp(second), which are close where delta is small.
+    return max(0.0, -math.exp(first) * math.expm1(min(0.0, float(second - first))))
+
+
+def epsilon_of(delta: float, sensitivity: float, sigma: float, releases: int = 1) -> float:
+    """The smallest epsilon for this delta, after so many releases.
+
+    Raises:
+        UsageError: delta outside of (0, 1), and as `delta_of`.
+    """
+    if not 0 < delta < 1:
+        raise UsageError(f"delta={delta}: allowed are numbers above 0 and below 1")
+    if delta_of(0.0, sensitivity, sigma, releases) <= delta:
+        return 0.0
+    high = 1.0
+    while delta_of(high, sensitivity, sigma, releases) > delta:
+        high *= 2
+    low = 0.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if delta_of(middle, sensitivity, sigma, releases) > delta:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def sigma_of(epsilon: float, delta: float, sensitivity: float, releases: int = 1) -> float:
+    """The smallest sigma that gives (epsilon, delta) after so many releases.
+
+    Raises:
+        UsageError: epsilon that is not positive, and as the others.
+    """
+    _check(sensitivity, 1.0, releases)
+    if epsilon <= 0 or not 0 < delta < 1:
+        raise UsageError(
+            f"epsilon={epsilon}, delta={delta}: allowed are epsilon > 0, delta in (0, 1)"
+        )
+    if sensitivity == 0:
+        return 0.0
+    low, high = 0.0, 1.0
+    while delta_of(epsilon, sensitivity, high, releases) > delta:
+        high *= 2
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if middle > 0 and delta_of(epsilon, sensitivity, middle, releases) <= delta:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _check(sensitivity: float, sigma: float, releases: int) -> None:
+    if sensitivity < 0 or sigma <= 0 or releases < 1:
+        raise UsageError(
+            f"sensitivity={sensitivity}, sigma={sigma}, releases={releases}: allowed are sensitivity >= 0, "
+            "sigma > 0, releases >= 1"
+        )

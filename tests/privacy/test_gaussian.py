@@ -1,0 +1,78 @@
+"""The Gaussian mechanism's promise against its definition, integrated numerically."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from jaxfed.errors import UsageError
+from jaxfed.privacy.gaussian import delta_of, epsilon_of, mean_sensitivity, sigma_of
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 1.0, 3.0])
+@pytest.mark.parametrize("a", [0.1, 0.5, 1.0, 4.0])
+def test_delta_is_the_hockey_stick_of_the_two_densities(epsilon, a):
+    p, q = stats.norm(0, 1), stats.norm(a, 1)
+    end = (a**2 / 2 - epsilon) / a  # where p = e^epsilon q: p is larger to the left
+    expected, _ = integrate.quad(
+        lambda x: p.pdf(x) - math.exp(epsilon) * q.pdf(x), -12, end, epsabs=1e-13
+    )
+    assert delta_of(epsilon, a, 1.0) == pytest.approx(expected, rel=1e-6, abs=1e-12)
+    assert delta_of(epsilon, 3 * a, 3.0) == pytest.approx(expected, rel=1e-6, abs=1e-12)
+
+
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.1])
+@pytest.mark.parametrize("sigma", [0.3, 1.0, 20.0])
+def test_epsilon_sigma_and_delta_are_inverse(delta, sigma):
+    epsilon = epsilon_of(delta, 1.0, sigma)
+    assert delta_of(epsilon, 1.0, sigma) <= delta
+    if epsilon > 0:
+        assert delta_of(epsilon, 1.0, sigma) == pytest.approx(delta, rel=1e-6)
+        assert sigma_of(epsilon, delta, 1.0) == pytest.approx(sigma, rel=1e-6)
+
+
+def test_it_needs_less_noise_than_the_classic_bound():
+    for epsilon in (0.1, 0.5, 0.9):
+        classic = math.sqrt(2 * math.log(1.25 / 1e-5)) / epsilon
+        assert sigma_of(epsilon, 1e-5, 1.0) < classic
+
+
+def test_releases_add_up_in_squares():
+    assert delta_of(1.0, 1.0, 2.0, releases=9) == pytest.approx(delta_of(1.0, 3.0, 2.0))
+    assert epsilon_of(1e-5, 1.0, 10.0, releases=100) > epsilon_of(1e-5, 1.0, 10.0)
+    # Two releases are two independent coordinates: one vector that moves by sqrt(2).
+    assert delta_of(1.0, math.sqrt(2), 1.0) == pytest.approx(delta_of(1.0, 1.0, 1.0, releases=2))
+
+
+def test_small_deltas_keep_their_digits():
+    assert 0 < delta_of(30.0, 1.0, 0.3) < 1e-3
+    values = [delta_of(e, 1.0, 1.0) for e in np.linspace(0, 30, 100)]
+    assert all(a >= b >= 0 for a, b in pairwise(values))
+
+
+def test_the_sensitivity_of_a_mean_is_attained():
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal((5, 3))
+    z /= np.linalg.norm(z, axis=1, keepdims=True)
+    other = z.copy()
+    other[2] = -z[2]
+    assert np.linalg.norm(z.mean(0) - other.mean(0)) == pytest.approx(mean_sensitivity(1.0, 5))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: delta_of(-1.0, 1.0, 1.0),
+        lambda: delta_of(1.0, 1.0, 0.0),
+        lambda: delta_of(1.0, -1.0, 1.0),
+        lambda: delta_of(1.0, 1.0, 1.0, releases=0),
+        lambda: epsilon_of(0.0, 1.0, 1.0),
+        lambda: sigma_of(0.0, 1e-5, 1.0),
+        lambda: mean_sensitivity(1.0, 0),
+    ],
+)
+def test_values_that_are_refused(call):
+    with pytest.raises(UsageError, match="allowed are"):
+        call()
