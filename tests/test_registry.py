@@ -137,3 +137,14 @@ def test_a_sweep_over_plug_ins_runs_their_baseline_once(plug_ins):
     assert [dict(point.reused) for point in plan.points] == [{}, {"fedavg": plan.points[0].name}]
     labels = sweep_plan.plan(plug_ins, ["baselines=()"], grid=["plugged_labels.confidence=a,b"])
     assert len(labels.points) == 2
+
+
+def test_a_network_that_does_not_mind_the_classes_is_refused(tmp_path):
+    path = tmp_path / "stubborn.py"
+    path.write_text(
+        PLUG_INS.replace("width, num_classes, rngs", "width, 5, rngs").replace(
+            "plugged", "stubborn"
+        )
+    )
+    with pytest.raises(UsageError, match=r"'stubborn_network': has 5 outputs for 2 classes"):
+        run(path, progress=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -108,9 +108,23 @@ def make_model(config: ConfigDict, federation: Federation, *, head: bool = True)
         model = factory(shape, num_classes, **options)
     except UsageError as error:
         raise UsageError(f"config.model.name={name!r}: {error}") from error
+    if name in MODELS.from_outside():
+        _check_outputs(model, name, shape, federation.num_classes)
     if execution.precision != "float32":
         model = in_precision(model, DTYPES[execution.precision])
     return normalized(model, *_normalization(config, federation))
+
+
+def _check_outputs(model: Model, name: str, shape: Sequence[int], num_classes: int) -> None:
+    """A network from outside has an output for each class."""
+    state = jax.eval_shape(model.init, jax.random.key(0))
+    example = jax.ShapeDtypeStruct((1, *shape), jax.numpy.float32)
+    outputs = jax.eval_shape(model.apply, state, example).shape[-1]
+    if outputs != num_classes:
+        raise UsageError(
+            f"config.model.name={name!r}: has {outputs} outputs for {num_classes} classes; its factory is "
+            "given num_classes"
+        )
 
 
 def _normalization(config: ConfigDict, federation: Federation) -> tuple[np.ndarray, np.ndarray]:

@@ -41,6 +41,10 @@ class _Examples:
                 f"from_clients: labels of shape {y.shape}, {y.dtype}, for {len(x)} examples; one integer "
                 "each is needed, -1 for unlabeled"
             )
+        if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
+            raise UsageError(
+                "from_clients: examples have values that are nan or infinite; every value must be finite"
+            )
         self.x.append(x)
         self.y.append(y.astype(np.int32))
         self._count += len(x)
