@@ -134,13 +134,12 @@ def protofssl(
         model = training.body()  # a dense layer would be averaged and never trained
     num_classes = training.num_classes
     sizes = Episodes(num_classes, support, query, unlabeled_query)
+    batches = Batches("episodes", sizes.capacity, training.batches.epochs, episodes=sizes)
     training = replace(
         training,
         model=model,
-        batches=Batches("episodes", sizes.capacity, training.batches.epochs, episodes=sizes),
-        labeled_batches=Batches(
-            "episodes", sizes.capacity, training.batches.epochs, episodes=sizes
-        ),
+        batches=batches,
+        labeled_batches=batches,
     )
 
     def local_update(

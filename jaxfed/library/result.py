@@ -20,6 +20,7 @@ from jaxfed.config.keys import flatten
 from jaxfed.config.simulation import Simulation
 from jaxfed.errors import UsageError, suggestion
 from jaxfed.experiment.records import read_metrics, read_run
+from jaxfed.experiment.workdir import Workdir
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoints
@@ -47,6 +48,7 @@ class Result:
     ) -> None:
         """With `owns_workdir` the folder is deleted when nobody uses the result any more."""
         self.workdir, self.config, self.summary = workdir, config, summary
+        self._files = Workdir(workdir)
         if owns_workdir:
             weakref.finalize(self, shutil.rmtree, workdir, ignore_errors=True)
 
@@ -92,7 +94,7 @@ class Result:
 
     def predictions(self, method: str | None = None, repeat: int = 0) -> Table:
         """A row a point that the method labels or is tested on (`jaxfed.experiment.prediction_table`)."""
-        file = self.workdir / "predictions" / f"{self._named(method, repeat)}-{repeat}.csv.gz"
+        file = self._files.predictions(self._named(method, repeat), repeat)
         if not file.is_file():
             raise UsageError(f"no predictions: {file} is not there; the method diverged")
         with gzip.open(file, "rt", encoding="utf-8", newline="") as stream:
@@ -122,7 +124,7 @@ class Result:
         predict = algorithm.predict
         if predict is None:
             raise UsageError(f"model({name!r}): it labels its clients' points and trains no model")
-        folder = self.workdir / "states" / f"{name}-{repeat}{'-last' if last else ''}"
+        folder = self._files.final_state(name, repeat, last=last)
         saved = Checkpoints(folder).latest() if folder.is_dir() else None
         if saved is None:
             raise UsageError(f"model({name!r}): {folder} holds no state; the method diverged")
@@ -132,7 +134,7 @@ class Result:
 
     def federation(self, repeat: int = 0) -> Federation:
         """The clients of a repeat, as the methods had them."""
-        folder = self.workdir / "preprocessing" / str(repeat)
+        folder = self._files.preprocessing(repeat)
         return self._simulation.federation(self.config.seed + repeat, folder=folder)
 
     @cached_property

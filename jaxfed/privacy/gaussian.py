@@ -14,6 +14,7 @@ sampling clients.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from scipy.special import log_ndtr
 
@@ -62,17 +63,7 @@ def epsilon_of(delta: float, sensitivity: float, sigma: float, releases: int = 1
         raise UsageError(f"delta={delta}: allowed are numbers above 0 and below 1")
     if delta_of(0.0, sensitivity, sigma, releases) <= delta:
         return 0.0
-    high = 1.0
-    while delta_of(high, sensitivity, sigma, releases) > delta:
-        high *= 2
-    low = 0.0
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        if delta_of(middle, sensitivity, sigma, releases) > delta:
-            low = middle
-        else:
-            high = middle
-    return high
+    return _smallest(lambda epsilon: delta_of(epsilon, sensitivity, sigma, releases) <= delta)
 
 
 def sigma_of(epsilon: float, delta: float, sensitivity: float, releases: int = 1) -> float:
@@ -88,12 +79,17 @@ def sigma_of(epsilon: float, delta: float, sensitivity: float, releases: int = 1
         )
     if sensitivity == 0:
         return 0.0
+    return _smallest(lambda sigma: delta_of(epsilon, sensitivity, sigma, releases) <= delta)
+
+
+def _smallest(holds: Callable[[float], bool]) -> float:
+    """The smallest positive number from which on it holds, by bisection."""
     low, high = 0.0, 1.0
-    while delta_of(epsilon, sensitivity, high, releases) > delta:
+    while not holds(high):
         high *= 2
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        if middle > 0 and delta_of(epsilon, sensitivity, middle, releases) <= delta:
+        if middle > 0 and holds(middle):
             high = middle
         else:
             low = middle

@@ -183,16 +183,16 @@ def federated_training(
         return round_number <= training.labeled_only_rounds or pseudo_label in WITHIN_CLIENTS
 
     def predict(state: ServerState, x: np.ndarray) -> np.ndarray:
-        parts = []
+        what, parts = needed(state), []
         for start in range(0, len(x), _EVALUATION_BATCH):
             # The last batch repeats examples, so that all have one shape.
             rows = np.resize(
                 np.arange(start, min(start + _EVALUATION_BATCH, len(x))), _EVALUATION_BATCH
             )
-            parts.append(np.asarray(probabilities(needed(state), x[rows])))
+            parts.append(np.asarray(probabilities(what, x[rows])))
         if not parts:
             rows = np.zeros((_EVALUATION_BATCH, *x.shape[1:]), x.dtype)
-            return np.asarray(probabilities(needed(state), rows))[:0]
+            return np.asarray(probabilities(what, rows))[:0]
         return np.concatenate(parts)[: len(x)]
 
     def predictions(state: ServerState, federation: Federation) -> Predictions:
