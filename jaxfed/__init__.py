@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 
 # Name -> where it is. Imported when it is asked for: JAX and Flax take a second.
 _NAMES = {
-    "run": "jaxfed.library.run",
+    "run": "jaxfed.api.run",
     "simulate": "jaxfed.experiment.simulate",
     "Federation": "jaxfed.federation.clients",
     "Training": "jaxfed.training.ingredients",

@@ -38,11 +38,11 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         raise UsageError(f"{missing} is missing")
 
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
+    from jaxfed.api.conduct import conduct
     from jaxfed.config import check
     from jaxfed.config import file as config_file
     from jaxfed.experiment import workdir
     from jaxfed.experiment.progress import Progress
-    from jaxfed.library.conduct import conduct
 
     config = config_file.load(_CONFIG.value, overrides)
     check.check(config)

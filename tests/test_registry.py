@@ -4,11 +4,11 @@ import textwrap
 
 import pytest
 
+from jaxfed.api.run import run
 from jaxfed.config import check, file
 from jaxfed.data.loading import READERS
 from jaxfed.errors import UsageError
 from jaxfed.experiment import sweep_plan
-from jaxfed.library.run import run
 from jaxfed.registry import Registry
 
 

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 import jaxfed
+from jaxfed.api.run import run
 from jaxfed.config import file
 from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.simulation import Simulation
 from jaxfed.experiment.simulate import simulate
-from jaxfed.library.run import run
 from jaxfed.models import from_flax
 
 from flax import nnx  # isort: skip

@@ -10,8 +10,8 @@ import pytest
 from invoking import invoke
 
 import jaxfed
+from jaxfed.api import result as results
 from jaxfed.config import file
-from jaxfed.library import result as results
 
 TRAINED = "fedavg_xclp:smoke"
 FEW = {"baselines": ("fedavg",), "rounds": 4}

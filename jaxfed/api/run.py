@@ -20,6 +20,8 @@ from typing import Any
 from ml_collections import ConfigDict
 from rich.console import Console
 
+from jaxfed.api.conduct import conduct
+from jaxfed.api.result import Result
 from jaxfed.config import check
 from jaxfed.config import file as config_file
 from jaxfed.errors import UsageError
@@ -27,8 +29,6 @@ from jaxfed.experiment import workdir as workdirs
 from jaxfed.experiment.progress import Progress
 from jaxfed.experiment.records import read_json
 from jaxfed.host.interruption import Interruption
-from jaxfed.library.conduct import conduct
-from jaxfed.library.result import Result
 
 
 def run(
