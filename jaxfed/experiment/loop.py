@@ -268,10 +268,9 @@ class Experiment:
         """The labels of the state that counts; written again where a process was killed before it saved."""
         if algorithm.predictions is None:
             return
-        state = selected.best if algorithm.validate else selected.state
         write_predictions(
             self.workdir.predictions(leg.name, leg.repeat),
-            algorithm.predictions(state, federation),
+            algorithm.predictions(selected.final, federation),
             federation.y,
             self.simulation.numbers,
         )

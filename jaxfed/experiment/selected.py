@@ -25,6 +25,11 @@ class Selected(NamedTuple):
     validation_accuracy: float
     round: int
 
+    @property
+    def final(self) -> ServerState:
+        """The state that counts: the best, or the newest of a method that does not validate."""
+        return self.state if self.best == () else self.best
+
     def after(self, round_number: int, state: ServerState, metrics: Metrics) -> Selected:
         """The selection after a round with these validation metrics; without any, the newest is best."""
         accuracy = metrics.get("validation_accuracy", np.inf)

@@ -131,9 +131,8 @@ def simulate(
         else:
             selected = selected._replace(state=state)
         tell({"round": number, **metrics, **quality, "seconds": seconds})
-    best = selected.best if algorithm.validate else selected.state
-    final = algorithm.evaluate(best, federation)
-    return Simulated(algorithm, federation, best, selected.state, final, records)
+    final = algorithm.evaluate(selected.final, federation)
+    return Simulated(algorithm, federation, selected.final, selected.state, final, records)
 
 
 def _check(
