@@ -7,6 +7,10 @@ number would outweigh the work itself.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import jax
 import numpy as np
 
 _SMALLEST_STEP = 256
@@ -29,3 +33,17 @@ def padded_rows(array: np.ndarray, fill: float = 0) -> np.ndarray:
     if not missing:
         return array
     return np.concatenate([array, np.full((missing, *array.shape[1:]), fill, array.dtype)])
+
+
+def in_batches(function: Callable[[np.ndarray], Any], x: np.ndarray, size: int) -> Any:
+    """function(x) row by row, for `size` rows of x [n, ...] at a time, all batches of one shape.
+
+    Returns what the function returns, arrays [n, ...] or trees of them, on the host.
+    """
+    examples = x if len(x) else np.zeros((1, *x.shape[1:]), x.dtype)
+    parts = []
+    for start in range(0, len(examples), size):
+        # The last batch repeats examples.
+        rows = np.resize(np.arange(start, min(start + size, len(examples))), size)
+        parts.append(jax.device_get(function(examples[rows])))
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(x)], *parts)

@@ -29,6 +29,7 @@ def cnn(
     hidden: int = 128,
     norm: Norm = "none",
     groups: int = 8,
+    momentum: float = 0.9,
     convolution: Convolution = "auto",
 ) -> Model:
     """Convolution, norm, ReLU and max-pool 2 for each of `channels`; a dense ReLU layer of features.
@@ -40,6 +41,7 @@ def cnn(
         hidden: D, length of the feature vector.
         norm: "none", "batch" or "group".
         groups: of "group".
+        momentum: of the running statistics; 0 keeps the last batch's (ProtoFSSL's "sBN" in code).
         convolution: see `jaxfed.models.layers.find_convolution`.
 
     Raises:
@@ -52,7 +54,7 @@ def cnn(
     num_pixels = (height // scale) * (width // scale)
 
     def build(rngs: nnx.Rngs) -> _CNN:
-        layers = Layers(rngs, convolution, norm_kind=norm, groups=groups)
+        layers = Layers(rngs, convolution, norm_kind=norm, groups=groups, momentum=momentum)
         return _CNN(layers, (in_channels, *channels), num_pixels, hidden, num_classes)
 
     return from_module(build)

@@ -1,8 +1,10 @@
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
 
+from jaxfed.kernels import conv
 from jaxfed.kernels.conv import matmul_conv
 
 LAYOUT = ("NHWC", "HWIO", "NHWC")
@@ -49,6 +51,42 @@ def test_agrees_with_xla_in_value_and_derivatives(
 
     for ours, theirs in zip(convolve(matmul_conv), convolve(lax.conv_general_dilated), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("num_images", [4, 5])
+def test_blocks_of_images_change_nothing(num_images, monkeypatch):
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(num_images, 9, 8, 3)).astype(np.float32)
+    kernel = rng.normal(size=(3, 3, 3, 4)).astype(np.float32)
+
+    def derivatives(block_bytes):
+        monkeypatch.setattr(conv, "_BLOCK_BYTES", block_bytes)
+        monkeypatch.setattr(conv, "_BLOCK_ROWS", 1)
+        out, pull = jax.vjp(lambda *a: matmul_conv(*a, (2, 1), "SAME"), images, kernel)
+        return out, *pull(jax.numpy.cos(out))
+
+    bytes_of_two = 2 * (5 * 8) * (3 * 3 * 3) * 4
+    for ours, theirs in zip(derivatives(bytes_of_two), derivatives(2**30), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_derivatives_in_half_precision_are_summed_in_single(monkeypatch):
+    """In the program as written: a compiler may keep more digits than it is asked for."""
+    monkeypatch.setattr(conv, "_BLOCK_BYTES", 1)
+    monkeypatch.setattr(conv, "_BLOCK_ROWS", 1)
+    images, kernel = jnp.ones((8, 3, 3, 1), jnp.bfloat16), jnp.ones((3, 3, 1, 2), jnp.bfloat16)
+
+    def total(images, kernel):
+        return jnp.sum(matmul_conv(images, kernel, (1, 1), "VALID"), dtype=jnp.bfloat16)
+
+    derivatives = jax.jit(jax.grad(total, argnums=(0, 1)))
+    text = derivatives.lower(images, kernel).as_text()
+    assert "tensor<2x9xf32>" in text  # of the kernel, over blocks
+    assert "tensor<1x3x3x1xf32>" in text  # of an image, over the kernel's entries
+    by_images, by_kernel = derivatives(images, kernel)
+    assert by_images.dtype == by_kernel.dtype == jnp.bfloat16
+    assert (by_images == 2).all()
+    assert (by_kernel == 8).all()
 
 
 @pytest.mark.parametrize("groups", [1, 4])

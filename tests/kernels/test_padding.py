@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.federation.cohort import Cohort
 from jaxfed.kernels import padding
-from jaxfed.kernels.padding import padded_length, padded_rows
+from jaxfed.kernels.padding import in_batches, padded_length, padded_rows
 from jaxfed.testing.method_checks import num_compilations
 from jaxfed.xclp import propagate_labels
 
@@ -93,6 +93,7 @@ def labeled_by(name, cohort):
 
     class Clients:
         num_clients, capacity = cohort.mask.shape
+        server = ()
 
     key = jax.random.key(0)
     state, _ = algorithm.round(algorithm.init(key, Clients), cohort, key)
@@ -115,7 +116,7 @@ def test_groups_of_any_size_share_programs(name):
     algorithm = ALGORITHMS[name](num_classes=CLASSES, num_neighbors=4, **section)
 
     class Clients:
-        num_clients, capacity = 3, 64
+        num_clients, capacity, server = 3, 64, ()
 
     key = jax.random.key(0)
     state = algorithm.init(key, Clients)
@@ -126,3 +127,18 @@ def test_groups_of_any_size_share_programs(name):
         counts.append(num_compilations() - before)
     # How many overflow rows a graph needs is a matter of the data: a second such program may come.
     assert sum(counts[1:]) <= 4, counts
+
+
+@pytest.mark.parametrize("n", [0, 1, 4, 8, 11])
+def test_batches_are_of_one_shape_and_change_nothing(n):
+    x = np.arange(3 * n).reshape(n, 3)
+    shapes = []
+
+    def function(batch):
+        shapes.append(batch.shape)
+        return 2 * batch, batch.sum(axis=1)
+
+    doubled, sums = in_batches(function, x, 4)
+    np.testing.assert_array_equal(doubled, 2 * x)
+    np.testing.assert_array_equal(sums, x.sum(axis=1))
+    assert set(shapes) == {(4, 3)}
