@@ -2,6 +2,9 @@
 
 `tfds.data_source` reads array_record files with Python and protobuf alone. Examples are decoded once, by
 several processes for large sets, and kept as arrays (`jaxfed.data.cache`).
+
+The splits "train" and "test" are read; STL-10's "unlabelled" becomes training examples without a label,
+behind those of "train". Other splits (SVHN's "extra", say) stay out.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -21,10 +24,10 @@ from typing import Any
 import numpy as np
 
 from jaxfed.data.cache import cached_arrays, files_key
-from jaxfed.data.dataset import Dataset, client_numbers
+from jaxfed.data.dataset import UNLABELED, Dataset, client_numbers
 from jaxfed.errors import UsageError
 
-SPLITS = {"train": "x", "test": "x_test"}
+_UNLABELED_SPLITS = ("unlabelled", "unlabeled")  # splits whose labels mean nothing
 _EXAMPLES = (
     "image",
     "features",
@@ -55,12 +58,16 @@ def read(name: str, folder: Path, label_key: str | None = None) -> Dataset:
     """
     builder = _builder(folder)
     files = sorted(file for file in folder.iterdir() if file.is_file())
-    splits = [split for split in SPLITS if split in builder.info.splits]
-    if "train" not in splits:
+    there = builder.info.splits
+    if "train" not in there:
         raise UsageError(
-            f"data set {name!r} in {folder}: splits {', '.join(builder.info.splits)}, "
+            f"data set {name!r} in {folder}: splits {', '.join(there)}, "
             "but a split 'train' is needed"
         )
+    unlabeled = tuple(split for split in _UNLABELED_SPLITS if split in there)
+    parts = {"train": ("train", *unlabeled)}
+    if "test" in there:
+        parts["test"] = ("test",)
     features = builder.info.features
     example_key = _choose(name, "example", features, _EXAMPLES)
     label_key = _choose(name, "label", features, _LABELS if label_key is None else (label_key,))
@@ -68,10 +75,12 @@ def read(name: str, folder: Path, label_key: str | None = None) -> Dataset:
     keys = (example_key, label_key, client_key)
 
     def make(target: Path) -> None:
-        for split in splits:
-            _decode(folder, split, keys, target, builder.info.splits[split].num_examples)
+        for part, splits in parts.items():
+            counts = {split: there[split].num_examples for split in splits}
+            _decode(folder, part, counts, keys, target)
 
-    arrays = cached_arrays(f"tfds-{name.replace('/', '-')}", files_key(files, _FORMAT, keys), make)
+    key = files_key(files, _FORMAT, (*keys, *unlabeled))
+    arrays = cached_arrays(f"tfds-{name.replace('/', '-')}", key, make)
     x, y = arrays["x-train"], arrays["y-train"]
     client_id, client_id_test = client_numbers(
         arrays.get("client-train"), arrays.get("client-test")
@@ -114,19 +123,39 @@ def _choose(name: str, role: str, features: Any, candidates: tuple[str, ...]) ->
     )
 
 
-def _decode(folder: Path, split: str, keys: Sequence[str | None], target: Path, count: int) -> None:
-    """Write x-SPLIT.npy, y-SPLIT.npy and, with a client feature, client-SPLIT.npy."""
+def _decode(
+    folder: Path,
+    part: str,
+    counts: Mapping[str, int],
+    keys: Sequence[str | None],
+    target: Path,
+) -> None:
+    """Write x-PART.npy, y-PART.npy and, with a client feature, client-PART.npy.
+
+    counts: the splits that the part is made of, and how many examples each has.
+    """
+    ranges = []
+    for split, count in counts.items():
+        decoded = _decode_split(folder, split, keys, target, count)
+        if split in _UNLABELED_SPLITS:
+            decoded = [each | {"y": np.full_like(each["y"], UNLABELED)} for each in decoded]
+        ranges += decoded
+    for kind in ranges[0]:
+        np.save(target / f"{kind}-{part}.npy", np.concatenate([each[kind] for each in ranges]))
+
+
+def _decode_split(
+    folder: Path, split: str, keys: Sequence[str | None], target: Path, count: int
+) -> list[dict[str, np.ndarray]]:
+    """`decode_range` of all examples of a split, of large ones by several processes."""
     num_workers = min(os.cpu_count() or 1, 16) if count >= _LARGE else 1
     if num_workers == 1:
         try:
-            parts = [decode_range(folder, split, keys, 0, count)]
+            return [decode_range(folder, split, keys, 0, count)]
         except (OSError, RuntimeError) as error:
             raise _undecodable(folder, split, str(error)) from error
-    else:
-        bounds = np.linspace(0, count, num_workers + 1).astype(int).tolist()
-        parts = _decode_in_processes(folder, split, keys, bounds, target)
-    for kind in parts[0]:
-        np.save(target / f"{kind}-{split}.npy", np.concatenate([part[kind] for part in parts]))
+    bounds = np.linspace(0, count, num_workers + 1).astype(int).tolist()
+    return _decode_in_processes(folder, split, keys, bounds, target)
 
 
 def _decode_in_processes(

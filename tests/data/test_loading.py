@@ -1,7 +1,5 @@
 """Every reader on small files in the real layout, made here."""
 
-import io
-import json
 import os
 import subprocess
 import sys
@@ -10,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from tfds_files import prepared_tfds
 
 from jaxfed.data import load
 from jaxfed.data.cache import cached_arrays
@@ -23,56 +22,29 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-def png(pixels):
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "png")
-    file.seek(0)
-    return file
-
-
 def write_tfds(root, name="tiny", version="1.0.0", sizes=(5, 2), size=4):
     """A prepared TFDS set: image i is filled with i and has label i % 2; clients a, b in turn."""
     import tensorflow_datasets as tfds
-    from array_record.python.array_record_module import ArrayRecordWriter
-    from tensorflow_datasets.core.example_serializer import ExampleSerializer
 
-    features = tfds.features.FeaturesDict(
+    features = {
+        "image": tfds.features.Image(shape=(size, size, 3)),
+        "label": tfds.features.ClassLabel(names=["cat", "dog"]),
+        "fine": tfds.features.ClassLabel(num_classes=5),
+        "writer_id": tfds.features.Text(),
+    }
+    examples = [
         {
-            "image": tfds.features.Image(shape=(size, size, 3)),
-            "label": tfds.features.ClassLabel(names=["cat", "dog"]),
-            "fine": tfds.features.ClassLabel(num_classes=5),
-            "writer_id": tfds.features.Text(),
+            "image": np.full((size, size, 3), i, np.uint8),
+            "label": i % 2,
+            "fine": i % 5,
+            "writer_id": "ba"[i % 2],
         }
-    )
-    folder = root / name / version
-    folder.mkdir(parents=True)
-    features.save_config(str(folder))
-    serializer = ExampleSerializer(features.get_serialized_info())
-    for split, count in zip(("train", "test"), sizes, strict=True):
-        writer = ArrayRecordWriter(
-            str(folder / f"{name}-{split}.array_record-00000-of-00001"), "group_size:1"
-        )
-        for i in range(count):
-            example = {
-                "image": png(np.full((size, size, 3), i, np.uint8)),
-                "label": i % 2,
-                "fine": i % 5,
-                "writer_id": "ba"[i % 2],
-            }
-            writer.write(serializer.serialize_example(features.encode_example(example)))
-        writer.close()
-    splits = [
-        {
-            "name": split,
-            "shardLengths": [str(count)],
-            "numBytes": "1",
-            "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
-        }
-        for split, count in zip(("train", "test"), sizes, strict=True)
+        for i in range(max(sizes))
     ]
-    info = {"name": name, "version": version, "fileFormat": "array_record", "splits": splits}
-    (folder / "dataset_info.json").write_text(json.dumps(info))
-    return folder
+    splits = {
+        split: examples[:count] for split, count in zip(("train", "test"), sizes, strict=True)
+    }
+    return prepared_tfds(root, name, version, features, splits)
 
 
 def test_embedded_sets():

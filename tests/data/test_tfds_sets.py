@@ -1,0 +1,113 @@
+"""SVHN and STL-10 as TFDS prepares them: their splits, their labels, and what becomes of both."""
+
+import numpy as np
+import pytest
+from tfds_files import prepared_tfds
+
+from jaxfed.config.simulation import Simulation
+from jaxfed.data import load
+from ml_collections_configs import base
+
+STL_CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "cache"))
+
+
+def filled(size, number):
+    return np.full((size, size, 3), number, np.uint8)
+
+
+def write_svhn(root):
+    """Digits in order; `extra` repeats what no test may find."""
+    import tensorflow_datasets as tfds
+
+    features = {
+        "image": tfds.features.Image(shape=(32, 32, 3)),
+        "label": tfds.features.ClassLabel(num_classes=10),
+        "id": tfds.features.Text(),
+    }
+    splits = {
+        split: [
+            {"image": filled(32, first + i), "label": i % 10, "id": f"{split}_{i:06d}"}
+            for i in range(count)
+        ]
+        for split, first, count in (("train", 0, 20), ("test", 100, 10), ("extra", 200, 30))
+    }
+    return prepared_tfds(root, "svhn_cropped", "3.1.0", features, splits)
+
+
+def write_stl10(root, num_train=20, num_test=30, num_unlabeled=45):
+    """Train, test and unlabelled images are filled with numbers from 0, 100 and 200 on."""
+    import tensorflow_datasets as tfds
+
+    features = {
+        "image": tfds.features.Image(shape=(96, 96, 3)),
+        "label": tfds.features.ClassLabel(names=list(STL_CLASSES)),
+    }
+    splits = {
+        "train": [{"image": filled(96, i), "label": i % 10} for i in range(num_train)],
+        "test": [{"image": filled(96, 100 + i), "label": i % 10} for i in range(num_test)],
+        "unlabelled": [{"image": filled(96, 200 + i), "label": -1} for i in range(num_unlabeled)],
+    }
+    return prepared_tfds(root, "stl10", "1.0.0", features, splits)
+
+
+def test_svhns_extra_split_stays_out(tmp_path):
+    write_svhn(tmp_path)
+    data = load("svhn_cropped", root=str(tmp_path))
+    np.testing.assert_array_equal(data.x[:, 0, 0, 0], range(20))
+    np.testing.assert_array_equal(data.x_test[:, 31, 31, 2], range(100, 110))
+    np.testing.assert_array_equal(data.y, np.arange(20) % 10)
+    assert data.class_names == tuple("0123456789")
+
+
+def test_stl10s_unlabelled_split_is_training_examples_without_a_label(tmp_path):
+    write_stl10(tmp_path)
+    data = load("stl10", root=str(tmp_path))
+    assert data.x.shape == (65, 96, 96, 3)
+    assert data.x.dtype == np.uint8
+    np.testing.assert_array_equal(data.x[:, 0, 0, 0], [*range(20), *range(200, 245)])
+    np.testing.assert_array_equal(data.y, [*(np.arange(20) % 10), *[-1] * 45])
+    np.testing.assert_array_equal(data.y_test, np.arange(30) % 10)
+    assert data.class_names == STL_CLASSES
+
+
+def test_large_splits_come_in_the_same_order(tmp_path, monkeypatch):
+    write_stl10(tmp_path)
+    monkeypatch.setattr("jaxfed.data.tfds_source._LARGE", 30)  # test and unlabelled, not train
+    data = load("stl10", root=str(tmp_path))
+    np.testing.assert_array_equal(data.x[:, 0, 0, 0], [*range(20), *range(200, 245)])
+    np.testing.assert_array_equal(data.y == -1, np.arange(65) >= 20)
+
+
+def test_unlabelled_examples_are_dealt_evenly_beside_the_labels(tmp_path):
+    """ProtoFSSL's split in small: of 50 pooled labels 20 for two clients, and 40 of 45 unlabelled."""
+    write_stl10(tmp_path)
+    config = base.get_config()
+    config.dataset.name, config.dataset.root = "stl10", str(tmp_path)
+    config.dataset.pooled = True
+    config.dataset.test_size, config.dataset.validation_fraction = 20, 1 / 3
+    config.dataset.unlabeled_size = 40
+    config.preprocessing.kind = "images"
+    config.federation.num_clients = 2
+    config.federation.labeled_per_class = 1
+    config.federation.test = "central"
+    ours = Simulation(config)
+    ours.check()
+    dealt = []
+    for repeat in range(2):
+        federation = ours.federation(repeat)
+        assert (len(federation.test), len(federation.validation)) == (20, 10)
+        np.testing.assert_array_equal(np.bincount(federation.y[federation.test]), 2)
+        for labeled, unlabeled in zip(
+            federation.partition.labeled, federation.partition.unlabeled, strict=True
+        ):
+            np.testing.assert_array_equal(np.sort(federation.y[labeled]), np.arange(10))
+            assert len(unlabeled) == 20
+            assert (federation.y[unlabeled] == -1).all()
+            assert (federation.x[unlabeled] >= 200).all()
+        dealt.append(np.sort(federation.partition.unlabeled[0]))
+    assert (dealt[0] != dealt[1]).any()  # by chance, anew in each repeat
