@@ -43,6 +43,7 @@ from jaxfed.secure.row_sums.participants import (
     ENTRY_BYTES,
     ParticipatingRows,
     Rows,
+    least_participants,
     parsed_rows,
 )
 from jaxfed.secure.session.endpoint import SERVER, DroppedOut, Endpoint
@@ -71,12 +72,14 @@ class Client:
         """Take the round's start and send the masked rows of the other participants.
 
         Raises:
-            ProtocolError: a round that was there before, or participants that are none.
+            ProtocolError: a round that was there before, or participants that are none or too few.
             UsageError: a contribution beyond the fixed-point range; nothing is sent.
         """
         number, participants = parsed_start(self._endpoint.receive(SERVER, "start"))
         if self._own not in participants or not set(participants) <= self._rows.keys():
             raise ProtocolError(f"row sums among clients {participants}: not what was agreed")
+        if len(participants) < least_participants(self._rows):
+            raise ProtocolError(f"row sums among clients {participants}: too few for a sum")
         self._endpoint.claim(f"row sums/{number}")
         self._encoding = FixedPoint(len(participants), self._fraction_bits)
         seeds = {
@@ -106,6 +109,9 @@ class Server:
         rows: R_k of every client.
         num_classes: C.
         parts: its shares of the contributions of clients whose values are shares, uint64 [n, C].
+
+    Attributes:
+        least_participants: how many clients a round must have.
     """
 
     def __init__(
@@ -118,6 +124,7 @@ class Server:
     ) -> None:
         self._endpoint, self._rows, self._num_classes = endpoint, rows, num_classes
         self._parts = parts or {}
+        self.least_participants = least_participants(rows)
 
     def start(self, number: int, participants: Sequence[int]) -> None:
         """Begin a round; whatever came in an earlier one is forgotten."""
@@ -140,6 +147,10 @@ class Server:
         """Give one client the sums of its rows."""
         sums = self._sums[self._layout[client]]
         self._endpoint.send(client, f"sums/{self._number}", sums.tobytes())
+
+    def own_sums(self) -> np.ndarray:
+        """The sums of the server's own rows, uint64 [n_s, C]; once all uploads of the round are in."""
+        return self._sums[self._layout[SERVER]]
 
 
 def run(
@@ -165,7 +176,7 @@ def run(
         ProtocolError: a message that does not belong where it arrives; nobody gets sums then.
     """
     participants, number = sorted(clients), first_round
-    while participants:
+    while len(participants) >= server.least_participants:
         try:
             server.start(number, participants)
             for done, client in enumerate(participants, start=1):
@@ -174,11 +185,11 @@ def run(
                 server.receive(client)
                 if progress:
                     progress(done, len(participants))
-            break
+            return finished(clients, server, participants)
         except DroppedOut as dropout:
             participants = [client for client in participants if client != dropout.client]
             number += 1
-    return finished(clients, server, participants)
+    return {}
 
 
 class Finishing(Protocol):

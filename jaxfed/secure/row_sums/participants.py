@@ -3,6 +3,9 @@
 Client j owns rows R_j of the n. With p participants, the matrices of a round have the n' rows of these
 alone, client after client in ascending order; rows of all others are nobody's business. An upload is
 such a matrix without its sender's own rows.
+
+The server may own rows, too, which come first: all participants upload them, their masks cancel, and it reads
+the sum over all (Bonawitz et al.'s secure aggregation). That takes two of them at least.
 """
 
 from __future__ import annotations
@@ -12,10 +15,21 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from jaxfed.secure.errors import ProtocolError
+from jaxfed.secure.session.endpoint import SERVER
 
 ENTRY_BYTES = 8
 
-Rows = Mapping[int, slice]  # every client's own rows R_j of the n
+Rows = Mapping[int, slice]  # every client's own rows R_j of the n, and the server's if it has some
+
+
+def num_clients(rows: Rows) -> int:
+    """How many of the owners are clients."""
+    return len(rows.keys() - {SERVER})
+
+
+def least_participants(rows: Rows) -> int:
+    """How many clients a round must have: the server's sum of one would be that one's contribution."""
+    return 2 if SERVER in rows else 1
 
 
 class ParticipatingRows:
@@ -28,7 +42,8 @@ class ParticipatingRows:
     """
 
     def __init__(self, rows: Rows, participants: Iterable[int], num_classes: int) -> None:
-        self._sources = {client: rows[client] for client in sorted(participants)}
+        owners = [*({SERVER} & rows.keys()), *sorted(participants)]
+        self._sources = {owner: rows[owner] for owner in owners}
         self._places: dict[int, slice] = {}
         end = 0
         for client, source in self._sources.items():
@@ -37,7 +52,7 @@ class ParticipatingRows:
         self.shape = end, num_classes
 
     def __getitem__(self, client: int) -> slice:
-        """The rows of one participant."""
+        """The rows of one participant, or the server's."""
         return self._places[client]
 
     def gathered(self, values: np.ndarray) -> np.ndarray:

@@ -13,7 +13,12 @@ from jaxfed.secure.primitives.prg import SEED_BYTES
 from jaxfed.secure.row_sums import masked as masked_row_sums
 from jaxfed.secure.row_sums import signed_survivors
 from jaxfed.secure.row_sums.mask_streams import add_masks, masked_rows, pair_masks, removed
-from jaxfed.secure.row_sums.participants import ParticipatingRows, Rows, parsed_rows
+from jaxfed.secure.row_sums.participants import (
+    ParticipatingRows,
+    Rows,
+    num_clients,
+    parsed_rows,
+)
 from jaxfed.secure.row_sums.resilient_round import (
     agreed_seed,
     key_pair,
@@ -62,8 +67,9 @@ class Client:
         if self._own not in participants or not set(participants) <= self._rows.keys():
             raise ProtocolError(f"row sums among clients {participants}: not what was agreed")
         num_participants = len(participants)
-        if num_participants < least_participants(len(self._rows), signed=self._is_signed):
-            raise ProtocolError(f"{num_participants} of {len(self._rows)} clients: too few to sign")
+        if num_participants < least_participants(self._rows, signed=self._is_signed):
+            what = "too few to sign" if self._is_signed else "too few for a sum"
+            raise ProtocolError(f"{num_participants} of {num_clients(self._rows)} clients: {what}")
         least = least_threshold(num_participants, signed=self._is_signed)
         if not least <= threshold <= num_participants:
             raise ProtocolError(f"threshold {threshold} of {num_participants} participants")

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.primitives.prg import derived_seed
 from jaxfed.secure.row_sums import masked
+from jaxfed.secure.row_sums.participants import Rows, num_clients
+from jaxfed.secure.row_sums.participants import least_participants as least_for_sums
 from jaxfed.secure.session.key_agreement import KEY_BYTES, KeyPair
 
 
@@ -21,13 +23,14 @@ def least_threshold(num_participants: int, *, signed: bool) -> int:
     return (2 * num_participants // 3 if signed else num_participants // 2) + 1
 
 
-def least_participants(num_clients: int, *, signed: bool) -> int:
+def least_participants(rows: Rows, *, signed: bool) -> int:
     """How many of all clients a round must have.
 
     A round of few gives their sums away, so a server that says of all others that they have left could
     ask for one. Clients that sign take part only if as many are there as had to sign to begin with.
     """
-    return least_threshold(num_clients, signed=True) if signed else 1
+    least = least_threshold(num_clients(rows), signed=True) if signed else 1
+    return max(least, least_for_sums(rows))
 
 
 def start_message(number: int, participants: Sequence[int], threshold: int) -> bytes:

@@ -12,7 +12,7 @@ from jaxfed.secure.primitives import shamir
 from jaxfed.secure.primitives.prg import SEED_BYTES
 from jaxfed.secure.row_sums import masked, signed_survivors
 from jaxfed.secure.row_sums.mask_streams import Masks, add_masks, pair_masks, removed
-from jaxfed.secure.row_sums.participants import ParticipatingRows, Rows
+from jaxfed.secure.row_sums.participants import ParticipatingRows, Rows, num_clients
 from jaxfed.secure.row_sums.resilient_round import (
     agreed_seed,
     key_pair,
@@ -20,7 +20,7 @@ from jaxfed.secure.row_sums.resilient_round import (
     least_threshold,
     start_message,
 )
-from jaxfed.secure.session.endpoint import Endpoint
+from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.key_agreement import KEY_BYTES
 
 
@@ -54,12 +54,13 @@ class Server:
         signed: bool = False,
         parts: Mapping[int, np.ndarray] | None = None,
     ) -> None:
-        least = least_threshold(len(rows), signed=signed)
-        if threshold is not None and not least <= threshold <= len(rows):
-            raise UsageError(f"threshold={threshold}: allowed are {least} to {len(rows)} clients")
+        number = num_clients(rows)
+        least = least_threshold(number, signed=signed)
+        if threshold is not None and not least <= threshold <= number:
+            raise UsageError(f"threshold={threshold}: allowed are {least} to {number} clients")
         self._endpoint, self._rows, self._num_classes = endpoint, rows, num_classes
         self._wanted_threshold, self._is_signed = threshold, signed
-        self.least_participants = least_participants(len(rows), signed=signed)
+        self.least_participants = least_participants(rows, signed=signed)
         self._parts = parts or {}
 
     def start(self, number: int, participants: Sequence[int]) -> None:
@@ -166,6 +167,10 @@ class Server:
         """Give one survivor the sums of its rows."""
         sums = self._sums[self._layout[client]]
         self._endpoint.send(client, f"sums/{self._number}", sums.tobytes())
+
+    def own_sums(self) -> np.ndarray:
+        """The sums of the server's own rows over the survivors, uint64 [n_s, C]; once it has unmasked."""
+        return self._sums[self._layout[SERVER]]
 
     def _secret(self, client: int, num_bytes: int) -> bytes:
         position = self._participants.index(client)

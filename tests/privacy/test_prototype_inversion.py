@@ -1,0 +1,112 @@
+"""Images out of prototypes: found where f can be inverted, not under noise; docs/threat-model.md's table."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from threat_model import table
+
+from examples.invert_prototypes import table as measured_table
+from jaxfed.errors import UsageError
+from jaxfed.privacy import prototype_inversion as attack
+
+KEY, SHAPE = jax.random.key(0), (6, 6, 1)
+
+
+def images(number, seed=0):
+    """Smooth ones, pixels from 0 to 1."""
+    rng = np.random.default_rng(seed)
+    phases = rng.uniform(0, 2 * np.pi, (number, 2, 1, 1))
+    rows, columns = np.mgrid[:6, :6] / 3
+    x = 0.5 + 0.25 * (np.sin(rows + phases[:, 0]) + np.sin(columns + phases[:, 1]))
+    return x[..., None].astype(np.float32)
+
+
+def identity(x):
+    return x.reshape(len(x), -1)
+
+
+WEIGHTS = jax.random.normal(jax.random.key(1), (36, 50)) / 6
+
+
+def linear(x):
+    return identity(x) @ WEIGHTS
+
+
+@pytest.mark.parametrize("features", [identity, linear])
+def test_an_image_behind_an_invertible_network_is_found(features):
+    x = images(5)
+    found = attack.inverted(features, features(x), SHAPE, KEY, total_variation=0.0, steps=400)
+    assert attack.psnr(found, x).min() > 25
+    public = images(200, seed=1)
+    by_decoder = attack.decoded(
+        np.asarray(features(x)), np.asarray(features(public)), public, ridge=1e-9
+    )
+    assert attack.psnr(by_decoder, x).min() > 35
+
+
+def test_the_mean_of_several_is_all_that_a_linear_network_tells():
+    x = images(4)
+    prototype = jnp.mean(linear(x), axis=0)[None]
+    found = attack.inverted(linear, prototype, SHAPE, KEY, total_variation=0.0, steps=400)
+    assert attack.psnr(found, x.mean(axis=0)[None])[0] > 35
+    assert attack.psnr(np.repeat(found, 4, axis=0), x).max() < 25
+
+
+@pytest.mark.parametrize("sigma", [0.0, 20.0])
+def test_noise_hides_it(sigma):
+    x, rng = images(20), np.random.default_rng(2)
+    z = np.asarray(linear(x))
+    z = z + sigma * rng.standard_normal(z.shape).astype(np.float32)
+    public = images(200, seed=1)
+    guess = attack.psnr(np.repeat(public.mean(axis=0)[None], 20, axis=0), x).mean()
+    found = attack.inverted(linear, jnp.asarray(z), SHAPE, KEY, steps=200)
+    by_decoder = attack.decoded(z, np.asarray(linear(public)), public, noise=sigma)
+    gains = [attack.psnr(one, x).mean() - guess for one in (found, by_decoder)]
+    assert min(gains) > 5 if sigma == 0 else max(gains) < 1
+
+
+def test_a_smooth_image_is_preferred():
+    """Of all images with one sum of pixels the flat one, once roughness counts."""
+
+    def total(x):
+        return jnp.sum(identity(x), axis=1, keepdims=True)
+
+    prototype = jnp.array([[18.0]])
+    rough, smooth = (
+        attack.inverted(total, prototype, SHAPE, KEY, total_variation=w, steps=400)[0]
+        for w in (0.0, 1.0)
+    )
+    assert attack.roughness(smooth) < 1e-3 < attack.roughness(rough)
+    np.testing.assert_allclose(smooth, 0.5, atol=0.05)
+
+
+def test_measures_by_hand():
+    x = np.zeros((2, 2, 2, 1))
+    np.testing.assert_allclose(attack.psnr(x + 0.1, x), [20, 20])
+    assert float(attack.roughness(jnp.array([[[0.0], [1.0]], [[0.0], [3.0]]]))) == (4 + 1 + 9) / 4
+    gallery = np.array([0.0, 0.5, 1.0]).reshape(3, 1, 1, 1)
+    own = np.array([[True, False, False], [False, False, True]])
+    found = np.array([0.1, 0.6]).reshape(2, 1, 1, 1)
+    assert attack.identified(found, gallery, own).tolist() == [True, False]
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(UsageError, match="allowed"):
+        attack.inverted(identity, jnp.zeros(36), SHAPE, KEY)
+    with pytest.raises(UsageError, match="allowed"):
+        attack.inverted(identity, jnp.zeros((1, 36)), SHAPE, KEY, steps=0)
+    with pytest.raises(UsageError, match="allowed"):
+        attack.decoded(np.zeros((1, 3)), np.zeros((2, 4)), np.zeros((2, 6, 6, 1)))
+
+
+def test_figures_of_the_threat_model():
+    rows = [[float(figure) for figure in row] for row in table("inversion")]
+    measured = [[n, sigma, *figures] for n, sigma, figures in measured_table()]
+    assert [row[:2] for row in rows] == [row[:2] for row in measured]
+    decibels, shares = (
+        [np.array([row[part] for row in each]) for each in (rows, measured)]
+        for part in (slice(2, 6), slice(6, 8))
+    )
+    np.testing.assert_allclose(*decibels, atol=0.6)
+    np.testing.assert_allclose(*shares, atol=10)
