@@ -15,11 +15,9 @@ from ml_collections import ConfigDict
 import ml_collections_configs.federated_optimization as shipped
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.models.layers import unit_vectors
-from jaxfed.training.client_round import finished
-from jaxfed.training.local_update import train
+from jaxfed.training.client_round import finished, local_steps
 from jaxfed.training.losses import labeled_mean
 from jaxfed.training.round import federated_training
-from jaxfed.training.server_state import with_statistics
 
 
 @ALGORITHMS.register("moon")
@@ -42,14 +40,8 @@ def moon(*, training, mu: float = 1.0, tau: float = 0.5):
         return loss
 
     def local_update(shared, client, key, *, batches):
-        trained = train(
-            with_statistics(shared.model, client.statistics),
-            client.data,
-            key,
-            loss=loss_beside(previous=client.state),
-            optimizer=training.optimizer(shared.learning_rate),
-            batches=batches,
-        )
+        loss = loss_beside(previous=client.state)
+        trained = local_steps(training, shared, client, key, loss=loss, batches=batches)
         return finished(training, shared, client, trained)._replace(client_state=trained.state)
 
     return federated_training(

@@ -43,7 +43,7 @@ def between(low: float, high: float, *, closed: bool) -> Rule:
     """A number from low to high, the ends included if `closed`."""
     if closed:
         text = f"{low} to {high}" if math.isfinite(high) else f"numbers from {low} on"
-        return Rule(float, text, lambda value: low <= value <= high)
+        return Rule(float, text, lambda value: low <= value <= high and math.isfinite(value))
     text = f"numbers above {low}" + (f" and below {high}" if math.isfinite(high) else "")
     return Rule(float, text, lambda value: low < value < high)
 

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import jax
 from absl import flags
 
 from jaxfed.errors import UsageError
+from jaxfed.experiment.environment import describe
 from jaxfed.host.interruption import Interruption
 from launch import entry
 from launch.benchmarks import BENCHMARKS
@@ -122,17 +120,8 @@ def environment() -> dict[str, Any]:
             versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return {
-        "processor": processor(),
-        "cores_allowed": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
-        "platform": platform.platform(),
-        "python": platform.python_version(),
-        "backend": jax.default_backend(),
-        "versions": versions,
-        "command": " ".join(["python -m launch.bench", *sys.argv[1:]]),
-    }
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {**describe(), "cores_allowed": allowed, "versions": versions}
 
 
 if __name__ == "__main__":

@@ -23,5 +23,10 @@ def bench() -> None:
     _start("launch.bench")
 
 
+def costs() -> None:
+    """Count what a round of each method costs a client."""
+    _start("launch.costs")
+
+
 def _start(module: str) -> None:
     runpy.run_module(module, run_name="__main__", alter_sys=True)

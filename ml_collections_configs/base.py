@@ -48,7 +48,13 @@ def get_config() -> ConfigDict:
     config.dataset.image_size = 0  # of image folders, pixels a side; 0 = the images' own
     config.dataset.train_size = 0  # examples taken, stratified, chosen by seed; 0 = all
     config.dataset.test_size = 0
-    config.dataset.test_fraction = 0.2  # test split of a set without one: the same in every repeat
+    config.dataset.unlabeled_size = (
+        0  # of examples without a label: apart from train_size; 0 = in it
+    )
+    config.dataset.balanced = False  # as many examples of each class, not the same share
+    config.dataset.pooled = False  # its own test split is undone: it is as a set without one
+    # Test split of a set without one, the same in every repeat: test_size or, where that is 0, this share.
+    config.dataset.test_fraction = 0.2
     # Of the rest, to select trained models by: each repeat's own.
     config.dataset.validation_fraction = 0.0
 
@@ -76,6 +82,8 @@ def get_config() -> ConfigDict:
     config.federation.labeled_per_class = 0  # per labeled client, instead of the fraction
     config.federation.num_labeled_clients = 0  # 0 = all
     config.federation.skew = "both"  # which part follows the scheme: labeled, unlabeled or both
+    # "server": all labels are the server's, drawn before the rest is dealt; clients have none.
+    config.federation.labels_at = "clients"
     config.federation.reveal_labels = False  # all of them, once dealt: full supervision
     config.federation.test = "clients"  # test examples are clients' new points, or "central"
     config.federation.graph = "labeled+unlabeled"  # training points in the graph (XCLP, Table 3)
@@ -126,6 +134,7 @@ def get_config() -> ConfigDict:
 
     config.training = ConfigDict()  # what all methods that train a model share
     config.training.optimizer = "sgd"
+    config.training.client_optimizer = "fresh"  # in every round; its state "kept" by each client
     config.training.learning_rate = 0.1
     config.training.schedule = "constant"  # over rounds
     config.training.schedule_rounds = 0  # until a cosine has fallen to 0; 0 = rounds
@@ -149,6 +158,8 @@ def get_config() -> ConfigDict:
     config.training.server_beta1 = 0.9  # of the adaptive ones, "adagrad", "yogi", "adam"
     config.training.server_beta2 = 0.99
     config.training.server_tau = 1e-3
+    config.training.server_epochs = 5  # on its own labels, with federation.labels_at = "server"
+    config.training.server_batch_size = 50  # at most; 0 = all of them
     config.training.batch_statistics = "averaged"
     config.training.labeled_only_rounds = 0  # of stage 1
     # WORKDIR/states/METHOD-{repeat} of an earlier experiment (its selected state), or

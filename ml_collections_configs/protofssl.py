@@ -1,35 +1,135 @@
 r"""ProtoFSSL beside its baselines: clients share prototypes and pseudo-label with them.
 
 Table 5's settings (RMSprop at 1e-3, ten episodes a round, n_S = 1, n_Q = 2, n_U = 100, five helpers, lambda =
-0.3, T = 0.5) on the paper's cells, and on cells sized for two cores:
+0.3, T = 0.5). On cells sized for two cores:
 
     python -m launch.run --config=ml_collections_configs/protofssl.py --workdir=runs/protofssl_digits
-    export JAXFED_DATA=DIR    # a TFDS folder with fashion_mnist and cifar10
+    export JAXFED_DATA=DIR    # a TFDS folder with fashion_mnist, cifar10, svhn_cropped, stl10
     python -m launch.run --config=ml_collections_configs/protofssl.py:fashion_mnist \
         --workdir=runs/protofssl_fashion_mnist
-    python -m launch.run --config=ml_collections_configs/protofssl.py:cifar10_iid \
+    python -m launch.run --config=ml_collections_configs/protofssl.py:cifar10 \
         --workdir=runs/protofssl_cifar10
+    # Learning rates: the report has every method at its own, which the validation split chooses
+    python -m launch.sweep --config=ml_collections_configs/protofssl.py:cifar10,rates \
+        --workdir=runs/protofssl_cifar10_rates --config.num_repeats=1
 
-The baselines' network is the same with one dense layer more; every method has RMSprop at that rate.
-FixMatch's weight and threshold are those of ProtoFSSL's code.
+A column of Table 3 is a variant; its rows are methods of one run, those with BN another run, and those with
+all labels a third (of STL-10, all whose labels are given already, the paper has none):
+
+    for CELL in cifar10_iid cifar10_noniid svhn_iid svhn_noniid stl10
+    do
+        python -m launch.run --config=ml_collections_configs/protofssl.py:$CELL \
+            --workdir=runs/protofssl/$CELL
+        python -m launch.run --config=ml_collections_configs/protofssl.py:$CELL,batch_norm \
+            --workdir=runs/protofssl/$CELL-batch_norm
+        python -m launch.run --config=ml_collections_configs/protofssl.py:$CELL,fully_supervised \
+            --workdir=runs/protofssl/$CELL-fully_supervised
+    done
+
+Tables 1 and 2, for which nothing is trained:
+
+    python -m launch.costs --config=ml_collections_configs/protofssl.py:cifar10_iid \
+        --config.baselines=mixmatch,fixmatch,fedmatch --out=results/protofssl_costs.json
+
+The other tables and figures are sweeps, of any cell:
+
+    # Table 4, and with fully_supervised its upper half
+    python -m launch.sweep --config=ml_collections_configs/protofssl.py:cifar10_iid,norms \
+        --workdir=runs/protofssl/norms
+    # Figure 3
+    python -m launch.sweep --config=ml_collections_configs/protofssl.py:cifar10_iid,labels \
+        --workdir=runs/protofssl/labels
+    # Figure 4, and over 5, 20 and 30 active clients Figure 5
+    python -m launch.sweep --config=ml_collections_configs/protofssl.py:cifar10_iid,helpers \
+        --workdir=runs/protofssl/helpers
+    python -m launch.sweep --config=ml_collections_configs/protofssl.py:cifar10_iid,interval \
+        --workdir=runs/protofssl/interval
+    python -m launch.sweep --config=ml_collections_configs/protofssl.py:cifar10_iid,helpers,active \
+        --workdir=runs/protofssl/helpers_active
+    python -m launch.sweep --config=ml_collections_configs/protofssl.py:cifar10_iid,interval,active \
+        --workdir=runs/protofssl/interval_active
+    # Tables 7, 8, 9
+    python -m launch.sweep --config=ml_collections_configs/protofssl.py:cifar10_iid,unlabeled_query \
+        --workdir=runs/protofssl/unlabeled_query
+    python -m launch.sweep --config=ml_collections_configs/protofssl.py:cifar10_iid,epochs,active \
+        --workdir=runs/protofssl/epochs
+    python -m launch.sweep --config=ml_collections_configs/protofssl.py:cifar10_iid,noise,batch_norm \
+        --workdir=runs/protofssl/noise
+
+Where the paper leaves it open, or its code does otherwise:
+
+  * Data: train and test split together, 54,000 + 3,000 + 3,000 images of CIFAR-10, 54,000 + 2,000 + 2,000
+    of SVHN (without `extra`), 10,000 + 1,500 + 1,500 of STL-10 and 98,000 of its unlabelled ones; as many of
+    each class, as in the code and in the text's "same number of data per class".
+  * Non-iid: FedMatch's table, unlabeled examples only; 490 of them are 245, 73.5, 14.7 and 9.8 of a class on
+    average, rounded at random. The code's 243, 73, 15 and 10 make 489 (FixMatch's script has 244), and it
+    deals them from the beginning of each class again: what is labeled at one client is unlabeled at another.
+  * `cifar10_severe` is in the code only: half of a client's examples are of one class, two classes are
+    missing, labels follow; 15 episodes and 15 helpers, of which there are no more than clients in a round;
+    with `authors` clients of earlier rounds fill up, as in the code, which keeps the prototypes of ten.
+  * The baselines' network is the same with one dense layer more; those without a line of their own have
+    RMSprop at that rate, ten epochs. FixMatch has its code's steps (two epochs of 10 labeled and 100
+    unlabeled examples a step), weight and threshold; FedMatch trains as its own authors (`fedavg_xclp`).
+  * mu is Table 5's; of FixMatch-FedProx, of which it says nothing, that of FedProx (0.1 in its script).
+  * Values of Figures 3 to 5 are not printed: labels of a class 2 to 20; helpers 1 to 30, no more than there
+    are active clients; intervals 1 to 20. In Figure 4 FedMatch has as many helpers, as often.
+
+Rows to be had by `--config.baselines`, beside any other method: `protofssl_xclp` (ProtoFSSL that
+pseudo-labels by XCLP), `fedavg_xclp_prototypes` (XCLP whose labeled points are clients' prototypes),
+`mixmatch`.
 """
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
 from ml_collections_configs import base
 
 
+class Cell(NamedTuple):
+    """A column of Table 3: examples are clients', without those to validate and to test on.
+
+    `mu` are the proximal weights of FedProx and of ProtoFSSL-FedProx.
+    """
+
+    dataset: str
+    train_size: int
+    held_out: int  # to validate on, and as many to test on
+    labels: int  # of each class, a client
+    mu: tuple[float, float]
+    partition: str = "iid"  # "noniid", "severe"
+
+
+CELLS = {
+    "cifar10_iid": Cell("cifar10", 54_000, 3_000, 5, (1e-2, 1e-2)),
+    "cifar10_noniid": Cell("cifar10", 54_000, 3_000, 5, (1e-2, 1e-2), "noniid"),
+    "svhn_iid": Cell("svhn_cropped", 54_000, 2_000, 5, (1e-4, 1e-3)),
+    "svhn_noniid": Cell("svhn_cropped", 54_000, 2_000, 5, (1e-4, 1e-3), "noniid"),
+    "stl10": Cell("stl10", 10_000, 1_500, 10, (1e-2, 1e-2)),
+}
+SEVERE = Cell("cifar10", 54_000, 3_000, 5, (1e-2, 1e-2), "severe")
+_SEVERE_ROW = (0.5, 0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.05, 0.0, 0.0)
+SEVERE_TABLE = tuple(tuple(_SEVERE_ROW[(c - row) % 10] for c in range(10)) for row in range(10))
+
+
 def get_config(variant: str = "") -> ConfigDict:
     """Variants, to be joined by commas:
 
-    cifar10_iid cifar10_noniid      Table 3: 100 clients, 5 labels of each class, ResNet-8/9
-    fashion_mnist                   20 clients with 2 labels of each class, a small CNN, 40 rounds
-    batch_norm group_norm           Table 4's norms in the ResNets
+    cifar10_iid cifar10_noniid svhn_iid svhn_noniid stl10      columns of Table 3, ResNet-8/9
+    cifar10_severe                  the code's most unlike clients
+    fashion_mnist cifar10           3,000 images, 20 clients with 5 labels of each class, a small CNN
+    resnet18                        in place of the cell's network; of ProtoFSSL, ResNet-17
+    batch_norm group_norm static_batch_norm last_batch_norm     Table 4's norms; static as in HeteroFL, and
+                                    as in the code, where statistics are those of the last batch
     global                          Algorithm 2 (B.1): helpers' mean prototypes in place of the client's own
-    authors                         the distance of the authors' code
+    masked_global                   the same of a mean that masked sums made, so that nobody sees one client's
+    authors                         what the authors' code does otherwise: distance, missing classes, newest
+                                    helpers, optimizers that go on over rounds at one rate, no weight decay
+    fully_supervised                FedAvg and FedProx on all labels
+    rates norms labels helpers interval unlabeled_query epochs noise    what a sweep goes over, one of them
+    active                          5, 20 and 30 active clients; alone, or across one of those
     smoke                           two rounds
     """
     config = base.get_config()
@@ -66,67 +166,259 @@ def get_config(variant: str = "") -> ConfigDict:
             "mu": 0.0,
             "distance": "euclidean",
             "prototypes": "local",
+            "targets": "helpers",
+            "missing_class": "leave_out",
+            "helper_choice": "previous_round",
+            "unlabeled_after": 0,
             "min_labels": 1,
             "noise": 0.0,
             "clip": 0.0,
+            "prototype_sums": "none",
+            "delta": 1e-5,
         }
     )
     config.fixmatch = ConfigDict({"threshold": 0.95, "unlabeled_weight": 0.01})
-    return base.apply_variants(config, variant, VARIANTS, exclusive=[DATA])
+    config.fedprox = ConfigDict({"mu": 1e-2})
+    config.fixmatch_fedprox = ConfigDict(
+        {"algorithm": "fixmatch", "mu": config.fedprox.get_oneway_ref("mu")}
+    )
+    config.protofssl_fedprox = ConfigDict({"algorithm": "protofssl", "mu": 1e-2})
+    config.protofssl_xclp = ConfigDict({"algorithm": "protofssl", "targets": "xclp"})
+    return base.apply_variants(config, variant, VARIANTS, exclusive=EXCLUSIVE)
 
 
-def _fashion_mnist(config: ConfigDict) -> None:
-    config.dataset.name = "fashion_mnist"
-    config.dataset.train_size, config.dataset.test_size = 5000, 2000
+def sweep(add: Callable[..., None], variant: str = "") -> None:
+    """What the variant names, across active clients with `active`; labels of each class without any."""
+    config, names = get_config(variant), variant.split(",")
+    (over,) = [name for name in names if name in SWEEPS] or ["" if "active" in names else "labels"]
+    points = AXES[over] if over else ({},)
+    most = config.federation.num_clients
+    active = dict.fromkeys(min(number, most) for number in ACTIVE) if "active" in names else ()
+    for number in active or [config.cohort_size]:
+        for point in points:
+            of_one_round = config.protofssl.helper_choice == "previous_round"
+            too_many_helpers = of_one_round and point.get("protofssl.num_helpers", 0) > number
+            too_many_labels = config.dataset.name == "digits" and point.get(LABELS, 0) > 10
+            if not (too_many_helpers or too_many_labels):
+                add(**({"cohort_size": number} if active else {}), **point)
+
+
+ACTIVE = (5, 20, 30)
+LABELS = "federation.labeled_per_class"
+
+
+def _of(key: str, *values: float) -> tuple[dict[str, Any], ...]:
+    return tuple({key: value} for value in values)
+
+
+_STATIC = {"model.norm": "batch", "training.batch_statistics": "static"}
+AXES: dict[str, tuple[dict[str, Any], ...]] = {
+    "rates": _of("training.learning_rate", 3e-4, 1e-3, 3e-3),
+    "norms": (
+        *({"model.norm": norm} for norm in ("none", "batch", "group")),
+        _STATIC,
+        {"model.norm": "batch", "model.momentum": 0.0},
+        {"model.name": "resnet18", "model.stem": "cifar", "model.pool": "max", **_STATIC},
+    ),
+    "labels": _of(LABELS, 2, 5, 10, 20),
+    "helpers": _of("protofssl.num_helpers", 1, 2, 3, 5, 10, 20, 30),
+    "interval": _of("protofssl.helper_interval", 1, 2, 5, 10, 20),
+    "unlabeled_query": _of("protofssl.unlabeled_query", 10, 20, 30, 50, 100, 200),
+    "epochs": _of("training.epochs", 1, 2, 5, 10),
+    "noise": _of("protofssl.noise", 0.0, 0.01, 0.05, 0.1, 0.5, 5.0, 10.0),
+}
+
+
+def _small(config: ConfigDict, name: str, pixels: int) -> None:
+    """20 clients, a small CNN, few rounds; the methods of Table 3, and XCLP beside them and within them."""
+    config.dataset.name = name
+    config.dataset.train_size, config.dataset.test_size = 3000, 2000
+    config.rounds = 20
     config.federation.num_clients = 20
-    config.federation.labeled_per_class = 2
-    config.protofssl.query = 1  # beside one support, all that there is
-    config.model = ConfigDict({"name": "cnn"})
-    config.training.strong_augmentation = ("translate:2", "cutout:8")
-
-
-def _cifar10(config: ConfigDict, *, is_iid: bool) -> None:
-    config.dataset.name = "cifar10"
-    config.federation.num_clients = 100
     config.federation.labeled_per_class = 5
-    if not is_iid:
-        config.federation.partition = "table"
-        config.federation.skew = "unlabeled"
+    config.protofssl.unlabeled_query = 50
+    config.model = ConfigDict({"name": "cnn"})
+    config.baselines = (
+        *("fedavg", "fixmatch", "fedmatch", "fedavg_xclp"),
+        *("protofssl_xclp", "fedavg_xclp_prototypes"),
+    )
+    # Two passes over all examples take more steps than ten over the labels.
+    passes = ConfigDict({"epochs": 2})
+    config.training.strong_augmentation = (f"translate:{pixels}", f"cutout:{4 * pixels}")
+    config.fixmatch.training = passes
+    config.fedmatch = ConfigDict(
+        {"supervised_weight": 1.0, "l2_weight": 1e-3, "l1_weight": 1e-6, "training": passes}
+    )
+    for name in ("fedavg_xclp", "fedavg_xclp_prototypes"):
+        config[name] = ConfigDict({"training": passes})
+
+
+def _cell(config: ConfigDict, cell: Cell) -> None:
+    config.paper_table = "protofssl/3" if cell.partition != "severe" else ""
+    config.baselines = (
+        *("fedavg", "fedprox", "fixmatch", "fixmatch_fedprox", "fedmatch", "protofssl_fedprox"),
+    )
     config.rounds = 300
     config.evaluate_every = 10
     config.num_repeats = 3
+    config.dataset.name = cell.dataset
+    config.dataset.pooled = config.dataset.balanced = True
+    config.dataset.train_size = cell.train_size + cell.held_out
+    config.dataset.test_size = cell.held_out
+    config.dataset.validation_fraction = cell.held_out / (cell.train_size + cell.held_out)
+    config.federation.num_clients = 100
+    config.federation.labeled_per_class = cell.labels
+    if cell.partition == "noniid":
+        config.federation.partition = "table"
+        config.federation.skew = "unlabeled"
+    if cell.partition == "severe":
+        config.federation.partition = "table"
+        config.federation.table = SEVERE_TABLE
+        config.federation.labeled_per_class = 0
+        config.federation.num_labeled = 10 * cell.labels * config.federation.num_clients
+        config.training.epochs = 15
+        config.protofssl.num_helpers = 15
     config.model = ConfigDict({"name": "resnet9"})
-    config.training.strong_augmentation = ("randaugment:2:14",)
+    config.fedprox.mu, config.protofssl_fedprox.mu = cell.mu
+    translation = 4  # an eighth of the image
+    if cell.dataset == "stl10":
+        config.dataset.unlabeled_size = 98_000
+        config.model.pools = (3, 2, 4, 4)
+        translation = 12
+    config.fixmatch.training = ConfigDict(
+        {
+            "epochs": 2,
+            "unlabeled_ratio": 10,
+            "augmentation": (f"translate:{translation}", "flip"),
+            "strong_augmentation": ("randaugment:2:14",),
+        }
+    )
+    config.fedmatch = ConfigDict(
+        {
+            "psi_threshold": 5e-6,
+            "delta_threshold": 5e-5,
+            "training": {
+                "optimizer": "sgd",
+                "weight_decay": 0.0,
+                "epochs": 1,
+                "unlabeled_ratio": 10,
+                "strong_augmentation": ("randaugment:6:4",),
+            },
+        }
+    )
+
+
+def _resnet18(config: ConfigDict) -> None:
+    config.model = ConfigDict({"name": "resnet18", "stem": "cifar", "pool": "max"})
 
 
 def _norm(config: ConfigDict, kind: str) -> None:
-    config.model = ConfigDict({"name": "resnet9", "norm": kind})
+    """Of the cell's network, or of a small one where that has none."""
+    if config.model.name == "mlp":
+        config.model = ConfigDict({"name": "cnn"})
+    config.model.norm = kind
 
 
-def _global(config: ConfigDict) -> None:
+def _static_batch_norm(config: ConfigDict) -> None:
+    _norm(config, "batch")
+    config.training.batch_statistics = "static"
+
+
+def _last_batch_norm(config: ConfigDict) -> None:
+    _norm(config, "batch")
+    config.model.momentum = 0.0
+
+
+def _fully_supervised(config: ConfigDict) -> None:
+    config.algorithm, config.baselines = "fedavg", ("fedprox",)
+    config.federation.reveal_labels = True
+
+
+def _swept(config: ConfigDict, *baselines: str, table: int = 0) -> None:
+    """What a sweep compares, and the table of the paper that it makes."""
+    if config.algorithm == "protofssl":
+        config.baselines = baselines
+    config.paper_table = f"protofssl/{table}" if table else ""
+
+
+def _norms(config: ConfigDict) -> None:
+    _norm(config, "none")
+    _swept(config, table=4)
+
+
+def _helpers(config: ConfigDict, key: str) -> None:
+    """ProtoFSSL and FedMatch; over numbers of active clients ProtoFSSL alone (`_active`)."""
+    _swept(config, "fedmatch")
+    config.fedmatch = config.get("fedmatch", ConfigDict())
+    config.fedmatch[key] = config.protofssl.get_oneway_ref(key)
+
+
+def _active(config: ConfigDict) -> None:
+    config.baselines = ()
+
+
+def _global(config: ConfigDict, sums: str = "none") -> None:
     config.protofssl.prototypes = "global"
+    config.protofssl.prototype_sums = sums
 
 
 def _authors(config: ConfigDict) -> None:
     config.protofssl.distance = "mean_squared"
+    config.protofssl.missing_class = "mean"
+    config.protofssl.helper_choice = "newest"
+    config.protofssl_fedprox.mu = config.fedprox.mu = 0.0  # the term has no gradient there
+    config.training.client_optimizer = "kept"
+    config.training.schedule = "constant"
+    config.training.weight_decay = 0.0  # declared and never added
 
 
 def _smoke(config: ConfigDict) -> None:
     base.smoke(config)
     config.num_repeats = 1
     if config.dataset.name != "digits":
-        config.dataset.train_size, config.dataset.test_size = 1000, 200
+        config.dataset.train_size, config.dataset.test_size = 2000, 200
+        config.dataset.unlabeled_size = min(config.dataset.unlabeled_size, 500)
         config.federation.num_clients = 5
+    if config.federation.num_labeled:
+        config.federation.num_labeled = 250
+    if config.model.name.startswith("resnet"):
+        config.training.epochs = 1
+        config.protofssl.unlabeled_query = 10
 
 
 VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
-    "fashion_mnist": _fashion_mnist,
-    "cifar10_iid": partial(_cifar10, is_iid=True),
-    "cifar10_noniid": partial(_cifar10, is_iid=False),
+    "fashion_mnist": partial(_small, name="fashion_mnist", pixels=2),
+    "cifar10": partial(_small, name="cifar10", pixels=4),
+    **{name: partial(_cell, cell=cell) for name, cell in CELLS.items()},
+    "cifar10_severe": partial(_cell, cell=SEVERE),
+    "resnet18": _resnet18,
+    "norms": _norms,
     "batch_norm": partial(_norm, kind="batch"),
     "group_norm": partial(_norm, kind="group"),
+    "static_batch_norm": _static_batch_norm,
+    "last_batch_norm": _last_batch_norm,
     "global": _global,
+    "masked_global": partial(_global, sums="masked_resilient"),
     "authors": _authors,
+    "fully_supervised": _fully_supervised,
+    "rates": lambda config: None,
+    "labels": lambda config: _swept(config, "fedavg", "fixmatch", "fedmatch"),
+    "helpers": partial(_helpers, key="num_helpers"),
+    "interval": partial(_helpers, key="helper_interval"),
+    "unlabeled_query": partial(_swept, table=7),
+    "epochs": partial(_swept, table=8),
+    "noise": partial(_swept, table=9),
+    "active": _active,
     "smoke": _smoke,
 }
-DATA = ("fashion_mnist", "cifar10_iid", "cifar10_noniid")
+# One of each at most.
+DATA = ("fashion_mnist", "cifar10", *CELLS, "cifar10_severe")
+NORMS = ("norms", "batch_norm", "group_norm", "static_batch_norm", "last_batch_norm")
+SWEEPS = tuple(AXES)
+MEANS = ("global", "masked_global")
+# Of ProtoFSSL alone, which full supervision leaves out.
+OF_PROTOFSSL = (*MEANS, "helpers", "interval", "unlabeled_query", "noise")
+EXCLUSIVE = [
+    *(DATA, NORMS, SWEEPS, MEANS, ("authors", "masked_global")),
+    *(("fully_supervised", name) for name in OF_PROTOFSSL),
+]

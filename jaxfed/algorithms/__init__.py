@@ -14,12 +14,15 @@ from jaxfed.algorithms.fedavg import fedavg, fedsem
 from jaxfed.algorithms.feddyn import feddyn
 from jaxfed.algorithms.fedmatch import fedmatch
 from jaxfed.algorithms.fedprox import fedprox
+from jaxfed.algorithms.fedrgd import fedrgd
 from jaxfed.algorithms.fedsiam import fedsiam
 from jaxfed.algorithms.fixmatch import fixmatch
 from jaxfed.algorithms.label_propagation import per_client_lp, pooled_lp
+from jaxfed.algorithms.mixmatch import mixmatch
 from jaxfed.algorithms.network import network
 from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.algorithms.scaffold import scaffold
+from jaxfed.algorithms.semifl import semifl
 from jaxfed.algorithms.xclp import xclp
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.registry import Registry
@@ -32,6 +35,7 @@ _OWN: dict[str, Callable[..., FederatedAlgorithm]] = {
     "network": network,
     "fedavg": fedavg,
     "fedavg_xclp": partial(fedavg, pseudo_label="xclp"),
+    "fedavg_xclp_prototypes": partial(fedavg, pseudo_label="xclp_prototypes"),
     "fedavg_per_client_lp": partial(fedavg, pseudo_label="per_client_lp"),
     "fedavg_network": partial(fedavg, pseudo_label="network"),
     "fedsem": fedsem,
@@ -39,8 +43,11 @@ _OWN: dict[str, Callable[..., FederatedAlgorithm]] = {
     "scaffold": scaffold,
     "feddyn": feddyn,
     "fixmatch": fixmatch,
+    "mixmatch": mixmatch,
     "fedmatch": fedmatch,
     "fedsiam": fedsiam,
     "protofssl": protofssl,
+    "fedrgd": fedrgd,
+    "semifl": semifl,
 }
 ALGORITHMS = Registry("method", _OWN)

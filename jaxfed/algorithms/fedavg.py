@@ -3,12 +3,16 @@
     w_k <- w;  E epochs of  w_k <- w_k - eta grad l(w_k; batch);   w <- w + sum_k p_k (w_k - w) / sum_k p_k
 
 The labels decide what it is: given ones only (FedAvg, labeled only), XCLP's of the round's cohort
-(FedAvg+XCLP: Scott, Yeo, Lampert, TMLR 2023, Algorithm 2), label propagation inside each client
+(FedAvg+XCLP: Scott, Yeo, Lampert, TMLR 2023, Algorithm 2), XCLP's with each client's class prototypes for
+labeled points (`jaxfed.training.graph_points`), label propagation inside each client
 (FedAvg+perclientLP), the current network's (FedAvg+network), or those of the model that stage 1 ended
 with (FedSem+: Albaseer et al., IWCMC 2020, with XCLP's confidence weights).
 
-Leaves a client: its model's change; with XCLP, what Algorithm 1 sends. Reaches one: the model; with FedSem+
-the frozen model too, once.
+Labels at the server: it trains on them first, and the clients on pseudo-labels alone. Without pseudo-labels
+no client takes part: the server's own learning, the lower bound. With XCLP the server is one more party.
+
+Leaves a client: its model's change; with XCLP, what Algorithm 1 sends, of a prototype what it sends of any
+labeled point. Reaches one: the model; with FedSem+ the frozen model too, once.
 """
 
 from __future__ import annotations
@@ -16,13 +20,17 @@ from __future__ import annotations
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.training.client_round import plain_update
 from jaxfed.training.ingredients import Training
+from jaxfed.training.labels_at_server import plain_part
 from jaxfed.training.round import federated_training
 
 
 def fedavg(*, training: Training, pseudo_label: str = "none") -> FederatedAlgorithm:
     """FedAvg on the labels that the pseudo-labeler of that name finds."""
     return federated_training(
-        training, plain_update(training, training.loss), pseudo_label=pseudo_label
+        training,
+        plain_update(training, training.loss),
+        pseudo_label=pseudo_label,
+        server_part=plain_part(training),
     )
 
 
@@ -42,4 +50,5 @@ def fedsem(*, training: Training) -> FederatedAlgorithm:
         plain_update(training, training.loss),
         pseudo_label="teacher",
         keep_teacher=True,
+        server_part=plain_part(training),
     )

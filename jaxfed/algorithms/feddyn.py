@@ -20,12 +20,11 @@ from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.rules import POSITIVE, keywords
-from jaxfed.training.client_round import Client, Shared, finished
+from jaxfed.training.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.ingredients import Training
-from jaxfed.training.local_update import Batches, ClientUpdate, train
+from jaxfed.training.local_update import Batches, ClientUpdate
 from jaxfed.training.losses import proximal
 from jaxfed.training.round import federated_training
-from jaxfed.training.server_state import with_statistics
 
 
 @keywords(alpha=POSITIVE)
@@ -42,12 +41,12 @@ def feddyn(
         shared: Shared, client: Client, key: jax.Array, *, batches: Batches
     ) -> ClientUpdate:
         gradient = client.state
-        trained = train(
-            with_statistics(shared.model, client.statistics),
-            client.data,
+        trained = local_steps(
+            training,
+            shared,
+            client,
             key,
             loss=proximal(training.loss, alpha),
-            optimizer=training.optimizer(shared.learning_rate),
             batches=batches,
             correction=jax.tree.map(jnp.negative, gradient),
         )

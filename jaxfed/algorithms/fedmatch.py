@@ -1,4 +1,4 @@
-"""FedMatch (Jeong, Yoon, Yang, Hwang, ICLR 2021), labels at clients.
+"""FedMatch (Jeong, Yoon, Yang, Hwang, ICLR 2021), labels at clients or at the server.
 
 Parameters are a sum theta = sigma + psi. Labels train sigma, unlabeled examples train psi; the other part
 is held fixed (sigma*, psi*). With x in B_L, u in B_U, p = softmax(f_{sigma* + psi}(u)):
@@ -29,6 +29,10 @@ client had when it last took part); both gradients of a step are taken at one (s
 code updates sigma first, a difference of second order in eta; the rate is the experiment's schedule,
 while each of the code's clients divides its own by 3 where validation does not improve five times.
 
+Labels at the server (its second scenario): the server trains sigma by L_s, psi held fixed, then clients train
+psi by L_u, sigma held fixed, and only psi is sent back. There the code has psi_threshold = delta_threshold =
+lambda_L1 = 1e-5, one server epoch, and batches of 100.
+
 Leaves a client: the changed entries of sigma and psi; it receives sigma, and what is not 0 of psi and of
 H psi_j. Bytes: `jaxfed.training.sparse_message`, one message a part.
 """
@@ -46,14 +50,20 @@ from jaxfed.models.wrapping import as_float
 from jaxfed.rules import NOT_NEGATIVE, at_least, keywords
 from jaxfed.training import helper_selection, losses, two_part_model
 from jaxfed.training.agreement import majority, mean_divergence
-from jaxfed.training.client_round import Client, Shared, finished
+from jaxfed.training.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.helper_selection import Helpers
 from jaxfed.training.ingredients import Training
-from jaxfed.training.local_update import Batches, ClientUpdate, train
+from jaxfed.training.labels_at_server import ServerPart
+from jaxfed.training.local_update import Batches, ClientUpdate
 from jaxfed.training.losses import Augment, Batch, Loss, Pointwise
 from jaxfed.training.round import federated_training
 from jaxfed.training.server_state import together, with_statistics
-from jaxfed.training.two_part_model import composed, sparse, with_statistics_of
+from jaxfed.training.two_part_model import (
+    composed,
+    sparse,
+    with_parts_of,
+    with_statistics_of,
+)
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
@@ -95,7 +105,7 @@ def fedmatch(
     psi_threshold: float = 0.0,
     delta_threshold: float = 0.0,
 ) -> FederatedAlgorithm:
-    """FedMatch with labels at clients.
+    """FedMatch, in the scenario that `training.server` says.
 
     Args:
         training: the ingredients; its `strong_augment` is needed. The paper's rate is 1e-3 and goes with
@@ -107,7 +117,8 @@ def fedmatch(
         confidence: tau.
         num_helpers: H >= 1.
         helper_interval: helpers are sent in every so many-th round.
-        psi_scale: psi starts as so many times sigma.
+        psi_scale: psi starts as so many times sigma. Of a model that training starts from both are parts: the
+            sum is that model.
         psi_threshold: see above.
         delta_threshold: see above.
 
@@ -121,25 +132,40 @@ def fedmatch(
     plain, strong = training.model, training.strong_augment_for("fedmatch")
     training = training.with_states(
         two_part_model.two_part_model(plain, psi_scale, psi_threshold),
-        lambda given: two_part_model.decompose(given, psi_scale),
+        lambda given: two_part_model.divided(given, psi_scale),
     )
+
+    is_at_server = training.server is not None
+    by_labels = sigma_loss(plain, weights, weak=training.augment, pointwise=training.pointwise)
+
+    def server_update(
+        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
+    ) -> ClientUpdate:
+        trained = local_steps(training, shared, client, key, loss=by_labels, batches=batches)
+        after = with_parts_of(shared.model, trained.state, "psi")
+        return finished(training, shared, client, trained._replace(state=after))
 
     def local_update(
         shared: Shared, client: Client, key: jax.Array, *, batches: Batches
     ) -> ClientUpdate:
         received = sparse(with_statistics(shared.model, client.statistics), psi_threshold)
-        loss = fedmatch_loss(
-            plain,
-            client.received,
-            weights,
-            weak=training.augment,
-            strong=strong,
-            pointwise=training.pointwise,
+        by_agreement = psi_loss(
+            plain, client.received, weights, strong=strong, pointwise=training.pointwise
         )
-        optimizer = training.optimizer(shared.learning_rate)
-        trained = train(received, client.data, key, loss=loss, optimizer=optimizer, batches=batches)
+        trained = local_steps(
+            training,
+            shared,
+            client,
+            key,
+            loss=by_agreement if is_at_server else fedmatch_loss(by_labels, by_agreement),
+            batches=batches,
+            start=received,
+        )
+        after = trained.state
+        if is_at_server:  # weight decay would change what is held fixed
+            after = with_parts_of(received, after, "sigma")
         returned, num_bytes = two_part_model.changed(
-            received, sparse(trained.state, psi_threshold), delta_threshold
+            received, sparse(after, psi_threshold), delta_threshold
         )
         seen = helper_selection.seen(
             plain, composed(returned), returned["psi"], client.data.x.shape[1:]
@@ -156,38 +182,56 @@ def fedmatch(
         ),
         send=helper_selection.helper_sender(num_helpers, helper_interval),
         download_bytes=two_part_model.received_bytes(psi_threshold),
+        server_part=ServerPart(server_update),
     )
 
 
-def fedmatch_loss(
-    model: Model,
-    helpers: Helpers,
-    weights: Weights,
-    *,
-    weak: Augment | None,
-    strong: Augment,
-    pointwise: Pointwise,
-) -> Loss:
+def fedmatch_loss(by_labels: Loss, by_agreement: Loss) -> Loss:
     """L_s(sigma) + L_u(psi) of states {sigma, psi}: the gradient of each part is its own loss's."""
 
     def loss(
         state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, nnx.State]:
         supervised_key, unsupervised_key = jax.random.split(key)
-        sigma, psi = state["sigma"], state["psi"]
-        fixed_sigma, fixed_psi = jax.lax.stop_gradient((sigma, psi))
-        by_labels, moved = supervised(together(sigma=sigma, psi=fixed_psi), batch, supervised_key)
-        state = with_statistics_of(together(sigma=fixed_sigma, psi=psi), moved)
-        by_agreement, moved = unsupervised(state, anchor, batch, unsupervised_key)
-        state = with_statistics_of(state, moved)
+        supervised, state = by_labels(state, anchor, batch, supervised_key)
+        unsupervised, state = by_agreement(state, anchor, batch, unsupervised_key)
+        return supervised + unsupervised, state
+
+    return loss
+
+
+def sigma_loss(
+    model: Model, weights: Weights, *, weak: Augment | None, pointwise: Pointwise
+) -> Loss:
+    """L_s(sigma) of states {sigma, psi}; psi has no gradient."""
+
+    def loss(
+        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        del anchor
+        fixed_psi = jax.lax.stop_gradient(state["psi"])
+        theta = composed(together(sigma=state["sigma"], psi=fixed_psi))
+        logits, moved = losses.augmented_logits(model, theta, batch.x, key, weak)
+        value = losses.labeled_mean(pointwise(logits, batch.label), batch)
+        return weights.supervised * value, with_statistics_of(state, moved)
+
+    return loss
+
+
+def psi_loss(
+    model: Model, helpers: Helpers, weights: Weights, *, strong: Augment, pointwise: Pointwise
+) -> Loss:
+    """L_u(psi) of states {sigma, psi}; sigma has no gradient."""
+
+    def loss(
+        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        fixed_sigma, psi = jax.lax.stop_gradient(state["sigma"]), state["psi"]
+        held = together(sigma=fixed_sigma, psi=psi)
+        by_agreement, moved = unsupervised(held, anchor, batch, key)
         nearness = weights.l2 * losses.squared_distance(fixed_sigma, psi)
         sparsity = weights.l1 * losses.absolute_size(psi)
-        return by_labels + by_agreement + (nearness + sparsity), state
-
-    def supervised(state: nnx.State, batch: Batch, key: jax.Array) -> tuple[jax.Array, nnx.State]:
-        logits, moved = losses.augmented_logits(model, composed(state), batch.x, key, weak)
-        value = losses.labeled_mean(pointwise(logits, batch.label), batch)
-        return weights.supervised * value, moved
+        return by_agreement + (nearness + sparsity), with_statistics_of(state, moved)
 
     def unsupervised(
         state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array

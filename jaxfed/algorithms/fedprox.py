@@ -2,6 +2,8 @@
 
     w_k <- w;  E epochs of  w_k <- w_k - eta grad [ l(w_k; batch) + mu / 2 |w_k - w|^2 ];   mean as FedAvg
 
+Labels at the server: as FedAvg; the server is held by nothing.
+
 Leaves a client: what FedAvg sends. The paper also lets stragglers do fewer steps, and draws clients by
 size with a uniform mean; here both are the experiment's sampling and weighting.
 """
@@ -12,6 +14,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.rules import NOT_NEGATIVE, keywords
 from jaxfed.training.client_round import plain_update
 from jaxfed.training.ingredients import Training
+from jaxfed.training.labels_at_server import plain_part
 from jaxfed.training.losses import proximal
 from jaxfed.training.round import federated_training
 
@@ -25,4 +28,5 @@ def fedprox(
         training,
         plain_update(training, proximal(training.loss, mu)),
         pseudo_label=pseudo_label,
+        server_part=plain_part(training),
     )

@@ -34,6 +34,7 @@ Leaves a client: the change of its target network, and of its online network's s
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 import jax
@@ -44,14 +45,14 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.rules import NOT_NEGATIVE, SHARE, at_least, keywords, one_of
 from jaxfed.training import layer_selection, losses, mean_teacher
 from jaxfed.training.agreement import DIFFERENCES
-from jaxfed.training.client_round import Client, Shared, finished
+from jaxfed.training.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.ingredients import Training
 from jaxfed.training.layer_selection import Measured, Schedule
-from jaxfed.training.local_update import Batches, ClientUpdate, train
+from jaxfed.training.local_update import Batches, ClientUpdate
 from jaxfed.training.losses import Augment, Batch, Loss, Pointwise
 from jaxfed.training.mean_teacher import Evaluated
 from jaxfed.training.round import federated_training
-from jaxfed.training.server_state import together, with_statistics
+from jaxfed.training.server_state import together
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
@@ -101,8 +102,11 @@ def fedsiam(
     Raises:
         UsageError: a value that is not allowed.
     """
-    plain = training.model
-    training = training.with_states(mean_teacher.siamese(plain, evaluated), mean_teacher.twins)
+    plain, optimizer = training.model, training.optimizer
+    training = replace(
+        training.with_states(mean_teacher.siamese(plain, evaluated), mean_teacher.twins),
+        optimizer=lambda rate: mean_teacher.online_only(optimizer(rate)),
+    )
 
     def local_update(
         shared: Shared, client: Client, key: jax.Array, *, batches: Batches
@@ -116,12 +120,12 @@ def fedsiam(
             augment=training.augment,
             pointwise=training.pointwise,
         )
-        trained = train(
-            with_statistics(shared.model, client.statistics),
-            client.data,
+        trained = local_steps(
+            training,
+            shared,
+            client,
             key,
             loss=loss,
-            optimizer=mean_teacher.online_only(training.optimizer(shared.learning_rate)),
             batches=batches,
             after_step=mean_teacher.moving_average(average, rounds),
         )

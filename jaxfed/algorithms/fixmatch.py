@@ -7,6 +7,8 @@
 `jaxfed.training.losses.fixmatch`.) The augmentation of `Training` is the weak one, its strong augmentation
 the strong one. FixMatch has B_U 7 times as large as B_L: `Batches.unlabeled_ratio`.
 
+Labels at the server: it trains on them, weakly augmented, and the clients on the second term alone.
+
 Leaves a client: what FedAvg sends.
 """
 
@@ -17,6 +19,7 @@ from jaxfed.rules import NOT_NEGATIVE, SHARE, keywords
 from jaxfed.training import losses
 from jaxfed.training.client_round import plain_update
 from jaxfed.training.ingredients import Training
+from jaxfed.training.labels_at_server import plain_part
 from jaxfed.training.round import federated_training
 
 
@@ -49,4 +52,9 @@ def fixmatch(
     )
     if mu:
         loss = losses.proximal(loss, mu)
-    return federated_training(training, plain_update(training, loss), pseudo_label="unlabeled")
+    return federated_training(
+        training,
+        plain_update(training, loss),
+        pseudo_label="unlabeled",
+        server_part=plain_part(training),
+    )

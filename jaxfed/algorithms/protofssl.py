@@ -16,59 +16,77 @@ Said otherwise than in the paper, or left open by it:
 
   * d is the Euclidean distance; `distance` "mean_squared" is the authors' code, whose logits are far smaller.
   * A class without a label in an episode's support has no prototype, and the targets are normalized over the
-    classes that have one; an unlabeled example whose targets have none of them counts for nothing. The code
-    puts the mean of the other prototypes there.
-  * In round 1 nobody has prototypes: no unlabeled term. (The code has none before round 2.)
-  * `prototypes` "global" is Algorithm 2 (B.1): the mean of the helpers' prototypes in place of S_k's.
-  * The proximal term of ProtoFSSL-FedProx has its gradient, `mu`; in the code it has none.
-  * Every client has an optimizer of its own, fresh in each round; the code's is one for all, always.
+    classes that have one; an unlabeled example whose targets have none of them counts for nothing. A helper
+    gives no probability to a class that it lacks. With `missing_class` "mean", as in the code, a helper has
+    there the mean of the other helpers' prototypes of that class (in the code of all that the server still
+    has), in pseudo-labels as in prediction; what targets say of classes outside the support is lost then, not
+    shared out (Keras cuts log p at a constant there).
+  * In round 1 nobody has prototypes, hence no unlabeled term; from round 2 on there is one, in the code too.
+    With `unlabeled_after` R unlabeled examples count from round R + 1 on; 201 in the code's runs on its
+    severest partition (its own flag counts rounds from 0).
+  * Helpers are drawn among the clients of the round before. In the code they are the last H of a list of what
+    clients sent in the last rounds, one or more: `helper_choice` "newest". That is the same with H clients a
+    round or more; with fewer, older prototypes fill up. (A client in the list twice is here once.)
+  * `prototypes` "global" is Algorithm 2 (B.1): the mean of the helpers' prototypes in place of S_k's. With
+    `prototype_sums` this mean alone is shared, and stands for the helpers in Eq. 7 and at test time, too.
+  * The proximal term of ProtoFSSL-FedProx has its gradient, `mu`; in the code it has none: mu = 0.
+  * Every client has an optimizer of its own, fresh in each round; the code's is one for all, always. Nearest
+    to it is `training.client_optimizer` "kept": each client's own, always. The code's weight decay is
+    declared and never added.
+
+With `targets` "xclp" the helpers' answers of (7) give way to cross-client label propagation (XCLP:
+`jaxfed.xclp`), which runs once a round over the cohort's points V = f(x), by the network that the round
+starts from:
+
+    Z = (I - alpha W)^-1 Y,   target(u) = one-hot(argmax_c Z_uc),   w(u) = 1 - entropy(Z_u) / log C
+    loss = mean_{x in Q_L} CE(y, p(x; c)) + lambda mean_{u in Q_U} w(u) CE(target(u), p(u; c))
+
+From round 1 on, since it asks no prototypes. Then no client receives any (but with `prototypes` "global"),
+and what XCLP sends leaves a client besides: its points' part in the codes' distances, and its masked
+contribution to Z. It sends its own prototypes all the same: states classify by them.
 
 Leaves a client: its network's change, and the prototypes of classes with `min_labels` labels or more, with
 N(0, sigma^2) noise on every number (B.4), drawn from the experiment's seed: it shows what noise costs, and
-protects nobody from those who know the seed. Each is the mean embedding of a class at this client; the paper
-has no bound on what one example moves. With `clip` B it is 2 B / n_k, and `jaxfed.privacy.gaussian` says what
-sigma promises. It receives the network and its helpers' prototypes.
+protects nobody from those who know the seed. Each is the mean embedding of a class at this client; the
+paper has no bound on what one example moves. With `clip` B it is 2 B / n_k, by a network that is given, and
+the metrics of a round have the epsilon, at `delta`, of a client that took part in all (`prototype_epsilon`:
+`jaxfed.training.noise_accounting`, which says what that leaves out). It receives the network and its
+helpers' prototypes. With `prototype_sums` "masked" or "masked_resilient" helpers' prototypes leave under
+masks, and the server sees, keeps and sends their mean (`jaxfed.training.prototype_means`,
+docs/threat-model.md).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
+from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.rules import NOT_NEGATIVE, POSITIVE, at_least, keywords, one_of
-from jaxfed.training.client_round import Client, Shared, finished
+from jaxfed.rules import NOT_NEGATIVE, POSITIVE, at_least, between, keywords, one_of
+from jaxfed.training.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.episodes import Episodes
 from jaxfed.training.ingredients import Training
-from jaxfed.training.local_update import Batches, ClientUpdate, train
-from jaxfed.training.losses import Batch, Loss, mean_where, proximal
+from jaxfed.training.local_update import Batches, ClientUpdate
+from jaxfed.training.losses import proximal
+from jaxfed.training.noise_accounting import with_epsilon
+from jaxfed.training.prototype_loss import MissingClass, Targets, prototype_loss
+from jaxfed.training.prototype_means import SUMS, mean_store, the_mean
 from jaxfed.training.prototype_sharing import (
+    HelperChoice,
     by_prototypes,
     client_prototypes,
     helpers_sent,
+    of_the_last_round,
     perturbed,
     prototype_store,
     withheld,
 )
-from jaxfed.training.prototypes import (
-    DISTANCES,
-    Distance,
-    Prototypes,
-    class_means,
-    joint_means,
-    log_probabilities,
-    mean_probabilities,
-    sharpened,
-)
-from jaxfed.training.round import federated_training
-from jaxfed.training.server_state import with_statistics
-
-if TYPE_CHECKING:
-    from jaxfed.models import Model
+from jaxfed.training.prototypes import DISTANCES, Distance, completed
+from jaxfed.training.round import federated_training, nothing_sent
 
 _NOISE = 0x6E6F6973  # sets the noise apart from local steps
 
@@ -84,9 +102,15 @@ _NOISE = 0x6E6F6973  # sets the noise apart from local steps
     mu=NOT_NEGATIVE,
     distance=one_of(tuple(DISTANCES)),
     prototypes=one_of(("local", "global")),
+    targets=one_of(get_args(Targets)),
+    missing_class=one_of(get_args(MissingClass)),
+    helper_choice=one_of(get_args(HelperChoice)),
+    unlabeled_after=at_least(0),
     min_labels=at_least(1),
     noise=NOT_NEGATIVE,
     clip=NOT_NEGATIVE,
+    prototype_sums=one_of(("none", *SUMS)),
+    delta=between(0, 1, closed=False),
 )
 def protofssl(
     *,
@@ -101,9 +125,15 @@ def protofssl(
     mu: float = 0.0,
     distance: Distance = "euclidean",
     prototypes: Literal["local", "global"] = "local",
+    targets: Targets = "helpers",
+    missing_class: MissingClass = "leave_out",
+    helper_choice: HelperChoice = "previous_round",
+    unlabeled_after: int = 0,
     min_labels: int = 1,
     noise: float = 0.0,
     clip: float = 0.0,
+    prototype_sums: str = "none",
+    delta: float = 1e-5,
 ) -> FederatedAlgorithm:
     """ProtoFSSL with labels at clients; defaults are its Table 5.
 
@@ -115,53 +145,75 @@ def protofssl(
         unlabeled_query: n_U.
         unlabeled_weight: lambda.
         temperature: T.
-        num_helpers: H at most, drawn among the clients of a round.
+        num_helpers: H at most.
         helper_interval: rounds between two choices of helpers.
         mu: of the proximal term; above 0 it is ProtoFSSL-FedProx.
         distance: d.
         prototypes: what stands for a class in the loss, "local" of the episode's support or "global".
+        targets: whose pseudo-labels unlabeled examples have.
+        missing_class: what becomes of classes without a prototype.
+        helper_choice: who helps.
+        unlabeled_after: rounds in which unlabeled examples do not count yet.
         min_labels: a client withholds prototypes of classes with fewer labels (7.1).
         noise: sigma.
         clip: embeddings that make prototypes to be shown are made no longer than this; 0 leaves them.
+        prototype_sums: "none": helpers' prototypes reach the clients one by one. Else, with "global" ones,
+            their mean does, by sums that are "plaintext", "masked" or "masked_resilient".
+        delta: of what noise promises.
 
     Raises:
         UsageError: a value that is not allowed.
 
     Cost: a step is one pass over an episode, forward and back; a round one more forward pass over the labels.
     """
+    shares_mean = prototype_sums != "none"
+    if shares_mean and prototypes != "global":
+        raise UsageError(
+            f"prototype_sums={prototype_sums!r}: allowed with prototypes='global', not {prototypes!r}"
+        )
+    if shares_mean and helper_choice == "newest":
+        raise UsageError(
+            f"helper_choice='newest': allowed with prototype_sums='none', not {prototype_sums!r}, whose mean "
+            "is of one round"
+        )
+    if shares_mean and num_helpers < 2:
+        raise UsageError(
+            f"num_helpers={num_helpers}: allowed is 2 or more with prototype_sums={prototype_sums!r}, whose "
+            "means are of two helpers at least"
+        )
     model = training.model
     if training.body is not None and training.initial_model is None:
         model = training.body()  # a dense layer would be averaged and never trained
+        training = replace(training, model=model, pseudo_labels=training.pseudo_labels_of(model))
+    if not jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))):
+        raise UsageError(
+            "model: has no layer before its last one, whose inputs are what makes prototypes"
+        )
     num_classes = training.num_classes
+    if num_classes < 1:
+        raise UsageError("num_classes=0: allowed is the number of classes, Training(num_classes=C)")
     sizes = Episodes(num_classes, support, query, unlabeled_query)
     batches = Batches("episodes", sizes.capacity, training.batches.epochs, episodes=sizes)
-    training = replace(
-        training,
-        model=model,
-        batches=batches,
-        labeled_batches=batches,
-    )
+    training = replace(training, batches=batches, labeled_batches=batches)
+    asks_helpers = targets == "helpers" or prototypes == "global"
 
     def local_update(
         shared: Shared, client: Client, key: jax.Array, *, batches: Batches
     ) -> ClientUpdate:
-        loss = protofssl_loss(
+        helpers = client.received
+        loss = prototype_loss(
             model,
-            client.received,
+            completed(helpers) if asks_helpers and missing_class == "mean" else helpers,
             sizes,
-            unlabeled_weight=unlabeled_weight,
+            unlabeled_weight=jnp.where(shared.round < unlabeled_after, 0, unlabeled_weight),
             temperature=temperature,
             distance=distance,
             by_helpers=prototypes == "global",
+            missing_class=missing_class,
+            targets=targets,
         )
-        trained = train(
-            with_statistics(shared.model, client.statistics),
-            client.data,
-            key,
-            loss=proximal(loss, mu) if mu else loss,
-            optimizer=training.optimizer(shared.learning_rate),
-            batches=batches,
-        )
+        loss = proximal(loss, mu) if mu else loss
+        trained = local_steps(training, shared, client, key, loss=loss, batches=batches)
         own = client_prototypes(
             model, trained.state, client.data, training.max_labels, num_classes, clip
         )
@@ -171,55 +223,22 @@ def protofssl(
             shown = perturbed(shown, noise_key, noise)
         num_bytes = 4 * shown.center.shape[-1] * jnp.sum(shown.is_there, dtype=jnp.int32)
         update = finished(training, shared, client, trained)
-        return update._replace(upload=shown, sent={"prototypes": num_bytes})
+        # What becomes part of a mean is counted where that is made.
+        return update._replace(upload=shown, sent={} if shares_mean else {"prototypes": num_bytes})
 
-    return federated_training(
+    kept = model, num_classes, num_helpers, helper_interval
+    memory = (
+        mean_store(*kept, prototype_sums) if shares_mean else prototype_store(*kept, helper_choice)
+    )
+    known = the_mean if shares_mean else of_the_last_round
+    algorithm = federated_training(
         training,
         local_update,
-        pseudo_label="unlabeled",
-        send=helpers_sent,
-        memory=prototype_store(model, num_classes, num_helpers, helper_interval),
-        judge=by_prototypes(model, distance),
+        pseudo_label="unlabeled" if targets == "helpers" else "xclp",
+        send=helpers_sent if asks_helpers else nothing_sent,
+        memory=memory,
+        judge=by_prototypes(model, distance, known, complete=missing_class == "mean"),
     )
-
-
-def protofssl_loss(
-    model: Model,
-    helpers: Prototypes,
-    sizes: Episodes,
-    *,
-    unlabeled_weight: float,
-    temperature: float,
-    distance: Distance,
-    by_helpers: bool,
-) -> Loss:
-    """Eq. 8 on the rows of an episode, all of them embedded in one pass."""
-
-    def loss(
-        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
-        del anchor
-        embedding, moved = model.train_features(state, batch.x, key)
-        embedding = embedding.astype(jnp.float32)
-        first, second = sizes.ends
-        label, used = batch.label, batch.used
-        own = (
-            joint_means(helpers)
-            if by_helpers
-            else class_means(embedding[:first], label[:first], used[:first], sizes.num_classes)
-        )
-        log_p = log_probabilities(embedding[first:], own, distance)
-        log_p_labeled, log_p_unlabeled = log_p[: second - first], log_p[second - first :]
-        target = mean_probabilities(embedding[second:], helpers, distance)
-        target = sharpened(jnp.where(own.is_there, target, 0), temperature)
-        target = jax.lax.stop_gradient(target)
-        is_known = own.is_there[label[first:second]]  # always, but for helpers that lack a class
-        supervised = -jnp.take_along_axis(log_p_labeled, label[first:second, None], axis=1)[:, 0]
-        # 0 log 0 = 0, in the gradient too.
-        unsupervised = -jnp.sum(target * jnp.where(own.is_there, log_p_unlabeled, 0), axis=-1)
-        has_target = jnp.sum(target, axis=-1) > 0
-        value = mean_where(supervised, used[first:second] & is_known)
-        value += unlabeled_weight * mean_where(unsupervised, used[second:] & has_target)
-        return value, moved
-
-    return loss
+    if not (noise and clip):
+        return algorithm
+    return with_epsilon(algorithm, clip=clip, noise=noise, min_labels=min_labels, delta=delta)

@@ -21,9 +21,9 @@ from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.rules import keywords, one_of
-from jaxfed.training.client_round import Client, Shared, finished
+from jaxfed.training.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.ingredients import Training
-from jaxfed.training.local_update import Batches, ClientUpdate, mean_gradient, train
+from jaxfed.training.local_update import Batches, ClientUpdate, mean_gradient
 from jaxfed.training.round import federated_training
 from jaxfed.training.server_state import with_statistics
 
@@ -44,20 +44,19 @@ def scaffold(
         shared: Shared, client: Client, key: jax.Array, *, batches: Batches
     ) -> ClientUpdate:
         server_control, control = shared.control, client.state
-        received = with_statistics(shared.model, client.statistics)
-        trained = train(
-            received,
-            client.data,
+        trained = local_steps(
+            training,
+            shared,
+            client,
             key,
             loss=training.loss,
-            optimizer=training.optimizer(shared.learning_rate),
             batches=batches,
             correction=jax.tree.map(jnp.subtract, server_control, control),
         )
         update = finished(training, shared, client, trained)
         if option == "I":
             gradient = mean_gradient(
-                received,
+                with_statistics(shared.model, client.statistics),
                 client.data,
                 jax.random.fold_in(key, _CONTROL),
                 loss=training.loss,

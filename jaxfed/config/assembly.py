@@ -31,6 +31,7 @@ from jaxfed.config.networks import (
     saved_model,
     starts_from_state,
 )
+from jaxfed.config.server_labels import naming_labels_at
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError, suggestion
 from jaxfed.federation.algorithm import FederatedAlgorithm
@@ -42,6 +43,7 @@ from jaxfed.training import aggregate, augmentation, losses, pseudo_label
 from jaxfed.training.ingredients import Training
 from jaxfed.training.label_sources import PSEUDO_LABELS, label_sources
 from jaxfed.training.local_update import Batches
+from jaxfed.training.pseudo_label import MapClients
 from jaxfed.training.server_optimizers import SECOND_MOMENTS, adaptive
 from jaxfed.xclp.cross_validation import cross_validated
 
@@ -58,8 +60,11 @@ def make_algorithm(
     federation: Federation,
     repeat: int = 0,
     progress: Progress | None = None,
+    map_clients: MapClients | None = None,
 ) -> FederatedAlgorithm:
     """The method of this name, for clients such as the federation's; `progress` within its rounds.
+
+    A model's clients are executed as `config.execution` says, or by `map_clients` where it is given.
 
     Raises:
         UsageError: a value that the method or its ingredients cannot work with.
@@ -70,8 +75,8 @@ def make_algorithm(
     if "training" in keywords:
         with methods.naming_own_training(config, name):
             seen = methods.with_own_training(config, name)
-            training = make_training(seen, federation, repeat, execution)
-        with in_section(name, *section):
+            training = make_training(seen, federation, repeat, execution, map_clients)
+        with in_section(name, *section), naming_labels_at(name):
             return factory(training=training, **section)
 
     def one_shot(settings: Mapping[str, Any], execution: Execution) -> FederatedAlgorithm:
@@ -129,7 +134,7 @@ def check_algorithm(config: ConfigDict, name: str) -> None:
                     saved_model(seen, repeat)
         if starts_from_state(seen) or config.model.name in MODELS.from_outside():
             config = for_nobody(seen)
-    make_algorithm(config, name, nobody())
+    make_algorithm(config, name, nobody(config))
 
 
 def for_nobody(config: ConfigDict) -> ConfigDict:
@@ -141,15 +146,25 @@ def for_nobody(config: ConfigDict) -> ConfigDict:
     return fitting
 
 
-def nobody() -> Federation:
-    """Two clients without examples."""
+def nobody(config: ConfigDict) -> Federation:
+    """Two clients without examples, images large enough for every network; a server with labels has one."""
     nothing = tuple(np.zeros(0, np.int64) for _ in range(2))
-    images = np.zeros((0, 32, 32, 3), np.float32)
-    return Federation(images, np.zeros(0, np.int32), Partition(nothing, nothing, nothing), 2)
+    count = int(config.federation.labels_at == "server")
+    return Federation(
+        np.zeros((count, 256, 256, 3), np.float32),
+        np.zeros(count, np.int32),
+        Partition(nothing, nothing, nothing),
+        2,
+        server=np.arange(count),
+    )
 
 
 def make_training(
-    config: ConfigDict, federation: Federation, repeat: int, execution: Execution = HERE
+    config: ConfigDict,
+    federation: Federation,
+    repeat: int,
+    execution: Execution = HERE,
+    map_clients: MapClients | None = None,
 ) -> Training:
     """The ingredients that a config describes, fitted to the clients' shapes."""
     wanted = config.training
@@ -157,7 +172,7 @@ def make_training(
     model = make_model(config, federation)
     wanted_strategy = config.execution.strategy
     strategy = fastest_strategy() if wanted_strategy == "auto" else wanted_strategy
-    map_clients = partial(
+    map_clients = map_clients or partial(
         client_map, strategy=strategy, chunk_size=_chunk_size(config.execution, federation)
     )
     augment, pointwise = augmentation.compose(wanted.augmentation), _pointwise(wanted)
@@ -165,13 +180,14 @@ def make_training(
         model=model,
         loss=losses.weighted_loss(model, augment=augment, pointwise=pointwise),
         optimizer=partial(_optimizer, wanted),
+        client_optimizer=wanted.client_optimizer,
         learning_rate=_schedule(wanted, config.rounds),
         batches=_batches(wanted, federation),
         labeled_batches=_labeled_batches(wanted, federation),
         aggregate=aggregate.server_optimizer(_server_optimizer(wanted)),
         weighting=aggregate.WEIGHTINGS[wanted.weighting],
-        pseudo_labels=_pseudo_labels(
-            config, model, map_clients, augment, federation.num_classes, execution
+        pseudo_labels_of=_pseudo_labels(
+            config, map_clients, augment, federation.num_classes, execution
         ),
         batch_statistics=wanted.batch_statistics,
         labeled_only_rounds=wanted.labeled_only_rounds,
@@ -184,6 +200,8 @@ def make_training(
         body=partial(make_model, config, federation, head=False),
         num_classes=federation.num_classes,
         max_labels=federation.max_labels,
+        server=federation.server_examples,
+        server_batches=_server_batches(wanted, federation),
     )
 
 
@@ -259,7 +277,9 @@ def _schedule(wanted: ConfigDict, rounds: int) -> Callable[[jax.Array], jax.Arra
 
 
 def _batches(wanted: ConfigDict, federation: Federation) -> Batches:
-    most = federation.max_labels if wanted.batches == "paired" else federation.capacity
+    most = federation.capacity
+    if wanted.batches == "paired":  # of labeled examples; where no client has any, of others
+        most = federation.max_labels or federation.capacity
     size = _at_most(wanted.batch_size, most)
     return Batches(wanted.batches, size, wanted.epochs, wanted.local_steps, wanted.unlabeled_ratio)
 
@@ -270,6 +290,12 @@ def _labeled_batches(wanted: ConfigDict, federation: Federation) -> Batches:
     return Batches("joint", size, wanted.epochs, wanted.local_steps)
 
 
+def _server_batches(wanted: ConfigDict, federation: Federation) -> Batches:
+    """The server's passes over its own labels."""
+    size = _at_most(wanted.server_batch_size, len(federation.server))
+    return Batches("joint", size, wanted.server_epochs)
+
+
 def _at_most(size: int, most: int) -> int:
     """The batch's size; no larger than any client can fill it, 0 means exactly that."""
     return max(1, min(size, most) if size else most)
@@ -277,20 +303,19 @@ def _at_most(size: int, most: int) -> int:
 
 def _pseudo_labels(
     config: ConfigDict,
-    model: Model,
     map_clients: pseudo_label.MapClients,
     augment: losses.Augment | None,
     num_classes: int,
     execution: Execution,
-) -> dict[str, pseudo_label.PseudoLabel]:
+) -> Callable[[Model], dict[str, pseudo_label.PseudoLabel]]:
     wanted = config.pseudo_label
     with in_section("xclp", *config.xclp):
         xclp_parameters = xclp.Parameters(num_classes=num_classes, **config.xclp)
     with in_section("per_client_lp", *config.per_client_lp):
         own_parameters = xclp.Propagation(num_classes=num_classes, **config.per_client_lp)
-    return label_sources(
-        model,
-        map_clients,
+    return partial(
+        label_sources,
+        map_clients=map_clients,
         confidence=wanted.confidence,
         augment=augment if wanted.augmented_features else None,
         class_weights=wanted.class_weights,

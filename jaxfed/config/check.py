@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from typing import Any, get_args
 
 from ml_collections import ConfigDict
@@ -24,15 +24,16 @@ from jaxfed.config.assembly import (
     check_algorithm,
     settings_to_try,
 )
-from jaxfed.config.keys import flatten, nearest_keys, unknown_key
+from jaxfed.config.keys import TYPES, check_value, flatten, unknown_key
 from jaxfed.config.model_options import check_options
 from jaxfed.config.networks import in_section
+from jaxfed.config.open_sections import CANDIDATES, check_candidates, check_plugin, plugged_in
 from jaxfed.config.preprocessing import PREPROCESSING
+from jaxfed.config.server_labels import LABELS_AT, check_labels_at
 from jaxfed.config.simulation import GRAPHS, TESTS
-from jaxfed.data.loading import READERS
 from jaxfed.data.partitioning import Skew
 from jaxfed.data.schemes import Assignment, Quantity, Scheme
-from jaxfed.errors import UsageError, did_you_mean, nearest
+from jaxfed.errors import UsageError
 from jaxfed.federation.client_map import STRATEGIES
 from jaxfed.federation.sampling import LABELED_SHARES, SAMPLINGS
 from jaxfed.models import MODELS
@@ -42,15 +43,12 @@ from jaxfed.paper_numbers import PAPER_TABLES
 from jaxfed.rules import POSITIVE, SHARE, Rule, at_least, between, one_of
 from jaxfed.training.aggregate import WEIGHTINGS
 from jaxfed.training.augmentation import AUGMENTATIONS, compose
-from jaxfed.training.ingredients import BatchStatistics
-from jaxfed.training.label_sources import PSEUDO_LABELS
+from jaxfed.training.ingredients import BatchStatistics, ClientOptimizer
 from jaxfed.training.local_update import Scheme as BatchScheme
 from jaxfed.training.losses import POINTWISE
 from jaxfed.training.pseudo_label import Confidence
 from jaxfed.xclp import departures
 from jaxfed.xclp.cross_validation import MEASURES
-
-_LARGEST = 2**31 - 1  # what arrays on the device count with
 
 
 def _are_texts(values: Collection[Any]) -> bool:
@@ -112,6 +110,9 @@ RULES: dict[str, Rule] = {
     "dataset.image_size": at_least(0, ", 0 is their own size"),
     "dataset.train_size": at_least(0, ", 0 is all"),
     "dataset.test_size": at_least(0, ", 0 is all"),
+    "dataset.unlabeled_size": at_least(0, ", 0 counts them in train_size"),
+    "dataset.balanced": Rule(bool, "true or false"),
+    "dataset.pooled": Rule(bool, "true or false"),
     "dataset.test_fraction": between(0, 1, closed=False),
     "dataset.validation_fraction": Rule(float, "0 to below 1", lambda value: 0 <= value < 1),
     "preprocessing.kind": one_of(PREPROCESSING),
@@ -139,12 +140,14 @@ RULES: dict[str, Rule] = {
     "federation.labeled_per_class": at_least(0, ", 0 leaves it to labeled_fraction"),
     "federation.num_labeled_clients": at_least(0, ", 0 is all"),
     "federation.skew": one_of(get_args(Skew)),
+    "federation.labels_at": one_of(LABELS_AT),
     "federation.reveal_labels": Rule(bool, "true or false"),
     "federation.test": one_of(TESTS),
     "federation.graph": one_of(GRAPHS),
     "federation.left_out_client": at_least(-1, ", -1 is none"),
     "model.name": one_of(MODELS),
     "training.optimizer": one_of(OPTIMIZERS),
+    "training.client_optimizer": one_of(get_args(ClientOptimizer)),
     "training.learning_rate": POSITIVE,
     "training.schedule": one_of(SCHEDULES),
     "training.schedule_rounds": at_least(0, ", 0 is the experiment's rounds"),
@@ -171,6 +174,8 @@ RULES: dict[str, Rule] = {
     "training.server_beta1": Rule(float, "0 to below 1", lambda value: 0 <= value < 1),
     "training.server_beta2": Rule(float, "0 to below 1", lambda value: 0 <= value < 1),
     "training.server_tau": POSITIVE,
+    "training.server_epochs": at_least(1),
+    "training.server_batch_size": at_least(0, ", 0 is all that the server has"),
     "training.batch_statistics": one_of(get_args(BatchStatistics)),
     "training.labeled_only_rounds": at_least(0),
     "training.initial_model": TEXT,
@@ -189,12 +194,10 @@ RULES: dict[str, Rule] = {
     ),
     "execution.compilation_cache": Rule(str, "'auto', 'off' or a folder", bool),
 }
-_TYPES: dict[type, str] = {bool: "true or false", int: "integers", float: "numbers", str: "text"}
 _SECTIONS = (
     *dict.fromkeys(key.partition(".")[0] for key in RULES if "." in key),
     *("xclp", "per_client_lp"),  # which label for methods that train a model, too
 )
-_CANDIDATES = "selection.candidates."  # METHOD.KEY follows
 
 
 def check(config: ConfigDict) -> None:
@@ -215,21 +218,21 @@ def check(config: ConfigDict) -> None:
     rules = RULES | _method_rules(names) | {"model.name": one_of(MODELS)}
     for key, value in flat.items():
         if key in rules:
-            _check_value(key, value, rules[key])
+            check_value(key, value, rules[key])
         # The sections of networks and methods are judged by the factories that take their keys.
-        elif not key.startswith((_CANDIDATES, "model.")) and key.partition(".")[0] not in (
+        elif not key.startswith((CANDIDATES, "model.")) and key.partition(".")[0] not in (
             *names,
             *plugins,
         ):
             raise unknown_key(key, {*RULES, *methods.own_keys(config)})
     for name, factory in plugins.items():
-        _check_plugin(name, factory, config.get(name, {}))
+        check_plugin(name, factory, config.get(name, {}))
     for name in names:
         _check_keywords(config, name)
         _check_own_training(config, name)
     for key in flat:
-        if key.startswith(_CANDIDATES):
-            _check_candidates(config, key, flat[key])
+        if key.startswith(CANDIDATES):
+            check_candidates(config, key, flat[key])
     options = {key: value for key, value in config.model.items() if key != "name"}
     check_options(config.model.name, MODELS[config.model.name], options)
     for key in ("augmentation", "strong_augmentation"):
@@ -255,16 +258,6 @@ def _check_is_whole(config: ConfigDict) -> None:
             raise UsageError(f"config.{key}: missing; allowed are {RULES[key].allowed}")
 
 
-def _check_value(key: str, value: Any, rule: Rule) -> None:
-    is_type = type(value) is rule.type or (rule.type is float and type(value) is int)
-    if not is_type or not rule.holds(value):
-        given = repr(value) if isinstance(value, str) else value
-        meant = did_you_mean(nearest(value, rule.choices)) if isinstance(value, str) else ""
-        raise UsageError(f"config.{key}={given}: allowed are {rule.allowed}{meant}")
-    if rule.type is int and value > _LARGEST:
-        raise UsageError(f"config.{key}={value}: integers up to {_LARGEST} are allowed")
-
-
 def _check_variant(name: str, algorithm: Any) -> None:
     """A section with the key `algorithm` is another method of that algorithm."""
     if name in _SECTIONS or not name.isidentifier():
@@ -272,7 +265,7 @@ def _check_variant(name: str, algorithm: Any) -> None:
             f"config.{name}.algorithm: {name!r} cannot name a method; allowed are identifiers other than "
             f"the sections {', '.join(_SECTIONS)}"
         )
-    _check_value(f"{name}.algorithm", algorithm, one_of(ALGORITHMS))
+    check_value(f"{name}.algorithm", algorithm, one_of(ALGORITHMS))
 
 
 def _check_own_training(config: ConfigDict, name: str) -> None:
@@ -290,58 +283,10 @@ def _check_own_training(config: ConfigDict, name: str) -> None:
     for key, value in own.items():
         if key not in known:
             raise unknown_key(f"{name}.training.{key}", [f"{name}.training.{k}" for k in known])
-        _check_value(f"{name}.training.{key}", value, known[key])
+        check_value(f"{name}.training.{key}", value, known[key])
         if known[key] is AUGMENTATION:
             with in_section(f"{name}.training", key):
                 compose(value)
-
-
-def _check_candidates(config: ConfigDict, key: str, values: Any) -> None:
-    """Values to choose from are as the one that is given, a number or a switch; the factory judges more."""
-    setting = key.removeprefix(_CANDIDATES)
-    name = setting.partition(".")[0]
-    names = [*ALGORITHMS, *methods.variants(config)]
-    known = {
-        f"{n}.{word}": value for n in names for word, value in methods.keywords(config, n).items()
-    }
-    if name in names and name not in config:
-        raise UsageError(f"config.{name}: the section is missing; config.{key} has values for it")
-    if setting not in known:
-        meant = did_you_mean(nearest_keys(setting, known))
-        raise UsageError(f"config.{key}: no method has a key {setting}{meant}")
-    if methods.trains(config, name):
-        raise UsageError(
-            f"config.{key}: allowed are methods that label in one shot; {name!r} trains a model, and "
-            "its validation split chooses among the points of a sweep"
-        )
-    kind = type(known[setting])
-    if kind not in (bool, int, float):
-        raise UsageError(f"config.{key}: allowed are keys with numbers or switches")
-    if type(values) is not tuple:
-        raise UsageError(f"config.{key}={values!r}: allowed are lists of {_TYPES[kind]}")
-    for value in values:
-        _check_value(key, value, Rule(kind, _TYPES[kind]))
-
-
-def plugged_in() -> dict[str, Callable[..., Any]]:
-    """Sources of labels and readers that were registered from outside, each with a section of its name."""
-    return {
-        name: registry[name]
-        for registry in (PSEUDO_LABELS, READERS)
-        for name in registry.from_outside()
-    }
-
-
-def _check_plugin(name: str, factory: Callable[..., Any], section: Mapping[str, Any]) -> None:
-    """The section's keys are the factory's keywords, with values of the types of their defaults."""
-    parameters = inspect.signature(factory).parameters.values()
-    known = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
-    for key, value in section.items():
-        if key not in known:
-            raise unknown_key(f"{name}.{key}", {f"{name}.{word}" for word in known})
-        kind = type(known[key])
-        if kind in _TYPES:
-            _check_value(f"{name}.{key}", value, Rule(kind, _TYPES[kind]))
 
 
 def _check_keywords(config: ConfigDict, name: str) -> None:
@@ -349,8 +294,8 @@ def _check_keywords(config: ConfigDict, name: str) -> None:
     known = inspect.signature(methods.factory_of(config, name)).parameters
     for key, value in config.get(name, {}).items():
         default = known[key].default if key in known else None
-        if type(default) in _TYPES:
-            _check_value(f"{name}.{key}", value, Rule(type(default), _TYPES[type(default)]))
+        if type(default) in TYPES:
+            check_value(f"{name}.{key}", value, Rule(type(default), TYPES[type(default)]))
 
 
 def _check_together(config: ConfigDict) -> None:
@@ -378,6 +323,7 @@ def _check_together(config: ConfigDict) -> None:
             f"config.federation.num_labeled={federation.num_labeled}: allowed is 0 beside "
             f"labeled_per_class={federation.labeled_per_class}"
         )
+    check_labels_at(config)
     with in_section("xclp", "presence"):
         leaving = departures.parsed(config.xclp.presence)
     named = [departure.client for departure in leaving]

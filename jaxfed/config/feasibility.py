@@ -7,7 +7,13 @@ import dataclasses
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxfed.config.methods import differently_trained, naming_own_training, training_key
+from jaxfed.config.methods import (
+    all_keywords,
+    chosen,
+    differently_trained,
+    naming_own_training,
+    training_key,
+)
 from jaxfed.config.preprocessing import (
     PREPROCESSING,
     pretrained_part,
@@ -69,7 +75,7 @@ def check_clients(dataset: Dataset, config: ConfigDict) -> None:
 def check_points(dataset: Dataset, config: ConfigDict, federation: Federation) -> None:
     """There are labels to learn from, points to test on and, where a share is asked for, to validate on."""
     wanted, given = federation.partition, config.federation
-    if not any(map(len, wanted.labeled)):
+    if not any(map(len, wanted.labeled)) and not len(federation.server):
         amounts = ("labeled_fraction", "num_labeled", "labeled_per_class", "num_labeled_clients")
         raise UsageError(
             "config.federation: no client has a label with "
@@ -87,6 +93,28 @@ def check_points(dataset: Dataset, config: ConfigDict, federation: Federation) -
             )
 
 
+def check_labels_a_class(config: ConfigDict, federation: Federation) -> None:
+    """Some client has as many labels of a class as a method's episodes and prototypes ask for.
+
+    `support` examples of a class leave one to query; prototypes of fewer labels than `min_labels` are
+    withheld.
+    """
+    most = federation.max_labels_of_a_class
+    if not most:
+        return  # the server has them all, or nobody
+    for name in chosen(config):
+        given = all_keywords(config, name)
+        for key, allowed, why in (
+            ("support", most - 1, "a query needs one more"),
+            ("min_labels", most, "nobody would show a prototype"),
+        ):
+            if key in given and given[key] > allowed:
+                raise UsageError(
+                    f"config.{name}.{key}={given[key]}: at most {allowed}, for no client has more than "
+                    f"{most} labels of a class; {why}"
+                )
+
+
 def check_class_weights(dataset: Dataset, config: ConfigDict) -> None:
     """There is a weight for each class, where there are any."""
     given = {"training.class_weights": config.training.class_weights} | {
@@ -102,7 +130,7 @@ def check_class_weights(dataset: Dataset, config: ConfigDict) -> None:
 
 
 def check_rounds(config: ConfigDict, num_clients: int) -> None:
-    """Every group has its round."""
+    """Every group has its round, and a round as many clients as its methods divide or add up."""
     groups = num_groups(num_clients, config.cohort_size)
     if config.sampling == "groups" and config.rounds < groups:
         raise UsageError(
@@ -110,3 +138,16 @@ def check_rounds(config: ConfigDict, num_clients: int) -> None:
             f"{config.cohort_size}, {num_clients} clients make {groups} groups; allowed are integers "
             f"from {groups} on"
         )
+    size = config.cohort_size or num_clients
+    for name in chosen(config):
+        given = all_keywords(config, name)
+        if given.get("num_groups", 1) > size:
+            raise UsageError(
+                f"config.{name}.num_groups={given['num_groups']}: at most the {size} clients of a round "
+                "(config.cohort_size)"
+            )
+        if given.get("prototype_sums", "none") != "none" and size < 2:
+            raise UsageError(
+                f"config.cohort_size={config.cohort_size}: with config.{name}.prototype_sums="
+                f"{given['prototype_sums']!r} a round has 2 clients or more"
+            )

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +31,7 @@ from jaxfed.federation.sampling import sample_clients
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.prefetch import prefetched
 from jaxfed.host.save_schedule import SaveSchedule
+from jaxfed.kernels.padding import in_batches
 from jaxfed.models import Model
 
 _STREAM = 2**32 - 1  # of keys: those of the experiment's own rounds count from 0
@@ -147,10 +149,5 @@ def _infer(model: Model, state: nnx.State, x: np.ndarray) -> tuple[np.ndarray, n
         features = model.features(state, batch)
         return features, jnp.argmax(model.head(state, features), axis=-1).astype(jnp.int32)
 
-    parts = []
-    for start in range(0, len(x), _BATCH):
-        # The last batch repeats examples, so that all have one shape.
-        rows = np.resize(np.arange(start, min(start + _BATCH, len(x))), _BATCH)
-        parts.append(jax.device_get(infer(state, x[rows])))
-    features, predicted = (np.concatenate(column)[: len(x)] for column in zip(*parts, strict=True))
+    features, predicted = in_batches(partial(infer, state), x, _BATCH)
     return features, predicted

@@ -1,9 +1,13 @@
-"""Dotted keys: `xclp.num_bits` for the entry `num_bits` of the section `xclp`."""
+"""Dotted keys: `xclp.num_bits` for the entry `num_bits` of the section `xclp`; and what a key may hold."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from jaxfed.errors import UsageError, did_you_mean, nearest
+from jaxfed.rules import Rule
+
+TYPES: dict[type, str] = {bool: "true or false", int: "integers", float: "numbers", str: "text"}
+_LARGEST = 2**31 - 1  # what arrays on the device count with
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -51,3 +55,14 @@ def _parents(key: str) -> Iterator[str]:
     """`a` and `a.b` for `a.b.c`."""
     words = key.split(".")
     return (".".join(words[:count]) for count in range(1, len(words)))
+
+
+def check_value(key: str, value: Any, rule: Rule) -> None:
+    """A key's value is of the rule's type, an integer where a number is meant, and one of those allowed."""
+    is_type = type(value) is rule.type or (rule.type is float and type(value) is int)
+    if not is_type or not rule.holds(value):
+        given = repr(value) if isinstance(value, str) else value
+        meant = did_you_mean(nearest(value, rule.choices)) if isinstance(value, str) else ""
+        raise UsageError(f"config.{key}={given}: allowed are {rule.allowed}{meant}")
+    if rule.type is int and value > _LARGEST:
+        raise UsageError(f"config.{key}={value}: integers up to {_LARGEST} are allowed")

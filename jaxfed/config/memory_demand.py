@@ -13,6 +13,7 @@ from typing import NamedTuple
 import jax
 from ml_collections import ConfigDict
 
+from jaxfed.config import methods
 from jaxfed.config.methods import differently_trained, training_key
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
@@ -74,6 +75,11 @@ def _demands(config: ConfigDict, federation: Federation, num_features: int) -> I
         training_key(config, name, "epochs"): seen.training.epochs
         for name, seen in differently_trained(config)
     }
+    for name in methods.chosen(config):
+        number = methods.keywords(config, name).get("unlabeled_query", 0)
+        yield Demand(
+            f"{name}.unlabeled_query", number, 4 * number * num_features, "so many examples a step"
+        )
     for key, number in epochs.items():
         text = f"an order of {max(sizes)} examples each"
         yield Demand(key, number, 4 * number * max(sizes), text)

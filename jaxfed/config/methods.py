@@ -63,6 +63,13 @@ def keywords(config: ConfigDict, name: str) -> dict[str, Any]:
     return {key: value for key, value in given.items() if key not in _NOT_KEYWORDS}
 
 
+def all_keywords(config: ConfigDict, name: str) -> dict[str, Any]:
+    """The same, and the defaults of what no section says."""
+    known = inspect.signature(factory_of(config, name)).parameters
+    defaults = {word: parameter.default for word, parameter in known.items()}
+    return {**defaults, **keywords(config, name)}
+
+
 def with_own_training(config: ConfigDict, name: str) -> ConfigDict:
     """The config as this method sees it: its own training is in the section `training`, and only there."""
     own = _own_training(config, name)
@@ -111,9 +118,7 @@ def unsaid(config: ConfigDict, key: str) -> Any:
         (leaf,) = rest[1:]
         return with_own_training(config, name).training[leaf]
     (leaf,) = rest
-    known = inspect.signature(factory_of(config, name)).parameters
-    defaults = {word: parameter.default for word, parameter in known.items()}
-    return {**defaults, **keywords(config, name)}[leaf]
+    return all_keywords(config, name)[leaf]
 
 
 def own_keys(config: ConfigDict) -> Iterator[str]:

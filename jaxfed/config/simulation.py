@@ -4,10 +4,10 @@
     simulation.check()                           # what cannot work shows now
     federation = simulation.federation(seed)     # preprocesses at the first call; one a repeat
 
-The examples (`dataset.train_size`, `dataset.test_size`) and the test split of a set that comes without
-one (`dataset.test_fraction`; of Mini-ImageNet, say) depend on `config.seed` alone and are the same in
-every repeat. Who holds which, which carry labels, and the validation split depend on the repeat's seed.
-All of these are stratified: they take the same share of each class, or of each of the data's own clients.
+The examples (`jaxfed.config.taken`) and the test split of a set that comes without one, or whose own is
+undone (`dataset.pooled`), depend on `config.seed` alone and are the same in every repeat. Who holds which,
+which carry labels, and the validation split depend on the repeat's seed. All of these are stratified: they
+take the same share of each class, or of each of the data's own clients.
 
 Examples of which the data themselves have no label (y = -1) are some client's unlabeled ones. Shares and
 numbers of labels, of points to test on and to validate on are counted over the others.
@@ -15,7 +15,6 @@ numbers of labels, of points to test on and to validate on are counted over the 
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 import zlib
@@ -29,6 +28,7 @@ from jaxfed.config import memory_demand
 from jaxfed.config.feasibility import (
     check_class_weights,
     check_clients,
+    check_labels_a_class,
     check_models,
     check_points,
     check_rounds,
@@ -42,6 +42,8 @@ from jaxfed.config.preprocessing import (
     warn_of_scales,
     with_learned_features,
 )
+from jaxfed.config.server_labels import drawn_for_server
+from jaxfed.config.taken import num_test, taken
 from jaxfed.data import Dataset, Partition, class_counts, load, partition
 from jaxfed.data.loading import READERS
 from jaxfed.data.strata import stratified
@@ -51,7 +53,6 @@ from jaxfed.federation.clients import Federation
 GRAPHS = ("labeled+unlabeled", "labeled")
 TESTS = ("clients", "central")
 
-_EXAMPLES = 0x73697A65  # sets what is taken of a set apart from what deals it: both begin with a permutation
 _MOST_CHECKED = 100  # repeats; each takes milliseconds
 
 
@@ -86,7 +87,7 @@ class Simulation:
                 r"\b(label_key|client_key|image_size)=", r"config.dataset.\1=", str(error)
             )
             raise UsageError(by_key) from error
-        self._dataset, self.numbers = _subset(dataset, config)
+        self._dataset, self.numbers = taken(dataset, config)
 
     def check(self) -> None:
         """Try what is cheap of all that `federation` will do: deal out the first 100 repeats' labels.
@@ -108,6 +109,7 @@ class Simulation:
             federation = self._federation(nothing, self._config.seed + repeat)
             check_rounds(self._config, federation.num_clients)
             check_points(self._dataset, self._config, federation)
+            check_labels_a_class(self._config, federation)
         memory_demand.check(self._config, federation, math.prod(self._dataset.x.shape[1:]))
         warn_of_scales(self._dataset, self._config)
 
@@ -149,6 +151,10 @@ class Simulation:
             kind: class_counts(federation.y, indices, federation.num_classes)
             for kind, indices in federation.partition._asdict().items()
         }
+        if len(federation.server):
+            counts["server"] = class_counts(
+                federation.y, [federation.server], federation.num_classes
+            )
         unknown = () if self._dataset.is_labeled.all() else ("(unknown)",)
         return {**counts, "class_names": (*self._dataset.class_names, *unknown)}
 
@@ -156,9 +162,16 @@ class Simulation:
         data, wanted = self._dataset, self._config.federation
         y = np.concatenate([data.y, data.y_test])
         held_out = _hold_out(self._config, data, seed)
-        partition = self._partition(seed, held_out)
+        at_server = drawn_for_server(wanted, data, held_out.train, seed)
+        held_out = held_out._replace(train=held_out.train[~np.isin(held_out.train, at_server)])
         federation = Federation(
-            x, y, partition, data.num_classes, held_out.validation, held_out.test
+            x,
+            y,
+            self._partition(seed, held_out),
+            data.num_classes,
+            validation=held_out.validation,
+            test=held_out.test,
+            server=at_server,
         )
         if wanted.reveal_labels:
             federation = federation.fully_labeled()
@@ -215,13 +228,14 @@ def _hold_out(config: ConfigDict, data: Dataset, seed: int) -> HeldOut:
     is_test = np.zeros(len(data.y), bool)
     if not len(data.y_test):
         known = np.flatnonzero(data.is_labeled)
-        is_test[known] = _share(strata[known], config.dataset.test_fraction, (config.seed, 1))
+        rng = np.random.default_rng((config.seed, 1))
+        is_test[known] = stratified(strata[known], num_test(config, len(known)), rng)
     rest = np.flatnonzero(~is_test)
     is_validation = np.zeros(len(rest), bool)
     known = np.flatnonzero(data.is_labeled[rest])
-    is_validation[known] = _share(
-        data.y[rest[known]], config.dataset.validation_fraction, (seed, 2)
-    )
+    num_validation = round(config.dataset.validation_fraction * len(known))
+    rng = np.random.default_rng((seed, 2))
+    is_validation[known] = stratified(data.y[rest[known]], num_validation, rng)
     after_training = np.arange(len(data.y), len(data.y) + len(data.y_test))
     test = after_training if len(data.y_test) else np.flatnonzero(is_test)
     nothing = test[:0]
@@ -232,11 +246,6 @@ def _hold_out(config: ConfigDict, data: Dataset, seed: int) -> HeldOut:
         new=nothing if is_central else test,
         test=test if is_central else nothing,
     )
-
-
-def _share(strata: np.ndarray, fraction: float, seed: tuple[int, int]) -> np.ndarray:
-    """bool [n]: the same share of each stratum, at random."""
-    return stratified(strata, round(fraction * len(strata)), np.random.default_rng(seed))
 
 
 def _scheme(wanted: ConfigDict, client_id: np.ndarray | None) -> dict[str, Any]:
@@ -261,7 +270,9 @@ def _by_key(message: str, wanted: ConfigDict) -> str:
 
 
 def _labels(wanted: ConfigDict) -> dict[str, Any]:
-    """Which of the three ways to say how many labels there are is in use."""
+    """Which of the three ways to say how many labels clients have is in use."""
+    if wanted.labels_at == "server":
+        return {"labeled_fraction": 0.0}
     if wanted.labeled_per_class:
         return {"labeled_per_class": wanted.labeled_per_class}
     if wanted.num_labeled:
@@ -279,36 +290,3 @@ def _new_points(data: Dataset, new: np.ndarray, scheme: str) -> dict[str, Any]:
         ids = None if data.client_id is None else data.client_id[new]
         points = {"new_y": data.y[new], "new_client_id": ids}
     return points if scheme == "natural" else {"new_y": points["new_y"]}
-
-
-def _subset(dataset: Dataset, config: ConfigDict) -> tuple[Dataset, np.ndarray]:
-    """`train_size` and `test_size` of the examples, stratified by class, an unknown one too; 0 takes all.
-
-    Beside the part its examples' numbers in the data set, int64.
-    """
-    rng = np.random.default_rng((config.seed, _EXAMPLES))
-    strata = np.where(dataset.is_labeled, dataset.y, dataset.num_classes)
-    train = _drawn(rng, strata, config.dataset.train_size, "train_size", dataset)
-    test = _drawn(rng, dataset.y_test, config.dataset.test_size, "test_size", dataset)
-    client_id, client_id_test = dataset.client_id, dataset.client_id_test
-    numbers = np.arange(len(dataset.y)), len(dataset.y) + np.arange(len(dataset.y_test))
-    part = dataclasses.replace(
-        dataset,
-        x=dataset.x[train],
-        y=dataset.y[train],
-        x_test=dataset.x_test[test],
-        y_test=dataset.y_test[test],
-        client_id=None if client_id is None else client_id[train],
-        client_id_test=None if client_id_test is None else client_id_test[test],
-    )
-    return part, np.concatenate([numbers[0][train], numbers[1][test]])
-
-
-def _drawn(
-    rng: np.random.Generator, y: np.ndarray, size: int, key: str, dataset: Dataset
-) -> np.ndarray | slice:
-    if size > len(y):
-        raise UsageError(
-            f"config.dataset.{key}={size}: {dataset.name} has {len(y)}; 0 takes all of them"
-        )
-    return np.flatnonzero(stratified(y, size, rng)) if size else slice(None)

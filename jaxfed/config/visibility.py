@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
 from jaxfed.config.assembly import for_nobody, make_training, nobody, settings_to_try
+from jaxfed.training.label_sources import SECTION_OF
 from jaxfed.training.pseudo_label import PseudoLabel
 
 _OF_NO_METHOD = ("algorithm", "baselines", "paper_table")
@@ -33,8 +34,9 @@ def seen_by(config: ConfigDict, name: str) -> dict[str, Any]:
     seen["method"] = (methods.algorithm_of(config, name), methods.keywords(config, name))
     if methods.trains(config, name):
         taken = _pseudo_labels_taken(config, name)
-        # Those that have settings have them in a section of their name, which may be a method's, too.
-        seen |= {section: config[section].to_dict() for section in taken.intersection(config)}
+        # Those that have settings have them in a section, mostly of their name, which may be a method's, too.
+        sections = {SECTION_OF.get(source, source) for source in taken}
+        seen |= {section: config[section].to_dict() for section in sections.intersection(config)}
         if taken <= _WITHOUT_LABELS:
             del seen["pseudo_label"]
         return seen
@@ -53,10 +55,11 @@ def _pseudo_labels_taken(config: ConfigDict, name: str) -> set[str]:
     All of them if it takes none then: it may do so later.
     """
     seen = for_nobody(methods.with_own_training(config, name))
-    training = make_training(seen, nobody(), repeat=0)
+    training = make_training(seen, nobody(seen), repeat=0)
     sources = _Watched(training.pseudo_labels)
     keywords = methods.keywords(config, name)
-    methods.factory_of(config, name)(training=replace(training, pseudo_labels=sources), **keywords)
+    watched = replace(training, pseudo_labels=sources, pseudo_labels_of=lambda model: sources)
+    methods.factory_of(config, name)(training=watched, **keywords)
     return sources.taken or set(training.pseudo_labels)
 
 

@@ -82,6 +82,9 @@ class Predictions(NamedTuple):
     confidence: np.ndarray
 
 
+PredictionsOf = Callable[[ServerState, Federation], Predictions]
+
+
 class FederatedAlgorithm(NamedTuple):
     """A federated method: `init(key, federation)`, `round(state, cohort, key)`, `evaluate`.
 
@@ -106,5 +109,5 @@ class FederatedAlgorithm(NamedTuple):
     validate: Evaluate | None = None
     needs_labels: Callable[[int], bool] = lambda round_number: False
     evaluate_clients: Evaluate | None = None
-    predictions: Callable[[ServerState, Federation], Predictions] | None = None
+    predictions: PredictionsOf | None = None
     predict: Predict | None = None

@@ -67,6 +67,8 @@ class Federation:
         num_classes: C.
         validation: int64 indices of examples that no client holds, by which states are selected.
         test: int64 indices of examples that no client holds, for the final measure.
+        server: int64 indices of labeled examples that the server holds and no client; none where labels are
+            at clients.
         predicted: int32 [n], classes by the trained model whose features `x` are; None where `x` are not.
     """
 
@@ -76,6 +78,7 @@ class Federation:
     num_classes: int
     validation: np.ndarray = field(default_factory=_no_points)
     test: np.ndarray = field(default_factory=_no_points)
+    server: np.ndarray = field(default_factory=_no_points)
     predicted: np.ndarray | None = None
 
     @classmethod
@@ -86,6 +89,7 @@ class Federation:
         test: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
         validation: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
         new: Iterable[tuple[npt.ArrayLike, npt.ArrayLike]] | None = None,
+        server: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
         num_classes: int | None = None,
     ) -> Federation:
         """Clients from their own arrays.
@@ -95,6 +99,7 @@ class Federation:
             test: examples that no client holds, and their classes, to measure trained models on.
             validation: the same, to select them by.
             new: each client's points that a one-shot method labels for it; -1 where their class is unknown.
+            server: examples that the server holds, all labeled; `Training.server` is given the same.
             num_classes: C; by default the largest label and one.
 
         Raises:
@@ -111,7 +116,8 @@ class Federation:
                 "is needed at least, and as many of both"
             )
         apart = [
-            _no_points() if part is None else examples.add(*part) for part in (validation, test)
+            _no_points() if part is None else examples.add(*part)
+            for part in (validation, test, server)
         ]
         y = np.concatenate(examples.y)
         classes = int(y.max(initial=-1)) + 1 if num_classes is None else num_classes
@@ -120,13 +126,16 @@ class Federation:
                 f"from_clients: labels {y.min(initial=0)}..{y.max(initial=-1)} with num_classes={classes}; "
                 "allowed are 0..num_classes-1, of two classes or more, and -1 for unlabeled"
             )
+        if np.any(y[apart[2]] < 0):
+            raise UsageError("from_clients: every example of the server needs its label, 0 or more")
         partition = Partition(
             labeled=tuple(points[y[points] >= 0] for points in own),
             unlabeled=tuple(points[y[points] < 0] for points in own),
             new=tuple(later),
         )
         x = np.concatenate(examples.x)
-        return cls(x, y, partition, classes, validation=apart[0], test=apart[1])
+        validated, tested, held = apart
+        return cls(x, y, partition, classes, validation=validated, test=tested, server=held)
 
     @property
     def num_clients(self) -> int:
@@ -143,14 +152,26 @@ class Federation:
         """The largest number of labels that a client has."""
         return max(map(len, self.partition.labeled), default=0)
 
+    @property
+    def max_labels_of_a_class(self) -> int:
+        """The largest number of labels that a client has of one class; 0 where nobody has any."""
+        labels = [self.y[rows] for rows in self.partition.labeled if len(rows)]
+        return max((int(np.bincount(y).max()) for y in labels), default=0)
+
+    @property
+    def server_examples(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """x [n_s, ...] and labels int32 [n_s] of the server; None where it has none."""
+        return (self.x[self.server], self.y[self.server]) if len(self.server) else None
+
     @cached_property
     def normalization(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and deviation over all clients' examples of each entry of the last axis, float32.
+        """Mean and deviation of each entry of the last axis, over all clients' examples and the server's.
 
-        Bytes are read as [0, 1]. Constant entries get deviation 1. (A simulation's shortcut: it does
+        float32. Bytes are read as [0, 1]. Constant entries get deviation 1. (A simulation's shortcut: it does
         not travel, and the two vectors would be two sums of each client.)
         """
-        x = self.x[np.concatenate([self.points(client) for client in range(self.num_clients)])]
+        owned = [self.points(client) for client in range(self.num_clients)]
+        x = self.x[np.concatenate([*owned, self.server])]
         axes = tuple(range(x.ndim - 1))
         mean, square = np.zeros(x.shape[-1]), np.zeros(x.shape[-1])
         for part in np.array_split(x, max(1, len(x) // 4096)):

@@ -16,7 +16,8 @@ class Cohort(NamedTuple):
     Padding (rows with `mask` False) and the order of clients never change a result.
 
     Fields:
-        client_id: int32 [K], which client each row is.
+        client_id: int32 [K], which client each row is; -1 of a row without one. Where a server that has
+            labels takes part in a labeling, its examples are rows with numbers below that.
         x: [K, N, ...], the clients' examples; a client's n_k examples are its first n_k rows.
         y: int32 [K, N], class labels; -1 where the example is unlabeled or padding.
         mask: bool [K, N], True on examples, False on padding.

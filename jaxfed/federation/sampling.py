@@ -47,7 +47,8 @@ def sample_clients(
     "nearest" the nearest integer, of two as near ones the even. It says that there be "some labels
     present in the graph"; where there is no graph over clients, a client without labels has nothing to
     train on, and with `labeled_cohorts` the authors' code is followed, which draws clients with labels
-    alone then, `cohort_size` of them or all.
+    alone then, `cohort_size` of them or all. Where no client has a label, as with labels at the server,
+    "proportional" is "uniform" by another draw.
 
     Args:
         config: how; of the experiment.

@@ -56,6 +56,20 @@ def curves(sweep: Sweep) -> list[Curve]:
     return found
 
 
+def families(found: Sequence[Curve]) -> list[list[Curve]]:
+    """The curves along each key together, all in their order."""
+    by_key: dict[str, list[Curve]] = {}
+    for curve in found:
+        by_key.setdefault(curve.key, []).append(curve)
+    return list(by_key.values())
+
+
+def merged_values(family: Sequence[Curve]) -> list[Any]:
+    """The values of all curves along one key, each once, in order."""
+    values = {_hashable(value): value for curve in family for value in curve.values}
+    return sorted(values.values(), key=_order)
+
+
 def _is_crossed(sweep: Sweep, key: str, keys: Sequence[str]) -> bool:
     """Whether a key's values are names, and every point is there for each of them."""
     values = {_hashable(sweep.value(point, key)) for point in sweep.points}

@@ -2,17 +2,32 @@
 
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from jaxfed.errors import UsageError
 from jaxfed.experiment.records import Found, Measurement, Point, Run, Sweep, find, sort_algorithms
 from jaxfed.paper_numbers import paper_table
 from jaxfed.reports import page, plots, tables
-from jaxfed.reports.curves import Curve, beside_curves, curves, swept_keys
+from jaxfed.reports.curves import (
+    Curve,
+    beside_curves,
+    curves,
+    families,
+    merged_values,
+    swept_keys,
+)
 from jaxfed.reports.sections import Picture, Section
 from jaxfed.reports.selection import chosen_settings, validated_settings
-from jaxfed.reports.style import LIGHT, metric_label, setting_label, setting_text
+from jaxfed.reports.style import (
+    LIGHT,
+    MOST_LINES,
+    algorithm_label,
+    metric_label,
+    setting_label,
+    setting_text,
+)
 from jaxfed.reports.tables import Table
 
 
@@ -127,7 +142,12 @@ def _sweep_section(sweep: Sweep, names: _Names) -> Section:
         return Section(sweep.name, "sweep", (), (), unfinished, failed)
     found = curves(sweep)
     pictures = [
-        picture for curve in found for picture in _curve_pictures(sweep, curve, metric, names)
+        picture
+        for family in families(found)
+        for picture in (
+            *_family_pictures(sweep, family, metric, names),
+            *(p for curve in family for p in _cosine_pictures(sweep, curve, names)),
+        )
     ]
     base = next((run for point in sweep.points if (run := _base_run(sweep, point))), None)
     partition = plots.run_plots(base).get("partition") if base is not None else None
@@ -154,10 +174,9 @@ def _base_run(sweep: Sweep, point: Point) -> Run | None:
 def _curve_tables(
     sweep: Sweep, found: Sequence[Curve], metric: str, names: _Names
 ) -> Iterator[Table]:
-    for key in dict.fromkeys(curve.key for curve in found):
-        family = [curve for curve in found if curve.key == key]
-        others = list(dict.fromkeys(other for curve in family for other in curve.fixed))
-        keys = [*others, key]
+    for family in families(found):
+        key = family[0].key
+        keys = [*_others(family), key]
         rows = [_row(sweep, point, keys) for curve in family for point in curve.points]
         yield tables.settings_table(
             names.take("tables", sweep.name, key),
@@ -202,19 +221,59 @@ def _row(sweep: Sweep, point: Point, keys: Sequence[str]) -> tables.Row:
     return tables.Row(values, point.run, point.failure)
 
 
-def _curve_pictures(sweep: Sweep, curve: Curve, metric: str, names: _Names) -> Iterator[Picture]:
-    fixed = ", ".join(f"{setting_label(k)} {setting_text(v)}" for k, v in curve.fixed.items())
-    parts = ["plots", sweep.name, curve.key, fixed]
+def _family_pictures(
+    sweep: Sweep, family: Sequence[Curve], metric: str, names: _Names
+) -> Iterator[Picture]:
+    """One figure a curve; of a single method one figure, in which each curve is a line."""
+    algorithms = {name for curve in family for name in _algorithms(curve)}
+    if len(algorithms) != 1 or not 1 < len(family) <= MOST_LINES:
+        for curve in family:
+            yield from _curve_pictures(sweep, curve, metric, names)
+        return
+    (algorithm,) = algorithms
+    key, values = family[0].key, merged_values(family)
+    others = _others(family)
+    series = {}
+    for curve in family:
+        settings = {other: sweep.value(curve.points[0], other) for other in others}
+        at = dict(zip(map(repr, curve.values), _measured(curve, algorithm, metric), strict=True))
+        series[_settings_text(settings)] = [at.get(repr(value)) for value in values]
+    across = ", ".join(map(setting_label, others))
+    yield Picture(
+        names.take("plots", sweep.name, key),
+        f"{metric_label(metric)} of {algorithm_label(algorithm)} against {setting_label(key)}, a line for "
+        f"each value of {across}. Mean over repeats; error bars are one sample deviation.",
+        lambda theme: plots.curve_figure(
+            key, values, series, metric, title=algorithm_label(algorithm), theme=theme
+        ),
+    )
 
-    def measured(algorithm: str, name: str) -> list[Measurement | None]:
-        return [
-            point.run.results.get(algorithm, {}).get(name) if point.run else None
-            for point in curve.points
-        ]
 
+def _others(family: Sequence[Curve]) -> list[str]:
+    """The keys beside theirs in which curves along one key differ."""
+    return list(dict.fromkeys(other for curve in family for other in curve.fixed))
+
+
+def _algorithms(curve: Curve) -> list[str]:
     runs = [point.run for point in curve.points if point.run is not None]
-    algorithms = sort_algorithms({name for run in runs for name in run.results})
-    series = {algorithm: measured(algorithm, metric) for algorithm in algorithms}
+    return sort_algorithms({name for run in runs for name in run.results})
+
+
+def _measured(curve: Curve, algorithm: str, metric: str) -> list[Measurement | None]:
+    return [
+        point.run.results.get(algorithm, {}).get(metric) if point.run else None
+        for point in curve.points
+    ]
+
+
+def _settings_text(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{setting_label(k)} {setting_text(v)}" for k, v in settings.items())
+
+
+def _curve_pictures(sweep: Sweep, curve: Curve, metric: str, names: _Names) -> Iterator[Picture]:
+    fixed = _settings_text(curve.fixed)
+    parts = ["plots", sweep.name, curve.key, fixed]
+    series = {algorithm: _measured(curve, algorithm, metric) for algorithm in _algorithms(curve)}
     if any(m is not None for measurements in series.values() for m in measurements):
         yield Picture(
             names.take(*parts),
@@ -224,10 +283,16 @@ def _curve_pictures(sweep: Sweep, curve: Curve, metric: str, names: _Names) -> I
                 curve.key, curve.values, series, metric, title=fixed, theme=theme
             ),
         )
-    error, theory = measured("xclp", "cosine_rmse"), measured("xclp", "cosine_rmse_theory")
+
+
+def _cosine_pictures(sweep: Sweep, curve: Curve, names: _Names) -> Iterator[Picture]:
+    """How well codes estimate cosines, where their length is swept."""
+    error, theory = (
+        _measured(curve, "xclp", name) for name in ("cosine_rmse", "cosine_rmse_theory")
+    )
     if curve.key.endswith("num_bits") and any(m is not None for m in error):
         yield Picture(
-            names.take(*parts, "cosine-rmse"),
+            names.take("plots", sweep.name, curve.key, _settings_text(curve.fixed), "cosine-rmse"),
             "How far cos(πh/L) is from the cosine, over pairs of points; theory is what L "
             "independent bits give.",
             lambda theme: plots.cosine_error_figure(

@@ -65,17 +65,24 @@ _ALGORITHMS = {
     "pooled_lp": "LP on pooled data",
     "fedavg": "FedAvg",
     "fedavg_xclp": "FedAvg + XCLP",
+    "fedavg_xclp_prototypes": "FedAvg + XCLP of prototypes",
     "fedavg_per_client_lp": "FedAvg + per-client LP",
     "fedavg_network": "FedAvg + network",
     "fedsem": "FedSem",
     "fedprox": "FedProx",
     "scaffold": "SCAFFOLD",
     "fixmatch": "FixMatch",
+    "mixmatch": "MixMatch",
     "fedmatch": "FedMatch",
     "fedsiam": "FedSiam",
     "feddyn": "FedDyn",
     "protofssl": "ProtoFSSL",
+    "fedrgd": "FedRGD",
+    "semifl": "SemiFL",
+    "fixmatch_fedprox": "FixMatch-FedProx",
+    "protofssl_fedprox": "ProtoFSSL-FedProx",
     # Variants by the names that they go by.
+    "protofssl_xclp": "ProtoFSSL + XCLP",
     "fedavgm": "FedAvgM",
     "fedadagrad": "FedAdagrad",
     "fedadam": "FedAdam",
@@ -84,6 +91,8 @@ _ALGORITHMS = {
 
 # These have a color of their own; all others share the rest of the palette.
 _OWN_COLOR = ("xclp", "per_client_lp", "client_knn", "network", "pooled_lp")
+
+MOST_LINES = len(LIGHT.palette) - len(_OWN_COLOR)  # of other names that no two look alike
 
 # These see every client's data in one place, which a federated method may not.
 POOLED = frozenset({"pooled_lp"})
@@ -100,6 +109,7 @@ _METRICS = {
     "worst_client_test_accuracy": "Test accuracy of the worst client",
     "worst_client_unlabeled_accuracy": "Accuracy on its unlabeled data, worst client",
     "train_loss": "Training loss",
+    "prototype_epsilon": "Epsilon of shared prototypes, given the networks",
     "pseudo_labeled": "Share of unlabeled examples with a pseudo-label",
     "pseudo_label_weight": "Mean weight of pseudo-labels",
     "unreached": "Points no label reaches",
@@ -118,6 +128,10 @@ _SETTINGS = {
     "labeled_fraction": "labeled fraction",
     "bit_epsilon": "epsilon of each LSH bit",
     "label_epsilon": "epsilon of a label",
+    "num_helpers": "helpers",
+    "unlabeled_query": "unlabeled examples of an episode",
+    "cohort_size": "clients a round",
+    "labeled_per_class": "labels of a class, a client",
     "dirichlet_alpha": "Dirichlet alpha (small: unlike clients)",
     "dataset.name": "data set",
     "num_repeats": "repeats",
@@ -212,7 +226,7 @@ def _digits(size: float) -> int:
 
 
 def algorithm_styles(names: Sequence[str], theme: Theme) -> dict[str, dict[str, Any]]:
-    """Color and marker of each method: the same in every plot, different within this one."""
+    """Color and marker of each method, in their order: the same in every plot, different within this one."""
     slots = {name: _OWN_COLOR.index(name) for name in names if name in _OWN_COLOR}
     others = list(range(len(_OWN_COLOR), len(theme.palette)))
     for name in sorted(set(names) - set(_OWN_COLOR)):
@@ -222,12 +236,12 @@ def algorithm_styles(names: Sequence[str], theme: Theme) -> dict[str, dict[str, 
         slots[name] = next((slot for slot in ring if slot not in slots.values()), ring[0])
     return {
         name: {
-            "color": theme.palette[slot],
-            "marker": _MARKERS[slot],
+            "color": theme.palette[slots[name]],
+            "marker": _MARKERS[slots[name]],
             "linestyle": "--" if name in POOLED else "-",
             "zorder": 4 if name == "xclp" else 3,
         }
-        for name, slot in slots.items()
+        for name in names
     }
 
 

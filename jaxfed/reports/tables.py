@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxfed.experiment.records import Measurement, Run, measure, sort_algorithms
-from jaxfed.paper_numbers import PAPER_TABLES, PaperTable
+from jaxfed.paper_numbers import PAPER_TABLES, PaperCell, PaperTable
 from jaxfed.reports.provenance import provenance
 from jaxfed.reports.style import (
     POOLED,
@@ -219,7 +219,7 @@ def settings_table(
 def paper_orientation(table: PaperTable, name: str) -> Table:
     """A paper's own table, said to be on other data than what stands beside it."""
     rows = tuple(
-        (Cell(setting), *(Cell(f"{mean:.2f} ± {std:.2f}") for mean, std in cells))
+        (Cell(setting), *(Cell(_printed(cell)) for cell in cells))
         for setting, cells in table.rows.items()
     )
     return Table(
@@ -229,17 +229,32 @@ def paper_orientation(table: PaperTable, name: str) -> Table:
         rows=rows,
         num_settings=1,
         caption=(
-            f"{table.title}. {_MEASURES[table.metric]} in percent as printed in the paper (mean and standard "
-            f"deviation over three runs), on {table.data}. These are other data and other splits "
+            f"{table.title}. {_MEASURES[table.metric]} in percent as printed in the paper "
+            f"({table.statistics}), on {table.data}. These are other data and other splits "
             "than the results here: trends can be compared, numbers cannot."
         ),
         provenance=(("source", table.citation),),
         records=tuple(
-            {table.setting: setting, "column": column, "mean": mean, "std": std, "unit": "percent"}
+            {
+                table.setting: setting,
+                "column": column,
+                "mean": cell[0],
+                "std": cell[1],
+                "unit": "percent",
+            }
             for setting, cells in table.rows.items()
-            for column, (mean, std) in zip(table.columns, cells, strict=True)
+            for column, cell in zip(table.columns, cells, strict=True)
+            if cell is not None
         ),
     )
+
+
+def _printed(cell: PaperCell) -> str:
+    """A paper's number with the digits that it has there."""
+    if cell is None:
+        return "–"
+    mean, std = cell
+    return f"{mean:.1f}" if std is None else f"{mean:.2f} ± {std:.2f}"
 
 
 def paired_difference(

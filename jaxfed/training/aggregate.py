@@ -28,7 +28,10 @@ class Apply(Protocol):
     def __call__(
         self, model: nnx.State, deltas: nnx.State, weights: jax.Array, state: Any
     ) -> tuple[nnx.State, Any]:
-        """Return (model, state) from deltas with a leading axis [K] and weights float32 [K]."""
+        """Return (model, state) from deltas with a leading axis [K] and weights float32 [K].
+
+        Or weights [K, S], of methods whose clients say how much they count in each of S means.
+        """
         ...
 
 
@@ -68,6 +71,11 @@ def weighted_mean(stacked: Any, weights: jax.Array) -> Any:
     """sum_k p_k x_k / sum_k p_k over the leading axis of every leaf; zeros where all p_k are 0."""
     share = weights / jnp.where(jnp.any(weights > 0), jnp.sum(weights), 1)
     return jax.tree.map(lambda x: jnp.tensordot(share, x, axes=1), stacked)
+
+
+def in_all(weights: jax.Array) -> jax.Array:
+    """A client's weight [K] over all means that it counts in, of [K] or of [K, S]."""
+    return weights.sum(axis=tuple(range(1, weights.ndim)))
 
 
 def by_examples(data: ClientData) -> jax.Array:

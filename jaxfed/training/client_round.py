@@ -6,14 +6,20 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import optax
 from flax import nnx
 
 from jaxfed.training.ingredients import Training
-from jaxfed.training.local_update import Batches, ClientData, ClientUpdate, Trained, train
-from jaxfed.training.losses import Loss
-from jaxfed.training.server_state import (
-    with_statistics,
+from jaxfed.training.local_update import (
+    AfterStep,
+    Batches,
+    ClientData,
+    ClientUpdate,
+    Trained,
+    train,
 )
+from jaxfed.training.losses import Loss
+from jaxfed.training.server_state import with_statistics
 
 
 class Shared(NamedTuple):
@@ -33,12 +39,21 @@ class Shared(NamedTuple):
 
 
 class Client(NamedTuple):
-    """One client of a round: its data, what it keeps, the statistics it starts from, its own mail."""
+    """One client of a round.
+
+    Fields:
+        data: its examples.
+        state: what a method lets it keep.
+        statistics: the running statistics it starts from.
+        received: its own mail.
+        optimizer_state: what its optimizer goes on from; None where that starts afresh.
+    """
 
     data: ClientData
     state: Any
     statistics: nnx.State
     received: Any
+    optimizer_state: Any = None
 
 
 class LocalUpdate(Protocol):
@@ -57,17 +72,56 @@ def plain_update(training: Training, loss: Loss) -> LocalUpdate:
     def local_update(
         shared: Shared, client: Client, key: jax.Array, *, batches: Batches
     ) -> ClientUpdate:
-        trained = train(
-            with_statistics(shared.model, client.statistics),
-            client.data,
-            key,
-            loss=loss,
-            optimizer=training.optimizer(shared.learning_rate),
-            batches=batches,
-        )
+        trained = local_steps(training, shared, client, key, loss=loss, batches=batches)
         return finished(training, shared, client, trained)
 
     return local_update
+
+
+def local_steps(
+    training: Training,
+    shared: Shared,
+    client: Client,
+    key: jax.Array,
+    *,
+    loss: Loss,
+    batches: Batches,
+    start: nnx.State | None = None,
+    correction: nnx.State | None = None,
+    after_step: AfterStep | None = None,
+) -> Trained:
+    """A client's local steps with `training.optimizer`, which goes on or starts afresh as `training` has it.
+
+    Args:
+        training: the ingredients.
+        shared: what all clients receive.
+        client: the client.
+        key: the client's, of this round.
+        loss: what it minimizes.
+        batches: how the round cuts examples.
+        start: the model it starts from; None: the one received, with the client's own statistics.
+        correction: see `jaxfed.training.local_update.train`.
+        after_step: see there.
+    """
+    kept = client.optimizer_state
+    return train(
+        with_statistics(shared.model, client.statistics) if start is None else start,
+        client.data,
+        key,
+        loss=loss,
+        optimizer=training.optimizer(shared.learning_rate),
+        batches=batches,
+        optimizer_state=None if kept is None else _at_rate(kept, shared.learning_rate),
+        correction=correction,
+        after_step=after_step,
+    )
+
+
+def _at_rate(state: optax.OptState, learning_rate: jax.Array) -> optax.OptState:
+    """A kept state with the round's rate, where it holds one of its own (`optax.inject_hyperparams`)."""
+    if not optax.tree_utils.tree_get_all_with_path(state, "learning_rate"):
+        return state
+    return optax.tree_utils.tree_set(state, learning_rate=learning_rate)
 
 
 def finished(training: Training, shared: Shared, client: Client, trained: Trained) -> ClientUpdate:
@@ -79,4 +133,5 @@ def finished(training: Training, shared: Shared, client: Client, trained: Traine
             "train_loss": trained.loss,
             "local_steps": trained.num_steps.astype(jnp.float32),
         },
+        optimizer_state=() if client.optimizer_state is None else trained.optimizer_state,
     )

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import jax
+import numpy as np
 import optax
 from flax import nnx
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from jaxfed.models import Model
 
 BatchStatistics = Literal["averaged", "local", "static"]
+ClientOptimizer = Literal["fresh", "kept"]
 
 
 _OF_THE_OTHERS: Any = None  # a default that is made of other fields
@@ -49,14 +51,22 @@ class Training:
         model: pure functions of a state.
         loss: what clients minimize; methods may wrap it. By default the weighted loss of `model`,
             `pointwise` and `augment`.
-        optimizer: learning rate -> the clients' optimizer, fresh in every round.
+        optimizer: learning rate -> the clients' optimizer.
+        client_optimizer: what becomes of its state (momentum, second moments) after a client's round.
+
+            - "fresh": it is dropped; an optimizer starts anew in every round (FedAvg, and most papers).
+            - "kept": each client keeps its own for the next round that it takes part in, stage 1 and 2
+              alike; the rate is the round's all the same. M clients keep M times the state of a model:
+              RMSprop one more number a parameter, Adam two, plain SGD none. (ProtoFSSL's code has one
+              optimizer for all clients, which go one after another; here a round's clients go side by side.)
         learning_rate: rounds done -> the round's rate. Counted anew after `labeled_only_rounds`.
         batches: of labeled and pseudo-labeled examples.
         labeled_batches: where a round trains on given labels alone; by default `batches`.
         aggregate: the server's step.
         weighting: a client's weight in the server's mean.
-        pseudo_labels: name -> source of labels; by default those that need no settings: "none", "unlabeled",
-            "network" and "teacher" (`jaxfed.training.label_sources` has all).
+        pseudo_labels: name -> source of labels; by default `pseudo_labels_of(model)`.
+        pseudo_labels_of: the same for any model; by default the sources that need no settings: "none",
+            "unlabeled", "network" and "teacher" (`jaxfed.training.label_sources` has all).
         batch_statistics: what becomes of BatchNorm's running statistics. While training, BatchNorm
             always uses its batch; running statistics matter where a model is evaluated or embeds.
 
@@ -74,7 +84,10 @@ class Training:
         strong_augment: stronger ones, for methods that compare the two.
         body: makes the model up to its last layer, for methods that have no use for that one; None: `model`.
         num_classes: C, for methods that need to know (ProtoFSSL).
-        max_labels: the most labels that a client has, for the same ones.
+        max_labels: the most labels that a client has, for the same ones; 0 has them go over all examples.
+        server: x [n_s, ...] and labels int [n_s] that the server holds (`Federation.server_examples`); None:
+            labels are at clients.
+        server_batches: of the server's own training; by default `labeled_batches`.
     """
 
     model: Model
@@ -97,6 +110,10 @@ class Training:
     body: Callable[[], Model] | None = None
     num_classes: int = 0
     max_labels: int = 0
+    client_optimizer: ClientOptimizer = "fresh"
+    pseudo_labels_of: Callable[[Model], Mapping[str, PseudoLabel]] = _OF_THE_OTHERS
+    server: tuple[np.ndarray, np.ndarray] | None = None
+    server_batches: Batches = _OF_THE_OTHERS
 
     def __post_init__(self) -> None:
         """Make what was left out of the rest.
@@ -119,7 +136,9 @@ class Training:
                 self.model, augment=self.augment, pointwise=self.pointwise
             ),
             "labeled_batches": lambda: self.batches,
-            "pseudo_labels": lambda: label_sources(self.model, self.map_clients),
+            "server_batches": lambda: self.labeled_batches,
+            "pseudo_labels_of": lambda: partial(label_sources, map_clients=self.map_clients),
+            "pseudo_labels": lambda: self.pseudo_labels_of(self.model),
         }
         for name, make in made.items():
             if getattr(self, name) is None:

@@ -15,6 +15,7 @@ from jaxfed import xclp
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.registry import Registry
 from jaxfed.training import pseudo_label
+from jaxfed.training.graph_points import all_examples, with_prototypes
 from jaxfed.training.losses import Augment
 from jaxfed.training.pseudo_label import Confidence, Embed, MapClients, PseudoLabel
 
@@ -40,10 +41,16 @@ class LabelParts(NamedTuple):
     execution: Execution
 
 
+SECTION_OF = {
+    "xclp_prototypes": "xclp"
+}  # of a config, where a source's settings are not in its own
+
 PSEUDO_LABELS: Registry[Callable[..., PseudoLabel]] = Registry(
     "source of labels",
     {},
-    reserved=("none", "unlabeled", "xclp", "per_client_lp", "network", "teacher"),
+    reserved=(
+        *("none", "unlabeled", "xclp", "xclp_prototypes", "per_client_lp", "network", "teacher"),
+    ),
     num_given=1,
 )
 
@@ -68,7 +75,7 @@ def label_sources(
         confidence: of the network's own labels.
         augment: changes examples before features are taken.
         class_weights: multiply the weights of propagated labels by class.
-        xclp_parameters: of XCLP's labels; without them there is no source "xclp".
+        xclp_parameters: of XCLP's labels; without them there is no source "xclp" or "xclp_prototypes".
         own_parameters: of label propagation inside each client; without them there is none.
         execution: where the host computes.
         others: keywords of registered sources.
@@ -83,8 +90,13 @@ def label_sources(
     }
     propagated: dict[str, tuple[PseudoLabel, int]] = {}
     if xclp_parameters is not None:
-        source = pseudo_label.xclp_labels(embed, xclp_parameters, execution)
-        propagated["xclp"] = source, xclp_parameters.num_classes
+        num_classes = xclp_parameters.num_classes
+        for name, points in (
+            ("xclp", all_examples(embed)),
+            ("xclp_prototypes", with_prototypes(embed, num_classes)),
+        ):
+            source = pseudo_label.xclp_labels(points, xclp_parameters, execution)
+            propagated[name] = source, num_classes
     if own_parameters is not None:
         source = pseudo_label.per_client_lp_labels(embed, own_parameters, map_clients)
         propagated["per_client_lp"] = source, own_parameters.num_classes

@@ -50,13 +50,15 @@ class ClientUpdate(NamedTuple):
 
     Fields:
         delta: the client's model minus the server's, parameters and statistics.
-        weight: float32 scalar in its mean; 0 leaves the client out.
+        weight: float32 scalar in its mean; 0 leaves the client out. [S], one each, where there are S means.
         metrics: name -> float32 scalar.
         client_state: what the client keeps for its next round (); stays with the client.
         correction: what else goes to the server's mean (SCAFFOLD's change of control variate); ().
         upload: what the server keeps as this client sends it (prototypes); ().
         sent: {kind of message: int32 scalar}, bytes sent beside model and control; with "parameters" those in
             which the parameters of `delta` are sent, all of them otherwise.
+        optimizer_state: what the client's optimizer goes on from in its next round; (), or `Training` has it
+            start afresh.
     """
 
     delta: nnx.State
@@ -66,14 +68,16 @@ class ClientUpdate(NamedTuple):
     correction: Any = ()
     upload: Any = ()
     sent: Any = ()
+    optimizer_state: Any = ()
 
 
 class Trained(NamedTuple):
-    """A client's model after its local steps, their number (int32) and their mean loss (float32)."""
+    """After local steps: the model, their number (int32), their mean loss (float32), the optimizer."""
 
     state: nnx.State
     num_steps: jax.Array
     loss: jax.Array
+    optimizer_state: optax.OptState
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,8 @@ class Batches:
             labels only, B = B_L and an epoch is a pass over them. Without labels the paper's |B_U| = 0
             has no meaning: B is then `(1 + r) size` unlabeled examples, as in the authors' code. (An
             epoch's last, incomplete batch beside labels, left out there, is one of fewer rows here.)
+            "beside_all" (SemiFL): an epoch is one pass over the usable examples of weight above 0, `size` at
+            a time; behind them in a batch stand `size` of all usable ones, drawn with replacement.
         size: examples a batch ("joint") or labeled examples a batch at most ("paired").
         epochs: E.
         steps: if not 0, a client takes so many steps whatever the number of its examples, and its epochs
@@ -97,7 +103,7 @@ class Batches:
             without labels takes no step.
     """
 
-    scheme: Scheme | Literal["episodes"]
+    scheme: Scheme | Literal["episodes", "beside_all"]
     size: int
     epochs: int
     steps: int = 0
@@ -109,6 +115,8 @@ class Batches:
         """Rows of a batch."""
         if self.episodes is not None:
             return self.episodes.capacity
+        if self.scheme == "beside_all":
+            return 2 * self.size
         return (1 + self.unlabeled_ratio) * self.size if self.scheme == "paired" else self.size
 
     def num_steps(self, per_epoch: jax.Array) -> jax.Array:
@@ -133,6 +141,7 @@ def train(
     loss: Loss,
     optimizer: optax.GradientTransformation,
     batches: Batches,
+    optimizer_state: optax.OptState | None = None,
     correction: nnx.State | None = None,
     after_step: AfterStep | None = None,
 ) -> Trained:
@@ -143,9 +152,10 @@ def train(
         data: the client's examples, [N, ...].
         key: the client's typed key of this round.
         loss: see `jaxfed.training.losses`.
-        optimizer: gradient -> update; starts afresh every round.
+        optimizer: gradient -> update.
         batches: how examples become batches. The last, incomplete batch of an epoch is filled with
             examples of the same epoch that count for nothing.
+        optimizer_state: what the optimizer goes on from; None: it starts afresh.
         correction: added to every gradient (of the form of the parameters); None adds nothing.
         after_step: changes the parameters after each step (a moving average, say); None leaves them.
 
@@ -167,12 +177,17 @@ def train(
             parameters = after_step(parameters, number, plan.num_steps)
         return parameters, statistics, optimizer_state, total + value
 
-    carry = (start, statistics, optimizer.init(start), jnp.float32(0))
-    parameters, statistics, _, total = jax.lax.fori_loop(0, plan.num_steps, step, carry)
+    if optimizer_state is None:
+        optimizer_state = optimizer.init(start)
+    carry = (start, statistics, optimizer_state, jnp.float32(0))
+    parameters, statistics, optimizer_state, total = jax.lax.fori_loop(
+        0, plan.num_steps, step, carry
+    )
     return Trained(
         nnx.merge_state(parameters, statistics),
         plan.num_steps,
         total / jnp.maximum(plan.num_steps, 1).astype(jnp.float32),
+        optimizer_state,
     )
 
 
@@ -301,6 +316,26 @@ def _paired(data: ClientData, batches: Batches, key: jax.Array) -> _Plan:
     return _Plan(batches.num_steps(per_epoch), rows)
 
 
+def _beside_all(data: ClientData, batches: Batches, key: jax.Array) -> _Plan:
+    order_key, draw_key = jax.random.split(key)
+    is_one = usable(data)
+    is_first = is_one & (data.weight > 0)
+    order = _orders(is_first, order_key, batches.epochs)
+    everyone = jnp.argsort(~is_one, stable=True).astype(jnp.int32)
+    count, num_all = (jnp.sum(member, dtype=jnp.int32) for member in (is_first, is_one))
+    per_epoch = _ceil_div(count, batches.size)
+    turns = jnp.maximum(per_epoch, 1)
+
+    def rows(step: jax.Array) -> tuple[jax.Array, jax.Array]:
+        epoch, first = step // turns % batches.epochs, step % turns * batches.size
+        index, used = _cycled(order[epoch], count, first + jnp.arange(batches.size), until=count)
+        step_key = jax.random.fold_in(draw_key, step)
+        drawn = jax.random.randint(step_key, (batches.size,), 0, jnp.maximum(num_all, 1))
+        return jnp.concatenate([index, everyone[drawn]]), jnp.concatenate([used, used])
+
+    return _Plan(batches.num_steps(per_epoch), rows)
+
+
 def _episodes(data: ClientData, batches: Batches, key: jax.Array) -> _Plan:
     sizes = batches.episodes
     assert sizes is not None
@@ -318,6 +353,7 @@ _PLANS: dict[str, Callable[[ClientData, Batches, jax.Array], _Plan]] = {
     "joint": _joint,
     "paired": _paired,
     "episodes": _episodes,
+    "beside_all": _beside_all,
 }
 
 

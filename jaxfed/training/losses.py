@@ -125,7 +125,7 @@ def fixmatch(
     model: Model,
     *,
     weak: Augment | None,
-    strong: Augment,
+    strong: Augment | None,
     threshold: float = 0.95,
     unlabeled_weight: float = 1.0,
     pointwise: Pointwise = softmax_cross_entropy,
@@ -137,6 +137,8 @@ def fixmatch(
 
     Both views of a batch go through the network together, as in the authors' code, so that batch
     statistics are of both. Its moving average of parameters for evaluation is not part of the loss.
+
+    Without a strong augmentation the weak view takes its place, the very same: self-training.
     """
 
     def loss(
@@ -145,10 +147,13 @@ def fixmatch(
         del anchor
         weak_key, strong_key, model_key = jax.random.split(key, 3)
         weak_x = batch.x if weak is None else weak(weak_key, batch.x)
-        strong_x = strong(strong_key, batch.x)
-        views = jnp.concatenate([as_float(weak_x), strong_x])
+        views = as_float(weak_x)
+        if strong is not None:
+            views = jnp.concatenate([views, strong(strong_key, batch.x)])
         logits, state = model.train_apply(state, views, model_key)
-        weak_logits, strong_logits = jnp.split(logits, 2)
+        weak_logits, strong_logits = logits, logits
+        if strong is not None:
+            weak_logits, strong_logits = jnp.split(logits, 2)
         probability = jax.lax.stop_gradient(jax.nn.softmax(weak_logits.astype(jnp.float32)))
         is_sure = (jnp.max(probability, axis=-1) >= threshold).astype(jnp.float32)
         own_label = jnp.argmax(probability, axis=-1).astype(jnp.int32)

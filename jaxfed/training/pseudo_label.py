@@ -22,6 +22,7 @@ import numpy as np
 from flax import nnx
 
 from jaxfed import xclp
+from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import Metrics
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Array, Cohort
@@ -41,6 +42,7 @@ WITHIN_CLIENTS = frozenset({"none", "per_client_lp"})
 Confidence = Literal["softmax", "logits"]
 MapClients = Callable[[Callable[[Any, Any], Any]], Callable[[Any, Any], Any]]
 Embed = Callable[[ServerState, Cohort, jax.Array], jax.Array]  # -> float32 [K, N, D]
+Points = Callable[[ServerState, Cohort, jax.Array], Cohort]  # -> what enters the graph, x [K, N, D]
 
 
 class PseudoLabels(NamedTuple):
@@ -98,17 +100,24 @@ def with_unlabeled() -> PseudoLabel:
 
 
 def xclp_labels(
-    embed: Embed, parameters: xclp.Parameters, execution: Execution = HERE
+    points: Points, parameters: xclp.Parameters, execution: Execution = HERE
 ) -> PseudoLabel:
-    """XCLP over the cohort's features: lines 6 and 7 of Algorithm 2.
+    """XCLP over the cohort's points in the graph: lines 6 and 7 of Algorithm 2.
 
     With plaintext protocols Algorithm 1 runs on the padded cohort in one compiled program; the labels
     are those of `jaxfed.xclp.cross_client_label_propagation`, to which protocols on the host go. With
     `bit_epsilon` or `label_epsilon` noise is fresh every round: R rounds cost R times the budget.
+
+    Labels at the server: it is one more party, whose points all have labels, and knows Pi as every party
+    does. In plaintext it has the clients' codes in any case; of protocols it would be the colluding client
+    (docs/threat-model.md, "Coalitions"), so that none is run then. Bytes are those between it and the
+    clients: their codes and contributions up, their row sums down.
+
+    Raises:
+        UsageError: in a round, labels at the server with protocols, noise or columns of influence.
     """
     p = parameters
-    plaintext = not p.has_session and p.influence == "labels"
-    noisy = p.bit_epsilon > 0 or p.label_epsilon > 0
+    in_one_program = is_one_program(p)
 
     @jax.jit
     def label_cohort(
@@ -136,12 +145,19 @@ def xclp_labels(
     def pseudo_label(
         state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
     ) -> PseudoLabels:
-        features = embed(state, cohort, key)
+        entered = points(state, cohort, key)
         # The seed of line 1: agreed on by the clients, drawn anew every round.
         seed = xclp.drawn_seed(key)
-        if plaintext and not noisy:
+        ids, sizes = np.asarray(cohort.client_id), np.asarray(entered.mask).sum(axis=1)
+        at_server = int(sizes[ids < UNLABELED].sum())
+        if at_server and not in_one_program:
+            raise UsageError(
+                "labels_at='server': the server is a party of XCLP then; allowed are hamming='plaintext', "
+                "row_sums='plaintext', influence='labels' and no noise"
+            )
+        if in_one_program:
             label, confidence, metrics, cut_short = label_cohort(
-                features, jnp.asarray(cohort.y), jnp.asarray(cohort.mask), xclp.setup(seed)
+                *map(jnp.asarray, (entered.x, entered.y, entered.mask)), xclp.setup(seed)
             )
             if cut_short:
                 warnings.warn(
@@ -150,22 +166,28 @@ def xclp_labels(
                     RuntimeWarning,
                     stacklevel=2,
                 )
-            sizes = np.asarray(cohort.mask).sum(axis=1)
             xclp.count_messages(
                 communication,
-                num_clients=int(np.sum(sizes > 0)),
-                num_labeled=int(np.sum(np.asarray(cohort.y) >= 0)),
+                num_clients=int(np.sum((sizes > 0) & (ids >= 0))),
+                num_labeled=int(np.sum(np.asarray(entered.y)[ids >= 0] >= 0)),
                 num_points=int(sizes.sum()),
+                num_at_server=at_server,
                 p=p,
             )
         else:
             label, confidence, metrics = _label_on_host(
-                features, cohort, replace(p, seed=seed), communication, execution
+                entered, replace(p, seed=seed), communication, execution
             )
         labels = _completed(cohort, label, confidence)
         return labels._replace(metrics={**labels.metrics, **metrics})
 
     return pseudo_label
+
+
+def is_one_program(p: xclp.Parameters) -> bool:
+    """Whether XCLP labels a cohort in one compiled program: without protocols, noise and columns."""
+    noisy = p.bit_epsilon > 0 or p.label_epsilon > 0
+    return not p.has_session and p.influence == "labels" and not noisy
 
 
 def per_client_lp_labels(
@@ -310,16 +332,15 @@ def embedding(
 
 
 def _label_on_host(
-    features: jax.Array,
     cohort: Cohort,
     p: xclp.Parameters,
     communication: Communication,
     execution: Execution,
 ) -> tuple[np.ndarray, np.ndarray, Metrics]:
-    """Algorithm 1 with each client's own rows, as protocols on the host want them."""
+    """Algorithm 1 with each client's own rows of x, as protocols on the host want them."""
     mask, ids = np.asarray(cohort.mask), np.asarray(cohort.client_id)
     rows = np.flatnonzero(ids >= 0)  # others are padding, and no parties
-    everything = np.asarray(features), np.asarray(cohort.y)
+    everything = np.asarray(cohort.x), np.asarray(cohort.y)
     vectors, labels = ([array[row][mask[row]] for row in rows] for array in everything)
     result = xclp.cross_client_label_propagation(
         vectors, labels, p, execution, client_ids=ids[rows].tolist()

@@ -1,5 +1,6 @@
 """Training one model by local updates: the round that FedAvg and its relatives have in common.
 
+    a server that has labels trains on them        (jaxfed.training.labels_at_server)
     given labels, and pseudo-labels of the round   (jaxfed.training.pseudo_label)
     each client trains on them                     (local_update, one client's view)
     the server takes the mean's step               (jaxfed.training.aggregate)
@@ -20,15 +21,17 @@ import numpy as np
 from flax import nnx
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Predictions
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import UNLABELED, Federation
 from jaxfed.federation.cohort import Array, Cohort
 from jaxfed.federation.communication import Communication, num_bytes_of
-from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_clients
-from jaxfed.training.aggregate import weighted_mean
+from jaxfed.training import labels_at_server
+from jaxfed.training.aggregate import in_all, weighted_mean
 from jaxfed.training.batch_statistics import measured_statistics
 from jaxfed.training.client_round import Client, LocalUpdate, Shared
 from jaxfed.training.ingredients import Training
+from jaxfed.training.judgement import judged_by
+from jaxfed.training.labels_at_server import ServerPart
 from jaxfed.training.local_update import ClientData, ClientUpdate, usable
 from jaxfed.training.model_messages import count_models, num_bytes_received
 from jaxfed.training.pseudo_label import WITHIN_CLIENTS, PseudoLabels
@@ -43,12 +46,11 @@ from jaxfed.training.server_state import (
     stacked_for,
 )
 
-_EVALUATION_BATCH = 500
-
 # Set their randomness apart from labels and local steps; `fold_in` of 0 and 1 are the keys of `split`.
 _TEACHER = 0x74636872
 _STATISTICS = 0x73746174
 _MEMORY = 0x6D656D6F
+_SERVER = 0x73657276
 
 
 class Send(Protocol):
@@ -79,6 +81,7 @@ def federated_training(
     download_bytes: Callable[[nnx.State], Any] = num_bytes_of,
     memory: Memory = NO_MEMORY,
     judge: Judge | None = None,
+    server_part: ServerPart | None = None,
 ) -> FederatedAlgorithm:
     """A federated algorithm of `local_update` and the training's ingredients.
 
@@ -99,28 +102,44 @@ def federated_training(
         download_bytes: parameters -> bytes in which one client receives them.
         memory: what the server keeps of `ClientUpdate.upload`.
         judge: how a state classifies; by default `by_network`.
+        server_part: what the server does where it has labels (`Training.server`) and clients have none; None:
+            the method needs labels at clients. No client takes part in rounds on given labels alone.
 
     Raises:
-        UsageError: unknown pseudo-labels; in `init`, new points at clients, or nothing to test on.
+        UsageError: unknown pseudo-labels, labels where the method has no use for them; in `init`, new points
+            at clients, or labels of a server that `training` does not have.
     """
+    own = labels_at_server.examples_of(training)
+    if own is not None and server_part is None:
+        raise UsageError(
+            "labels_at='server': this method learns from labels that clients have; allowed is 'clients'"
+        )
+    if own is not None and pseudo_label in ("per_client_lp", "xclp_prototypes"):
+        raise UsageError(
+            "labels_at='server': this method labels by what each client makes of its own labels; allowed is "
+            "'clients'"
+        )
     if pseudo_label not in training.pseudo_labels:
         allowed = ", ".join(map(repr, training.pseudo_labels))
         raise UsageError(f"pseudo_label={pseudo_label!r}: allowed are {allowed}")
-    train_stage = partial(_train_round, training, local_update, server_step, memory.update)
-    needed, probabilities = judge or by_network(training)
-    probabilities = jax.jit(probabilities)
-    stage_1 = training.pseudo_labels["none"], train_stage(stage=1)
+    joining = server_part.update if server_part and server_part.joins else None
+    train_stage = partial(_train_round, training, local_update, server_step, joining=joining)
+    turn_from = partial(labels_at_server.turn_of, training, server_part)
+    stage_1 = "none", train_stage(stage=1), turn_from(0)
     stage_2 = stage_1
     if pseudo_label != "none":
-        stage_2 = (
-            training.pseudo_labels[pseudo_label],
-            train_stage(stage=2),
-        )
+        stage_2 = pseudo_label, train_stage(stage=2), turn_from(training.labeled_only_rounds)
+    sources = {name: training.pseudo_labels[name] for name in {"none", pseudo_label}}
 
     def init(key: jax.Array, federation: Federation) -> ServerState:
         if any(map(len, federation.partition.new)):
             raise UsageError(
                 "training a model needs federation.test='central': here clients hold new points"
+            )
+        if len(federation.server) and own is None:
+            raise UsageError(
+                "the server of these clients has labels: Training(model, server=federation.server_examples) "
+                "is needed"
             )
         given = training.initial_model
         model = training.model.init(key) if given is None else given
@@ -136,15 +155,23 @@ def federated_training(
             clients=stacked_for(num_clients, init_client(model, federation)),
             round=jnp.int32(0),
             memory=memory.init(model, federation),
+            client_optimizers=stacked_for(
+                num_clients, _first_optimizer_state(training, parameters)
+            ),
         )
 
     def round(state: ServerState, cohort: Cohort, key: jax.Array) -> tuple[ServerState, Metrics]:
         number = int(state.round)
         is_first = number == training.labeled_only_rounds  # of stage 2
+        source, train, turn = stage_1 if number < training.labeled_only_rounds else stage_2
+        told: Metrics = {}
+        if own is not None:
+            state, told = turn(state, own, jax.random.fold_in(key, _SERVER))
         if keep_teacher and is_first:
             state = state._replace(teacher=_teacher(state.model, key, len(state.teacher.holders)))
-        find_labels, train = stage_1 if number < training.labeled_only_rounds else stage_2
         cohort = _arranged(cohort, training.clients_multiple)
+        if own is not None and source == "none":
+            cohort = labels_at_server.nobody_of(cohort)
         cohort = cohort._replace(x=jnp.asarray(cohort.x))  # one transfer for labeling and training
         label_key, train_key = jax.random.split(key)
         communication = Communication()
@@ -152,9 +179,22 @@ def federated_training(
             state, num_new = _with_teacher(state, cohort)
             num_bytes = num_bytes_received(state.teacher.model, training.batch_statistics)
             communication.down("teacher", 0 if is_first else num_new * num_bytes)
-        labels = find_labels(state, cohort, label_key, communication)
+        parties = labels_at_server.beside(cohort, own, source, training.clients_multiple)
+        labels = sources[source](state, parties, label_key, communication)
+        if parties is not cohort:
+            rows = len(cohort.client_id)
+            labels = labels._replace(label=labels.label[:rows], weight=labels.weight[:rows])
         received = send(state, cohort, communication)
-        after, metrics, sent = train(state, cohort, labels, received, train_key)
+        after, metrics, sent, uploads = train(state, cohort, labels, received, own, train_key)
+        remembered = memory.update(
+            after.memory,
+            jnp.asarray(cohort.client_id),
+            uploads,
+            after.round,
+            jax.random.fold_in(train_key, _MEMORY),
+            communication,
+        )
+        after = after._replace(memory=remembered)
         num_bytes = download_bytes(nnx.filter_state(state.model, nnx.Param))
         count_models(
             communication,
@@ -164,78 +204,24 @@ def federated_training(
             int(num_bytes),
             sent,
         )
-        return after, {**metrics, **labels.metrics, "communication": communication.metrics()}
-
-    def validate(state: ServerState, federation: Federation) -> Metrics:
-        return _quality("validation", state, federation, federation.validation)
-
-    def evaluate(state: ServerState, federation: Federation) -> Metrics:
-        return _quality("test", state, federation, federation.test)
-
-    def evaluate_clients(state: ServerState, federation: Federation) -> Metrics:
-        unlabeled = federation.partition.unlabeled
-        indices = np.concatenate(unlabeled)
-        owner = np.repeat(np.arange(federation.num_clients), list(map(len, unlabeled)))
-        label, truth = _labels(state, federation, indices), federation.y[indices]
-        return over_clients("unlabeled", label, truth, owner, federation.num_clients)
+        metrics = {**metrics, **told, **labels.metrics}
+        if own is not None:  # where no client trains, the loss is the server's
+            alone = jnp.where(metrics["clients"] > 0, 0, metrics["server_train_loss"])
+            metrics["train_loss"] = metrics["train_loss"] + alone
+        return after, {**metrics, "communication": communication.metrics()}
 
     def needs_labels(round_number: int) -> bool:
-        return round_number <= training.labeled_only_rounds or pseudo_label in WITHIN_CLIENTS
-
-    def predict(state: ServerState, x: np.ndarray) -> np.ndarray:
-        what, parts = needed(state), []
-        for start in range(0, len(x), _EVALUATION_BATCH):
-            # The last batch repeats examples, so that all have one shape.
-            rows = np.resize(
-                np.arange(start, min(start + _EVALUATION_BATCH, len(x))), _EVALUATION_BATCH
-            )
-            parts.append(np.asarray(probabilities(what, x[rows])))
-        if not parts:
-            rows = np.zeros((_EVALUATION_BATCH, *x.shape[1:]), x.dtype)
-            return np.asarray(probabilities(what, rows))[:0]
-        return np.concatenate(parts)[: len(x)]
-
-    def predictions(state: ServerState, federation: Federation) -> Predictions:
-        test = federation.test
-        probability = predict(state, federation.x[test])
-        return Predictions(
-            client=np.full(len(test), -1, np.int32),
-            example=test,
-            role=np.full(len(test), "test"),
-            label=probability.argmax(axis=1).astype(np.int32),
-            confidence=probability.max(axis=1),
-        )
-
-    def _labels(state: ServerState, federation: Federation, indices: np.ndarray) -> np.ndarray:
-        return predict(state, federation.x[indices]).argmax(axis=1)
-
-    def _quality(
-        name: str, state: ServerState, federation: Federation, indices: np.ndarray
-    ) -> Metrics:
-        if not len(indices):
-            return {}
-        label = _labels(state, federation, indices)
-        truth = federation.y[indices]
-        return {
-            f"{name}_accuracy": accuracy(label, truth),
-            f"{name}_balanced_accuracy": balanced_accuracy(label, truth),
-        }
+        is_within = round_number <= training.labeled_only_rounds or pseudo_label in WITHIN_CLIENTS
+        return is_within and own is None
 
     return FederatedAlgorithm(
-        init,
-        round,
-        evaluate,
-        validate,
-        needs_labels,
-        evaluate_clients,
-        predictions,
-        predict,
+        init, round, needs_labels=needs_labels, **judged_by(judge or by_network(training))._asdict()
     )
 
 
 TrainRound = Callable[
-    [ServerState, Cohort, PseudoLabels, Any, jax.Array],
-    tuple[ServerState, dict[str, jax.Array], Any],
+    [ServerState, Cohort, PseudoLabels, Any, ClientData | None, jax.Array],
+    tuple[ServerState, dict[str, jax.Array], Any, Any],
 ]
 
 
@@ -243,9 +229,9 @@ def _train_round(
     training: Training,
     local_update: LocalUpdate,
     server_step: Callable[[nnx.State, Any], nnx.State],
-    remember: Callable[..., Any],
     *,
     stage: int,
+    joining: LocalUpdate | None,
 ) -> TrainRound:
     """Local updates, aggregation and the clients' states: one compiled program."""
     batches = training.labeled_batches if stage == 1 else training.batches
@@ -261,26 +247,45 @@ def _train_round(
             training.model, model, data.x, data.mask, key, batch_size=batches.capacity
         )
 
+    keeps_optimizers = training.client_optimizer == "kept"
     update_clients = training.map_clients(update)
     measure_clients = training.map_clients(measure)
 
     @jax.jit
     def train_round(
-        state: ServerState, cohort: Cohort, labels: PseudoLabels, received: Any, key: jax.Array
-    ) -> tuple[ServerState, dict[str, jax.Array], Any]:
+        state: ServerState,
+        cohort: Cohort,
+        labels: PseudoLabels,
+        received: Any,
+        own: ClientData | None,
+        key: jax.Array,
+    ) -> tuple[ServerState, dict[str, jax.Array], Any, Any]:
         ids, keys = cohort.client_id, client_keys(key, cohort)
         x, y, mask = map(jnp.asarray, (cohort.x, cohort.y, cohort.mask))
         data = ClientData(x, labels.label, labels.weight, y >= 0, mask)
         stage_round = state.round - first_round
         learning_rate = jnp.float32(training.learning_rate(stage_round.astype(jnp.float32)))
         shared = Shared(state.model, state.control, learning_rate, stage_round)
-        clients = Client(data, gather(state.clients, ids), cohort_statistics(state, ids), received)
+        clients = Client(
+            data,
+            gather(state.clients, ids),
+            cohort_statistics(state, ids),
+            received,
+            gather(state.client_optimizers, ids) if keeps_optimizers else None,
+        )
         updates = update_clients(shared, (clients, keys))
         is_client = jnp.asarray(ids) >= 0
-        weights = jnp.where(is_client, updates.weight, 0)
-        model, optimizer = training.aggregate.apply(
-            state.model, updates.delta, weights, state.optimizer
+        weights = jax.vmap(lambda is_one, weight: jnp.where(is_one, weight, 0))(
+            is_client, updates.weight
         )
+        deltas, counted, told = updates.delta, weights, {}
+        if own is not None and joining is not None:
+            server_key = jax.random.fold_in(key, _SERVER)
+            beside = labels_at_server.updated(training, joining, state, shared, own, server_key)
+            deltas = labels_at_server.appended(deltas, beside.delta)
+            counted = labels_at_server.appended(weights, beside.weight)
+            told = labels_at_server.metrics_of(beside)
+        model, optimizer = training.aggregate.apply(state.model, deltas, counted, state.optimizer)
         num_clients = _num_stacked(state.clients)
         control = jax.tree.map(
             lambda control, change: control + change.sum(axis=0) / num_clients,
@@ -288,7 +293,7 @@ def _train_round(
             updates.correction,
         )
         parameters, statistics = nnx.split_state(model, nnx.Param, ...)
-        anyone = jnp.any(weights > 0)
+        anyone = jnp.any(counted > 0)
         parameters = jax.tree.map(
             lambda new, old: jnp.where(anyone, new, old),
             server_step(parameters, control),
@@ -299,6 +304,10 @@ def _train_round(
             measure_keys = client_keys(jax.random.fold_in(key, _STATISTICS), cohort)
             measured = measure_clients(model, (data, measure_keys))
             examples = jnp.sum(cohort.mask, axis=1).astype(jnp.float32)
+            if own is not None:
+                measured, examples = labels_at_server.with_servers(
+                    training, measured, examples, model, own, key
+                )
             statistics = jax.tree.map(
                 lambda new, old: jnp.where(jnp.any(examples > 0), new, old),
                 weighted_mean(measured, examples),
@@ -309,8 +318,8 @@ def _train_round(
             received = nnx.split_state(state.model, nnx.Param, ...)[1]
             moved = nnx.split_state(updates.delta, nnx.Param, ...)[1]
             own = scatter(own, ids, jax.tree.map(lambda a, b: a[None] + b, received, moved))
-        trained = jnp.where(jnp.any(usable(data), axis=1), weights, 0)
-        metrics = weighted_mean(updates.metrics, trained)
+        trained = jnp.where(jnp.any(usable(data), axis=1), in_all(weights), 0)
+        metrics = weighted_mean(updates.metrics, trained) | told
         sent = jax.tree.map(lambda count: jnp.where(is_client, count, 0), updates.sent)
         state = state._replace(
             model=nnx.merge_state(parameters, statistics),
@@ -318,19 +327,13 @@ def _train_round(
             control=control,
             statistics=own,
             clients=scatter(state.clients, ids, updates.client_state),
+            client_optimizers=scatter(state.client_optimizers, ids, updates.optimizer_state),
             round=state.round + 1,
-            memory=remember(
-                state.memory,
-                jnp.asarray(ids),
-                updates.upload,
-                state.round + 1,
-                jax.random.fold_in(key, _MEMORY),
-            ),
         )
         # A step may spoil the model after its loss has been taken.
         metrics["train_loss"] = jnp.where(_is_finite(model), metrics["train_loss"], jnp.nan)
         metrics |= {"clients": jnp.sum(trained > 0), "learning_rate": learning_rate}
-        return state, metrics, sent
+        return state, metrics, sent, updates.upload
 
     return train_round
 
@@ -339,6 +342,13 @@ def _is_finite(model: nnx.State) -> jax.Array:
     """bool scalar: whether all numbers of a model are."""
     leaves = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(model)]
     return jnp.all(jnp.stack(leaves))
+
+
+def _first_optimizer_state(training: Training, parameters: nnx.State) -> Any:
+    """What every client's optimizer starts from, where it is kept; its rate is each round's."""
+    if training.client_optimizer == "fresh":
+        return ()
+    return training.optimizer(jnp.float32(0)).init(parameters)
 
 
 def _num_stacked(clients: Any) -> int:

@@ -19,12 +19,13 @@ class Memory(NamedTuple):
 
     Fields:
         init: model, federation -> memory.
-        update: memory, client_id int32 [K] (-1 is padding), uploads [K, ...], rounds done (this one too), key
-            -> memory; jit-traceable.
+        update: memory, client_id int32 [K] (-1 is padding), uploads [K, ...], rounds done (int32, this one
+            too), key, communication -> memory; host code after the clients' stage, so that a protocol may
+            run there. It counts what it sends itself.
     """
 
     init: Callable[[nnx.State, Federation], Any] = lambda model, federation: ()
-    update: Callable[..., Any] = lambda memory, client_id, uploads, rounds, key: memory
+    update: Callable[..., Any] = lambda memory, *of_the_round: memory
 
 
 NO_MEMORY = Memory()

@@ -6,9 +6,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from jaxfed.federation.cohort import Array, Cohort
+
+# Where the server's own examples are rows of a cohort, these have the ids -2, -3, ...; -1 is padding.
+_FIRST_OF_SERVER = -2
 
 
 class Teacher(NamedTuple):
@@ -36,6 +40,7 @@ class ServerState(NamedTuple):
         statistics: with local statistics, every client's own, stacked [M, ...]; ().
         clients: what a method lets each client keep, stacked [M, ...]; ().
         memory: what a method lets the server keep of its clients' uploads (ProtoFSSL's prototypes); ().
+        client_optimizers: states of clients' optimizers that are kept, stacked [M, ...]; ().
         round: int32, rounds done.
     """
 
@@ -47,6 +52,7 @@ class ServerState(NamedTuple):
     clients: Any
     round: jax.Array
     memory: Any = ()
+    client_optimizers: Any = ()
 
 
 def gather(stacked: Any, client_id: Array) -> Any:
@@ -71,18 +77,38 @@ def stacked_for(num_clients: int, state: Any) -> Any:
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num_clients, *leaf.shape)), state)
 
 
+def server_ids(number: int) -> np.ndarray:
+    """int32 [number], by which rows of a cohort are told to be the server's own."""
+    return (_FIRST_OF_SERVER - np.arange(number)).astype(np.int32)
+
+
 def cohort_statistics(state: ServerState, client_id: Array) -> nnx.State:
-    """Running statistics that each client of the cohort works with, [K, ...]."""
-    if jax.tree.leaves(state.statistics):
-        return gather(state.statistics, client_id)
+    """Running statistics that each client of the cohort, and the server, works with, [K, ...]."""
     _, shared = nnx.split_state(state.model, nnx.Param, ...)
-    return stacked_for(len(client_id), shared)
+    everywhere = stacked_for(len(client_id), shared)
+    if not jax.tree.leaves(state.statistics):
+        return everywhere
+    is_server = jnp.asarray(client_id) <= _FIRST_OF_SERVER
+    return jax.tree.map(
+        lambda own, same: jnp.where(is_server.reshape(-1, *(1,) * (own.ndim - 1)), same, own),
+        gather(state.statistics, client_id),
+        everywhere,
+    )
 
 
 def client_keys(key: jax.Array, cohort: Cohort) -> jax.Array:
     """One typed key [K] for each client, by its number: no matter who else takes part, and where."""
-    numbers = jnp.maximum(jnp.asarray(cohort.client_id), 0)
+    ids = jnp.asarray(cohort.client_id)
+    # The server's rows count down from the largest number, which no client has.
+    of_server = jnp.iinfo(jnp.int32).max - (_FIRST_OF_SERVER - ids)
+    numbers = jnp.where(ids <= _FIRST_OF_SERVER, of_server, jnp.maximum(ids, 0))
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, numbers)
+
+
+def client_draws(key: jax.Array, client_id: jax.Array) -> jax.Array:
+    """A uniform number in [0, 1) for each client [K], by its number likewise; -1 draws as client 0."""
+    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.maximum(client_id, 0))
+    return jax.vmap(jax.random.uniform)(keys)
 
 
 def with_statistics(model: nnx.State, statistics: nnx.State) -> nnx.State:

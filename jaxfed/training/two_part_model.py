@@ -28,6 +28,13 @@ def decompose(state: nnx.State, psi_scale: float) -> nnx.State:
     return together(sigma=state, psi=jax.tree.map(lambda w: psi_scale * w, parameters))
 
 
+def divided(state: nnx.State, psi_scale: float) -> nnx.State:
+    """A model's state as the sum of two parts, psi = `psi_scale` sigma: w / (1 + s) and s w / (1 + s)."""
+    parameters, statistics = nnx.split_state(state, nnx.Param, ...)
+    sigma = jax.tree.map(lambda w: w / (1 + psi_scale), parameters)
+    return decompose(nnx.merge_state(sigma, statistics), psi_scale)
+
+
 def composed(state: nnx.State) -> nnx.State:
     """The plain model's state: parameters sigma + psi, and sigma's running statistics."""
     sigma, statistics = nnx.split_state(state["sigma"], nnx.Param, ...)
@@ -83,6 +90,13 @@ def with_statistics_of(state: nnx.State, moved: nnx.State) -> nnx.State:
     """{sigma, psi} with the running statistics of a plain model's state."""
     statistics = nnx.split_state(moved, nnx.Param, ...)[1]
     return together(sigma=with_statistics(state["sigma"], statistics), psi=state["psi"])
+
+
+def with_parts_of(before: nnx.State, after: nnx.State, part: str) -> nnx.State:
+    """{sigma, psi} as `after`, with the parameters of one part as they were."""
+    statistics = nnx.split_state(after[part], nnx.Param, ...)[1]
+    parts = {"sigma": after["sigma"], "psi": after["psi"]}
+    return together(**parts | {part: with_statistics(before[part], statistics)})
 
 
 def two_part_model(model: Model, psi_scale: float, psi_threshold: float = 0.0) -> Model:

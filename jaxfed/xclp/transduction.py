@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Predictions
 from jaxfed.federation.clients import UNLABELED, Federation
 from jaxfed.federation.cohort import Cohort
@@ -45,6 +46,11 @@ def transductive(label_points: LabelPoints) -> FederatedAlgorithm:
 
     def init(key: jax.Array, federation: Federation) -> Transduction:
         del key
+        if len(federation.server):
+            raise UsageError(
+                "labels_at='server': this method labels in one shot by labels that clients have; allowed is "
+                "'clients'"
+            )
         shape = (federation.num_clients, federation.capacity)
         return Transduction(np.full(shape, UNLABELED, np.int32), np.zeros(shape, np.float32))
 

@@ -8,6 +8,7 @@ from launch.benchmarks import (
     labeling,
     labeling_cost,
     neighbors,
+    protofssl_round,
     rounds,
     row_sums,
     secure_hamming,
@@ -25,6 +26,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
     "xclp": labeling.xclp,
     "labeling_cost": labeling_cost.labeling_cost,
     "round": rounds.fedavg_round,
+    "protofssl_round": protofssl_round.protofssl_round,
     "secure_hamming": secure_hamming.distances,
     "row_sums": row_sums.masking,
 }

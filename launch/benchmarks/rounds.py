@@ -50,9 +50,9 @@ def fedavg_round(with_peers: bool) -> Iterator[Contest]:
             agreement=partial(_equally_good, config, federation),
             operations=6 * _MULTIPLY_ADDS[name] * 10 * num_examples,
             operation="matmul_f32_flops",
-            targets={peer: targets[peer] for peer in peers} if _on_cpu() else {},
+            targets={peer: targets[peer] for peer in peers} if on_cpu() else {},
         )
-    if not _on_cpu():
+    if not on_cpu():
         yield _cifar_round(with_peers)
 
 
@@ -91,21 +91,26 @@ _MULTIPLY_ADDS = {
 }
 
 
-def _on_cpu() -> bool:
+def on_cpu() -> bool:
+    """Whether JAX's default backend is the CPU."""
     return jax.default_backend() == "cpu"
 
 
 def _federation(num_clients: int, num_examples: int, side: int, channels: int) -> Federation:
-    """Labeled images: a random pattern a class under noise, so that a round has something to learn."""
+    """Labeled images with something to learn."""
     rng = np.random.default_rng(0)
-    n = num_clients * num_examples
-    y = rng.integers(NUM_CLASSES, size=n).astype(np.int32)
-    patterns = rng.integers(96, 160, size=(NUM_CLASSES, side, side, channels))
-    noise = rng.integers(-64, 64, size=(n, side, side, channels))
-    labeled = tuple(np.arange(n).reshape(num_clients, num_examples))
+    y = rng.integers(NUM_CLASSES, size=num_clients * num_examples).astype(np.int32)
+    labeled = tuple(np.arange(len(y)).reshape(num_clients, num_examples))
     nothing = tuple(np.zeros(0, np.int64) for _ in labeled)
-    x = (patterns[y] + noise).astype(np.uint8)
+    x = noisy_patterns(rng, y, side, channels)
     return Federation(x, y, Partition(labeled, nothing, nothing), NUM_CLASSES)
+
+
+def noisy_patterns(rng: np.random.Generator, y: np.ndarray, side: int, channels: int) -> np.ndarray:
+    """Images of these classes, uint8 [n, side, side, channels]: a random pattern a class, under noise."""
+    patterns = rng.integers(96, 160, size=(NUM_CLASSES, side, side, channels))
+    noise = rng.integers(-64, 64, size=(len(y), side, side, channels))
+    return (patterns[y] + noise).astype(np.uint8)
 
 
 def _config(model: str, *, batch_size: int, epochs: int) -> ConfigDict:
@@ -124,12 +129,13 @@ def _ours(config: ConfigDict, federation: Federation) -> tuple[Callable[[], Any]
 
     def advance() -> Parameters:
         after, _metrics = algorithm.round(state, federation.cohort(), key)
-        return _as_dict(jax.block_until_ready(after.model))
+        return as_dict(jax.block_until_ready(after.model))
 
-    return advance, _as_dict(state.model)
+    return advance, as_dict(state.model)
 
 
-def _as_dict(state: Any) -> Parameters:
+def as_dict(state: Any) -> Parameters:
+    """A model's state as arrays by name."""
     return {
         ".".join(str(part) for part in path): np.asarray(variable[...])
         for path, variable in state.flat_state()
@@ -167,7 +173,7 @@ def _torch_loop(
     import torch
     from torch import nn
 
-    device = "cpu" if _on_cpu() else "cuda"
+    device = "cpu" if on_cpu() else "cuda"
     side, channels = federation.x.shape[1], federation.x.shape[3]
     mean, deviation = (torch.tensor(part, device=device) for part in federation.normalization)
     if name == "mlp":
@@ -322,7 +328,7 @@ def _torch_cnn13(federation: Federation, config: ConfigDict) -> Callable[[], Any
     from torch import nn
     from torch.nn.utils.parametrizations import weight_norm
 
-    device = "cpu" if _on_cpu() else "cuda"
+    device = "cpu" if on_cpu() else "cuda"
 
     def unit(into: int, out: int, size: int = 3, padding: int = 1) -> list[Any]:
         conv = weight_norm(nn.Conv2d(into, out, size, padding=padding))

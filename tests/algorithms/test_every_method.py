@@ -8,8 +8,11 @@ from jaxfed.testing.method_checks import trains
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
+SETTINGS = {"semifl": ("federation.labels_at=server",)}  # of methods that need other data
+
 for name in ALGORITHMS:
-    checks = type(f"Test_{name}", (MethodChecks,), {"method": name})
+    own = {"method": name, "settings": SETTINGS.get(name, ())}
+    checks = type(f"Test_{name}", (MethodChecks,), own)
     if trains(name):
         checks.test_strategies_agree_and_padding_is_inert = pytest.mark.usefixtures(
             "quick_compilation"
@@ -23,5 +26,5 @@ del checks  # or it is collected once more
 @pytest.mark.usefixtures("quick_compilation")
 def test_clients_spread_over_devices_agree(name):
     checks = MethodChecks()
-    checks.method = name
+    checks.method, checks.settings = name, SETTINGS.get(name, ())
     checks.agrees_with("shard_map")

@@ -15,7 +15,7 @@ from small_training import (
 )
 
 from jaxfed.algorithms.fedavg import fedavg
-from jaxfed.algorithms.fedmatch import Weights, fedmatch, fedmatch_loss
+from jaxfed.algorithms.fedmatch import Weights, fedmatch, fedmatch_loss, psi_loss, sigma_loss
 from jaxfed.errors import UsageError
 from jaxfed.models.mlp import mlp
 from jaxfed.training.aggregate import uniformly
@@ -23,7 +23,7 @@ from jaxfed.training.helper_selection import Helpers, random_input
 from jaxfed.training.local_update import Batches
 from jaxfed.training.losses import Batch, softmax_cross_entropy
 from jaxfed.training.server_state import together
-from jaxfed.training.two_part_model import composed, decompose, two_part_model
+from jaxfed.training.two_part_model import composed, two_part_model
 
 pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
 
@@ -65,8 +65,10 @@ def test_the_two_losses_and_the_gradient_of_each_part():
         jax.tree.map(lambda *leaves: jnp.stack(leaves), one, two), jnp.array([True, False])
     )
     weights = Weights(supervised=2.0, consistency=0.5, l2=0.3, l1=0.7, confidence=0.5)
+    pointwise = softmax_cross_entropy
     loss = fedmatch_loss(
-        LINEAR, helpers, weights, weak=None, strong=double, pointwise=softmax_cross_entropy
+        sigma_loss(LINEAR, weights, weak=None, pointwise=pointwise),
+        psi_loss(LINEAR, helpers, weights, strong=double, pointwise=pointwise),
     )
     anchor = together(sigma=LINEAR.init(jax.random.key(9)), psi=psi)
     state = together(sigma=sigma, psi=psi)
@@ -276,11 +278,12 @@ def test_a_sparse_psi_is_evaluated():
         )
 
 
-def test_a_given_model_is_sigma():
+def test_a_given_model_is_the_sum_of_both_parts():
     given = LINEAR.init(jax.random.key(7))
     training = training_of(SMALL, model=LINEAR, initial_model=given, strong_augment=double)
     state = fedmatch(training=training).init(KEY, federation_of([8]))
-    assert_same(state.model, decompose(given, 0.2))
+    assert_close(composed(state.model), given)
+    assert_close(state.model["psi"], jax.tree.map(lambda w: 0.2 * w, state.model["sigma"]))
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_training import KEY, Net, federation_of, rounds_of, training_of
+from hypothesis import given
+from hypothesis import strategies as st
+from small_training import KEY, Net, assert_same, federation_of, rounds_of, training_of
 
-from jaxfed.algorithms.protofssl import protofssl, protofssl_loss
+from jaxfed import xclp
+from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.errors import UsageError
+from jaxfed.federation.cohort import Cohort
 from jaxfed.models.model import from_module
-from jaxfed.training.episodes import Episodes, draw
+from jaxfed.training.episodes import Episodes
+from jaxfed.training.label_sources import label_sources
 from jaxfed.training.local_update import Batches
 from jaxfed.training.losses import Batch
-from jaxfed.training.prototypes import Prototypes
+from jaxfed.training.prototype_loss import prototype_loss
+from jaxfed.training.prototypes import Prototypes, completed
 
 pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
 
@@ -65,7 +71,19 @@ def batch_of(lacking=None, unlabeled_used=4):
     return Batch(x, label, np.ones(17, np.float32), used, is_labeled)
 
 
-def transcribed(batch, helpers, weight, temperature, *, use_global=False):
+def filled(helpers):
+    """What a helper lacks as the mean of those that have it; who has nothing stays as he is."""
+    center, is_there = helpers.center.copy(), helpers.is_there.copy()
+    for j, k in np.argwhere(~helpers.is_there):
+        have = helpers.is_there[:, k]
+        if have.any() and helpers.is_there[j].any():
+            center[j, k], is_there[j, k] = helpers.center[have, k].mean(axis=0), True
+    return Prototypes(center, is_there)
+
+
+def transcribed(
+    batch, helpers, weight, temperature, *, use_global=False, mean=False, by_labels=False
+):
     z = np.asarray(MODEL.features(STATE, batch.x), np.float64)
     c, is_there = np.zeros((3, 8)), np.zeros(3, bool)
     for k in range(3):
@@ -77,12 +95,18 @@ def transcribed(batch, helpers, weight, temperature, *, use_global=False):
             source = z
         if rows:
             c[k], is_there[k] = source[rows].mean(axis=0), True
-    queries = [i for i in range(6, 12) if batch.used[i]]
+    queries = [i for i in range(6, 12) if batch.used[i] and is_there[batch.label[i]]]
     p = by_prototypes(z[queries], c, is_there)
     value = -np.mean([np.log(p[n, batch.label[i]]) for n, i in enumerate(queries)])
     terms = []
     for i in range(12, 17):
         if not batch.used[i]:
+            continue
+        own = by_prototypes(z[i : i + 1], c, is_there)[0]
+        if by_labels:
+            k = batch.label[i]
+            if is_there[k]:
+                terms.append(-batch.weight[i] * np.log(own[k]))
             continue
         each = [
             by_prototypes(z[i : i + 1], helpers.center[j], helpers.is_there[j])[0]
@@ -91,22 +115,23 @@ def transcribed(batch, helpers, weight, temperature, *, use_global=False):
         ]
         if not each:
             continue
-        target = np.mean(each, axis=0) * is_there
+        target = np.mean(each, axis=0) * (is_there | mean)
         if target.sum() == 0:
             continue
         target = target ** (1 / temperature)
-        target /= target.sum()
-        own = by_prototypes(z[i : i + 1], c, is_there)[0]
+        target *= is_there / target.sum()
         terms.append(-sum(t * np.log(q) for t, q in zip(target, own, strict=True) if t > 0))
     return value + weight * (np.mean(terms) if terms else 0)
 
 
 @pytest.mark.parametrize("lacking", [None, 1])
-@pytest.mark.parametrize("helpers_lack", [(), [(0, 2)], [(0, k) for k in range(3)]])
+@pytest.mark.parametrize(
+    "helpers_lack", [(), [(0, 2)], [(0, 2), (1, 2)], [(0, k) for k in range(3)]]
+)
 @pytest.mark.parametrize("by_helpers", [False, True])
 def test_the_loss_is_equation_8(lacking, helpers_lack, by_helpers):
     batch, helpers = batch_of(lacking), helpers_of(helpers_lack)
-    loss = protofssl_loss(
+    loss = prototype_loss(
         MODEL,
         helpers,
         SIZES,
@@ -123,10 +148,82 @@ def test_the_loss_is_equation_8(lacking, helpers_lack, by_helpers):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
 
+@pytest.mark.parametrize("lacking", [None, 1])
+@pytest.mark.parametrize(
+    "helpers_lack", [(), [(0, 2)], [(0, 2), (1, 2)], [(1, k) for k in range(3)]]
+)
+def test_missing_classes_as_in_the_authors_code(lacking, helpers_lack):
+    batch, helpers = batch_of(lacking), helpers_of(helpers_lack)
+    whole = completed(Prototypes(*map(jnp.asarray, helpers)))
+    expected = filled(helpers)
+    np.testing.assert_array_equal(whole.is_there, expected.is_there)
+    np.testing.assert_allclose(whole.center, expected.center, rtol=1e-6)
+    loss = prototype_loss(
+        MODEL,
+        whole,
+        SIZES,
+        unlabeled_weight=0.3,
+        temperature=0.5,
+        distance="euclidean",
+        missing_class="mean",
+    )
+    value, _ = loss(STATE, STATE, Batch(*map(jnp.asarray, batch)), KEY)
+    np.testing.assert_allclose(value, transcribed(batch, expected, 0.3, 0.5, mean=True), rtol=2e-5)
+
+
+@pytest.mark.parametrize("lacking", [None, 1])
+def test_labels_of_another_source_are_targets_with_their_weights(lacking):
+    rng = np.random.default_rng(5)
+    batch = batch_of(lacking)
+    batch.label[12:] = [0, 1, 2, 1, 1]  # one of a class that may have no prototype
+    batch.weight[12:] = rng.random(5) * batch.used[12:]
+    loss = prototype_loss(
+        MODEL,
+        (),
+        SIZES,
+        unlabeled_weight=0.3,
+        temperature=0.5,
+        distance="euclidean",
+        targets="xclp",
+    )
+    value, _ = loss(STATE, STATE, Batch(*map(jnp.asarray, batch)), KEY)
+    expected = transcribed(batch, helpers_of(), 0.3, 0.5, by_labels=True)
+    np.testing.assert_allclose(value, expected, rtol=2e-5)
+
+
+@given(
+    seed=st.integers(0, 99),
+    padding=st.integers(0, 3),
+    missing=st.sampled_from(["leave_out", "mean"]),
+)
+def test_helpers_order_and_padding_are_inert(seed, padding, missing):
+    rng = np.random.default_rng(seed)
+    is_there = rng.random((3, 3)) < 0.7
+    center = (rng.standard_normal((3, 3, 8)) * is_there[..., None]).astype(np.float32)
+    nothing = Prototypes(np.zeros((padding, 3, 8), np.float32), np.zeros((padding, 3), bool))
+    order = rng.permutation(3 + padding)
+    other = [np.concatenate(pair)[order] for pair in zip((center, is_there), nothing, strict=True)]
+    batch = Batch(*map(jnp.asarray, batch_of()))
+
+    def value(helpers):
+        helpers = Prototypes(*map(jnp.asarray, helpers))
+        return prototype_loss(
+            MODEL,
+            completed(helpers) if missing == "mean" else helpers,
+            SIZES,
+            unlabeled_weight=1.0,
+            temperature=0.5,
+            distance="euclidean",
+            missing_class=missing,
+        )(STATE, STATE, batch, KEY)[0]
+
+    np.testing.assert_allclose(value((center, is_there)), value(other), rtol=1e-5)
+
+
 def test_without_helpers_unlabeled_examples_count_for_nothing():
     nobody = helpers_of([(j, k) for j in range(2) for k in range(3)])
     loss = partial(
-        protofssl_loss,
+        prototype_loss,
         MODEL,
         nobody,
         SIZES,
@@ -144,7 +241,7 @@ def test_without_helpers_unlabeled_examples_count_for_nothing():
 def test_targets_have_no_gradient():
     """Moving u alone: the loss's slope is that of a loss with its targets held fixed."""
     batch, helpers = batch_of(), helpers_of()
-    loss = protofssl_loss(
+    loss = prototype_loss(
         MODEL,
         helpers,
         SIZES,
@@ -167,26 +264,23 @@ def test_targets_have_no_gradient():
     assert abs(whole - np.linalg.norm(gradient)) > 1e-3
 
 
-def test_an_episode_is_drawn_without_replacement_class_by_class():
-    label = np.array([2, 0, 0, 0, 0, 1, 2, 2, 2, -1, -1, -1, -1], np.int32)
-    is_labeled, is_unlabeled = label >= 0, label < 0
-    drawn = jax.jit(partial(draw, sizes=SIZES))
-    seen = np.zeros((2, 13))
-    for seed in range(300):
-        index, used = map(np.asarray, drawn(jax.random.key(seed), label, is_labeled, is_unlabeled))
-        support, query, unlabeled = index[:6], index[6:12], index[12:]
-        for k in range(3):
-            own = [*support[2 * k : 2 * k + 2][used[2 * k : 2 * k + 2]]]
-            own += [*query[2 * k : 2 * k + 2][used[6 + 2 * k : 8 + 2 * k]]]
-            assert (label[own] == k).all()
-            assert len(set(own)) == len(own) == min(4, (label == k).sum())
-        assert (label[unlabeled] == -1).all()
-        assert used[12:].sum() == 4
-        assert len(set(unlabeled[used[12:]])) == 4
-        seen[0, support[used[:6]]] += 1
-        seen[1, query[used[6:12]]] += 1
-    # Four examples of class 0, two places in each part: 150 of 300 times each, give or take 35.
-    assert np.abs(seen[:, 1:5] - 150).max() < 36
+def test_a_query_on_its_prototype_has_a_slope():
+    """The root of a distance of 0 has none."""
+    batch = batch_of()
+    batch.x[:8] = batch.x[0]  # all of class 0's, and its prototype is the same point
+
+    def value(state):
+        helpers = Prototypes(*map(jnp.asarray, helpers_of()))
+        return prototype_loss(
+            MODEL,
+            helpers,
+            SIZES,
+            unlabeled_weight=0.3,
+            temperature=0.5,
+            distance="euclidean",
+        )(state, STATE, Batch(*map(jnp.asarray, batch)), KEY)[0]
+
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.grad(value)(STATE)))
 
 
 def test_a_client_of_one_label_a_class_has_no_query_and_one_without_labels_no_step():
@@ -217,6 +311,64 @@ def test_helpers_are_clients_of_the_round_before():
         shown = [np.asarray(store.latest.center[c]) for c in cohort]
         assert any(np.array_equal(store.helpers.center[0], center) for center in shown)
     assert states[3].memory.round.tolist() == [1, 3, 3, 2]
+
+
+def test_newest_helpers_are_of_earlier_rounds_where_a_round_has_too_few():
+    federation = federation_of([8, 8, 8], num_labeled=6)
+    algorithm = protofssl(
+        training=training(), num_helpers=2, unlabeled_query=4, helper_choice="newest"
+    )
+    states = rounds_of(algorithm, federation, 4, [[0], [1], [1], [2]])
+    for state, expected in zip(states[1:], [[0], [1, 0], [1, 0], [2, 1]], strict=True):
+        store = state.memory
+        for row, client in enumerate(expected):
+            np.testing.assert_array_equal(store.helpers.center[row], store.latest.center[client])
+        assert not store.helpers.is_there[len(expected) :].any()
+
+
+def with_xclp(**changes):
+    made = training(**changes)
+    parameters = xclp.Parameters(num_classes=3, num_bits=256, num_neighbors=3)
+    sources = label_sources(made.model, made.map_clients, xclp_parameters=parameters)
+    return dataclasses.replace(made, pseudo_labels=sources)
+
+
+def test_xclps_targets_take_the_place_of_helpers():
+    """Without an unlabeled term nothing differs; with one it counts from round 1, and no helper is sent."""
+    federation = federation_of([8, 8], num_labeled=4)
+
+    def played(**settings):
+        algorithm = protofssl(training=with_xclp(), unlabeled_query=4, **settings)
+        state, sent = algorithm.init(KEY, federation), None
+        for number in range(2):
+            key = jax.random.fold_in(KEY, number)
+            state, metrics = algorithm.round(state, federation.cohort(), key)
+            sent = metrics["communication"]
+        return state.model, sent
+
+    (base, _), (same, _) = (played(targets=t, unlabeled_weight=0.0) for t in ("helpers", "xclp"))
+    assert_same(base, same)
+    model, sent = played(targets="xclp")
+    assert sent["upload"]["prototypes"] > 0 < sent["upload"]["codes"]
+    assert "prototypes" not in sent["download"]
+    leaves = zip(*map(jax.tree.leaves, (base, model)), strict=True)
+    assert not all(np.array_equal(a, b) for a, b in leaves)
+
+
+def test_unlabeled_examples_count_after_as_many_rounds():
+    federation = federation_of([8, 8], num_labeled=4)
+    late, none, always = (
+        rounds_of(
+            protofssl(training=with_xclp(), unlabeled_query=4, targets="xclp", **settings),
+            federation,
+            2,
+        )
+        for settings in ({"unlabeled_after": 1}, {"unlabeled_weight": 0.0}, {})
+    )
+    assert_same(late[1].model, none[1].model)
+    for other in (none[2], always[1]):
+        leaves = zip(*map(jax.tree.leaves, (late[2].model, other.model)), strict=True)
+        assert not all(np.array_equal(a, b) for a, b in leaves)
 
 
 def test_with_an_interval_helpers_stay_as_they_were():
@@ -273,20 +425,27 @@ def test_a_state_classifies_by_the_last_rounds_prototypes():
 
 
 def test_bytes_are_those_of_the_prototypes_that_there_are():
-    federation = federation_of([8, 8], num_labeled=4)
+    federation = federation_of([8, 8], num_labeled=5)
     algorithm = protofssl(training=training(), num_helpers=5, unlabeled_query=4, min_labels=2)
     state = algorithm.init(KEY, federation)
     for number in range(2):
         before = state
         key = jax.random.fold_in(KEY, number)
-        state, metrics = algorithm.round(state, federation.cohort(), key)
+        cohort = federation.cohort()
+        padded = Cohort(
+            np.append(cohort.client_id, -1).astype(np.int32),
+            np.concatenate([cohort.x, cohort.x[:1]]),
+            np.concatenate([cohort.y, np.full_like(cohort.y[:1], -1)]),
+            np.concatenate([cohort.mask, np.zeros_like(cohort.mask[:1])]),
+        )
+        state, metrics = algorithm.round(state, padded, key)
         shown = int(state.memory.latest.is_there.sum())
         sent = metrics["communication"]
         assert sent["upload"]["prototypes"] == 4 * 8 * shown
         received = 2 * 4 * 8 * int(before.memory.helpers.is_there.sum())
         assert sent["download"]["prototypes"] == received
     counts = [np.bincount(federation.y[p], minlength=3) for p in federation.partition.labeled]
-    assert shown == sum((c >= 2).sum() for c in counts)
+    assert shown == sum((c >= 2).sum() for c in counts) < sum((c > 0).sum() for c in counts)
 
 
 def test_noise_is_on_what_is_shown_and_nothing_else():
@@ -323,6 +482,10 @@ def test_the_proximal_term_holds_the_network_back():
         ({"temperature": 0}, r"protofssl\.temperature=0: allowed are numbers above 0"),
         ({"distance": "cosine"}, r"protofssl\.distance='cosine': allowed are 'euclidean'"),
         ({"prototypes": "mine"}, r"protofssl\.prototypes='mine'"),
+        ({"targets": "mine"}, r"protofssl\.targets='mine': allowed are 'helpers', 'xclp'"),
+        ({"targets": "xclp"}, r"pseudo_label='xclp': allowed are"),
+        ({"missing_class": "zero"}, r"protofssl\.missing_class='zero'"),
+        ({"helper_choice": "all"}, r"protofssl\.helper_choice='all'"),
         ({"noise": -1}, r"protofssl\.noise=-1"),
     ],
 )

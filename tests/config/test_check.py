@@ -90,7 +90,10 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
             "training.lerning_rate=1",
             ("config.training.lerning_rate: unknown key, did you mean 'training.learning_rate'?",),
         ),
-        ("dataset.zzz=1", ("unknown key; the keys of dataset are client_key, image_size, ",)),
+        (
+            "dataset.zzz=1",
+            ("unknown key; the keys of dataset are balanced, client_key, image_size, ",),
+        ),
         ("xclp=3", ("config.xclp is a section", "alpha")),
         ("seed", ("config.seed", "--config.seed=VALUE")),
         # not of its type

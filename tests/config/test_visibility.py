@@ -11,7 +11,10 @@ from jaxfed.config.visibility import seen_by
 from jaxfed.training.pseudo_label import labeled_only
 
 DIGITS, TRAINING = "ml_collections_configs/xclp_digits.py", "ml_collections_configs/fedavg_xclp.py"
-TRAINED = ("fedavg", "fedavg_xclp", "fedavg_per_client_lp", "fedavg_network", "fedsem", "fedmatch")
+TRAINED = (
+    *("fedavg", "fedavg_xclp", "fedavg_xclp_prototypes", "fedavg_per_client_lp", "fedavg_network"),
+    *("fedsem", "fedmatch", "protofssl"),
+)
 ONE_SHOT = ("xclp", "per_client_lp", "pooled_lp", "client_knn")
 
 
@@ -43,13 +46,13 @@ def test_methods_that_label_in_one_shot(override, expected):
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("xclp.num_bits=64", {"fedavg_xclp"}),
-        ("xclp.alpha=0.5", {"fedavg_xclp", "fedavg_per_client_lp"}),
+        ("xclp.num_bits=64", {"fedavg_xclp", "fedavg_xclp_prototypes"}),
+        ("xclp.alpha=0.5", {"fedavg_xclp", "fedavg_xclp_prototypes", "fedavg_per_client_lp"}),
         ("client_knn.num_neighbors=3", set()),
         ("fedmatch.l1_weight=1.0", {"fedmatch"}),
         ("fedavg.training.epochs=2", {"fedavg"}),
         ("fedavg.training.epochs=5", set()),  # as many as it has without
-        ("pseudo_label.confidence=logits", set(TRAINED) - {"fedavg", "fedmatch"}),
+        ("pseudo_label.confidence=logits", set(TRAINED) - {"fedavg", "fedmatch", "protofssl"}),
         ("training.learning_rate=0.3", set(TRAINED)),
         ("model.hidden=(8,)", set(TRAINED)),
         ("rounds=7", set(TRAINED)),
@@ -108,3 +111,11 @@ def test_a_variant_sees_what_its_own_section_and_its_algorithms_say():
     ):
         after = config_file.load(TRAINING, [*near, override])
         assert (seen_by(before, "near") != seen_by(after, "near")) == changes
+
+
+def test_protofssl_sees_xclps_settings_where_it_labels_by_them():
+    for targets, is_seen in (("helpers", False), ("xclp", True)):
+        given = f"protofssl.targets={targets}"
+        before = config_file.load("protofssl.py", [given])
+        after = config_file.load("protofssl.py", [given, "xclp.num_bits=64"])
+        assert (seen_by(before, "protofssl") != seen_by(after, "protofssl")) == is_seen

@@ -4,6 +4,8 @@ import pytest
 from invoking import DIGITS, invoke
 
 TRAINED = "ml_collections_configs/fedavg_xclp.py:smoke"
+PROTOTYPES = "ml_collections_configs/protofssl.py"
+SUMS = ["protofssl.prototypes=global", "protofssl.prototype_sums=masked"]
 HUGE = 10**20
 
 # config, overrides, what the line says
@@ -98,6 +100,38 @@ MISTAKES = {
         ["training.epochs=2000000000"],
         "config.training.epochs=2000000000",
     ),
+    "no label left to query": (
+        PROTOTYPES,
+        ["protofssl.support=3"],
+        "config.protofssl.support=3: at most 2, for no client has more than 3 labels",
+    ),
+    "no class with labels enough": (
+        PROTOTYPES,
+        ["protofssl.min_labels=4"],
+        "config.protofssl.min_labels=4: at most 3,",
+    ),
+    "a sum of one": (
+        PROTOTYPES,
+        [*SUMS, "protofssl.num_helpers=1"],
+        "config.protofssl.num_helpers=1: allowed is 2 or more with prototype_sums='masked'",
+    ),
+    "sums of one client": (
+        PROTOTYPES,
+        [*SUMS, "cohort_size=1"],
+        "config.cohort_size=1: with config.protofssl.prototype_sums='masked' a round has 2 clients",
+    ),
+    "more groups than clients": (
+        "ml_collections_configs/labels_at_server.py",
+        ["cohort_size=3", "fedrgd.num_groups=4"],
+        "config.fedrgd.num_groups=4: at most the 3 clients of a round",
+    ),
+    "no embedding": (PROTOTYPES, ["model.hidden=()"], "model: has no layer before its last one"),
+    "an infinite weight": (PROTOTYPES, ["protofssl.mu=inf"], "config.protofssl.mu=inf: allowed"),
+    "too large an episode": (
+        PROTOTYPES,
+        ["protofssl.unlabeled_query=1000000000"],
+        "config.protofssl.unlabeled_query=1000000000: so many examples a step would take 256 GB",
+    ),
     **{
         f"variants {variants}": (f"{file}:{variants}", [], "exclude each other")
         for file, variants in (
@@ -105,6 +139,9 @@ MISTAKES = {
             ("ml_collections_configs/fedavg_xclp.py", "labeled_only,fully_supervised"),
             ("ml_collections_configs/fedavg_xclp.py", "alphas,fedmatch"),
             ("ml_collections_configs/fedavg_xclp.py", "fashion_mnist,cifar10_iid_100_1000"),
+            (PROTOTYPES, "global,masked_global"),
+            (PROTOTYPES, "authors,masked_global"),
+            (PROTOTYPES, "fully_supervised,noise"),
             ("ml_collections_configs/xclp_cifar10.py", "graphs,few_labels"),
             ("ml_collections_configs/fed_isic2019.py", "leave_one_out,graphs"),
         )

@@ -47,7 +47,7 @@ def test_local_steps_controls_and_statistics_have_keys_of_their_own(monkeypatch)
         return recorded
 
     for file, name, position in (
-        ("algorithms.scaffold", "train", 2),
+        ("training.client_round", "train", 2),
         ("algorithms.scaffold", "mean_gradient", 2),
         ("training.round", "measured_statistics", 4),
     ):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from small_workdirs import PER_CLIENT, XCLP, make_run
+from small_workdirs import PER_CLIENT, XCLP, make_run, make_sweep
 from whole_figures import assert_nothing_is_cut
 
 from jaxfed.experiment.records import (
@@ -14,7 +14,7 @@ from jaxfed.experiment.records import (
     read_run,
 )
 from jaxfed.reports import axes, partition_figure, plots
-from jaxfed.reports.report import write_report
+from jaxfed.reports.report import build, write_report
 from jaxfed.reports.style import DARK, LIGHT, algorithm_styles, setting_text
 
 
@@ -231,3 +231,34 @@ def test_methods_look_the_same_everywhere_and_differ():
     assert together["fed_avg"] == alone
     assert len({style["color"] for style in together.values()}) == len(names)
     assert together["xclp"]["color"] == algorithm_styles(["xclp"], LIGHT)["xclp"]["color"]
+
+
+def test_one_methods_curves_are_lines_of_one_figure(tmp_path):
+    """ProtoFSSL's Table 8: local epochs, for two numbers of active clients."""
+    accuracy = {(5, 1): 0.3, (5, 2): 0.4, (5, 10): 0.7, (20, 1): 0.4, (20, 10): 0.6}
+    points = [
+        (
+            f"m{m}e{e}",
+            {"cohort_size": m, "training.epochs": e},
+            {"protofssl": (value - 0.1, value + 0.1)},
+        )
+        for (m, e), value in accuracy.items()
+    ]
+    base = {"cohort_size": 5, "training.epochs": 10}
+    make_sweep(tmp_path / "epochs", points, base)
+    (section,) = build([tmp_path / "epochs"])
+    pictures = {picture.name: picture for picture in section.pictures}
+    assert set(pictures) == {
+        "epochs-training-epochs",
+        "epochs-cohort-size",
+        "epochs-partition",
+    }
+    picture = pictures["epochs-training-epochs"]
+    assert "a line for each value of clients a round" in picture.caption
+    figure = picture.draw(LIGHT)
+    assert figure.axes[0].get_title(loc="left") == "ProtoFSSL"
+    lines = lines_of(figure)
+    assert list(lines) == ["clients a round 5", "clients a round 20"]
+    assert lines["clients a round 5"] == ([1, 2, 10], pytest.approx([30, 40, 70]))
+    assert lines["clients a round 20"] == ([1, 10], pytest.approx([40, 60]))
+    assert_nothing_is_cut(figure)

@@ -16,6 +16,7 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.models.mlp import mlp
 from jaxfed.training import pseudo_label
+from jaxfed.training.graph_points import all_examples
 from jaxfed.training.server_state import ServerState, Teacher
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -80,7 +81,9 @@ def test_xclp_on_a_padded_cohort_is_algorithm_1(model, cohort, settings, monkeyp
     embed = pseudo_label.embedding(model, map_clients)
     state = state_of(model)
     communication = Communication()
-    labels = pseudo_label.xclp_labels(embed, parameters)(state, cohort, KEY, communication)
+    labels = pseudo_label.xclp_labels(all_examples(embed), parameters)(
+        state, cohort, KEY, communication
+    )
     check_given(labels, cohort)
     result = expected_xclp(embed(state, cohort, KEY), cohort, parameters)
     for row, prediction in enumerate(result.predictions):
@@ -96,7 +99,8 @@ def test_xclp_on_a_padded_cohort_is_algorithm_1(model, cohort, settings, monkeyp
 
     # A protocol on the host labels the same.
     monkeypatch.setitem(xclp.HAMMING, "host", xclp.plaintext_hamming)
-    on_host = pseudo_label.xclp_labels(embed, dataclasses.replace(parameters, hamming="host"))
+    host = dataclasses.replace(parameters, hamming="host")
+    on_host = pseudo_label.xclp_labels(all_examples(embed), host)
     other = on_host(state, cohort, KEY, Communication())
     np.testing.assert_array_equal(other.label, labels.label)
     np.testing.assert_allclose(other.weight, labels.weight, atol=2e-4)
@@ -115,7 +119,7 @@ def test_per_client_lp_is_the_one_shot_method_on_features(model, cohort, switche
     check_given(labels, cohort)
     features = np.asarray(embed(state, cohort, KEY))
     algorithm = per_client_lp(num_classes=3, num_neighbors=4, **switches)
-    federation = SimpleNamespace(num_clients=8, capacity=16)
+    federation = SimpleNamespace(num_clients=8, capacity=16, server=())
     one_shot, _ = algorithm.round(algorithm.init(KEY, federation), cohort._replace(x=features), KEY)
     open_ = cohort.mask & (cohort.y < 0)
     np.testing.assert_array_equal(

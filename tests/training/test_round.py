@@ -29,6 +29,7 @@ from jaxfed.errors import UsageError
 from jaxfed.models.model import from_module
 from jaxfed.testing.method_checks import num_compilations
 from jaxfed.training import aggregate, pseudo_label
+from jaxfed.training.graph_points import all_examples
 from jaxfed.training.local_update import Batches
 from jaxfed.training.server_state import gather, scatter
 
@@ -264,7 +265,9 @@ def test_very_unequal_cohorts_share_their_programs():
     training = training_of(SMALL, labeled_only_rounds=1)
     embed = pseudo_label.embedding(training.model, training.map_clients)
     settings = xclp.Parameters(num_classes=3, num_bits=64, num_neighbors=2)
-    sources = training.pseudo_labels | {"xclp": pseudo_label.xclp_labels(embed, settings)}
+    sources = training.pseudo_labels | {
+        "xclp": pseudo_label.xclp_labels(all_examples(embed), settings)
+    }
     training = dataclasses.replace(training, pseudo_labels=sources)
     algorithm = fedavg(training=training, pseudo_label="xclp")
     state, counts = algorithm.init(KEY, federation), []

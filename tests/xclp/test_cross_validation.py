@@ -87,7 +87,7 @@ def majority(shift, seen):
 
 
 def state_for(method, cohort):
-    return method.init(KEY, SimpleNamespace(num_clients=9, capacity=cohort.y.shape[1]))
+    return method.init(KEY, SimpleNamespace(num_clients=9, capacity=cohort.y.shape[1], server=()))
 
 
 LABELS = [[2, 2, 0, 2, -1, 1], [2, -1, 1, 2, 2, 0]]  # 0 and 1 twice, 2 six times

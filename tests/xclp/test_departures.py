@@ -4,7 +4,6 @@ import dataclasses
 from functools import cache
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from secure_labels import digits, disagreement
@@ -97,11 +96,11 @@ def test_clients_go_by_their_numbers_in_training(cohort, presence, gone):
     """In a round of federated training: who leaves has no pseudo-labels, who is not there does not leave."""
     p = dataclasses.replace(PARAMETERS, row_sums="masked", presence=presence)
 
-    def embed(state, cohort, key):
+    def points(state, cohort, key):
         del state, key
-        return jnp.asarray(cohort.x)
+        return cohort
 
-    source = pseudo_label.xclp_labels(embed, p)
+    source = pseudo_label.xclp_labels(points, p)
     communication = Communication()
     labels = source(None, cohort, jax.random.key(0), communication)
     weight = np.where(cohort.y < 0, labels.weight, 0).sum(axis=1)
@@ -115,7 +114,7 @@ def test_clients_go_by_their_numbers_in_one_shot(cohort, presence, gone):
     settings = dataclasses.asdict(PARAMETERS) | {"row_sums": "masked", "presence": presence}
     del settings["seed"]
     algorithm = ALGORITHMS["xclp"](**settings)
-    federation = type("", (), {"num_clients": 8, "capacity": 11})
+    federation = type("", (), {"num_clients": 8, "capacity": 11, "server": ()})
     state, _ = algorithm.round(
         algorithm.init(jax.random.key(0), federation), cohort, jax.random.key(0)
     )

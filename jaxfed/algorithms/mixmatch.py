@@ -1,0 +1,163 @@
+"""MixMatch (Berthelot, Carlini, Goodfellow, Oliver, Papernot, Raffel, NeurIPS 2019) in FedAvg or FedProx.
+
+    w_k <- w;  E epochs of  w_k <- w_k - eta grad [ l_MixMatch(w_k; B_L u B_U) + mu / 2 |w_k - w|^2 ]
+    mean as FedAvg
+
+(The baseline MixMatch-FedAvg of ProtoFSSL's cost analysis.) With K draws a_1 .. a_K of the augmentation:
+
+    q_u = sharpen( 1/K sum_a softmax f(a(u)) ),   sharpen(p)_c = p_c^(1/T) / sum_c' p_c'^(1/T)        (6, 7)
+    rows (x, p): (a(x), onehot y) of B_L, (a_1(u), q_u) .. (a_K(u), q_u) of B_U;  (x', p') in another order
+    g ~ Beta(alpha, alpha),  g' = max(g, 1 - g),  (x, p)_i <- g' (x, p)_i + (1 - g') (x', p')_i        (8-11)
+    l = mean_{rows of B_L} CE(p, f(x)) + lambda_U(r) mean_{rows of B_U} 1/C |p - softmax f(x)|^2         (3-5)
+
+The guess q is held fixed. lambda_U grows linearly: in the paper with the steps, over the first 16,000; here
+with the rounds, lambda_U(r) = lambda_U min(1, r / R) in round r = 1, 2, .. of the stage, for all of its
+steps. All rows go through the network together, where the code deals them to interleaved batches so that
+batch statistics are of both; as there, the pass that guesses does not move running statistics. Its moving
+average of parameters for evaluation is not part of the loss, and its weight decay is `training.weight_decay`.
+
+Leaves a client: what FedAvg sends.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.models.wrapping import as_float
+from jaxfed.rules import NOT_NEGATIVE, POSITIVE, at_least, keywords
+from jaxfed.training.client_round import Client, Shared, plain_update
+from jaxfed.training.ingredients import Training
+from jaxfed.training.local_update import Batches, ClientUpdate
+from jaxfed.training.losses import Augment, Batch, Loss, mean_where, proximal
+from jaxfed.training.prototypes import sharpened
+from jaxfed.training.round import federated_training
+
+if TYPE_CHECKING:
+    from jaxfed.models import Model
+
+
+@keywords(
+    num_augmentations=at_least(1),
+    temperature=POSITIVE,
+    alpha=POSITIVE,
+    unlabeled_weight=NOT_NEGATIVE,
+    rampup_rounds=at_least(0),
+    mu=NOT_NEGATIVE,
+)
+def mixmatch(
+    *,
+    training: Training,
+    num_augmentations: int = 2,
+    temperature: float = 0.5,
+    alpha: float = 0.75,
+    unlabeled_weight: float = 75.0,
+    rampup_rounds: int = 10,
+    mu: float = 0.0,
+) -> FederatedAlgorithm:
+    """FedAvg on MixMatch's loss; FedProx with mu > 0. Defaults are the paper's for CIFAR-10 but for R.
+
+    Args:
+        training: the ingredients; its `augment` is a. Its `pointwise` has no part: labels are mixtures.
+        num_augmentations: K.
+        temperature: T.
+        alpha: of the Beta distribution.
+        unlabeled_weight: lambda_U.
+        rampup_rounds: R; 0 is no ramp-up.
+        mu: proximal weight.
+
+    Raises:
+        UsageError: a number out of range.
+
+    Cost: two passes over K views of a batch, one of them back. (Second and later views of labeled rows have
+    no part: shapes are the same whatever a batch holds.)
+    """
+
+    def local_update(
+        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
+    ) -> ClientUpdate:
+        number = (shared.round + 1).astype(jnp.float32)
+        share = jnp.minimum(number / rampup_rounds, 1) if rampup_rounds else jnp.float32(1)
+        loss = mixmatch_loss(
+            training.model,
+            augment=training.augment,
+            num_augmentations=num_augmentations,
+            temperature=temperature,
+            alpha=alpha,
+            unlabeled_weight=unlabeled_weight * share,
+        )
+        update = plain_update(training, proximal(loss, mu) if mu else loss)
+        return update(shared, client, key, batches=batches)
+
+    return federated_training(training, local_update, pseudo_label="unlabeled")
+
+
+def mixmatch_loss(
+    model: Model,
+    *,
+    augment: Augment | None,
+    num_augmentations: int,
+    temperature: float,
+    alpha: float,
+    unlabeled_weight: float | jax.Array,
+) -> Loss:
+    """l of a batch; of its rows B, K views each are computed with, [K B, ...], view after view."""
+
+    def loss(
+        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        del anchor
+        views_key, guess_key, mix_key, model_key = jax.random.split(key, 4)
+        keys = jax.random.split(views_key, num_augmentations)
+        views = [batch.x if augment is None else augment(k, batch.x) for k in keys]
+        x = as_float(jnp.concatenate(views))
+        guesses = jax.nn.softmax(model.train_apply(state, x, guess_key)[0].astype(jnp.float32))
+        num_classes = guesses.shape[-1]
+        guess = jnp.mean(guesses.reshape(num_augmentations, -1, num_classes), axis=0)
+        is_labeled = batch.is_labeled[:, None]
+        target = jnp.where(
+            is_labeled,
+            jax.nn.one_hot(batch.label, num_classes),
+            jax.lax.stop_gradient(sharpened(guess, temperature)),
+        )
+        target = jnp.tile(target, (num_augmentations, 1))
+        from_labels = jnp.tile(batch.is_labeled, num_augmentations)
+        is_first = jnp.arange(len(x)) < len(batch.x)
+        member = jnp.tile(batch.used, num_augmentations) & (is_first | ~from_labels)
+        x, target = mixed_up(mix_key, x, target, member, alpha)
+        logits, moved = model.train_apply(state, x, model_key)
+        log_p = jax.nn.log_softmax(logits.astype(jnp.float32))
+        cross_entropy = -jnp.sum(target * log_p, axis=-1)
+        brier = jnp.mean(jnp.square(target - jnp.exp(log_p)), axis=-1)
+        supervised = mean_where(cross_entropy, member & from_labels)
+        consistency = mean_where(brier, member & ~from_labels)
+        return supervised + unlabeled_weight * consistency, moved
+
+    return loss
+
+
+def mixed_up(
+    key: jax.Array, x: jax.Array, target: jax.Array, member: jax.Array, alpha: float
+) -> tuple[jax.Array, jax.Array]:
+    """Each row with another one's share: x [n, ...], targets [n, C].
+
+    Partners are a random permutation of the members, bool [n]; other rows stay as they are. A row keeps its
+    greater share, drawn for it alone (one for a batch is the other reading of the paper's; the code draws one
+    for each row).
+    """
+    order_key, share_key = jax.random.split(key)
+    place = jax.random.uniform(order_key, member.shape)
+    order = jnp.argsort(jnp.where(member, place, jnp.inf))  # the members first
+    partner = jnp.where(member, order[jnp.cumsum(member) - 1], jnp.arange(len(member)))
+    share = jax.random.beta(share_key, alpha, alpha, member.shape)
+    share = jnp.maximum(share, 1 - share)
+
+    def mix(rows: jax.Array) -> jax.Array:
+        own = share.reshape(-1, *[1] * (rows.ndim - 1))
+        return own * rows + (1 - own) * rows[partner]
+
+    return mix(x), mix(target)

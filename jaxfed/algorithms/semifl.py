@@ -1,0 +1,187 @@
+"""SemiFL (Diao, Ding, Tarokh, NeurIPS 2022): labels at the server, alternate training.
+
+In every round the server trains on its labels, and sends the result w to the clients. Client k labels all its
+data once, with w in evaluation mode, and trains on what w is sure of:
+
+    p_i = softmax(f_w(weak(x_i))),   y_i = argmax p_i
+    D_fix = {i: max p_i >= tau};   beside each batch of it as many m out of all data, drawn with replacement
+    l_fix = mean_i CE(f(strong(x_i)), y_i)
+    l_mix = mean_i [ l CE(f(x_mix), y_i) + (1 - l) CE(f(x_mix), y_m) ],   l ~ Beta(a, a) for each batch,
+            x_mix = l weak(x_i) + (1 - l) weak(x_m)
+    w_k <- w_k - eta clip(grad (l_fix + lambda l_mix))
+    v <- beta v + (w - mean_k w_k),   w <- w - v
+
+The mean is over clients with D_fix not empty. Gradients longer than `max_norm` are cut to it, the server's
+too. The last line is `training.server_optimizer` "sgd" with rate 1 and `server_momentum` 0.5; the server's
+epochs are `training.server_epochs`, 5, as the clients'; static BatchNorm is `training.batch_statistics`
+"static" (HeteroFL).
+
+Said otherwise than in the authors' code, or left open by the paper:
+
+  * The code's round begins with the clients and ends with the server's training, after which it evaluates:
+    the same turns in the same order but for the first, which clients do by a model that is sure of nothing.
+    Here a state is the clients' mean, before the server has trained on.
+  * Momentum is fresh in every round; the code keeps the server's, and the clients' as
+    `training.client_optimizer` "kept" does.
+  * Statistics to label with are measured on the server's examples alone (the code's sbn = 0), for clients
+    could add theirs by a further exchange only; those of evaluation on the cohort's too (sbn = 1: on all).
+  * D_mix is drawn at every step, as in the code; its labels have no threshold.
+
+A round's metrics have `sure`, |D_fix| over the number of a client's examples, averaged as models are: clients
+that are sure of nothing are not in it.
+
+Leaves a client: its model's change, where D_fix is not empty. It receives the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.communication import num_bytes_of
+from jaxfed.models.wrapping import as_float
+from jaxfed.rules import NOT_NEGATIVE, POSITIVE, SHARE, keywords
+from jaxfed.training.client_round import Client, Shared, finished, local_steps
+from jaxfed.training.ingredients import Training
+from jaxfed.training.labels_at_server import plain_part
+from jaxfed.training.local_update import Batches, ClientData, ClientUpdate
+from jaxfed.training.losses import Augment, Batch, Loss, Pointwise, augmented_logits, mean_where
+from jaxfed.training.round import federated_training
+from jaxfed.training.server_state import with_statistics
+
+if TYPE_CHECKING:
+    from jaxfed.models import Model
+
+_LABELED_AT_ONCE = 256
+
+
+@keywords(threshold=SHARE, mix_weight=NOT_NEGATIVE, mix_alpha=POSITIVE, max_norm=POSITIVE)
+def semifl(
+    *,
+    training: Training,
+    threshold: float = 0.95,
+    mix_weight: float = 1.0,
+    mix_alpha: float = 0.75,
+    max_norm: float = 1.0,
+) -> FederatedAlgorithm:
+    """SemiFL.
+
+    Args:
+        training: the ingredients; `server` and `strong_augment` are needed. Of `batches` size and epochs
+            count.
+        threshold: tau.
+        mix_weight: lambda.
+        mix_alpha: a.
+        max_norm: of gradients.
+
+    Raises:
+        UsageError: a number out of range, labels at clients, or no strong augmentation.
+
+    Cost: a step is two passes over B examples; a round one forward pass over a client's data.
+    """
+    strong = training.strong_augment_for("semifl")
+    if training.server is None:
+        raise UsageError(
+            "labels_at='clients': this method learns from labels that the server has; allowed is 'server'"
+        )
+    plain = training.optimizer
+    batches = replace(training.batches, scheme="beside_all")
+    training = replace(
+        training,
+        optimizer=lambda rate: optax.chain(optax.clip_by_global_norm(max_norm), plain(rate)),
+        batches=batches,
+        labeled_batches=batches,
+    )
+    loss = semifl_loss(
+        training.model,
+        weak=training.augment,
+        strong=strong,
+        mix_weight=mix_weight,
+        mix_alpha=mix_alpha,
+        pointwise=training.pointwise,
+    )
+
+    def local_update(
+        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
+    ) -> ClientUpdate:
+        label_key, train_key = jax.random.split(key)
+        received = with_statistics(shared.model, client.statistics)
+        data, is_sure = labeled(
+            training.model, received, client.data, label_key, training.augment, threshold
+        )
+        client = client._replace(data=data)
+        trained = local_steps(training, shared, client, train_key, loss=loss, batches=batches)
+        update = finished(training, shared, client, trained)
+        count = jnp.maximum(jnp.sum(data.mask), 1).astype(jnp.float32)
+        sure = jnp.sum(is_sure).astype(jnp.float32) / count
+        num_bytes = num_bytes_of(nnx.filter_state(shared.model, nnx.Param))
+        return update._replace(
+            weight=jnp.where(jnp.any(is_sure), update.weight, 0),
+            sent={"parameters": jnp.where(jnp.any(is_sure), jnp.int32(num_bytes), 0)},
+            metrics={**update.metrics, "sure": sure},
+        )
+
+    return federated_training(
+        training, local_update, pseudo_label="unlabeled", server_part=plain_part(training)
+    )
+
+
+def labeled(
+    model: Model,
+    state: nnx.State,
+    data: ClientData,
+    key: jax.Array,
+    weak: Augment | None,
+    threshold: float,
+) -> tuple[ClientData, jax.Array]:
+    """The client's data with labels by the model; weight 1 on D_fix, whose members are bool [N]."""
+
+    def classify(example: tuple[jax.Array, jax.Array]) -> jax.Array:
+        number, x = example
+        x = x[None] if weak is None else weak(jax.random.fold_in(key, number), x[None])
+        return model.apply(state, x)[0].astype(jnp.float32)
+
+    numbers = jnp.arange(len(data.mask))
+    at_once = min(_LABELED_AT_ONCE, len(data.mask))
+    logits = jax.lax.map(classify, (numbers, data.x), batch_size=at_once)
+    is_sure = data.mask & (jnp.max(jax.nn.softmax(logits), axis=-1) >= threshold)
+    label = jnp.where(data.mask, jnp.argmax(logits, axis=-1).astype(jnp.int32), -1)
+    return data._replace(label=label, weight=is_sure.astype(jnp.float32)), is_sure
+
+
+def semifl_loss(
+    model: Model,
+    *,
+    weak: Augment | None,
+    strong: Augment,
+    mix_weight: float,
+    mix_alpha: float,
+    pointwise: Pointwise,
+) -> Loss:
+    """l_fix + lambda l_mix of batches whose first half is of D_fix and whose second is D_mix."""
+
+    def loss(
+        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        del anchor
+        strong_key, weak_key, share_key, model_key = jax.random.split(key, 4)
+        (x, _), (y, y_m) = (jnp.split(part, 2) for part in (batch.x, batch.label))
+        used = jnp.split(batch.used, 2)[0]
+        logits, state = augmented_logits(model, state, x, strong_key, strong)
+        fixed = mean_where(pointwise(logits, y), used)
+        share = jax.random.beta(share_key, mix_alpha, mix_alpha)
+        views = as_float(batch.x) if weak is None else weak(weak_key, batch.x)
+        first, second = jnp.split(views, 2)
+        mixed = share * first + (1 - share) * second
+        logits, state = model.train_apply(state, mixed, model_key)
+        both = share * pointwise(logits, y) + (1 - share) * pointwise(logits, y_m)
+        return fixed + mix_weight * mean_where(both, used), state
+
+    return loss

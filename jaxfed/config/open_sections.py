@@ -1,0 +1,67 @@
+"""Sections whose keys others name: candidates of methods' settings, and what is registered from outside."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.config import methods
+from jaxfed.config.keys import TYPES, check_value, nearest_keys, unknown_key
+from jaxfed.data.loading import READERS
+from jaxfed.errors import UsageError, did_you_mean
+from jaxfed.rules import Rule
+from jaxfed.training.label_sources import PSEUDO_LABELS
+
+CANDIDATES = "selection.candidates."  # METHOD.KEY follows
+
+
+def check_candidates(config: ConfigDict, key: str, values: Any) -> None:
+    """Values to choose from are as the one that is given, a number or a switch; the factory judges more."""
+    setting = key.removeprefix(CANDIDATES)
+    name = setting.partition(".")[0]
+    names = [*ALGORITHMS, *methods.variants(config)]
+    known = {
+        f"{n}.{word}": value for n in names for word, value in methods.keywords(config, n).items()
+    }
+    if name in names and name not in config:
+        raise UsageError(f"config.{name}: the section is missing; config.{key} has values for it")
+    if setting not in known:
+        meant = did_you_mean(nearest_keys(setting, known))
+        raise UsageError(f"config.{key}: no method has a key {setting}{meant}")
+    if methods.trains(config, name):
+        raise UsageError(
+            f"config.{key}: allowed are methods that label in one shot; {name!r} trains a model, and "
+            "its validation split chooses among the points of a sweep"
+        )
+    kind = type(known[setting])
+    if kind not in (bool, int, float):
+        raise UsageError(f"config.{key}: allowed are keys with numbers or switches")
+    if type(values) is not tuple:
+        raise UsageError(f"config.{key}={values!r}: allowed are lists of {TYPES[kind]}")
+    for value in values:
+        check_value(key, value, Rule(kind, TYPES[kind]))
+
+
+def plugged_in() -> dict[str, Callable[..., Any]]:
+    """Sources of labels and readers that were registered from outside, each with a section of its name."""
+    return {
+        name: registry[name]
+        for registry in (PSEUDO_LABELS, READERS)
+        for name in registry.from_outside()
+    }
+
+
+def check_plugin(name: str, factory: Callable[..., Any], section: Mapping[str, Any]) -> None:
+    """The section's keys are the factory's keywords, with values of the types of their defaults."""
+    parameters = inspect.signature(factory).parameters.values()
+    known = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    for key, value in section.items():
+        if key not in known:
+            raise unknown_key(f"{name}.{key}", {f"{name}.{word}" for word in known})
+        kind = type(known[key])
+        if kind in TYPES:
+            check_value(f"{name}.{key}", value, Rule(kind, TYPES[kind]))

@@ -1,0 +1,157 @@
+"""What the methods of a config cost a client in a round: computed, counted, and as ProtoFSSL's paper has it.
+
+    for costs in method_costs(config): ...
+
+Operations are those of all that a client computes in the round, by XLA's analysis of its program
+(`jaxfed.kernels.operations`): forward and back, augmentation, the optimizer, prototypes. Bytes are those that
+the round itself counts, where everything that may be sent is (`jaxfed.training.counted_round`). No
+client computes anything for it. Each method's costs are of two cuts into batches:
+
+    one_pass    an epoch that passes once over all that a client has, in one batch, as the paper's tables
+                assume; an episode has all labels in its support and query, and every unlabeled example
+    as_run      the config's own epochs, batches and episodes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxfed.config import methods
+from jaxfed.config.assembly import make_algorithm
+from jaxfed.config.networks import make_model
+from jaxfed.config.simulation import Simulation
+from jaxfed.data import Partition
+from jaxfed.errors import UsageError
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.communication import num_bytes_of
+from jaxfed.kernels.operations import operations
+from jaxfed.models import Model
+from jaxfed.paper_costs import PAPER_COSTS, Setting
+from jaxfed.training.counted_round import CountingClients, RoundCosts, round_costs
+from jaxfed.training.prototype_sharing import embedding_size
+
+_EPISODES = ("support", "query", "unlabeled_query")
+
+
+class MethodCosts(NamedTuple):
+    """Of one method; all of a client, in a round.
+
+    Fields:
+        method: its name in the config.
+        one_pass, as_run: see above.
+        formula: the paper's (operations, bytes) of one epoch, with this network and these clients; None where
+            it has none.
+        paper: the paper's own figures, (operations, bytes), of ResNet-9 on CIFAR-10; None likewise.
+    """
+
+    method: str
+    one_pass: RoundCosts
+    as_run: RoundCosts
+    formula: tuple[float, float] | None
+    paper: tuple[float, float] | None
+
+
+def cohort_of(config: ConfigDict) -> Federation:
+    """As many clients as a round has, the first ones of the first repeat.
+
+    Raises:
+        UsageError: as `Simulation`; clients without labels or without unlabeled examples.
+    """
+    simulation = Simulation(config)
+    simulation.check()
+    federation = simulation.federation(config.seed)
+    number = config.cohort_size or federation.num_clients
+    partition = Partition(*(clients[:number] for clients in federation.partition))
+    cohort = Federation(federation.x, federation.y, partition, federation.num_classes)
+    if not all(map(len, (*partition.labeled, *partition.unlabeled))):
+        raise UsageError(
+            "costs are of clients with labels and with unlabeled examples, all of them"
+        )
+    return cohort
+
+
+def method_costs(config: ConfigDict) -> Iterator[MethodCosts]:
+    """The costs of each of the config's methods that train a model, one after another.
+
+    Raises:
+        UsageError: as `cohort_of`; a method whose clients have no one network to train.
+    """
+    cohort = cohort_of(config)
+    for name in methods.chosen(config):
+        if not methods.trains(config, name):
+            raise UsageError(
+                f"config: {name!r} labels in one shot; allowed are methods that train a model"
+            )
+        seen = methods.with_own_training(config, name)
+        row = PAPER_COSTS.get(methods.algorithm_of(config, name))
+        setting = _setting(seen, name, cohort)
+        yield MethodCosts(
+            name,
+            _costs(_in_one_pass(seen, name, cohort), name, cohort),
+            _costs(seen, name, cohort),
+            (row.operations(setting), row.bytes(setting)) if row else None,
+            (1e9 * row.gigaflop, 1e6 * row.megabytes) if row else None,
+        )
+
+
+def _costs(config: ConfigDict, name: str, cohort: Federation) -> RoundCosts:
+    clients = CountingClients()
+    algorithm = make_algorithm(config, name, cohort, map_clients=clients)
+    return round_costs(algorithm, clients, cohort, jax.random.key(config.seed))
+
+
+def _in_one_pass(config: ConfigDict, name: str, cohort: Federation) -> ConfigDict:
+    """The config with one epoch in one batch."""
+    changed = config.copy_and_resolve_references()
+    changed.training.update(
+        {
+            "batches": "joint",
+            "batch_size": 0,
+            "epochs": 1,
+            "local_steps": 0,
+            "labeled_only_rounds": 0,
+        }
+    )
+    keywords = methods.all_keywords(config, name)
+    if _draws_episodes(keywords):
+        episode = {
+            "query": max(cohort.max_labels_of_a_class - keywords["support"], 1),
+            "unlabeled_query": max(map(len, cohort.partition.unlabeled)),
+        }
+        with changed.unlocked():
+            changed[name] = ConfigDict({**changed.get(name, {}), **episode})
+    return changed
+
+
+def _draws_episodes(keywords: dict[str, Any]) -> bool:
+    return all(key in keywords for key in _EPISODES)
+
+
+def _setting(config: ConfigDict, name: str, cohort: Federation) -> Setting:
+    """The letters of the paper's formulas."""
+    keywords = methods.all_keywords(config, name)
+    model = make_model(config, cohort, head=not _draws_episodes(keywords))
+    state, image = _shapes(model, cohort)
+    sizes = ([len(own) for own in part] for part in cohort.partition[:2])
+    labeled, unlabeled = (float(np.mean(of_clients)) for of_clients in sizes)
+    return Setting(
+        operations(model.apply, state, image),
+        num_bytes_of(state),
+        labeled,
+        unlabeled,
+        helpers=keywords.get("num_helpers", 0),
+        interval=keywords.get("helper_interval", 1),
+        prototype_bytes=4 * embedding_size(model, state, cohort),
+        classes=cohort.num_classes,
+    )
+
+
+def _shapes(model: Model, cohort: Federation) -> tuple[Any, jax.ShapeDtypeStruct]:
+    state = jax.eval_shape(model.init, jax.random.key(0))
+    return state, jax.ShapeDtypeStruct((1, *cohort.x.shape[1:]), jnp.float32)

@@ -1,0 +1,60 @@
+"""What of a cohort enters XCLP's graph: its examples' embeddings, or prototypes in place of the labeled ones.
+
+    v_i = f(x_i)                                                          every example is a point
+    c_kc = mean of f(x) over client k's labels of class c                 a point with the label c,
+                                                                          in place of those that it is made of
+
+f is the network that the round starts from, with the client's own running statistics where it keeps some.
+Prototypes (ProtoFSSL: `jaxfed.training.prototypes`) leave C points at most with labels at a client, however
+many labels it has: fewer codes, and fewer of its examples that what is sent could tell of.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from jaxfed.federation.clients import UNLABELED
+from jaxfed.federation.cohort import Cohort
+from jaxfed.training.prototypes import class_means
+from jaxfed.training.pseudo_label import Embed, Points
+from jaxfed.training.server_state import ServerState
+
+
+def all_examples(embed: Embed) -> Points:
+    """Every example, embedded."""
+
+    def points(state: ServerState, cohort: Cohort, key: jax.Array) -> Cohort:
+        return cohort._replace(x=embed(state, cohort, key))
+
+    return points
+
+
+def with_prototypes(embed: Embed, num_classes: int) -> Points:
+    """Unlabeled examples, embedded, and each client's prototypes.
+
+    A prototype stands in the row of the first label that it is made of; rows of the others are padding. Where
+    a client has one label of each class at most, points are those of `all_examples`.
+    """
+
+    @jax.jit
+    def in_place(
+        features: jax.Array, y: jax.Array, mask: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        is_labeled = mask & (y >= 0)
+        means = class_means(features, y, is_labeled, num_classes)
+        of_class = is_labeled[:, None] & jax.nn.one_hot(y, num_classes, dtype=bool)
+        is_first = jnp.any(of_class & (jnp.cumsum(of_class, axis=0) == 1), axis=1)
+        own = means.center[jnp.maximum(y, 0)]
+        return (
+            jnp.where(is_first[:, None], own, features),
+            jnp.where(is_first | (y < 0), y, UNLABELED),
+            mask & (is_first | (y < 0)),
+        )
+
+    def points(state: ServerState, cohort: Cohort, key: jax.Array) -> Cohort:
+        y, mask = jnp.asarray(cohort.y), jnp.asarray(cohort.mask)
+        x, y, mask = jax.vmap(in_place)(embed(state, cohort, key), y, mask)
+        return cohort._replace(x=x, y=y, mask=mask)
+
+    return points

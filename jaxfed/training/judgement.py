@@ -1,0 +1,77 @@
+"""What a trained state is worth: its predictions, on validation and test split and on clients' points."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from jaxfed.federation.algorithm import Evaluate, Metrics, Predict, Predictions, PredictionsOf
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_clients
+from jaxfed.kernels.padding import in_batches
+from jaxfed.training.server_roles import Judge
+from jaxfed.training.server_state import ServerState
+
+_BATCH = 500
+
+
+class Judgement(NamedTuple):
+    """The fields of these names of a `FederatedAlgorithm`."""
+
+    evaluate: Evaluate
+    validate: Evaluate
+    evaluate_clients: Evaluate
+    predictions: PredictionsOf
+    predict: Predict
+
+
+def judged_by(judge: Judge) -> Judgement:
+    """Everything that follows from how a state classifies; one compiled program."""
+    needed, probabilities = judge.needed, jax.jit(judge.probabilities)
+
+    def validate(state: ServerState, federation: Federation) -> Metrics:
+        return _quality("validation", state, federation, federation.validation)
+
+    def evaluate(state: ServerState, federation: Federation) -> Metrics:
+        return _quality("test", state, federation, federation.test)
+
+    def evaluate_clients(state: ServerState, federation: Federation) -> Metrics:
+        unlabeled = federation.partition.unlabeled
+        indices = np.concatenate(unlabeled)
+        owner = np.repeat(np.arange(federation.num_clients), list(map(len, unlabeled)))
+        label, truth = _labels(state, federation, indices), federation.y[indices]
+        return over_clients("unlabeled", label, truth, owner, federation.num_clients)
+
+    def predict(state: ServerState, x: np.ndarray) -> np.ndarray:
+        return np.asarray(in_batches(partial(probabilities, needed(state)), x, _BATCH))
+
+    def predictions(state: ServerState, federation: Federation) -> Predictions:
+        test = federation.test
+        probability = predict(state, federation.x[test])
+        return Predictions(
+            client=np.full(len(test), -1, np.int32),
+            example=test,
+            role=np.full(len(test), "test"),
+            label=probability.argmax(axis=1).astype(np.int32),
+            confidence=probability.max(axis=1),
+        )
+
+    def _labels(state: ServerState, federation: Federation, indices: np.ndarray) -> np.ndarray:
+        return predict(state, federation.x[indices]).argmax(axis=1)
+
+    def _quality(
+        name: str, state: ServerState, federation: Federation, indices: np.ndarray
+    ) -> Metrics:
+        if not len(indices):
+            return {}
+        label = _labels(state, federation, indices)
+        truth = federation.y[indices]
+        return {
+            f"{name}_accuracy": accuracy(label, truth),
+            f"{name}_balanced_accuracy": balanced_accuracy(label, truth),
+        }
+
+    return Judgement(evaluate, validate, evaluate_clients, predictions, predict)

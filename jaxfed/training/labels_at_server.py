@@ -1,0 +1,177 @@
+"""Labels at the server: what a server that holds labeled examples does with them in a round.
+
+    before the clients   the server trains on its labels, and they receive the result       (`turn_of`)
+    labeling             it is one more party, all of whose points are labeled             (`beside`)
+    after them           its examples count in statistics that are measured anew           (`with_servers`)
+
+Or it trains at the same time as the clients and counts in the mean (`ServerPart.joins`). Its training is a
+`LocalUpdate`, as a client's; nothing of it is on the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.clients import UNLABELED
+from jaxfed.federation.cohort import Cohort
+from jaxfed.training.batch_statistics import measured_statistics
+from jaxfed.training.client_round import Client, LocalUpdate, Shared, plain_update
+from jaxfed.training.ingredients import Training
+from jaxfed.training.local_update import ClientData, ClientUpdate
+from jaxfed.training.server_state import ServerState, server_ids
+
+# Sources of labels that look at no other example: the server as a party would tell them nothing.
+_OF_ONE_EXAMPLE = frozenset({"none", "unlabeled", "network", "teacher"})
+_STATISTICS = 0x73746174
+
+
+class ServerPart(NamedTuple):
+    """What the server does with its labels.
+
+    Fields:
+        update: its local update; it keeps and receives nothing beside the model.
+        joins: it starts where the clients do and counts in their mean, instead of training before them.
+    """
+
+    update: LocalUpdate
+    joins: bool = False
+
+
+def plain_part(training: Training) -> ServerPart:
+    """Training on the labels with the training's own loss, before the clients."""
+    return ServerPart(plain_update(training, training.loss))
+
+
+def examples_of(training: Training) -> ClientData | None:
+    """The server's examples as local updates take them; None where labels are at clients.
+
+    Raises:
+        UsageError: no example, or one without a label.
+    """
+    if training.server is None:
+        return None
+    x, y = map(np.asarray, training.server)
+    if not len(y) or len(x) != len(y) or y.min() < 0:
+        raise UsageError(
+            f"Training: server has {len(x)} examples and {len(y)} labels, the smallest {y.min(initial=0)}; "
+            "one label from 0 on is needed for each, and one example at least"
+        )
+    n = len(y)
+    label = jnp.asarray(y, jnp.int32)
+    return ClientData(
+        jnp.asarray(x), label, jnp.ones(n), jnp.ones(n, dtype=bool), jnp.ones(n, dtype=bool)
+    )
+
+
+def updated(
+    training: Training,
+    update: LocalUpdate,
+    state: ServerState,
+    shared: Shared,
+    own: ClientData,
+    key: jax.Array,
+) -> ClientUpdate:
+    """The server's local update from its own model and statistics."""
+    _, statistics = nnx.split_state(state.model, nnx.Param, ...)
+    return update(shared, Client(own, (), statistics, ()), key, batches=training.server_batches)
+
+
+Turn = Callable[[ServerState, ClientData, jax.Array], tuple[ServerState, dict[str, jax.Array]]]
+
+
+def turn_of(training: Training, part: ServerPart | None, first_round: int) -> Turn:
+    """The server's turn before the clients: (state, its examples, key) -> state, metrics; one program.
+
+    Rates count from `first_round` on, as the clients'. With "static" statistics the server measures the new
+    model's on its own examples; the clients receive these. One that joins the clients has no turn.
+    """
+    if part is None or part.joins:
+        return lambda state, own, key: (state, {})
+    update = part.update
+
+    @jax.jit
+    def turn(
+        state: ServerState, own: ClientData, key: jax.Array
+    ) -> tuple[ServerState, dict[str, jax.Array]]:
+        stage_round = state.round - first_round
+        rate = jnp.float32(training.learning_rate(stage_round.astype(jnp.float32)))
+        shared = Shared(state.model, state.control, rate, stage_round)
+        update_key, measure_key = jax.random.split(key)
+        found = updated(training, update, state, shared, own, update_key)
+        model = jax.tree.map(jnp.add, state.model, found.delta)
+        if training.batch_statistics == "static":
+            statistics = _measured(training, model, own, measure_key)
+            model = nnx.merge_state(nnx.split_state(model, nnx.Param, ...)[0], statistics)
+        return state._replace(model=model), metrics_of(found)
+
+    return turn
+
+
+def metrics_of(update: ClientUpdate) -> dict[str, jax.Array]:
+    """What a round says of the server's training: its loss is `server_train_loss`."""
+    return {f"server_{name}": value for name, value in update.metrics.items()}
+
+
+def with_servers(
+    training: Training,
+    measured: nnx.State,
+    examples: jax.Array,
+    model: nnx.State,
+    own: ClientData,
+    key: jax.Array,
+) -> tuple[nnx.State, jax.Array]:
+    """Measured statistics [K + 1, ...] and numbers of examples [K + 1], the server's behind the clients'."""
+    statistics = _measured(training, model, own, jax.random.fold_in(key, _STATISTICS))
+    return appended(measured, statistics), appended(examples, jnp.sum(own.mask).astype(jnp.float32))
+
+
+def appended(stacked: Any, one: Any) -> Any:
+    """Trees [K, ...] and [...] as one tree [K + 1, ...]."""
+    return jax.tree.map(lambda many, last: jnp.concatenate([many, last[None]]), stacked, one)
+
+
+def _measured(training: Training, model: nnx.State, own: ClientData, key: jax.Array) -> nnx.State:
+    size = training.server_batches.capacity
+    return measured_statistics(training.model, model, own.x, own.mask, key, batch_size=size)
+
+
+def beside(cohort: Cohort, own: ClientData | None, source: str, multiple: int) -> Cohort:
+    """The cohort with the server's examples in as many further rows as they fill.
+
+    As it is where labels are at clients, or a source of labels looks at one example at a time. Rows are
+    added up to a multiple (devices) by empty ones.
+    """
+    if own is None or source in _OF_ONE_EXAMPLE:
+        return cohort
+    capacity, count = cohort.mask.shape[1], len(own.label)
+    num_rows = -(-count // capacity)
+    padding = -(len(cohort.client_id) + num_rows) % multiple
+
+    def rows(array: Any, fill: Any) -> jax.Array:
+        widths = [(0, (num_rows + padding) * capacity - count)] + [(0, 0)] * (array.ndim - 1)
+        whole = jnp.pad(array, widths, constant_values=fill)
+        return whole.reshape(num_rows + padding, capacity, *array.shape[1:])
+
+    ids = np.concatenate([server_ids(num_rows), np.full(padding, -1, np.int32)])
+    return Cohort(
+        client_id=np.concatenate([cohort.client_id, ids]),
+        x=jnp.concatenate([jnp.asarray(cohort.x), rows(own.x, 0)]),
+        y=jnp.concatenate([jnp.asarray(cohort.y), rows(own.label, UNLABELED)]),
+        mask=jnp.concatenate([jnp.asarray(cohort.mask), rows(own.mask, False)]),
+    )
+
+
+def nobody_of(cohort: Cohort) -> Cohort:
+    """A cohort of the same shape in which nobody takes part: clients that would have nothing to do."""
+    return cohort._replace(
+        client_id=np.full_like(cohort.client_id, -1),
+        y=np.full_like(cohort.y, UNLABELED),
+        mask=np.zeros_like(cohort.mask),
+    )

@@ -1,0 +1,86 @@
+"""Prints what a client computes and exchanges in a round of each method, beside ProtoFSSL's Tables 1 and 2.
+
+python -m launch.costs --config=ml_collections_configs/NAME.py[:VARIANT] [--out=FILE.json]
+    [--config.KEY=VALUE ...]
+
+No client computes: operations are XLA's analysis of its program, bytes what the round counts. The methods are
+the config's, `algorithm` and `baselines`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from absl import flags
+
+from jaxfed.errors import UsageError
+from jaxfed.host.interruption import Interruption
+from launch import entry
+
+_CONFIG = flags.DEFINE_string(
+    "config",
+    None,
+    "A config file and its variant, FILE.py[:VARIANT]; --config.KEY=VALUE sets a key.",
+)
+_OUT = flags.DEFINE_string("out", None, "Write all figures to this JSON file.")
+_COLUMNS = ("one pass", "as run", "paper's formula", "paper's figure")
+
+
+def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> None:
+    """Count each method in turn and print it."""
+    del interruption  # nothing is saved that a signal could spoil
+    if arguments:
+        raise UsageError(f"{arguments[0]}: no such argument; see --helpshort")
+    if not _CONFIG.value:
+        raise UsageError("--config=ml_collections_configs/NAME.py is missing")
+
+    # Imported late, so that --helpshort and a mistyped flag are answered at once.
+    from jaxfed.config import check
+    from jaxfed.config import file as config_file
+    from jaxfed.experiment.costs import MethodCosts, method_costs
+    from jaxfed.experiment.environment import describe
+
+    config = config_file.load(_CONFIG.value, overrides)
+    check.check(config)
+
+    def line(costs: MethodCosts) -> str:
+        ours = [
+            (own.operations, own.upload_bytes + own.download_bytes)
+            for own in (costs.one_pass, costs.as_run)
+        ]
+        cells = (_cell(pair) for pair in (*ours, costs.formula, costs.paper))
+        return f"{costs.method:16s} " + " ".join(cells) + f" {costs.as_run.steps:7.1f}"
+
+    print("A client in a round: GFLOP, and MB sent and received")
+    print(f"{'method':16s} " + " ".join(f"{name:>21s}" for name in _COLUMNS) + f" {'steps':>7s}")
+    rows = []
+    for costs in method_costs(config):
+        print(line(costs), flush=True)
+        rows.append(costs)
+    print(
+        "One pass: forward and back over all that a client has, once. As run: the config's epochs."
+    )
+    print("The paper counts one epoch of forward passes.")
+    if _OUT.value:
+        path = Path(_OUT.value)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        report = {"environment": describe(), "methods": [_as_json(row) for row in rows]}
+        path.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def _cell(pair: tuple[float, float] | None) -> str:
+    if pair is None:
+        return f"{'-':>10s} {'-':>10s}"
+    return f"{pair[0] / 1e9:10.4g} {pair[1] / 1e6:10.4g}"
+
+
+def _as_json(costs: object) -> object:
+    """NamedTuples as objects."""
+    if hasattr(costs, "_asdict"):
+        return {key: _as_json(value) for key, value in costs._asdict().items()}
+    return costs
+
+
+if __name__ == "__main__":
+    entry.start(main)

@@ -1,0 +1,181 @@
+"""FedRGD: rounds transcribed to NumPy, groups, and the diversity of gradients."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_training import KEY, RATE, assert_close, assert_same, federation_of, training_of
+
+from jaxfed.algorithms.fedrgd import fedrgd
+from jaxfed.algorithms.fixmatch import fixmatch
+from jaxfed.errors import UsageError
+from jaxfed.federation.clients import Federation
+from jaxfed.models.mlp import mlp
+from jaxfed.training import aggregate
+from jaxfed.training.group_averaging import Groups, _memberships, gradient_diversity
+from jaxfed.training.local_update import Batches
+
+pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
+
+LINEAR = mlp((4,), 3, hidden=())
+
+
+def double(key, x):
+    return 2 * x
+
+
+def affine(state):
+    """Kernel over bias, [..., 5, 3], float64."""
+    kernel, bias = (np.asarray(state["head"][name][...], np.float64) for name in ("kernel", "bias"))
+    return np.concatenate([kernel, bias[..., None, :]], axis=-2)
+
+
+def gradient(w, x, y):
+    """Of the mean cross-entropy."""
+    x = np.hstack([x, np.ones((len(x), 1))])
+    p = np.exp(x @ w)
+    return x.T @ (p / p.sum(axis=1, keepdims=True) - np.eye(3)[y]) / len(x)
+
+
+def labels_of(w, x):
+    return (np.hstack([x, np.ones((len(x), 1))]) @ w).argmax(axis=1)
+
+
+def apart(at_server):
+    """Five clients of six points; the labels of a sixth are the server's, or each has two of its own."""
+    whole = federation_of([6] * 6, None if at_server else 2)
+    clients = []
+    for k in range(5):
+        y = np.full(6, -1, np.int32)
+        if not at_server:
+            y[:2] = whole.y[whole.points(k)[:2]]
+        clients.append((whole.x[whole.points(k)], y))
+    held = whole.points(5)
+    return Federation.from_clients(
+        clients,
+        test=(whole.x[whole.test], whole.y[whole.test]),
+        server=(whole.x[held], whole.y[held]) if at_server else None,
+        num_classes=3,
+    )
+
+
+@pytest.mark.parametrize("at_server", [True, False])
+@pytest.mark.parametrize("self_training", [True, False])
+def test_rounds_are_those_of_the_transcription(at_server, self_training):
+    """Three rounds of four of five clients in two groups, one step on all examples, nobody unsure."""
+    federation = apart(at_server)
+    training = training_of(
+        Batches("joint", 6, 1),
+        model=LINEAR,
+        loss=None,
+        strong_augment=double,
+        weighting=aggregate.uniformly,
+        server=federation.server_examples,
+        server_batches=Batches("joint", 6, 1),
+    )
+    algorithm = fedrgd(training=training, threshold=0.0, self_training=self_training)
+    state = algorithm.init(KEY, federation)
+    w = affine(state.model)
+    groups = np.stack([w, w])
+    for number, taking_part in enumerate([[0, 1, 2, 3], [1, 2, 3, 4], [0, 2, 3, 4]]):
+        rate = RATE / (1 + number)
+        members = np.asarray(
+            _memberships(state.optimizer, state.round, np.array(taking_part, np.int32)).member
+        ).argmax(axis=1)
+        np.testing.assert_array_equal(np.bincount(members), [2, 2])
+        trained = []
+        for client, group in zip(taking_part, members, strict=True):
+            start, points = groups[group], federation.points(client)
+            x, labeled = federation.x[points].astype(np.float64), 0 if at_server else 2
+            factor = 1 if self_training else 2
+            step = gradient(start, factor * x[labeled:], labels_of(start, x[labeled:]))
+            if labeled:
+                step += gradient(start, x[:2], federation.y[points[:2]])
+            trained.append(start - rate * step)
+        everyone = list(trained)
+        groups = [[trained[k] for k in np.flatnonzero(members == i)] for i in (0, 1)]
+        if at_server:
+            x, y = federation.server_examples
+            own = w - rate * gradient(w, x.astype(np.float64), y)
+            groups = [[*group, own] for group in groups]
+            everyone.append(own)
+        changes = np.stack(everyone) - w
+        groups = np.stack([np.mean(group, axis=0) for group in groups])
+        w = groups.mean(axis=0)
+        state, metrics = algorithm.round(
+            state, federation.cohort(taking_part), jax.random.fold_in(KEY, number)
+        )
+        assert_close(affine(state.model), w, rtol=1e-4, atol=1e-5)
+        assert_close(affine(state.optimizer.model), groups, rtol=1e-4, atol=1e-5)
+        diversity = np.sum(changes**2) / np.sum(changes.sum(axis=0) ** 2)
+        assert float(metrics["gradient_diversity"]) == pytest.approx(diversity, rel=1e-3)
+        sent = metrics["communication"]
+        assert sent["upload_bytes"] == sent["download_bytes"] == 4 * 4 * 15
+
+
+@pytest.mark.parametrize("batch_statistics", [None, "averaged", "local", "static"])
+def test_one_group_with_labels_at_clients_is_fixmatch(batch_statistics):
+    """With running statistics, too, whosever they are."""
+    federation = federation_of([12, 7, 0, 20], 3)
+    changes = {"batch_norm": True, "batch_statistics": batch_statistics} if batch_statistics else {}
+    training = training_of(
+        Batches("paired", 3, 2), strong_augment=double, weighting=aggregate.uniformly, **changes
+    )
+    states = []
+    for algorithm in (fedrgd(training=training, num_groups=1), fixmatch(training=training)):
+        state = algorithm.init(KEY, federation)
+        for number in range(2):
+            key = jax.random.fold_in(KEY, number)
+            state, _ = algorithm.round(state, federation.cohort(), key)
+        states.append((state.model, state.statistics))
+    assert_close(*states)
+
+
+def test_groups_are_equal_random_and_by_the_clients_own_numbers():
+    state = LINEAR.init(KEY)
+    models = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf + 1, leaf + 2]), state)
+    groups = Groups(models, KEY, jnp.float32(0))
+    ids, number = np.array([4, 8, 1, 0, 9, 6, 3], np.int32), jnp.int32(5)
+    mail = _memberships(groups, number, ids)
+    members = np.asarray(mail.member).argmax(axis=1)
+    assert sorted(np.bincount(members, minlength=3)) == [2, 2, 3]
+    bias = np.asarray(mail.model["head"]["bias"][...])
+    np.testing.assert_allclose(bias[:, 0] - np.asarray(state["head"]["bias"][...])[0], members)
+    other = _memberships(groups, number, np.array([3, -1, 9, 4, 0, -1, 1, 6, 8], np.int32))
+    again = np.asarray(other.member).argmax(axis=1)[[3, 8, 6, 4, 2, 7, 0]]
+    np.testing.assert_array_equal(again, members)
+    drawn = {
+        tuple(np.asarray(_memberships(groups, jnp.int32(r), ids).member).argmax(axis=1))
+        for r in range(20)
+    }
+    assert len(drawn) > 15
+
+
+def test_a_group_in_which_nobody_counts_keeps_its_model():
+    federation = apart(at_server=False)
+    training = training_of(Batches("joint", 6, 1), model=LINEAR, loss=None, strong_augment=double)
+    algorithm = fedrgd(training=training, num_groups=3)
+    start = algorithm.init(KEY, federation)
+    after, _ = algorithm.round(start, federation.cohort([2]), KEY)
+    changed = np.any(affine(after.optimizer.model) != affine(start.optimizer.model), axis=(1, 2))
+    assert changed.sum() == 1
+    assert_close(affine(after.model), affine(after.optimizer.model)[changed][0])
+    nobody, _ = algorithm.round(start, federation.cohort([]), KEY)
+    assert_same(nobody.model, start.model)
+
+
+def test_gradient_diversity():
+    state = LINEAR.init(KEY)
+    same = jax.tree.map(lambda leaf: jnp.stack([leaf] * 4), state)
+    counts = jnp.array([True, True, False, True])
+    assert float(gradient_diversity(same, counts)) == pytest.approx(1 / 3)
+    zeros = jax.tree.map(jnp.zeros_like, same)
+    assert float(gradient_diversity(zeros, counts)) == 0
+
+
+def test_mistakes_are_named():
+    training = training_of(Batches("joint", 4, 1))
+    with pytest.raises(UsageError, match=r"fedrgd.num_groups=0"):
+        fedrgd(training=training, num_groups=0)
+    with pytest.raises(UsageError, match=r"'fedrgd' compares two views"):
+        fedrgd(training=training)

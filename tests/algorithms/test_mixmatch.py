@@ -1,0 +1,204 @@
+"""MixMatch: its loss transcribed to NumPy, what is mixed with what, and what has no part in it."""
+
+import dataclasses
+import importlib
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_training import KEY, Net, assert_same, federation_of, rounds_of, training_of
+
+from jaxfed.algorithms.mixmatch import mixed_up, mixmatch, mixmatch_loss
+from jaxfed.errors import UsageError
+from jaxfed.models.mlp import mlp
+from jaxfed.models.model import from_module
+from jaxfed.training.local_update import Batches
+from jaxfed.training.losses import Batch
+
+pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
+
+MODEL = mlp((4,), 3, hidden=())
+STATE = MODEL.init(KEY)
+SHIFTS = (0.3, -0.2)  # of the two views
+SHARE = 0.7
+
+
+def batch_of(labeled, unlabeled, unused=1):
+    rng = np.random.default_rng(3)
+    n = labeled + unlabeled + unused
+    is_labeled = np.arange(n) < labeled
+    used = np.arange(n) < labeled + unlabeled
+    return Batch(
+        x=rng.standard_normal((n, 4)).astype(np.float32),
+        label=np.where(is_labeled, rng.integers(0, 3, n), 0).astype(np.int32),
+        weight=is_labeled.astype(np.float32),
+        used=used,
+        is_labeled=is_labeled,
+    )
+
+
+def softmax(logits):
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def shifting():
+    """An augmentation whose first draw adds the first shift, and so on."""
+    draws = iter(SHIFTS)
+    return lambda key, x: x + next(draws)
+
+
+def with_the_next(key, x, target, member, alpha):
+    """In place of chance: every member with the next one, the last with the first."""
+    del key, alpha
+    rows = np.flatnonzero(member)
+    partner = np.arange(len(member))
+    partner[rows] = np.roll(rows, -1)
+    mixed = (SHARE * values + (1 - SHARE) * values[partner] for values in (x, target))
+    return tuple(mixed)
+
+
+def transcribed(batch, temperature, weight):
+    def network(x):
+        return softmax(np.asarray(MODEL.apply(STATE, x.astype(np.float32)), np.float64))
+
+    labeled = np.flatnonzero(batch.used & batch.is_labeled)
+    unlabeled = np.flatnonzero(batch.used & ~batch.is_labeled)
+    x, p = [], []
+    guess = np.mean([network(batch.x + shift) for shift in SHIFTS], axis=0)
+    sharp = guess ** (1 / temperature)
+    sharp /= sharp.sum(axis=1, keepdims=True)
+    # View after view: labeled ones have one.
+    for view, shift in enumerate(SHIFTS):
+        for i in range(len(batch.x)):
+            if i in unlabeled or (i in labeled and view == 0):
+                x.append(batch.x[i] + shift)
+                p.append(np.eye(3)[batch.label[i]] if i in labeled else sharp[i])
+    x, p = np.array(x), np.array(p)
+    x = SHARE * x + (1 - SHARE) * np.roll(x, -1, axis=0)
+    p = SHARE * p + (1 - SHARE) * np.roll(p, -1, axis=0)
+    answer = network(x)
+    first = len(labeled)
+    supervised = -(p * np.log(answer)).sum(axis=1)[:first]
+    consistency = np.square(p - answer).sum(axis=1)[first:] / 3
+    value = supervised.mean() if first else 0
+    return value + weight * (consistency.mean() if len(unlabeled) else 0)
+
+
+@pytest.mark.parametrize(("labeled", "unlabeled"), [(2, 3), (3, 0), (0, 4)])
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+def test_the_loss_by_formula(labeled, unlabeled, temperature, monkeypatch):
+    module = importlib.import_module("jaxfed.algorithms.mixmatch")
+    monkeypatch.setattr(module, "mixed_up", with_the_next)
+    batch = batch_of(labeled, unlabeled)
+    loss = mixmatch_loss(
+        MODEL,
+        augment=shifting(),
+        num_augmentations=2,
+        temperature=temperature,
+        alpha=0.75,
+        unlabeled_weight=5.0,
+    )
+    value, _ = loss(STATE, STATE, Batch(*map(jnp.asarray, batch)), KEY)
+    np.testing.assert_allclose(value, transcribed(batch, temperature, 5.0), rtol=1e-5)
+
+
+def test_guesses_are_held_fixed(monkeypatch):
+    """With targets of a network that cannot move, the gradient is the same."""
+    batch = Batch(*map(jnp.asarray, batch_of(0, 4, unused=0)))
+    module = importlib.import_module("jaxfed.algorithms.mixmatch")
+    monkeypatch.setattr(module, "mixed_up", lambda key, x, target, member, alpha: (x, target))
+    loss = mixmatch_loss(
+        MODEL, augment=None, num_augmentations=1, temperature=0.5, alpha=1, unlabeled_weight=1.0
+    )
+    fixed = jax.nn.softmax(MODEL.apply(STATE, batch.x)) ** 2
+    fixed = fixed / fixed.sum(axis=1, keepdims=True)
+
+    def by_hand(state):
+        return jnp.mean(jnp.square(fixed - jax.nn.softmax(MODEL.apply(state, batch.x))))
+
+    gradient = jax.grad(lambda state: loss(state, STATE, batch, KEY)[0])(STATE)
+    for a, b in zip(*map(jax.tree.leaves, (gradient, jax.grad(by_hand)(STATE))), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7)
+
+
+def test_guessing_does_not_move_running_statistics(monkeypatch):
+    """They go on from where they were by the one pass over all rows."""
+    module = importlib.import_module("jaxfed.algorithms.mixmatch")
+    monkeypatch.setattr(module, "mixed_up", lambda key, x, target, member, alpha: (x, target))
+    model = from_module(partial(Net, batch_norm=True))
+    state, batch = model.init(KEY), Batch(*map(jnp.asarray, batch_of(2, 3)))
+    loss = mixmatch_loss(
+        model, augment=None, num_augmentations=1, temperature=0.5, alpha=1, unlabeled_weight=1.0
+    )
+    _, moved = loss(state, state, batch, KEY)
+    _, once = model.train_apply(state, batch.x, KEY)
+    assert_same(moved["norm"], once["norm"])
+
+
+@given(member=st.lists(st.booleans(), min_size=9, max_size=9), seed=st.integers(0, 99))
+def test_members_are_mixed_with_a_permutation_of_themselves(member, seed):
+    member = np.array(member)
+    x = np.eye(9, dtype=np.float32)
+    mixed, target = mixed_up(jax.random.key(seed), x, x[:, :3], jnp.asarray(member), 0.75)
+    mixed = np.array(mixed)
+    np.testing.assert_allclose(target, mixed[:, :3])  # one share for both
+    np.testing.assert_allclose(mixed.sum(axis=1), 1, rtol=1e-6)
+    np.testing.assert_array_equal(mixed[~member], x[~member])
+    assert not mixed[member][:, ~member].any()
+    own = np.diag(mixed).copy()
+    assert (own >= 0.5 - 1e-6).all()
+    np.fill_diagonal(mixed, 0)
+    assert (np.count_nonzero(mixed, axis=0) <= 1).all()  # nobody is a partner twice
+    assert (np.count_nonzero(mixed, axis=1) <= 1).all()
+
+
+def test_shares_are_beta_distributed():
+    """Of 4000 rows mixed with others the mean of max(g, 1 - g) is Beta(1, 1)'s, 3/4, give or take 0.01."""
+    x = jnp.arange(4000.0)[:, None]
+    mixed, _ = mixed_up(KEY, x, x, jnp.ones(4000, bool), 1.0)
+    # With partners independent of rows the regression of what comes out on what went in is the share.
+    share = np.polyfit(np.asarray(x[:, 0]), np.asarray(mixed[:, 0]), 1)[0]
+    assert abs(share - 0.75) < 0.01
+
+
+def test_rows_that_fill_a_batch_have_no_part():
+    batch = batch_of(2, 3, unused=2)
+    other = batch._replace(x=np.where(batch.used[:, None], batch.x, 50.0).astype(np.float32))
+    loss = mixmatch_loss(
+        MODEL, augment=None, num_augmentations=2, temperature=0.5, alpha=0.75, unlabeled_weight=3.0
+    )
+    values = [loss(STATE, STATE, Batch(*map(jnp.asarray, b)), KEY)[0] for b in (batch, other)]
+    assert values[0] == values[1]
+
+
+def test_the_weight_ramps_up_over_rounds():
+    """Of the first two rounds with R = 2 the first has half the weight, the second the whole."""
+    federation = federation_of([8], num_labeled=4)
+    training = dataclasses.replace(
+        training_of(Batches("paired", 4, 1)), learning_rate=lambda count: 0.1
+    )
+
+    def states(weight, rampup):
+        made = mixmatch(training=training, unlabeled_weight=weight, rampup_rounds=rampup)
+        return rounds_of(made, federation, 1)[1].model
+
+    assert_same(states(4.0, 2), states(2.0, 0))
+    assert_same(states(4.0, 1), states(4.0, 0))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_augmentations": 0}, r"mixmatch\.num_augmentations=0"),
+        ({"alpha": 0}, r"mixmatch\.alpha=0: allowed are numbers above 0"),
+        ({"mu": -1}, r"mixmatch\.mu=-1"),
+    ],
+)
+def test_values_that_are_refused(settings, message):
+    with pytest.raises(UsageError, match=message):
+        mixmatch(training=training_of(Batches("paired", 4, 1)), **settings)

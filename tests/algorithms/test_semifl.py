@@ -1,0 +1,194 @@
+"""SemiFL transcribed to NumPy: one step of one client by hand, and who is in the mean."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy import stats
+from small_training import KEY, RATE, assert_close, training_of
+
+from jaxfed.algorithms.semifl import labeled, semifl, semifl_loss
+from jaxfed.errors import UsageError
+from jaxfed.federation.clients import Federation
+from jaxfed.models.mlp import mlp
+from jaxfed.training import aggregate
+from jaxfed.training.local_update import Batches, ClientData, _beside_all
+from jaxfed.training.losses import Batch, softmax_cross_entropy
+
+pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
+
+LINEAR = mlp((4,), 3, hidden=())
+
+
+def double(key, x):
+    return 2 * x
+
+
+def affine(state):
+    """Kernel over bias, [5, 3], float64."""
+    kernel, bias = (np.asarray(state["head"][name][...], np.float64) for name in ("kernel", "bias"))
+    return np.vstack([kernel, bias])
+
+
+def log_softmax(z):
+    return z - np.log(np.exp(z).sum(axis=-1, keepdims=True))
+
+
+def with_ones(x):
+    return np.hstack([x, np.ones((len(x), 1))])
+
+
+def test_the_loss_of_a_batch():
+    """Three of D_fix, the third only fills the batch, beside three of D_mix."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((6, 4)), np.array([0, 2, 1, 1, 0, 2])
+    used = np.array([True, True, False] * 2)
+    state = LINEAR.init(KEY)
+    loss = semifl_loss(
+        LINEAR,
+        weak=lambda key, x: x + 1,
+        strong=double,
+        mix_weight=0.7,
+        mix_alpha=0.75,
+        pointwise=softmax_cross_entropy,
+    )
+    batch = Batch(
+        jnp.asarray(x, jnp.float32), jnp.asarray(y), *map(jnp.asarray, (used, used, ~used))
+    )
+    value, _ = loss(state, state, batch, KEY)
+    share = float(jax.random.beta(jax.random.split(KEY, 4)[2], 0.75, 0.75))
+    w = affine(state)
+    fixed = -log_softmax(with_ones(2 * x[:2]) @ w)[[0, 1], y[:2]].mean()
+    mixed = log_softmax(with_ones(1 + share * x[:2] + (1 - share) * x[3:5]) @ w)
+    both = share * mixed[[0, 1], y[:2]] + (1 - share) * mixed[[0, 1], y[3:5]]
+    assert float(value) == pytest.approx(fixed - 0.7 * both.mean(), rel=1e-5)
+
+
+def test_labels_and_the_confident_set():
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((7, 4)).astype(np.float32)
+    mask = np.arange(7) < 6
+    nothing = jnp.zeros(7, jnp.int32)
+    data = ClientData(jnp.asarray(x), nothing, jnp.zeros(7), nothing > 0, jnp.asarray(mask))
+    state = LINEAR.init(KEY)
+    found, is_sure = labeled(LINEAR, state, data, KEY, double, 0.6)
+    probability = np.exp(log_softmax(with_ones(2 * x) @ affine(state)))
+    expected = mask & (probability.max(axis=1) >= 0.6)
+    assert 0 < expected.sum() < 6
+    np.testing.assert_array_equal(is_sure, expected)
+    np.testing.assert_array_equal(found.weight, expected)
+    np.testing.assert_array_equal(found.label, np.where(mask, probability.argmax(axis=1), -1))
+
+
+def test_every_example_has_a_weak_view_of_its_own():
+    """Of one point given many times a view that moves it far gives more than one label."""
+    data = ClientData(
+        jnp.ones((30, 4)),
+        jnp.zeros(30, jnp.int32),
+        jnp.zeros(30),
+        jnp.zeros(30, bool),
+        jnp.ones(30, bool),
+    )
+
+    def moved(key, x):
+        return x + 5 * jax.random.normal(key, x.shape)
+
+    found, _ = labeled(LINEAR, LINEAR.init(KEY), data, KEY, moved, 0.5)
+    assert len(np.unique(found.label)) > 1
+
+
+def clients_and_server(seed=0):
+    """Two clients of four points, the first's large and so sure, and a server with six labels."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((20, 4)).astype(np.float32)
+    y = (x @ rng.standard_normal((4, 3))).argmax(axis=1).astype(np.int32)
+    unknown = np.full(4, -1)
+    return Federation.from_clients(
+        [(30 * x[:4], unknown), (0.01 * x[4:8], unknown)],
+        server=(x[8:14], y[8:14]),
+        test=(x[14:], y[14:]),
+        num_classes=3,
+    )
+
+
+def test_a_round_is_that_of_the_transcription():
+    """Two rounds: the server's clipped step, the sure client's step without mixing, momentum on the mean."""
+    federation = clients_and_server()
+    server_x, server_y = federation.server_examples
+    training = training_of(
+        Batches("joint", 4, 1),
+        model=LINEAR,
+        loss=None,
+        strong_augment=double,
+        server=federation.server_examples,
+        server_batches=Batches("joint", 6, 1),
+        weighting=aggregate.uniformly,
+        aggregate=aggregate.server_optimizer(optax.sgd(1.0, momentum=0.5)),
+    )
+    algorithm = semifl(training=training, threshold=0.9, mix_weight=0.0, max_norm=0.5)
+    state = algorithm.init(KEY, federation)
+    w, velocity = affine(state.model), 0
+
+    def clipped_step(w, x, y, rate):
+        x = with_ones(x.astype(np.float64))
+        gradient = x.T @ (np.exp(log_softmax(x @ w)) - np.eye(3)[y]) / len(x)
+        norm = np.linalg.norm(gradient)
+        return w - rate * gradient * min(1, 0.5 / norm), norm
+
+    norms = []
+    for number in range(2):
+        rate = RATE / (1 + number)
+        state, metrics = algorithm.round(
+            state, federation.cohort(), jax.random.fold_in(KEY, number)
+        )
+        w, norm = clipped_step(w, server_x, server_y, rate)
+        norms.append(norm)
+        points = federation.x[federation.points(0)]
+        probability = np.exp(log_softmax(with_ones(points) @ w))
+        sure = probability.max(axis=1) >= 0.9
+        label = probability.argmax(axis=1)[sure]
+        trained, norm = clipped_step(w, 2 * points[sure], label, rate)
+        norms.append(norm)
+        velocity = 0.5 * velocity + (w - trained)
+        w = w - velocity
+        assert metrics["clients"] == 1
+        assert metrics["communication"]["upload_bytes"] == 4 * 15
+        assert metrics["communication"]["download_bytes"] == 2 * 4 * 15
+        assert float(metrics["sure"]) == pytest.approx(sure.mean())
+        assert_close(affine(state.model), w, rtol=1e-4, atol=1e-5)
+    assert max(norms) > 0.5 > min(norms)
+
+
+def test_every_batch_has_the_confident_beside_any():
+    """`size` rows of the confident set, each once an epoch, beside as many drawn out of all."""
+    n = 23
+    weight = (jnp.arange(n) % 3 == 0).astype(jnp.float32)
+    label = jnp.where(jnp.arange(n) < 20, 0, -1)
+    data = ClientData(
+        jnp.zeros((n, 1)), label, weight, jnp.zeros(n, dtype=bool), jnp.ones(n, dtype=bool)
+    )
+    plan = _beside_all(data, Batches("beside_all", 4, 50), KEY)
+    assert plan.num_steps == 50 * 2  # 7 confident
+    index, used = map(np.asarray, jax.vmap(plan.rows)(jnp.arange(plan.num_steps)))
+    first = [
+        np.sort(rows[mask])
+        for rows, mask in zip(index[:, :4].reshape(50, 8), used[:, :4].reshape(50, 8), strict=True)
+    ]
+    for rows in first:
+        np.testing.assert_array_equal(rows, np.arange(0, 20, 3))
+    drawn = np.bincount(index[:, 4:].ravel(), minlength=n)
+    assert (drawn[20:] == 0).all()
+    assert stats.chisquare(drawn[:20]).pvalue > 1e-4
+    # Four of 20 with replacement are all different 0.727 of the time, give or take 0.13 of 100 batches.
+    different = np.mean([len(set(rows)) == 4 for rows in index[:, 4:]])
+    assert abs(different - 0.727) < 0.16
+    np.testing.assert_array_equal(used[:, :4], used[:, 4:])
+
+
+def test_mistakes_are_named():
+    training = training_of(Batches("joint", 4, 1), strong_augment=double)
+    with pytest.raises(UsageError, match=r"labels_at='clients'.*'server'"):
+        semifl(training=training)
+    with pytest.raises(UsageError, match=r"semifl.threshold=2"):
+        semifl(training=training, threshold=2)

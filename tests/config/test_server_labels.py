@@ -1,0 +1,102 @@
+"""federation.labels_at = "server": what the server is given, who deals the rest, and what is refused."""
+
+import numpy as np
+import pytest
+from small_simulations import classes_of, simulation
+
+from jaxfed.config import check, file
+from jaxfed.errors import UsageError
+
+AT_SERVER = {"federation.labels_at": "server", "federation.test": "central"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"federation.num_labeled": 30}, [10, 10, 10]),
+        ({"federation.labeled_per_class": 4}, [4, 4, 4]),
+        ({"federation.labeled_fraction": 0.5}, [30, 30, 30]),
+    ],
+)
+@pytest.mark.parametrize("partition", ["iid", "dirichlet"])
+def test_the_server_has_all_labels_and_clients_the_rest(tmp_path, keys, expected, partition):
+    ours = simulation(tmp_path, 30, **AT_SERVER, **keys, **{"federation.partition": partition})
+    ours.check()
+    first, second = ours.federation(0), ours.federation(1)
+    np.testing.assert_array_equal(classes_of(first, first.server), expected)
+    assert not any(map(len, first.partition.labeled))
+    owned = np.concatenate([*first.partition.unlabeled, first.server])
+    np.testing.assert_array_equal(np.sort(owned), np.arange(180))
+    assert set(first.server) != set(second.server)
+    np.testing.assert_array_equal(first.server, ours.federation(0).server)
+    x, y = first.server_examples
+    np.testing.assert_array_equal(x[:, 0] // 60, y)
+    np.testing.assert_array_equal(ours.class_counts(first)["server"], [expected])
+
+
+def test_labels_at_clients_are_dealt_as_ever(tmp_path):
+    federation = simulation(tmp_path, 30).federation(0)
+    assert federation.server_examples is None
+    assert "server" not in simulation(tmp_path, 30).class_counts(federation)
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"federation.num_labeled": 181}, r"num_labeled=181: the server can have at most 180"),
+        ({"federation.labeled_per_class": 61}, r"labeled_per_class=61: .* at most 60"),
+        ({"federation.labeled_fraction": 0.0}, r"labeled_fraction=0.0: the server has no label"),
+    ],
+)
+def test_more_than_there_is(tmp_path, keys, told):
+    with pytest.raises(UsageError, match=told):
+        simulation(tmp_path, 30, **AT_SERVER, **keys).check()
+
+
+@pytest.mark.parametrize(
+    ("config", "overrides", "told"),
+    [
+        (
+            "labels_at_server.py",
+            ["federation.reveal_labels=true"],
+            r"reveal_labels=True: allowed is False",
+        ),
+        (
+            "labels_at_server.py",
+            ["federation.num_labeled_clients=2"],
+            r"num_labeled_clients=2: allowed is 0",
+        ),
+        ("labels_at_server.py", ["xclp.hamming=masked"], r"a party of XCLP"),
+        ("labels_at_server.py", ["xclp.bit_epsilon=2.0"], r"a party of XCLP"),
+        (
+            "labels_at_server.py",
+            ["federation.labels_at=clients"],
+            r"labels_at='clients': 'semifl' learns",
+        ),
+        (
+            "labels_at_server.py",
+            ["federation.labels_at=servers"],
+            r"labels_at='servers': allowed are 'clients'",
+        ),
+        (
+            "labels_at_server.py",
+            ["training.server_epochs=0"],
+            r"server_epochs=0: allowed are integers from 1",
+        ),
+        (
+            "protofssl.py",
+            ["federation.labels_at=server"],
+            r"federation.labels_at='server': 'protofssl' learns",
+        ),
+        ("xclp_digits.py", ["federation.labels_at=server"], r"'xclp' labels in one shot"),
+        (
+            "fedavg_xclp.py",
+            ["federation.labels_at=server", "baselines=fedavg_per_client_lp"],
+            r"'fedavg_per_client_lp' labels by what each client makes of its own",
+        ),
+    ],
+)
+def test_what_does_not_go_with_it_is_named(config, overrides, told):
+    with pytest.raises(UsageError, match=told) as caught:
+        check.check(file.load(config, overrides))
+    assert "\n" not in str(caught.value)

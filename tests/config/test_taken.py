@@ -1,0 +1,151 @@
+"""What is taken of a data set: both splits together, as many of each class, unlabeled examples apart."""
+
+import numpy as np
+import pytest
+
+from jaxfed.config.simulation import Simulation
+from jaxfed.errors import UsageError
+from ml_collections_configs import base
+
+SIZES = (30, 50, 40)  # of the classes in the training split
+
+
+def simulation(tmp_path, *, num_test=30, num_unlabeled=0, sites=False, **keys):
+    """Examples that are their own numbers, those without a label last, then the test split."""
+    y = np.concatenate([np.repeat(np.arange(3), SIZES), np.full(num_unlabeled, -1)])
+    x = np.arange(len(y) + num_test, dtype=np.float32)[:, None]
+    arrays = {"x": x[: len(y)], "y": y}
+    if num_test:
+        arrays |= {"x_test": x[len(y) :], "y_test": np.arange(num_test) % 3}
+    if sites:
+        arrays |= {"site": np.arange(len(y)) % 4, "site_test": np.arange(num_test) % 4}
+    np.savez(tmp_path / "set.npz", **arrays)
+    config = base.get_config()
+    config.dataset.name = str(tmp_path / "set.npz")
+    config.federation.num_clients = 4
+    config.federation.test = "central"
+    with config.unlocked():
+        config.update_from_flattened_dict(keys)
+    return Simulation(config)
+
+
+def classes_of(federation, indices):
+    return np.bincount(federation.y[indices], minlength=3).tolist()
+
+
+def held_by_clients(federation):
+    return np.concatenate([federation.points(c) for c in range(federation.num_clients)])
+
+
+POOLED = {"dataset.pooled": True, "dataset.test_size": 15, "dataset.validation_fraction": 1 / 9}
+
+
+def test_a_pooled_set_is_split_anew(tmp_path):
+    """150 examples, 40 + 60 + 50: a tenth of each class to test on, a ninth of the others to validate on."""
+    ours = simulation(tmp_path, **POOLED)
+    ours.check()
+    tests = []
+    for repeat in range(3):
+        federation = ours.federation(repeat)
+        held = held_by_clients(federation)
+        assert (len(held), len(federation.validation), len(federation.test)) == (120, 15, 15)
+        assert classes_of(federation, federation.test) == [4, 6, 5]
+        assert classes_of(federation, held) == [32, 48, 40]
+        everything = np.concatenate([held, federation.validation, federation.test])
+        np.testing.assert_array_equal(np.sort(everything), np.arange(150))
+        tests.append(np.sort(federation.x[federation.test, 0]))
+    np.testing.assert_array_equal(tests[0], tests[1])
+    np.testing.assert_array_equal(tests[0], tests[2])
+    assert tests[0].min() < 120 <= tests[0].max()  # of both splits
+    other = simulation(tmp_path, seed=1, **POOLED).federation(0)
+    assert (np.sort(other.x[other.test, 0]) != tests[0]).any()
+
+
+def test_numbers_of_a_pooled_set_are_those_of_its_own_splits(tmp_path):
+    ours = simulation(tmp_path, **POOLED, **{"dataset.train_size": 60})
+    federation = ours.federation(0)
+    np.testing.assert_array_equal(federation.x[:, 0], ours.numbers)
+    assert len(ours.numbers) == 60 + 15
+    assert len(federation.test) == 15
+    assert len(held_by_clients(federation)) == 60 - round(60 / 9)
+
+
+def test_without_a_test_size_a_share_of_a_pooled_set_is_held_out(tmp_path):
+    keys = {"dataset.pooled": True, "dataset.test_fraction": 0.2}
+    federation = simulation(tmp_path, **keys).federation(0)
+    assert classes_of(federation, federation.test) == [8, 12, 10]
+
+
+def test_a_set_without_a_split_of_its_own_is_pooled_already(tmp_path):
+    keys = {"dataset.test_size": 12}
+    plain, pooled = (
+        simulation(tmp_path, num_test=0, **keys, **{"dataset.pooled": is_pooled}).federation(0)
+        for is_pooled in (False, True)
+    )
+    assert classes_of(plain, plain.test) == [3, 5, 4]
+    np.testing.assert_array_equal(plain.test, pooled.test)
+
+
+def test_clients_of_their_own_are_pooled_with_the_examples(tmp_path):
+    keys = {"dataset.client_key": "site", "federation.partition": "natural"}
+    keys |= {"federation.num_clients": 0, "federation.test": "clients"}
+    federation = simulation(tmp_path, sites=True, **POOLED, **keys).federation(0)
+    assert federation.num_clients == 4
+    for client in range(4):
+        numbers = federation.x[federation.points(client), 0].astype(int)
+        site = np.where(numbers < 120, numbers % 4, (numbers - 120) % 4)
+        np.testing.assert_array_equal(site, client)
+    assert sum(map(len, federation.partition.new)) == 15
+
+
+def test_balanced_parts_have_as_many_of_each_class(tmp_path):
+    keys = POOLED | {"dataset.balanced": True, "dataset.train_size": 90}
+    federation = simulation(tmp_path, **keys).federation(0)
+    assert classes_of(federation, slice(None)) == [35, 35, 35]
+    assert classes_of(federation, federation.test) == [5, 5, 5]
+    whole = simulation(tmp_path, **{"dataset.balanced": True}).federation(0)
+    assert classes_of(whole, slice(0, 90)) == [30, 30, 30]
+    assert classes_of(whole, whole.test) == [10, 10, 10]
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+def test_examples_without_a_label_are_taken_apart(tmp_path, balanced):
+    keys = {"dataset.train_size": 48, "dataset.test_size": 12, "dataset.balanced": balanced}
+    keys |= {"dataset.unlabeled_size": 40, "dataset.pooled": True}
+    federation = simulation(tmp_path, num_unlabeled=100, **keys).federation(0)
+    known = federation.y >= 0
+    assert (np.sum(known), np.sum(~known)) == (60, 40)
+    assert classes_of(federation, known) == ([20, 20, 20] if balanced else [16, 24, 20])
+    sizes = [len(federation.points(client)) for client in range(4)]
+    assert sizes == [22] * 4  # 48 and 40 among four
+
+
+def test_balanced_without_a_number_takes_all_that_have_no_label(tmp_path):
+    keys = {"dataset.balanced": True, "dataset.train_size": 30}
+    federation = simulation(tmp_path, num_unlabeled=25, **keys).federation(0)
+    assert np.sum(federation.y < 0) == 25
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            {"dataset.pooled": True, "dataset.train_size": 140, "dataset.test_size": 11},
+            r"config\.dataset\.train_size=140 beside test_size=11: .* has 150; 0 takes all",
+        ),
+        (
+            {"dataset.pooled": True, "dataset.test_size": 150},
+            r"config\.dataset\.test_size=150: .* has 150 examples with a label",
+        ),
+        ({"dataset.test_size": 31}, r"config\.dataset\.test_size=31: .* has 30;"),
+        (
+            {"dataset.balanced": True, "dataset.train_size": 91},
+            r"config\.dataset\.train_size=91: with balanced=True at most 90, 30 of each class; .* class 0",
+        ),
+        ({"dataset.unlabeled_size": 1}, r"config\.dataset\.unlabeled_size=1: .* has 0"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(tmp_path, keys, message):
+    with pytest.raises(UsageError, match=message) as error:
+        simulation(tmp_path, **keys).check()
+    assert "\n" not in str(error.value)
