@@ -1,5 +1,7 @@
 """Strict numerics for every test: no silent promotion of dtypes or ranks, two forced CPU devices."""
 
+import ctypes
+import gc
 import os
 import resource
 import signal
@@ -19,6 +21,8 @@ from jax.experimental.compilation_cache import compilation_cache  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+_C_LIBRARY = ctypes.CDLL(None)
 
 # Compilation makes first examples slow; the same examples on every run keep CI repeatable.
 settings.register_profile("jaxfed", deadline=None, derandomize=True, max_examples=25)
@@ -67,12 +71,47 @@ def full_disk() -> Callable[..., AbstractContextManager[None]]:
     return limited
 
 
+@pytest.fixture(autouse=True, scope="module")
+def programs_of_one_file() -> Iterator[None]:
+    """What a file has compiled goes with it: kept, the programs of the suite fill gigabytes."""
+    yield
+    jax.clear_caches()
+    gc.collect()
+    trim = getattr(_C_LIBRARY, "malloc_trim", None)  # glibc's, which else keeps what was freed
+    if trim is not None:
+        trim(0)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With `-n`, a file's tests run in one process: what they share is made and compiled once."""
     from xdist.scheduler import LoadFileScheduling
 
-    return LoadFileScheduling(config, log) if config.getvalue("dist") == "load" else None
+    class FileByFile(LoadFileScheduling):
+        """Of a process that dies, the test it died of fails and the rest of its files go to another.
+
+        xdist's own runs that test again, and waits for ever once all processes have died of it.
+        """
+
+        def remove_node(self, node: Any) -> str | None:
+            files = self.assigned_work[node]
+            unfinished = (
+                name for file in files.values() for name, done in file.items() if not done
+            )
+            died_of = next(unfinished, None)
+            for file in files.values():
+                if died_of in file:
+                    file[died_of] = True
+            self.assigned_work[node] = {}
+            super().remove_node(node)
+            self.workqueue.update(
+                {name: file for name, file in files.items() if not all(file.values())}
+            )
+            for other in self.nodes:
+                self._reschedule(other)
+            return died_of
+
+    return FileByFile(config, log) if config.getvalue("dist") == "load" else None
 
 
 @pytest.fixture
