@@ -23,7 +23,10 @@ _NAMES = {
     "from_flax": "jaxfed.models.flax_modules",
     "UsageError": "jaxfed.errors",
 }
-_WINGS = ("algorithms", "data", "federation", "kernels", "models", "privacy", "training", "xclp")
+_WINGS = (
+    *("algorithms", "data", "federation", "kernels", "learners", "models", "privacy", "training"),
+    "xclp",
+)
 
 __all__ = [*_NAMES, *_WINGS]
 

@@ -1,0 +1,143 @@
+"""What every learner is: all clients' models behind one protocol, whatever they are made of.
+
+FedCT (arXiv 2310.05696, Algorithm 1) asks of a client's learner A no more than
+
+    h_t <- A(D u P, h_{t-1})        D: the client's own labels,  P = (U, L): public examples, as all label them
+    L   <- h_t(U)
+
+so that networks, trees and rules may take part. A learner holds the models of all M clients, and trains those
+of a cohort in one call: networks do so in one program, estimators of other libraries in processes.
+
+    state = learner.init(key, federation)
+    state, failed, metrics = learner.fit(state, cohort, taught, key, steps)
+    labels = learner.predict(state, cohort.client_id, public_x)              # [K, |U|]
+
+A state is a pytree of arrays, which a checkpoint holds; whatever else a learner remembers it can make again
+of a state and of what `init` was given. A client's model depends on its own examples, on what it is taught
+and on its own keys: who else takes part, and in which order, changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import Array, Cohort
+
+State = Any  # a pytree of arrays, of all M clients
+
+
+class Taught(NamedTuple):
+    """What public examples U clients are taught with; x is one array for all of them, never copied.
+
+    U stays the same from round to round: an example that is not to count has the weight 0.
+
+    Fields:
+        x: [U, ...].
+        label: int32 [U], of all clients alike, or [K, U], each row for one client of the cohort; -1 where
+            the consensus abstained, or nothing is known yet.
+        weight: float32 [U] or [K, U], 0 or more.
+        soft: float32 [U, C] or [K, U, C], probabilities or scores, for learners that distill; None: none.
+    """
+
+    x: Array
+    label: Array
+    weight: Array
+    soft: Array | None = None
+
+
+class Fitted(NamedTuple):
+    """After a fit.
+
+    Fields:
+        state: of all M clients; those that are not in the cohort, or failed, have their old one.
+        failed: client -> why its learner could not be fitted, in one line.
+        metrics: name -> number, such as `train_loss`; means over the cohort's clients that were fitted.
+    """
+
+    state: State
+    failed: dict[int, str]
+    metrics: dict[str, Any]
+
+
+class Init(Protocol):
+    """Makes the models before the first round."""
+
+    def __call__(self, key: jax.Array, federation: Federation) -> State:
+        """Return the state of the M clients; `key` is a typed JAX key.
+
+        It is called before a state is read from a checkpoint, too, with the same clients.
+        """
+        ...
+
+
+class Fit(Protocol):
+    """Trains the models of a cohort."""
+
+    def __call__(
+        self, state: State, cohort: Cohort, taught: Taught | None, key: jax.Array, steps: int
+    ) -> Fitted:
+        """Return the state after `steps` local steps of each client of the cohort.
+
+        A client trains on its rows with a label (`cohort.y` of 0 or more) and on what it is taught. What
+        a step is, is the learner's: a mini-batch of a network; one fit from scratch of an estimator that
+        knows no steps, however many are asked for. `key` is the round's. Rows without a client (id -1)
+        train nothing.
+        """
+        ...
+
+
+class Predict(Protocol):
+    """The classes of examples, by each of some clients."""
+
+    def __call__(self, state: State, client_id: Array, x: Array) -> np.ndarray:
+        """Return int32 [K, n] of clients int32 [K] and examples [n, ...].
+
+        -1, no vote, of a client that has no model yet, having had nothing to learn from; whatever a row
+        without a client (id -1) has means nothing.
+        """
+        ...
+
+
+class PredictProba(Protocol):
+    """The probabilities, or scores, of all classes."""
+
+    def __call__(self, state: State, client_id: Array, x: Array) -> np.ndarray:
+        """Return float32 [K, n, C]; rows of zeros where `predict` has no vote."""
+        ...
+
+
+class Learner(NamedTuple):
+    """A supervised learner of all clients: `init(key, federation)`, `fit`, `predict`.
+
+    Fields:
+        init: before the first round.
+        fit: local steps of a cohort.
+        predict: classes.
+        predict_proba: probabilities of the classes; None: the learner gives labels alone.
+        scores: what probabilities are the softmax of (FedMD shares it); None: there is no such thing.
+    """
+
+    init: Init
+    fit: Fit
+    predict: Predict
+    predict_proba: PredictProba | None = None
+    scores: PredictProba | None = None
+
+
+class LearnerError(UsageError):
+    """One client's learner cannot be fitted, or predicts what is no prediction.
+
+    Attributes:
+        client: which.
+        learner: its name.
+        why: one line.
+    """
+
+    def __init__(self, client: int, learner: str, why: str) -> None:
+        self.client, self.learner, self.why = client, learner, why
+        super().__init__(f"client {client}, {learner}: {why}")
