@@ -84,6 +84,9 @@ def get_config() -> ConfigDict:
     config.federation.skew = "both"  # which part follows the scheme: labeled, unlabeled or both
     # "server": all labels are the server's, drawn before the rest is dealt; clients have none.
     config.federation.labels_at = "clients"
+    config.federation.public_size = 0  # examples that everybody has, without labels; 0 = none
+    config.federation.public_dataset = ""  # of this set in place of the clients'; a size of 0 = all
+    config.federation.public_labeled = False  # with labels, which everybody has, too (FedMD)
     config.federation.reveal_labels = False  # all of them, once dealt: full supervision
     config.federation.test = "clients"  # test examples are clients' new points, or "central"
     config.federation.graph = "labeled+unlabeled"  # training points in the graph (XCLP, Table 3)

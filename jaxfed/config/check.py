@@ -29,6 +29,7 @@ from jaxfed.config.model_options import check_options
 from jaxfed.config.networks import in_section
 from jaxfed.config.open_sections import CANDIDATES, check_candidates, check_plugin, plugged_in
 from jaxfed.config.preprocessing import PREPROCESSING
+from jaxfed.config.public_examples import check_public
 from jaxfed.config.server_labels import LABELS_AT, check_labels_at
 from jaxfed.config.simulation import GRAPHS, TESTS
 from jaxfed.data.partitioning import Skew
@@ -141,6 +142,9 @@ RULES: dict[str, Rule] = {
     "federation.num_labeled_clients": at_least(0, ", 0 is all"),
     "federation.skew": one_of(get_args(Skew)),
     "federation.labels_at": one_of(LABELS_AT),
+    "federation.public_size": at_least(0, ", 0 is none, or all of public_dataset"),
+    "federation.public_dataset": TEXT,
+    "federation.public_labeled": Rule(bool, "true or false"),
     "federation.reveal_labels": Rule(bool, "true or false"),
     "federation.test": one_of(TESTS),
     "federation.graph": one_of(GRAPHS),
@@ -324,6 +328,7 @@ def _check_together(config: ConfigDict) -> None:
             f"labeled_per_class={federation.labeled_per_class}"
         )
     check_labels_at(config)
+    check_public(config)
     with in_section("xclp", "presence"):
         leaving = departures.parsed(config.xclp.presence)
     named = [departure.client for departure in leaving]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -16,6 +14,7 @@ from jaxfed.config.methods import (
 )
 from jaxfed.config.preprocessing import (
     PREPROCESSING,
+    Parts,
     pretrained_part,
     to_nobody,
 )
@@ -38,16 +37,8 @@ def check_models(dataset: Dataset, config: ConfigDict) -> None:
         x = pretrained_part(dataset.x[:0], config, lambda done: None)
     else:
         first = np.flatnonzero(dataset.is_labeled)[:1]
-        one = dataclasses.replace(
-            dataset,
-            x=dataset.x[first],
-            y=dataset.y[first],
-            client_id=None,
-            x_test=dataset.x_test[:0],
-            y_test=dataset.y_test[:0],
-            client_id_test=None,
-        )
-        x = PREPROCESSING[kind](one, config, to_nobody)[:1]
+        one = Parts(dataset.x[first], dataset.x[:0], dataset.x[:0])
+        x = PREPROCESSING[kind](one, config, to_nobody)
     nobody = (np.zeros(0, np.int64),)
     partition = Partition(nobody, nobody, nobody)
     federation = Federation(x, dataset.y[: len(x)], partition, dataset.num_classes)

@@ -69,6 +69,10 @@ def _demands(config: ConfigDict, federation: Federation, num_features: int) -> I
         points = max(sizes) if section == "per_client_lp" else sum(sizes)
         text = f"{neighbors} neighbors of {points} points"
         yield Demand(f"{section}.num_neighbors", neighbors, 8 * neighbors * points, text)
+    clients, public = config.cohort_size or federation.num_clients, len(federation.public)
+    yield Demand(
+        "federation.public_size", public, 4 * clients * public, f"{clients} clients' labels of them"
+    )
     bits = config.xclp.num_bits
     yield Demand("xclp.num_bits", bits, 4 * bits * num_features, "as many hyperplanes")
     epochs = {"training.epochs": config.training.epochs} | {

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
 
 from jaxfed.data import Dataset, Partition
-from jaxfed.data.dataset import standardized
+from jaxfed.data.dataset import standardization
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 
@@ -24,32 +25,56 @@ def to_nobody(done: int, total: int) -> None:
     """Report to nobody."""
 
 
-def _identity(dataset: Dataset, config: ConfigDict, report: Report) -> np.ndarray:
+class Parts(NamedTuple):
+    """Examples [n, ...] that are preprocessed alike; a federation numbers them in this order.
+
+    Attributes:
+        train: the training split.
+        test: the test split of a set that has one of its own.
+        public: of another, public data set.
+        is_seen: bool [n] or a slice, the training examples that are not a test split: statistics are theirs.
+    """
+
+    train: np.ndarray
+    test: np.ndarray
+    public: np.ndarray
+    is_seen: np.ndarray | slice = slice(None)
+
+
+def _identity(parts: Parts, config: ConfigDict, report: Report) -> np.ndarray:
     """The examples as they are, flattened to float32 [n, d]."""
-    del config, report
-    examples = np.concatenate([dataset.x, dataset.x_test])
+    examples = _images(parts, config, report)
     return examples.reshape(len(examples), math.prod(examples.shape[1:])).astype(np.float32)
 
 
-def _images(dataset: Dataset, config: ConfigDict, report: Report) -> np.ndarray:
+def _images(parts: Parts, config: ConfigDict, report: Report) -> np.ndarray:
     """The examples as they are stored, bytes as bytes; models normalize them."""
     del config, report
-    return np.concatenate([dataset.x, dataset.x_test]) if len(dataset.x_test) else dataset.x
+    others = [part for part in (parts.test, parts.public) if len(part)]
+    return np.concatenate([parts.train, *others]) if others else parts.train
 
 
-def _standardized(dataset: Dataset, config: ConfigDict, report: Report) -> np.ndarray:
-    """Every feature with mean 0 and variance 1 over the training examples."""
-    return _identity(standardized(dataset), config, report)
+def _standardized(parts: Parts, config: ConfigDict, report: Report) -> np.ndarray:
+    """Every feature with mean 0 and variance 1 over the training examples.
+
+    Those are clients', the server's, public ones of the same set and those to validate on; test examples,
+    where these have been drawn from the training split, are not among them.
+    """
+    transform = standardization(parts.train[parts.is_seen])
+    return _identity(Parts(*map(transform, parts[:3])), config, report)
 
 
-def _pretrained(dataset: Dataset, config: ConfigDict, report: Report) -> np.ndarray:
-    """Features of a network trained on ImageNet; each split has its own files in the cache."""
-    num_train, total = len(dataset.x), len(dataset.x) + len(dataset.x_test)
-    train = pretrained_part(dataset.x, config, lambda done: report(done, total))
-    if total == num_train:
-        return train
-    test = pretrained_part(dataset.x_test, config, lambda done: report(num_train + done, total))
-    return np.concatenate([train, test])
+def _pretrained(parts: Parts, config: ConfigDict, report: Report) -> np.ndarray:
+    """Features of a network trained on ImageNet; each part has its own files in the cache."""
+    there = [parts.train, *(part for part in (parts.test, parts.public) if len(part))]
+    total = sum(map(len, there))
+
+    def features(place: int) -> np.ndarray:
+        before = sum(map(len, there[:place]))
+        return pretrained_part(there[place], config, lambda done: report(before + done, total))
+
+    made = [features(place) for place in range(len(there))]
+    return np.concatenate(made) if len(made) > 1 else made[0]
 
 
 def warn_of_scales(dataset: Dataset, config: ConfigDict) -> None:
@@ -128,7 +153,7 @@ def pretrained_part(
     )
 
 
-PREPROCESSING: dict[str, Callable[[Dataset, ConfigDict, Report], np.ndarray]] = {
+PREPROCESSING: dict[str, Callable[[Parts, ConfigDict, Report], np.ndarray]] = {
     "identity": _identity,
     "images": _images,
     "standardized": _standardized,

@@ -9,6 +9,9 @@ undone (`dataset.pooled`), depend on `config.seed` alone and are the same in eve
 which carry labels, and the validation split depend on the repeat's seed. All of these are stratified: they
 take the same share of each class, or of each of the data's own clients.
 
+Public examples (`jaxfed.config.public_examples`) and those of a server with labels are drawn from what is
+left to train on, before clients are dealt the rest.
+
 Examples of which the data themselves have no label (y = -1) are some client's unlabeled ones. Shares and
 numbers of labels, of points to test on and to validate on are counted over the others.
 """
@@ -35,6 +38,7 @@ from jaxfed.config.feasibility import (
 )
 from jaxfed.config.preprocessing import (
     PREPROCESSING,
+    Parts,
     Report,
     check_learned,
     check_pretrained,
@@ -42,10 +46,11 @@ from jaxfed.config.preprocessing import (
     warn_of_scales,
     with_learned_features,
 )
+from jaxfed.config.public_examples import classes_to_measure_by, drawn_public
 from jaxfed.config.server_labels import drawn_for_server
-from jaxfed.config.taken import num_test, taken
-from jaxfed.data import Dataset, Partition, class_counts, load, partition
-from jaxfed.data.loading import READERS
+from jaxfed.config.sources import clients_set, public_set
+from jaxfed.config.taken import drawn_for_test, taken
+from jaxfed.data import Dataset, Partition, class_counts, partition
 from jaxfed.data.strata import stratified
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
@@ -54,6 +59,7 @@ GRAPHS = ("labeled+unlabeled", "labeled")
 TESTS = ("clients", "central")
 
 _MOST_CHECKED = 100  # repeats; each takes milliseconds
+_OF_NO_NUMBER = -1
 
 
 class Simulation:
@@ -61,7 +67,7 @@ class Simulation:
 
     Attributes:
         numbers: int64 [n], what number each example of a federation has in the data set: of the training
-            split from 0 on, of the test split behind it.
+            split from 0 on, of the test split behind it; -1 those of another, public data set.
     """
 
     def __init__(self, config: ConfigDict) -> None:
@@ -72,22 +78,13 @@ class Simulation:
         """
         self._config = config
         self._vectors: np.ndarray | None = None
-        wanted = config.dataset
-        try:
-            dataset = load(
-                wanted.name,
-                root=wanted.root or None,
-                label_key=wanted.label_key or None,
-                client_key=wanted.client_key or None,
-                image_size=wanted.image_size or None,
-                options=config.get(wanted.name) if wanted.name in READERS else None,
-            )
-        except UsageError as error:
-            by_key = re.sub(
-                r"\b(label_key|client_key|image_size)=", r"config.dataset.\1=", str(error)
-            )
-            raise UsageError(by_key) from error
+        dataset = clients_set(config)
+        self._public = public_set(config, dataset)
         self._dataset, self.numbers = taken(dataset, config)
+        if self._public is not None:
+            self.numbers = np.pad(
+                self.numbers, (0, len(self._public.y)), constant_values=_OF_NO_NUMBER
+            )
 
     def check(self) -> None:
         """Try what is cheap of all that `federation` will do: deal out the first 100 repeats' labels.
@@ -97,13 +94,14 @@ class Simulation:
                 that does not fit the examples, or lacks a file.
         """
         if self._config.preprocessing.kind == "pretrained":
-            check_pretrained(self._dataset, self._config)
+            for dataset in filter(None, (self._dataset, self._public)):
+                check_pretrained(dataset, self._config)
         if self._config.preprocessing.kind == "federated_features":
             check_learned(self._dataset, self._config)
         else:
             check_models(self._dataset, self._config)
         check_class_weights(self._dataset, self._config)
-        nothing = np.zeros((len(self._dataset.y) + len(self._dataset.y_test), 0), np.float32)
+        nothing = np.zeros((len(self.numbers), 0), np.float32)
         check_clients(self._dataset, self._config)
         for repeat in range(min(self._config.num_repeats, _MOST_CHECKED)):
             federation = self._federation(nothing, self._config.seed + repeat)
@@ -123,7 +121,7 @@ class Simulation:
         """
         kind = self._config.preprocessing.kind
         if self._vectors is None:
-            self._vectors = PREPROCESSING[kind](self._dataset, self._config, report)
+            self._vectors = PREPROCESSING[kind](self._parts(), self._config, report)
         federation = self._federation(self._vectors, seed)
         if kind == "federated_features":
             return with_learned_features(federation, self._config, seed, report, folder)
@@ -140,30 +138,41 @@ class Simulation:
             "client_id": data.client_id,
             "client_id_test": data.client_id_test,
         }
+        if self._public is not None:
+            arrays |= {"x_public": self._public.x, "y_public": self._public.y}
         return {name: _checksum(array) for name, array in arrays.items() if array is not None}
 
     def class_counts(self, federation: Federation) -> dict[str, Any]:
         """Clients x classes counts of labeled, unlabeled and new points, and the classes' names.
 
-        The last class is "(unknown)" where there are points of which nobody knows it.
+        Of the server's examples and of public ones there is one row. The last class is "(unknown)" where
+        there are points of which nobody knows it.
         """
         counts = {
             kind: class_counts(federation.y, indices, federation.num_classes)
             for kind, indices in federation.partition._asdict().items()
         }
-        if len(federation.server):
-            counts["server"] = class_counts(
-                federation.y, [federation.server], federation.num_classes
-            )
-        unknown = () if self._dataset.is_labeled.all() else ("(unknown)",)
+        for kind, indices in (("server", federation.server), ("public", federation.public)):
+            if len(indices):
+                counts[kind] = class_counts(federation.y, [indices], federation.num_classes)
+        unknown = () if (federation.y >= 0).all() else ("(unknown)",)
         return {**counts, "class_names": (*self._dataset.class_names, *unknown)}
+
+    def _parts(self) -> Parts:
+        """All examples, in the order in which federations number them."""
+        data = self._dataset
+        public = data.x[:0] if self._public is None else self._public.x
+        is_test = drawn_for_test(self._config, data)
+        return Parts(data.x, data.x_test, public, ~is_test if is_test.any() else slice(None))
 
     def _federation(self, x: np.ndarray, seed: int) -> Federation:
         data, wanted = self._dataset, self._config.federation
-        y = np.concatenate([data.y, data.y_test])
+        y = np.concatenate([data.y, data.y_test, classes_to_measure_by(data, self._public)])
         held_out = _hold_out(self._config, data, seed)
         at_server = drawn_for_server(wanted, data, held_out.train, seed)
-        held_out = held_out._replace(train=held_out.train[~np.isin(held_out.train, at_server)])
+        held_out = held_out.without(at_server)
+        public = drawn_public(wanted, data, self._public, held_out.train, seed)
+        held_out = held_out.without(public.points)
         federation = Federation(
             x,
             y,
@@ -172,6 +181,9 @@ class Simulation:
             validation=held_out.validation,
             test=held_out.test,
             server=at_server,
+            public=public.points,
+            public_labels=public.labels,
+            num_public_classes=public.num_classes,
         )
         if wanted.reveal_labels:
             federation = federation.fully_labeled()
@@ -220,16 +232,14 @@ class HeldOut(NamedTuple):
     new: np.ndarray
     test: np.ndarray
 
+    def without(self, points: np.ndarray) -> HeldOut:
+        """The same, but these points are no client's."""
+        return self._replace(train=self.train[~np.isin(self.train, points)])
+
 
 def _hold_out(config: ConfigDict, data: Dataset, seed: int) -> HeldOut:
     """Set aside the test split, the same for every seed, and the validation split."""
-    natural = config.federation.partition == "natural" and config.federation.test == "clients"
-    strata = data.y if not natural or data.client_id is None else data.client_id
-    is_test = np.zeros(len(data.y), bool)
-    if not len(data.y_test):
-        known = np.flatnonzero(data.is_labeled)
-        rng = np.random.default_rng((config.seed, 1))
-        is_test[known] = stratified(strata[known], num_test(config, len(known)), rng)
+    is_test = drawn_for_test(config, data)
     rest = np.flatnonzero(~is_test)
     is_validation = np.zeros(len(rest), bool)
     known = np.flatnonzero(data.is_labeled[rest])

@@ -1,11 +1,11 @@
 """Which examples of a data set an experiment takes: `dataset.pooled`, `dataset.balanced` and its sizes.
 
     part, numbers = taken(dataset, config)
-    num_test(config, num_labeled)            # of a set that has no test split of its own
+    is_test = drawn_for_test(config, part)           # of a set that has no test split of its own
 
 All of it depends on `config.seed` alone and is the same in every repeat. Of a set that has no test split, or
-whose own is undone (`pooled`), one is held out later (`jaxfed.config.simulation`): `test_size` of the
-examples with a label, or else `test_fraction` of them. What is taken of it is `train_size` and these.
+whose own is undone (`pooled`), one is held out: `test_size` of the examples with a label, or else
+`test_fraction` of them. What is taken of it is `train_size` and these.
 """
 
 from __future__ import annotations
@@ -59,12 +59,27 @@ def taken(dataset: Dataset, config: ConfigDict) -> tuple[Dataset, np.ndarray]:
     return part, np.concatenate([numbers[0][train], numbers[1][test]])
 
 
-def num_test(config: ConfigDict, num_labeled: int) -> int:
-    """How many of the labeled examples are the test split of a set without one of its own.
+def drawn_for_test(config: ConfigDict, data: Dataset) -> np.ndarray:
+    """bool [n], which training examples are the test split; none where the set has one of its own.
+
+    Stratified, by clients where test examples are those of natural clients.
 
     Raises:
         UsageError: `test_size` leaves none to train on.
     """
+    is_test = np.zeros(len(data.y), bool)
+    if len(data.y_test):
+        return is_test
+    natural = config.federation.partition == "natural" and config.federation.test == "clients"
+    strata = data.y if not natural or data.client_id is None else data.client_id
+    known = np.flatnonzero(data.is_labeled)
+    rng = np.random.default_rng((config.seed, 1))
+    is_test[known] = stratified(strata[known], _num_test(config, len(known)), rng)
+    return is_test
+
+
+def _num_test(config: ConfigDict, num_labeled: int) -> int:
+    """How many of the labeled examples are the test split of a set without one of its own."""
     wanted = config.dataset
     if wanted.test_size >= max(num_labeled, 1):
         raise UsageError(

@@ -22,10 +22,11 @@ _WITHOUT_LABELS = {"none", "unlabeled"}  # pseudo-labelers that label nothing
 def seen_by(config: ConfigDict, name: str) -> dict[str, Any]:
     """All of a checked config that can change what a method computes, nested.
 
-    Seed, data, clients, cohorts, rounds and execution every method sees. Of methods' sections it sees its own
-    keywords and, where it trains on pseudo-labels, those that these are found by. `training` is its own
-    (`jaxfed.config.methods`), and of no account for a method that labels in one shot, unless the features are
-    those of a model that is trained first. `selection` counts where there is something to choose from.
+    Seed, data, clients, public examples, cohorts, rounds and execution every method sees. Of methods'
+    sections it sees its own keywords and, where it trains on pseudo-labels, those that these are found by.
+    `training` is its own (`jaxfed.config.methods`), and of no account for a method that labels in one shot,
+    unless the features are those of a model that is trained first. `selection` counts where there is
+    something to choose from.
     """
     seen: dict[str, Any] = methods.with_own_training(config, name).to_dict()
     of_methods = {*ALGORITHMS, *methods.variants(config)}

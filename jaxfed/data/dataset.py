@@ -1,7 +1,7 @@
 """What every reader returns: one data set as arrays."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -102,23 +102,23 @@ class Dataset:
         )
 
 
-def standardized(dataset: Dataset) -> Dataset:
-    """Shift and scale every feature to mean 0 and variance 1 over the training examples.
+def standardization(x: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """What shifts and scales every feature to mean 0 and variance 1 over these examples [n, ...].
 
-    x'_ij = (x_ij - mean_j) / deviation_j, in float32; a feature that is constant becomes 0. The test
-    examples take the training examples' mean and deviation. Features of different units (a radius,
-    an area) otherwise let the largest one alone decide every cosine and every distance.
+    x'_ij = (x_ij - mean_j) / deviation_j, in float32; a feature that is constant becomes 0. Other
+    examples take the same mean and deviation. Features of different units (a radius, an area) otherwise
+    let the largest one alone decide every cosine and every distance.
     """
-    mean = dataset.x.mean(axis=0, dtype=np.float64)
-    deviation = dataset.x.std(axis=0, dtype=np.float64)
+    mean = x.mean(axis=0, dtype=np.float64)
+    deviation = x.std(axis=0, dtype=np.float64)
     # A constant column may have a deviation of rounding errors only.
     constant = deviation <= 1e-12 * np.abs(mean)
     scale = np.where(constant, 0.0, 1.0 / np.where(constant, 1.0, deviation))
 
-    def transform(x: np.ndarray) -> np.ndarray:
-        return ((x - mean) * scale).astype(np.float32)
+    def transform(others: np.ndarray) -> np.ndarray:
+        return ((others - mean) * scale).astype(np.float32)
 
-    return dataclasses.replace(dataset, x=transform(dataset.x), x_test=transform(dataset.x_test))
+    return transform
 
 
 def client_numbers(

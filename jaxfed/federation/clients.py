@@ -61,14 +61,20 @@ class Federation:
 
     Attributes:
         x: [n, ...], the examples of all clients.
-        y: int32 [n], the true classes, -1 where nobody knows them: some of the unlabeled points, no others.
-            Algorithms see them through `cohort` only, labeled ones only.
+        y: int32 [n], the true classes, -1 where nobody knows them: some of the unlabeled and the public
+            points, no others. Algorithms see them through `cohort` only, labeled ones only.
         partition: indices into `x` and `y`, per client: labeled, unlabeled and new.
         num_classes: C.
         validation: int64 indices of examples that no client holds, by which states are selected.
         test: int64 indices of examples that no client holds, for the final measure.
         server: int64 indices of labeled examples that the server holds and no client; none where labels are
             at clients.
+        public: int64 indices of examples that everybody has, clients and server, and whose labels nobody
+            does. Their classes are in `y`, to measure by; a method is given `public_examples`.
+        public_labels: int32 [n_u], labels of the public examples, where everybody has these, too (FedMD's
+            public data); None where nobody does.
+        num_public_classes: how many classes `public_labels` count. They are classes 0..C-1 themselves, or
+            others, where the public examples are another data set's and `y` is -1.
         predicted: int32 [n], classes by the trained model whose features `x` are; None where `x` are not.
     """
 
@@ -79,6 +85,9 @@ class Federation:
     validation: np.ndarray = field(default_factory=_no_points)
     test: np.ndarray = field(default_factory=_no_points)
     server: np.ndarray = field(default_factory=_no_points)
+    public: np.ndarray = field(default_factory=_no_points)
+    public_labels: np.ndarray | None = None
+    num_public_classes: int = 0
     predicted: np.ndarray | None = None
 
     @classmethod
@@ -90,6 +99,8 @@ class Federation:
         validation: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
         new: Iterable[tuple[npt.ArrayLike, npt.ArrayLike]] | None = None,
         server: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
+        public: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
+        public_labeled: bool = False,
         num_classes: int | None = None,
     ) -> Federation:
         """Clients from their own arrays.
@@ -100,6 +111,9 @@ class Federation:
             validation: the same, to select them by.
             new: each client's points that a one-shot method labels for it; -1 where their class is unknown.
             server: examples that the server holds, all labeled; `Training.server` is given the same.
+            public: examples that everybody has without their labels, and their classes, to measure by; -1
+                where nobody knows one.
+            public_labeled: everybody has the labels of `public`, too.
             num_classes: C; by default the largest label and one.
 
         Raises:
@@ -117,7 +131,7 @@ class Federation:
             )
         apart = [
             _no_points() if part is None else examples.add(*part)
-            for part in (validation, test, server)
+            for part in (validation, test, server, public)
         ]
         y = np.concatenate(examples.y)
         classes = int(y.max(initial=-1)) + 1 if num_classes is None else num_classes
@@ -128,14 +142,30 @@ class Federation:
             )
         if np.any(y[apart[2]] < 0):
             raise UsageError("from_clients: every example of the server needs its label, 0 or more")
+        if public_labeled and not (len(apart[3]) and np.all(y[apart[3]] >= 0)):
+            raise UsageError(
+                "from_clients: public_labeled=True: every public example needs its label, 0 or more, and one "
+                "at least there must be"
+            )
         partition = Partition(
             labeled=tuple(points[y[points] >= 0] for points in own),
             unlabeled=tuple(points[y[points] < 0] for points in own),
             new=tuple(later),
         )
         x = np.concatenate(examples.x)
-        validated, tested, held = apart
-        return cls(x, y, partition, classes, validation=validated, test=tested, server=held)
+        validated, tested, held, known_to_all = apart
+        return cls(
+            x,
+            y,
+            partition,
+            classes,
+            validation=validated,
+            test=tested,
+            server=held,
+            public=known_to_all,
+            public_labels=y[known_to_all] if public_labeled else None,
+            num_public_classes=classes if public_labeled else 0,
+        )
 
     @property
     def num_clients(self) -> int:
@@ -162,6 +192,11 @@ class Federation:
     def server_examples(self) -> tuple[np.ndarray, np.ndarray] | None:
         """x [n_s, ...] and labels int32 [n_s] of the server; None where it has none."""
         return (self.x[self.server], self.y[self.server]) if len(self.server) else None
+
+    @property
+    def public_examples(self) -> np.ndarray:
+        """x [n_u, ...] that everybody has, a copy; of 0 rows where there are none. Never their classes."""
+        return self.x[self.public]
 
     @cached_property
     def normalization(self) -> tuple[np.ndarray, np.ndarray]:

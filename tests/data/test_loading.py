@@ -12,7 +12,7 @@ from tfds_files import prepared_tfds
 
 from jaxfed.data import load
 from jaxfed.data.cache import cached_arrays
-from jaxfed.data.dataset import Dataset, class_numbers, standardized
+from jaxfed.data.dataset import Dataset, class_numbers, standardization
 from jaxfed.errors import UsageError
 
 
@@ -53,7 +53,7 @@ def test_embedded_sets():
     assert digits.num_classes == 10
     cancer = load("breast_cancer")
     assert cancer.x.shape == (569, 30)
-    z = standardized(cancer).x
+    z = standardization(cancer.x)(cancer.x)
     np.testing.assert_allclose(z.mean(axis=0), 0, atol=1e-4)
     np.testing.assert_allclose(z.std(axis=0), 1, atol=1e-4)
 

@@ -415,8 +415,12 @@ def test_preprocessing(config):
     raw = Simulation(config).federation(0).x
     assert (raw.shape, raw.dtype, raw.max()) == ((1797, 64), np.float32, 16)
     config.preprocessing.kind = "standardized"
-    standardized = Simulation(config).federation(0).x
-    np.testing.assert_allclose(standardized.mean(axis=0), 0, atol=1e-5)
+    federation = Simulation(config).federation(0)
+    part = federation.partition
+    trained_on = federation.x[np.concatenate([*part.labeled, *part.unlabeled])]
+    np.testing.assert_allclose(trained_on.mean(axis=0), 0, atol=1e-5)
+    tested_on = federation.x[np.concatenate([*part.new, federation.test])]
+    assert np.abs(tested_on.mean(axis=0)).max() > 0.01  # nobody has looked at them
     config.preprocessing.kind = "pretrained"
     with pytest.raises(UsageError, match="digits has float32 from 0 to 16"):
         Simulation(config).check()
@@ -434,7 +438,7 @@ def test_pretrained_features_of_both_splits(config, monkeypatch):
             progress(SimpleNamespace(done=len(images)))
         return images.reshape(-1, 4).astype(np.float32)
 
-    monkeypatch.setattr("jaxfed.config.simulation.load", lambda name, **settings: data)
+    monkeypatch.setattr("jaxfed.config.sources.load", lambda name, **settings: data)
     monkeypatch.setattr("jaxfed.data.features.pretrained_features", features)
     config.preprocessing.kind = "pretrained"
     config.preprocessing.image_size = 64

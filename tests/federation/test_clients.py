@@ -81,3 +81,26 @@ def test_points_of_unknown_class_stay_unlabeled(federation):
     np.testing.assert_array_equal(left.unlabeled[0], [0])
     np.testing.assert_array_equal(left.new[0], [4, 3, 6])
     np.testing.assert_array_equal(left.unlabeled[1], [5])
+
+
+def arrays(first, count, classes=3):
+    x = np.arange(first, first + count, dtype=np.float32)[:, None]
+    return x, np.arange(first, first + count) % classes
+
+
+def test_public_examples_are_nobodys_own_and_come_without_labels():
+    x, y = arrays(10, 4)
+    public = (x, np.where(x[:, 0] == 11, -1, y))
+    federation = Federation.from_clients([arrays(0, 5), arrays(5, 5)], public=public)
+    np.testing.assert_array_equal(federation.public_examples, x)
+    np.testing.assert_array_equal(federation.y[federation.public], [1, -1, 0, 1])
+    assert federation.public_labels is None
+    assert federation.capacity == 5
+    assert federation.cohort().x.max() == 9
+    labeled = Federation.from_clients([arrays(0, 5)], public=(x, y), public_labeled=True)
+    np.testing.assert_array_equal(labeled.public_labels, y)
+    assert labeled.num_public_classes == 3
+    assert len(Federation.from_clients([arrays(0, 5)]).public_examples) == 0
+    for wrong in (None, public):
+        with pytest.raises(UsageError, match="public_labeled=True: every public example needs"):
+            Federation.from_clients([arrays(0, 5)], public=wrong, public_labeled=True)

@@ -1,0 +1,63 @@
+"""The data sets that a config names: the clients' own, and another one that is public.
+
+dataset = clients_set(config)                  # dataset.name
+public = public_set(config, dataset)           # federation.public_dataset, for FedMD; or None
+"""
+
+from __future__ import annotations
+
+import re
+
+from ml_collections import ConfigDict
+
+from jaxfed.data import Dataset, load
+from jaxfed.data.loading import READERS
+from jaxfed.errors import UsageError
+
+
+def clients_set(config: ConfigDict) -> Dataset:
+    """The data set `dataset.name`.
+
+    Raises:
+        UsageError: it cannot be found or read.
+    """
+    wanted = config.dataset
+    try:
+        return load(
+            wanted.name,
+            root=wanted.root or None,
+            label_key=wanted.label_key or None,
+            client_key=wanted.client_key or None,
+            image_size=wanted.image_size or None,
+            options=_options(config, wanted.name),
+        )
+    except UsageError as error:
+        by_key = re.sub(r"\b(label_key|client_key|image_size)=", r"config.dataset.\1=", str(error))
+        raise UsageError(by_key) from error
+
+
+def public_set(config: ConfigDict, dataset: Dataset) -> Dataset | None:
+    """The data set `federation.public_dataset`, read with its usual label; None where none is named.
+
+    Raises:
+        UsageError: it cannot be found or read, or its examples are not of the shape and type of the clients'.
+    """
+    name = config.federation.public_dataset
+    if not name:
+        return None
+    try:
+        public = load(name, root=config.dataset.root or None, options=_options(config, name))
+    except UsageError as error:
+        raise UsageError(f"config.federation.public_dataset: {error}") from error
+    kinds = [f"{data.x.dtype}{list(data.x.shape[1:])}" for data in (public, dataset)]
+    if kinds[0] != kinds[1]:
+        raise UsageError(
+            f"config.federation.public_dataset={name!r}: its examples are {kinds[0]}; allowed are those of "
+            f"{dataset.name}'s shape and type, {kinds[1]}"
+        )
+    return public
+
+
+def _options(config: ConfigDict, name: str) -> ConfigDict | None:
+    """The section of a reader that was registered under this name."""
+    return config.get(name) if name in READERS else None

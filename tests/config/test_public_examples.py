@@ -1,0 +1,172 @@
+"""federation.public_size, public_dataset, public_labeled: what everybody has, and what is refused."""
+
+import numpy as np
+import pytest
+from small_simulations import classes_of, simulation
+
+from jaxfed.config import check, file
+from jaxfed.errors import UsageError
+
+SIZE = {"federation.public_size": 30, "federation.test": "central"}
+
+
+def held_by_clients(federation):
+    return np.concatenate([federation.points(c) for c in range(federation.num_clients)])
+
+
+@pytest.mark.parametrize("num_test", [0, 30])
+@pytest.mark.parametrize("partition", ["iid", "dirichlet"])
+def test_a_part_of_the_training_split_is_everybodys(tmp_path, num_test, partition):
+    keys = SIZE | {"federation.partition": partition, "dataset.validation_fraction": 0.1}
+    ours = simulation(tmp_path, num_test, **keys)
+    ours.check()
+    first, second = ours.federation(0), ours.federation(1)
+    for federation in (first, second):
+        assert len(federation.public) == 30
+        everything = np.concatenate(
+            [held_by_clients(federation), federation.public, federation.validation, federation.test]
+        )
+        np.testing.assert_array_equal(np.sort(everything), np.arange(180 + num_test))
+        np.testing.assert_array_equal(federation.public_examples[:, 0], federation.public)
+        np.testing.assert_array_equal(federation.y[federation.public], federation.public // 60)
+        assert federation.public_labels is None
+    assert set(first.public) != set(second.public)
+    np.testing.assert_array_equal(first.public, ours.federation(0).public)
+    counts = ours.class_counts(first)["public"]
+    np.testing.assert_array_equal(counts, [classes_of(first, first.public)])
+
+
+def test_public_examples_are_drawn_at_random(tmp_path):
+    """Their classes vary as in a draw without replacement: no class is promised its share."""
+    ours = simulation(tmp_path, 30, **SIZE)
+    table = np.array([classes_of(f, f.public) for f in map(ours.federation, range(200))])
+    share, left = 1 / 3, (180 - 30) / (180 - 1)
+    deviation = np.sqrt(30 * share * (1 - share) * left)
+    assert np.abs(table.mean(axis=0) - 10).max() < 4 * deviation / np.sqrt(200)
+    assert np.abs(table.std(axis=0) / deviation - 1).max() < 4 / np.sqrt(2 * 200)
+
+
+def test_there_are_none_unless_asked_for(tmp_path):
+    ours = simulation(tmp_path, 30)
+    assert len(ours.federation(0).public) == 0
+    assert "public" not in ours.class_counts(ours.federation(0))
+
+
+def test_beside_a_server_with_labels(tmp_path):
+    keys = SIZE | {"federation.labels_at": "server", "federation.num_labeled": 30}
+    federation = simulation(tmp_path, 30, **keys).federation(0)
+    apart = np.concatenate([held_by_clients(federation), federation.server, federation.public])
+    np.testing.assert_array_equal(np.sort(apart), np.arange(180))
+
+
+def test_labels_can_be_everybodys_too(tmp_path):
+    federation = simulation(tmp_path, 0, **SIZE, **{"federation.public_labeled": True}).federation(
+        0
+    )
+    np.testing.assert_array_equal(federation.public_labels, federation.y[federation.public])
+    assert federation.num_public_classes == 3
+
+
+def write_public(tmp_path, *, names=("a", "b"), shape=(50, 1)):
+    y = np.arange(50) % 2
+    y[:10] = -1
+    x = np.arange(1000, 1050, dtype=np.float32)[:, None] * np.ones(shape, np.float32)
+    np.savez(tmp_path / "public.npz", x=x, y=y, class_names=names)
+    return {"federation.public_dataset": str(tmp_path / "public.npz")}
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("0", "1", "2")])
+@pytest.mark.parametrize("size", [0, 20])
+@pytest.mark.parametrize("labeled", [False, True])
+def test_another_data_set_is_everybodys(tmp_path, names, size, labeled):
+    """Ten of its fifty examples nobody knows the class of; its classes may be the clients' or others."""
+    keys = write_public(tmp_path, names=names) | {
+        "federation.public_size": size,
+        "federation.public_labeled": labeled,
+    }
+    ours = simulation(tmp_path, 30, **keys)
+    ours.check()
+    federation = ours.federation(0)
+    assert len(federation.public) == (size or (40 if labeled else 50))
+    values = federation.public_examples[:, 0].astype(int)
+    assert values.min() >= (1010 if labeled else 1000)
+    known = np.where(values < 1010, -1, values % 2)
+    same = names == ("0", "1", "2")
+    np.testing.assert_array_equal(federation.y[federation.public], known if same else -1)
+    if labeled:
+        np.testing.assert_array_equal(federation.public_labels, known)
+        assert federation.num_public_classes == len(names)
+    np.testing.assert_array_equal(np.sort(held_by_clients(federation)), np.arange(210))
+    assert (ours.numbers[federation.public] == -1).all()
+    counts = ours.class_counts(federation)
+    assert counts["class_names"][-1] == "(unknown)"
+    assert counts["public"].sum() == len(federation.public)
+    assert {"x_public", "y_public"} <= ours.data_checksums().keys()
+
+
+def test_public_examples_are_preprocessed_as_the_others_are(tmp_path):
+    keys = write_public(tmp_path) | {"preprocessing.kind": "standardized"}
+    federation = simulation(tmp_path, 30, **keys).federation(0)
+    mean, deviation = np.arange(180).mean(), np.arange(180).std()
+    expected = (np.arange(1000, 1050) - mean) / deviation
+    np.testing.assert_allclose(federation.public_examples[:, 0], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"federation.public_size": 180}, r"public_size=180: at most 179 .*, and one at least"),
+        (
+            {"federation.public_size": 60, "federation.num_clients": 121, "federation.min_size": 1},
+            r"min_size=1",
+        ),
+    ],
+)
+def test_more_than_there_is(tmp_path, keys, told):
+    with pytest.raises(UsageError, match=told) as caught:
+        simulation(tmp_path, 30, **keys).check()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"federation.public_size": 51}, r"public_size=51: at most 50 of what .*public.npz has"),
+        (
+            {"federation.public_size": 41, "federation.public_labeled": True},
+            r"public_size=41: at most 40 .* with a label",
+        ),
+    ],
+)
+def test_more_than_the_other_set_has(tmp_path, keys, told):
+    with pytest.raises(UsageError, match=told):
+        simulation(tmp_path, 30, **write_public(tmp_path), **keys).check()
+
+
+def test_another_set_must_be_there_and_of_the_same_shape(tmp_path):
+    with pytest.raises(UsageError, match=r"config\.federation\.public_dataset: .*no such file"):
+        simulation(tmp_path, 0, **{"federation.public_dataset": str(tmp_path / "no.npz")})
+    keys = write_public(tmp_path, shape=(50, 2))
+    told = r"public_dataset='.*': its examples are float32\[2\]; allowed .* float32\[1\]"
+    with pytest.raises(UsageError, match=told):
+        simulation(tmp_path, 0, **keys)
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("federation.public_labeled=true", r"public_labeled=True: allowed with a public_size"),
+        ("federation.public_size=-1", r"public_size=-1: allowed are integers from 0 on"),
+    ],
+)
+def test_what_a_config_cannot_say(override, told):
+    with pytest.raises(UsageError, match=told):
+        check.check(file.load("xclp_digits.py", [override]))
+
+
+def test_predictions_of_them_must_fit_into_memory(tmp_path, monkeypatch):
+    ours = simulation(tmp_path, 30, **SIZE)
+    monkeypatch.setattr("jaxfed.config.memory_demand._NEIGHBORS", ())
+    monkeypatch.setattr("jaxfed.config.memory_demand.available_bytes", lambda: 4 * 4 * 30 - 1)
+    with pytest.raises(UsageError, match=r"public_size=30: 4 clients' labels of them"):
+        ours.check()
