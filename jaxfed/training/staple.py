@@ -1,0 +1,123 @@
+"""STAPLE: what is true and how good each voter is, from votes alone, each estimated by the other.
+
+    prior_s = share of s among all votes                                                  (Warfield, eq. 14)
+    E:  W_us ~ prior_s prod_{k votes on u} theta_k[s, v_ku],    sum_s W_us = 1                     (eq. 15)
+    M:  theta_k[s, v] = sum_{u: v_ku = v} W_us / sum_{u: k votes on u} W_us                        (eq. 19)
+
+(S. K. Warfield, K. H. Zou, W. M. Wells, IEEE Transactions on Medical Imaging 23(7), 2004; for several classes
+a confusion matrix theta_k [C, C] for each client, rows of which sum to 1: the model of Dawid and Skene,
+Applied Statistics 28, 1979, with a prior that stays.) v_ku is client k's vote on example u, W_us the
+posterior probability that its class is s. Expectation maximization: the likelihood
+
+    sum_u log sum_s prior_s prod_k theta_k[s, v_ku]
+
+never falls. It begins at theta_k = a on the diagonal, (1 - a) / (C - 1) beside it, the same for everybody, so
+that the first W is a majority's with the prior; where votes hardly agree it may end in a local maximum.
+
+Votes of a client are taken as independent of the others' given the class. A client that votes on nothing
+changes nothing.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+_TINY = 1e-30  # under logarithms: what was never seen, in float32
+
+
+class Performance(NamedTuple):
+    """What was estimated, and how it went.
+
+    Fields:
+        posterior: W, float32 [U, C]; the prior where nobody votes.
+        confusion: theta, float32 [K, C, C], by client, true class and vote.
+        prior: float32 [C].
+        log_likelihood: float32, of `confusion`; float32 keeps about 7 digits of it.
+        steps: int32, of E and M.
+        change: float32, of the largest entry of W in the last step.
+    """
+
+    posterior: jax.Array
+    confusion: jax.Array
+    prior: jax.Array
+    log_likelihood: jax.Array
+    steps: jax.Array
+    change: jax.Array
+
+
+@partial(jax.jit, static_argnames="num_classes")
+def staple_performance(
+    votes: jax.Array,
+    num_classes: int,
+    *,
+    initial: float = 0.9,
+    tolerance: float = 1e-5,
+    max_steps: int = 100,
+) -> Performance:
+    """Estimate W and theta until no entry of W moves by more than the tolerance.
+
+    Args:
+        votes: int32 [K, U], classes 0 to C - 1; -1 of a client that has no vote.
+        num_classes: C, 2 or more.
+        initial: a, above 1 / C: the votes are better than chance.
+        tolerance: of W.
+        max_steps: at most.
+
+    Cost: a step is 2 K U C operations, one client after another; 8 U C + 4 K C^2 bytes beside the votes.
+    """
+    num_clients = votes.shape[0]
+    other = (1 - initial) / (num_classes - 1)
+    own = jnp.where(jnp.eye(num_classes, dtype=bool), initial, other).astype(jnp.float32)
+    start = jnp.broadcast_to(own, (num_clients, num_classes, num_classes))
+    is_of_class = jax.nn.one_hot(votes, num_classes, dtype=jnp.int32)
+    counts = jnp.sum(is_of_class, axis=(0, 1)).astype(jnp.float32)
+    prior = counts / jnp.maximum(jnp.sum(counts), 1)
+    log_prior = jnp.log(jnp.maximum(prior, _TINY))
+
+    def expected(confusion: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """W, and the logarithm of what it was divided by, [U]."""
+
+        def with_votes_of(
+            log_joint: jax.Array, client: tuple[jax.Array, ...]
+        ) -> tuple[jax.Array, None]:
+            vote, theta = client
+            by_vote = jnp.log(jnp.maximum(theta, _TINY)).T  # [vote, class]
+            likely = by_vote[jnp.maximum(vote, 0)]
+            return log_joint + jnp.where((vote >= 0)[:, None], likely, 0), None
+
+        nobody = jnp.broadcast_to(log_prior, (votes.shape[1], num_classes))
+        log_joint, _ = jax.lax.scan(with_votes_of, nobody, (votes, confusion))
+        log_evidence = jax.nn.logsumexp(log_joint, axis=1)
+        return jnp.exp(log_joint - log_evidence[:, None]), log_evidence
+
+    def maximized(posterior: jax.Array, confusion: jax.Array) -> jax.Array:
+        def of_client(client: tuple[jax.Array, ...]) -> jax.Array:
+            vote, theta = client
+            seen = jnp.where((vote >= 0)[:, None], posterior, 0)
+            by_class = jax.ops.segment_sum(seen, jnp.maximum(vote, 0), num_classes).T
+            mass = jnp.sum(by_class, axis=1, keepdims=True)
+            # Of a class that is hardly anywhere nothing can be told.
+            return jnp.where(mass > _TINY, by_class / jnp.where(mass > _TINY, mass, 1), theta)
+
+        return jax.lax.map(of_client, (votes, confusion))
+
+    def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        confusion, posterior, _, steps, _ = carry
+        confusion = maximized(posterior, confusion)
+        updated, log_evidence = expected(confusion)
+        change = jnp.max(jnp.abs(updated - posterior), initial=0)
+        return confusion, updated, jnp.sum(log_evidence), steps + 1, change
+
+    def goes_on(carry: tuple[Any, ...]) -> jax.Array:
+        *_, steps, change = carry
+        return (steps < max_steps) & (change > tolerance)
+
+    posterior, log_evidence = expected(start)
+    infinite = jnp.float32(jnp.inf)
+    first = start, posterior, jnp.sum(log_evidence), jnp.int32(0), infinite
+    confusion, posterior, likelihood, steps, change = jax.lax.while_loop(goes_on, step, first)
+    return Performance(posterior, confusion, prior, likelihood, steps, change)
