@@ -51,3 +51,11 @@ class Communication:
 def num_bytes_of(tree: Any) -> int:
     """Bytes of all arrays of a pytree, sent whole; `jaxfed.training.sparse_message` where they are not."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def label_bytes(num_labels: int, num_values: int) -> int:
+    """Bytes of labels that have so many values, ceil(log2 of it) bits each, one after another.
+
+    The values are the C classes, and one more where a label may be none.
+    """
+    return -(-num_labels * (num_values - 1).bit_length() // 8)

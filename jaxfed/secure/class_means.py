@@ -23,8 +23,8 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxfed.secure.errors import ProtocolError
-from jaxfed.secure.primitives.fixed_point import FixedPoint
-from jaxfed.secure.row_sums import masked, resilient
+from jaxfed.secure.row_sums import masked
+from jaxfed.secure.row_sums.server_sums import server_sums
 from jaxfed.secure.session.endpoint import SERVER, DroppedOut
 from jaxfed.secure.session.parties import Session
 
@@ -75,32 +75,6 @@ def class_means(
     count = np.where(count >= least, count, 0)
     center = np.where(count[:, None] > 0, sums[:, :-1], 0) / np.maximum(count, 1)[:, None]
     return Means(center, count)
-
-
-def server_sums(
-    session: Session, own: Mapping[int, np.ndarray], *, is_resilient: bool
-) -> np.ndarray | None:
-    """The sum of the clients' real matrices [n, C], float64, at the server; each client's stays its own.
-
-    None where fewer than two clients are there, or all have left at the end. With `is_resilient` who leaves
-    after its upload still counts.
-    """
-    clients = [client for client in session.clients if client in own]
-    if not clients:
-        return None
-    protocol = resilient if is_resilient else masked
-    shape = own[clients[0]].shape
-    nothing = slice(shape[0], shape[0])
-    rows = {SERVER: slice(0, shape[0]), **dict.fromkeys(clients, nothing)}
-    parties = {
-        client: protocol.Client(session.endpoints[client], own[client].astype(np.float64), rows)
-        for client in clients
-    }
-    server = protocol.Server(session.endpoints[SERVER], rows, shape[1])
-    first_round = session.reserve(len(clients) + 1)  # every dropout may start another one
-    if not protocol.run(parties, server, first_round=first_round):
-        return None
-    return FixedPoint(len(clients)).decode(server.own_sums())
 
 
 def message_bytes(num_clients: int, num_classes: int, dim: int) -> dict[str, int]:

@@ -6,16 +6,20 @@ import re
 import pytest
 from threat_model import ROOT, cited_tests, table
 
+from jaxfed.federation.communication import label_bytes
+from jaxfed.secure import vote_sums
 from jaxfed.secure.hamming import masked, paillier_packed, paillier_paper, transfer, transfer_paper
 from jaxfed.secure.row_sums import masked as row_sums
 from jaxfed.secure.row_sums import resilient
 
 N, L, P, C = 500, 4096, 5, 10  # points a client, bits, clients, classes
+U = 10_000  # public examples
 
 
-def formula(text):
+def formula(text, **more):
     """A formula of the tables as a number."""
     names = {"n_j": N, "n_k": N, "L": L, "S": 170, "w": L.bit_length(), "p": P, "n": P * N, "C": C}
+    names |= more
     spaced = re.sub(r"(?<=[\w)]) (?=[\w(])", " * ", text)
     allowed = {"ceil": math.ceil, **names}
     return eval(spaced.replace("ceil *", "ceil"), {"__builtins__": {}}, allowed)
@@ -64,6 +68,14 @@ def test_bytes_of_row_sums(row):
     assert int(ours_bytes) == sent == formula(ours)
     numbers = 0 if counts == "none" else formula(counts.removesuffix(" numbers"))
     assert int(paper) == 8 * numbers
+
+
+@pytest.mark.parametrize("row", table("votes"), ids=lambda row: row[0])
+def test_bytes_of_votes(row):
+    message, _, ours, ours_bytes = row
+    sent = {"votes": P * label_bytes(U, C), **vote_sums.message_bytes(P, U, C)}
+    names = {"U": U, "b": math.ceil(math.log2(C)), "S": math.floor(64 / math.log2(P + 1))}
+    assert int(ours_bytes) == sent[message] == formula(ours, **names)
 
 
 def test_bytes_of_double_masks():

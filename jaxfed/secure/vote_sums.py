@@ -1,0 +1,78 @@
+"""Sums of clients' votes, of which nobody sees one client's (the consensus of FedCT under masks).
+
+    marks      client j: B^(j) in {0, 1}, [U, C], a vote for c on example u as B_uc = 1
+    sums       H = sum_j B^(j) over all clients that stay       masked sums, the server reads them
+
+Masked sums are those of `row_sums` on rows that the server owns. Votes are integers and H is exact: it needs
+the modulus K + 1 for K clients, so that floor(64 / log2(K + 1)) of its entries share an element of Z_{2^64}
+(`jaxfed.secure.primitives.packed_counts`). A client uploads ceil(U C / S) elements of 8 bytes; in the clear,
+without abstaining, its labels are U ceil(log2 C) / 8 bytes.
+
+What H itself says no mask hides: where all clients agree, and after some rounds of FedCT that is nearly
+everywhere, H_uc = K is everybody's label. With two clients each of them knows the other's vote from H and its
+own, and sees of H only what the server makes of it.
+
+Marks are anything in {0, 1}: one-hot labels, rows of zeros for none, or what a randomizing mechanism releases
+(`jaxfed.privacy.xor_mechanism`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from jaxfed.errors import UsageError
+from jaxfed.secure.primitives import packed_counts
+from jaxfed.secure.row_sums import masked, resilient
+from jaxfed.secure.row_sums.server_sums import ring_sums
+from jaxfed.secure.session.parties import Session
+
+
+def vote_histogram(
+    session: Session, marks: Mapping[int, np.ndarray], *, is_resilient: bool = False
+) -> np.ndarray | None:
+    """H, int64 of the marks' shape, over all clients that stay, as the server gets it.
+
+    Args:
+        session: the parties.
+        marks: by address, of clients of the session: bool, or 0 and 1, [U, C].
+        is_resilient: with double masks, so that dropouts need no second upload (`row_sums.resilient`).
+
+    Returns:
+        H; None where fewer than two clients are there, or all have left at the end.
+
+    Raises:
+        ProtocolError: a message that does not belong where it arrives, or a sum that no votes have.
+        UsageError: marks other than 0 and 1; nothing is sent.
+
+    Cost: 8 ceil(U C / S) bytes a client, and what comes with its masks.
+    """
+    clients = [client for client in session.clients if client in marks]
+    if not clients:
+        return None
+    shape = marks[clients[0]].shape
+    own = {}
+    for client in clients:
+        if not np.isin(marks[client], (0, 1)).all():
+            raise UsageError(f"votes of client {client}: allowed are marks 0 and 1")
+        # The number of all who might take part: it does not change where some leave.
+        own[client] = packed_counts.pack(marks[client], len(clients))[:, None]
+    sums = ring_sums(session, own, is_resilient=is_resilient)
+    if sums is None:
+        return None
+    return packed_counts.unpack(sums[:, 0], int(np.prod(shape)), len(clients)).reshape(shape)
+
+
+def message_bytes(
+    num_clients: int, num_examples: int, num_classes: int, *, is_resilient: bool = False
+) -> dict[str, int]:
+    """Payload bytes by kind where nobody leaves; those of setup come with it."""
+    elements = packed_counts.num_elements(num_examples * num_classes, num_clients)
+    rows = [0] * num_clients
+    one_round = (
+        resilient.message_bytes(rows, 1, range(num_clients))
+        if is_resilient
+        else masked.message_bytes(rows, 1)
+    )
+    return {**one_round, "upload": masked.ENTRY_BYTES * num_clients * elements}

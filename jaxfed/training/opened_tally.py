@@ -1,0 +1,106 @@
+"""The tally that a consensus needs, opened to the server: from answers in the clear, or by masked sums.
+
+    t = sum over clients of their own tallies [U, C]                     (`jaxfed.training.consensus`)
+
+In the clear the server has each client's answers. Under masks it has t alone, votes as integers
+(`jaxfed.secure.vote_sums`), probabilities and numbers as fixed-point ones (`jaxfed.secure.row_sums`). A
+client by itself has no tally then: it would be its answers. `staple` needs these, and goes in the clear only.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.communication import Communication, label_bytes
+from jaxfed.training.consensus import Consensus
+
+Sums = Literal["plaintext", "masked", "masked_resilient"]
+
+_LEAST = 2  # clients of a masked sum
+_FLOAT = 4
+
+
+def opened_tally(
+    consensus: Consensus,
+    answers: np.ndarray,
+    client_id: np.ndarray,
+    communication: Communication,
+    *,
+    num_classes: int,
+    sums: Sums = "plaintext",
+) -> np.ndarray:
+    """What `consensus.from_tally` is given.
+
+    Args:
+        consensus: which tally.
+        answers: of K clients, as the consensus wants them.
+        client_id: int32 [K], -1 of a row without a client.
+        communication: what is sent is counted here.
+        num_classes: C.
+        sums: how they are added.
+
+    Returns:
+        int32 [U, C] of labels, float32 [U, C] of probabilities, [U, 2] of numbers: the same by any sum, bit
+        for bit of labels, else up to 2^-41 a client and float32's rounding. Zeros where fewer than two
+        clients are there for a masked sum.
+
+    Raises:
+        UsageError: a consensus that no tally is enough for.
+    """
+    if consensus.tally is None:
+        raise UsageError(
+            f"consensus_sums={sums!r}: the consensus needs every client's labels, not their sum; allowed are "
+            "those with a tally"
+        )
+    if sums == "plaintext":
+        num_bytes = answer_bytes(consensus, answers, client_id, num_classes)
+        communication.up("votes", num_bytes)
+        return np.asarray(consensus.tally(jnp.asarray(answers), jnp.asarray(client_id)))
+    one = jnp.zeros(1, jnp.int32)
+    own = [
+        np.asarray(consensus.tally(jnp.asarray(answers[row : row + 1]), one))
+        for row in np.flatnonzero(np.asarray(client_id) >= 0)
+    ]
+    if len(own) < _LEAST:
+        nobody = jnp.full(len(answers), -1, jnp.int32)
+        return np.asarray(consensus.tally(jnp.asarray(answers), nobody))
+    return summed(own, communication, is_resilient=sums == "masked_resilient")
+
+
+def summed(
+    own: list[np.ndarray], communication: Communication, *, is_resilient: bool = False
+) -> np.ndarray:
+    """The sum of two clients' matrices [U, C] or more, in a session whose keys are the operating system's.
+
+    Integers are marks 0 and 1, votes or what was made of them, and their sum is exact, int32; of others
+    float32. Zeros if all have left.
+    """
+    from jaxfed.secure.row_sums.server_sums import server_sums
+    from jaxfed.secure.session.parties import Session
+    from jaxfed.secure.vote_sums import vote_histogram
+
+    session = Session(len(own))
+    are_marks = not np.issubdtype(own[0].dtype, np.floating)
+    add = vote_histogram if are_marks else server_sums
+    total = add(session, dict(enumerate(own)), is_resilient=is_resilient)
+    communication.add(session.communication())
+    kind = np.int32 if are_marks else np.float32
+    return np.zeros(own[0].shape, kind) if total is None else total.astype(kind)
+
+
+def answer_bytes(
+    consensus: Consensus, answers: np.ndarray, client_id: np.ndarray, num_classes: int
+) -> int:
+    """Bytes of all clients' answers in the clear: packed labels, or float32.
+
+    A label takes ceil(log2 C) bits, of a client that abstains anywhere ceil(log2(C + 1)).
+    """
+    sent = np.asarray(answers)[np.asarray(client_id) >= 0]
+    if consensus.answers != "labels":
+        return _FLOAT * sent.size
+    num_values = [num_classes + int(np.any(labels < 0)) for labels in sent]
+    return sum(label_bytes(sent.shape[1], number) for number in num_values)
