@@ -86,7 +86,7 @@ def read(path: Path, label_key: str | None = None, client_key: str | None = None
 
 
 def _table(path: Path, label_key: str | None) -> _Table:
-    lines = _lines(path)
+    lines = lines_of(path)
     if len(lines) < 2:
         raise UsageError(f"{path}: {len(lines)} lines, but a table of two or more is needed")
     has_header = _is_header(lines, label_key)
@@ -189,13 +189,18 @@ def _features(path: Path, table: _Table, places: Sequence[int]) -> np.ndarray:
     return np.concatenate(columns, axis=1)
 
 
-def _lines(path: Path) -> list[list[str]]:
+def lines_of(path: Path, delimiter: str | None = None) -> list[list[str]]:
+    """The cells of each line that is not empty; the delimiter is found out by the first, or given.
+
+    Raises:
+        UsageError: not such a file.
+    """
     opener = gzip.open if path.suffix == ".gz" else open
     try:
         with opener(path, "rt", newline="", encoding="utf-8-sig") as file:
-            first = file.readline()
-            delimiter = max(",;\t|", key=first.count)
-            file.seek(0)
+            if delimiter is None:
+                delimiter = max(",;\t|", key=file.readline().count)
+                file.seek(0)
             return [row for row in csv.reader(file, delimiter=delimiter) if row]
     except (UnicodeDecodeError, csv.Error, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UsageError(f"{path}: not a CSV file ({error})") from error

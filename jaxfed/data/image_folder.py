@@ -13,6 +13,7 @@ say: `jaxfed.config.simulation` draws as many, stratified, once for all repeats.
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -52,17 +53,43 @@ def read(folder: Path, image_size: int | None = None) -> Dataset:
             f"{folder}: no images; needed are folders named after classes, with files "
             f"*{', *'.join(ENDINGS[:3])}"
         )
-    number = {name: c for c, name in enumerate(names)}
+    return decoded(folder, train, test, names, image_size)
+
+
+def decoded(
+    folder: Path,
+    train: Examples,
+    test: Examples,
+    class_names: Sequence[str],
+    image_size: int | None,
+    channels: int | None = None,
+) -> Dataset:
+    """The images of both splits, decoded once, in parallel, and cached as arrays.
+
+    Args:
+        folder: they are in; the data set's name.
+        train: files and their classes.
+        test: the same; there may be none.
+        class_names: in the order of their numbers.
+        image_size: pixels a side; None as `read` has it.
+        channels: 1 makes all of them grey; None as `read` has it.
+
+    Raises:
+        UsageError: one cannot be read.
+    """
+    number = {name: c for c, name in enumerate(class_names)}
     files = [file for file, _ in chain(train, test)]
 
     def make(target: Path) -> None:
         shape = common_shape(files, image_size)
+        shape = shape if channels is None else shape._replace(channels=channels)
         for split, examples in (("train", train), ("test", test)):
             decode(target / f"x-{split}.npy", [file for file, _ in examples], shape)
             labels = np.array([number[name] for _, name in examples], np.int32)
             np.save(target / f"y-{split}.npy", labels)
 
-    key = files_key(files, _FORMAT, str(folder.resolve()), train, test, image_size)
+    asked = (image_size,) if channels is None else (image_size, channels)
+    key = files_key(files, _FORMAT, str(folder.resolve()), train, test, *asked)
     arrays = cached_arrays(f"images-{folder.name}", key, make)
     return Dataset(
         name=str(folder),
@@ -70,8 +97,8 @@ def read(folder: Path, image_size: int | None = None) -> Dataset:
         y=arrays["y-train"],
         x_test=arrays["x-test"],
         y_test=arrays["y-test"],
-        num_classes=len(names),
-        class_names=tuple(names),
+        num_classes=len(class_names),
+        class_names=tuple(class_names),
     )
 
 
@@ -86,9 +113,9 @@ def _splits(folder: Path) -> tuple[Examples, Examples]:
         splits = [_listed(table) for table in tables if table.is_file()]
     elif (folder / "train").is_dir():
         parts = [folder / name for name in ("train", *TEST_NAMES)]
-        splits = [_classes(part) for part in parts if part.is_dir()]
+        splits = [classes_in(part) for part in parts if part.is_dir()]
     else:
-        return _classes(folder), []  # a class may be named "test"
+        return classes_in(folder), []  # a class may be named "test"
     train, *others = splits
     if len(others) and _names(train).isdisjoint(chain.from_iterable(map(_names, others))):
         return sorted(chain(*splits), key=lambda example: (example[1], example[0])), []
@@ -99,7 +126,7 @@ def _names(examples: Examples) -> set[str]:
     return {name for _, name in examples}
 
 
-def _classes(folder: Path) -> Examples:
+def classes_in(folder: Path) -> Examples:
     """The images of the folder's folders, each named after its class."""
     classes = sorted(path for path in folder.iterdir() if path.is_dir())
     return [(file, path.name) for path in classes for file in images_in(path)]

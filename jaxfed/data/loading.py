@@ -15,20 +15,13 @@ from typing import Any
 from jaxfed.data import csv_table, fed_isic2019, image_folder, leaf, npz, tfds_source
 from jaxfed.data.dataset import Dataset
 from jaxfed.data.embedded import EMBEDDED
+from jaxfed.data.named import NAMED
 from jaxfed.errors import UsageError
 from jaxfed.registry import Registry
 
-READERS: Registry[Callable[..., Dataset]] = Registry("reader", {}, reserved=EMBEDDED)
+READERS: Registry[Callable[..., Dataset]] = Registry("reader", {}, reserved=[*EMBEDDED, *NAMED])
 
 _TABLES = (".csv", ".tsv", ".data", ".csv.gz", ".data.gz")
-
-# Sets that are folders in the data root, and how such a folder comes about.
-_ORIGINS = {
-    "femnist": "the train/ and test/ that LEAF's ./preprocess.sh -s niid --sf 1.0 -k 0 -t sample makes "
-    "in data/femnist/data",
-    "fed_isic2019": f"FLamby's {fed_isic2019.IMAGES}/ and its repository's train_test_split",
-    "mini_imagenet": "images/ and the few-shot train.csv, val.csv and test.csv, or a folder a class",
-}
 
 
 def load(
@@ -43,8 +36,9 @@ def load(
     """Load a data set.
 
     Args:
-        name_or_path: the name of an embedded set (digits, breast_cancer); the path of an .npz or CSV
-            file, of a folder of images, of LEAF's JSON files or of FLamby's Fed-ISIC2019; or a TFDS name
+        name_or_path: the name of an embedded set (digits, breast_cancer) or of a folder in `root` with its
+            publishers' files (`jaxfed.data.named`: adult, brain_mri); the path of an .npz or CSV file, of a
+            folder of images, of LEAF's JSON files or of FLamby's Fed-ISIC2019; or a TFDS name
             (cifar10, emnist/byclass) prepared as array_record. A path is told by its ending or a slash
             at its beginning (./images, /data/x); any existing folder is one. What is not there is
             looked for in `root`.
@@ -90,6 +84,8 @@ def load(
     folder = _first(Path.is_dir, path, place)
     if folder.is_dir():
         _refuse(name_or_path, label_key=label_key)
+        if name_or_path in NAMED and NAMED[name_or_path].read is not None:
+            return _read_named(name_or_path, folder, image_size)
         return _read_folder(name_or_path, folder, image_size)
     raise UsageError(_not_found(name_or_path, place))
 
@@ -108,6 +104,15 @@ def _read_file(name: str, path: Path, label_key: str | None, client_key: str | N
     return csv_table.read(path, label_key, client_key)
 
 
+def _read_named(name: str, folder: Path, image_size: int | None) -> Dataset:
+    named = NAMED[name]
+    assert named.read is not None
+    if named.has_image_size:
+        return named.read(folder, image_size)
+    _refuse(name, image_size=image_size)
+    return named.read(folder)
+
+
 def _read_folder(name: str, folder: Path, image_size: int | None) -> Dataset:
     if fed_isic2019.recognizes(folder):
         return fed_isic2019.read(folder, image_size)
@@ -118,12 +123,13 @@ def _read_folder(name: str, folder: Path, image_size: int | None) -> Dataset:
 
 
 def _not_found(name: str, place: Path) -> str:
-    if name in _ORIGINS:
+    if name in NAMED:
+        other = "" if NAMED[name].read else ", or give the path of such a folder"
         return (
-            f"data set {name!r}: no such folder ({place / name}); put there {_ORIGINS[name]}, or give "
-            "the path of such a folder (the place is --config.dataset.root or $JAXFED_DATA)"
+            f"data set {name!r}: no such folder ({place / name}); put there {NAMED[name].origin}{other} "
+            "(the place is --config.dataset.root or $JAXFED_DATA)"
         )
-    nearest = get_close_matches(name, [*EMBEDDED, *_ORIGINS], n=1)
+    nearest = get_close_matches(name, [*EMBEDDED, *NAMED], n=1)
     hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
     return (
         f"data set {name!r} not found{hint}; looked for {place / name}/VERSION/"

@@ -1,0 +1,46 @@
+"""PneumoniaMNIST: the X-rays of `pneumonia`, grey, 28 x 28, of MedMNIST v2.
+
+    ROOT/pneumonia_mnist/pneumoniamnist.npz    4,708 images to train on, 524 to validate on, 624 to test on
+
+(J. Yang et al. "MedMNIST v2: A large-scale lightweight benchmark for 2D and 3D biomedical image
+classification". Scientific Data, 2023.) Small enough to try on what FedCT has 224 x 224 pixels for.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from jaxfed.data.dataset import Dataset
+from jaxfed.errors import UsageError
+
+ORIGIN = "pneumoniamnist.npz of https://medmnist.com"
+CLASSES = ("NORMAL", "PNEUMONIA")
+_FILE = "pneumoniamnist.npz"
+
+
+def read(folder: Path) -> Dataset:
+    """uint8 [5232, 28, 28, 1] and [624, 28, 28, 1].
+
+    MedMNIST took its validation split out of the training images; here they are together again, as in
+    `pneumonia`, and `dataset.validation_fraction` draws one where it is wanted.
+
+    Raises:
+        UsageError: the file is missing, or lacks one of MedMNIST's arrays.
+    """
+    file = folder / _FILE
+    if not file.is_file():
+        raise UsageError(f"{folder}: no {_FILE}; it is {ORIGIN}")
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            splits = {
+                split: (arrays[f"{split}_images"][..., None], arrays[f"{split}_labels"].ravel())
+                for split in ("train", "val", "test")
+            }
+    except (ValueError, KeyError, AttributeError, zipfile.BadZipFile, EOFError) as error:
+        raise UsageError(f"{file}: not MedMNIST's file ({error})") from error
+    images, labels = zip(*splits.values(), strict=True)
+    x, y = np.concatenate(images[:2]), np.concatenate(labels[:2]).astype(np.int32)
+    return Dataset("pneumonia_mnist", x, y, images[2], labels[2].astype(np.int32), 2, CLASSES)

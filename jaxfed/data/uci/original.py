@@ -1,0 +1,65 @@
+"""An original file's cells: found in its folder, as wide as they should be, as numbers or codes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from jaxfed.data.csv_table import lines_of
+from jaxfed.errors import UsageError
+
+
+def found(folder: Path, names: Sequence[str], origin: str) -> Path:
+    """The first of these files that the folder has.
+
+    Raises:
+        UsageError: none; says where they are to be had.
+    """
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise UsageError(f"{folder}: no {' or '.join(names)}; {origin} has it")
+
+
+def cells(file: Path, width: int, delimiter: str = ",") -> np.ndarray:
+    """str [n, width], without spaces around; empty lines and those that begin with `|` are left out.
+
+    Raises:
+        UsageError: a line of another width, or none.
+    """
+    lines = [line for line in lines_of(file, delimiter) if not line[0].startswith("|")]
+    for number, line in enumerate(lines, start=1):
+        if len(line) != width:
+            raise UsageError(f"{file}: row {number} has {len(line)} cells; {width} are needed")
+    if not lines:
+        raise UsageError(f"{file}: no rows")
+    return np.array([[cell.strip() for cell in line] for line in lines])
+
+
+def numbers(file: Path, texts: np.ndarray) -> np.ndarray:
+    """float64 of the same shape.
+
+    Raises:
+        UsageError: the first cell that is no number.
+    """
+    try:
+        return texts.astype(np.float64)
+    except ValueError as error:
+        raise UsageError(f"{file}: {error}; numbers are needed") from error
+
+
+def codes(file: Path, column: str, texts: np.ndarray, meanings: Mapping[str, int]) -> np.ndarray:
+    """int64 [n], what each text [n] stands for.
+
+    Raises:
+        UsageError: a text that has no code.
+    """
+    kinds, places = np.unique(texts, return_inverse=True)
+    for kind in kinds.tolist():
+        if kind not in meanings:
+            raise UsageError(
+                f"{file}: column {column!r} has {kind!r}; allowed are {', '.join(map(repr, meanings))}"
+            )
+    return np.array([meanings[kind] for kind in kinds.tolist()], np.int64)[places]
