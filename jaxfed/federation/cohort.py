@@ -7,6 +7,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from jaxfed.data.dataset import UNLABELED
+
 Array = jax.Array | np.ndarray
 
 
@@ -27,3 +29,20 @@ class Cohort(NamedTuple):
     x: Array
     y: Array
     mask: Array
+
+
+def padded(cohort: Cohort, multiple: int) -> Cohort:
+    """The cohort with empty clients (id -1) added up to a multiple of clients."""
+    missing = -len(cohort.client_id) % multiple
+    if not missing:
+        return cohort
+
+    def pad(array: Array, fill: int) -> np.ndarray:
+        return np.concatenate([array, np.full((missing, *array.shape[1:]), fill, array.dtype)])
+
+    return Cohort(
+        client_id=pad(cohort.client_id, -1),
+        x=pad(cohort.x, 0),
+        y=pad(cohort.y, UNLABELED),
+        mask=pad(cohort.mask, False),
+    )

@@ -35,7 +35,7 @@ def padded_rows(array: np.ndarray, fill: float = 0) -> np.ndarray:
     return np.concatenate([array, np.full((missing, *array.shape[1:]), fill, array.dtype)])
 
 
-def in_batches(function: Callable[[np.ndarray], Any], x: np.ndarray, size: int) -> Any:
+def in_batches(function: Callable[[Any], Any], x: jax.Array | np.ndarray, size: int) -> Any:
     """function(x) row by row, for `size` rows of x [n, ...] at a time, all batches of one shape.
 
     Returns what the function returns, arrays [n, ...] or trees of them, on the host.

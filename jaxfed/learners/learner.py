@@ -2,7 +2,7 @@
 
 FedCT (arXiv 2310.05696, Algorithm 1) asks of a client's learner A no more than
 
-    h_t <- A(D u P, h_{t-1})        D: the client's own labels,  P = (U, L): public examples, as all label them
+    h_t <- A(D u P, h_{t-1})        D: the client's own labels,  P = (U, L): public examples, as all label
     L   <- h_t(U)
 
 so that networks, trees and rules may take part. A learner holds the models of all M clients, and trains those

@@ -111,13 +111,13 @@ def local_steps(
         loss=loss,
         optimizer=training.optimizer(shared.learning_rate),
         batches=batches,
-        optimizer_state=None if kept is None else _at_rate(kept, shared.learning_rate),
+        optimizer_state=None if kept is None else at_rate(kept, shared.learning_rate),
         correction=correction,
         after_step=after_step,
     )
 
 
-def _at_rate(state: optax.OptState, learning_rate: jax.Array) -> optax.OptState:
+def at_rate(state: optax.OptState, learning_rate: jax.Array) -> optax.OptState:
     """A kept state with the round's rate, where it holds one of its own (`optax.inject_hyperparams`)."""
     if not optax.tree_utils.tree_get_all_with_path(state, "learning_rate"):
         return state

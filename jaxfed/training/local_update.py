@@ -126,7 +126,7 @@ class Batches:
         return self.epochs * per_epoch
 
 
-class _Plan(NamedTuple):
+class Plan(NamedTuple):
     """Which examples each step takes; `rows(step)` -> (index int32 [B], used bool [B])."""
 
     num_steps: jax.Array
@@ -140,7 +140,7 @@ def train(
     *,
     loss: Loss,
     optimizer: optax.GradientTransformation,
-    batches: Batches,
+    batches: Batches | Plan,
     optimizer_state: optax.OptState | None = None,
     correction: nnx.State | None = None,
     after_step: AfterStep | None = None,
@@ -154,7 +154,7 @@ def train(
         loss: see `jaxfed.training.losses`.
         optimizer: gradient -> update.
         batches: how examples become batches. The last, incomplete batch of an epoch is filled with
-            examples of the same epoch that count for nothing.
+            examples of the same epoch that count for nothing. A `Plan` says itself what each step takes.
         optimizer_state: what the optimizer goes on from; None: it starts afresh.
         correction: added to every gradient (of the form of the parameters); None adds nothing.
         after_step: changes the parameters after each step (a moving average, say); None leaves them.
@@ -162,7 +162,9 @@ def train(
     Cost: a sort of N numbers an epoch beside the steps themselves.
     """
     plan_key, step_key = jax.random.split(key)
-    plan = _PLANS[batches.scheme](data, batches, plan_key)
+    plan = batches
+    if not isinstance(plan, Plan):
+        plan = _PLANS[plan.scheme](data, plan, plan_key)
     start, statistics = nnx.split_state(state, nnx.Param, ...)
     gradient_of = _batch_gradient(loss, anchor=state, data=data, plan=plan, key=step_key)
 
@@ -217,7 +219,7 @@ def mean_gradient(
 
 
 def _batch_gradient(
-    loss: Loss, *, anchor: nnx.State, data: ClientData, plan: _Plan, key: jax.Array
+    loss: Loss, *, anchor: nnx.State, data: ClientData, plan: Plan, key: jax.Array
 ) -> Callable[[nnx.State, nnx.State, jax.Array], tuple[jax.Array, nnx.State, nnx.State, jax.Array]]:
     """Parameters, statistics, step -> loss, statistics, gradient, and the batch's used rows."""
 
@@ -258,7 +260,7 @@ def usable(data: ClientData) -> jax.Array:
     return data.mask & (data.label >= 0)
 
 
-def _joint(data: ClientData, batches: Batches, key: jax.Array) -> _Plan:
+def _joint(data: ClientData, batches: Batches, key: jax.Array) -> Plan:
     order = _orders(usable(data), key, batches.epochs)
     count = jnp.sum(usable(data), dtype=jnp.int32)
     per_epoch = _ceil_div(count, batches.size)
@@ -268,10 +270,10 @@ def _joint(data: ClientData, batches: Batches, key: jax.Array) -> _Plan:
         epoch, first = step // turns % batches.epochs, step % turns * batches.size
         return _cycled(order[epoch], count, first + jnp.arange(batches.size), until=count)
 
-    return _Plan(batches.num_steps(per_epoch), rows)
+    return Plan(batches.num_steps(per_epoch), rows)
 
 
-def _paired(data: ClientData, batches: Batches, key: jax.Array) -> _Plan:
+def _paired(data: ClientData, batches: Batches, key: jax.Array) -> Plan:
     labeled_key, unlabeled_key = jax.random.split(key)
     is_labeled = usable(data) & data.is_labeled
     is_unlabeled = usable(data) & ~data.is_labeled
@@ -313,10 +315,10 @@ def _paired(data: ClientData, batches: Batches, key: jax.Array) -> _Plan:
             jnp.where(take_first, used_first & in_labeled, used_second),
         )
 
-    return _Plan(batches.num_steps(per_epoch), rows)
+    return Plan(batches.num_steps(per_epoch), rows)
 
 
-def _beside_all(data: ClientData, batches: Batches, key: jax.Array) -> _Plan:
+def _beside_all(data: ClientData, batches: Batches, key: jax.Array) -> Plan:
     order_key, draw_key = jax.random.split(key)
     is_one = usable(data)
     is_first = is_one & (data.weight > 0)
@@ -333,10 +335,10 @@ def _beside_all(data: ClientData, batches: Batches, key: jax.Array) -> _Plan:
         drawn = jax.random.randint(step_key, (batches.size,), 0, jnp.maximum(num_all, 1))
         return jnp.concatenate([index, everyone[drawn]]), jnp.concatenate([used, used])
 
-    return _Plan(batches.num_steps(per_epoch), rows)
+    return Plan(batches.num_steps(per_epoch), rows)
 
 
-def _episodes(data: ClientData, batches: Batches, key: jax.Array) -> _Plan:
+def _episodes(data: ClientData, batches: Batches, key: jax.Array) -> Plan:
     sizes = batches.episodes
     assert sizes is not None
     is_labeled = usable(data) & data.is_labeled
@@ -346,10 +348,10 @@ def _episodes(data: ClientData, batches: Batches, key: jax.Array) -> _Plan:
         step_key = jax.random.fold_in(key, step)
         return draw(step_key, data.label, is_labeled, is_unlabeled, sizes)
 
-    return _Plan(batches.num_steps(jnp.any(is_labeled).astype(jnp.int32)), rows)
+    return Plan(batches.num_steps(jnp.any(is_labeled).astype(jnp.int32)), rows)
 
 
-_PLANS: dict[str, Callable[[ClientData, Batches, jax.Array], _Plan]] = {
+_PLANS: dict[str, Callable[[ClientData, Batches, jax.Array], Plan]] = {
     "joint": _joint,
     "paired": _paired,
     "episodes": _episodes,

@@ -22,8 +22,8 @@ from flax import nnx
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
-from jaxfed.federation.clients import UNLABELED, Federation
-from jaxfed.federation.cohort import Array, Cohort
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import Cohort, padded
 from jaxfed.federation.communication import Communication, num_bytes_of
 from jaxfed.training import labels_at_server
 from jaxfed.training.aggregate import in_all, weighted_mean
@@ -42,6 +42,7 @@ from jaxfed.training.server_state import (
     client_keys,
     cohort_statistics,
     gather,
+    is_finite,
     scatter,
     stacked_for,
 )
@@ -331,17 +332,11 @@ def _train_round(
             round=state.round + 1,
         )
         # A step may spoil the model after its loss has been taken.
-        metrics["train_loss"] = jnp.where(_is_finite(model), metrics["train_loss"], jnp.nan)
+        metrics["train_loss"] = jnp.where(is_finite(model), metrics["train_loss"], jnp.nan)
         metrics |= {"clients": jnp.sum(trained > 0), "learning_rate": learning_rate}
         return state, metrics, sent, updates.upload
 
     return train_round
-
-
-def _is_finite(model: nnx.State) -> jax.Array:
-    """bool scalar: whether all numbers of a model are."""
-    leaves = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(model)]
-    return jnp.all(jnp.stack(leaves))
 
 
 def _first_optimizer_state(training: Training, parameters: nnx.State) -> Any:
@@ -366,19 +361,7 @@ def _arranged(cohort: Cohort, multiple: int) -> Cohort:
     order = np.argsort(np.where(ids < 0, np.iinfo(np.int32).max, ids), kind="stable")
     if (order != np.arange(len(ids))).any():
         cohort = Cohort(*(np.asarray(field)[order] for field in cohort))
-    missing = -len(ids) % multiple
-    if not missing:
-        return cohort
-
-    def pad(array: Array, fill: int) -> np.ndarray:
-        return np.concatenate([array, np.full((missing, *array.shape[1:]), fill, array.dtype)])
-
-    return Cohort(
-        client_id=pad(cohort.client_id, -1),
-        x=pad(cohort.x, 0),
-        y=pad(cohort.y, UNLABELED),
-        mask=pad(cohort.mask, False),
-    )
+    return padded(cohort, multiple)
 
 
 def _teacher(model: nnx.State, key: jax.Array, num_clients: int) -> Teacher:

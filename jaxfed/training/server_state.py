@@ -111,6 +111,12 @@ def client_draws(key: jax.Array, client_id: jax.Array) -> jax.Array:
     return jax.vmap(jax.random.uniform)(keys)
 
 
+def is_finite(model: nnx.State) -> jax.Array:
+    """bool scalar: whether all numbers of a model are."""
+    leaves = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(model)]
+    return jnp.all(jnp.stack(leaves))
+
+
 def with_statistics(model: nnx.State, statistics: nnx.State) -> nnx.State:
     """The model's parameters with other running statistics."""
     return nnx.merge_state(nnx.split_state(model, nnx.Param, ...)[0], statistics)

@@ -1,0 +1,43 @@
+"""Random permutations read one place at a time: nothing sorted, nothing kept.
+
+A loop that takes 64 of 100,000 examples a step needs 64 places of a permutation, and no more of it.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+_ROUNDS = 24
+
+
+def permuted(key: jax.Array, position: jax.Array, count: jax.Array) -> jax.Array:
+    """Where a random permutation of 0..n-1 sends some positions.
+
+    The swap-or-not shuffle (Hoang, Morris, Rogaway, CRYPTO 2012): a round draws k from 0..n-1, pairs x with
+    k - x modulo n, and swaps the two of a pair where a random bit of the pair says so. A round is a
+    permutation for every n, and so are all of them. What is left of the order after 24 rounds matters to
+    an adversary and to no order of examples.
+
+    Args:
+        key: typed; says which permutation.
+        position: int32 [B], 0..n-1 each.
+        count: int32 scalar, n, 1 or more; it may be traced.
+
+    Returns:
+        int32 [B]. The same at a position whatever other positions are asked for, and however long the arrays
+        are that the numbers are rows of.
+
+    Cost: 24 hashes a position, and no memory; `jax.random.permutation` sorts n numbers.
+    """
+
+    turn_key, pair_key = jax.random.split(key)
+    turns = jax.random.randint(turn_key, (_ROUNDS,), 0, count)
+
+    def swapped(x: jax.Array, of_round: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        turn, round_key = of_round
+        partner = jnp.where(turn >= x, turn - x, turn - x + count)
+        hashed = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(round_key, jnp.maximum(x, partner))
+        return jnp.where(jax.random.key_data(hashed)[:, 0] >> 31 == 1, partner, x), None
+
+    return jax.lax.scan(swapped, position, (turns, jax.random.split(pair_key, _ROUNDS)))[0]

@@ -1,0 +1,274 @@
+"""Networks as learners: every client has its own, and all of them train in one program.
+
+    for each of the round's steps:   w <- w - optimizer(grad (own batch + lambda public batch))
+
+with the loss of `jaxfed.learners.public_loss` and the batches of `jaxfed.learners.own_batches`. A client's
+parameters, BatchNorm statistics and optimizer are its own and stay with it; nothing is averaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import Array, Cohort, padded
+from jaxfed.kernels.padding import in_batches
+from jaxfed.learners.learner import Fitted, Learner, Predict, Taught
+from jaxfed.learners.own_batches import own_batches
+from jaxfed.learners.public_loss import PUBLIC_LOSSES, Public, taught_loss
+from jaxfed.rules import NOT_NEGATIVE, at_least, keywords, one_of
+from jaxfed.training.client_round import at_rate
+from jaxfed.training.ingredients import Training
+from jaxfed.training.local_update import ClientData, Trained, train, usable
+from jaxfed.training.losses import weighted_loss
+from jaxfed.training.server_state import client_keys, gather, is_finite, scatter, stacked_for
+
+Start = Literal["warm", "fresh"]
+OptimizerState = Literal["kept", "fresh"]
+
+_BATCH = 500  # examples at a time in prediction
+_FRESH = 0x66727368  # sets a fresh start apart from local steps
+_ORDERS = 0x6F726473
+
+
+class NetworkState(NamedTuple):
+    """The networks of all clients.
+
+    Fields:
+        model: parameters and running statistics, [M, ...].
+        optimizer: each client's optimizer goes on from it, [M, ...]; () where it starts afresh.
+        order: typed keys [M], by which own examples are shuffled.
+        steps: int32 [M], local steps done.
+        fits: int32 [M], rounds that the client trained in; the clock of its learning rate.
+    """
+
+    model: nnx.State
+    optimizer: Any
+    order: jax.Array
+    steps: jax.Array
+    fits: jax.Array
+
+
+class _Client(NamedTuple):
+    """One client of a fit, or all of them; `targets` are those of `Public` that are its own."""
+
+    state: NetworkState
+    data: ClientData
+    targets: dict[str, jax.Array]
+    key: jax.Array
+
+
+class _Trained(NamedTuple):
+    state: NetworkState
+    loss: jax.Array
+    steps: jax.Array
+    is_whole: jax.Array
+
+
+@keywords(
+    public_batch_size=at_least(1),
+    pseudo_weight=NOT_NEGATIVE,
+    public_loss=one_of(PUBLIC_LOSSES),
+    start=one_of(get_args(Start)),
+    optimizer_state=one_of(get_args(OptimizerState)),
+)
+def network(
+    *,
+    training: Training,
+    public_batch_size: int = 64,
+    pseudo_weight: float = 1.0,
+    public_loss: str = "label",
+    start: Start = "warm",
+    optimizer_state: OptimizerState = "kept",
+) -> Learner:
+    """A network of every client's own, `training.model`, trained by mini-batches.
+
+    Args:
+        training: the ingredients; of these `model`, `initial_model`, `optimizer`, `learning_rate` (of a
+            client's rounds), `pointwise`, `augment` and `map_clients` count, and of `batches` the size.
+            Clients without an `initial_model` start from networks of their own, drawn apart.
+        public_batch_size: |P|.
+        pseudo_weight: lambda.
+        public_loss: d: "label", the cross-entropy (`training.pointwise`) of consensus labels;
+            "soft_cross_entropy" and "squared_distance" to probabilities; "score_l1" and "score_mse" to
+            scores. The last four learn from `Taught.soft`.
+        start: "warm": a round goes on from the network before; "fresh": it begins with a new one.
+        optimizer_state: "kept" from round to round, or "fresh" in each; always fresh beside a new network.
+
+    A step is a mini-batch. A client without own labels trains on public ones alone; one with neither takes no
+    step, and has no vote unless it has an `initial_model`. A network that is no longer finite after a round
+    has failed, and its client keeps the one before.
+
+    Raises:
+        UsageError: a value that is not allowed; in `fit`, a soft loss without soft targets.
+
+    Cost: of a step, forward and back over both batches. A program is compiled for each number of clients, and
+    for fits with and without public labels.
+    """
+    model = training.model
+    keeps_optimizer = optimizer_state == "kept" and start == "warm"
+
+    def init(key: jax.Array, federation: Federation) -> NetworkState:
+        num_clients = federation.num_clients
+        numbers = jnp.arange(num_clients)
+        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, numbers)
+        models = stacked_for(num_clients, training.initial_model)
+        if training.initial_model is None:
+            models = jax.jit(jax.vmap(model.init))(keys)
+        optimizer: Any = ()
+        if keeps_optimizer:
+            parameters = nnx.split_state(models, nnx.Param, ...)[0]
+            optimizer = jax.vmap(training.optimizer(jnp.float32(0)).init)(parameters)
+        orders = jax.random.fold_in(key, _ORDERS)
+        return NetworkState(
+            model=models,
+            optimizer=optimizer,
+            order=jax.vmap(jax.random.fold_in, in_axes=(None, 0))(orders, numbers),
+            steps=jnp.zeros(num_clients, jnp.int32),
+            fits=jnp.zeros(num_clients, jnp.int32),
+        )
+
+    def fit_one(shared: Any, client: _Client) -> _Trained:
+        public_x, targets, most_steps = shared
+        state, data = client.state, client.data
+        loss = weighted_loss(model, augment=training.augment, pointwise=training.pointwise)
+        learns = jnp.any(usable(data))
+        if public_x is not None:
+            public = Public(public_x, **{"soft": None, **targets, **client.targets})
+            learns |= jnp.any(public.counts(public_loss))
+            loss = taught_loss(
+                model,
+                public,
+                batch_size=public_batch_size,
+                pseudo_weight=pseudo_weight,
+                public_loss=public_loss,
+                augment=training.augment,
+                pointwise=training.pointwise,
+            )
+        steps = jnp.where(learns, most_steps, 0)
+        rate = jnp.float32(training.learning_rate(state.fits.astype(jnp.float32)))
+        plan = own_batches(
+            data, state.order, size=training.batches.size, done=state.steps, steps=steps
+        )
+        trained = train(
+            _first(state, client.key),
+            data,
+            client.key,
+            loss=loss,
+            optimizer=training.optimizer(rate),
+            batches=plan,
+            optimizer_state=at_rate(state.optimizer, rate) if keeps_optimizer else None,
+        )
+        return _outcome(state, trained, keeps_optimizer)
+
+    def _first(state: NetworkState, key: jax.Array) -> nnx.State:
+        if start == "warm":
+            return state.model
+        if training.initial_model is not None:
+            return training.initial_model
+        return model.init(jax.random.fold_in(key, _FRESH))
+
+    fit_clients = training.map_clients(fit_one)
+
+    @jax.jit
+    def fit_cohort(
+        state: NetworkState, cohort: Cohort, shared: Any, own: dict[str, jax.Array], key: jax.Array
+    ) -> _Trained:
+        x, y, mask = map(jnp.asarray, (cohort.x, cohort.y, cohort.mask))
+        data = ClientData(x, y, (y >= 0).astype(jnp.float32), y >= 0, mask)
+        clients = _Client(gather(state, cohort.client_id), data, own, client_keys(key, cohort))
+        trained = fit_clients(shared, clients)
+        return trained._replace(state=scatter(state, cohort.client_id, trained.state))
+
+    def fit(
+        state: NetworkState, cohort: Cohort, taught: Taught | None, key: jax.Array, steps: int
+    ) -> Fitted:
+        cohort = padded(cohort, training.clients_multiple)
+        targets, own = _targets(taught, public_loss, len(cohort.client_id))
+        public_x = None if taught is None else jnp.asarray(taught.x)
+        trained = fit_cohort(state, cohort, (public_x, targets, jnp.int32(steps)), own, key)
+        ids, loss, taken, is_whole = jax.device_get(
+            (cohort.client_id, trained.loss, trained.steps, trained.is_whole)
+        )
+        failed = {
+            int(client): f"parameters that are nan or infinite after {steps} steps"
+            for client in ids[(ids >= 0) & ~is_whole]
+        }
+        worked = (ids >= 0) & is_whole & (taken > 0)
+        metrics = {"train_loss": float(loss[worked].mean())} if worked.any() else {}
+        return Fitted(trained.state, failed, {**metrics, "clients": int(worked.sum())})
+
+    def answering(of_logits: Callable[[jax.Array], jax.Array], without: int) -> Predict:
+        """A prediction that is this function of logits, and `without` of clients without a network."""
+
+        @jax.jit
+        def answers(models: nnx.State, is_there: jax.Array, x: jax.Array) -> jax.Array:
+            logits = training.map_clients(lambda x, one: model.apply(one, x))(x, models)
+            answer = of_logits(logits.astype(jnp.float32))
+            is_there = is_there.reshape(-1, *(1,) * (answer.ndim - 1))
+            return jnp.moveaxis(jnp.where(is_there, answer, without), 0, 1)
+
+        def predict(state: NetworkState, client_id: Array, x: Array) -> np.ndarray:
+            ids = np.asarray(client_id)
+            missing = -len(ids) % training.clients_multiple
+            rows = np.concatenate([ids, np.full(missing, -1, ids.dtype)])
+            models, fits = gather((state.model, state.fits), rows)
+            is_there = (fits > 0) | (training.initial_model is not None)
+            answer = in_batches(lambda batch: answers(models, is_there, batch), x, _BATCH)
+            return np.ascontiguousarray(np.moveaxis(answer, 1, 0)[: len(ids)])
+
+        return predict
+
+    return Learner(
+        init,
+        fit,
+        predict=answering(lambda logits: jnp.argmax(logits, axis=-1).astype(jnp.int32), -1),
+        predict_proba=answering(jax.nn.softmax, 0),
+        scores=answering(lambda logits: logits, 0),
+    )
+
+
+def _outcome(before: NetworkState, trained: Trained, keeps_optimizer: bool) -> _Trained:
+    """A client's state after its steps, or the one before where these have spoiled the network."""
+    is_whole = is_finite(trained.state)
+    after = before._replace(
+        model=trained.state,
+        optimizer=trained.optimizer_state if keeps_optimizer else (),
+        steps=before.steps + trained.num_steps,
+        fits=before.fits + jnp.minimum(trained.num_steps, 1),
+    )
+    learnt = is_whole & (trained.num_steps > 0)
+    state = jax.tree.map(lambda new, old: jnp.where(learnt, new, old), after, before)
+    return _Trained(state, trained.loss, trained.num_steps, is_whole)
+
+
+def _targets(
+    taught: Taught | None, public_loss: str, num_clients: int
+) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+    """What is taught to all clients alike, and what to each its own, the latter with K rows."""
+    if taught is None:
+        return {}, {}
+    if public_loss != "label" and taught.soft is None:
+        raise UsageError(
+            f"public_loss={public_loss!r}: needs soft targets, Taught.soft; allowed without is 'label'"
+        )
+    alike: dict[str, jax.Array] = {}
+    own: dict[str, jax.Array] = {}
+    for name, target, axes in (
+        ("label", taught.label, 1),
+        ("weight", taught.weight, 1),
+        ("soft", taught.soft if public_loss != "label" else None, 2),
+    ):
+        if target is not None and target.ndim == axes:
+            alike[name] = jnp.asarray(target)
+        elif target is not None:
+            missing = num_clients - len(target)
+            own[name] = jnp.pad(jnp.asarray(target), [(0, missing)] + [(0, 0)] * axes)
+    return alike, own

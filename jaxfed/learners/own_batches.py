@@ -1,0 +1,43 @@
+"""Batches of a client's own labels that go on from round to round.
+
+A round of FedCT is a handful of steps, far less than an epoch. So a client's epochs run through its rounds:
+step s of all its steps takes batch s mod E of epoch s div E, E batches an epoch, and every epoch has the
+client's labeled examples in a new random order.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from jaxfed.kernels.permutation import permuted
+from jaxfed.training.local_update import ClientData, Plan, usable
+
+
+def own_batches(
+    data: ClientData, key: jax.Array, *, size: int, done: jax.Array, steps: jax.Array
+) -> Plan:
+    """What the next steps of one client take of its own usable examples.
+
+    Args:
+        data: the client's examples, [N, ...]; padding and unlabeled ones change nothing.
+        key: typed, the client's own, the same in all rounds.
+        size: examples a batch; the last one of an epoch is filled with examples that count for nothing.
+        done: int32 scalar, steps in all rounds before.
+        steps: int32 scalar, steps of this round.
+
+    Cost: a stable sort of N flags a round; a step costs what `permuted` does.
+    """
+    is_own = usable(data)
+    own = jnp.argsort(~is_own, stable=True).astype(jnp.int32)
+    count = jnp.sum(is_own, dtype=jnp.int32)
+    there = jnp.maximum(count, 1)
+    per_epoch = (there + size - 1) // size
+
+    def rows(step: jax.Array) -> tuple[jax.Array, jax.Array]:
+        number = done + step
+        position = number % per_epoch * size + jnp.arange(size, dtype=jnp.int32)
+        epoch_key = jax.random.fold_in(key, number // per_epoch)
+        return own[permuted(epoch_key, position % there, there)], position < count
+
+    return Plan(steps, rows)

@@ -1,0 +1,151 @@
+"""What a network minimizes on its own labels and on what it is taught of public examples.
+
+    mean_{i in B} l(f(x_i), y_i)  +  lambda  sum_{u in P} w_u d(f(u), L_u) / sum_{u in P} w_u
+
+B is a batch of the client's own labeled examples, P one of public examples, drawn at random (with
+replacement) in every step among those that have a label and a weight above 0. With d the cross-entropy of
+consensus labels this is a step of FedCT (arXiv 2310.05696, Algorithm 1, line 3, with mini-batches for D u P;
+B and P as large as each other and lambda = 1 are its authors' later code); with d the squared distance of
+softmax f(u) to the clients' mean answer it is one of distributed distillation (Bistritz, Mann, Bambos,
+NeurIPS 2020); with d a distance of scores it is FedMD's digestion (Li, Wang, arXiv 1910.03581).
+
+Both batches go through the network together, so that BatchNorm's statistics are of both, as in that code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxfed.training.losses import (
+    Augment,
+    Batch,
+    Loss,
+    Pointwise,
+    augmented_logits,
+    mean_where,
+    softmax_cross_entropy,
+)
+
+if TYPE_CHECKING:
+    from jaxfed.models import Model
+
+SoftDistance = Callable[[jax.Array, jax.Array], jax.Array]  # logits, targets [B, C] -> [B]
+
+
+def soft_cross_entropy(logits: jax.Array, target: jax.Array) -> jax.Array:
+    """-sum_c z_c log softmax(logits)_c, float32 [B], of logits and probabilities z [B, C]."""
+    return -jnp.sum(target * jax.nn.log_softmax(logits.astype(jnp.float32)), axis=-1)
+
+
+def squared_distance(logits: jax.Array, target: jax.Array) -> jax.Array:
+    """|softmax(logits) - z|^2, float32 [B], of logits and probabilities z [B, C]."""
+    return jnp.sum(jnp.square(jax.nn.softmax(logits.astype(jnp.float32)) - target), axis=-1)
+
+
+def score_l1(logits: jax.Array, target: jax.Array) -> jax.Array:
+    """Mean over the classes of |logits - z|, float32 [B], of logits and scores z [B, C]."""
+    return jnp.mean(jnp.abs(logits.astype(jnp.float32) - target), axis=-1)
+
+
+def score_mse(logits: jax.Array, target: jax.Array) -> jax.Array:
+    """Mean over the classes of (logits - z)^2, float32 [B], of logits and scores z [B, C]."""
+    return jnp.mean(jnp.square(logits.astype(jnp.float32) - target), axis=-1)
+
+
+SOFT_DISTANCES: dict[str, SoftDistance] = {
+    "soft_cross_entropy": soft_cross_entropy,
+    "squared_distance": squared_distance,
+    "score_l1": score_l1,
+    "score_mse": score_mse,
+}
+PUBLIC_LOSSES = ("label", *SOFT_DISTANCES)
+
+
+class Public(NamedTuple):
+    """What one client is taught.
+
+    Fields:
+        x: [U, ...].
+        label: int32 [U]; -1 for none.
+        weight: float32 [U].
+        soft: float32 [U, C]; None: labels alone.
+    """
+
+    x: jax.Array
+    label: jax.Array
+    weight: jax.Array
+    soft: jax.Array | None
+
+    def counts(self, public_loss: str) -> jax.Array:
+        """bool [U]: examples to learn from, those with a target and a weight."""
+        has_weight = self.weight > 0
+        return has_weight & (self.label >= 0) if public_loss == "label" else has_weight
+
+
+def taught_loss(
+    model: Model,
+    public: Public,
+    *,
+    batch_size: int,
+    pseudo_weight: float,
+    public_loss: str = "label",
+    augment: Augment | None = None,
+    pointwise: Pointwise = softmax_cross_entropy,
+) -> Loss:
+    """The loss above, of one client, on the batches of its own examples that `train` hands it.
+
+    A client without labels of its own has the second term alone, and one that is taught nothing the first:
+    rows of the other batch then stand for the missing ones where BatchNorm looks.
+
+    Args:
+        model: f.
+        public: U and its targets.
+        batch_size: |P|.
+        pseudo_weight: lambda.
+        public_loss: d; "label" is `pointwise` of labels, others are in `SOFT_DISTANCES`.
+        augment: random changes of both batches.
+        pointwise: l.
+
+    Cost: a pass over |B| + |P| examples and log U comparisons for each of P; U is never copied.
+    """
+    # Draws are by rank among the examples that count.
+    rank = jnp.cumsum(public.counts(public_loss), dtype=jnp.int32)
+    count = rank[-1]
+
+    def loss(
+        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        del anchor
+        draw_key, pass_key = jax.random.split(key)
+        drawn = jax.random.randint(draw_key, (batch_size,), 0, jnp.maximum(count, 1))
+        rows = jnp.searchsorted(rank, drawn, side="right").astype(jnp.int32)
+        theirs = public.x[rows]
+        x = jnp.concatenate(
+            [
+                jnp.where(jnp.any(batch.used), batch.x, _as_many(theirs, len(batch.x))),
+                jnp.where(count > 0, theirs, _as_many(batch.x, batch_size)),
+            ]
+        )
+        logits, state = augmented_logits(model, state, x, pass_key, augment)
+        on_own, on_public = logits[: len(batch.x)], logits[len(batch.x) :]
+        if public_loss == "label":
+            distance = pointwise(on_public, jnp.maximum(public.label[rows], 0))
+        else:
+            assert public.soft is not None
+            distance = SOFT_DISTANCES[public_loss](on_public, public.soft[rows])
+        weight = jnp.where(count > 0, public.weight[rows], 0)
+        weighted = jnp.sum(weight * distance) / jnp.maximum(jnp.sum(weight), 1e-12)
+        own = mean_where(pointwise(on_own, batch.label), batch.used)
+        return own + pseudo_weight * weighted, state
+
+    return loss
+
+
+def _as_many(x: jax.Array, number: int) -> jax.Array:
+    """So many rows of x, in turn."""
+    return x[jnp.arange(number) % len(x)]

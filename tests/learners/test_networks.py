@@ -1,0 +1,243 @@
+"""Networks as learners: steps by optax, what stays with a client, what changes nothing, who has no vote."""
+
+import functools
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from small_training import KEY, RATE, assert_close, federation_of, training_of
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.cohort import Cohort
+from jaxfed.host.checkpoint import Checkpoints
+from jaxfed.learners.learner import Taught
+from jaxfed.learners.networks import network
+from jaxfed.testing.method_checks import assert_equal, padded
+from jaxfed.training.local_update import Batches
+
+pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
+
+FEDERATION = federation_of([10, 7, 5])
+BATCH = Batches("joint", 16, 1)  # all labels of a client: the order of an epoch does not matter
+SMALL = Batches("joint", 4, 1)
+MOMENTUM = partial(optax.sgd, momentum=0.9)
+U = FEDERATION.x[FEDERATION.test]
+
+
+@functools.cache  # a learner's programs are its own
+def learner(batches=BATCH, *, strategy="map", batch_norm=False, initial_model=None, **changes):
+    own = {"optimizer": MOMENTUM, "initial_model": initial_model}
+    training = training_of(batches, strategy=strategy, batch_norm=batch_norm, **own)
+    return network(training=training, **{"public_batch_size": 8, "pseudo_weight": 0.7, **changes})
+
+
+def taught_of(rows=None, seed=0):
+    """Labels of all public examples, or of those in `rows` alone."""
+    rng = np.random.default_rng(seed)
+    label = rng.integers(3, size=len(U)).astype(np.int32)
+    if rows is not None:
+        label[np.setdiff1d(np.arange(len(U)), rows)] = -1
+    return Taught(U, label, np.full(len(U), 0.5, np.float32), None)
+
+
+def fitted(made, num_fits=2, cohort=None, taught=None, steps=3, state=None, first=0):
+    if state is None:
+        state = made.init(KEY, FEDERATION)
+    metrics = {}
+    for number in range(first, first + num_fits):
+        given = FEDERATION.cohort() if cohort is None else cohort
+        key = jax.random.fold_in(KEY, number)
+        state, failed, metrics = made.fit(state, given, taught, key, steps)
+        assert not failed
+    return state, metrics
+
+
+def row(state, client):
+    return jax.tree.map(lambda leaf: leaf[client], state)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_rounds_by_optax(kept):
+    """Two rounds of three steps; one public example alone has a label, so that it is drawn always."""
+    made = learner(optimizer_state="kept" if kept else "fresh")
+    taught = taught_of(rows=[4])
+    start = made.init(KEY, FEDERATION)
+    state, metrics = fitted(made, taught=taught)
+    model = training_of(BATCH).model
+    cross_entropy = optax.softmax_cross_entropy_with_integer_labels
+
+    @jax.jit
+    @jax.value_and_grad
+    def loss(parameters, x, y):
+        own = cross_entropy(model.apply(parameters, x), y)
+        return (
+            own.mean() + 0.7 * cross_entropy(model.apply(parameters, U[4:5]), taught.label[4:5])[0]
+        )
+
+    @jax.jit
+    def step(gradient, moments, parameters, rate):
+        updates, moments = MOMENTUM(rate).update(gradient, moments, parameters)
+        return optax.apply_updates(parameters, updates), moments
+
+    losses = []
+    for client in range(3):
+        points = FEDERATION.points(client)
+        parameters, moments = row(start.model, client), None
+        for number in range(2):
+            moments = moments if kept and number else MOMENTUM(RATE).init(parameters)
+            values = []
+            for _ in range(3):
+                value, gradient = loss(parameters, FEDERATION.x[points], FEDERATION.y[points])
+                rate = jnp.float32(RATE / (1 + number))
+                parameters, moments = step(gradient, moments, parameters, rate)
+                values.append(value)
+        assert_close(row(state.model, client), parameters)
+        losses.append(np.mean(values))
+    assert metrics == {"train_loss": pytest.approx(np.mean(losses), rel=1e-4), "clients": 3}
+    np.testing.assert_array_equal(state.steps, [6, 6, 6])
+    np.testing.assert_array_equal(state.fits, [2, 2, 2])
+
+
+def test_who_else_takes_part_and_in_which_order_changes_nothing():
+    made = learner(SMALL, batch_norm=True)
+    taught = taught_of()
+    together, _ = fitted(made, taught=taught)
+    backwards = Cohort(*(field[::-1] for field in FEDERATION.cohort()))
+    assert_equal(together, fitted(made, cohort=backwards, taught=taught)[0])
+    nobody = np.array([2, -1, 0], np.int32)
+    cohort = FEDERATION.cohort([2, 1, 0])._replace(client_id=nobody)
+    some, _ = fitted(made, cohort=cohort, taught=taught)
+    assert_equal(row(together, 2), row(some, 2))
+    assert_equal(row(some, 1), row(made.init(KEY, FEDERATION), 1))
+
+
+@pytest.mark.parametrize("strategy", ["vmap", "shard_map"])
+def test_strategies_agree_and_padding_is_inert(strategy):
+    one_by_one, _ = fitted(learner(SMALL, batch_norm=True), taught=taught_of())
+    made = learner(SMALL, strategy=strategy, batch_norm=True)
+    state, metrics = fitted(made, cohort=padded(FEDERATION.cohort(), 7.0), taught=taught_of())
+    assert_close(
+        (one_by_one.model, one_by_one.steps), (state.model, state.steps), rtol=1e-4, atol=1e-5
+    )
+    assert metrics["clients"] == 3
+    ids = np.array([2, -1, 0], np.int32)
+    for predict in (made.predict_proba, made.scores):
+        assert_close(predict(state, ids, U)[[0, 2]], predict(state, np.array([2, 0]), U))
+
+
+def test_targets_of_each_client_are_its_own():
+    made = learner(SMALL, batch_norm=True)
+    own = [taught_of(seed=seed) for seed in range(3)]
+    stacked = Taught(U, *(np.stack([getattr(t, n) for t in own]) for n in ("label", "weight")))
+    together, _ = fitted(made, taught=stacked)
+    for client in range(3):
+        assert_equal(row(together, client), row(fitted(made, taught=own[client])[0], client))
+
+
+def test_soft_targets():
+    """Learned alone, clients come to say what they are taught, by probabilities or by scores."""
+    rng = np.random.default_rng(0)
+    z = np.asarray(jax.nn.softmax(rng.standard_normal((1, 3)).astype(np.float32)))
+    z = np.repeat(z, len(U), axis=0)
+    nobody = FEDERATION.cohort()._replace(y=np.full_like(FEDERATION.cohort().y, -1))
+    for public_loss, said in (
+        ("soft_cross_entropy", "predict_proba"),
+        ("score_mse", "scores"),
+    ):
+        made = learner(public_loss=public_loss)
+        taught = taught_of(rows=[])._replace(soft=z)
+        state, _ = fitted(made, cohort=nobody, taught=taught, steps=300, num_fits=1)
+        answers = getattr(made, said)(state, np.arange(3), U)
+        np.testing.assert_allclose(answers, np.stack([z] * 3), atol=0.02)
+        with pytest.raises(UsageError, match=f"^public_loss='{public_loss}': needs soft targets"):
+            fitted(made, taught=taught_of())
+
+
+def test_resumed_equals_uninterrupted(tmp_path):
+    made = learner(SMALL, batch_norm=True)
+    whole, _ = fitted(made, num_fits=3, taught=taught_of())
+    Checkpoints(tmp_path).save(2, fitted(made, taught=taught_of())[0], {})
+    again = learner.__wrapped__(SMALL, batch_norm=True)
+    saved = Checkpoints(tmp_path).latest().state(template=again.init(KEY, FEDERATION))
+    resumed, _ = fitted(again, num_fits=1, taught=taught_of(), state=saved, first=2)
+    assert_equal(whole, resumed)
+    np.testing.assert_array_equal(
+        again.predict(resumed, np.arange(3), U), made.predict(whole, np.arange(3), U)
+    )
+
+
+def test_a_fresh_start_knows_nothing_of_the_networks_before():
+    made = learner(start="fresh")
+    state, _ = fitted(made, num_fits=1)
+    spoiled = state._replace(model=jax.tree.map(lambda w: 5 * w, state.model))
+    after, again = (fitted(made, 1, state=start, first=1)[0] for start in (state, spoiled))
+    assert_equal(after, again)
+    other, _ = fitted(made, 1, state=state, first=2)
+    kernels = [row(each.model, 0)["first"]["kernel"][...] for each in (after, other)]
+    assert np.abs(kernels[0] - kernels[1]).max() > 0.1
+
+
+def test_all_may_start_from_one_network():
+    given = training_of(BATCH).model.init(jax.random.key(8))
+    made = learner.__wrapped__(initial_model=given)
+    start = made.init(KEY, FEDERATION)
+    for client in range(3):
+        assert_equal(row(start.model, client), given)
+    assert (made.predict(start, np.arange(3), U) >= 0).all()
+
+
+def test_a_spoiled_network_fails_and_the_others_go_on():
+    made = learner(SMALL, batch_norm=True)
+    cohort = FEDERATION.cohort()
+    cohort.x[2, :5] = np.inf
+    start, _ = fitted(made, num_fits=1)
+    state, failed, metrics = made.fit(start, cohort, None, KEY, 3)
+    assert failed == {2: "parameters that are nan or infinite after 3 steps"}
+    assert_equal(row(state, 2), row(start, 2))
+    assert metrics["clients"] == 2
+    assert np.isfinite(metrics["train_loss"])
+    assert int(state.steps[0]) == 6
+
+
+def test_without_labels_public_ones_are_learned_and_without_both_there_is_no_vote():
+    made = learner(SMALL, batch_norm=True)
+    cohort = FEDERATION.cohort()
+    cohort.y[1] = -1
+    state, metrics = fitted(made, 1, cohort=cohort)
+    assert metrics["clients"] == 2
+    vote = made.predict(state, np.arange(3), U)
+    assert (vote[1] == -1).all()
+    assert (vote[[0, 2]] >= 0).all()
+    assert not made.predict_proba(state, np.array([1]), U).any()
+    state, metrics = fitted(made, 1, cohort=cohort, taught=taught_of())
+    assert metrics["clients"] == 3
+    assert (made.predict(state, np.array([1]), U) >= 0).all()
+
+
+def test_predictions_are_the_networks_in_evaluation_mode():
+    made = learner(SMALL, batch_norm=True)
+    state, _ = fitted(made)
+    apply = jax.jit(training_of(SMALL, batch_norm=True).model.apply)
+    x = np.resize(U, (501, 4))
+    logits = np.stack([apply(row(state.model, client), x) for client in (2, 0)])
+    ids = np.array([2, 0], np.int32)
+    vote = made.predict(state, ids, jnp.asarray(x))
+    assert vote.dtype == np.int32
+    np.testing.assert_array_equal(vote, logits.argmax(axis=-1))
+    np.testing.assert_allclose(made.scores(state, ids, x), logits, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        made.predict_proba(state, ids, x), jax.nn.softmax(logits), rtol=1e-4, atol=1e-6
+    )
+    assert made.predict(state, ids, x[:0]).shape == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value"),
+    [("pseudo_weight", -1.0), ("public_loss", "l3"), ("start", "cold"), ("public_batch_size", 0)],
+)
+def test_wrong_keywords(keyword, value):
+    with pytest.raises(UsageError, match=f"^network.{keyword}="):
+        learner(**{keyword: value})
