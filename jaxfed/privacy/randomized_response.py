@@ -22,7 +22,7 @@ matrix as its mean, and label propagation is linear in it, so that Z stays unbia
 differential privacy of every record: of the label's value, not of whether there is one, nor of the
 vector.
 
-Budgets add up over repetitions with fresh noise: R rounds cost R eps. Whoever propagates the same
+Budgets add up over repetitions with fresh noise (`jaxfed.privacy.composition`): R rounds cost R eps. Whoever propagates the same
 labels again should keep the first answers (call `randomize_labels` once) and pay once.
 
 Where the noise comes from is the caller's choice. `from_system`: the operating system's generator, which
@@ -49,11 +49,13 @@ import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.kernels import lsh
+from jaxfed.privacy import composition
 
 # (rows, words) -> uniform uint32 [rows, words]: what the noise of these rows is made of.
 Draw = Callable[[range, int], jax.Array]
 
 _BLOCK = 256  # codes randomized at a time: 4 L bytes of random words each
+_MARKS = 1 << 20  # marks randomized at a time, or one row of them: 4 bytes of random words each
 _BIT_WORD, _LABEL_WORD = 32, 64  # bits of randomness that a bit's, a label's answer takes
 
 
@@ -81,12 +83,9 @@ def bit_budget(epsilon: float, num_bits: int, delta: float) -> BitBudget:
         UsageError: `epsilon` is not positive, or `delta` is not strictly between 0 and 1.
     """
     _check_epsilon(epsilon)
-    if not 0 < delta < 1:
-        raise UsageError(f"delta={delta}: allowed are numbers strictly between 0 and 1")
     pure = num_bits * epsilon
-    rho = num_bits * epsilon**2 / 2
-    approximate = rho + 2 * math.sqrt(rho * math.log(1 / delta))
-    return BitBudget(epsilon, rho, min(approximate, pure), pure)
+    rho = composition.zcdp(epsilon, num_bits)
+    return BitBudget(epsilon, rho, composition.approximate(epsilon, num_bits, delta), pure)
 
 
 def flip_probability(epsilon: float) -> float:
@@ -158,6 +157,28 @@ def randomize_bits(codes: jax.Array, draw: Draw, epsilon: float) -> jax.Array:
 @jax.jit
 def _flips(words: jax.Array, limit: jax.Array) -> jax.Array:
     return lsh.pack_bits(words < limit)
+
+
+def randomize_marks(marks: np.ndarray, draw: Draw, epsilon: float) -> np.ndarray:
+    """Flip every mark with probability q, independently: as `randomize_bits`, of bits that are not packed.
+
+    Args:
+        marks: bool [n, m].
+        draw: where the noise comes from.
+        epsilon: per mark, positive.
+
+    Returns:
+        bool [n, m].
+
+    Cost: a word a mark.
+    """
+    limit = np.uint32(threshold(epsilon, 2, _BIT_WORD))
+    block = max(1, _MARKS // max(1, marks.shape[1]))
+    released = np.array(marks, bool)
+    for start in range(0, len(marks), block):
+        rows = range(start, min(start + block, len(marks)))
+        released[start : rows.stop] ^= np.asarray(draw(rows, marks.shape[1])) < limit
+    return released
 
 
 def unbiased_distances(distances: jax.Array, num_bits: int, epsilon: float) -> jax.Array:

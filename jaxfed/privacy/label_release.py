@@ -1,0 +1,90 @@
+"""Labels of public examples, released by k-ary randomized response row by row.
+
+A client's label is kept with e^x / (e^x + C - 1), x = eps / r, any other given with 1 / (e^x + C - 1)
+(`jaxfed.privacy.randomized_response`, whose every x-private label it is). Where neighboring data sets give
+labels that differ in at most r ROWS, the ratio of likelihoods is a product over these,
+
+    eps = r x,     attained,
+
+and of the C bits of a row nothing more is told than which label. The XOR mechanism (`xor_mechanism`)
+promises the same with s = 2 r bits, of which each is flipped with p = 1 / (1 + e^(x / 2)), the zeros too.
+
+With h_c the answers c on an example and n_c the clients that say c, `randomized_response.unbiased` gives
+
+    n_hat_c = (h_c - p_0 sum_c' h_c') / (p_1 - p_0),     E[n_hat_c] = n_c
+
+A label that is none (-1) stays none: that a client abstains is not protected.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from jaxfed.errors import UsageError
+from jaxfed.privacy import randomized_response as rr
+
+
+def keep_probability(epsilon: float, rows: int, num_classes: int) -> float:
+    """Of giving the own label, where up to `rows` labels depend on one example.
+
+    Raises:
+        UsageError: epsilon that is not positive, no rows, or fewer than two classes.
+    """
+    return rr.answer_probabilities(row_epsilon(epsilon, rows), num_classes)[0]
+
+
+def row_epsilon(epsilon: float, rows: int) -> float:
+    """x = eps / r.
+
+    Raises:
+        UsageError: no rows.
+    """
+    if rows < 1:
+        raise UsageError(f"rows={rows}: allowed are integers from 1 on")
+    return epsilon / rows
+
+
+def epsilon_of(keep_probability: float, rows: int, num_classes: int) -> float:
+    """eps of labels that are kept with this probability; the inverse of `keep_probability`.
+
+    Raises:
+        UsageError: a probability outside of (1 / C, 1), no rows, or fewer than two classes.
+    """
+    if num_classes < 2 or rows < 1 or not 1 / num_classes < keep_probability < 1:
+        raise UsageError(
+            f"keep_probability={keep_probability}, rows={rows}, num_classes={num_classes}: allowed are "
+            "numbers between 1 / C and 1, 1 row or more, 2 classes or more"
+        )
+    odds = math.log(keep_probability) - math.log1p(-keep_probability)
+    return rows * (odds + math.log(num_classes - 1))
+
+
+def release(
+    labels: np.ndarray,
+    epsilon: float,
+    rows: int,
+    num_classes: int,
+    draw: rr.Draw = rr.from_system,
+) -> np.ndarray:
+    """Answers in place of labels.
+
+    Args:
+        labels: int [U], -1 to C - 1.
+        epsilon: of this release.
+        rows: r.
+        num_classes: C.
+        draw: where noise comes from: the operating system, or in experiments `randomized_response.from_key`.
+
+    Returns:
+        int32 [U].
+    """
+    return rr.randomize_labels(labels, draw, num_classes, row_epsilon(epsilon, rows))
+
+
+def unbiased_counts(
+    histogram: np.ndarray, epsilon: float, rows: int, num_classes: int
+) -> np.ndarray:
+    """n_hat, float64 [U, C], of a histogram of answers, integers [U, C]."""
+    return rr.unbiased(np.asarray(histogram), num_classes, row_epsilon(epsilon, rows))

@@ -1,0 +1,148 @@
+"""How many labels of public examples one private example can change: bounds, and an estimate that is none.
+
+A client predicts U by h_D trained on D; neighbors D, D' differ in one example. Here r counts LABELS,
+
+    r = sup over D ~ D' of #{u : h_D(u) != h_D'(u)},    s = |F(D) xor F(D')|_F^2 = 2 r bits of one-hot rows
+
+`trivial_rows`: r <= |U|, the only bound that holds for every learner and every data set. (The paper's
+"s = |U|" counts labels, its definition of s bits.)
+
+`stability_bound` (FedCT, Proposition 2): with a probability of at least 1 - delta over the data,
+
+    r <= ceil( n e + P sqrt(n e (1 - e)) + P^2 / 3 ),      n = |U|,  P = Phi^-1(1 - delta),  e the rate
+
+by Short's bound of the binomial quantile (Communications in Statistics 52(12), 2023; for delta up to 1/2).
+What it rests on, beyond the paper's words:
+
+  * e must be the probability that the label of one public example changes. On-average-replace-one stability,
+    which the paper takes for it, is the mean SIGNED change of the loss at the replaced example: losses that
+    rise here and fall there cancel, and a label that goes from one wrong class to another changes no 0-1 loss.
+  * Labels change independently of each other. One tree that splits elsewhere changes many at once.
+  * It is a quantile over random neighbors. A supremum, which pure differential privacy asks for, it is not:
+    with probability delta more labels change, and for a data set that somebody chooses nothing holds.
+
+`tikhonov_rate` is a case in which the rate is known (Shalev-Shwartz, Ben-David, 2014, Corollary 13.6).
+
+`estimate` does what the paper's experiments do: it trains on D and on neighbors drawn at random, and takes the
+largest difference. The next neighbor may change more. An epsilon that is computed of it is no guarantee.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import norm
+
+from jaxfed.errors import UsageError
+
+FitPredict = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (x, y of D) -> labels int [U] of U
+
+BITS_A_ROW = 2  # of one-hot rows: the old label's and the new one's
+
+
+def trivial_rows(num_public: int) -> int:
+    """r <= |U|."""
+    if num_public < 1:
+        raise UsageError(f"num_public={num_public}: allowed are integers from 1 on")
+    return num_public
+
+
+def stability_bound(num_public: int, rate: float, delta: float) -> int:
+    """r by Proposition 2, of a learner with this rate; never above |U|.
+
+    Args:
+        num_public: |U|.
+        rate: e, in [0, 1].
+        delta: how often it may fail.
+
+    Raises:
+        UsageError: no examples, a rate outside of [0, 1], or delta outside of (0, 1/2].
+    """
+    if not 0 <= rate <= 1 or not 0 < delta <= 0.5:
+        raise UsageError(f"rate={rate}, delta={delta}: allowed are [0, 1] and (0, 1/2]")
+    quantile, mean = float(norm.isf(delta)), num_public * rate
+    bound = mean + quantile * math.sqrt(mean * (1 - rate)) + quantile**2 / 3
+    return min(math.ceil(bound), trivial_rows(num_public))
+
+
+def tikhonov_rate(lipschitz: float, regularization: float, num_examples: int) -> float:
+    """2 L^2 / (lambda n): stability of argmin_w (mean loss + lambda |w|^2), convex losses with constant L.
+
+    Raises:
+        UsageError: a number that is not positive.
+    """
+    if min(lipschitz, regularization, num_examples) <= 0:
+        raise UsageError(
+            f"lipschitz={lipschitz}, regularization={regularization}, num_examples={num_examples}: allowed "
+            "are numbers above 0"
+        )
+    return 2 * lipschitz**2 / (regularization * num_examples)
+
+
+class SensitivityEstimate(NamedTuple):
+    """What the neighbors that were tried changed; no bound.
+
+    Fields:
+        changes: int64 [n], labels that differ from those of D, one a neighbor.
+        rows: the largest of them.
+        bits: the same of one-hot rows, 2 * rows.
+        rate: the mean share of U that changed, which `stability_bound` may be given.
+    """
+
+    changes: np.ndarray
+    rows: int
+    bits: int
+    rate: float
+
+
+def estimate(
+    fit_predict: FitPredict,
+    x: np.ndarray,
+    y: np.ndarray,
+    *,
+    num_neighbors: int = 100,
+    seed: int = 0,
+    spare: tuple[np.ndarray, np.ndarray] | None = None,
+) -> SensitivityEstimate:
+    """Train on D and on neighbors of it, and count labels that change.
+
+    Args:
+        fit_predict: trains on (x, y) and labels U. The same data must give the same labels: what its own
+            randomness changes is counted with the rest.
+        x: of D, [n, ...].
+        y: of D, [n].
+        num_neighbors: how many are tried; each removes or replaces an example of its own while there are.
+        seed: of which.
+        spare: (x', y'), examples that take the place of those that leave, one after another; without them
+            neighbors are smaller by one.
+
+    Raises:
+        UsageError: fewer than two examples, no neighbors, or no spare ones.
+
+    Cost: `num_neighbors` + 1 trainings.
+    """
+    if len(x) < 2 or len(x) != len(y) or num_neighbors < 1 or (spare and not len(spare[0])):
+        raise UsageError(
+            f"{len(x)} examples, {len(y)} labels, num_neighbors={num_neighbors}: allowed are 2 or more of "
+            "each, 1 neighbor or more, and spare examples that are there"
+        )
+    rng = np.random.default_rng(seed)
+    turns = -(-num_neighbors // len(x))
+    chosen = np.concatenate([rng.permutation(len(x)) for _ in range(turns)])[:num_neighbors]
+    labels = np.asarray(fit_predict(x, y))
+    changes = np.zeros(num_neighbors, np.int64)
+    for number, row in enumerate(chosen):
+        if spare is None:
+            neighbor = np.delete(x, row, axis=0), np.delete(y, row, axis=0)
+        else:
+            neighbor = x.copy(), y.copy()
+            for own, others in zip(neighbor, spare, strict=True):
+                own[row] = others[number % len(others)]
+        changes[number] = np.sum(np.asarray(fit_predict(*neighbor)) != labels)
+    rows = int(changes.max())
+    return SensitivityEstimate(
+        changes, rows, BITS_A_ROW * rows, float(changes.mean() / len(labels))
+    )

@@ -1,0 +1,144 @@
+"""The XOR mechanism on labels of public examples, with independent flips (DP-FedCT, Section 4, Corollary 1).
+
+A client releases M = F xor B, F its labels as one-hot rows {0, 1}^[U, C], B random bits. Ji et al. (PVLDB
+14(5), 2021) draw B with P(B) ~ exp(tr(B Theta B^T) + ...); for Theta = theta I and nothing else, which is
+how their sampler is used, bits are independent:
+
+    P(B_uc = 1) = p = 1 / (1 + e^|theta|) < 1 / 2,           |theta| = log((1 - p) / p)
+
+With theta > 0, as in their code and in FedCT's, p is above 1/2: the same promise, and bits that say the opposite.
+
+What it promises where two neighboring data sets give F that differ in at most s BITS (a label that changes
+changes two: s = 2 r for r labels, s = 2 |U| if nothing is known; `jaxfed.privacy.label_sensitivity`):
+
+    exact    eps = s |theta|              p = 1 / (1 + e^(eps / s))
+    paper    eps = s sqrt(C) |theta|      p = 1 / (1 + e^(eps / (s sqrt(C))))        (Eq. 2, |lambda(Theta)|_2)
+
+The likelihood ratio is a product over the s bits, so that "exact" is attained and no smaller eps holds;
+"paper" is sufficient and sqrt(C) too large. The paper's trivial bound |U| would be 2 |U| by its own definition
+of s. Every communication is a release of its own (`jaxfed.privacy.composition`).
+
+What is left of the labels. Of B_uc = sum_k M^(k)_uc over K clients,
+
+    E[B_uc] = K p + (1 - 2 p) n_uc,       n_hat_uc = (B_uc - K p) / (1 - 2 p),       Var = K p (1 - p) / (1 - 2 p)^2
+
+n_uc the number of clients that say c. A consensus of B, or of n_hat, has the same winner. The authors' code
+takes the first largest entry of each client's row and lets these vote, which loses more (`first_votes`) and,
+since ties go to the smallest class, leans to it.
+
+`jaxfed.privacy.label_release` spends the same eps on whole labels. docs/threat-model.md has both measured.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+
+from jaxfed.errors import UsageError
+from jaxfed.privacy import randomized_response as rr
+
+Condition = Literal["exact", "paper"]
+
+
+def flip_probability(
+    epsilon: float, sensitivity: int, num_classes: int, condition: Condition = "exact"
+) -> float:
+    """p of bits that differ in at most `sensitivity` places between neighbors.
+
+    Raises:
+        UsageError: epsilon that is not positive, no bits, or no classes.
+    """
+    return rr.flip_probability(bit_epsilon(epsilon, sensitivity, num_classes, condition))
+
+
+def bit_epsilon(
+    epsilon: float, sensitivity: int, num_classes: int, condition: Condition = "exact"
+) -> float:
+    """|theta|: what is spent on one bit of `sensitivity` ones.
+
+    Raises:
+        UsageError: as `flip_probability`.
+    """
+    _check(sensitivity, num_classes)
+    if not (epsilon > 0 and math.isfinite(epsilon)):
+        raise UsageError(f"epsilon={epsilon}: allowed are finite numbers above 0")
+    return epsilon / (sensitivity * _norm(num_classes, condition))
+
+
+def epsilon_of(
+    flip_probability: float, sensitivity: int, num_classes: int, condition: Condition = "exact"
+) -> float:
+    """eps of bits that are flipped with this probability; the inverse of `flip_probability`.
+
+    Raises:
+        UsageError: a probability outside of (0, 1/2), no bits, or no classes.
+    """
+    _check(sensitivity, num_classes)
+    if not 0 < flip_probability < 0.5:
+        raise UsageError(
+            f"flip_probability={flip_probability}: allowed are numbers between 0 and 1/2"
+        )
+    log_odds = math.log1p(-flip_probability) - math.log(flip_probability)
+    return sensitivity * _norm(num_classes, condition) * log_odds
+
+
+def one_hot(labels: np.ndarray, num_classes: int) -> np.ndarray:
+    """F, bool [U, C] of labels int [U]; a row of zeros for -1."""
+    return np.asarray(labels)[:, None] == np.arange(num_classes)
+
+
+def release(
+    marks: np.ndarray,
+    epsilon: float,
+    sensitivity: int,
+    draw: rr.Draw = rr.from_system,
+    *,
+    condition: Condition = "exact",
+) -> np.ndarray:
+    """M = F xor B.
+
+    Args:
+        marks: F, bool [U, C].
+        epsilon: of this release.
+        sensitivity: s, in bits.
+        draw: where B comes from: the operating system, or in experiments `randomized_response.from_key`.
+        condition: how p follows from epsilon; rounded up to a multiple of 2^-32.
+
+    Returns:
+        bool [U, C].
+
+    Raises:
+        UsageError: as `flip_probability`.
+    """
+    return rr.randomize_marks(
+        marks, draw, bit_epsilon(epsilon, sensitivity, marks.shape[1], condition)
+    )
+
+
+def unbiased_counts(sums: np.ndarray, num_clients: int, flip_probability: float) -> np.ndarray:
+    """n_hat, float64 [U, C], of summed bits B, integers [U, C], over `num_clients` clients."""
+    return (np.asarray(sums) - num_clients * flip_probability) / (1 - 2 * flip_probability)
+
+
+def count_deviation(num_clients: int, flip_probability: float) -> float:
+    """Standard deviation of an entry of n_hat, whatever n is."""
+    spread = num_clients * flip_probability * (1 - flip_probability)
+    return math.sqrt(spread) / (1 - 2 * flip_probability)
+
+
+def first_votes(released: np.ndarray) -> np.ndarray:
+    """The authors' reading of one client's bits, int32 [U]: the first of the classes that are set, else 0."""
+    return np.argmax(released, axis=1).astype(np.int32)
+
+
+def _norm(num_classes: int, condition: Condition) -> float:
+    return {"exact": 1.0, "paper": math.sqrt(num_classes)}[condition]
+
+
+def _check(sensitivity: int, num_classes: int) -> None:
+    if sensitivity < 1 or num_classes < 1:
+        raise UsageError(
+            f"sensitivity={sensitivity}, num_classes={num_classes}: allowed are integers from 1 on"
+        )

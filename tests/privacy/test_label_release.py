@@ -1,0 +1,107 @@
+"""Labels by randomized response: the promise of r rows by enumeration, and estimates without bias."""
+
+import itertools
+import math
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+
+from threat_model import table
+
+from jaxfed.errors import UsageError
+from jaxfed.privacy import composition, label_release
+from jaxfed.privacy import randomized_response as rr
+from jaxfed.privacy import xor_mechanism as xor
+
+
+@pytest.mark.parametrize("num_classes", [2, 3])
+@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize("epsilon", [0.1, 3.0])
+def test_the_promise_is_attained_and_nowhere_more(epsilon, rows, num_classes):
+    """Over all pairs of 3 labels that differ in up to r, and all answers."""
+    keep = label_release.keep_probability(epsilon, rows, num_classes)
+    other = (1 - keep) / (num_classes - 1)
+    everything = np.array(list(itertools.product(range(num_classes), repeat=3)))
+    likelihood = np.prod(
+        np.where(everything[:, None] == everything[None], keep, other), axis=-1
+    )  # [labels, answers]
+    differ = np.sum(everything[:, None] != everything[None], axis=-1)
+    ratio = np.log(likelihood[:, None] / likelihood[None]).max(axis=-1)
+    assert ratio[differ <= rows].max() == pytest.approx(epsilon)
+    assert label_release.epsilon_of(keep, rows, num_classes) == pytest.approx(epsilon)
+
+
+def test_answers_and_counts():
+    labels = np.tile([0, 0, 1, -1], 5000)
+    answered = label_release.release(labels, 6.0, 4, 3, rr.from_key(jax.random.key(0)))
+    assert (answered[labels < 0] == -1).all()
+    keep = label_release.keep_probability(6.0, 4, 3)
+    hits = int(np.sum(answered[labels == 1] == 1))
+    assert stats.binomtest(hits, 5000, keep).pvalue > 1e-6
+    histogram = np.sum(answered[:, None] == np.arange(3), axis=0)
+    counts = label_release.unbiased_counts(histogram[None], 6.0, 4, 3)[0]
+    deviation = math.sqrt(15_000 * 0.25) / (keep - (1 - keep) / 2)
+    assert np.abs(counts - [10_000, 5000, 0]).max() < 6 * deviation
+    assert (label_release.release(labels, 6.0, 4, 3) != answered).any()  # the system's noise
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: label_release.keep_probability(1.0, 0, 3), "rows=0"),
+        (lambda: label_release.keep_probability(0.0, 1, 3), "epsilon=0.0"),
+        (lambda: label_release.epsilon_of(0.3, 1, 3), "keep_probability=0.3"),
+        (lambda: label_release.epsilon_of(1.0, 1, 3), "keep_probability=1.0"),
+        (lambda: composition.each(1.0, 0), "releases=0"),
+        (lambda: composition.basic(-1.0, 2), "epsilon=-1.0"),
+        (lambda: composition.approximate(1.0, 2, 0.0), "delta=0.0"),
+    ],
+)
+def test_values_that_are_refused(call, told):
+    with pytest.raises(UsageError, match=told):
+        call()
+
+
+def test_releases_add_up():
+    """By enumeration of two answers: the ratio of both is the product."""
+    keep = label_release.keep_probability(1.0, 1, 2)
+    ratio = (keep / (1 - keep)) ** 2
+    assert math.log(ratio) == pytest.approx(composition.basic(1.0, 2))
+    assert composition.each(composition.basic(0.3, 7), 7) == pytest.approx(0.3)
+    assert composition.basic(1.0, 0) == composition.approximate(1.0, 0, 1e-5) == 0
+
+
+@pytest.mark.parametrize(("epsilon", "releases"), [(0.1, 200), (0.05, 1000), (2.0, 3)])
+def test_the_approximate_total_holds(epsilon, releases):
+    """Against the worst pair of pure mechanisms, randomized response, whose delta is a sum of binomials."""
+    delta = 1e-5
+    total = composition.approximate(epsilon, releases, delta)
+    assert total <= composition.basic(epsilon, releases)
+    keep = math.exp(epsilon) / (1 + math.exp(epsilon))
+    k = np.arange(releases + 1)
+    one, other = stats.binom.pmf(k, releases, keep), stats.binom.pmf(k, releases, 1 - keep)
+    assert np.sum(np.maximum(one - math.exp(total) * other, 0)) <= delta
+
+
+def consensus_percent(epsilon, rows, num_examples=4000):
+    """How often consensus has the class that five clients all say, by the three readings."""
+    truth = np.random.default_rng(0).integers(10, size=num_examples)
+    sources = [rr.from_key(jax.random.key(k)) for k in range(5)]
+    marks = xor.one_hot(truth, 10)
+    bits = [xor.release(marks, epsilon, 2 * rows, draw) for draw in sources]
+    first = [xor.one_hot(xor.first_votes(each), 10) for each in bits]
+    answers = [label_release.release(truth, epsilon, rows, 10, draw) for draw in sources]
+    answered = [xor.one_hot(each, 10) for each in answers]
+    return [
+        f"{100 * np.mean(np.sum(votes, axis=0).argmax(axis=1) == truth):.1f}"
+        for votes in (first, bits, answered)
+    ]
+
+
+@pytest.mark.parametrize("row", table("noise"), ids=lambda row: row[1])
+def test_figures_of_the_threat_model(row):
+    _, epsilon, *percent = row
+    assert float(row[0]) == pytest.approx(float(epsilon) / 1500, rel=0.01)
+    assert percent == consensus_percent(float(epsilon), 1500)

@@ -1,0 +1,121 @@
+"""How many labels one example changes: bounds against binomials, an estimate against what is known."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from jaxfed.errors import UsageError
+from jaxfed.privacy import label_sensitivity as sensitivity
+
+
+@pytest.mark.parametrize("num_public", [1, 10, 170, 10_000, 50_000])
+@pytest.mark.parametrize("delta", [0.5, 0.05, 1e-3, 1e-6])
+def test_the_bound_is_a_quantile_of_the_binomial(num_public, delta):
+    """Never below it, and of many examples hardly above."""
+    for rate in (0.0, 1e-5, 1e-3, 0.03, 0.3, 0.7, 1.0):
+        bound = sensitivity.stability_bound(num_public, rate, delta)
+        quantile = stats.binom.isf(delta, num_public, rate)
+        assert quantile <= bound <= num_public
+        slack = stats.norm.isf(delta) ** 2 + 2
+        assert bound <= quantile + slack
+
+
+def test_labels_that_change_at_random_rarely_exceed_it():
+    rng = np.random.default_rng(0)
+    changed = rng.binomial(900, 0.02, 20_000)
+    exceeding = np.mean(changed > sensitivity.stability_bound(900, 0.02, 0.05))
+    assert 0.005 < exceeding <= 0.05 + 6 * np.sqrt(0.05 / 20_000)
+
+
+def test_the_trivial_bound_counts_labels():
+    """And twice as many bits: labels that all change."""
+    assert sensitivity.trivial_rows(5) == 5
+    one_hot = np.eye(3, dtype=int)
+    before, after = one_hot[[0, 1, 2, 0, 1]], one_hot[[1, 2, 0, 2, 0]]
+    bits = np.sum(before ^ after)
+    assert bits == sensitivity.BITS_A_ROW * sensitivity.trivial_rows(5)
+
+
+def test_the_rate_of_tikhonov_holds():
+    """Mean of |w - z| + lambda w^2, losses 1-Lipschitz: over all samples of 3 and each replacement."""
+    regularization, size = 0.4, 3
+    grid = np.linspace(-0.5, 1.5, 2001)
+
+    def fitted(sample):
+        risk = np.mean(np.abs(grid[:, None] - np.array(sample)), axis=1)
+        return grid[np.argmin(risk + regularization * grid**2)]
+
+    changes = []
+    for *sample, new in itertools.product((0.0, 1.0, 0.3), repeat=size + 1):
+        for i in range(size):
+            replaced = [*sample[:i], new, *sample[i + 1 :]]
+            changes.append(abs(fitted(replaced) - sample[i]) - abs(fitted(sample) - sample[i]))
+    rate = sensitivity.tikhonov_rate(1.0, regularization, size)
+    assert 0 < np.mean(changes) <= rate
+    assert sensitivity.tikhonov_rate(1.0, regularization, 2 * size) == rate / 2
+
+
+PUBLIC = np.linspace(0, 1, 101)
+
+
+def nearest(x, y):
+    """1-nearest neighbor on a line; ties to the earlier example."""
+    return y[np.abs(PUBLIC[:, None] - x[:, 0]).argmin(axis=1)]
+
+
+def test_the_estimate_tries_every_neighbor_where_it_can():
+    x, y = np.array([[0.1], [0.5], [0.91]]), np.array([0, 1, 0])
+    found = sensitivity.estimate(nearest, x, y, num_neighbors=3)
+    without = [
+        np.sum(nearest(np.delete(x, i, axis=0), np.delete(y, i)) != nearest(x, y)) for i in range(3)
+    ]
+    assert sorted(found.changes) == sorted(without)
+    assert found.rows == max(without)
+    assert found.bits == 2 * found.rows
+    assert found.rate == pytest.approx(np.mean(without) / 101)
+    again = sensitivity.estimate(nearest, x, y, num_neighbors=7, seed=1)
+    assert set(again.changes) == set(without)
+    assert x.shape == (3, 1)  # nobody's data are changed
+
+
+def test_the_estimate_replaces_by_spare_examples():
+    x, y = np.array([[0.1], [0.5], [0.91]]), np.array([0, 1, 0])
+    spare = np.array([[0.5]]), np.array([1])
+    found = sensitivity.estimate(nearest, x, y, num_neighbors=3, spare=spare)
+    replaced = []
+    for i in range(3):
+        own, labels = x.copy(), y.copy()
+        own[i], labels[i] = 0.5, 1
+        replaced.append(np.sum(nearest(own, labels) != nearest(x, y)))
+    assert sorted(found.changes) == sorted(replaced)
+    assert 0 in found.changes  # the example itself in its place
+
+
+def test_the_same_seed_tries_the_same():
+    rng = np.random.default_rng(0)
+    x, y = rng.random((40, 1)), rng.integers(2, size=40)
+    ours, same = (sensitivity.estimate(nearest, x, y, num_neighbors=9, seed=3) for _ in range(2))
+    np.testing.assert_array_equal(ours.changes, same.changes)
+    other = sensitivity.estimate(nearest, x, y, num_neighbors=9, seed=4)
+    assert not np.array_equal(ours.changes, other.changes)
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: sensitivity.trivial_rows(0), "num_public=0"),
+        (lambda: sensitivity.stability_bound(10, 1.1, 0.1), "rate=1.1"),
+        (lambda: sensitivity.stability_bound(10, 0.1, 0.6), "delta=0.6"),
+        (lambda: sensitivity.tikhonov_rate(1.0, 0.0, 5), "regularization=0.0"),
+        (lambda: sensitivity.estimate(nearest, np.ones((1, 1)), np.ones(1)), "1 examples"),
+        (
+            lambda: sensitivity.estimate(nearest, np.ones((2, 1)), np.ones(2), num_neighbors=0),
+            "num_neighbors=0",
+        ),
+    ],
+)
+def test_values_that_are_refused(call, told):
+    with pytest.raises(UsageError, match=told):
+        call()

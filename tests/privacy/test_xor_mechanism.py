@@ -1,0 +1,163 @@
+"""The XOR mechanism: what it promises by enumeration of everything that it may release, and what is left."""
+
+import itertools
+import math
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from jaxfed.errors import UsageError
+from jaxfed.privacy import randomized_response as rr
+from jaxfed.privacy import xor_mechanism as xor
+
+SIGNIFICANCE = 1e-6
+
+
+def likelihood(released, marks, p):
+    flips = np.sum(np.asarray(released) != np.asarray(marks))
+    return p**flips * (1 - p) ** (len(marks) - flips)
+
+
+@pytest.mark.parametrize("num_classes", [2, 4])
+@pytest.mark.parametrize("sensitivity", [1, 2, 4])
+@pytest.mark.parametrize("epsilon", [0.1, 2.0])
+def test_the_promise_is_attained_and_nowhere_more(epsilon, sensitivity, num_classes):
+    """Over all pairs of 4 bits that differ in up to s and all that may be released of them."""
+    exact = xor.flip_probability(epsilon, sensitivity, num_classes)
+    paper = xor.flip_probability(epsilon, sensitivity, num_classes, "paper")
+    everything = list(itertools.product((0, 1), repeat=4))
+    worst = dict.fromkeys((exact, paper), 0.0)
+    for one, other in itertools.product(everything, repeat=2):
+        if np.sum(np.array(one) != other) > sensitivity:
+            continue
+        for p in worst:
+            ratios = [likelihood(m, one, p) / likelihood(m, other, p) for m in everything]
+            worst[p] = max(worst[p], math.log(max(ratios)))
+    assert worst[exact] == pytest.approx(epsilon)
+    assert worst[paper] == pytest.approx(epsilon / math.sqrt(num_classes))
+
+
+@given(
+    st.floats(1e-3, 1e4),
+    st.integers(1, 10**5),
+    st.integers(1, 100),
+    st.sampled_from(["exact", "paper"]),
+)
+def test_epsilon_and_flips_are_inverse(epsilon, sensitivity, num_classes, condition):
+    if epsilon / sensitivity > 30:
+        return
+    p = xor.flip_probability(epsilon, sensitivity, num_classes, condition)
+    if p == 0.5:  # so little that a float cannot tell
+        return
+    assert 0 < p < 0.5
+    again = xor.epsilon_of(p, sensitivity, num_classes, condition)
+    assert again == pytest.approx(epsilon, rel=1e-6, abs=1e-10 * sensitivity)
+
+
+def test_the_papers_setting_is_a_coin():
+    """eps = 0.1 and s = 3000 bits of 10 classes: a millionth from one half."""
+    for condition, away in (("exact", 8.3e-6), ("paper", 2.6e-6)):
+        p = xor.flip_probability(0.1, 3000, 10, condition)
+        assert 0.5 - p == pytest.approx(away, rel=0.02)
+
+
+@pytest.mark.parametrize("epsilon", [2.0, 40.0])
+def test_bits_flip_with_the_stated_probability(epsilon):
+    """Ones and zeros alike, every column, independently of neighbors."""
+    marks = xor.one_hot(np.random.default_rng(0).integers(5, size=20_000), 5)
+    flipped = xor.release(marks, epsilon, 20, rr.from_key(jax.random.key(0))) ^ marks
+    p = xor.flip_probability(epsilon, 20, 5)
+    for chosen in (flipped, flipped[marks], flipped[~marks], *flipped.T):
+        assert stats.binomtest(int(chosen.sum()), chosen.size, p).pvalue > SIGNIFICANCE
+    for a, b in ((flipped[:, 1:], flipped[:, :-1]), (flipped[1:], flipped[:-1])):
+        assert stats.binomtest(int(np.sum(a & b)), a.size, p * p).pvalue > SIGNIFICANCE
+
+
+def test_noise_is_the_systems_or_a_keys(monkeypatch):
+    marks = np.zeros((300, 7), bool)
+    systems = [xor.release(marks, 1.0, 10) for _ in range(2)]
+    assert (systems[0] != systems[1]).any()
+    key = rr.from_key(jax.random.key(3))
+    ours = xor.release(marks, 1.0, 10, key)
+    monkeypatch.setattr(rr, "_MARKS", 70)  # rows have their words, in whatever blocks
+    np.testing.assert_array_equal(ours, xor.release(marks, 1.0, 10, key))
+    np.testing.assert_array_equal(ours[:11], xor.release(marks[:11], 1.0, 10, key))
+    assert not np.array_equal(ours, xor.release(marks, 1.0, 10, rr.from_key(jax.random.key(4))))
+    assert len(np.unique(ours, axis=0)) > 100
+
+
+def test_words_at_the_threshold():
+    """The least flip probability that is drawn keeps the promise, whatever epsilon is."""
+    limit = rr.threshold(0.5, 2, 32)
+    words = np.array([[limit - 1, limit]], np.uint32)
+    flipped = rr.randomize_marks(np.zeros((1, 2), bool), lambda rows, number: words, 0.5)
+    np.testing.assert_array_equal(flipped, [[True, False]])
+
+
+def test_counts_are_unbiased_with_the_stated_deviation():
+    """3 of 5 clients say 0, 1 says 1 and one nothing, many times over."""
+    examples, epsilon, sensitivity = 20_000, 8.0, 8
+    p = xor.flip_probability(epsilon, sensitivity, 3)
+    own = [np.full(examples, vote) for vote in (0, 0, 0, 1, -1)]
+    sums = sum(
+        xor.release(
+            xor.one_hot(votes, 3), epsilon, sensitivity, rr.from_key(jax.random.key(k))
+        ).astype(int)
+        for k, votes in enumerate(own)
+    )
+    estimates = xor.unbiased_counts(sums, 5, p)
+    deviation = xor.count_deviation(5, p)
+    for column, truth in zip(estimates.T, (3, 1, 0), strict=True):
+        z = (column.mean() - truth) / (deviation / math.sqrt(examples))
+        assert 2 * stats.norm.sf(abs(z)) > SIGNIFICANCE
+        chi2 = np.sum(np.square(column - truth)) / deviation**2
+        # A sum of five bits is no normal number: its fourth moment is a little smaller.
+        assert abs(chi2 / examples - 1) < 6 * math.sqrt(2 / examples)
+
+
+def test_expected_counts_by_enumeration():
+    p = 0.2
+    expected = sum(
+        likelihood(m, (1, 0, 1), p) * xor.unbiased_counts(np.array([sum(m)]), 3, p)[0]
+        for m in itertools.product((0, 1), repeat=3)
+    )
+    assert expected == pytest.approx(2)
+
+
+@pytest.mark.parametrize(("p", "summed", "voted"), [(0.3, 0.62, 0.23), (0.1, 0.99, 0.73)])
+def test_summed_bits_tell_more_than_first_votes(p, summed, voted):
+    """Five clients that all say the truth, 10 classes."""
+    truth = np.random.default_rng(0).integers(10, size=5000)
+    marks, epsilon = xor.one_hot(truth, 10), xor.epsilon_of(p, 1, 10)
+    bits = [xor.release(marks, epsilon, 1, rr.from_key(jax.random.key(k))) for k in range(5)]
+    by_sums = np.sum(bits, axis=0).argmax(axis=1)
+    votes = np.stack([xor.one_hot(xor.first_votes(each), 10) for each in bits])
+    by_votes = votes.sum(axis=0).argmax(axis=1)
+    assert np.mean(by_sums == truth) == pytest.approx(summed, abs=0.03)
+    assert np.mean(by_votes == truth) == pytest.approx(voted, abs=0.03)
+
+
+def test_first_votes_are_the_first_of_what_is_set():
+    bits = np.array([[0, 1, 1], [0, 0, 0], [1, 0, 1], [0, 0, 1]], bool)
+    np.testing.assert_array_equal(xor.first_votes(bits), [1, 0, 0, 2])
+    assert xor.first_votes(bits).dtype == np.int32
+    np.testing.assert_array_equal(xor.one_hot([1, -1], 3), [[False, True, False], [False] * 3])
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: xor.flip_probability(0.0, 1, 2), r"epsilon=0\.0: allowed"),
+        (lambda: xor.flip_probability(math.inf, 1, 2), r"epsilon=inf: allowed"),
+        (lambda: xor.flip_probability(1.0, 0, 2), "sensitivity=0"),
+        (lambda: xor.epsilon_of(0.5, 1, 2), r"flip_probability=0\.5: allowed"),
+        (lambda: xor.epsilon_of(0.1, 1, 0), "num_classes=0"),
+    ],
+)
+def test_values_that_are_refused(call, told):
+    with pytest.raises(UsageError, match=told):
+        call()
