@@ -1,4 +1,4 @@
-"""Permutations read place by place: they are permutations, all alike likely, and the same however they are read."""
+"""Permutations read place by place: permutations they are, all alike likely, however they are read."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from jaxfed.kernels.permutation import permuted
-
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 MOST = jnp.arange(1000, dtype=jnp.int32)
