@@ -15,16 +15,16 @@ by Short's bound of the binomial quantile (Communications in Statistics 52(12), 
 What it rests on, beyond the paper's words:
 
   * e must be the probability that the label of one public example changes. On-average-replace-one stability,
-    which the paper takes for it, is the mean SIGNED change of the loss at the replaced example: losses that
-    rise here and fall there cancel, and a label that goes from one wrong class to another changes no 0-1 loss.
+    which the paper takes for it, is the mean SIGNED change of the loss at the replaced example: losses
+    that rise here and fall there cancel, and from one wrong class to another no 0-1 loss changes.
   * Labels change independently of each other. One tree that splits elsewhere changes many at once.
   * It is a quantile over random neighbors. A supremum, which pure differential privacy asks for, it is not:
     with probability delta more labels change, and for a data set that somebody chooses nothing holds.
 
 `tikhonov_rate` is a case in which the rate is known (Shalev-Shwartz, Ben-David, 2014, Corollary 13.6).
 
-`estimate` does what the paper's experiments do: it trains on D and on neighbors drawn at random, and takes the
-largest difference. The next neighbor may change more. An epsilon that is computed of it is no guarantee.
+`estimate` does what the paper's experiments do: it trains on D and on neighbors drawn at random, and takes
+the largest difference. The next neighbor may change more. An epsilon that is computed of it is no guarantee.
 """
 
 from __future__ import annotations

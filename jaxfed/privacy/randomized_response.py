@@ -22,8 +22,8 @@ matrix as its mean, and label propagation is linear in it, so that Z stays unbia
 differential privacy of every record: of the label's value, not of whether there is one, nor of the
 vector.
 
-Budgets add up over repetitions with fresh noise (`jaxfed.privacy.composition`): R rounds cost R eps. Whoever propagates the same
-labels again should keep the first answers (call `randomize_labels` once) and pay once.
+Budgets add up over repetitions with fresh noise (`jaxfed.privacy.composition`): R rounds cost R eps. Whoever
+propagates the same labels again should keep the first answers (call `randomize_labels` once) and pay once.
 
 Where the noise comes from is the caller's choice. `from_system`: the operating system's generator, which
 nobody else can repeat; XCLP takes it wherever parties have a session. `from_key`: a JAX key, which makes

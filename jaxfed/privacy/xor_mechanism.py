@@ -6,21 +6,22 @@ how their sampler is used, bits are independent:
 
     P(B_uc = 1) = p = 1 / (1 + e^|theta|) < 1 / 2,           |theta| = log((1 - p) / p)
 
-With theta > 0, as in their code and in FedCT's, p is above 1/2: the same promise, and bits that say the opposite.
+With theta > 0, as in their code and in FedCT's, p is above 1/2: the same promise, and bits that say the
+opposite.
 
 What it promises where two neighboring data sets give F that differ in at most s BITS (a label that changes
 changes two: s = 2 r for r labels, s = 2 |U| if nothing is known; `jaxfed.privacy.label_sensitivity`):
 
     exact    eps = s |theta|              p = 1 / (1 + e^(eps / s))
-    paper    eps = s sqrt(C) |theta|      p = 1 / (1 + e^(eps / (s sqrt(C))))        (Eq. 2, |lambda(Theta)|_2)
+    paper    eps = s sqrt(C) |theta|      p = 1 / (1 + e^(eps / (s sqrt(C))))       (Eq. 2, |lambda(Theta)|_2)
 
 The likelihood ratio is a product over the s bits, so that "exact" is attained and no smaller eps holds;
-"paper" is sufficient and sqrt(C) too large. The paper's trivial bound |U| would be 2 |U| by its own definition
-of s. Every communication is a release of its own (`jaxfed.privacy.composition`).
+"paper" is sufficient and sqrt(C) too large. The paper's trivial bound |U| would be 2 |U| by its own
+definition of s. Every communication is a release of its own (`jaxfed.privacy.composition`).
 
 What is left of the labels. Of B_uc = sum_k M^(k)_uc over K clients,
 
-    E[B_uc] = K p + (1 - 2 p) n_uc,       n_hat_uc = (B_uc - K p) / (1 - 2 p),       Var = K p (1 - p) / (1 - 2 p)^2
+    E[B_uc] = K p + (1 - 2 p) n_uc,    n_hat_uc = (B_uc - K p) / (1 - 2 p),    Var = K p (1 - p) / (1 - 2 p)^2
 
 n_uc the number of clients that say c. A consensus of B, or of n_hat, has the same winner. The authors' code
 takes the first largest entry of each client's row and lets these vote, which loses more (`first_votes`) and,

@@ -1,4 +1,4 @@
-"""Proposition 1 of FedCT drawn: how surely consensus labels have settled after so many rounds (its Figure 1)."""
+"""FedCT's Proposition 1 drawn: how surely consensus labels have settled after so many rounds (Figure 1)."""
 
 from collections.abc import Sequence
 

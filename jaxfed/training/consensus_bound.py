@@ -1,8 +1,8 @@
 """When consensus labels stop changing (FedCT, Proposition 1 and Figure 1).
 
-If in every round t > t_0 each of m clients reproduces each consensus label with probability a_t >= 1 - c / t, at
-least 1/2, independently of the others, then a majority's labels change after round t_0 with a probability of
-at most
+If in every round t > t_0 each of m clients reproduces each consensus label with probability a_t >= 1 - c / t,
+at least 1/2, independently of the others, then a majority's labels change after round t_0 with a probability
+of at most
 
     delta = |U| sum_{t > t_0} (4 a_t (1 - a_t))^(m/2)  <=  |U| (4 c)^(m/2) zeta(m/2, t_0 + 1),     m >= 3
 
@@ -11,11 +11,11 @@ out of m that reproduce a label, and a union over U.
 
 Where the paper says otherwise or less:
 
-  * Its printed figures (1 - delta = 0.9993, 0.9962, 0.7868 at t_0 = 1000, m = 5, c = 1, 2, 10, "for |U| = 10000")
-    are those of |U| = 1. With |U| = 10^4 the bound is above 1 there, and says nothing: it needs t_0 = 26,306
-    for c = 1 and delta = 0.05.
-  * Clients are taken as independent given the label, and a_t as the probability of each single example; training
-    accuracy is a mean, and clients that are taught the same labels err on the same examples.
+  * Its printed figures (1 - delta = 0.9993, 0.9962, 0.7868 at t_0 = 1000, m = 5, c = 1, 2, 10, "for |U| =
+    10000") are those of |U| = 1. With |U| = 10^4 the bound is above 1 there, and says nothing: it needs
+    t_0 = 26,306 for c = 1 and delta = 0.05.
+  * Clients are taken as independent given the label, and a_t as the probability of each single example;
+    training accuracy is a mean, and clients that are taught the same labels err on the same examples.
   * 1 - c / t must be 1/2 or more from t_0 + 1 on: t_0 + 1 >= 2 c.
 """
 
@@ -48,10 +48,9 @@ def change_probability(num_clients: int, num_public: int, rounds: int, rate: flo
         raise UsageError(f"rounds={rounds}: allowed are integers from 2 c - 1 on, with c={rate}")
     half, first = num_clients / 2, rounds + 1
     tail = float(zeta(half, first))
-    if tail > 0:
-        log_tail = math.log(tail)
-    else:  # below what a float holds: by the integral, which is larger
-        log_tail = -half * math.log(first) + math.log1p(first / (half - 1))
+    # Below what a float holds: by the integral, which is larger.
+    by_integral = -half * math.log(first) + math.log1p(first / (half - 1))
+    log_tail = math.log(tail) if tail > 0 else by_integral
     log_delta = math.log(num_public) + half * math.log(4 * rate) + log_tail
     return math.exp(min(log_delta, 700.0))
 

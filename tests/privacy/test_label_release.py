@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import pytest
 from scipy import stats
-
 from threat_model import table
 
 from jaxfed.errors import UsageError
