@@ -70,7 +70,9 @@ def get_config() -> ConfigDict:
     config.federation = ConfigDict()
     config.federation.num_clients = 10
     config.federation.partition = "iid"
-    config.federation.dirichlet_alpha = 0.5  # with partition = "dirichlet"
+    config.federation.dirichlet_alpha = 0.5  # with partition = "dirichlet", "dirichlet_mixture"
+    config.federation.dirichlet_alpha_rest = 100.0  # of the mixture, for what is not in the share:
+    config.federation.dirichlet_share = 0.9
     config.federation.classes_per_client = 2  # with partition = "classes_per_client"
     config.federation.assignment = "random"  # of classes to clients
     config.federation.table = ()  # with partition = "table"; () = FedMatch's

@@ -32,7 +32,7 @@ from jaxfed.config.preprocessing import PREPROCESSING
 from jaxfed.config.public_examples import check_public
 from jaxfed.config.server_labels import LABELS_AT, check_labels_at
 from jaxfed.config.simulation import GRAPHS, TESTS
-from jaxfed.data.partitioning import Skew
+from jaxfed.data.partition_arguments import Skew
 from jaxfed.data.schemes import Assignment, Quantity, Scheme
 from jaxfed.errors import UsageError
 from jaxfed.federation.client_map import STRATEGIES
@@ -126,6 +126,8 @@ RULES: dict[str, Rule] = {
     "federation.num_clients": at_least(0, ", 0 (with 'natural') is one a client id"),
     "federation.partition": one_of(get_args(Scheme)),
     "federation.dirichlet_alpha": POSITIVE,
+    "federation.dirichlet_alpha_rest": POSITIVE,
+    "federation.dirichlet_share": SHARE,
     "federation.classes_per_client": at_least(1),
     "federation.assignment": one_of(get_args(Assignment)),
     "federation.table": Rule(

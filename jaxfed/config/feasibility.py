@@ -48,12 +48,17 @@ def check_models(dataset: Dataset, config: ConfigDict) -> None:
 
 
 def check_clients(dataset: Dataset, config: ConfigDict) -> None:
-    """There are no more clients than examples, and natural ones where they are asked for."""
+    """There are no more clients than examples, and natural ones or subclasses where they are asked for."""
     if config.federation.partition == "natural" and dataset.client_id is None:
         raise UsageError(
             f"config.federation.partition='natural' needs client_id, which {dataset.name} does not have; "
             "of a CSV file, config.dataset.client_key names the column, of an .npz file the array, that says "
             "whose each row is"
+        )
+    if config.federation.partition == "subclasses" and dataset.subclass is None:
+        raise UsageError(
+            f"config.federation.partition='subclasses' needs subclass, which {dataset.name} does not have; "
+            "cifar100 has it with config.dataset.label_key='coarse_label', an .npz file in its array subclass"
         )
     num_clients, num_examples = config.federation.num_clients, len(dataset.y)
     if num_clients > num_examples:

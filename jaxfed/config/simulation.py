@@ -137,6 +137,8 @@ class Simulation:
             "y_test": data.y_test,
             "client_id": data.client_id,
             "client_id_test": data.client_id_test,
+            "subclass": data.subclass,
+            "subclass_test": data.subclass_test,
         }
         if self._public is not None:
             arrays |= {"x_public": self._public.x, "y_public": self._public.y}
@@ -205,7 +207,7 @@ class Simulation:
                 num_labeled_clients=wanted.num_labeled_clients or None,
                 skew=wanted.skew,
                 seed=seed,
-                **_scheme(wanted, None if data.client_id is None else data.client_id[train]),
+                **_scheme(wanted, data, train),
                 **_labels(wanted),
                 **_new_points(data, held_out.new, wanted.partition),
             )
@@ -258,16 +260,21 @@ def _hold_out(config: ConfigDict, data: Dataset, seed: int) -> HeldOut:
     )
 
 
-def _scheme(wanted: ConfigDict, client_id: np.ndarray | None) -> dict[str, Any]:
+def _scheme(wanted: ConfigDict, data: Dataset, train: np.ndarray) -> dict[str, Any]:
     """The scheme and what belongs to it alone."""
     own: dict[str, Any] = {
         "dirichlet": {"dirichlet_alpha": wanted.dirichlet_alpha},
+        "dirichlet_mixture": {
+            key: wanted[key]
+            for key in ("dirichlet_alpha", "dirichlet_alpha_rest", "dirichlet_share")
+        },
         "classes_per_client": {
             "classes_per_client": wanted.classes_per_client,
             "assignment": wanted.assignment,
         },
         "table": {"table": wanted.table} if wanted.table else {},
-        "natural": {"client_id": client_id},
+        "natural": {"client_id": None if data.client_id is None else data.client_id[train]},
+        "subclasses": {"subclass": None if data.subclass is None else data.subclass[train]},
     }
     return {"scheme": wanted.partition, **own.get(wanted.partition, {})}
 
@@ -294,9 +301,10 @@ def _new_points(data: Dataset, new: np.ndarray, scheme: str) -> dict[str, Any]:
     """The points that clients want labeled."""
     if not len(new):
         return {}
-    if len(data.y_test):
-        points = {"new_y": data.y_test, "new_client_id": data.client_id_test}
-    else:
-        ids = None if data.client_id is None else data.client_id[new]
-        points = {"new_y": data.y[new], "new_client_id": ids}
-    return points if scheme == "natural" else {"new_y": points["new_y"]}
+    of_the_scheme = {"natural": "client_id", "subclasses": "subclass"}.get(scheme)
+    found: dict[str, Any] = {"new_y": data.y_test if len(data.y_test) else data.y[new]}
+    if of_the_scheme is not None:
+        column = getattr(data, f"{of_the_scheme}_test" if len(data.y_test) else of_the_scheme)
+        is_drawn = column is not None and not len(data.y_test)
+        found[f"new_{of_the_scheme}"] = column[new] if is_drawn else column
+    return found

@@ -11,6 +11,7 @@ whose own is undone (`pooled`), one is held out: `test_size` of the examples wit
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -20,6 +21,7 @@ from jaxfed.data.dealing import apportion
 from jaxfed.data.strata import chosen_of_each, stratified
 from jaxfed.errors import UsageError
 
+_COLUMNS = ("client_id", "subclass")  # of a data set, which may lack them
 _EXAMPLES = 0x73697A65  # sets what is taken of a set apart from what deals it: both begin with a permutation
 
 
@@ -45,18 +47,24 @@ def taken(dataset: Dataset, config: ConfigDict) -> tuple[Dataset, np.ndarray]:
     if len(dataset.y_test):
         asked = f"test_size={wanted.test_size}"
         test = _drawn(rng, dataset.y_test, wanted.test_size, asked, dataset.name, wanted.balanced)
-    client_id, client_id_test = dataset.client_id, dataset.client_id_test
     numbers = np.arange(len(dataset.y)), len(dataset.y) + np.arange(len(dataset.y_test))
+    columns: dict[str, Any] = {}
+    for name in _COLUMNS:
+        for key, rows in ((name, train), (f"{name}_test", test)):
+            columns[key] = _part(getattr(dataset, key), rows)
     part = dataclasses.replace(
         dataset,
         x=dataset.x[train],
         y=dataset.y[train],
         x_test=dataset.x_test[test],
         y_test=dataset.y_test[test],
-        client_id=None if client_id is None else client_id[train],
-        client_id_test=None if client_id_test is None else client_id_test[test],
+        **columns,
     )
     return part, np.concatenate([numbers[0][train], numbers[1][test]])
+
+
+def _part(column: np.ndarray | None, rows: np.ndarray | slice) -> np.ndarray | None:
+    return None if column is None else column[rows]
 
 
 def drawn_for_test(config: ConfigDict, data: Dataset) -> np.ndarray:
@@ -91,17 +99,19 @@ def _num_test(config: ConfigDict, num_labeled: int) -> int:
 
 def _pooled(dataset: Dataset) -> Dataset:
     """All examples as training examples, those of the test split behind the others."""
-    client_id = dataset.client_id
-    if client_id is not None and dataset.client_id_test is not None:
-        client_id = np.concatenate([client_id, dataset.client_id_test])
+    columns: dict[str, Any] = {}
+    for name in _COLUMNS:
+        train, test = getattr(dataset, name), getattr(dataset, f"{name}_test")
+        if train is not None and test is not None:
+            train = np.concatenate([train, test])
+        columns |= {name: train, f"{name}_test": _part(train, slice(0))}
     return dataclasses.replace(
         dataset,
         x=np.concatenate([dataset.x, dataset.x_test]),
         y=np.concatenate([dataset.y, dataset.y_test]),
         x_test=dataset.x_test[:0],
         y_test=dataset.y_test[:0],
-        client_id=client_id,
-        client_id_test=None if client_id is None else client_id[:0],
+        **columns,
     )
 
 

@@ -27,6 +27,9 @@ class Dataset:
         client_id: int32 `[n]`, the natural client of each example, numbered from 0 in the order of
             the sorted names over both splits; None where the source has no such column.
         client_id_test: the same of the test split.
+        subclass: int32 `[n]`, a finer class of each example, all of whose examples are of one class (the 100
+            classes of CIFAR-100, where `y` are its 20); None where the source has none.
+        subclass_test: the same of the test split.
 
     Arrays that come from the cache are memory-mapped and read-only.
     """
@@ -40,14 +43,16 @@ class Dataset:
     class_names: tuple[str, ...]
     client_id: np.ndarray | None = None
     client_id_test: np.ndarray | None = None
+    subclass: np.ndarray | None = None
+    subclass_test: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         """Check that lengths, shapes and classes agree, so that no reader can return nonsense."""
         splits = (
-            ("train", self.x, self.y, self.client_id, UNLABELED),
-            ("test", self.x_test, self.y_test, self.client_id_test, 0),
+            ("train", self.x, self.y, self.client_id, self.subclass, UNLABELED),
+            ("test", self.x_test, self.y_test, self.client_id_test, self.subclass_test, 0),
         )
-        for split, x, y, client_id, smallest in splits:
+        for split, x, y, client_id, subclass, smallest in splits:
             if y.ndim != 1 or len(x) != len(y):
                 raise UsageError(
                     f"data set {self.name!r}, {split}: {len(x)} examples but labels of shape "
@@ -57,6 +62,11 @@ class Dataset:
                 raise UsageError(
                     f"data set {self.name!r}, {split}: {len(y)} examples but client ids of shape "
                     f"{client_id.shape}; one id an example is needed"
+                )
+            if subclass is not None and subclass.shape != y.shape:
+                raise UsageError(
+                    f"data set {self.name!r}, {split}: {len(y)} examples but subclasses of shape "
+                    f"{subclass.shape}; one an example is needed"
                 )
             if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
                 bad = np.count_nonzero(~np.isfinite(x).reshape(len(x), -1).all(axis=1))

@@ -199,3 +199,13 @@ def split_at_random(totals: np.ndarray, sizes: np.ndarray, rng: np.random.Genera
     classes = rng.permutation(np.repeat(np.arange(num_classes), totals))
     cells = np.repeat(np.arange(len(sizes)) * num_classes, sizes) + classes
     return np.bincount(cells, minlength=len(sizes) * num_classes).reshape(len(sizes), num_classes)
+
+
+def owners_of(classes: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """int64 [n], the client of each example: those of a class are shuffled and dealt by `counts`."""
+    num_clients, num_classes = counts.shape
+    shuffled = rng.permutation(len(classes))
+    by_class = shuffled[np.argsort(classes[shuffled], kind="stable")]
+    owner = np.empty(len(classes), np.int64)
+    owner[by_class] = np.repeat(np.tile(np.arange(num_clients), num_classes), counts.T.ravel())
+    return owner

@@ -20,19 +20,22 @@ _NAMES = {
     "client_id": ("client_id", "writer", "client_id_train"),
     "client_id_test": ("client_id_test", "writer_test"),
     "class_names": ("class_names", "classes"),
+    "subclass": ("subclass",),
+    "subclass_test": ("subclass_test",),
 }
 # role, kinds of dtype, in words
 _CONTENTS = (
     *((role, "biuf", "numbers [n, ...]") for role in ("x", "x_test")),
     *((role, "biufUS", "integers or names [n]") for role in ("y", "y_test")),
     *((role, "iuUS", "integers or names [n]") for role in ("client_id", "client_id_test")),
+    *((role, "iu", "integers [n]") for role in ("subclass", "subclass_test")),
     ("class_names", "iuUS", "names [C]"),
 )
-_COLUMNS = ("client_id", "client_id_test", "class_names")
+_COLUMNS = ("client_id", "client_id_test", "class_names", "subclass", "subclass_test")
 
 
 def read(path: Path, client_key: str | None = None) -> Dataset:
-    """Read x [n, ...] and y [n] (or [n, 1]); optionally x_test, y_test, client_id and class_names.
+    """Read x [n, ...] and y [n] (or [n, 1]); optionally x_test, y_test, client_id, subclass and class_names.
 
     uint8 [n, h, w] is taken for grey images and gets a channel; anything but uint8 becomes float32.
     The array `client_key`, and with a test split `client_key`_test, take the place of client_id.
@@ -102,7 +105,14 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
         class_names=names,
         client_id=client_id,
         client_id_test=client_id_test,
+        subclass=_subclass(arrays, "subclass"),
+        subclass_test=_subclass(arrays, "subclass_test"),
     )
+
+
+def _subclass(arrays: Mapping[str, np.ndarray], role: str) -> np.ndarray | None:
+    subclass = _take(arrays, role)
+    return None if subclass is None else subclass.astype(np.int32)
 
 
 def _take(arrays: Mapping[str, np.ndarray], role: str) -> np.ndarray | None:

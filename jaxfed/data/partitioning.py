@@ -17,20 +17,26 @@ Nothing here waits for a lucky draw, so nothing hangs, however small a Dirichlet
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from jaxfed.data import schemes
 from jaxfed.data.dataset import UNLABELED
-from jaxfed.data.dealing import apportion, expected, filled, round_at_random, split_at_random
+from jaxfed.data.dealing import (
+    apportion,
+    expected,
+    filled,
+    owners_of,
+    round_at_random,
+    split_at_random,
+)
 from jaxfed.data.labeling import Labels, drawn_labels, planned_labels
-from jaxfed.data.schemes import FEDMATCH_TABLE, Assignment, Quantity, Scheme
+from jaxfed.data.partition_arguments import Skew, check_arguments, checked_classes
+from jaxfed.data.schemes import FEDMATCH_TABLE, OWNING, Assignment, Quantity, Scheme
 from jaxfed.data.strata import chosen_of_each, stratified
 from jaxfed.errors import UsageError
-
-Skew = Literal["both", "labeled", "unlabeled"]
 
 
 class Partition(NamedTuple):
@@ -54,10 +60,13 @@ def partition(
     num_clients: int | None = None,
     scheme: Scheme = "iid",
     dirichlet_alpha: float | None = None,
+    dirichlet_alpha_rest: float = 100.0,
+    dirichlet_share: float = 0.9,
     classes_per_client: int | None = None,
     assignment: Assignment = "random",
     table: npt.ArrayLike = FEDMATCH_TABLE,
     client_id: npt.ArrayLike | None = None,
+    subclass: npt.ArrayLike | None = None,
     quantity: Quantity | None = None,
     quantity_parameter: float = 1.0,
     min_size: int = 0,
@@ -68,6 +77,7 @@ def partition(
     skew: Skew = "both",
     new_y: npt.ArrayLike | None = None,
     new_client_id: npt.ArrayLike | None = None,
+    new_subclass: npt.ArrayLike | None = None,
     new_fraction: float = 0.0,
     seed: int = 0,
 ) -> Partition:
@@ -84,6 +94,11 @@ def partition(
             - "dirichlet": of each class, client m gets the share p_m, p ~ Dir(`dirichlet_alpha` 1_M),
               drawn anew for each class. Sizes are left as they fall unless `quantity` is given.
               Clients may be empty when alpha is small: see `min_size`.
+            - "dirichlet_mixture": a share s = `dirichlet_share` of the examples by one draw of "dirichlet",
+              and the rest by another with `dirichlet_alpha_rest`: of each class client m gets the share
+              s p_m + (1 - s) q_m. With a `quantity`, s of what every client holds is of the first.
+              (FedCT: alpha 2 and 100, halves in Section 5; 0.9 of alpha 2 in Appendix C.4 and in the
+              code, of alpha 0.01 in Table 5.)
             - "classes_per_client": every client holds `classes_per_client` of the classes that occur.
               `assignment="random"`: drawn so that the number of holders of any two classes differs by
               at most one (XCLP's code: 5 random classes each, rotated in blocks of ten clients);
@@ -91,13 +106,18 @@ def partition(
               spaced where M < C.
             - "table": client m follows row m mod T of `table` `[T, C]` (default `FEDMATCH_TABLE`).
               Expected counts, rounded at random; FedMatch's own code draws them.
+            - "subclasses": of each class every client holds one of its subclasses, `subclass` [n]; which
+              one is chance, and the numbers of holders of any two of a class differ by at most one (FedMD,
+              FedCT's C.4: CIFAR-100's superclasses, of which every client knows all, each by another class).
+              A subclass's examples are dealt to its holders in equal parts. As many clients as
+              a class has subclasses at least.
             - "natural": the given `client_id`, in sorted order. Fewer clients than ids: the ids are
               shuffled and dealt out in turn, several to a client.
-        quantity: shares q_m of the examples, on top of any scheme but "natural": "equal";
+        quantity: shares q_m of the examples, on top of any scheme but "natural" and "subclasses": "equal";
             "dirichlet": q ~ Dir(a 1_M); "lognormal": q_m proportional to exp(a N(0,1)); "power_law":
             q_m proportional to rank^-a, ranks shuffled; a = `quantity_parameter`. Default: equal,
-            except as said of "dirichlet". Where the classes' sizes do not allow scheme and
-            quantity together, the classes' sizes win and the shares are met as nearly as possible.
+            except as said of "dirichlet", and with the mixture. Where the classes' sizes do not allow scheme
+            and quantity together, the classes' sizes win and the shares are met as nearly as possible.
         min_size: smallest number of examples (without `new`) of a client. Those with fewer are
             filled up from the largest clients, which come down to a common level and give of each class
             in proportion to what they have: a client may so get a class the scheme had not given it.
@@ -126,9 +146,9 @@ def partition(
               FedMatch's code does.
         new_y: int `[n_new]`, classes of held-out examples, dealt by the same expected shares as the
             unlabeled part, into `new`; needs `new_client_id` `[n_new]` when natural (ids that
-            `client_id` lacks become clients that hold nothing else).
+            `client_id` lacks become clients that hold nothing else), and `new_subclass` with subclasses.
         new_fraction: instead, hold out this share of each class of `y` (of each client, when
-            natural) as `new`.
+            natural or with subclasses) as `new`.
         seed: of `np.random.default_rng`; the same arguments give the same partition.
 
     Returns:
@@ -140,9 +160,9 @@ def partition(
     Cost: O(n log n + M C log(M C)) time, O(n + M C) memory: for a million examples and 1,000 clients 0.7 s
     with 10 classes, 1.6 s with 100, on one core.
     """
-    y = _classes("y", y, smallest=UNLABELED)
+    y = checked_classes("y", y, smallest=UNLABELED)
     rng = np.random.default_rng(seed)
-    _check(
+    check_arguments(
         num_clients,
         scheme,
         quantity,
@@ -152,12 +172,17 @@ def partition(
         num_labeled_clients,
         skew,
     )
-    natural = scheme == "natural"
-    if natural:
+    is_owned = scheme in OWNING
+    if scheme == "natural":
         owner, new_owner, num_clients = schemes.natural_owners(
             y, client_id, new_y, new_client_id, num_clients, rng
         )
-    assert num_clients is not None  # _check has seen to it
+    elif scheme == "subclasses":
+        assert num_clients is not None
+        owner, new_owner = schemes.subclass_owners(
+            y, subclass, new_y, new_subclass, num_clients, rng
+        )
+    assert num_clients is not None  # check_arguments has seen to it
     if num_labeled_clients is not None and num_labeled_clients > num_clients:
         raise UsageError(
             f"num_labeled_clients={num_labeled_clients}: allowed are 0 to {num_clients}"
@@ -170,15 +195,15 @@ def partition(
         if not 0 <= new_fraction <= 1:
             raise UsageError(f"new_fraction={new_fraction}: allowed are 0 to 1")
         known = np.flatnonzero(y != UNLABELED)
-        strata = owner[known] if natural else y[known]
+        strata = owner[known] if is_owned else y[known]
         held_out = np.zeros(len(y), bool)
         held_out[known] = stratified(strata, round(new_fraction * len(known)), rng)
         kept, new_points = np.flatnonzero(~held_out), np.flatnonzero(held_out)
         new_classes = y[new_points]
-        if natural:
+        if is_owned:
             owner, new_owner = owner[kept], owner[new_points]
     elif new_y is not None:
-        new_classes = _classes("new_y", new_y)
+        new_classes = checked_classes("new_y", new_y)
         new_points = len(y) + np.arange(len(new_classes))
     else:
         new_classes = new_points = np.zeros(0, np.int64)
@@ -192,7 +217,7 @@ def partition(
     totals = np.bincount(classes, minlength=num_columns)
 
     wanted = Labels(labeled_fraction, num_labeled, labeled_per_class, num_labeled_clients)
-    if natural:
+    if is_owned:
         is_labeled = _drawn(wanted, owner, classes, num_clients, num_classes, rng)
     else:
         if min_size * num_clients > len(classes):
@@ -211,14 +236,18 @@ def partition(
             np.asarray(table, float),
             rng,
         )
-        weights = _widened(weights, num_columns)
         sizes = schemes.sizes(scheme, quantity, quantity_parameter, num_clients, len(classes), rng)
+        if scheme == "dirichlet_mixture":
+            shape = (num_clients, num_classes)
+            rest = schemes.dirichlet("dirichlet_alpha_rest", dirichlet_alpha_rest, shape, rng)
+            weights = schemes.mixed(weights, rest, dirichlet_share, totals[:num_classes], sizes)
+        weights = _widened(weights, num_columns)
         is_even = scheme == "iid" or skew == "labeled"  # all but the labels
         mix = np.ones_like(weights) if is_even else weights
         shares = filled(expected(mix, totals, sizes), np.full(num_clients, min_size))
         if scheme != "iid" and skew == "both":
             held = round_at_random(shares, rng)
-            owner = _owners(classes, held, rng)
+            owner = owners_of(classes, held, rng)
             is_labeled = _drawn(wanted, owner, classes, num_clients, num_classes, rng)
         else:
             whole = apportion(shares.sum(axis=1), len(classes), rng)
@@ -231,7 +260,7 @@ def partition(
             )
             labeled = _widened(labeled, num_columns)
             rest = _rest(labeled, whole, totals, None if is_even else weights, min_size, rng)
-            owner = _owners(classes, labeled + rest, rng)
+            owner = owners_of(classes, labeled + rest, rng)
             is_labeled = chosen_of_each(owner * num_columns + classes, labeled.ravel(), rng)
         if is_even:
             of_each = apportion(
@@ -242,7 +271,7 @@ def partition(
             # Classes that only new points have fall back on the scheme's own weights.
             mix = np.where(totals > 0, shares, weights)
             new_counts = round_at_random(expected(mix, new_totals, None), rng)
-        new_owner = _owners(new_classes, new_counts, rng)
+        new_owner = owners_of(new_classes, new_counts, rng)
     return Partition(
         labeled=_by_client(kept[is_labeled], owner[is_labeled], num_clients, rng),
         unlabeled=_by_client(kept[~is_labeled], owner[~is_labeled], num_clients, rng),
@@ -310,16 +339,6 @@ def _rest(
     return split_at_random(left, apportion(shares.sum(axis=1), int(left.sum()), rng), rng)
 
 
-def _owners(classes: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """int64 [n], the client of each example: those of a class are shuffled and dealt by `counts`."""
-    num_clients, num_classes = counts.shape
-    shuffled = rng.permutation(len(classes))
-    by_class = shuffled[np.argsort(classes[shuffled], kind="stable")]
-    owner = np.empty(len(classes), np.int64)
-    owner[by_class] = np.repeat(np.tile(np.arange(num_clients), num_classes), counts.T.ravel())
-    return owner
-
-
 def _by_client(
     points: np.ndarray, owner: np.ndarray, num_clients: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, ...]:
@@ -335,54 +354,3 @@ def _counts(
 ) -> np.ndarray:
     flat = np.bincount(owner * num_classes + classes, minlength=num_clients * num_classes)
     return flat.reshape(num_clients, num_classes)
-
-
-def _classes(name: str, y: npt.ArrayLike, smallest: int = 0) -> np.ndarray:
-    y = np.asarray(y)
-    if y.ndim != 1 or not (np.issubdtype(y.dtype, np.integer) or y.size == 0):
-        raise UsageError(f"{name} must be integers [n], got {y.dtype} of shape {list(y.shape)}")
-    if y.size and y.min() < smallest:
-        unknown = ", and -1 is an unknown one" if smallest == UNLABELED else ""
-        raise UsageError(f"{name} has class {y.min()}: classes count from 0{unknown}")
-    return y.astype(np.int64)
-
-
-def _check(
-    num_clients: int | None,
-    scheme: Scheme,
-    quantity: Quantity | None,
-    quantity_parameter: float,
-    min_size: int,
-    num_labeled: int | None,
-    num_labeled_clients: int | None,
-    skew: Skew,
-) -> None:
-    """What can be told from the arguments alone."""
-    for name, value, kind in (
-        ("scheme", scheme, Scheme),
-        ("quantity", quantity, Quantity),
-        ("skew", skew, Skew),
-    ):
-        if value not in get_args(kind) and value is not None:
-            raise UsageError(
-                f"{name}={value!r}: allowed are {', '.join(map(repr, get_args(kind)))}"
-            )
-    if skew is None:
-        raise UsageError(f"skew=None: allowed are {', '.join(map(repr, get_args(Skew)))}")
-    for name, number, least in (
-        ("num_clients", num_clients, 1),
-        ("num_labeled", num_labeled, 0),
-        ("num_labeled_clients", num_labeled_clients, 0),
-        ("min_size", min_size, 0),
-    ):
-        if number is not None and not (isinstance(number, int | np.integer) and number >= least):
-            raise UsageError(f"{name}={number!r}: allowed are integers from {least} on")
-    if scheme == "natural":
-        if quantity is not None or skew != "both" or min_size:
-            raise UsageError(
-                "scheme='natural' says who holds what: quantity, skew and min_size do not go with it"
-            )
-    elif num_clients is None:
-        raise UsageError(f"scheme={scheme!r} needs num_clients, an integer from 1 on")
-    if quantity is not None and not 0 < quantity_parameter < np.inf:
-        raise UsageError(f"quantity_parameter={quantity_parameter}: allowed are numbers above 0")

@@ -7,10 +7,20 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from jaxfed.data.dealing import round_at_random
+from jaxfed.data.dataset import UNLABELED
+from jaxfed.data.dealing import apportion, expected, owners_of, round_at_random
 from jaxfed.errors import UsageError
 
-Scheme = Literal["iid", "dirichlet", "classes_per_client", "table", "natural"]
+Scheme = Literal[
+    "iid",
+    "dirichlet",
+    "dirichlet_mixture",
+    "classes_per_client",
+    "subclasses",
+    "table",
+    "natural",
+]
+OWNING = ("natural", "subclasses")  # schemes that say of each example who holds it
 Quantity = Literal["equal", "dirichlet", "lognormal", "power_law"]
 Assignment = Literal["random", "rotated"]
 
@@ -39,10 +49,8 @@ def weights(
     num_classes = len(occurs)
     if scheme == "iid":
         return np.ones((num_clients, num_classes))
-    if scheme == "dirichlet":
-        if dirichlet_alpha is None or not 0 < dirichlet_alpha < np.inf:
-            raise UsageError(f"dirichlet_alpha={dirichlet_alpha}: allowed are numbers above 0")
-        return rng.dirichlet(np.full(num_clients, dirichlet_alpha), num_classes).T
+    if scheme in ("dirichlet", "dirichlet_mixture"):
+        return dirichlet("dirichlet_alpha", dirichlet_alpha, (num_clients, num_classes), rng)
     if scheme == "classes_per_client":
         present = np.flatnonzero(occurs)
         drawn = np.zeros((num_clients, num_classes))
@@ -57,6 +65,42 @@ def weights(
             "numbers from 0 on"
         )
     return table[np.arange(num_clients) % len(table), :num_classes]
+
+
+def dirichlet(
+    name: str, alpha: float | None, shape: tuple[int, int], rng: np.random.Generator
+) -> np.ndarray:
+    """float [M, C], of each class the clients' shares, Dir(alpha 1_M); `name` is what alpha is called."""
+    if alpha is None or not 0 < alpha < np.inf:
+        raise UsageError(f"{name}={alpha}: allowed are numbers above 0")
+    return rng.dirichlet(np.full(shape[0], alpha), shape[1]).T
+
+
+def mixed(
+    first: np.ndarray,
+    rest: np.ndarray,
+    share: float,
+    totals: np.ndarray,
+    sizes: np.ndarray | None,
+) -> np.ndarray:
+    """float [M, C], two tables of weights as one: `share` of all is dealt by the first.
+
+    Each is brought to its part of the classes' totals and of the clients' sizes by itself, so that with sizes
+    the share is that of every client.
+
+    Args:
+        first, rest: float [M, C], columns that add up to 1.
+        share: s in [0, 1].
+        totals: int [C], of the classes.
+        sizes: float [M], of the clients, or None.
+    """
+    if not 0 <= share <= 1:
+        raise UsageError(f"dirichlet_share={share}: allowed are 0 to 1")
+    if sizes is not None:
+        sizes = sizes * (totals.sum() / sizes.sum())  # without the examples of unknown class
+    parts = ((share, first), (1 - share, rest))
+    table = sum(expected(w, s * totals, None if sizes is None else s * sizes) for s, w in parts)
+    return np.where(totals > 0, table, share * first + (1 - share) * rest)
 
 
 def _places(
@@ -100,7 +144,7 @@ def sizes(
     rng: np.random.Generator,
 ) -> np.ndarray | None:
     """float [M], how many examples each client is to hold; None leaves it to the scheme."""
-    if quantity is None and scheme == "dirichlet":
+    if quantity is None and scheme in ("dirichlet", "dirichlet_mixture"):
         return None
     shares = np.ones(num_clients)
     if quantity == "dirichlet":
@@ -138,3 +182,52 @@ def natural_owners(
         numbers = group[numbers]
     owner, new_owner = np.split(numbers.astype(np.int64), [len(ids)])
     return owner, new_owner, len(names) if num_clients is None else num_clients
+
+
+def subclass_owners(
+    y: np.ndarray,
+    subclass: npt.ArrayLike | None,
+    new_y: npt.ArrayLike | None,
+    new_subclass: npt.ArrayLike | None,
+    num_clients: int,
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Each example's client, and each new example's: one that holds its subclass.
+
+    Of every class the subclasses are dealt to the clients in turn, both shuffled; a subclass's examples go to
+    its holders in equal parts.
+    """
+    if subclass is None:
+        raise UsageError("scheme='subclasses' needs subclass, which this data set does not have")
+    splits = [(y, subclass)] if new_y is None else [(y, subclass), (new_y, new_subclass)]
+    for classes, finer in splits:
+        if np.asarray(finer).shape != np.asarray(classes).shape:
+            raise UsageError("subclass (and new_subclass) must have one number an example")
+    classes = np.concatenate([np.asarray(classes) for classes, _ in splits])
+    names, finer = np.unique(np.concatenate([s for _, s in splits]), return_inverse=True)
+    class_of = np.full(len(names), UNLABELED)
+    class_of[finer] = classes
+    if (class_of[finer] != classes).any() or (classes == UNLABELED).any():
+        bad = names[finer[(class_of[finer] != classes) | (classes == UNLABELED)][0]]
+        raise UsageError(f"subclass {bad} has examples of several classes, or of none")
+    most = int(np.bincount(class_of, minlength=1).max(initial=0))
+    if num_clients < most:
+        raise UsageError(
+            f"num_clients={num_clients}: with scheme='subclasses' {most} or more are needed, as many as a "
+            "class has subclasses; some examples would be nobody's"
+        )
+    holds = np.zeros((len(names), num_clients), bool)
+    for c in np.unique(class_of):
+        own = rng.permutation(np.flatnonzero(class_of == c))
+        holds[own[np.arange(num_clients) % len(own)], rng.permutation(num_clients)] = True
+    first, second = (_dealt_to_holders(part, holds, rng) for part in np.split(finer, [len(y)]))
+    return first, second
+
+
+def _dealt_to_holders(
+    numbers: np.ndarray, holds: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """int64 [n], the client of each example, of which `holds` [F, M] says who holds its kind."""
+    totals = np.bincount(numbers, minlength=len(holds))
+    counts = [apportion(row, total, rng) for row, total in zip(holds, totals, strict=True)]
+    return owners_of(numbers, np.stack(counts, axis=1), rng)

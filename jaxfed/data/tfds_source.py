@@ -51,7 +51,8 @@ def read(name: str, folder: Path, label_key: str | None = None) -> Dataset:
     Args:
         name: for the `Dataset`.
         folder: holds dataset_info.json, features.json and array_record files.
-        label_key: feature to take as label, such as CIFAR-100's "coarse_label"; None is "label".
+        label_key: feature to take as label, such as CIFAR-100's "coarse_label"; None is "label". With another
+            than the usual one, that one makes subclasses, where each of its classes lies in one class.
 
     Raises:
         UsageError: not array_record, no training split, or features that make no classification set.
@@ -70,9 +71,11 @@ def read(name: str, folder: Path, label_key: str | None = None) -> Dataset:
         parts["test"] = ("test",)
     features = builder.info.features
     example_key = _choose(name, "example", features, _EXAMPLES)
+    usual = next((key for key in _LABELS if key in features), None)
     label_key = _choose(name, "label", features, _LABELS if label_key is None else (label_key,))
     client_key = next((key for key in _CLIENTS if key in features), None)
-    keys = (example_key, label_key, client_key)
+    finer = () if usual in (None, label_key) else (usual,)
+    keys = (example_key, label_key, client_key, *finer)
 
     def make(target: Path) -> None:
         for part, splits in parts.items():
@@ -98,7 +101,25 @@ def read(name: str, folder: Path, label_key: str | None = None) -> Dataset:
         class_names=tuple(names),
         client_id=client_id,
         client_id_test=client_id_test,
+        **_subclasses(arrays),
     )
+
+
+def _subclasses(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """`subclass` and `subclass_test`, where there are such and each lies in one class."""
+    splits = [split for split in ("train", "test") if f"subclass-{split}" in arrays]
+    if not splits:
+        return {}
+    subclass, y = (
+        np.concatenate([arrays[f"{kind}-{split}"] for split in splits]).astype(np.int32)
+        for kind in ("subclass", "y")
+    )
+    class_of = np.zeros(subclass.max(initial=0) + 1, np.int32)
+    class_of[subclass] = y
+    if (class_of[subclass] != y).any():
+        return {}
+    train, test = np.split(subclass, [len(arrays["y-train"])])
+    return {"subclass": train, "subclass_test": test}
 
 
 def _builder(folder: Path) -> Any:
@@ -130,7 +151,7 @@ def _decode(
     keys: Sequence[str | None],
     target: Path,
 ) -> None:
-    """Write x-PART.npy, y-PART.npy and, with a client feature, client-PART.npy.
+    """Write x-PART.npy, y-PART.npy and, with such features, client-PART.npy and subclass-PART.npy.
 
     counts: the splits that the part is made of, and how many examples each has.
     """
@@ -203,15 +224,15 @@ def _undecodable(folder: Path, split: str, reason: str) -> UsageError:
 def decode_range(
     folder: Path, split: str, keys: Sequence[str | None], start: int, stop: int
 ) -> dict[str, np.ndarray]:
-    """Decode examples start..stop-1: "x" `[n, ...]`, "y" int32 `[n]`, perhaps "client" `[n]`.
+    """Decode examples start..stop-1: "x" `[n, ...]`, "y" int32 `[n]`, perhaps "client", "subclass" `[n]`.
 
     Args:
         folder: the prepared set.
         split: its split.
-        keys: the features that hold example, label and client (or None).
+        keys: the features that hold example, label, client (or None) and, if there is a fourth, subclass.
         start, stop: range of examples.
     """
-    example_key, label_key, client_key = keys
+    example_key, label_key, client_key, *finer = keys
     source = _builder(folder).as_data_source(split)
     # Some hundred records a read: one read a record costs as much as decoding it.
     records = (
@@ -219,21 +240,22 @@ def decode_range(
         for first in range(start, stop, 512)
         for record in source.__getitems__(range(first, min(first + 512, stop)))
     )
+    kinds = zip(("client", "subclass"), (client_key, *finer), strict=False)
+    others = {kind: key for kind, key in kinds if key}
     rows = [
-        (record[example_key], record[label_key], record[client_key] if client_key else 0)
+        (record[example_key], record[label_key], *(record[key] for key in others.values()))
         for record in records
     ]
     if not rows:
         shape = tuple(size or 0 for size in source.dataset_info.features[example_key].shape)
         empty = np.zeros(0, np.int32)
-        nothing = {"x": np.zeros((0, *shape), np.uint8), "y": empty}
-        return {**nothing, "client": empty} if client_key else nothing
-    examples, labels, clients = zip(*rows, strict=True)
+        return {"x": np.zeros((0, *shape), np.uint8), "y": empty, **dict.fromkeys(others, empty)}
+    examples, labels, *columns = zip(*rows, strict=True)
     x = np.stack(examples)
     if x.dtype != np.uint8:
         x = x.astype(np.float32)
-    arrays = {"x": x, "y": np.asarray(labels, np.int32)}
-    return {**arrays, "client": np.asarray(clients)} if client_key else arrays
+    named = dict(zip(others, map(np.asarray, columns), strict=True))
+    return {"x": x, "y": np.asarray(labels, np.int32), **named}
 
 
 def _version(folder: Path) -> tuple[int, ...]:

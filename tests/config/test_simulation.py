@@ -166,3 +166,15 @@ def test_features_of_different_scale_are_said(tmp_path, monkeypatch, kind, scale
         assert "config.preprocessing.kind='standardized'" in line
     else:
         assert not said
+
+
+def test_mixtures_are_dealt_by_their_own_keys(tmp_path):
+    keys = {"federation.partition": "dirichlet_mixture", "federation.dirichlet_alpha": 1e-3}
+    sizes = {}
+    for share in (0.0, 1.0):
+        given = keys | {"federation.dirichlet_share": share, "federation.dirichlet_alpha_rest": 1e6}
+        federation = simulation(tmp_path, 30, **given).federation(0)
+        sizes[share] = [len(points) for points in federation.partition.unlabeled]
+    assert np.ptp(sizes[0.0]) < 10 < np.ptp(sizes[1.0])
+    with pytest.raises(UsageError, match=r"config\.federation\.dirichlet_alpha_rest=-1"):
+        simulation(tmp_path, 30, **keys, **{"federation.dirichlet_alpha_rest": -1.0}).check()

@@ -136,3 +136,15 @@ def test_an_array_of_clients_can_be_chosen(tmp_path):
     np.savez(tmp_path / "a.npz", **arrays, site_test=np.array(["c"]))
     data = load(tmp_path / "a.npz", client_key="site")
     np.testing.assert_array_equal(data.client_id_test, [2])
+
+
+def test_subclasses(tmp_path):
+    arrays = {"x": np.ones((4, 2)), "y": [0, 0, 1, 1], "subclass": [5, 6, 7, 7]}
+    arrays |= {"x_test": np.ones((1, 2)), "y_test": [1], "subclass_test": [7]}
+    np.savez(tmp_path / "a.npz", **arrays)
+    data = load(tmp_path / "a.npz")
+    np.testing.assert_array_equal(data.subclass, [5, 6, 7, 7])
+    np.testing.assert_array_equal(data.subclass_test, [7])
+    np.savez(tmp_path / "a.npz", **arrays | {"subclass": [5]})
+    with pytest.raises(UsageError, match="4 examples but subclasses of shape"):
+        load(tmp_path / "a.npz")

@@ -13,6 +13,12 @@ SCHEMES = {
     "dirichlet, tiny": {"scheme": "dirichlet", "dirichlet_alpha": 1e-3},
     "dirichlet, equal": {"scheme": "dirichlet", "dirichlet_alpha": 0.3, "quantity": "equal"},
     "dirichlet, min_size": {"scheme": "dirichlet", "dirichlet_alpha": 1e-3, "min_size": 3},
+    "dirichlet_mixture": {"dirichlet_alpha": 0.1, "dirichlet_share": 0.5},
+    "mixture, equal": {
+        "scheme": "dirichlet_mixture",
+        "dirichlet_alpha": 1e-3,
+        "quantity": "equal",
+    },
     "classes_per_client": {"classes_per_client": 3},
     "rotated": {"scheme": "classes_per_client", "classes_per_client": 3, "assignment": "rotated"},
     "table": {},
@@ -370,6 +376,31 @@ MISTAKES = {
     ),
     "table of nan": ({"scheme": "table", "table": np.full((2, 10), np.nan)}, "numbers from 0 on"),
     "infinite alpha": ({"scheme": "dirichlet", "dirichlet_alpha": np.inf}, "dirichlet_alpha=inf"),
+    "alpha of the rest": (
+        {"scheme": "dirichlet_mixture", "dirichlet_alpha": 1.0, "dirichlet_alpha_rest": 0.0},
+        "dirichlet_alpha_rest=0.0: allowed are numbers above 0",
+    ),
+    "share": (
+        {"scheme": "dirichlet_mixture", "dirichlet_alpha": 1.0, "dirichlet_share": 1.1},
+        "dirichlet_share=1.1: allowed are 0 to 1",
+    ),
+    "no subclasses": ({"scheme": "subclasses"}, "needs subclass"),
+    "subclasses of some": (
+        {"scheme": "subclasses", "subclass": np.arange(99)},
+        "one number an example",
+    ),
+    "a subclass of two classes": (
+        {"scheme": "subclasses", "subclass": np.arange(100) // 20},
+        "subclass 0 has examples of several classes",
+    ),
+    "more subclasses than clients": (
+        {"scheme": "subclasses", "subclass": np.arange(100) // 2},
+        "num_clients=4: .* 5 or more are needed",
+    ),
+    "subclasses and quantity": (
+        {"scheme": "subclasses", "subclass": np.arange(100) // 10, "quantity": "equal"},
+        "scheme='subclasses' says who holds what",
+    ),
     "infinite skew": (
         {"quantity": "dirichlet", "quantity_parameter": np.inf},
         "quantity_parameter=inf",

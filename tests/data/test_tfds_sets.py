@@ -6,6 +6,7 @@ from tfds_files import prepared_tfds
 
 from jaxfed.config.simulation import Simulation
 from jaxfed.data import load
+from jaxfed.errors import UsageError
 from ml_collections_configs import base
 
 STL_CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
@@ -111,3 +112,88 @@ def test_unlabelled_examples_are_dealt_evenly_beside_the_labels(tmp_path):
             assert (federation.x[unlabeled] >= 200).all()
         dealt.append(np.sort(federation.partition.unlabeled[0]))
     assert (dealt[0] != dealt[1]).any()  # by chance, anew in each repeat
+
+
+def write_coarse(root, *, nested):
+    """CIFAR-100 in small: six classes in three pairs, or across them."""
+    import tensorflow_datasets as tfds
+
+    features = {
+        "image": tfds.features.Image(shape=(4, 4, 3)),
+        "label": tfds.features.ClassLabel(num_classes=6),
+        "coarse_label": tfds.features.ClassLabel(num_classes=3),
+    }
+    examples = [
+        {
+            "image": filled(4, i),
+            "label": i % 6,
+            "coarse_label": (i % 6 if nested else i // 2) // 2 % 3,
+        }
+        for i in range(24)
+    ]
+    prepared_tfds(
+        root, "pairs", "1.0.0", features, {"train": examples, "test": examples[:12][::-1]}
+    )
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_the_usual_labels_are_subclasses_of_coarser_ones(tmp_path, nested):
+    write_coarse(tmp_path, nested=nested)
+    assert load("pairs", root=str(tmp_path)).subclass is None
+    data = load("pairs", root=str(tmp_path), label_key="coarse_label")
+    assert data.num_classes == 3
+    if nested:
+        np.testing.assert_array_equal(data.y, np.arange(24) % 6 // 2)
+        np.testing.assert_array_equal(data.subclass, np.arange(24) % 6)
+        np.testing.assert_array_equal(data.subclass_test, np.arange(12)[::-1] % 6)
+        assert data.subclass.dtype == data.subclass_test.dtype == np.int32
+    else:
+        assert data.subclass is None
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"federation.test": "central"},
+        {"federation.test": "clients"},
+        {"dataset.pooled": True, "dataset.test_fraction": 1 / 3},
+        {"federation.public_size": 6},
+    ],
+    ids=repr,
+)
+def test_clients_of_one_subclass_of_each_class(tmp_path, keys):
+    """All that a client has, its new points too; FedMD's other examples are public."""
+    write_coarse(tmp_path, nested=True)
+    config = base.get_config()
+    config.dataset.name, config.dataset.root = "pairs", str(tmp_path)
+    config.dataset.label_key = "coarse_label"
+    config.preprocessing.kind = "images"
+    config.federation.num_clients = 2
+    config.federation.partition = "subclasses"
+    config.federation.labeled_fraction = 1.0
+    config.update_from_flattened_dict(keys)
+    simulation = Simulation(config)
+    simulation.check()
+    federation = simulation.federation(0)
+    held = []
+    for client in range(2):
+        points = federation.points(client)
+        images = federation.x[points][:, 0, 0, 0]
+        held.append(set(images % 6))
+        np.testing.assert_array_equal(images % 6 // 2, federation.y[points])
+        assert sorted(number // 2 for number in held[-1]) == [0, 1, 2]
+    assert not held[0] & held[1]
+
+
+def test_subclasses_of_a_set_without_them(tmp_path):
+    write_coarse(tmp_path, nested=True)
+    config = base.get_config()
+    config.dataset.name, config.dataset.root = "pairs", str(tmp_path)
+    config.preprocessing.kind = "images"
+    config.federation.partition = "subclasses"
+    with pytest.raises(UsageError, match=r"'subclasses' needs subclass.*'coarse_label'"):
+        Simulation(config).check()
+    config.dataset.label_key = "coarse_label"
+    config.federation.num_clients = 1
+    with pytest.raises(UsageError, match=r"config\.federation\.num_clients=1: .* 2 or more"):
+        Simulation(config).check()
