@@ -23,6 +23,7 @@ Counts = npt.NDArray[np.int64]
 
 _MAX_BUBBLES = 400
 _MAX_NAMED_CLASSES = 25
+_BARS = 1.6  # inches, of counts that are no client's
 
 
 def partition_figure(
@@ -30,18 +31,21 @@ def partition_figure(
     unlabeled: npt.ArrayLike,
     new: npt.ArrayLike | None = None,
     *,
+    apart: Mapping[str, npt.ArrayLike] | None = None,
     class_names: Sequence[str] | None = None,
     theme: Theme = LIGHT,
 ) -> Figure:
     """How many examples of each class each client has, labeled and unlabeled (and new) told apart.
 
     Few clients and classes are drawn as bubbles, whose areas are proportional to counts: the
-    unlabeled around the labeled. Many are drawn as heat maps, one for each kind of data.
+    unlabeled around the labeled. Many are drawn as heat maps, one for each kind of data. What no client has
+    by itself, the server's examples and public ones, stands beside them as bars with a scale of their own.
 
     Args:
         labeled: counts, int [num_clients, num_classes].
         unlabeled: counts of the clients' training data without labels, same shape.
         new: counts of the data that clients want classified, same shape; None if there are none.
+        apart: whose -> counts, int [num_classes] or [1, num_classes].
         class_names: one name a class; numbers where not given.
         theme: light or dark.
 
@@ -58,9 +62,11 @@ def partition_figure(
     names = [str(name) for name in class_names or range(num_classes)]
     if len(names) != num_classes:
         raise ValueError(f"{len(names)} class names for {num_classes} classes")
-    if num_clients * num_classes <= _MAX_BUBBLES:
-        return _bubbles(kinds, names, theme)
-    return _heat_maps(kinds, names, theme)
+    bars = {whose: _counts(np.atleast_2d(counts)) for whose, counts in (apart or {}).items()}
+    if any(counts.shape != (1, num_classes) for counts in bars.values()):
+        raise ValueError(f"counts apart must be [{num_classes}]")
+    draw = _bubbles if num_clients * num_classes <= _MAX_BUBBLES else _heat_maps
+    return draw(kinds, bars, names, theme)
 
 
 def _counts(counts: npt.ArrayLike) -> Counts:
@@ -70,18 +76,25 @@ def _counts(counts: npt.ArrayLike) -> Counts:
     return array
 
 
-def _bubbles(kinds: Mapping[str, Counts], class_names: Sequence[str], theme: Theme) -> Figure:
+def _bubbles(
+    kinds: Mapping[str, Counts],
+    bars: Mapping[str, Counts],
+    class_names: Sequence[str],
+    theme: Theme,
+) -> Figure:
     training = kinds["labeled"] + kinds["unlabeled"]
     num_clients, num_classes = training.shape
     most = max(1, int(training.max(initial=0)), int(kinds.get("new", training).max(initial=0)))
-    cell = min(0.5, 5.5 / max(1, num_clients), 7.0 / max(1, num_classes))  # to fit on a page
     panels = 2 if "new" in kinds else 1
+    room = min(5.5, (11 - _BARS * len(bars)) / panels)  # to fit on a page
+    cell = min(0.5, room / max(1, num_clients), 7.0 / max(1, num_classes))
+    panel = max(2.7, cell * num_clients + 0.3)
     figure = new_figure(
-        max(4.6, panels * max(2.7, cell * num_clients + 0.3) + 1.5),
+        max(4.6, panels * panel + 1.5) + _BARS * len(bars),
         max(2.6, cell * num_classes + 1.7),
         theme,
     )
-    axes = figure.subplots(1, panels, sharey=True, squeeze=False)[0]
+    axes = _side_by_side(figure, panels, panel, bars, theme)
     full = (0.92 * cell * 72) ** 2  # The largest bubble's area in points squared.
 
     def draw(ax: Axes, counts: Counts, color: str) -> None:
@@ -93,7 +106,7 @@ def _bubbles(kinds: Mapping[str, Counts], class_names: Sequence[str], theme: The
     if "new" in kinds:
         draw(axes[1], kinds["new"], theme.new)
     titles = ("Training data", "New data, to be classified")
-    for ax, title in zip(axes, titles, strict=False):
+    for ax, title in zip(axes[:panels], titles, strict=False):
         dress(ax, theme, title=title, xlabel="Client")
         ax.set_xlim(-0.6, num_clients - 0.4)
         ax.set_ylim(num_classes - 0.4, -0.6)
@@ -106,15 +119,34 @@ def _bubbles(kinds: Mapping[str, Counts], class_names: Sequence[str], theme: The
     return figure
 
 
-def _heat_maps(kinds: Mapping[str, Counts], class_names: Sequence[str], theme: Theme) -> Figure:
+def _side_by_side(
+    figure: Figure, panels: int, panel: float, bars: Mapping[str, Counts], theme: Theme
+) -> Sequence[Axes]:
+    """Axes for the clients' counts, `panel` inches wide each, and behind them the others', drawn."""
+    widths = [panel] * panels + [_BARS] * len(bars)
+    axes = figure.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=widths)[0]
+    for ax, (whose, counts) in zip(axes[panels:], bars.items(), strict=True):
+        color = {"server": theme.labeled}.get(whose, theme.unlabeled)
+        ax.barh(range(counts.shape[1]), counts[0], height=0.7, color=color)
+        dress(ax, theme, title=whose.capitalize(), xlabel="Examples")
+        ax.xaxis.set_major_locator(MaxNLocator(2, integer=True))
+    return list(axes)
+
+
+def _heat_maps(
+    kinds: Mapping[str, Counts],
+    bars: Mapping[str, Counts],
+    class_names: Sequence[str],
+    theme: Theme,
+) -> Figure:
     colors = {"labeled": theme.labeled, "unlabeled": theme.labeled, "new": theme.new}
     titles = {"labeled": "Labeled", "unlabeled": "Unlabeled", "new": "New, to be classified"}
     num_clients, num_classes = kinds["labeled"].shape
-    panel = 3.4
+    panel = 3.4 - _BARS * len(bars) / len(kinds)
     height = float(np.clip(panel * num_classes / num_clients, 2.2, 6.0))
-    figure = new_figure(panel * len(kinds) + 1.2, height + 1.5, theme)
-    axes = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
-    for ax, (kind, counts) in zip(axes, kinds.items(), strict=True):
+    figure = new_figure(panel * len(kinds) + _BARS * len(bars) + 1.2, height + 1.5, theme)
+    axes = _side_by_side(figure, len(kinds), panel, bars, theme)
+    for ax, (kind, counts) in zip(axes, kinds.items(), strict=False):
         image = ax.imshow(
             counts.T,
             cmap=sequential(theme, colors[kind]),

@@ -82,6 +82,7 @@ def _partition_of(file: Path, theme: Theme) -> Figure:
             counts["labeled"],
             counts["unlabeled"],
             counts.get("new"),
+            apart={whose: counts[whose] for whose in ("server", "public") if whose in counts},
             class_names=counts.get("class_names"),
             theme=theme,
         )

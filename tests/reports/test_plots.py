@@ -163,6 +163,29 @@ def test_partition_figures(num_clients, num_classes, num_axes, theme):
     assert_nothing_is_cut(figure)
 
 
+@pytest.mark.parametrize(("num_clients", "num_classes"), [(1, 2), (5, 10), (10, 10), (100, 10)])
+def test_what_everybody_has_stands_beside_the_clients(num_clients, num_classes):
+    counts = np.random.default_rng(0).integers(0, 50, (num_clients, num_classes))
+    apart = {"server": [counts[0]], "public": 100 * counts[0]}
+    figure = partition_figure.partition_figure(counts, counts, counts, apart=apart)
+    drawn = {ax.get_title(loc="left"): ax for ax in figure.axes}
+    for whose, scale in (("Server", 1), ("Public", 100)):
+        np.testing.assert_array_equal(
+            [bar.get_width() for bar in drawn[whose].patches], scale * counts[0]
+        )
+    assert_nothing_is_cut(figure)
+    with pytest.raises(ValueError, match="counts apart"):
+        partition_figure.partition_figure(counts, counts, apart={"public": counts[:, :-1][0]})
+
+
+def test_a_run_shows_what_everybody_has(tmp_path):
+    run = make_run(tmp_path / "run")
+    file = run / "partition.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"public": [[5, 7]]}))
+    figure = plots.run_figures(read_run(run))["partition"]
+    assert [ax.get_title(loc="left") for ax in figure.axes] == ["Training data", "Public"]
+
+
 MANY = ["xclp", "per_client_lp", "client_knn", "pooled_lp", "a_method_of_a_long_name", "fed_avg"]
 
 
