@@ -1,0 +1,86 @@
+"""What attacks look at: how sure a model is of an example's own class, as probability, loss, or log-odds.
+
+    p = p_y(x),    loss = -log p,    phi = log p / (1 - p) = z_y - log sum_{c != y} exp z_c
+
+z the logits. phi is nearly normal over models where p is not (Carlini et al., S&P 2022); from logits it keeps
+its digits where p rounds to 1.
+
+Beside the target's there may be the same of R reference models, [R, n], of which each was trained on some
+of the examples (`is_in`) and not on others.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import logsumexp
+
+from jaxfed.errors import UsageError
+
+_TINY = 1e-45  # the smallest float32: a probability of 0 is one that was rounded
+
+
+def true_class_probability(probabilities: np.ndarray, label: np.ndarray) -> np.ndarray:
+    """p, float64 [..., n] of probabilities [..., n, C] and labels int [n]."""
+    values = np.asarray(probabilities, np.float64)
+    return _of_label(values, label)
+
+
+def cross_entropy(probability: np.ndarray) -> np.ndarray:
+    """-log p, float64 of the shape of p."""
+    return -np.log(np.maximum(np.asarray(probability, np.float64), _TINY))
+
+
+def log_odds(probability: np.ndarray) -> np.ndarray:
+    """phi of p, float64; large and finite where p is 0 or 1."""
+    p = np.asarray(probability, np.float64)
+    return np.log(np.maximum(p, _TINY)) - np.log(np.maximum(1 - p, _TINY))
+
+
+def log_odds_of_logits(logits: np.ndarray, label: np.ndarray) -> np.ndarray:
+    """phi of logits [..., n, C] with labels int [n], float64 [..., n]."""
+    z = np.asarray(logits, np.float64)
+    is_own = np.arange(z.shape[-1]) == np.asarray(label)[:, None]
+    return _of_label(z, label) - logsumexp(np.where(is_own, -np.inf, z), axis=-1)
+
+
+def outside(reference: np.ndarray, is_in: np.ndarray | None) -> np.ndarray:
+    """Which references never saw which example, bool [R, n]: all where nothing is said.
+
+    Raises:
+        UsageError: shapes that do not fit, or an example that every reference was trained on.
+    """
+    is_out = ~np.asarray(np.zeros(np.shape(reference)) if is_in is None else is_in, bool)
+    return _checked(reference, is_out, "trained without")
+
+
+def inside(reference: np.ndarray, is_in: np.ndarray) -> np.ndarray:
+    """Which references were trained on which example, bool [R, n].
+
+    Raises:
+        UsageError: shapes that do not fit, or an example that no reference was trained on.
+    """
+    return _checked(reference, np.asarray(is_in, bool), "trained on")
+
+
+def mean_over(reference: np.ndarray, used: np.ndarray) -> np.ndarray:
+    """Mean over the references that are used, float64 [n] of [R, n] and bool [R, n]."""
+    return np.mean(np.asarray(reference, np.float64), axis=0, where=used)
+
+
+def _of_label(values: np.ndarray, label: np.ndarray) -> np.ndarray:
+    index = np.broadcast_to(np.asarray(label)[:, None], (*values.shape[:-1], 1))
+    return np.take_along_axis(values, index, axis=-1)[..., 0]
+
+
+def _checked(reference: np.ndarray, used: np.ndarray, what: str) -> np.ndarray:
+    if np.ndim(reference) != 2 or used.shape != np.shape(reference):
+        raise UsageError(
+            f"references {list(np.shape(reference))} and their members {list(used.shape)}: allowed are "
+            "[R, n] twice"
+        )
+    missing = ~used.any(axis=0)
+    if missing.any():
+        raise UsageError(
+            f"example {int(np.argmax(missing))}: no reference model was {what} it; allowed is one or more"
+        )
+    return used

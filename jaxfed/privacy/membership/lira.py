@@ -1,0 +1,84 @@
+"""LiRA, the likelihood ratio attack (Carlini, Chien, Nasr, Song, Terzis, Tramer, S&P 2022).
+
+phi(x) (`evidence.log_odds`) over models is taken as normal, with x among their examples and without:
+
+    online     score(x) = log N(phi; mu_in, sd_in) - log N(phi; mu_out, sd_out)
+    offline    score(x) = log P(Z < phi),     Z ~ N(mu_out, sd_out)
+
+the likelihood ratio (the paper's Lambda), and a one-sided test that needs no model trained on x. Means are
+those of the reference models of each kind, one an example. So are deviations with variance "example"; with
+"pooled" there is one for all examples, which is better with few references (below 64, they say).
+
+Offline, x beyond all references is a member; where the target is less sure than references that never saw it
+the score is low, so no two-sided test would do.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from scipy.stats import norm
+
+from jaxfed.errors import UsageError
+from jaxfed.privacy.membership.evidence import inside, mean_over, outside
+
+Variance = Literal["pooled", "example"]
+
+_LEAST = 1e-12  # of a deviation: references that all say the same
+
+
+def offline(
+    phi: np.ndarray,
+    reference_phi: np.ndarray,
+    is_in: np.ndarray | None = None,
+    *,
+    variance: Variance = "pooled",
+) -> np.ndarray:
+    """Scores by references that were not trained on the example, float64 of the shape of `phi`.
+
+    Args:
+        phi: the target's log-odds, [n] or [S, n].
+        reference_phi: [R, n].
+        is_in: which references were trained on which example, bool [R, n]; none on any if left out.
+        variance: whose deviations.
+
+    Raises:
+        UsageError: shapes that do not fit, or too few references of an example.
+    """
+    mean, deviation = _normal(reference_phi, outside(reference_phi, is_in), variance)
+    return norm.logcdf(np.asarray(phi, np.float64), mean, deviation)
+
+
+def online(
+    phi: np.ndarray,
+    reference_phi: np.ndarray,
+    is_in: np.ndarray,
+    *,
+    variance: Variance = "pooled",
+) -> np.ndarray:
+    """Scores by references of both kinds, float64; arguments and errors as `offline`."""
+    values = np.asarray(phi, np.float64)
+    with_it = _normal(reference_phi, inside(reference_phi, is_in), variance)
+    without = _normal(reference_phi, outside(reference_phi, is_in), variance)
+    return norm.logpdf(values, *with_it) - norm.logpdf(values, *without)
+
+
+def _normal(
+    reference: np.ndarray, used: np.ndarray, variance: Variance
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and deviation of each example, float64 [n] twice."""
+    values = np.asarray(reference, np.float64)
+    mean, count = mean_over(values, used), used.sum(axis=0)
+    squares = np.sum(np.square(values - mean), axis=0, where=used)
+    # One degree of freedom goes with each example's mean.
+    if variance == "pooled":
+        freedom, total = np.sum(count - 1), np.full(len(mean), squares.sum())
+    else:
+        freedom, total = count - 1, squares
+    if np.any(freedom < 1):
+        raise UsageError(
+            f"variance={variance!r}: an example has {int(count.min())} references of a kind; "
+            "allowed are 2 or more"
+        )
+    return mean, np.maximum(np.sqrt(total / freedom), _LEAST)

@@ -1,0 +1,160 @@
+"""RMIA, the robust membership inference attack (Zarifzadeh, Liu, Shokri, ICML 2024).
+
+    ratio(x) = p(x) / P(x),        score(x) = share of a population Z with ratio(x) / ratio(z) > gamma
+
+p the target's probability of the example's own class, P its mean over models with and without x. x is
+compared with what the same model says of examples that are no members: what all models find easy, or this
+one, cancels.
+
+    online     P(x) = (mean over references with x  +  mean over references without) / 2
+    offline    P(x) = ( (1 + a) mean over references without x  +  (1 - a) ) / 2
+
+The second has in place of the first mean the line a P_out + (1 - a): references trained on x are surer of it
+than those without, and not above 1. a in [0, 1] is tuned on reference models in the target's place, whose
+members are known (`tuned_a`); their code's default is 0.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxfed.errors import UsageError
+from jaxfed.privacy.membership.evidence import inside, mean_over, outside
+from jaxfed.privacy.membership.roc import area_under_curve
+
+_TINY = 1e-45
+GRID = tuple(number / 10 for number in range(11))
+
+
+class Evidence(NamedTuple):
+    """Probabilities of the own class of some examples.
+
+    Fields:
+        target: of the target model, [n], or [S, n] of several.
+        reference: of reference models, [R, n].
+        is_in: which references were trained on which example, bool [R, n]; None: none on any.
+    """
+
+    target: np.ndarray
+    reference: np.ndarray
+    is_in: np.ndarray | None = None
+
+
+def offline(
+    examples: Evidence, population: Evidence, *, a: float = 0.3, gamma: float = 1.0
+) -> np.ndarray:
+    """Scores by references that were not trained on the example, float64 of the targets' shape.
+
+    Args:
+        examples: n of them.
+        population: m others, no members of the target.
+        a: how far references with x go towards 1.
+        gamma: how much larger than another's a ratio must be.
+
+    Raises:
+        UsageError: shapes that do not fit, an example without such references, or a number out of its range.
+
+    Cost: S (n + m) log m + R (n + m).
+    """
+    if not 0 <= a <= 1:
+        raise UsageError(f"a={a}: allowed are 0 to 1")
+
+    def marginal(evidence: Evidence) -> np.ndarray:
+        is_out = outside(evidence.reference, evidence.is_in)
+        return ((1 + a) * mean_over(evidence.reference, is_out) + (1 - a)) / 2
+
+    return _scores(examples, population, marginal(examples), marginal(population), gamma)
+
+
+def online(examples: Evidence, population: Evidence, *, gamma: float = 1.0) -> np.ndarray:
+    """Scores by references of both kinds, float64; arguments and errors as `offline`.
+
+    P of a population that no reference was trained on (`is_in` None) is the mean of all of them.
+    """
+    if examples.is_in is None:
+        raise UsageError("is_in=None: online scores need references trained on the examples")
+
+    def marginal(evidence: Evidence) -> np.ndarray:
+        without = mean_over(evidence.reference, outside(evidence.reference, evidence.is_in))
+        if evidence.is_in is None:
+            return without
+        return (
+            mean_over(evidence.reference, inside(evidence.reference, evidence.is_in)) + without
+        ) / 2
+
+    return _scores(examples, population, marginal(examples), marginal(population), gamma)
+
+
+def tuned_a(
+    examples: Evidence, population: Evidence, *, grid: Sequence[float] = GRID, gamma: float = 1.0
+) -> float:
+    """The a of the largest mean AUC where each reference in turn is attacked by the others.
+
+    Args:
+        examples: whose references were each trained on some of them and not on others; the target is unused.
+        population: likewise; examples of it that the attacked reference was trained on are left out.
+        grid: values of a; of equals the first.
+        gamma: as `offline`.
+
+    Raises:
+        UsageError: fewer than three references, no word of who was trained on what, and as `offline`.
+
+    Cost: R times that of `offline` for each value.
+    """
+    number = len(examples.reference)
+    if examples.is_in is None or number < 3:
+        raise UsageError(f"{number} references: tuning needs 3 or more, and is_in")
+    areas = [
+        [_area_against(row, examples, population, a, gamma) for row in range(number)] for a in grid
+    ]
+    return grid[int(np.argmax(np.round(np.mean(areas, axis=1), 12)))]
+
+
+def _area_against(
+    row: int, examples: Evidence, population: Evidence, a: float, gamma: float
+) -> float:
+    """AUC against one reference by the others, of examples that some of these never saw."""
+    others = np.arange(len(examples.reference)) != row
+
+    def attacked(evidence: Evidence, *, but_members: bool) -> tuple[Evidence, np.ndarray]:
+        is_in = np.asarray(
+            np.zeros(np.shape(evidence.reference), bool)
+            if evidence.is_in is None
+            else evidence.is_in
+        )
+        kept = ~is_in[others].all(axis=0)
+        if but_members:
+            kept &= ~is_in[row]
+        reference = np.asarray(evidence.reference)[:, kept]
+        rest = Evidence(reference[row], reference[others], is_in[others][:, kept])
+        return rest, is_in[row, kept]
+
+    own, member = attacked(examples, but_members=False)
+    others_own, _ = attacked(population, but_members=True)
+    return area_under_curve(offline(own, others_own, a=a, gamma=gamma), member).auc
+
+
+def _scores(
+    examples: Evidence,
+    population: Evidence,
+    marginal: np.ndarray,
+    population_marginal: np.ndarray,
+    gamma: float,
+) -> np.ndarray:
+    if not gamma > 0:
+        raise UsageError(f"gamma={gamma}: allowed are numbers above 0")
+    ratio, others = (
+        np.asarray(evidence.target, np.float64) / np.maximum(below, _TINY)
+        for evidence, below in ((examples, marginal), (population, population_marginal))
+    )
+    if not others.size or ratio.shape[:-1] != others.shape[:-1]:
+        raise UsageError(
+            f"examples {list(ratio.shape)}, of a population {list(others.shape)}: allowed are [n] and [m], "
+            "or [S, n] and [S, m], m >= 1"
+        )
+    pairs = zip(np.atleast_2d(ratio), np.sort(np.atleast_2d(others), axis=-1), strict=True)
+    below = [np.searchsorted(ordered, row / gamma, side="left") for row, ordered in pairs]
+    return np.reshape(below, ratio.shape) / others.shape[-1]

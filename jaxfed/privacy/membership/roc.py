@@ -1,0 +1,174 @@
+"""How well scores tell members from others: ROC curve, its area with an interval, and its left end.
+
+With m members and n others, scores s and t,
+
+    AUC = P(s > t) + P(s = t) / 2 = 1 / (m n) sum_ij ( 1[s_i > t_j] + 1[s_i = t_j] / 2 )
+
+the probability that a member has the larger score; FedCT's "vulnerability" is an AUC. 0.5 is a guess. An
+attack that is sure of few and guesses the rest has an AUC near it all the same, so the true positive rate at
+a small false positive rate belongs beside it (Carlini et al., S&P 2022).
+
+The interval is DeLong's (Biometrics 44, 1988): with the placements
+
+    v_i = 1/n sum_j (1[s_i > t_j] + 1[s_i = t_j] / 2),    w_j = 1/m sum_i (...),    AUC = mean v = mean w
+    Var(AUC) = var(v) / m + var(w) / n,      AUC +- z sd, inside [0, 1]
+
+It needs no resampling, and takes examples for independent, not models: it says what other examples of the
+same model would have given, not what other trainings would. At an AUC of 0 or 1 it has no width.
+
+Several scores of the same examples, [S, n] (rounds, clients' models): areas are means over them, and so are
+placements, which makes the interval one of the mean area.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import norm, rankdata
+
+from jaxfed.errors import UsageError
+
+
+class Roc(NamedTuple):
+    """A curve, one point for each distinct score, from the largest on; before them (0, 0).
+
+    Fields:
+        false_positive_rate: float64 [T + 1], ascending.
+        true_positive_rate: float64 [T + 1], ascending.
+        threshold: float64 [T + 1]; whoever has it or more is taken for a member. First infinity.
+    """
+
+    false_positive_rate: np.ndarray
+    true_positive_rate: np.ndarray
+    threshold: np.ndarray
+
+
+class Area(NamedTuple):
+    """An area under the curve.
+
+    Fields:
+        auc: the area.
+        low: of the interval.
+        high: of the interval.
+        deviation: DeLong's standard deviation.
+    """
+
+    auc: float
+    low: float
+    high: float
+    deviation: float
+
+
+class Vulnerability(NamedTuple):
+    """What is reported of an attack.
+
+    Fields:
+        area: AUC and its interval.
+        tpr_at_1_percent: true positive rate with a false positive rate of 1 percent at most.
+        tpr_at_01_percent: the same, 0.1 percent; with fewer than 1000 others it allows none of them.
+    """
+
+    area: Area
+    tpr_at_1_percent: float
+    tpr_at_01_percent: float
+
+
+def roc_curve(score: np.ndarray, is_member: np.ndarray) -> Roc:
+    """The curve of scores [n]: who has the same score is on the same side.
+
+    Raises:
+        UsageError: scores that are no numbers, or nobody on one of the two sides.
+    """
+    scores, member = _checked(score, is_member)
+    if scores.ndim != 1:
+        raise UsageError(f"scores {list(scores.shape)}: a curve is of scores [n]")
+    order = np.argsort(-scores, kind="stable")
+    ordered, hits = scores[order], member[order]
+    is_last = np.append(ordered[1:] != ordered[:-1], True)
+    true, false = np.cumsum(hits)[is_last], np.cumsum(~hits)[is_last]
+    return Roc(
+        np.append(0, false / (~member).sum()),
+        np.append(0, true / member.sum()),
+        np.append(np.inf, ordered[is_last]),
+    )
+
+
+def area_under_curve(score: np.ndarray, is_member: np.ndarray, *, level: float = 0.95) -> Area:
+    """AUC with DeLong's interval.
+
+    Args:
+        score: real [n], or [S, n] of the same examples.
+        is_member: bool [n].
+        level: how often the interval has the AUC of all such examples in it.
+
+    Raises:
+        UsageError: scores that are no numbers, fewer than two members or others, a level outside of (0, 1).
+
+    Cost: S n log n.
+    """
+    scores, member = _checked(score, is_member)
+    if not 0 < level < 1:
+        raise UsageError(f"level={level}: allowed are numbers above 0 and below 1")
+    num_members, num_others = int(member.sum()), int((~member).sum())
+    if min(num_members, num_others) < 2:
+        raise UsageError(
+            f"{num_members} members, {num_others} others: an interval needs 2 or more of each"
+        )
+    ranks = rankdata(scores, axis=-1)  # ties share the mean of their ranks
+    among_members = rankdata(scores[..., member], axis=-1)
+    among_others = rankdata(scores[..., ~member], axis=-1)
+    above = (ranks[..., member] - among_members) / num_others
+    below = 1 - (ranks[..., ~member] - among_others) / num_members
+    of_members = np.atleast_2d(above).mean(axis=0)
+    of_others = np.atleast_2d(below).mean(axis=0)
+    auc = float(of_members.mean())
+    variance = of_members.var(ddof=1) / num_members + of_others.var(ddof=1) / num_others
+    deviation = float(np.sqrt(variance))
+    reach = float(norm.ppf((1 + level) / 2)) * deviation
+    return Area(auc, max(0.0, auc - reach), min(1.0, auc + reach), deviation)
+
+
+def tpr_at_fpr(score: np.ndarray, is_member: np.ndarray, rate: float) -> float:
+    """The largest true positive rate of a threshold whose false positive rate is `rate` at most.
+
+    Nothing is interpolated. Of [S, n] the mean over S.
+
+    Raises:
+        UsageError: a rate outside of [0, 1], and as `roc_curve`.
+    """
+    scores, member = _checked(score, is_member)
+    if not 0 <= rate <= 1:
+        raise UsageError(f"rate={rate}: allowed are 0 to 1")
+    curves = [roc_curve(row, member) for row in np.atleast_2d(scores)]
+    reached = [
+        curve.true_positive_rate[curve.false_positive_rate <= rate].max() for curve in curves
+    ]
+    return float(np.mean(reached))
+
+
+def vulnerability(score: np.ndarray, is_member: np.ndarray) -> Vulnerability:
+    """All of it, of scores [n] or [S, n]; interval of 95 percent.
+
+    Raises:
+        UsageError: as `area_under_curve`.
+    """
+    return Vulnerability(
+        area_under_curve(score, is_member),
+        tpr_at_fpr(score, is_member, 0.01),
+        tpr_at_fpr(score, is_member, 0.001),
+    )
+
+
+def _checked(score: np.ndarray, is_member: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    scores, member = np.asarray(score, np.float64), np.asarray(is_member, bool)
+    if scores.ndim not in (1, 2) or member.shape != scores.shape[-1:]:
+        raise UsageError(
+            f"scores {list(scores.shape)} of members {list(member.shape)}: allowed are [n] or [S, n], and "
+            "[n]"
+        )
+    if np.isnan(scores).any():
+        raise UsageError("scores: one is not a number")
+    if not member.any() or member.all():
+        raise UsageError("members: allowed are examples of which some are members, and others not")
+    return scores, member

@@ -1,0 +1,271 @@
+"""Attacks against slow loops and each other, on models whose members and examples' ease are known."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from jaxfed.errors import UsageError
+from jaxfed.privacy.membership import (
+    evidence,
+    gap,
+    gradient_norm,
+    lira,
+    loss_threshold,
+    population,
+    reference,
+    rmia,
+)
+from jaxfed.privacy.membership.rmia import Evidence
+from jaxfed.privacy.membership.roc import area_under_curve
+
+
+def models(num_references=8, num_examples=300, num_population=200, seed=0, effect=1.5):
+    """A target and references: log-odds are an example's ease, more if a model was trained on it, and noise.
+
+    Returns (phi [R + 1, n], is_in [R + 1, n], phi of the population [R + 1, m]), the target first.
+    """
+    rng = np.random.default_rng(seed)
+    is_in = rng.random((num_references + 1, num_examples)) < 0.5
+    is_in[2::2] = ~is_in[1:-1:2]  # references of both kinds for everyone
+    ease, of_population = 2 * rng.normal(size=num_examples), 2 * rng.normal(size=num_population)
+    phi = ease + effect * is_in + 0.7 * rng.normal(size=is_in.shape)
+    others = of_population + 0.7 * rng.normal(size=(num_references + 1, num_population))
+    return phi, is_in, others
+
+
+def probability(phi):
+    return 1 / (1 + np.exp(-phi))
+
+
+def auc(scores, is_in):
+    return area_under_curve(scores, is_in).auc
+
+
+def test_attacks_that_mind_an_examples_ease_beat_the_threshold():
+    phi, is_in, others = models(num_references=16)
+    loss = evidence.cross_entropy(probability(phi))
+    target = Evidence(probability(phi[0]), probability(phi[1:]), is_in[1:])
+    of_population = Evidence(probability(others[0]), probability(others[1:]))
+    found = {
+        "threshold": loss_threshold.scores(loss[0]),
+        "reference": reference.scores(loss[0], loss[1:], is_in[1:]),
+        "lira offline": lira.offline(phi[0], phi[1:], is_in[1:]),
+        "lira online": lira.online(phi[0], phi[1:], is_in[1:]),
+        "rmia offline": rmia.offline(target, of_population),
+        "rmia online": rmia.online(target, of_population),
+    }
+    areas = {name: auc(scores, is_in[0]) for name, scores in found.items()}
+    assert 0.55 < areas["threshold"] < 0.75
+    for name, area in areas.items():
+        if name != "threshold":
+            assert area > areas["threshold"] + 0.1, name
+    assert areas["lira online"] > areas["lira offline"]
+    assert areas["lira online"] > 0.88
+
+
+def test_scores_are_a_guess_where_membership_changes_nothing():
+    phi, is_in, others = models(effect=0)
+    loss = evidence.cross_entropy(probability(phi))
+    target = Evidence(probability(phi[0]), probability(phi[1:]), is_in[1:])
+    of_population = Evidence(probability(others[0]), probability(others[1:]))
+    for scores in (
+        reference.scores(loss[0], loss[1:], is_in[1:]),
+        lira.online(phi[0], phi[1:], is_in[1:]),
+        rmia.offline(target, of_population),
+    ):
+        assert abs(auc(scores, is_in[0]) - 0.5) < 0.12
+
+
+def test_the_gap_attack_has_the_auc_that_accuracies_give():
+    rng = np.random.default_rng(0)
+    label, predicted = rng.integers(5, size=(2, 400))
+    member = np.arange(400) < 150
+    predicted = np.where(rng.random(400) < np.where(member, 0.7, 0.2), label, predicted)
+    right = predicted == label
+    expected = gap.auc_of(right[member].mean(), right[~member].mean())
+    assert auc(gap.scores(predicted, label), member) == pytest.approx(expected, abs=1e-12)
+    assert 0.6 < expected < 0.9
+    several = np.stack([predicted, label])
+    assert gap.scores(several, label).shape == (2, 400)
+
+
+def test_thresholds_of_losses_and_of_norms():
+    loss = np.array([[0.1, 2.0], [0.0, 3.0]])
+    np.testing.assert_array_equal(loss_threshold.scores(loss), -loss)
+    np.testing.assert_array_equal(gradient_norm.scores(jnp.asarray(loss)), -np.float32(loss))
+    with pytest.raises(UsageError, match="below 0"):
+        gradient_norm.scores(np.array([1.0, -0.1]))
+
+
+@pytest.mark.parametrize("models_of", ["one", "several"])
+def test_population_scores_are_shares(models_of):
+    rng = np.random.default_rng(0)
+    shape = () if models_of == "one" else (3,)
+    loss = np.round(rng.gamma(1, size=(*shape, 60)), 1)
+    others = np.round(rng.gamma(1, size=(*shape, 25)), 1)
+    share = np.mean(
+        (others[..., None, :] > loss[..., None]) + (others[..., None, :] == loss[..., None]) / 2,
+        axis=-1,
+    )
+    np.testing.assert_allclose(population.scores(loss, others), share)
+    with pytest.raises(UsageError, match="allowed are"):
+        population.scores(loss, others[..., :0])
+    with pytest.raises(UsageError, match="allowed are"):
+        population.scores(loss, np.zeros((2, 25)))
+
+
+def test_population_and_loss_have_the_same_area_where_the_population_tells_all_apart():
+    rng = np.random.default_rng(0)
+    loss, member = rng.gamma(1, size=100), np.arange(100) < 40
+    scores = population.scores(loss, np.sort(loss)[:-1] + 1e-9)
+    assert auc(scores, member) == pytest.approx(auc(loss_threshold.scores(loss), member), abs=1e-12)
+
+
+def test_a_population_threshold_has_the_rate_that_it_says():
+    """Where others' losses are like the population's: alpha of them have a share above 1 - alpha."""
+    rng = np.random.default_rng(0)
+    scores = population.scores(rng.gamma(1, size=20_000), rng.gamma(1, size=20_000))
+    for alpha in (0.01, 0.1, 0.5):
+        taken = int(np.sum(scores >= 1 - alpha))
+        assert abs(taken - 20_000 * alpha) < 6 * np.sqrt(2 * 20_000 * alpha)
+
+
+def test_reference_scores_example_after_example():
+    phi, is_in, _ = models(num_references=6, num_examples=40)
+    loss = np.round(evidence.cross_entropy(probability(phi)), 1)
+    scores = reference.scores(loss[:2], loss[1:], is_in[1:])
+    for s in range(2):
+        for x in range(40):
+            others = loss[1:, x][~is_in[1:, x]]
+            share = np.mean((others > loss[s, x]) + (others == loss[s, x]) / 2)
+            assert scores[s, x] == pytest.approx(share)
+    np.testing.assert_array_equal(
+        reference.scores(loss[0], loss[1:]),
+        reference.scores(loss[0], loss[1:], np.zeros_like(is_in[1:])),
+    )
+
+
+@pytest.mark.parametrize("variance", ["pooled", "example"])
+def test_lira_example_after_example(variance):
+    phi, is_in, _ = models(num_references=10, num_examples=30)
+    references, members = phi[1:], is_in[1:]
+    online = lira.online(phi[:2], references, members, variance=variance)
+    offline = lira.offline(phi[:2], references, members, variance=variance)
+    means, squares, freedom = {}, {}, {}
+    for kind, used in (("in", members), ("out", ~members)):
+        for x in range(30):
+            values = references[:, x][used[:, x]]
+            means[kind, x] = values.mean()
+            squares[kind, x] = np.sum((values - values.mean()) ** 2)
+            freedom[kind, x] = len(values) - 1
+    for x in range(30):
+        sd = {}
+        for kind in ("in", "out"):
+            chosen = [(kind, x)] if variance == "example" else [(kind, y) for y in range(30)]
+            sd[kind] = np.sqrt(sum(squares[c] for c in chosen) / sum(freedom[c] for c in chosen))
+        for s in range(2):
+            with_it = stats.norm(means["in", x], sd["in"])
+            without = stats.norm(means["out", x], sd["out"])
+            ratio = with_it.logpdf(phi[s, x]) - without.logpdf(phi[s, x])
+            assert online[s, x] == pytest.approx(ratio, rel=1e-9)
+            assert offline[s, x] == pytest.approx(without.logcdf(phi[s, x]), rel=1e-9)
+
+
+def test_offline_scores_stay_apart_where_probabilities_are_one():
+    """20 and 30 deviations above: in probabilities both are 1."""
+    references = np.random.default_rng(0).normal(size=(9, 3))
+    phi = references.mean(axis=0) - np.array([50.0, 60.0, 0.0])
+    scores = lira.offline(phi, references)
+    assert scores[1] < scores[0] < scores[2]
+    assert np.isfinite(scores).all()
+
+
+def test_rmia_example_after_example():
+    phi, is_in, others = models(num_references=6, num_examples=25, num_population=30)
+    p, q = probability(phi), probability(others)
+    target = Evidence(p[:2], p[1:], is_in[1:])
+    of_population = Evidence(q[:2], q[1:])
+    for a, gamma in ((0.3, 1.0), (1.0, 1.0), (0.0, 1.5)):
+        scores = rmia.offline(target, of_population, a=a, gamma=gamma)
+        for s in range(2):
+            ratio_z = q[s] / (((1 + a) * q[1:].mean(axis=0) + 1 - a) / 2)
+            for x in range(25):
+                out = p[1:, x][~is_in[1:, x]].mean()
+                ratio = p[s, x] / (((1 + a) * out + 1 - a) / 2)
+                assert scores[s, x] == pytest.approx(np.mean(ratio / ratio_z > gamma))
+    scores = rmia.online(target, of_population)
+    for x in range(25):
+        halves = [p[1:, x][is_in[1:, x] == side].mean() for side in (True, False)]
+        ratio = p[0, x] / np.mean(halves)
+        assert scores[0, x] == pytest.approx(np.mean(ratio / (q[0] / q[1:].mean(axis=0)) > 1))
+
+
+def test_rmia_wants_more_and_not_as_much():
+    """x beside itself is no larger."""
+    p = np.array([0.5, 0.7, 0.9])
+    same = Evidence(p, np.full((2, 3), 0.5))
+    np.testing.assert_allclose(rmia.offline(same, same), np.arange(3) / 3)
+
+
+def test_a_is_tuned_on_the_references():
+    """By references alone, whatever the target is, and nearly as well as who knows the target's members."""
+    phi, is_in, others = models(num_references=6)
+    target = Evidence(probability(phi[0]), probability(phi[1:]), is_in[1:])
+    of_population = Evidence(probability(others[0]), probability(others[1:]))
+    tuned = rmia.tuned_a(target, of_population)
+    assert tuned in rmia.GRID
+    assert tuned == rmia.tuned_a(target._replace(target=1 - target.target), of_population)
+    areas = {a: auc(rmia.offline(target, of_population, a=a), is_in[0]) for a in rmia.GRID}
+    assert areas[tuned] >= max(areas.values()) - 0.03
+    assert rmia.tuned_a(target, of_population, grid=(0.7,)) == 0.7
+    members = Evidence(of_population.target, of_population.reference, is_in[1:, :200])
+    assert rmia.tuned_a(target, members) in rmia.GRID
+
+
+def test_evidence_of_probabilities_and_logits():
+    rng = np.random.default_rng(0)
+    logits, label = rng.normal(size=(2, 50, 4)), rng.integers(4, size=50)
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
+    p = evidence.true_class_probability(probabilities, label)
+    assert p.shape == (2, 50)
+    assert p[1, 3] == probabilities[1, 3, label[3]]
+    np.testing.assert_allclose(evidence.cross_entropy(p), -np.log(p))
+    np.testing.assert_allclose(evidence.log_odds(p), np.log(p / (1 - p)))
+    np.testing.assert_allclose(evidence.log_odds_of_logits(logits, label), np.log(p / (1 - p)))
+    assert np.isfinite(evidence.log_odds(np.array([0.0, 1.0]))).all()
+    assert np.isfinite(evidence.cross_entropy(np.zeros(1))).all()
+    sure = np.zeros((2, 3))
+    sure[:, 0] = 60, 90  # both have probability 1 in a float
+    first, second = evidence.log_odds_of_logits(sure, np.zeros(2, int))
+    assert second - first == pytest.approx(30)
+
+
+PHI, IS_IN, OTHERS = models(num_references=4, num_examples=6, num_population=5)
+TARGET = Evidence(probability(PHI[0]), probability(PHI[1:]), IS_IN[1:])
+POPULATION = Evidence(probability(OTHERS[0]), probability(OTHERS[1:]))
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: reference.scores(PHI[0], PHI[1:], IS_IN), r"references \[4, 6\] and .* \[5, 6\]"),
+        (
+            lambda: lira.offline(PHI[0], PHI[1:], np.ones((4, 6))),
+            "example 0: no .* trained without",
+        ),
+        (lambda: lira.online(PHI[0], PHI[1:], np.zeros((4, 6))), "example 0: no .* trained on"),
+        (lambda: lira.offline(PHI[0], PHI[1:2]), "1 references of a kind"),
+        (lambda: rmia.offline(TARGET, POPULATION, a=1.1), r"a=1\.1"),
+        (lambda: rmia.offline(TARGET, POPULATION, gamma=0.0), r"gamma=0\.0"),
+        (lambda: rmia.online(POPULATION, POPULATION), "is_in=None"),
+        (lambda: rmia.tuned_a(POPULATION, POPULATION), "tuning needs 3 or more, and is_in"),
+        (
+            lambda: rmia.offline(TARGET, POPULATION._replace(target=np.ones((2, 5)))),
+            r"of a population \[2, 5\]",
+        ),
+    ],
+)
+def test_values_that_are_refused(call, told):
+    with pytest.raises(UsageError, match=told):
+        call()

@@ -1,0 +1,135 @@
+"""ROC against scikit-learn and brute force, with ties; DeLong's interval against what it promises."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn import metrics
+
+from jaxfed.errors import UsageError
+from jaxfed.privacy.membership.roc import area_under_curve, roc_curve, tpr_at_fpr, vulnerability
+
+
+def drawn(seed, num_members=30, num_others=50, values=None, shift=0.7):
+    """Scores of members, larger by `shift`, and of others; rounded to few values where there are ties."""
+    rng = np.random.default_rng(seed)
+    member = rng.permutation(np.arange(num_members + num_others) < num_members)
+    score = rng.normal(size=member.size) + shift * member
+    return (score if values is None else np.round(score * values)), member
+
+
+TIES = pytest.mark.parametrize("values", [None, 3, 1], ids=["distinct", "some ties", "ties"])
+
+
+@TIES
+@given(seed=st.integers(0, 2**31))
+def test_area_and_curve_are_scikit_learns(values, seed):
+    score, member = drawn(seed, values=values)
+    area = area_under_curve(score, member)
+    assert area.auc == pytest.approx(metrics.roc_auc_score(member, score), abs=1e-12)
+    curve = roc_curve(score, member)
+    theirs = metrics.roc_curve(member, score, drop_intermediate=False)
+    for ours, other in zip(curve, theirs, strict=True):
+        np.testing.assert_allclose(ours, other)
+    trapezoids = np.trapezoid(curve.true_positive_rate, curve.false_positive_rate)
+    assert trapezoids == pytest.approx(area.auc, abs=1e-12)
+
+
+@TIES
+@given(seed=st.integers(0, 2**31), rate=st.floats(0, 1))
+def test_rates_are_of_thresholds_that_there_are(values, seed, rate):
+    score, member = drawn(seed, values=values)
+    best = 0.0
+    for threshold in [np.inf, *score]:
+        taken = score >= threshold
+        if np.mean(taken[~member]) <= rate:
+            best = max(best, float(np.mean(taken[member])))
+    assert tpr_at_fpr(score, member, rate) == best
+
+
+def test_a_rate_that_is_a_number_of_others_is_allowed():
+    """1 percent of 100 and of 300: one and three, whatever the rounding."""
+    for others in (100, 300, 700, 2900):
+        score = np.concatenate([np.full(5, 0.5), np.arange(others, 0, -1.0)])
+        score[5 + others // 100 :] *= -1
+        member = np.arange(score.size) < 5
+        assert tpr_at_fpr(score, member, 0.01) == 1
+        assert tpr_at_fpr(score, member, (others // 100 - 0.5) / others) == 0
+
+
+@TIES
+@pytest.mark.parametrize("seed", range(5))
+def test_deviation_is_that_of_placements(values, seed):
+    """The definition, pair by pair."""
+    score, member = drawn(seed, 12, 9, values)
+    s, t = score[member], score[~member]
+    wins = (s[:, None] > t) + (s[:, None] == t) / 2
+    variance = wins.mean(axis=1).var(ddof=1) / 12 + wins.mean(axis=0).var(ddof=1) / 9
+    area = area_under_curve(score, member, level=0.9)
+    assert area.auc == pytest.approx(wins.mean())
+    assert area.deviation == pytest.approx(np.sqrt(variance))
+    assert area.high == pytest.approx(min(1, wins.mean() + 1.6448536 * area.deviation))
+    assert area.low == pytest.approx(max(0, wins.mean() - 1.6448536 * area.deviation))
+
+
+def test_the_interval_has_the_true_area_as_often_as_it_says():
+    """Normal scores shifted by 0.7: AUC Phi(0.7 / sqrt 2); 95 percent, 6 standard errors."""
+    truth, draws = 0.6897, 1500
+    areas = [area_under_curve(*drawn(seed, 80, 120)) for seed in range(draws)]
+    covered = np.mean([area.low <= truth <= area.high for area in areas])
+    assert abs(covered - 0.95) < 6 * np.sqrt(0.95 * 0.05 / draws)
+    spread = np.std([area.auc for area in areas])
+    assert np.mean([area.deviation for area in areas]) == pytest.approx(spread, rel=0.1)
+
+
+def test_several_scores_of_the_same_examples():
+    """The area is the mean; of scores that say the same twice the interval is that of one."""
+    (one, member), (other, _) = drawn(0), drawn(1)
+    both = np.stack([one, other])
+    areas = [area_under_curve(score, member).auc for score in both]
+    area = area_under_curve(both, member)
+    assert area.auc == pytest.approx(np.mean(areas))
+    assert area_under_curve(np.stack([one, one]), member) == area_under_curve(one, member)
+    wins = np.mean(
+        [(s[member][:, None] > s[~member]) for s in both], axis=0
+    )  # a U-statistic of its own
+    variance = wins.mean(axis=1).var(ddof=1) / 30 + wins.mean(axis=0).var(ddof=1) / 50
+    assert area.deviation == pytest.approx(np.sqrt(variance))
+    rates = [tpr_at_fpr(score, member, 0.1) for score in both]
+    assert tpr_at_fpr(both, member, 0.1) == pytest.approx(np.mean(rates))
+
+
+@TIES
+def test_vulnerability_is_all_of_them(values):
+    score, member = drawn(3, 500, 2000, values)
+    found = vulnerability(score, member)
+    assert found.area == area_under_curve(score, member)
+    assert found.tpr_at_1_percent == tpr_at_fpr(score, member, 0.01)
+    assert found.tpr_at_01_percent == tpr_at_fpr(score, member, 0.001)
+    assert found.tpr_at_01_percent <= found.tpr_at_1_percent
+
+
+def test_a_score_that_is_the_same_for_all_tells_nothing():
+    member = np.arange(20) < 7
+    area = area_under_curve(np.zeros(20), member)
+    assert area == (0.5, 0.5, 0.5, 0.0)
+    assert tpr_at_fpr(np.zeros(20), member, 0.99) == 0
+    assert area_under_curve(member.astype(float), member).auc == 1
+    assert area_under_curve(np.where(member, -np.inf, np.inf), member).auc == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: roc_curve(np.zeros((2, 4)), np.arange(4) < 2), r"scores \[2, 4\]: a curve"),
+        (lambda: roc_curve(np.zeros(4), np.ones(3, bool)), r"members \[3\]: allowed"),
+        (lambda: roc_curve(np.zeros(4), np.ones(4, bool)), "some are members"),
+        (lambda: roc_curve(np.full(4, np.nan), np.arange(4) < 2), "one is not a number"),
+        (lambda: area_under_curve(np.zeros(4), np.arange(4) < 1), "1 members, 3 others"),
+        (lambda: area_under_curve(np.zeros(4), np.arange(4) < 2, level=1.0), "level=1.0"),
+        (lambda: tpr_at_fpr(np.zeros(4), np.arange(4) < 2, 1.1), "rate=1.1"),
+    ],
+)
+def test_values_that_are_refused(call, told):
+    with pytest.raises(UsageError, match=told):
+        call()
