@@ -29,13 +29,14 @@ class Memory:
         Arguments are trees of arrays, numbers and text. `compute` must depend on nothing else, and
         nobody may write into what it returns.
         """
-        key = compute, _digest((arguments, keywords))
+        key = compute, digest_of((arguments, keywords))
         if key not in self._kept:
             self._kept[key] = compute(*arguments, **keywords)
         return self._kept[key]
 
 
-def _digest(arguments: Any) -> bytes:
+def digest_of(arguments: Any) -> bytes:
+    """BLAKE2b, 32 bytes, of a tree of arrays, numbers and text: of contents, shapes and dtypes."""
     leaves, structure = jax.tree.flatten(arguments)
     digest = hashlib.blake2b(repr(structure).encode(), digest_size=32)
     for leaf in leaves:

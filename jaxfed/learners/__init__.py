@@ -1,5 +1,34 @@
 """What a client trains, where methods share labels and not parameters: any supervised learner, one protocol.
 
+    learner = LEARNERS["network"](training=training)                 # jaxfed.training's ingredients
+    learner = LEARNERS["decision_tree"](num_classes=C, max_depth=4)
+    learner = LEARNERS["estimator"](num_classes=C, estimator="sklearn.svm.SVC", C=10.0)
+    learner = mixed([learner, ...])                                  # of clients that differ
+
 Networks train here as they do in `jaxfed.training`, all clients in one program; trees and other estimators
-in processes. Who is taught what is a method's to say. `jaxfed.algorithms` and the wings above import it.
+(`jaxfed.estimators`) in processes. One that lives elsewhere is registered, `LEARNERS.register(name)`
+(`jaxfed.registry`); a factory asks for `training`, or for `num_classes` and `execution`, by name. Who is
+taught what is a method's to say. `jaxfed.algorithms` and the wings above import it.
 """
+
+from collections.abc import Callable
+
+from jaxfed.estimators import named
+from jaxfed.learners.estimators import estimator_learner
+from jaxfed.learners.learner import Fitted, Learner, LearnerError, Taught
+from jaxfed.learners.mixed import mixed
+from jaxfed.learners.networks import network
+from jaxfed.registry import Registry
+
+__all__ = ["LEARNERS", "Fitted", "Learner", "LearnerError", "Taught", "mixed", "network"]
+
+_OWN: dict[str, Callable[..., Learner]] = {
+    "network": network,
+    "decision_tree": estimator_learner(named.decision_tree),
+    "random_forest": estimator_learner(named.random_forest),
+    "xgboost": estimator_learner(named.xgboost),
+    "rulefit": estimator_learner(named.rulefit),
+    "logistic_regression": estimator_learner(named.logistic_regression),
+    "estimator": estimator_learner(named.by_path),
+}
+LEARNERS = Registry("learner", _OWN)

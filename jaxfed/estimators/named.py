@@ -1,0 +1,86 @@
+"""Recipes by name: the estimators of FedCT's Table 2, and any other of their kind.
+
+FedCT (arXiv 2310.05696, E.3) says of its settings: trees split by the Gini index, with at least 2 samples to
+split; RuleFit has a tree size of 4 and at most 200 rules. All else is left to the libraries' defaults, as it
+is in the authors' code.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxfed.estimators.recipe import Recipe
+from jaxfed.rules import POSITIVE, at_least, keywords
+
+
+@keywords(
+    max_depth=at_least(0, ", 0 is no bound"),
+    min_samples_split=at_least(2),
+    min_samples_leaf=at_least(1),
+)
+def decision_tree(
+    *, max_depth: int = 0, min_samples_split: int = 2, min_samples_leaf: int = 1
+) -> Recipe:
+    """One tree (CART by the Gini index; scikit-learn's)."""
+    settings = {
+        "max_depth": max_depth or None,
+        "min_samples_split": min_samples_split,
+        "min_samples_leaf": min_samples_leaf,
+    }
+    return Recipe("decision_tree", "sklearn.tree.DecisionTreeClassifier", settings)
+
+
+@keywords(
+    num_trees=at_least(1), max_depth=at_least(0, ", 0 is no bound"), min_samples_leaf=at_least(1)
+)
+def random_forest(*, num_trees: int = 100, max_depth: int = 0, min_samples_leaf: int = 1) -> Recipe:
+    """Trees on bootstrap samples, with random features at each split (Breiman 2001; scikit-learn's)."""
+    settings = {
+        "n_estimators": num_trees,
+        "max_depth": max_depth or None,
+        "min_samples_leaf": min_samples_leaf,
+    }
+    return Recipe("random_forest", "sklearn.ensemble.RandomForestClassifier", settings)
+
+
+@keywords(num_trees=at_least(1), max_depth=at_least(1), learning_rate=POSITIVE)
+def xgboost(*, num_trees: int = 100, max_depth: int = 6, learning_rate: float = 0.3) -> Recipe:
+    """Gradient boosting of trees (Chen, Guestrin, KDD 2016; XGBoost's, whose defaults these are).
+
+    Needs requirements-learners.txt. The authors' code asks for the objective of two classes whatever their
+    number; XGBoost takes the one that fits.
+    """
+    settings = {"n_estimators": num_trees, "max_depth": max_depth, "learning_rate": learning_rate}
+    return Recipe("xgboost", "xgboost.XGBClassifier", settings)
+
+
+@keywords(tree_size=at_least(2), max_rules=at_least(1))
+def rulefit(*, tree_size: int = 4, max_rules: int = 200, linear_terms: bool = False) -> Recipe:
+    """Rules of boosted trees under an L1-penalized logistic regression (Friedman, Popescu 2008; imodels').
+
+    Needs requirements-learners.txt. More than two classes are fitted one against the rest. It takes no
+    weights: public rows of any weight above 0 count as much as own ones. The authors use another
+    implementation, the package rulefit; settings in their code leave rules alone there, no linear terms.
+    """
+    settings = {"tree_size": tree_size, "max_rules": max_rules, "include_linear": linear_terms}
+    return Recipe("rulefit", "imodels.RuleFitClassifier", settings, is_binary=True)
+
+
+@keywords(inverse_penalty=POSITIVE, max_steps=at_least(1))
+def logistic_regression(*, inverse_penalty: float = 1.0, max_steps: int = 1000) -> Recipe:
+    """Multinomial, losses' sum + |w|^2 / (2 c) with c = `inverse_penalty` (scikit-learn's).
+
+    On features that are standardized by means and deviations of what it is fitted on.
+    """
+    settings = {"C": inverse_penalty, "max_iter": max_steps}
+    path = "sklearn.linear_model.LogisticRegression"
+    return Recipe("logistic_regression", path, settings, is_scaled=True)
+
+
+def by_path(*, estimator: str, is_scaled: bool = False, **settings: Any) -> Recipe:
+    """A classifier by the dotted name of its class, "sklearn.svm.SVC", and its own keywords.
+
+    Classes under `sklearn.`, `xgboost.` and `imodels.` only: a config does not run whatever it names. With
+    `is_scaled` features are standardized first.
+    """
+    return Recipe(estimator.rpartition(".")[2], estimator, settings, is_scaled=is_scaled)

@@ -1,0 +1,116 @@
+"""How an estimator is made: a class of scikit-learn, XGBoost or imodels by its dotted name, and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from jaxfed.errors import UsageError
+
+# Package -> which requirements have it.
+_PACKAGES = {
+    "sklearn": "requirements.txt",
+    "xgboost": "requirements-learners.txt",
+    "imodels": "requirements-learners.txt",
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What each client's estimator is made from.
+
+    Attributes:
+        name: the learner's, for messages.
+        path: the class, "sklearn.tree.DecisionTreeClassifier"; of the packages above only.
+        settings: its keywords.
+        is_scaled: examples are standardized first, by means and deviations of what it is fitted on.
+        is_binary: the class knows two classes only; more are fitted one against the rest.
+
+    Raises:
+        UsageError: another package or one that is not installed, a name that is no classifier in it, keywords
+            that it does not take.
+    """
+
+    name: str
+    path: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    is_scaled: bool = False
+    is_binary: bool = False
+
+    def __post_init__(self) -> None:
+        """Make one, so that what is wrong is said before any client trains."""
+        from sklearn.base import is_classifier
+
+        if not is_classifier(self.estimator(seed=0)):
+            raise UsageError(
+                f"{self.name}: estimator={self.path!r}: is no classifier; allowed are classes that are"
+            )
+
+    def estimator(self, seed: int) -> Any:
+        """A new one, which has not been fitted; whatever is random in it comes from the seed."""
+        made_of = self._class()
+        settings = dict(self.settings)
+        if self.path.startswith("xgboost."):
+            settings.setdefault("n_jobs", 1)  # a client's threads are its process's affair
+        try:
+            made = made_of(**settings)
+        except TypeError as error:
+            raise UsageError(f"{self.name}: {self.path}: {one_line(error)}") from error
+        if self.is_scaled:
+            from sklearn.pipeline import make_pipeline
+            from sklearn.preprocessing import StandardScaler
+
+            made = make_pipeline(StandardScaler(), made)
+        random = [
+            name
+            for name, value in made.get_params().items()
+            if name.rpartition("__")[2] == "random_state" and value is None
+        ]
+        return made.set_params(**dict.fromkeys(random, seed))
+
+    @property
+    def has_probabilities(self) -> bool:
+        """Whether estimators of this kind say more than a class."""
+        return hasattr(self.estimator(seed=0), "predict_proba")
+
+    def weights_keyword(self, estimator: Any) -> str | None:
+        """The keyword by which `fit` takes weights of examples; None where it takes none."""
+        from sklearn.utils.validation import has_fit_parameter
+
+        last, prefix = estimator, ""
+        if self.is_scaled:
+            step, last = estimator.steps[-1]
+            prefix = f"{step}__"
+        return f"{prefix}sample_weight" if has_fit_parameter(last, "sample_weight") else None
+
+    def _class(self) -> type:
+        module, _, name = self.path.rpartition(".")
+        package = module.partition(".")[0]
+        if package not in _PACKAGES:
+            allowed = ", ".join(f"{known}." for known in _PACKAGES)
+            raise UsageError(
+                f"{self.name}: estimator={self.path!r}: allowed are classes under {allowed[:-1]}."
+            )
+        try:
+            import_module(package)
+        except ImportError as error:
+            raise UsageError(
+                f"{self.name}: needs {package}, which is not installed: pip install -r {_PACKAGES[package]}"
+            ) from error
+        try:
+            found = getattr(import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise UsageError(
+                f"{self.name}: estimator={self.path!r}: there is no such class"
+            ) from error
+        if not isinstance(found, type):
+            raise UsageError(f"{self.name}: estimator={self.path!r}: is no class")
+        return found
+
+
+def one_line(error: object) -> str:
+    """What an error or a warning says, in a line of at most 200 characters."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else f"{text[:197]}..."

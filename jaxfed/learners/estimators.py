@@ -1,0 +1,55 @@
+"""From a recipe of one client's estimator to a learner of all clients."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from jaxfed.errors import UsageError
+from jaxfed.estimators.recipe import Recipe
+from jaxfed.federation.execution import HERE, Execution
+from jaxfed.learners.learner import Learner
+from jaxfed.learners.refitting import refitting
+from jaxfed.rules import NOT_NEGATIVE, check_values
+
+
+def estimator_learner(recipe_of: Callable[..., Recipe]) -> Callable[..., Learner]:
+    """The factory of learners whose clients have estimators of this kind.
+
+    It takes the recipe's keywords, and those of `refitting`:
+
+        num_classes: C.
+        pseudo_weight: lambda, of public labels beside own ones; 1 by default.
+        execution: where estimators are fitted; by default here, one after another.
+    """
+
+    def factory(
+        *,
+        num_classes: int,
+        pseudo_weight: float = 1.0,
+        execution: Execution = HERE,
+        **settings: Any,
+    ) -> Learner:
+        name = recipe_of.__name__
+        check_values(name, {"pseudo_weight": NOT_NEGATIVE}, {"pseudo_weight": pseudo_weight})
+        try:
+            recipe = recipe_of(**settings)
+        except TypeError as error:
+            raise UsageError(f"{name}: {error}") from error
+        return refitting(
+            recipe, num_classes=num_classes, pseudo_weight=pseudo_weight, execution=execution
+        )
+
+    lifted = functools.wraps(recipe_of)(factory)
+    common = [
+        parameter
+        for parameter in inspect.signature(factory, follow_wrapped=False).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    ]
+    own = inspect.signature(recipe_of).parameters.values()
+    lifted.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [*common, *own], return_annotation=Learner
+    )
+    return lifted

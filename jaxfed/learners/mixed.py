@@ -1,0 +1,126 @@
+"""Clients that learn differently: the learners of a list, cycled over the clients (FedCT, Table 3).
+
+With learners A_0, ..., A_{P-1} client j has A_{j mod P}. Each sees a federation of its own clients alone,
+where client j is number j div P.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import Array, Cohort
+from jaxfed.learners.learner import Fitted, Learner, PredictProba, Taught
+
+
+def mixed(learners: Sequence[Learner]) -> Learner:
+    """The learner whose client j has the model of `learners[j % P]`; its state is a tuple of theirs.
+
+    Parts are fitted one after another, each as it does: all its clients at once, or in processes. There
+    are probabilities, and scores, where all parts have them. Metrics are means over the clients that were
+    fitted, of the parts that have them.
+
+    Raises:
+        UsageError: no learner; in `init`, fewer clients than learners.
+
+    Cost: that of the parts. Where cohorts vary, so do the numbers of clients of a part, and a part that is
+    compiled for a number is compiled for each.
+    """
+    if not learners:
+        raise UsageError("mixed: no learner; allowed are one or more")
+    num_parts = len(learners)
+
+    def init(key: jax.Array, federation: Federation) -> tuple[Any, ...]:
+        if federation.num_clients < num_parts:
+            raise UsageError(
+                f"mixed: {num_parts} learners and {federation.num_clients} clients; allowed are as many "
+                "learners as clients at most"
+            )
+        return tuple(
+            learner.init(jax.random.fold_in(key, part), _clients_of(federation, part, num_parts))
+            for part, learner in enumerate(learners)
+        )
+
+    def fit(
+        state: tuple[Any, ...], cohort: Cohort, taught: Taught | None, key: jax.Array, steps: int
+    ) -> Fitted:
+        failed: dict[int, str] = {}
+        states, metrics = list(state), []
+        for part, places in _places(cohort.client_id, num_parts):
+            ids = np.asarray(cohort.client_id)[places] // num_parts
+            own = Cohort(ids, *(np.asarray(field)[places] for field in cohort[1:]))
+            outcome = learners[part].fit(
+                state[part], own, _taught_to(taught, places), jax.random.fold_in(key, part), steps
+            )
+            states[part] = outcome.state
+            failed |= {own * num_parts + part: why for own, why in outcome.failed.items()}
+            metrics.append(outcome.metrics)
+        return Fitted(tuple(states), failed, _mean(metrics))
+
+    def lifted(name: str) -> PredictProba:
+        def ask(state: tuple[Any, ...], client_id: Array, x: Array) -> np.ndarray:
+            answers: np.ndarray | None = None
+            for part, places in _places(client_id, num_parts):
+                ids = np.asarray(client_id)[places] // num_parts
+                answer = getattr(learners[part], name)(state[part], ids, x)
+                if answers is None:
+                    nothing = -1 if name == "predict" else 0
+                    shape = (len(client_id), *answer.shape[1:])
+                    answers = np.full(shape, nothing, answer.dtype)
+                answers[places] = answer
+            assert answers is not None, "clients are asked for"
+            return answers
+
+        return ask
+
+    def where_all_have(name: str) -> Callable[..., Any] | None:
+        return lifted(name) if all(getattr(each, name) for each in learners) else None
+
+    return Learner(
+        init, fit, lifted("predict"), where_all_have("predict_proba"), where_all_have("scores")
+    )
+
+
+def _clients_of(federation: Federation, part: int, num_parts: int) -> Federation:
+    """The federation of every P-th client from this one on."""
+    own = type(federation.partition)(*(split[part::num_parts] for split in federation.partition))
+    return replace(federation, partition=own)
+
+
+def _places(client_id: Array, num_parts: int) -> list[tuple[int, np.ndarray]]:
+    """(part, places in the cohort of its clients) of the parts that have any there."""
+    ids = np.asarray(client_id)
+    parts = np.where(ids < 0, -1, ids % num_parts)
+    return [(part, np.flatnonzero(parts == part)) for part in np.unique(parts[parts >= 0])]
+
+
+def _taught_to(taught: Taught | None, places: np.ndarray) -> Taught | None:
+    """What these clients are taught, where each has targets of its own."""
+    if taught is None:
+        return None
+
+    def own(target: Array | None, axes: int) -> Array | None:
+        return target if target is None or target.ndim == axes else target[places]
+
+    label, weight = own(taught.label, 1), own(taught.weight, 1)
+    assert label is not None
+    assert weight is not None
+    return Taught(taught.x, label, weight, own(taught.soft, 2))
+
+
+def _mean(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Means over clients, and their number."""
+    names = dict.fromkeys(name for part in parts for name in part if name != "clients")
+    mean: dict[str, Any] = {"clients": sum(part["clients"] for part in parts)}
+    for name in names:
+        having = [part for part in parts if name in part and part["clients"]]
+        counts = [part["clients"] for part in having]
+        if having:
+            mean[name] = float(np.average([part[name] for part in having], weights=counts))
+    return mean

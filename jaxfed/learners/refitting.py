@@ -1,0 +1,184 @@
+"""Estimators as learners: in every round a client's is fitted anew, on its own labels and the public ones.
+
+    h_t <- A(D u P),    rows of D with weight 1,    u of P with  lambda w_u
+
+A pickled estimator may run code when it is read, and one of another version may not be read at all. So a
+state holds none: it has what each was last fitted on, which with the seed says all about it. The estimators
+are kept in memory by a digest of that (`jaxfed.learners.fitted_models`), and fitted again where a state comes
+without them, from a checkpoint: a fit is the same wherever and however often it is done. Nor are examples in
+a state, but their digests; those that `init` and `fit` are given are remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from jaxfed.errors import UsageError
+from jaxfed.estimators.client_model import ClientModel, NoPredictionError
+from jaxfed.estimators.recipe import Recipe, one_line
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import Array, Cohort
+from jaxfed.federation.execution import HERE, Execution
+from jaxfed.learners.fitted_models import FittedModels, Lesson
+from jaxfed.learners.learner import Fitted, Learner, LearnerError, Taught
+
+_KEPT_PER_CLIENT = 2  # the newest model, and that of an older state
+
+
+class EstimatorState(NamedTuple):
+    """What the estimators of all clients were last fitted on.
+
+    Fields:
+        lesson: of each client, fields [M, ...]; U is 0 before the first public labels.
+        is_fitted: bool [M].
+    """
+
+    lesson: Lesson
+    is_fitted: np.ndarray
+
+
+def refitting(
+    recipe: Recipe, *, num_classes: int, pseudo_weight: float, execution: Execution = HERE
+) -> Learner:
+    """The learner whose clients have estimators of this recipe.
+
+    Args:
+        recipe: what they are made from.
+        num_classes: C.
+        pseudo_weight: lambda.
+        execution: `workers` processes fit estimators side by side; 0: one after another, here. The models are
+            the same. (A script that asks for processes guards its entry by `if __name__ == "__main__":`.)
+
+    A fit of any number of steps is one fit. A client whose labels, own and public, are those of its last fit
+    is not fitted again. `Taught.soft` is not looked at. Without a label, own or public, a client keeps what
+    it had, at first nothing, and no vote.
+
+    `metrics` have `train_accuracy`: of the clients fitted, on the rows that each was fitted on.
+
+    Raises:
+        UsageError: in `fit`, other numbers of public examples than before, or a process that died; in
+            `predict`, a state of clients that `init` was not given.
+        LearnerError: in `predict`, answers of a client's estimator that are none.
+    """
+    models = FittedModels(recipe, pseudo_weight=pseudo_weight, workers=execution.workers)
+
+    def init(key: jax.Array, federation: Federation) -> EstimatorState:
+        num_clients = federation.num_clients
+        models.capacity = max(models.capacity, _KEPT_PER_CLIENT * num_clients)
+        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(num_clients))
+        most = np.iinfo(np.int32).max
+        seed = jax.vmap(lambda one: jax.random.randint(one, (), 0, most))(keys)
+        own = [
+            models.remember(federation.x[rows], federation.y[rows])
+            for rows in federation.partition.labeled
+        ]
+        public = _remember_public(models, federation.public_examples)
+        lesson = Lesson(
+            seed=np.asarray(seed),
+            own=np.stack(own),
+            public=np.stack([public] * num_clients),
+            label=np.zeros((num_clients, 0), np.int32),
+            weight=np.zeros((num_clients, 0), np.float32),
+        )
+        return EstimatorState(lesson, np.zeros(num_clients, bool))
+
+    def fit(
+        state: EstimatorState, cohort: Cohort, taught: Taught | None, key: jax.Array, steps: int
+    ) -> Fitted:
+        del key
+        x, y = np.asarray(cohort.x), np.asarray(cohort.y)
+        before, is_fitted = jax.tree.map(np.array, state)
+        after = before if taught is None else _with_room(before, len(taught.x), recipe.name)
+        public = None if taught is None else _remember_public(models, np.asarray(taught.x))
+        lessons = {}
+        for place, client in enumerate(np.asarray(cohort.client_id).tolist()):
+            if client < 0 or not steps:
+                continue
+            is_own = y[place] >= 0
+            own = models.remember(x[place][is_own], y[place][is_own])
+            lesson = Lesson(*(field[client] for field in after))._replace(own=own)
+            if taught is not None and public is not None:
+                label, weight = (_of_client(each, place) for each in (taught.label, taught.weight))
+                lesson = lesson._replace(public=public, label=label, weight=weight)
+            else:
+                lesson = lesson._replace(label=np.full_like(lesson.label, -1))
+            if is_own.any() or len(lesson.public_rows):
+                lessons[client] = lesson
+        made, failed = models.of(lessons)
+        for client in made:
+            is_fitted[client] = True
+            for field, value in zip(after, lessons[client], strict=True):
+                field[client] = value
+        accuracy = [model.train_accuracy for model in made.values()]
+        metrics = {"train_accuracy": float(np.mean(accuracy))} if made else {}
+        return Fitted(EstimatorState(after, is_fitted), failed, {**metrics, "clients": len(made)})
+
+    def asked(
+        state: EstimatorState, client_id: Array, ask: Callable[[ClientModel], np.ndarray]
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        """Place of each client that has a model, and its answer."""
+        lessons, is_fitted = jax.tree.map(np.asarray, state)
+        ids = np.asarray(client_id)
+        there = {int(client) for client in ids if client >= 0 and is_fitted[client]}
+        made, failed = models.of(
+            {client: Lesson(*(field[client] for field in lessons)) for client in there}
+        )
+        for client, why in failed.items():
+            raise LearnerError(client, recipe.name, why)
+        for place, client in enumerate(ids.tolist()):
+            if client not in made:
+                continue
+            try:
+                with threadpool_limits(1):
+                    yield place, ask(made[client])
+            except NoPredictionError as error:
+                raise LearnerError(client, recipe.name, one_line(error)) from error
+            except Exception as error:  # an estimator's own, of whatever kind
+                why = f"{type(error).__name__}: {one_line(error)}"
+                raise LearnerError(client, recipe.name, why) from error
+
+    def predict(state: EstimatorState, client_id: Array, x: Array) -> np.ndarray:
+        table = np.asarray(x)
+        labels = np.full((len(client_id), len(table)), -1, np.int32)
+        for place, answer in asked(state, client_id, lambda model: model.labels(table)):
+            labels[place] = answer
+        return labels
+
+    def predict_proba(state: EstimatorState, client_id: Array, x: Array) -> np.ndarray:
+        table = np.asarray(x)
+        spread = np.zeros((len(client_id), len(table), num_classes), np.float32)
+        for place, answer in asked(
+            state, client_id, lambda model: model.probabilities(table, num_classes)
+        ):
+            spread[place] = answer
+        return spread
+
+    return Learner(init, fit, predict, predict_proba if recipe.has_probabilities else None)
+
+
+def _remember_public(models: FittedModels, x: np.ndarray) -> np.ndarray:
+    return models.remember(x, np.zeros(0, np.int32))
+
+
+def _of_client(target: Array, place: int) -> np.ndarray:
+    return np.asarray(target if target.ndim == 1 else target[place])
+
+
+def _with_room(lesson: Lesson, num_public: int, learner: str) -> Lesson:
+    """Lessons [M, ...] for so many public examples, without labels where there were none yet."""
+    there = lesson.label.shape[1]
+    if there == num_public:
+        return lesson
+    if there:
+        raise UsageError(
+            f"{learner}: {num_public} public examples, and {there} in rounds before; allowed are the same, "
+            "with weight 0 where they are not to count"
+        )
+    shape = (len(lesson.seed), num_public)
+    return lesson._replace(label=np.full(shape, -1, np.int32), weight=np.zeros(shape, np.float32))

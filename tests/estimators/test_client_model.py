@@ -1,0 +1,188 @@
+"""One client's classifier: scikit-learn's own answers, mapped back to all classes; mistakes in one line."""
+
+import subprocess
+import sys
+
+import bad_estimators
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
+
+from jaxfed.errors import UsageError
+from jaxfed.estimators import named
+from jaxfed.estimators.client_model import Task, fitted, fitted_or_why
+from jaxfed.estimators.one_vs_rest import OneVsRest
+from jaxfed.estimators.recipe import Recipe
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((120, 2, 2)).astype(np.float32)
+Y = (X.reshape(120, 4) @ RNG.standard_normal((4, 3))).argmax(axis=1).astype(np.int32)
+WEIGHT = np.linspace(0.1, 2, 120).astype(np.float32)
+NEW = RNG.standard_normal((50, 2, 2)).astype(np.float32)
+
+
+def task_of(recipe, classes=(0, 1, 2), weight=WEIGHT):
+    return Task(recipe, X, np.asarray(classes, np.int32)[Y], weight, 5)
+
+
+SAME = {
+    "decision_tree": (
+        named.decision_tree(max_depth=4),
+        DecisionTreeClassifier(max_depth=4, random_state=5),
+        {"sample_weight": WEIGHT},
+    ),
+    "logistic_regression": (
+        named.logistic_regression(inverse_penalty=2.0),
+        make_pipeline(StandardScaler(), LogisticRegression(C=2.0, max_iter=1000)),
+        {"logisticregression__sample_weight": WEIGHT},
+    ),
+    "by_path": (
+        named.by_path(estimator="sklearn.tree.ExtraTreeClassifier", max_depth=3),
+        ExtraTreeClassifier(max_depth=3, random_state=5),
+        {"sample_weight": WEIGHT},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_answers_are_those_of_the_estimator_on_own_classes(name):
+    """Classes 1, 4 and 6 of eight are a client's own; the others have the probability 0."""
+    recipe, peer, weights = SAME[name]
+    model = fitted(task_of(recipe, classes=(1, 4, 6)))
+    peer.fit(X.reshape(120, 4), Y, **weights)
+    flat = NEW.reshape(50, 4)
+    labels = model.labels(NEW)
+    assert labels.dtype == np.int32
+    np.testing.assert_array_equal(labels, np.array([1, 4, 6])[peer.predict(flat)])
+    spread = model.probabilities(NEW, 8)
+    assert spread.dtype == np.float32
+    np.testing.assert_allclose(spread[:, [1, 4, 6]], peer.predict_proba(flat), rtol=1e-5, atol=1e-7)
+    assert not spread[:, [0, 2, 3, 5, 7]].any()
+    own = np.mean(peer.predict(X.reshape(120, 4)) == Y)
+    assert model.train_accuracy == pytest.approx(own)
+
+
+def test_rows_of_weight_zero_are_left_out_and_weights_given_where_they_are_taken(monkeypatch):
+    bad_estimators.install(monkeypatch)
+    seen = []
+    recipe = named.by_path(estimator="sklearn.dummy.Recording", seen=seen)
+    weight = np.where(np.arange(120) % 3, WEIGHT, 0)
+    fitted(task_of(recipe, classes=(3, 5, 9), weight=weight))
+    ((x, y, given, seed),) = seen
+    np.testing.assert_array_equal(x, X.reshape(120, 4)[weight > 0])
+    np.testing.assert_array_equal(y, Y[weight > 0])
+    np.testing.assert_array_equal(given, weight[weight > 0])
+    assert seed == 5
+    assert not recipe.has_probabilities
+    taken = named.decision_tree(), named.logistic_regression(), Recipe("nb", "sklearn.dummy.Bad")
+    assert [recipe.weights_keyword(recipe.estimator(0)) for recipe in taken] == [
+        "sample_weight",
+        "logisticregression__sample_weight",
+        None,
+    ]
+
+
+def test_bytes_are_read_as_shares_and_one_class_needs_no_estimator():
+    recipe = named.logistic_regression()
+    x = RNG.integers(0, 256, (30, 3, 3, 1)).astype(np.uint8)
+    y = (x[:, 0, 0, 0] > 127).astype(np.int32)
+    ones = np.ones(30, np.float32)
+    as_bytes = fitted(Task(recipe, x, y, ones, 0))
+    as_floats = fitted(Task(recipe, x.astype(np.float32) / 255, y, ones, 0))
+    np.testing.assert_array_equal(
+        as_bytes.probabilities(x, 2), as_floats.probabilities(x / np.float32(255), 2)
+    )
+    only = fitted(Task(recipe, x, np.full(30, 2, np.int32), ones, 0))
+    assert only.estimator is None
+    np.testing.assert_array_equal(only.labels(x), np.full(30, 2))
+    np.testing.assert_array_equal(only.probabilities(x, 4), np.eye(4, dtype=np.float32)[[2] * 30])
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("raises", "RuntimeError: no split at all"),
+        ("classes", "predicts np.int64(7), a class that it was not given"),
+        ("fractions", "predicts np.float64(0.5), a class that it was not given"),
+        ("length", "predicts an array (121,) for 120 examples"),
+        ("nan", "has scores that are nan or infinite"),
+        ("columns", "has scores (120, 1) for 120 examples of 3 classes"),
+    ],
+)
+def test_what_goes_wrong_is_said_in_one_line(monkeypatch, how, why):
+    bad_estimators.install(monkeypatch)
+    task = task_of(named.by_path(estimator="sklearn.dummy.Bad", how=how))
+    assert fitted(task).train_accuracy < 1
+    spoiled = X.copy()
+    spoiled[0] = 101
+    assert fitted_or_why(task._replace(x=spoiled)) == why
+
+
+def test_warnings_are_kept_with_the_model():
+    model = fitted(task_of(named.logistic_regression(max_steps=1)))
+    (warning,) = model.warnings
+    assert warning.startswith("lbfgs failed to converge")
+
+
+def test_one_against_the_rest():
+    """Trees that are sure of themselves: some examples none takes for its own, some more than one."""
+    flat, new = X.reshape(120, 4), NEW.reshape(50, 4)
+    weights = {"sample_weight": WEIGHT}
+
+    def make():
+        return DecisionTreeClassifier(random_state=0)
+
+    model = OneVsRest(make, 3).fit(flat, Y, **weights)
+    own = [make().fit(flat, c == Y, **weights).predict_proba(new)[:, 1] for c in range(3)]
+    own = np.stack(own, axis=1)
+    total = own.sum(axis=1, keepdims=True)
+    assert set(total.ravel()) >= {0, 1, 2}
+    expected = np.where(total > 0, own / np.maximum(total, 1), 1 / 3)
+    np.testing.assert_allclose(model.predict_proba(new), expected)
+    np.testing.assert_array_equal(model.predict(new), expected.argmax(axis=1))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: Recipe("mine", "os.path.join"),
+            r"^mine: estimator='os.path.join': allowed are classes under sklearn",
+        ),
+        (lambda: Recipe("mine", "subprocess"), r"^mine: estimator='subprocess': allowed are"),
+        (
+            lambda: Recipe("mine", "sklearn.svm.SVX"),
+            r"^mine: estimator='sklearn.svm.SVX': there is no such class$",
+        ),
+        (lambda: Recipe("mine", "sklearn.svn.SVC"), r"there is no such class$"),
+        (lambda: Recipe("mine", "sklearn.base.clone"), r"is no class$"),
+        (lambda: Recipe("mine", "sklearn.linear_model.Ridge"), r"is no classifier"),
+        (
+            lambda: named.by_path(estimator="sklearn.svm.SVC", c=3),
+            r"^SVC: sklearn.svm.SVC: .*keyword argument 'c'",
+        ),
+        (lambda: named.decision_tree(max_depth=-1), r"^decision_tree.max_depth=-1: allowed are"),
+    ],
+)
+def test_recipes_that_cannot_be(make, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("recipe", "package"), [("xgboost", "xgboost"), ("rulefit", "imodels")])
+def test_a_package_that_is_not_there(monkeypatch, recipe, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UsageError) as caught:
+        getattr(named, recipe)()
+    assert str(caught.value) == (
+        f"{recipe}: needs {package}, which is not installed: pip install -r requirements-learners.txt"
+    )
+
+
+def test_worker_processes_import_no_jax():
+    code = "import sys, jaxfed.estimators.client_model; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

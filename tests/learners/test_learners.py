@@ -1,0 +1,69 @@
+"""Learners by name: their keywords, and those of others that are registered."""
+
+import inspect
+
+import pytest
+from small_training import training_of
+
+from jaxfed.errors import UsageError
+from jaxfed.learners import LEARNERS, Learner
+from jaxfed.training.local_update import Batches
+
+OWN = {
+    "network": {"public_batch_size", "pseudo_weight", "public_loss", "start", "optimizer_state"},
+    "decision_tree": {"max_depth", "min_samples_split", "min_samples_leaf"},
+    "random_forest": {"num_trees", "max_depth", "min_samples_leaf"},
+    "xgboost": {"num_trees", "max_depth", "learning_rate"},
+    "rulefit": {"tree_size", "max_rules", "linear_terms"},
+    "logistic_regression": {"inverse_penalty", "max_steps"},
+    "estimator": {"estimator", "is_scaled", "settings"},
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_signatures_say_what_there_is_to_set(name):
+    parameters = set(inspect.signature(LEARNERS[name]).parameters)
+    common = {"num_classes", "pseudo_weight", "execution"}
+    assert parameters == OWN[name] | ({"training"} if name == "network" else common)
+    assert OWN.keys() == set(LEARNERS)
+    assert LEARNERS[name].__doc__
+
+
+def test_made_by_name():
+    training = training_of(Batches("joint", 4, 1))
+    assert isinstance(LEARNERS["network"](training=training), Learner)
+    for name in ("decision_tree", "random_forest", "logistic_regression"):
+        assert LEARNERS[name](num_classes=3, pseudo_weight=0.5).predict_proba is not None
+    assert LEARNERS["estimator"](num_classes=3, estimator="sklearn.svm.SVC", C=3.0).scores is None
+    assert (
+        LEARNERS["estimator"](num_classes=3, estimator="sklearn.svm.LinearSVC").predict_proba
+        is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "keywords", "message"),
+    [
+        ("decision_tree", {"max_depth": -1}, r"^decision_tree.max_depth=-1: allowed are"),
+        ("decision_tree", {"pseudo_weight": -1.0}, r"^decision_tree.pseudo_weight=-1.0: allowed"),
+        ("decision_tree", {"depth": 3}, r"^decision_tree: .* 'depth'"),
+        ("estimator", {"estimator": "os.system"}, r"^system: estimator='os.system': allowed are"),
+    ],
+)
+def test_wrong_keywords_in_one_line(name, keywords, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        LEARNERS[name](num_classes=3, **keywords)
+    assert "\n" not in str(caught.value)
+
+
+def test_others_are_registered():
+    def mine(*, num_classes, depth=3):
+        raise NotImplementedError
+
+    try:
+        assert LEARNERS.register("mine")(mine) is mine
+        assert LEARNERS.from_outside() == ("mine",)
+    finally:
+        del LEARNERS["mine"]
+    with pytest.raises(UsageError, match=r"^learner 'xgboost': is one of jaxfed's own"):
+        LEARNERS.register("xgboost")

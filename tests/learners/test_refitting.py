@@ -1,0 +1,236 @@
+"""Estimators as learners: who is taught what, what a state holds, resumes, processes, clients that fail."""
+
+import dataclasses
+
+import bad_estimators
+import jax
+import numpy as np
+import pytest
+from sklearn.tree import DecisionTreeClassifier
+from small_training import KEY, federation_of
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.execution import Execution
+from jaxfed.host.checkpoint import Checkpoints
+from jaxfed.learners import LEARNERS, LearnerError, Taught, fitted_models
+from jaxfed.testing.method_checks import assert_equal, padded
+
+FEDERATION = federation_of([20, 14, 9, 11])
+U = FEDERATION.x[FEDERATION.test]
+ALL = np.arange(4, dtype=np.int32)
+
+
+def learner(name="decision_tree", **keywords):
+    return LEARNERS[name](num_classes=3, **keywords)
+
+
+def taught_of(seed=0, clients=()):
+    """Labels of three in four public examples, the others abstained or of weight 0."""
+    rng = np.random.default_rng(seed)
+    label = rng.integers(-1, 3, size=(*clients, len(U))).astype(np.int32)
+    weight = rng.choice(np.float32([0, 0.5, 1]), size=label.shape)
+    return Taught(U, label, weight, None)
+
+
+def fitted(made, taught=None, cohort=None, state=None):
+    state = made.init(KEY, FEDERATION) if state is None else state
+    return made.fit(state, cohort or FEDERATION.cohort(), taught, KEY, 1)
+
+
+def peer(client, seed, label, weight, pseudo_weight):
+    """scikit-learn's tree on the client's own rows and the public ones that count."""
+    rows, counts = FEDERATION.points(client), (label >= 0) & (weight > 0)
+    return DecisionTreeClassifier(random_state=int(seed)).fit(
+        np.concatenate([FEDERATION.x[rows], U[counts]]),
+        np.concatenate([FEDERATION.y[rows], label[counts]]),
+        sample_weight=np.concatenate([np.ones(len(rows)), pseudo_weight * weight[counts]]),
+    )
+
+
+@pytest.mark.parametrize("clients", [(), (4,)])
+def test_each_client_is_fitted_on_its_own_and_on_what_it_is_taught(clients):
+    made = learner(pseudo_weight=0.3)
+    taught = taught_of(clients=clients)
+    state, failed, metrics = fitted(made, taught)
+    assert not failed
+    assert metrics == {"train_accuracy": 1, "clients": 4}
+    seeds = state.lesson.seed
+    assert len(set(seeds.tolist())) == 4
+    peers = [
+        peer(c, seeds[c], *(np.broadcast_to(t, (4, len(U)))[c] for t in taught[1:3]), 0.3)
+        for c in range(4)
+    ]
+    x = np.random.default_rng(9).standard_normal((40, 4)).astype(np.float32)
+    order = np.array([2, -1, 0], np.int32)
+    votes, spread = made.predict(state, order, x), made.predict_proba(state, order, x)
+    assert (votes.dtype, spread.dtype) == (np.int32, np.float32)
+    for place in (0, 2):
+        np.testing.assert_array_equal(votes[place], peers[order[place]].predict(x))
+        np.testing.assert_allclose(spread[place], peers[order[place]].predict_proba(x))
+    assert made.predict(state, ALL, x[:0]).shape == (4, 0)
+
+
+def test_who_else_takes_part_padding_and_order_change_nothing():
+    made, taught = learner(), taught_of()
+    together = fitted(made, taught).state
+    backwards = Cohort(*(field[::-1] for field in FEDERATION.cohort()))
+    assert_equal(together, fitted(learner(), taught, backwards).state)
+    some = fitted(learner(), taught, padded(FEDERATION.cohort([2, 0]), 7.0)).state
+    np.testing.assert_array_equal(some.is_fitted, [True, False, True, False])
+    rows = [0, 2]
+    assert_equal(*(jax.tree.map(lambda leaf: leaf[rows], s) for s in (together, some)))
+    votes = made.predict(some, ALL, U)
+    np.testing.assert_array_equal(votes[rows], made.predict(together, ALL, U)[rows])
+    assert (votes[[1, 3]] == -1).all()
+    assert not made.predict_proba(some, ALL, U)[[1, 3]].any()
+
+
+def test_the_next_round_forgets_labels_that_are_no_longer_taught():
+    made = learner()
+    first = fitted(made, taught_of()).state
+    alone = fitted(made, None, state=first).state
+    assert (alone.lesson.label == -1).all()
+    before = fitted(learner(), None)
+    np.testing.assert_array_equal(
+        made.predict(alone, ALL, U), learner_votes(learner(), before.state)
+    )
+    empty = FEDERATION.cohort()
+    empty.y[:] = -1
+    assert_equal(fitted(made, None, empty, first).state, first)
+
+
+def learner_votes(made, state):
+    made.init(KEY, FEDERATION)
+    return made.predict(state, ALL, U)
+
+
+@pytest.mark.parametrize("name", ["decision_tree", "random_forest", "logistic_regression"])
+def test_resumed_equals_uninterrupted(name, tmp_path):
+    """A learner that has never seen the state predicts as the one that made it: it fits again."""
+    keywords = {"num_trees": 5} if name == "random_forest" else {}
+    made = learner(name, **keywords)
+    state = fitted(made, taught_of()).state
+    Checkpoints(tmp_path).save(1, state, {})
+    again = learner(name, **keywords)
+    template = again.init(KEY, dataclasses.replace(FEDERATION, public=FEDERATION.test))
+    saved = Checkpoints(tmp_path).latest().state(template=template)
+    assert_equal(saved, state)
+    np.testing.assert_array_equal(again.predict(saved, ALL, U), made.predict(state, ALL, U))
+    np.testing.assert_array_equal(
+        again.predict_proba(saved, ALL, U), made.predict_proba(state, ALL, U)
+    )
+    next_round = [
+        fitted(one, taught_of(1), state=s).state for one, s in ((made, state), (again, saved))
+    ]
+    assert_equal(*next_round)
+
+
+def test_a_state_of_others_is_refused():
+    state = fitted(learner(), taught_of()).state
+    stranger = learner()
+    stranger.init(KEY, federation_of([20, 14, 9, 11], seed=4))
+    with pytest.raises(UsageError, match=r"^decision_tree: a state of other clients or public"):
+        stranger.predict(state, ALL, U)
+    with pytest.raises(
+        UsageError, match=r"^decision_tree: 5 public examples, and 30 in rounds before"
+    ):
+        fitted(learner(), Taught(U[:5], np.zeros(5, np.int32), np.ones(5)), state=state)
+
+
+def test_the_same_lesson_is_not_fitted_twice(monkeypatch):
+    counted = []
+    fit = fitted_models.fitted_or_why
+    monkeypatch.setattr(
+        fitted_models, "fitted_or_why", lambda task: counted.append(task) or fit(task)
+    )
+    made = learner()
+    state = fitted(made, taught_of()).state
+    assert len(counted) == 4
+    made.predict(state, ALL, U)
+    again = fitted(made, taught_of(), state=state).state
+    assert_equal(again, state)
+    assert len(counted) == 4
+    label = np.tile(taught_of().label, (4, 1))
+    label[2, np.flatnonzero((label[2] >= 0) & (taught_of().weight > 0))[0]] ^= 1
+    changed = Taught(U, label, np.tile(taught_of().weight, (4, 1)))
+    fitted(made, changed, state=state)
+    assert len(counted) == 5
+    for seed in range(1, 6):  # more models than are kept
+        state = fitted(made, taught_of(seed), state=state).state
+    before = len(counted)
+    made.predict(state, ALL, U)
+    assert len(counted) == before
+
+
+def test_processes_give_the_same_models():
+    alone = learner("random_forest", num_trees=3)
+    beside = learner("random_forest", num_trees=3, execution=Execution(workers=2))
+    state = fitted(alone, taught_of()).state
+    assert_equal(fitted(beside, taught_of()).state, state)
+    for ask in ("predict", "predict_proba"):
+        np.testing.assert_array_equal(
+            getattr(beside, ask)(state, ALL, U), getattr(alone, ask)(state, ALL, U)
+        )
+
+
+def bad(monkeypatch, how):
+    bad_estimators.install(monkeypatch)
+    return learner("estimator", estimator="sklearn.dummy.Bad", how=how)
+
+
+@pytest.mark.parametrize("how", ["raises", "nan", "length"])
+def test_a_client_that_fails_keeps_its_state_and_the_others_go_on(monkeypatch, how):
+    made = bad(monkeypatch, how)
+    before = fitted(made).state
+    spoiled = FEDERATION.cohort([3, 1, 0])
+    spoiled.x[1, 0, 0] = 101
+    state, failed, metrics = fitted(made, taught_of(), spoiled, before)
+    assert list(failed) == [1]
+    assert "\n" not in failed[1]
+    assert metrics["clients"] == 2
+    lesson = jax.tree.map(lambda leaf: leaf[1], state.lesson)
+    assert (lesson.label == -1).all()
+    np.testing.assert_array_equal(lesson.own, before.lesson.own[1])
+    assert (made.predict(state, ALL, U) == 0).all()
+
+
+def test_answers_that_are_none_name_client_and_learner(monkeypatch):
+    made = bad(monkeypatch, "fractions")
+    state = fitted(made).state
+    monkeypatch.setattr(bad_estimators.Bad, "predict", lambda self, x: np.full(len(x), 0.5))
+    with pytest.raises(LearnerError) as caught:
+        made.predict(state, np.array([2, 0]), U)
+    error = caught.value
+    assert (error.client, error.learner) == (2, "Bad")
+    assert str(error).startswith("client 2, Bad: predicts np.float64(0.5)")
+    monkeypatch.setattr(bad_estimators.Bad, "predict", lambda self, x: 1 / 0)
+    with pytest.raises(LearnerError, match=r"^client 0, Bad: ZeroDivisionError: division by zero$"):
+        made.predict(state, np.array([0]), U)
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "keywords"),
+    [
+        ("xgboost", "xgboost", {"num_trees": 5, "max_depth": 3}),
+        ("rulefit", "imodels", {"max_rules": 10}),
+    ],
+)
+def test_estimators_of_other_packages(name, package, keywords):
+    """They learn, also of a client that lacks a class, and come back the same after a resume."""
+    pytest.importorskip(package)
+    cohort = FEDERATION.cohort([0, 1])
+    cohort.y[1][cohort.y[1] == 0] = -1
+    label = FEDERATION.y[FEDERATION.test]
+    taught = Taught(U, np.where(label > 0, label, -1), np.ones(len(U), np.float32))
+    made = learner(name, **keywords)
+    state, failed, metrics = fitted(made, taught, cohort)
+    assert not failed
+    assert metrics["train_accuracy"] > 0.8
+    spread = made.predict_proba(state, ALL[:2], U)
+    np.testing.assert_allclose(spread.sum(axis=-1), 1, rtol=1e-5)
+    assert spread[0, :, 0].any()
+    assert not spread[1, :, 0].any()
+    again = learner(name, **keywords)  # which fits the second client's, of two classes, once more
+    fitted(again, taught, Cohort(*(field[1:] for field in cohort)))
+    np.testing.assert_array_equal(again.predict_proba(state, ALL[1:2], U), spread[1:])
