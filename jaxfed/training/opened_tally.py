@@ -5,23 +5,51 @@
 In the clear the server has each client's answers. Under masks it has t alone, votes as integers
 (`jaxfed.secure.vote_sums`), probabilities and numbers as fixed-point ones (`jaxfed.secure.row_sums`). A
 client by itself has no tally then: it would be its answers. `staple` needs these, and goes in the clear only.
+
+`agreed` is all that a method calls.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication, label_bytes
-from jaxfed.training.consensus import Consensus
+from jaxfed.training.consensus import Agreed, Consensus
 
 Sums = Literal["plaintext", "masked", "masked_resilient"]
 
 _LEAST = 2  # clients of a masked sum
 _FLOAT = 4
+
+
+def agreed(
+    consensus: Consensus,
+    answers: np.ndarray,
+    client_id: np.ndarray,
+    communication: Communication,
+    *,
+    num_classes: int,
+    sums: Sums = "plaintext",
+    key: jax.Array | None = None,
+) -> Agreed:
+    """What clients agree on, any consensus in the clear and those with a tally under masks.
+
+    Arguments and errors as `opened_tally`; `key` is of random ties.
+    """
+    if consensus.from_tally is None and sums == "plaintext":
+        num_bytes = answer_bytes(consensus, answers, client_id, num_classes)
+        communication.up("votes", num_bytes)
+        return consensus.agree(jnp.asarray(answers), jnp.asarray(client_id), key)
+    tally = opened_tally(
+        consensus, answers, client_id, communication, num_classes=num_classes, sums=sums
+    )
+    assert consensus.from_tally is not None  # where there is a tally it is enough
+    return consensus.from_tally(jnp.asarray(tally), key)
 
 
 def opened_tally(

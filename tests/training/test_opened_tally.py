@@ -1,5 +1,6 @@
 """Tallies opened by masked sums are those in the clear, and bytes are counted."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -7,7 +8,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication, label_bytes
 from jaxfed.secure.vote_sums import message_bytes
 from jaxfed.training.consensus import CONSENSUS
-from jaxfed.training.opened_tally import opened_tally, summed
+from jaxfed.training.opened_tally import agreed, opened_tally, summed
 
 C, U = 3, 50
 MASKED = pytest.mark.parametrize("sums", ["masked", "masked_resilient"])
@@ -81,6 +82,32 @@ def test_marks_need_not_be_one_hot():
     """What a mechanism releases has any number of ones in a row."""
     marks = list(np.random.default_rng(0).integers(0, 2, (3, U, C)).astype(bool))
     np.testing.assert_array_equal(summed(marks, Communication()), np.sum(marks, axis=0))
+
+
+@pytest.mark.parametrize("sums", ["plaintext", "masked", "masked_resilient"])
+@pytest.mark.parametrize("name", CONSENSUS)
+def test_one_call_for_every_consensus(name, sums):
+    way = CONSENSUS[name](C)
+    answers, ids = answers_of(way.answers), np.int32([5, -1, 0, 7])
+    if name == "staple" and sums != "plaintext":
+        return
+    communication = Communication()
+    ours = agreed(way, answers, ids, communication, num_classes=C, sums=sums)
+    for one, other in zip(ours, way.agree(answers, ids), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    assert ("votes" in communication.upload) == (sums == "plaintext")
+
+
+def test_random_ties_have_their_key():
+    votes, ids = np.int32([[0] * 50, [1] * 50]), np.arange(2, dtype=np.int32)
+    way = CONSENSUS["majority"](C, ties="random")
+    for sums in ("plaintext", "masked"):
+        ours = agreed(
+            way, votes, ids, Communication(), num_classes=C, sums=sums, key=jax.random.key(1)
+        )
+        expected = way.agree(votes, ids, jax.random.key(1))
+        np.testing.assert_array_equal(ours.label, expected.label)
+        assert set(np.asarray(ours.label)) == {0, 1}
 
 
 def test_staple_has_no_tally():
