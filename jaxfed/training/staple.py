@@ -1,8 +1,8 @@
 """STAPLE: what is true and how good each voter is, from votes alone, each estimated by the other.
 
-    prior_s = share of s among all votes                                                  (Warfield, eq. 14)
-    E:  W_us ~ prior_s prod_{k votes on u} theta_k[s, v_ku],    sum_s W_us = 1                     (eq. 15)
-    M:  theta_k[s, v] = sum_{u: v_ku = v} W_us / sum_{u: k votes on u} W_us                        (eq. 19)
+    prior_s = share of s among all votes
+    E:  W_us ~ prior_s prod_{k votes on u} theta_k[s, v_ku],    sum_s W_us = 1
+    M:  theta_k[s, v] = sum_{u: v_ku = v} W_us / sum_{u: k votes on u} W_us
 
 (S. K. Warfield, K. H. Zou, W. M. Wells, IEEE Transactions on Medical Imaging 23(7), 2004; for several classes
 a confusion matrix theta_k [C, C] for each client, rows of which sum to 1: the model of Dawid and Skene,
