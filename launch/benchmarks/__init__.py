@@ -7,6 +7,7 @@ from launch.benchmarks import (
     hashing,
     labeling,
     labeling_cost,
+    learners,
     neighbors,
     protofssl_round,
     rounds,
@@ -27,6 +28,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
     "labeling_cost": labeling_cost.labeling_cost,
     "round": rounds.fedavg_round,
     "protofssl_round": protofssl_round.protofssl_round,
+    "learners": learners.learners,
     "secure_hamming": secure_hamming.distances,
     "row_sums": row_sums.masking,
 }

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax import nnx
 from ml_collections import ConfigDict
 
 from jaxfed.config.assembly import make_algorithm
@@ -90,7 +91,7 @@ def _equally_good(
     embed = jax.jit(model.features)
 
     def accuracy(parameters: Parameters) -> float:
-        for path, variable in state.flat_state():
+        for path, variable in nnx.to_flat_state(state):
             variable[...] = parameters[".".join(str(part) for part in path)]
         embedding = np.asarray(embed(state, federation.x[labeled]))
         label = federation.y[labeled]

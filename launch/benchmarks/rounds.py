@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from ml_collections import ConfigDict
 
 from jaxfed.config.assembly import make_algorithm
@@ -106,9 +107,12 @@ def _federation(num_clients: int, num_examples: int, side: int, channels: int) -
     return Federation(x, y, Partition(labeled, nothing, nothing), NUM_CLASSES)
 
 
-def noisy_patterns(rng: np.random.Generator, y: np.ndarray, side: int, channels: int) -> np.ndarray:
+def noisy_patterns(
+    rng: np.random.Generator, y: np.ndarray, side: int, channels: int, contrast: int = 32
+) -> np.ndarray:
     """Images of these classes, uint8 [n, side, side, channels]: a random pattern a class, under noise."""
-    patterns = rng.integers(96, 160, size=(NUM_CLASSES, side, side, channels))
+    shape = (NUM_CLASSES, side, side, channels)
+    patterns = rng.integers(128 - contrast, 128 + contrast, size=shape)
     noise = rng.integers(-64, 64, size=(len(y), side, side, channels))
     return (patterns[y] + noise).astype(np.uint8)
 
@@ -138,7 +142,7 @@ def as_dict(state: Any) -> Parameters:
     """A model's state as arrays by name."""
     return {
         ".".join(str(part) for part in path): np.asarray(variable[...])
-        for path, variable in state.flat_state()
+        for path, variable in nnx.to_flat_state(state)
     }
 
 
@@ -150,7 +154,7 @@ def _equally_good(
     state = model.init(jax.random.key(0))
 
     def loss(parameters: Parameters) -> float:
-        for path, variable in state.flat_state():
+        for path, variable in nnx.to_flat_state(state):
             variable[...] = jnp.asarray(parameters[".".join(str(part) for part in path)])
         logits = model.apply(state, jnp.asarray(federation.x))
         chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), federation.y[:, None], axis=1)

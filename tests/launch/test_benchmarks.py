@@ -5,11 +5,12 @@ import sys
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 from launch.bench import as_line
-from launch.benchmarks import contest, labeling_cost, secure_hamming
+from launch.benchmarks import contest, labeling_cost, learners, secure_hamming
 from launch.benchmarks.contest import Contest, run_contest
 
 UNITS = ("us a pair", "bytes a pair")
@@ -102,6 +103,22 @@ def test_xclp_costs_stand_beside_per_client_lps_and_the_papers(short, monkeypatc
         assert "operations by the paper" in as_line(row)
     np.testing.assert_array_equal(*labels)
     np.testing.assert_array_equal(contests[0].peers["per-client LP"]().shape, (3, 20))
+
+
+@pytest.mark.usefixtures("quick_compilation")
+def test_forests_in_processes_stand_beside_the_same_ones_in_turn(short, monkeypatch):
+    small = {"PUBLIC": 40, "EXAMPLES": 20, "STEPS": 2, "BATCH": 8}
+    for name, size in {**small, "ROWS": 20, "TAUGHT": 40, "TREES": 2}.items():
+        monkeypatch.setattr(learners, name, size)
+    networks, forests = learners.learners(with_peers=False)
+    with jax.numpy_dtype_promotion("standard"):  # of Adam, which raises floats to integers
+        trained = networks.ours()
+    assert trained["head.kernel"].shape == (5, 512, 10)
+    assert networks.agreement(trained, trained).startswith("losses ")
+    with jax.numpy_dtype_promotion("standard"):
+        np.testing.assert_array_equal(networks.ours()["head.bias"], trained["head.bias"])
+    row = run_contest(forests, 5, {})
+    assert row["agreement"] == {"one after another": "the same votes"}
 
 
 def three_digits(number):
