@@ -101,6 +101,9 @@ def method_costs(config: ConfigDict) -> Iterator[MethodCosts]:
 
 
 def _costs(config: ConfigDict, name: str, cohort: Federation) -> RoundCosts:
+    """Operations of the definition of a convolution, with the taps on the padding, as papers count them."""
+    config = config.copy_and_resolve_references()
+    config.execution.convolution = "matmul"
     clients = CountingClients()
     algorithm = make_algorithm(config, name, cohort, map_clients=clients)
     return round_costs(algorithm, clients, cohort, jax.random.key(config.seed))

@@ -8,13 +8,15 @@ derivatives are free of convolutions too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+
+from jaxfed.kernels.blocks import block_by_block, sum_over_blocks
 
 _BLOCK_BYTES = 2**22  # of im2col's columns at a time: what stays in a core's cache
 # At least, or reading the kernel anew for every block would take as long as the product.
@@ -108,7 +110,7 @@ def _im2col(
     def product(images: jax.Array) -> jax.Array:
         return jnp.matmul(_columns(images, window, strides), matrix, precision=precision)
 
-    return _block_by_block(product, _images_at_once(images, window, strides), images)
+    return block_by_block(product, _images_at_once(images, window, strides), images)
 
 
 def _forward(
@@ -148,44 +150,12 @@ def _backward(
             preferred_element_type=sums,
         )
 
-    by_images = _block_by_block(of_images, at_once, cotangent)
-    by_kernel = _sum_over_blocks(of_kernel, at_once, images, cotangent)
+    by_images = block_by_block(of_images, at_once, cotangent)
+    by_kernel = sum_over_blocks(of_kernel, at_once, images, cotangent)
     return by_images, by_kernel.T.reshape(kernel.shape).astype(kernel.dtype)
 
 
 _im2col.defvjp(_forward, _backward)
-
-
-def _block_by_block(
-    function: Callable[[jax.Array], jax.Array], size: int, array: jax.Array
-) -> jax.Array:
-    """function(array), for `size` of its rows at a time."""
-    if len(array) <= size:
-        return function(array)
-    blocks, rest = _blocks(size, array)
-    _, done = lax.scan(lambda none, block: (none, function(block)), None, blocks)
-    done = done.reshape(-1, *done.shape[2:])
-    return jnp.concatenate([done, function(rest)]) if len(rest) else done
-
-
-def _sum_over_blocks(
-    function: Callable[..., jax.Array], size: int, *arrays: jax.Array
-) -> jax.Array:
-    """function(*arrays), which is a sum over rows, for `size` of them at a time."""
-    if len(arrays[0]) <= size:
-        return function(*arrays)
-    pairs = [_blocks(size, array) for array in arrays]
-    blocks, rest = [block for block, _ in pairs], [rest for _, rest in pairs]
-    shape = jax.eval_shape(function, *rest)
-    total = jnp.zeros(shape.shape, shape.dtype)
-    total, _ = lax.scan(lambda total, block: (total + function(*block), None), total, blocks)
-    return total + function(*rest) if len(rest[0]) else total
-
-
-def _blocks(size: int, array: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """[number, size, ...], and what is left over."""
-    whole = len(array) // size * size
-    return array[:whole].reshape(-1, size, *array.shape[1:]), array[whole:]
 
 
 def _images_at_once(images: jax.Array, window: Sequence[int], strides: Sequence[int]) -> int:

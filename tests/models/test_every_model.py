@@ -216,13 +216,15 @@ def test_the_native_form_keeps_its_convolutions_on_a_gpu(name):
 
 
 def test_the_form_of_convolution_does_not_change_results():
-    native, matmul = (
-        MODELS["cnn13"]((12, 12, 3), NUM_CLASSES, convolution=form) for form in ("native", "matmul")
+    native, *others = (
+        MODELS["cnn13"]((12, 12, 3), NUM_CLASSES, convolution=form)
+        for form in ("native", "matmul", "winograd")
     )
     state, x = random_state(native), inputs_of((12, 12, 3))
     logits = jax.jit(native.apply)(state, x)
     scale = np.abs(logits).max()
-    np.testing.assert_allclose(jax.jit(matmul.apply)(state, x), logits, atol=1e-4 * scale)
+    for other in others:
+        np.testing.assert_allclose(jax.jit(other.apply)(state, x), logits, atol=1e-4 * scale)
 
 
 # --- what is refused -------------------------------------------------------------------------------

@@ -1,0 +1,214 @@
+"""3 x 3 convolutions by 16 products where the definition has 36: F(2x2, 3x3) of Lavin and Gray (2016).
+
+Four pixels of an output channel are a tile Y [2, 2]; the pixels they meet are a tile d [4, 4]; with a kernel
+g [3, 3] of one pair of channels
+
+    Y = A^T ( (G g G^T) . (B^T d B) ) A         . entry by entry, summed over input channels
+
+         |1  0 -1  0|         |  1    0    0 |          |1  1  1  0|
+    B^T= |0  1  1  0|     G = | 1/2  1/2  1/2|    A^T = |0  1 -1 -1|
+         |0 -1  1  0|         | 1/2 -1/2  1/2|
+         |0  1  0 -1|         |  0    0    1 |
+
+so that each of the 16 entries of all tiles is one matrix product [tiles, c] x [c, o]. B and A hold ones
+alone, and what they make is four times a layer's input and output, beside nine times its input for im2col.
+The derivative by the images is the convolution of the cotangent with the kernel turned round; the one by
+the kernel is, with Z = A Y' A^T of the cotangent Y', G^T ( sum over tiles Z . (B^T d B) ) G.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import product
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxfed.kernels.blocks import block_by_block, sum_over_blocks
+from jaxfed.kernels.conv import matmul_conv
+
+Pads = tuple[tuple[int, int], tuple[int, int]]
+
+# Below this, transforms cost more than products save (measured on two cores with AVX-512).
+_LEAST_CHANNELS = 32
+_BLOCK_BYTES = 12 * 2**20  # of all tiles' 16 entries, of input and output: what stays in the caches
+
+_KERNEL_TRANSFORM = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])  # G
+# Rows of B^T: entry `first` plus `sign` times entry `second`.
+_ROWS = ((0, 2, -1), (1, 2, 1), (2, 1, -1), (1, 3, -1))
+
+
+def winograd_conv(
+    images: jax.Array,
+    kernel: jax.Array,
+    window_strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]],
+    *,
+    precision: Any = None,
+    **settings: Any,
+) -> jax.Array:
+    """Convolve as `matmul_conv` does, by Winograd's products where they save time on a CPU.
+
+    That is where a 3 x 3 kernel of 32 channels or more on both sides steps by one pixel over images of even
+    sides, in single precision, with at least as many tiles in the batch as channels (or reading 16 kernels
+    would take longer than the products). All else is `matmul_conv`.
+
+    Args:
+        images: float [n, H, W, c].
+        kernel: float [h, w, c / groups, o].
+        window_strides: two ints.
+        padding: "SAME", "VALID", or pixels of zeros on each side.
+        precision: of the matrix products.
+        settings: see `matmul_conv`.
+
+    Returns:
+        float [n, H', W', o]; rounding errors are a few times those of the definition.
+
+    Raises:
+        NotImplementedError: as `matmul_conv`.
+
+    Cost: 4/9 of the multiply-adds; 12 MiB beside padded images and result. Derivatives are for reverse mode.
+    """
+    strides = (window_strides[0], window_strides[1])
+    if isinstance(padding, str):
+        padding = lax.padtype_to_pads(images.shape[1:3], kernel.shape[:2], strides, padding)
+    (top, bottom), (left, right) = padding
+    pads = ((top, bottom), (left, right))
+    plain = settings.get("feature_group_count", 1) == 1 and not any(
+        dilation != 1
+        for name in ("lhs_dilation", "rhs_dilation")
+        for dilation in settings.get(name) or ()
+    )
+    if plain and strides == (1, 1) and _saves(images, kernel, pads):
+        return _winograd(images, kernel, pads, precision)
+    return matmul_conv(images, kernel, strides, pads, precision=precision, **settings)
+
+
+def _saves(images: jax.Array, kernel: jax.Array, pads: Pads) -> bool:
+    count, height, width, _ = images.shape
+    out = [side + sum(pad) - 2 for side, pad in zip((height, width), pads, strict=True)]
+    return (
+        kernel.shape[:2] == (3, 3)
+        and images.dtype == jnp.float32
+        and min(kernel.shape[2:]) >= _LEAST_CHANNELS
+        and all(side % 2 == 0 for side in (height, width, *out))
+        and all(0 <= pixels <= 2 for pad in pads for pixels in pad)
+        and count * out[0] * out[1] >= 4 * max(kernel.shape[2:])
+    )
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _winograd(images: jax.Array, kernel: jax.Array, pads: Pads, precision: Any) -> jax.Array:
+    kernels = _of_kernel(kernel)
+
+    def convolve(images: jax.Array) -> jax.Array:
+        padded = _padded(images, pads)
+        products = [
+            jnp.matmul(tiles, matrix, precision=precision)
+            for tiles, matrix in zip(_tiles(padded), kernels, strict=True)
+        ]
+        _, height, width, _ = padded.shape
+        return _joined(products, height - 2, width - 2)
+
+    return block_by_block(convolve, _images_at_once(images, kernel), images)
+
+
+def _forward(
+    images: jax.Array, kernel: jax.Array, pads: Pads, precision: Any
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _winograd(images, kernel, pads, precision), (images, kernel)
+
+
+def _backward(
+    pads: Pads, precision: Any, inputs: tuple[jax.Array, jax.Array], cotangent: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    images, kernel = inputs
+    (top, bottom), (left, right) = pads
+    turned = kernel[::-1, ::-1].swapaxes(2, 3)
+    by_images = _winograd(
+        cotangent, turned, ((2 - top, 2 - bottom), (2 - left, 2 - right)), precision
+    )
+
+    def sums(images: jax.Array, cotangent: jax.Array) -> list[jax.Array]:
+        return [
+            lax.dot_general(spread, tiles, (((0,), (0,)), ((), ())), precision=precision)
+            for spread, tiles in zip(_spread(cotangent), _tiles(_padded(images, pads)), strict=True)
+        ]
+
+    of_tiles = jnp.stack(
+        sum_over_blocks(sums, _images_at_once(images, kernel), images, cotangent)
+    )  # [16, o, c]
+    transform = jnp.asarray(_KERNEL_TRANSFORM, kernel.dtype)
+    by_kernel = jnp.einsum(
+        "ai,bj,aboc->ijco", transform, transform, of_tiles.reshape(4, 4, *of_tiles.shape[1:])
+    )
+    return by_images, by_kernel
+
+
+_winograd.defvjp(_forward, _backward)
+
+
+def _of_kernel(kernel: jax.Array) -> jax.Array:
+    """G g G^T: [16, c, o]."""
+    transform = jnp.asarray(_KERNEL_TRANSFORM, kernel.dtype)
+    return jnp.einsum("ai,bj,ijco->abco", transform, transform, kernel).reshape(
+        16, *kernel.shape[2:]
+    )
+
+
+# What follows is lists of 16 arrays: stacked, XLA would copy every one of them, and its products be slower.
+
+
+def _tiles(images: jax.Array) -> list[jax.Array]:
+    """B^T d B of padded images: 16 times [tiles, c]."""
+    _, height, width, channels = images.shape
+
+    def pixels(row: int, column: int) -> jax.Array:
+        return images[:, row : row + height - 3 : 2, column : column + width - 3 : 2]
+
+    return [
+        ((pixels(a, c) + t * pixels(a, d)) + s * (pixels(b, c) + t * pixels(b, d))).reshape(
+            -1, channels
+        )
+        for (a, b, s), (c, d, t) in product(_ROWS, _ROWS)
+    ]
+
+
+def _joined(products: list[jax.Array], height: int, width: int) -> jax.Array:
+    """A^T m A of 16 times [tiles, o]: the output [n, height, width, o]."""
+    shape = (-1, height // 2, width // 2, products[0].shape[-1])
+    entries = [array.reshape(shape) for array in products]
+    rows = [entries[i : i + 4] for i in range(0, 16, 4)]
+    by_row = [
+        [first + second + third for first, second, third, _ in zip(*rows, strict=True)],
+        [second - third - last for _, second, third, last in zip(*rows, strict=True)],
+    ]
+    pixels = [jnp.stack([r[0] + r[1] + r[2], r[1] - r[2] - r[3]], axis=3) for r in by_row]
+    return jnp.stack(pixels, axis=2).reshape(-1, height, width, shape[-1])
+
+
+def _spread(cotangent: jax.Array) -> list[jax.Array]:
+    """A Y' A^T of [n, H', W', o]: 16 times [tiles, o]."""
+    channels = cotangent.shape[-1]
+    (a, b), (c, d) = (
+        [cotangent[:, row::2, column::2].reshape(-1, channels) for column in range(2)]
+        for row in range(2)
+    )
+    rows = [(a, b), (a + c, b + d), (a - c, b - d), (-c, -d)]
+    return [entry for left, right in rows for entry in (left, left + right, left - right, -right)]
+
+
+def _padded(images: jax.Array, pads: Pads) -> jax.Array:
+    return jnp.pad(images, ((0, 0), *pads, (0, 0)))
+
+
+def _images_at_once(images: jax.Array, kernel: jax.Array) -> int:
+    """Blocks of about equal size."""
+    count, height, width, _ = images.shape
+    num_bytes = 4 * height * width * sum(kernel.shape[2:]) * images.dtype.itemsize
+    blocks = -(-count * num_bytes // _BLOCK_BYTES)
+    return -(-count // min(blocks, count)) if count else 1
