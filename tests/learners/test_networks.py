@@ -28,8 +28,20 @@ U = FEDERATION.x[FEDERATION.test]
 
 
 @functools.cache  # a learner's programs are its own
-def learner(batches=BATCH, *, strategy="map", batch_norm=False, initial_model=None, **changes):
-    own = {"optimizer": MOMENTUM, "initial_model": initial_model}
+def learner(
+    batches=BATCH,
+    *,
+    strategy="map",
+    batch_norm=False,
+    initial_model=None,
+    learning_rate=lambda count: RATE / (1 + count),
+    **changes,
+):
+    own = {
+        "optimizer": MOMENTUM,
+        "initial_model": initial_model,
+        "learning_rate": learning_rate,
+    }
     training = training_of(batches, strategy=strategy, batch_norm=batch_norm, **own)
     return network(training=training, **{"public_batch_size": 8, "pseudo_weight": 0.7, **changes})
 
@@ -114,11 +126,19 @@ def test_who_else_takes_part_and_in_which_order_changes_nothing():
     assert_equal(row(some, 1), row(made.init(KEY, FEDERATION), 1))
 
 
+def stacked(taughts):
+    return Taught(U, *(np.stack([getattr(t, n) for t in taughts]) for n in ("label", "weight")))
+
+
 @pytest.mark.parametrize("strategy", ["vmap", "shard_map"])
 def test_strategies_agree_and_padding_is_inert(strategy):
+    """Padding of a cohort, or that of three clients to two devices."""
+    cohort, taught = FEDERATION.cohort(), stacked([taught_of()] * 3)
     one_by_one, _ = fitted(learner(SMALL, batch_norm=True), taught=taught_of())
+    if strategy == "vmap":
+        cohort, taught = padded(cohort, 7.0), taught_of()
     made = learner(SMALL, strategy=strategy, batch_norm=True)
-    state, metrics = fitted(made, cohort=padded(FEDERATION.cohort(), 7.0), taught=taught_of())
+    state, metrics = fitted(made, cohort=cohort, taught=taught)
     assert_close(
         (one_by_one.model, one_by_one.steps), (state.model, state.steps), rtol=1e-4, atol=1e-5
     )
@@ -128,11 +148,19 @@ def test_strategies_agree_and_padding_is_inert(strategy):
         assert_close(predict(state, ids, U)[[0, 2]], predict(state, np.array([2, 0]), U))
 
 
+def test_two_rounds_are_one_of_twice_the_steps():
+    """At one rate, with a kept optimizer: batches go on, each client's in an order of its own."""
+    made = learner(SMALL, learning_rate=optax.constant_schedule(RATE))
+    once, _ = fitted(made, num_fits=1, steps=6)
+    twice, _ = fitted(made, num_fits=2, steps=3)
+    assert_equal((once.model, once.optimizer), (twice.model, twice.optimizer))
+    assert len({*map(tuple, jax.random.key_data(once.order).tolist())}) == 3
+
+
 def test_targets_of_each_client_are_its_own():
     made = learner(SMALL, batch_norm=True)
     own = [taught_of(seed=seed) for seed in range(3)]
-    stacked = Taught(U, *(np.stack([getattr(t, n) for t in own]) for n in ("label", "weight")))
-    together, _ = fitted(made, taught=stacked)
+    together, _ = fitted(made, taught=stacked(own))
     for client in range(3):
         assert_equal(row(together, client), row(fitted(made, taught=own[client])[0], client))
 
@@ -187,6 +215,10 @@ def test_all_may_start_from_one_network():
     for client in range(3):
         assert_equal(row(start.model, client), given)
     assert (made.predict(start, np.arange(3), U) >= 0).all()
+    nobody = FEDERATION.cohort()._replace(y=np.full_like(FEDERATION.cohort().y, -1))
+    state, _ = fitted(made, 1, cohort=nobody, taught=taught_of())
+    kernels = state.model["first"]["kernel"][...]
+    assert np.abs(kernels[0] - kernels[1]).max() > 1e-3  # each draws its own public batches
 
 
 def test_a_spoiled_network_fails_and_the_others_go_on():

@@ -16,7 +16,7 @@ from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.learners import LEARNERS, LearnerError, Taught, fitted_models
 from jaxfed.testing.method_checks import assert_equal, padded
 
-FEDERATION = federation_of([20, 14, 9, 11])
+FEDERATION = federation_of([24, 14, 9, 11], num_labeled=20)
 U = FEDERATION.x[FEDERATION.test]
 ALL = np.arange(4, dtype=np.int32)
 
@@ -40,7 +40,7 @@ def fitted(made, taught=None, cohort=None, state=None):
 
 def peer(client, seed, label, weight, pseudo_weight):
     """scikit-learn's tree on the client's own rows and the public ones that count."""
-    rows, counts = FEDERATION.points(client), (label >= 0) & (weight > 0)
+    rows, counts = FEDERATION.partition.labeled[client], (label >= 0) & (weight > 0)
     return DecisionTreeClassifier(random_state=int(seed)).fit(
         np.concatenate([FEDERATION.x[rows], U[counts]]),
         np.concatenate([FEDERATION.y[rows], label[counts]]),
@@ -129,7 +129,7 @@ def test_resumed_equals_uninterrupted(name, tmp_path):
 def test_a_state_of_others_is_refused():
     state = fitted(learner(), taught_of()).state
     stranger = learner()
-    stranger.init(KEY, federation_of([20, 14, 9, 11], seed=4))
+    stranger.init(KEY, federation_of([24, 14, 9, 11], seed=4))
     with pytest.raises(UsageError, match=r"^decision_tree: a state of other clients or public"):
         stranger.predict(state, ALL, U)
     with pytest.raises(
@@ -156,11 +156,15 @@ def test_the_same_lesson_is_not_fitted_twice(monkeypatch):
     changed = Taught(U, label, np.tile(taught_of().weight, (4, 1)))
     fitted(made, changed, state=state)
     assert len(counted) == 5
-    for seed in range(1, 6):  # more models than are kept
-        state = fitted(made, taught_of(seed), state=state).state
-    before = len(counted)
-    made.predict(state, ALL, U)
-    assert len(counted) == before
+    votes = made.predict(state, ALL, U)
+    newest = state
+    for seed in range(1, 4):  # more models than are kept, two a client
+        newest = fitted(made, taught_of(seed), state=newest).state
+    assert len(counted) == 17
+    made.predict(newest, ALL, U)
+    assert len(counted) == 17
+    np.testing.assert_array_equal(made.predict(state, ALL, U), votes)
+    assert len(counted) == 21
 
 
 def test_processes_give_the_same_models():
