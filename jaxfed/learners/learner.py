@@ -56,7 +56,8 @@ class Fitted(NamedTuple):
     Fields:
         state: of all M clients; those that are not in the cohort, or failed, have their old one.
         failed: client -> why its learner could not be fitted, in one line.
-        metrics: name -> number, such as `train_loss`; means over the cohort's clients that were fitted.
+        metrics: name -> number: `clients`, how many of the cohort were fitted, and means over these, such as
+            `train_loss`.
     """
 
     state: State
@@ -127,6 +128,31 @@ class Learner(NamedTuple):
     predict: Predict
     predict_proba: PredictProba | None = None
     scores: PredictProba | None = None
+
+
+def check_taught(taught: Taught, cohort: Cohort) -> None:
+    """Whether public examples are like the clients' own, and targets as many as they are.
+
+    Raises:
+        UsageError: other shapes or dtypes. (Bytes are read as [0, 1], floats as they are: mixed, they would be
+            of two scales.)
+    """
+    x, own = taught.x, cohort.x
+    if x.shape[1:] != own.shape[2:] or x.dtype != own.dtype:
+        raise UsageError(
+            f"public examples are {x.dtype} {x.shape[1:]}, clients' own {own.dtype} {own.shape[2:]}; "
+            "allowed are the same"
+        )
+    clients, num_public = len(cohort.client_id), len(x)
+    for name, target in (("label", taught.label), ("weight", taught.weight), ("soft", taught.soft)):
+        if target is None:
+            continue
+        shape = target.shape[:-1] if name == "soft" else target.shape  # a target has C scores
+        if shape not in ((num_public,), (clients, num_public)):
+            raise UsageError(
+                f"taught.{name}: shape {target.shape} for {num_public} public examples and {clients} "
+                "clients; allowed is a target for each example, of all clients alike or of each"
+            )
 
 
 class LearnerError(UsageError):

@@ -117,9 +117,9 @@ def _taught_to(taught: Taught | None, places: np.ndarray) -> Taught | None:
 def _mean(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Means over clients, and their number."""
     names = dict.fromkeys(name for part in parts for name in part if name != "clients")
-    mean: dict[str, Any] = {"clients": sum(part["clients"] for part in parts)}
+    mean: dict[str, Any] = {"clients": sum(part.get("clients", 0) for part in parts)}
     for name in names:
-        having = [part for part in parts if name in part and part["clients"]]
+        having = [part for part in parts if name in part and part.get("clients")]
         counts = [part["clients"] for part in having]
         if having:
             mean[name] = float(np.average([part[name] for part in having], weights=counts))

@@ -20,7 +20,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, padded
 from jaxfed.kernels.padding import in_batches
-from jaxfed.learners.learner import Fitted, Learner, Predict, Taught
+from jaxfed.learners.learner import Fitted, Learner, Predict, Taught, check_taught
 from jaxfed.learners.own_batches import own_batches
 from jaxfed.learners.public_loss import PUBLIC_LOSSES, Public, taught_loss
 from jaxfed.rules import NOT_NEGATIVE, at_least, keywords, one_of
@@ -190,6 +190,8 @@ def network(
     def fit(
         state: NetworkState, cohort: Cohort, taught: Taught | None, key: jax.Array, steps: int
     ) -> Fitted:
+        if taught is not None:
+            check_taught(taught, cohort)
         cohort = padded(cohort, training.clients_multiple)
         targets, own = _targets(taught, public_loss, len(cohort.client_id))
         public_x = None if taught is None else jnp.asarray(taught.x)

@@ -26,7 +26,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.learners.fitted_models import FittedModels, Lesson
-from jaxfed.learners.learner import Fitted, Learner, LearnerError, Taught
+from jaxfed.learners.learner import Fitted, Learner, LearnerError, Taught, check_taught
 
 _KEPT_PER_CLIENT = 2  # the newest model, and that of an older state
 
@@ -92,6 +92,8 @@ def refitting(
         state: EstimatorState, cohort: Cohort, taught: Taught | None, key: jax.Array, steps: int
     ) -> Fitted:
         del key
+        if taught is not None:
+            check_taught(taught, cohort)
         x, y = np.asarray(cohort.x), np.asarray(cohort.y)
         before, is_fitted = jax.tree.map(np.array, state)
         after = before if taught is None else _with_room(before, len(taught.x), recipe.name)

@@ -97,7 +97,9 @@ def test_the_next_round_forgets_labels_that_are_no_longer_taught():
     )
     empty = FEDERATION.cohort()
     empty.y[:] = -1
-    assert_equal(fitted(made, None, empty, first).state, first)
+    state, failed, metrics = fitted(made, None, empty, first)
+    assert_equal(state, first)
+    assert (failed, metrics) == ({}, {"clients": 0})
 
 
 def learner_votes(made, state):
@@ -138,12 +140,37 @@ def test_a_state_of_others_is_refused():
         fitted(learner(), Taught(U[:5], np.zeros(5, np.int32), np.ones(5)), state=state)
 
 
-def test_the_same_lesson_is_not_fitted_twice(monkeypatch):
-    counted = []
+@pytest.fixture
+def counted(monkeypatch):
+    """The tasks that are carried out."""
+    tasks = []
     fit = fitted_models.fitted_or_why
     monkeypatch.setattr(
-        fitted_models, "fitted_or_why", lambda task: counted.append(task) or fit(task)
+        fitted_models, "fitted_or_why", lambda task: tasks.append(task) or fit(task)
     )
+    return tasks
+
+
+def test_models_in_use_are_kept(counted):
+    """One client's labels change in every round, which is more models than are kept."""
+    made, taught = learner(), taught_of(clients=(4,))
+    state = None
+    for number in range(9):
+        taught.label[1, number] = (taught.label[1, number] + 1) % 3
+        taught.weight[1, number] = 1
+        state = fitted(made, taught, state=state).state
+    assert len(counted) == 4 + 8
+
+
+def test_the_seed_is_part_of_a_lesson():
+    made = learner("random_forest", num_trees=2)
+    state = fitted(made, taught_of()).state
+    other = state._replace(lesson=state.lesson._replace(seed=state.lesson.seed + 1))
+    spread = [made.predict_proba(one, ALL, U) for one in (state, other)]
+    assert (spread[0] != spread[1]).any()
+
+
+def test_the_same_lesson_is_not_fitted_twice(counted):
     made = learner()
     state = fitted(made, taught_of()).state
     assert len(counted) == 4
