@@ -134,8 +134,8 @@ def check_taught(taught: Taught, cohort: Cohort) -> None:
     """Whether public examples are like the clients' own, and targets as many as they are.
 
     Raises:
-        UsageError: other shapes or dtypes. (Bytes are read as [0, 1], floats as they are: mixed, they would be
-            of two scales.)
+        UsageError: other shapes or dtypes. (Bytes are read as [0, 1], floats as they are: mixed, they would
+            be of two scales.)
     """
     x, own = taught.x, cohort.x
     if x.shape[1:] != own.shape[2:] or x.dtype != own.dtype:
