@@ -25,7 +25,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from jaxfed.kernels.blocks import block_by_block, sum_over_blocks
@@ -37,7 +36,6 @@ Pads = tuple[tuple[int, int], tuple[int, int]]
 _LEAST_CHANNELS = 32
 _BLOCK_BYTES = 12 * 2**20  # of all tiles' 16 entries, of input and output: what stays in the caches
 
-_KERNEL_TRANSFORM = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])  # G
 # Rows of B^T: entry `first` plus `sign` times entry `second`.
 _ROWS = ((0, 2, -1), (1, 2, 1), (2, 1, -1), (1, 3, -1))
 
@@ -139,28 +137,35 @@ def _backward(
             for spread, tiles in zip(_spread(cotangent), _tiles(_padded(images, pads)), strict=True)
         ]
 
-    of_tiles = jnp.stack(
-        sum_over_blocks(sums, _images_at_once(images, kernel), images, cotangent)
-    )  # [16, o, c]
-    transform = jnp.asarray(_KERNEL_TRANSFORM, kernel.dtype)
-    by_kernel = jnp.einsum(
-        "ai,bj,aboc->ijco", transform, transform, of_tiles.reshape(4, 4, *of_tiles.shape[1:])
-    )
-    return by_images, by_kernel
+    size = _images_at_once(images, kernel)
+    return by_images, _to_kernel(sum_over_blocks(sums, size, images, cotangent))
 
 
 _winograd.defvjp(_forward, _backward)
 
 
-def _of_kernel(kernel: jax.Array) -> jax.Array:
-    """G g G^T: [16, c, o]."""
-    transform = jnp.asarray(_KERNEL_TRANSFORM, kernel.dtype)
-    return jnp.einsum("ai,bj,ijco->abco", transform, transform, kernel).reshape(
-        16, *kernel.shape[2:]
-    )
-
-
 # What follows is lists of 16 arrays: stacked, XLA would copy every one of them, and its products be slower.
+
+
+def _of_kernel(kernel: jax.Array) -> list[jax.Array]:
+    """G g G^T: 16 times [c, o]."""
+
+    def transformed(a: jax.Array, b: jax.Array, c: jax.Array) -> list[jax.Array]:
+        return [a, (a + b + c) / 2, (a - b + c) / 2, c]
+
+    columns = [transformed(*kernel[:, j]) for j in range(3)]  # [j][row of G g]
+    return [entry for row in zip(*columns, strict=True) for entry in transformed(*row)]
+
+
+def _to_kernel(sums: list[jax.Array]) -> jax.Array:
+    """G^T s G of 16 times [o, c]: [3, 3, c, o]."""
+
+    def transformed(a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array) -> list[jax.Array]:
+        return [a + (b + c) / 2, (b - c) / 2, (b + c) / 2 + d]
+
+    rows = [transformed(*sums[i : i + 4]) for i in range(0, 16, 4)]  # [row][column of s G]
+    columns = [transformed(*column) for column in zip(*rows, strict=True)]
+    return jnp.stack([jnp.stack([column[i].T for column in columns]) for i in range(3)])
 
 
 def _tiles(images: jax.Array) -> list[jax.Array]:

@@ -58,19 +58,6 @@ def test_it_takes_16_products_for_four_pixels(any_size):
     assert text.count("tensor<24x5xf32>, tensor<5x7xf32>") == 16
 
 
-def test_the_kernels_transform_is_that_of_the_tiles():
-    """A^T (G g . B^T d) is the correlation of four pixels with three, in whole numbers."""
-    rows = np.zeros((4, 4), int)
-    for row, (first, second, sign) in enumerate(winograd._ROWS):
-        rows[row, first], rows[row, second] = 1, sign
-    joined = np.array([[1, 1, 1, 0], [0, 1, -1, -1]])
-    for pixel in range(4):
-        for tap in range(3):
-            d, g = np.eye(4)[pixel], np.eye(3)[tap]
-            found = joined @ ((winograd._KERNEL_TRANSFORM @ g) * (rows @ d))
-            np.testing.assert_array_equal(found, [pixel == tap, pixel == tap + 1])
-
-
 @pytest.mark.parametrize(
     ("change", "saves"),
     [
