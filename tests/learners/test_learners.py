@@ -1,5 +1,6 @@
 """Learners by name: their keywords, and those of others that are registered."""
 
+import functools
 import inspect
 
 import numpy as np
@@ -60,6 +61,14 @@ def test_wrong_keywords_in_one_line(name, keywords, message):
 U = np.zeros((6, 4), np.float32)
 
 
+@functools.cache
+def started(name):
+    federation, training = federation_of([5, 4]), training_of(Batches("joint", 4, 1))
+    given = {"training": training} if name == "network" else {"num_classes": 3}
+    learner = LEARNERS[name](**given)
+    return learner, learner.init(KEY, federation), federation.cohort()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -78,14 +87,10 @@ U = np.zeros((6, 4), np.float32)
 )
 @pytest.mark.parametrize("name", ["network", "decision_tree"])
 def test_what_is_taught_is_like_what_clients_have(name, change, message):
-    federation = federation_of([5, 4])
-    training = training_of(Batches("joint", 4, 1))
-    given = {"training": training} if name == "network" else {"num_classes": 3}
-    learner = LEARNERS[name](**given)
-    state = learner.init(KEY, federation)
+    learner, state, cohort = started(name)
     taught = Taught(U, np.zeros(6, np.int32), np.ones(6, np.float32))._replace(**change)
     with pytest.raises(UsageError, match=message):
-        learner.fit(state, federation.cohort(), taught, KEY, 1)
+        learner.fit(state, cohort, taught, KEY, 1)
 
 
 def test_others_are_registered():
