@@ -5,6 +5,9 @@ looked. XCLP labels the unlabeled rows of all plants together, without any plant
 
     python -m launch.run --config=examples/own_data.py --workdir=runs/machines
     python -c "import pandas; print(pandas.read_csv('runs/machines/predictions/xclp-0.csv.gz'))"
+
+`index` is the row of the table, from 0; `label` and `truth` number the states in the order of their names: 0
+idle, 1 normal, 2 worn (`class_names` in runs/machines/partition.json).
 """
 
 from pathlib import Path

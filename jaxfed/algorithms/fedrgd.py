@@ -85,7 +85,7 @@ def fedrgd(
         shared: Shared, client: Client, key: jax.Array, *, batches: Batches
     ) -> ClientUpdate:
         update = at_server(shared, client, key, batches=batches)
-        return update._replace(weight=jnp.ones(num_groups))
+        return update._replace(weight=update.weight * jnp.ones(num_groups))
 
     def local_update(
         shared: Shared, client: Client, key: jax.Array, *, batches: Batches

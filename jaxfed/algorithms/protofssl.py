@@ -30,6 +30,7 @@ Said otherwise than in the paper, or left open by it:
   * `prototypes` "global" is Algorithm 2 (B.1): the mean of the helpers' prototypes in place of S_k's. With
     `prototype_sums` this mean alone is shared, and stands for the helpers in Eq. 7 and at test time, too.
   * The proximal term of ProtoFSSL-FedProx has its gradient, `mu`; in the code it has none: mu = 0.
+  * A client without labels makes no episode. It takes no step, and is left out of the server's mean.
   * Every client has an optimizer of its own, fresh in each round; the code's is one for all, always. Nearest
     to it is `training.client_optimizer` "kept": each client's own, always. The code's weight decay is
     declared and never added.
@@ -70,7 +71,7 @@ from jaxfed.rules import NOT_NEGATIVE, POSITIVE, at_least, between, keywords, on
 from jaxfed.training.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.episodes import Episodes
 from jaxfed.training.ingredients import Training
-from jaxfed.training.local_update import Batches, ClientUpdate
+from jaxfed.training.local_update import Batches, ClientData, ClientUpdate
 from jaxfed.training.losses import proximal
 from jaxfed.training.noise_accounting import with_epsilon
 from jaxfed.training.prototype_loss import MissingClass, Targets, prototype_loss
@@ -200,6 +201,7 @@ def protofssl(
     def local_update(
         shared: Shared, client: Client, key: jax.Array, *, batches: Batches
     ) -> ClientUpdate:
+        client = client._replace(data=_with_an_episode(client.data))
         helpers = client.received
         loss = prototype_loss(
             model,
@@ -242,3 +244,8 @@ def protofssl(
     if not (noise and clip):
         return algorithm
     return with_epsilon(algorithm, clip=clip, noise=noise, min_labels=min_labels, delta=delta)
+
+
+def _with_an_episode(data: ClientData) -> ClientData:
+    """The data; a client without labels, which takes no step, has nothing to train on and so no weight."""
+    return data._replace(label=jnp.where(jnp.any(data.mask & data.is_labeled), data.label, -1))

@@ -11,6 +11,8 @@ was given) or is tested on (methods that train):
     label        the predicted class, -1 for none; where the role is "labeled" the method's own view of it
     confidence   of the label, as the method means it: XCLP's 1 - entropy / log C; a model's probability
     truth        the true class; empty where it is not known
+
+Classes are numbers; `class_names` in the workdir's partition.json has their names, in this order.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     w_i = sum_k p_ki w_k / sum_k p_ki,    w = 1/S sum_i w_i
 
 The clients of a round are divided at random into S groups, sizes equal to within one; p_ki is client k's
-weight in its own group and 0 in others. A server that trains counts in every group. The members of group i
-train from the w_i that the last round left, whoever they are: groups are drawn anew in every round, and a
-client need not have taken part before.
+weight in its own group and 0 in others. A server that trains counts in every group, weighted as a client with
+its examples would be. The members of group i train from the w_i that the last round left, whoever they are:
+groups are drawn anew in every round, and a client need not have taken part before.
 """
 
 from __future__ import annotations

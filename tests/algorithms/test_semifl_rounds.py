@@ -1,0 +1,120 @@
+"""Rounds of SemiFL in NumPy with its mixtures: even shares, and every way in which partners may be drawn."""
+
+from itertools import product
+
+import jax
+import numpy as np
+import optax
+import pytest
+from float64_training import (
+    cross_entropy,
+    gradient,
+    logits,
+    softmax,
+    the_one_that_fits,
+    weights_of,
+)
+from small_training import KEY, RATE, training_of
+
+from jaxfed.algorithms.semifl import semifl
+from jaxfed.federation.clients import Federation
+from jaxfed.training import aggregate
+from jaxfed.training.local_update import Batches
+
+pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
+
+THRESHOLD, MIX_WEIGHT, MAX_NORM = 0.6, 0.8, 0.4
+
+
+def shifted(key, x):
+    return x + 0.5
+
+
+def double(key, x):
+    return 2 * x
+
+
+def clients_and_server():
+    """Two that are sure of all, one sure of one of two, one of nothing, and an empty one."""
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal((20, 4)).astype(np.float32)
+    unknown = np.full(2, -1)
+    near = np.full((2, 4), -0.5, np.float32)
+    held = [np.stack([20 * x[4], -20 * x[1]]), np.stack([20 * x[1], 20 * x[6]]), near, x[:0]]
+    y = (x @ rng.standard_normal((4, 3))).argmax(axis=1)
+    return held, Federation.from_clients(
+        [(own, unknown[: len(own)]) for own in held],
+        server=(x[8:14], y[8:14]),
+        test=(x[14:], y[14:]),
+        num_classes=3,
+    )
+
+
+def step(w, loss, rate):
+    slope = gradient(loss, w)
+    return w - rate * slope * min(1, MAX_NORM / np.linalg.norm(slope))
+
+
+def outcomes(w, x, rate):
+    """The model after one batch, for each draw of partners with replacement; none without a sure example."""
+    x = x.astype(np.float64)
+    p = softmax(logits(w, x + 0.5))
+    sure, label = np.flatnonzero(p.max(axis=1) >= THRESHOLD), p.argmax(axis=1)
+    if not len(sure):
+        return []
+    found = []
+    for partners in product(range(len(x)), repeat=len(sure)):
+        others = list(partners)
+        mixed = (x[sure] + x[others]) / 2 + 0.5
+
+        def loss(v, mixed=mixed, others=others):
+            fix = cross_entropy(v, 2 * x[sure], label[sure])
+            mix = cross_entropy(v, mixed, label[sure]) + cross_entropy(v, mixed, label[others])
+            return fix + MIX_WEIGHT * mix / 2
+
+        found.append(step(w, loss, rate))
+    return found
+
+
+def test_rounds_are_those_of_the_transcription():
+    held, federation = clients_and_server()
+    server_x, server_y = federation.server_examples
+    training = training_of(
+        Batches("joint", 2, 1),
+        loss=None,
+        augment=shifted,
+        strong_augment=double,
+        server=federation.server_examples,
+        server_batches=Batches("joint", 6, 1),
+        weighting=aggregate.uniformly,
+        aggregate=aggregate.server_optimizer(optax.sgd(1.0, momentum=0.5)),
+    )
+    algorithm = semifl(
+        training=training,
+        threshold=THRESHOLD,
+        mix_weight=MIX_WEIGHT,
+        mix_alpha=1e9,
+        max_norm=MAX_NORM,
+    )
+    state = algorithm.init(KEY, federation)
+    w, velocity = weights_of(state.model), 0
+    numbers = []
+    for number in range(2):
+        rate = RATE / (1 + number)
+        state, metrics = algorithm.round(
+            state, federation.cohort(), jax.random.fold_in(KEY, number)
+        )
+        w = step(
+            w,
+            lambda v: cross_entropy(v, server_x.astype(np.float64) + 0.5, server_y),
+            rate,
+        )
+        each = [found for x in held if (found := outcomes(w, x, rate))]
+        numbers.append(len(each))
+        candidates = []
+        for models in product(*each):
+            moved = 0.5 * velocity + (w - np.mean(models, axis=0))
+            candidates.append((w - moved, moved))
+        w, velocity = the_one_that_fits(candidates, (weights_of(state.model),))
+        assert metrics["clients"] == len(each)
+    assert numbers == [2, 2]
