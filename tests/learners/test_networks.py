@@ -171,7 +171,7 @@ def test_soft_targets():
     nobody = FEDERATION.cohort()._replace(y=np.full_like(FEDERATION.cohort().y, -1))
     made = learner(public_loss="score_mse")
     taught = taught_of(rows=[])._replace(soft=z)
-    state, _ = fitted(made, cohort=nobody, taught=taught, steps=300, num_fits=1)
+    state, _ = fitted(made, cohort=nobody, taught=taught, steps=800, num_fits=1)
     np.testing.assert_allclose(made.scores(state, np.arange(3), U), np.stack([z] * 3), atol=0.02)
     with pytest.raises(UsageError, match=r"^public_loss='score_mse': needs soft targets"):
         fitted(made, taught=taught_of())
