@@ -5,7 +5,8 @@
 A row is a point that the method labels (one-shot methods: all points of all clients, also those whose label
 was given) or is tested on (methods that train):
 
-    client       who holds it; -1 where nobody does
+    client       who holds it; -1 where nobody does; of methods whose clients have models of their own, whose
+                 model says so, a row for each of them
     index        its number in the data set: of the training split from 0 on, the test split behind it
     role         "labeled", "unlabeled" or "new" at its client; "test" where it was held out
     label        the predicted class, -1 for none; where the role is "labeled" the method's own view of it

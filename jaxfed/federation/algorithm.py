@@ -68,7 +68,8 @@ class Predictions(NamedTuple):
     """What a state says of examples, one row each.
 
     Fields:
-        client: int32 [n], who holds it; -1: nobody, it was held out.
+        client: int32 [n], who holds it, or of a method whose clients have models of their own, whose says so;
+            -1: nobody, it was held out.
         example: int64 [n], its row of `Federation.x`.
         role: str [n]: "labeled", "unlabeled" or "new" at its client; "test" if held out.
         label: int32 [n], the class; -1 for none.

@@ -272,6 +272,12 @@ class Federation:
             ),
         )
 
+    def pooled(self) -> Federation:
+        """All clients' examples at a single one: what a method learns that sees everything."""
+        return replace(
+            self, partition=Partition(*((np.concatenate(part),) for part in self.partition))
+        )
+
     def leave_out(self, client: int) -> Federation:
         """One client contributes no labels; all its points are new, the others' new points go (Table 2).
 

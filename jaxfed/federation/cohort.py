@@ -46,3 +46,15 @@ def padded(cohort: Cohort, multiple: int) -> Cohort:
         y=pad(cohort.y, UNLABELED),
         mask=pad(cohort.mask, False),
     )
+
+
+def arranged(cohort: Cohort, multiple: int = 1) -> Cohort:
+    """The cohort by ascending ids, empty clients (id -1) last and added up to a multiple.
+
+    Sums and ties between equal distances depend on an order, so it is always the same one.
+    """
+    ids = np.asarray(cohort.client_id)
+    order = np.argsort(np.where(ids < 0, np.iinfo(np.int32).max, ids), kind="stable")
+    if (order != np.arange(len(ids))).any():
+        cohort = Cohort(*(np.asarray(field)[order] for field in cohort))
+    return padded(cohort, multiple)

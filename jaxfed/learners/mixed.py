@@ -16,7 +16,7 @@ import numpy as np
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort
-from jaxfed.learners.learner import Fitted, Learner, PredictProba, Taught
+from jaxfed.learners.learner import Fitted, Learner, LearnerError, PredictProba, Taught
 
 
 def mixed(learners: Sequence[Learner]) -> Learner:
@@ -68,13 +68,18 @@ def mixed(learners: Sequence[Learner]) -> Learner:
             answers: np.ndarray | None = None
             for part, places in _places(client_id, num_parts):
                 ids = np.asarray(client_id)[places] // num_parts
-                answer = getattr(learners[part], name)(state[part], ids, x)
+                try:
+                    answer = getattr(learners[part], name)(state[part], ids, x)
+                except LearnerError as error:
+                    client = error.client * num_parts + part
+                    raise LearnerError(client, error.learner, error.why) from error
                 if answers is None:
                     nothing = -1 if name == "predict" else 0
                     shape = (len(client_id), *answer.shape[1:])
                     answers = np.full(shape, nothing, answer.dtype)
                 answers[places] = answer
-            assert answers is not None, "clients are asked for"
+            if answers is None:  # rows without a client alone
+                return np.asarray(getattr(learners[0], name)(state[0], np.asarray(client_id), x))
             return answers
 
         return ask

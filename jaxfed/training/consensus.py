@@ -24,6 +24,7 @@ What nobody answers has label -1 and weight 0.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Literal, NamedTuple, Protocol, get_args
@@ -316,3 +317,42 @@ _OWN: dict[str, Callable[..., Consensus]] = {
     "staple": staple,
 }
 CONSENSUS = Registry("consensus", _OWN, num_given=1)
+
+
+def consensus_of(
+    name: str,
+    num_classes: int,
+    *,
+    threshold: float = 0.0,
+    ties: Ties = "smallest",
+    weights: Weights = "one",
+) -> Consensus:
+    """The consensus of this name, with those of the settings that it has.
+
+    Args:
+        name: in `CONSENSUS`.
+        num_classes: C.
+        threshold: 0: the consensus's own.
+        ties: as it says; where it has none "smallest" alone is allowed.
+        weights: likewise; "one".
+
+    Raises:
+        UsageError: no such consensus, or a setting that it has not.
+    """
+    if name not in CONSENSUS:
+        raise UsageError(f"consensus={name!r}: allowed are {', '.join(map(repr, CONSENSUS))}")
+    known = inspect.signature(CONSENSUS[name]).parameters
+    unsaid = {"threshold": 0.0, "ties": "smallest", "weights": "one"}
+    given = {"threshold": threshold, "ties": ties, "weights": weights}
+    told = {key: value for key, value in given.items() if value != unsaid[key]}
+    for key, value in told.items():
+        if key not in known:
+            having = [
+                other
+                for other in CONSENSUS
+                if key in inspect.signature(CONSENSUS[other]).parameters
+            ]
+            raise UsageError(
+                f"{key}={value!r}: consensus={name!r} has none; allowed with {', '.join(map(repr, having))}"
+            )
+    return CONSENSUS[name](num_classes, **told)

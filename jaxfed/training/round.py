@@ -23,7 +23,7 @@ from flax import nnx
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.cohort import Cohort, padded
+from jaxfed.federation.cohort import Cohort, arranged
 from jaxfed.federation.communication import Communication, num_bytes_of
 from jaxfed.training import labels_at_server
 from jaxfed.training.aggregate import in_all, weighted_mean
@@ -170,7 +170,7 @@ def federated_training(
             state, told = turn(state, own, jax.random.fold_in(key, _SERVER))
         if keep_teacher and is_first:
             state = state._replace(teacher=_teacher(state.model, key, len(state.teacher.holders)))
-        cohort = _arranged(cohort, training.clients_multiple)
+        cohort = arranged(cohort, training.clients_multiple)
         if own is not None and source == "none":
             cohort = labels_at_server.nobody_of(cohort)
         cohort = cohort._replace(x=jnp.asarray(cohort.x))  # one transfer for labeling and training
@@ -350,18 +350,6 @@ def _num_stacked(clients: Any) -> int:
     """M of client states [M, ...]; 1 without any."""
     leaves = jax.tree.leaves(clients)
     return len(leaves[0]) if leaves else 1
-
-
-def _arranged(cohort: Cohort, multiple: int) -> Cohort:
-    """The cohort by ascending ids, empty clients (id -1) last and added up to a multiple.
-
-    Sums and ties between equal distances depend on an order, so it is always the same one.
-    """
-    ids = np.asarray(cohort.client_id)
-    order = np.argsort(np.where(ids < 0, np.iinfo(np.int32).max, ids), kind="stable")
-    if (order != np.arange(len(ids))).any():
-        cohort = Cohort(*(np.asarray(field)[order] for field in cohort))
-    return padded(cohort, multiple)
 
 
 def _teacher(model: nnx.State, key: jax.Array, num_clients: int) -> Teacher:

@@ -1,0 +1,252 @@
+r"""FedCT: federated co-training by hard labels of public examples (Algorithm 1).
+
+A. Abourayya, J. Kleesiek, K. Rao, E. Ayday, B. Rao, G. I. Webb, M. Kamp. "Little is Enough: Boosting Privacy
+by Sharing Only Hard Labels in Federated Semi-Supervised Learning". AAAI 2025 (arXiv 2310.05696).
+
+Clients i have labeled examples D^i and learners A^i of any kind; all have unlabeled examples U. At client i,
+
+    line 3    h^i <- A^i(D^i u P, h^i)          in each of b local steps; P is empty at first
+    line 5    L^i <- h^i(U)
+    line 6    sends L^i, receives L
+    line 7    P <- (U, L)
+
+and at the server, line 11, L <- consensus(L^1, ..., L^m). A round here is b of the paper's T, `steps`, up to
+and with a communication: T / b rounds in all. One of an estimator that knows no steps is one fit from
+scratch.
+
+Who takes part is the cohort: others keep their models, and do not vote. The paper has all clients in every
+round. An example that clients abstain from (`qualified_majority`) is not in P until they agree.
+
+DP-FedCT (Section 4) is `release`: labels leave with noise (`jaxfed.training.label_noise`), eps a
+communication, where `rows` labels at most change with one private example. The paper counts s in bits, two a
+label, and estimates it from sampled neighbors, which bounds nothing; 0 takes all of U. Its condition on Theta
+is `condition` "paper", larger than need be by sqrt(C). `epsilon` among the metrics is that of a client that
+took part most often, all its releases composed; the paper states the eps of one.
+
+Where the authors' code does otherwise: it gives ties to the smallest class (so do we), reads released bits
+by their first set class (`decode` "votes"), and up to 2024 its networks never learned from L with b > 1.
+
+Leaves a client: |U| labels of ceil(log2 C) bits a round, or bits or answers in their place; with `sums` under
+masks the server sees their histogram alone. Comes back: |U| labels, and weights where they are not 0 or 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.communication import Communication, label_bytes
+from jaxfed.learners.judgement import judged_by_clients
+from jaxfed.learners.learner import Learner, Taught
+from jaxfed.learners.turn import (
+    asked,
+    check_clients,
+    count,
+    first_turns,
+    speaking,
+    take_turn,
+    with_turns,
+)
+from jaxfed.privacy.composition import approximate, basic
+from jaxfed.privacy.xor_mechanism import Condition
+from jaxfed.rules import POSITIVE, SHARE, at_least, between, keywords, one_of
+from jaxfed.training.consensus import ABSTAINED, Agreed, Ties, Weights, consensus_of
+from jaxfed.training.label_noise import Decode, LabelNoise, Mechanism, agreed_under_noise
+from jaxfed.training.opened_tally import Sums, agreed
+
+RELEASES = ("none", *get_args(Mechanism))
+_WEIGHT = 4
+
+
+class FedCTState(NamedTuple):
+    """What a round starts from.
+
+    Fields:
+        learner: the models h^i of all clients.
+        label: int32 [U], L; -1 where clients abstained, or have not voted yet.
+        weight: float32 [U], how much an example of P counts.
+        turns: int32 [M], communications that each client took part in.
+        round: int32, rounds done.
+    """
+
+    learner: Any
+    label: np.ndarray
+    weight: np.ndarray
+    turns: np.ndarray
+    round: np.ndarray
+
+
+@keywords(
+    steps=at_least(1),
+    threshold=SHARE,
+    ties=one_of(get_args(Ties)),
+    weights=one_of(get_args(Weights)),
+    sums=one_of(get_args(Sums)),
+    release=one_of(RELEASES),
+    epsilon=POSITIVE,
+    rows=at_least(0, ", 0 is all public examples"),
+    decode=one_of(get_args(Decode)),
+    condition=one_of(get_args(Condition)),
+    delta=between(0, 1, closed=False),
+)
+def fedct(
+    *,
+    learner: Learner,
+    public: np.ndarray,
+    num_classes: int,
+    steps: int = 50,
+    consensus: str = "majority",
+    threshold: float = 0.0,
+    ties: Ties = "smallest",
+    weights: Weights = "one",
+    sums: Sums = "plaintext",
+    release: str = "none",
+    epsilon: float = 1.0,
+    rows: int = 0,
+    decode: Decode = "unbiased",
+    condition: Condition = "exact",
+    delta: float = 1e-5,
+) -> FederatedAlgorithm:
+    """FedCT, and DP-FedCT.
+
+    Args:
+        learner: A, of all clients.
+        public: U, [U, ...].
+        num_classes: C.
+        steps: b, local steps of a round.
+        consensus: a name in `jaxfed.training.consensus.CONSENSUS`; of labels or, for `confidence_weighted`
+            and `soft_mean`, of probabilities, which are then what clients share.
+        threshold: of the consensus; 0 is its own.
+        ties: of the consensus.
+        weights: of labels in P: one, or the share of clients that say it.
+        sums: how the server adds what clients send.
+        release: "none", or noise on labels.
+        epsilon: of one communication of a client, under noise.
+        rows: labels that one private example changes at most; 0 is |U|.
+        decode: what the server makes of labels with noise.
+        condition: of the XOR mechanism.
+        delta: at which `epsilon_approximate` composes.
+
+    A round's metrics: `consensus_change`, share of U whose label is another; `agreement`, mean share of the
+    label among the votes as the server sees them; `abstained`, share of U without a label; `voters`,
+    `failed_clients`, `clients` that were fitted, what their learners say of it; `epsilon` under noise.
+
+    Raises:
+        UsageError: a value that is not allowed, or values that do not go together; in `init`, no public
+            examples, new points at clients, labels at the server.
+    """
+    agree = consensus_of(consensus, num_classes, threshold=threshold, ties=ties, weights=weights)
+    if agree.answers == "numbers":
+        raise UsageError(f"consensus={consensus!r}: is of numbers; allowed are those of classes")
+    answer = learner.predict if agree.answers == "labels" else learner.predict_proba
+    if answer is None:
+        raise UsageError(
+            f"consensus={consensus!r}: needs probabilities, and this learner gives labels alone; allowed are "
+            "those of labels, such as 'majority'"
+        )
+    if sums != "plaintext" and agree.tally is None:
+        raise UsageError(
+            f"sums={sums!r}: consensus={consensus!r} needs every client's labels; allowed is 'plaintext'"
+        )
+    noise = None
+    if release != "none":
+        if agree.answers != "labels":
+            raise UsageError(
+                f"release={release!r}: noise is on labels; consensus={consensus!r} has clients share "
+                "probabilities, with which 'none' is allowed"
+            )
+        if decode == "unbiased" and agree.from_tally is None:
+            raise UsageError(
+                f"decode='unbiased': consensus={consensus!r} needs every client's labels; allowed is 'votes'"
+            )
+        noise = LabelNoise(release, epsilon, rows, decode, condition)  # type: ignore[arg-type]
+
+    def init(key: jax.Array, federation: Federation) -> FedCTState:
+        check_clients(federation, public)
+        return FedCTState(
+            learner=learner.init(key, federation),
+            label=np.full(len(public), ABSTAINED, np.int32),
+            weight=np.zeros(len(public), np.float32),
+            turns=first_turns(federation),
+            round=count(0),
+        )
+
+    def round(state: FedCTState, cohort: Cohort, key: jax.Array) -> tuple[FedCTState, Metrics]:
+        fit_key, noise_key, tie_key = jax.random.split(key, 3)
+        communication = Communication()
+
+        # Locally at clients: lines 3, 5 and 6
+        taught = Taught(public, state.label, state.weight)
+        turn = take_turn(learner, state.learner, cohort, taught, fit_key, steps)
+        turn, local = asked(turn, answer, public)
+        voters = speaking(turn.client_id, local)
+
+        # At the server: lines 10 and 11
+        if (voters >= 0).any():
+            said = settled(local, voters, communication, noise_key, tie_key)
+        else:
+            said = Agreed(jnp.asarray(state.label), jnp.asarray(state.weight), jnp.zeros((0, 1)))
+        label, weight, soft = map(np.asarray, said)
+
+        # Line 12, and line 7 at clients
+        abstained = label < 0
+        num_bytes = label_bytes(len(label), num_classes + int(abstained.any()))
+        if not np.isin(weight, (0, 1)).all():
+            num_bytes += _WEIGHT * len(weight)
+        communication.down("consensus", int(np.sum(voters >= 0)) * num_bytes)
+        after = FedCTState(
+            turn.state, label, weight, with_turns(state.turns, voters), count(int(state.round) + 1)
+        )
+        metrics: Metrics = {
+            **turn.metrics,
+            "voters": int(np.sum(voters >= 0)),
+            "consensus_change": float(np.mean(label != state.label)),
+            "abstained": float(np.mean(abstained)),
+        }
+        is_told = soft.any(axis=1)
+        if is_told.any():
+            metrics["agreement"] = float(np.mean(soft[is_told].max(axis=1)))
+        if noise is not None:
+            releases = int(after.turns.max())
+            metrics["epsilon"] = basic(epsilon, releases)
+            metrics["epsilon_approximate"] = approximate(epsilon, releases, delta)
+        return after, {**metrics, "communication": communication.metrics()}
+
+    def settled(
+        local: np.ndarray,
+        voters: np.ndarray,
+        communication: Communication,
+        noise_key: jax.Array,
+        tie_key: jax.Array,
+    ) -> Agreed:
+        if noise is None:
+            return agreed(
+                agree,
+                local,
+                voters,
+                communication,
+                num_classes=num_classes,
+                sums=sums,
+                key=tie_key,
+            )
+        return agreed_under_noise(
+            noise,
+            agree,
+            local,
+            voters,
+            communication,
+            num_classes=num_classes,
+            sums=sums,
+            noise_key=noise_key,
+            key=tie_key,
+        )
+
+    judged = judged_by_clients(learner, num_classes, has_consensus=True)
+    return FederatedAlgorithm(init, round, **judged._asdict())

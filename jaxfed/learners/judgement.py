@@ -1,0 +1,161 @@
+"""What a state is worth whose clients have models of their own, of whatever kind.
+
+    test_accuracy                    mean over clients of their own models' accuracy on the test split (ACC of
+                                     FedCT, arXiv 2310.05696)
+    test_balanced_accuracy           the same mean
+    client_test_accuracy_deviation   over the clients, divisor M (its Figure 2)
+    majority_test_accuracy           of what most of them say, the smallest class of equals
+    train_accuracy                   mean over clients of their own models' accuracy on their own labels
+    gap_vulnerability                1/2 + (train_accuracy - test_accuracy) / 2: ROC AUC of the attack that
+                                     takes for a member whom a model is right about
+                                     (`jaxfed.privacy.membership.gap`)
+    consensus_accuracy               of the labels that clients agreed on, by classes of public examples that
+                                     the simulation alone knows; one that they abstained from is wrong
+
+and of the first four on the validation split, `validation_accuracy` and so on. A client that has no model yet
+is wrong everywhere; train accuracy is of clients with labels.
+
+The table of predictions has a row for each client and test example.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from jaxfed.federation.algorithm import Metrics, Predictions
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_clients
+from jaxfed.learners.learner import Learner
+from jaxfed.learners.turn import answers_of
+from jaxfed.privacy.membership.gap import auc_of
+from jaxfed.training.judgement import Judgement
+
+
+class LearnersState(Protocol):
+    """What is asked of a method's state."""
+
+    @property
+    def learner(self) -> Any:
+        """The models, of all M clients."""
+
+    @property
+    def turns(self) -> np.ndarray:
+        """int32 [M], rounds that each client took part in."""
+
+
+def judged_by_clients(
+    learner: Learner, num_classes: int, *, has_consensus: bool = False
+) -> Judgement:
+    """Everything that follows from the models of clients.
+
+    Args:
+        learner: whose state is `state.learner`.
+        num_classes: C.
+        has_consensus: states have a `label` of the public examples.
+
+    `predict` gives the mean of the probabilities of clients that have a model or, where learners give labels
+    alone, the shares of their votes; zeros where nobody has one.
+
+    Cost: each client's predictions of the split, and of its own labeled examples.
+    """
+
+    def labels(state: LearnersState, x: np.ndarray) -> np.ndarray:
+        """int32 [M, n]."""
+        return answers_of(learner.predict, state.learner, _clients(state), x)[0]
+
+    def spreads(state: LearnersState, x: np.ndarray) -> np.ndarray:
+        """float32 [M, n, C], zeros of clients without a model."""
+        if learner.predict_proba is None:
+            return _one_hot(labels(state, x), num_classes)
+        return answers_of(learner.predict_proba, state.learner, _clients(state), x)[0]
+
+    def quality(
+        name: str, state: LearnersState, federation: Federation, split: np.ndarray
+    ) -> Metrics:
+        if not len(split):
+            return {}
+        said, truth = labels(state, federation.x[split]), federation.y[split]
+        each = [accuracy(own, truth) for own in said]
+        votes = _one_hot(said, num_classes).sum(axis=0)
+        majority = np.where(votes.any(axis=1), votes.argmax(axis=1), -1)
+        return {
+            f"{name}_accuracy": accuracy(said.reshape(-1), np.tile(truth, len(said))),
+            f"{name}_balanced_accuracy": float(
+                np.mean([balanced_accuracy(own, truth) for own in said])
+            ),
+            f"client_{name}_accuracy_deviation": float(np.std(each)),
+            f"majority_{name}_accuracy": accuracy(majority, truth),
+        }
+
+    def on_own(
+        state: LearnersState, federation: Federation, part: tuple[np.ndarray, ...]
+    ) -> list[np.ndarray]:
+        """Each client's labels of points of its own."""
+        said = []
+        for client, points in enumerate(part):
+            own = np.asarray([client], np.int32)
+            x = federation.x[points]
+            said.append(answers_of(learner.predict, state.learner, own, x)[0][0])
+        return said
+
+    def validate(state: LearnersState, federation: Federation) -> Metrics:
+        return quality("validation", state, federation, federation.validation)
+
+    def evaluate(state: LearnersState, federation: Federation) -> Metrics:
+        metrics = quality("test", state, federation, federation.test)
+        labeled = federation.partition.labeled
+        trained = [
+            accuracy(said, federation.y[points])
+            for said, points in zip(on_own(state, federation, labeled), labeled, strict=True)
+            if len(points)
+        ]
+        if trained:
+            metrics["train_accuracy"] = float(np.mean(trained))
+            if "test_accuracy" in metrics:
+                metrics["gap_vulnerability"] = auc_of(
+                    metrics["train_accuracy"], metrics["test_accuracy"]
+                )
+        return {**metrics, **(consensus_quality(state, federation) if has_consensus else {})}
+
+    def consensus_quality(state: Any, federation: Federation) -> Metrics:
+        right = accuracy(np.asarray(state.label), federation.y[federation.public])
+        return {} if np.isnan(right) else {"consensus_accuracy": right}
+
+    def evaluate_clients(state: LearnersState, federation: Federation) -> Metrics:
+        unlabeled = federation.partition.unlabeled
+        owner = np.repeat(np.arange(federation.num_clients), list(map(len, unlabeled)))
+        if not len(owner):
+            return {}
+        said = np.concatenate(on_own(state, federation, unlabeled))
+        truth = federation.y[np.concatenate(unlabeled)]
+        return over_clients("unlabeled", said, truth, owner, federation.num_clients)
+
+    def predict(state: LearnersState, x: np.ndarray) -> np.ndarray:
+        each = spreads(state, x)
+        answering = np.maximum(each.any(axis=2).sum(axis=0), 1)
+        return (each.sum(axis=0) / answering[:, None]).astype(np.float32)
+
+    def predictions(state: LearnersState, federation: Federation) -> Predictions:
+        test = federation.test
+        said, each = labels(state, federation.x[test]), spreads(state, federation.x[test])
+        of_label = np.take_along_axis(each, np.maximum(said, 0)[..., None], axis=2)[..., 0]
+        return Predictions(
+            client=np.repeat(_clients(state), len(test)),
+            example=np.tile(test, len(said)),
+            role=np.full(said.size, "test"),
+            label=said.reshape(-1),
+            confidence=np.where(said >= 0, of_label, 0).reshape(-1).astype(np.float32),
+        )
+
+    return Judgement(evaluate, validate, evaluate_clients, predictions, predict)
+
+
+def _clients(state: LearnersState) -> np.ndarray:
+    return np.arange(len(state.turns), dtype=np.int32)
+
+
+def _one_hot(labels: np.ndarray, num_classes: int) -> np.ndarray:
+    """float32 [..., C] of labels int [...]; zeros for -1."""
+    return (labels[..., None] == np.arange(num_classes)).astype(np.float32)

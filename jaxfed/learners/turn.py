@@ -1,0 +1,152 @@
+"""One round of clients that have learners of their own: each takes its steps, then answers questions.
+
+    turn = take_turn(learner, state, cohort, taught, key, steps)
+    turn, answers = asked(turn, learner.predict, x)              # [K, n]
+
+A client whose learner cannot be fitted, or answers what is no answer, sits out the rest of the round: why is
+logged in one line, its model stays what it was, and the others go on without it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from absl import logging
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.algorithm import Metrics
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import Array, Cohort, arranged
+from jaxfed.learners.learner import Learner, LearnerError, State, Taught
+
+Ask = Callable[[State, Array, Array], np.ndarray]
+
+
+class Turn(NamedTuple):
+    """A round so far.
+
+    Fields:
+        state: of the learner.
+        client_id: int32 [K], ascending; -1 of rows without a client, and of clients that sit out.
+        failed: int32 [F], the clients that sit out since their learners failed.
+        metrics: `failed_clients`, and what the learner's fit told: `clients` that were fitted, `train_loss`
+            where it has one, `fit_accuracy` on the rows that a model was fitted on.
+    """
+
+    state: State
+    client_id: np.ndarray
+    failed: np.ndarray
+    metrics: Metrics
+
+    def without(self, clients: list[int]) -> Turn:
+        """These have failed."""
+        failed = np.append(self.failed, np.asarray(clients, np.int32))
+        return self._replace(
+            client_id=np.where(np.isin(self.client_id, clients), -1, self.client_id),
+            failed=failed,
+            metrics={**self.metrics, "failed_clients": len(failed)},
+        )
+
+
+def take_turn(
+    learner: Learner,
+    state: State,
+    cohort: Cohort,
+    taught: Taught | None,
+    key: jax.Array,
+    steps: int,
+) -> Turn:
+    """Train the cohort's models (`Fit`); clients come in ascending order, whatever that of the cohort."""
+    cohort = arranged(cohort)
+    fitted = learner.fit(state, cohort, taught, key, steps)
+    for client, why in fitted.failed.items():
+        logging.warning("client %d cannot be fitted: %s", client, why)
+    told = dict(fitted.metrics)
+    if "train_accuracy" in told:
+        told["fit_accuracy"] = told.pop("train_accuracy")
+    if not math.isfinite(told.get("train_loss", 0.0)):
+        del told["train_loss"]
+    nobody = np.zeros(0, np.int32)
+    ids = np.asarray(cohort.client_id, np.int32)
+    return Turn(fitted.state, ids, nobody, {"failed_clients": 0, **told}).without(
+        list(fitted.failed)
+    )
+
+
+def asked(turn: Turn, ask: Ask, x: Array) -> tuple[Turn, np.ndarray]:
+    """What the turn's clients say of examples; those that fail at it sit out from here on.
+
+    Returns the turn and answers [K, n, ...]; rows of clients that sit out mean nothing.
+    """
+    answers, failed = answers_of(ask, turn.state, turn.client_id, x)
+    return turn.without(failed), answers
+
+
+def answers_of(
+    ask: Ask, state: State, client_id: np.ndarray, x: Array
+) -> tuple[np.ndarray, list[int]]:
+    """The answers of clients int32 [K], and which of these failed; they have none (-1, or zeros)."""
+    ids, failed = np.array(client_id, np.int32), []
+    while True:
+        try:
+            answers = ask(state, ids, x)
+        except LearnerError as error:
+            if error.client not in ids:
+                raise
+            logging.warning("%s", error)
+            failed.append(error.client)
+            ids[ids == error.client] = -1
+            continue
+        if (ids < 0).any():
+            nothing = -1 if np.issubdtype(answers.dtype, np.integer) else 0
+            answers = np.array(answers)
+            answers[ids < 0] = nothing
+        return answers, failed
+
+
+def speaking(client_id: np.ndarray, answers: np.ndarray) -> np.ndarray:
+    """int32 [K]: clients that answer anything, -1 for others. One without a model yet sends nothing."""
+    says = answers >= 0 if np.issubdtype(answers.dtype, np.integer) else answers != 0
+    is_silent = ~says.reshape(len(answers), -1).any(axis=1)
+    return np.where(is_silent, -1, client_id).astype(np.int32)
+
+
+def with_turns(turns: np.ndarray, client_id: np.ndarray) -> np.ndarray:
+    """int32 [M] counts of clients' turns, after one more of these clients."""
+    after = np.array(turns)
+    after[client_id[client_id >= 0]] += 1
+    return after
+
+
+def check_clients(federation: Federation, public: Array | None = None) -> None:
+    """Clients have labels of their own, test examples are held out, and there are public ones.
+
+    Raises:
+        UsageError: names what is missing.
+    """
+    if any(map(len, federation.partition.new)):
+        raise UsageError(
+            "clients that train models need federation.test='central': here they hold new points"
+        )
+    if len(federation.server):
+        raise UsageError(
+            "labels_at='server': this method learns from labels that clients have; allowed is 'clients'"
+        )
+    if public is not None and not len(public):
+        raise UsageError(
+            "public_size=0: this method teaches labels of public examples; allowed are 1 or more"
+        )
+
+
+def count(number: int) -> np.ndarray:
+    """A number of rounds, as a state has it."""
+    return np.asarray(number, np.int32)
+
+
+def first_turns(federation: Federation) -> np.ndarray:
+    """int32 [M], none yet."""
+    return np.zeros(federation.num_clients, np.int32)

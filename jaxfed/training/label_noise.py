@@ -1,0 +1,142 @@
+"""Labels of public examples that leave clients with noise, and what the server agrees on from them.
+
+    M_k = release(v_k)   at every client that votes      (`jaxfed.privacy.xor_mechanism`, `label_release`)
+    B   = sum_k M_k      in the clear, or under masks
+    n_hat(B)             estimates of how many clients say which class; a consensus takes them for its tally
+
+That is `decode` "unbiased". With "votes" what is released counts as a vote as it stands: of the XOR mechanism
+the first class whose bit is set (FedCT's code), of randomized response the answer.
+
+Noise is drawn from the key that is given: runs repeat. So it shows what noise costs, and protects nobody
+from those who know the seed.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.communication import Communication, label_bytes
+from jaxfed.privacy import label_release, xor_mechanism
+from jaxfed.privacy import randomized_response as rr
+from jaxfed.privacy.label_sensitivity import BITS_A_ROW, trivial_rows
+from jaxfed.training.consensus import Agreed, Consensus
+from jaxfed.training.opened_tally import Sums, agreed, summed
+
+Mechanism = Literal["xor", "randomized_response"]
+Decode = Literal["unbiased", "votes"]
+
+_LEAST = 2  # clients of a masked sum
+
+
+class LabelNoise(NamedTuple):
+    """How labels are released.
+
+    Fields:
+        mechanism: which.
+        epsilon: of one release of all a client's labels.
+        rows: labels that may change with one private example; 0: all of them, the bound that always holds.
+        decode: what the server makes of it.
+        condition: how the XOR mechanism's flips follow from epsilon, "exact" or the "paper"'s.
+    """
+
+    mechanism: Mechanism
+    epsilon: float
+    rows: int = 0
+    decode: Decode = "unbiased"
+    condition: xor_mechanism.Condition = "exact"
+
+
+def agreed_under_noise(
+    noise: LabelNoise,
+    consensus: Consensus,
+    votes: np.ndarray,
+    client_id: np.ndarray,
+    communication: Communication,
+    *,
+    num_classes: int,
+    sums: Sums = "plaintext",
+    noise_key: jax.Array,
+    key: jax.Array | None = None,
+) -> Agreed:
+    """What clients agree on from labels with noise; arguments as `jaxfed.training.opened_tally.agreed`.
+
+    Args:
+        noise: the release.
+        consensus: of labels; by estimates it needs a tally.
+        votes: int32 [K, U] before noise.
+        client_id: int32 [K], -1 of a row that sends nothing.
+        communication: what is sent is counted here.
+        num_classes: C.
+        sums: how bits or answers are added.
+        noise_key: typed; a client's noise is drawn from it by the client's number.
+        key: typed, of random ties.
+
+    Raises:
+        UsageError: an epsilon or a number of rows that will not do; a consensus without a tally.
+    """
+    rows = noise.rows or trivial_rows(votes.shape[1])
+    is_xor = noise.mechanism == "xor"
+    released: dict[int, np.ndarray] = {}  # place -> bits [U, C], or answers [U]
+    for place in np.flatnonzero(client_id >= 0).tolist():
+        draw = rr.from_key(jax.random.fold_in(noise_key, int(client_id[place])))
+        if is_xor:
+            marks, bits = xor_mechanism.one_hot(votes[place], num_classes), BITS_A_ROW * rows
+            released[place] = xor_mechanism.release(
+                marks, noise.epsilon, bits, draw, condition=noise.condition
+            )
+        else:
+            released[place] = label_release.release(
+                votes[place], noise.epsilon, rows, num_classes, draw
+            )
+    if noise.decode == "votes":
+        as_votes = np.full_like(votes, -1)
+        for place, one in released.items():
+            as_votes[place] = xor_mechanism.first_votes(one) if is_xor else one
+        return agreed(
+            consensus,
+            as_votes,
+            client_id,
+            communication,
+            num_classes=num_classes,
+            sums=sums,
+            key=key,
+        )
+    if consensus.from_tally is None:
+        raise UsageError(
+            "decode='unbiased': the consensus needs every client's labels, not estimates of their sum; "
+            "allowed is 'votes'"
+        )
+    own = [one if is_xor else xor_mechanism.one_hot(one, num_classes) for one in released.values()]
+    total = _total(own, communication, sums, are_bits=is_xor)
+    if total is None:
+        total, own = np.zeros((votes.shape[1], num_classes), np.int32), []
+    if is_xor:
+        bits = BITS_A_ROW * rows
+        flip = xor_mechanism.flip_probability(noise.epsilon, bits, num_classes, noise.condition)
+        counts = xor_mechanism.unbiased_counts(total, len(own), flip)
+    else:
+        counts = label_release.unbiased_counts(total, noise.epsilon, rows, num_classes)
+    return consensus.from_tally(jnp.asarray(counts.astype(np.float32)), key)
+
+
+def _total(
+    own: list[np.ndarray], communication: Communication, sums: Sums, *, are_bits: bool
+) -> np.ndarray | None:
+    """int32 [U, C], the sum of clients' marks; None where no sum is opened."""
+    marks = [one.astype(np.int32) for one in own]
+    if sums != "plaintext":
+        if len(marks) < _LEAST:
+            return None
+        return summed(marks, communication, is_resilient=sums == "masked_resilient")
+    for one in own:
+        num_rows, num_classes = one.shape
+        # A row without a label stays without one where answers are sent.
+        values = num_classes + int(not one.any(axis=1).all())
+        num_bytes = -(-one.size // 8) if are_bits else label_bytes(num_rows, values)
+        communication.up("votes", num_bytes)
+    return sum(marks[1:], marks[0]) if marks else None

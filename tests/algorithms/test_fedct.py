@@ -1,0 +1,291 @@
+"""FedCT: Algorithm 1 to the label, what a round tells, noise on labels, clients that fail."""
+
+import logging
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+from toy_learner import NUM_CLASSES, NUM_PUBLIC, clients, nearest, step, toy
+
+from jaxfed.algorithms.fedct import fedct
+from jaxfed.errors import UsageError
+from jaxfed.host.checkpoint import Checkpoints
+from jaxfed.learners import LEARNERS, mixed
+from jaxfed.privacy import label_release, xor_mechanism
+from jaxfed.privacy import randomized_response as rr
+from jaxfed.privacy.composition import approximate
+from jaxfed.testing.method_checks import assert_equal, padded
+
+FEDERATION = clients()
+U = FEDERATION.public_examples
+KEY = jax.random.key(0)
+MANY = {"release": "xor", "epsilon": 1e4}  # of so much noise that there is hardly any
+
+
+def method(learner=None, federation=FEDERATION, **settings):
+    return fedct(
+        learner=learner or toy(),
+        public=federation.public_examples,
+        num_classes=NUM_CLASSES,
+        **{"steps": 2, **settings},
+    )
+
+
+def rounds_of(algorithm, number=3, cohorts=None, change=lambda cohort: cohort):
+    """States from the start on, and metrics of the rounds."""
+    states, told = [algorithm.init(KEY, FEDERATION)], []
+    for index in range(number):
+        cohort = change(FEDERATION.cohort(cohorts[index] if cohorts else None))
+        state, metrics = algorithm.round(states[-1], cohort, jax.random.fold_in(KEY, index))
+        states.append(state)
+        told.append(metrics)
+    return states, told
+
+
+def algorithm_1(b, rounds, threshold=0.0):
+    """The paper's Algorithm 1, client by client and step by step; L after each communication."""
+    x, y, own = FEDERATION.x, FEDERATION.y, FEDERATION.partition.labeled
+    h = [np.zeros((NUM_CLASSES, x.shape[1])) for _ in own]
+    public, labelings = None, []
+    for t in range(b * rounds):
+        sent = []
+        for i, points in enumerate(own):
+            data_x, data_y = x[points], y[points]
+            if public is not None:
+                kept = public >= 0
+                data_x = np.concatenate([data_x, U[kept]])
+                data_y = np.concatenate([data_y, public[kept]])
+            h[i] = step(h[i], data_x, data_y, np.ones(len(data_y)))
+            if t % b == b - 1:
+                sent.append(nearest(h[i], U))
+        if sent:
+            votes = np.stack([np.bincount(u, minlength=NUM_CLASSES) for u in np.transpose(sent)])
+            public = votes.argmax(axis=1)
+            public[votes.max(axis=1) < threshold * len(own)] = -1
+            labelings.append(public.copy())
+    return labelings
+
+
+@pytest.mark.parametrize("b", [1, 3])
+@pytest.mark.parametrize(
+    ("settings", "threshold"),
+    [({}, 0.0), ({"consensus": "qualified_majority", "threshold": 0.75}, 0.75)],
+)
+def test_is_algorithm_1_to_the_label(b, settings, threshold):
+    states, told = rounds_of(method(steps=b, **settings), 4)
+    before = np.full(NUM_PUBLIC, -1)
+    for state, metrics, label in zip(states[1:], told, algorithm_1(b, 4, threshold), strict=True):
+        np.testing.assert_array_equal(state.label, label)
+        np.testing.assert_array_equal(state.weight, label >= 0)
+        assert metrics["consensus_change"] == np.mean(label != before)
+        assert metrics["abstained"] == np.mean(label < 0)
+        before = label
+    assert len({tuple(state.label) for state in states}) > 2  # the case has something to follow
+    assert int(states[-1].round) == 4
+
+
+@pytest.mark.parametrize("sums", ["plaintext", "masked", "masked_resilient"])
+def test_what_a_round_tells(sums):
+    states, (metrics, *_) = rounds_of(method(sums=sums), 1)
+    assert metrics["clients"] == metrics["voters"] == 4
+    assert metrics["failed_clients"] == 0
+    assert metrics["fit_accuracy"] == 0.5
+    votes = np.stack([nearest(center, U) for center in states[1].learner.center])
+    most = [np.bincount(u).max() / 4 for u in votes.T]
+    assert metrics["agreement"] == pytest.approx(np.mean(most))
+    sent = metrics["communication"]
+    label_bytes = NUM_PUBLIC * 2 // 8  # two bits of three classes
+    assert sent["download"]["consensus"] == 4 * label_bytes
+    if sums == "plaintext":
+        assert sent["upload"] == {"votes": 4 * label_bytes}
+    else:
+        assert sent["upload_bytes"] > 4 * label_bytes
+        np.testing.assert_array_equal(states[1].label, rounds_of(method(), 1)[0][1].label)
+    assert "epsilon" not in metrics
+
+
+def test_shares_as_weights_are_sent_and_taught():
+    states, told = rounds_of(method(weights="share"), 1)
+    assert set(np.unique(states[1].weight)) <= {0.25, 0.5, 0.75, 1}
+    assert told[0]["communication"]["download"]["consensus"] == 4 * (6 + 4 * NUM_PUBLIC)
+
+
+@pytest.mark.parametrize("consensus", ["staple", "soft_mean", "confidence_weighted"])
+def test_other_ways_to_agree(consensus):
+    states, told = rounds_of(method(consensus=consensus), 2)
+    assert (states[-1].label >= 0).all()
+    of_probabilities = 4 * NUM_PUBLIC * NUM_CLASSES * 4
+    expected = 4 * 6 if consensus == "staple" else of_probabilities
+    assert told[0]["communication"]["upload_bytes"] == expected
+
+
+def test_order_and_padding_change_nothing_and_absent_clients_keep_their_models():
+    settings = {"release": "randomized_response", "epsilon": 50.0, "ties": "random"}
+    cohorts = [[0, 2, 3], [3, 1], [0, 1, 2, 3]]
+    states, told = rounds_of(method(**settings), 3, cohorts)
+    backwards = [cohort[::-1] for cohort in cohorts]
+    others, same = rounds_of(method(**settings), 3, backwards, partial(padded, fill=7.0))
+    assert_equal(states, others)
+    assert_equal(told, same)
+    np.testing.assert_array_equal(states[1].learner.center[1], states[0].learner.center[1])
+    np.testing.assert_array_equal(states[-1].turns, [2, 2, 2, 3])
+    assert told[0]["voters"] == 3
+
+
+def test_resumed_equals_uninterrupted(tmp_path):
+    learner = LEARNERS["decision_tree"](num_classes=NUM_CLASSES)
+    algorithm = method(learner, **MANY)
+    states, _ = rounds_of(algorithm, 3)
+    Checkpoints(tmp_path).save(2, states[2], {})
+    again = method(LEARNERS["decision_tree"](num_classes=NUM_CLASSES), **MANY)
+    restored = Checkpoints(tmp_path).latest().state(template=again.init(KEY, FEDERATION))
+    state, _ = again.round(restored, FEDERATION.cohort(), jax.random.fold_in(KEY, 2))
+    assert_equal(state, states[3])
+
+
+@pytest.mark.parametrize("where", ["fails", "mute"])
+def test_others_go_on_without_a_client_that_fails(where, caplog):
+    with caplog.at_level(logging.WARNING):
+        states, told = rounds_of(method(toy(**{where: (1,)})), 2)
+    assert any("client 1" in line and "no" in line for line in caplog.messages)
+    assert told[0]["failed_clients"] == 1
+    assert told[0]["voters"] == 3
+    assert (states[-1].label >= 0).all()
+    np.testing.assert_array_equal(states[-1].turns, [2, 0, 2, 2])
+    algorithm = method(toy(**{where: (1,)}))
+    assert algorithm.evaluate(states[-1], FEDERATION)["test_accuracy"] < 0.75
+
+
+def test_where_all_fail_labels_stay():
+    states, told = rounds_of(method(), 1)
+    after, metrics = method(toy(fails=range(4))).round(states[-1], FEDERATION.cohort(), KEY)
+    np.testing.assert_array_equal(after.label, states[-1].label)
+    assert metrics["consensus_change"] == metrics["voters"] == 0
+    assert metrics["communication"]["upload_bytes"] == 0
+    assert told[0]["voters"] == 4
+
+
+def test_clients_of_a_mixture_fail_by_their_own_numbers():
+    learner = mixed([toy(), toy(mute=(1,))])  # the second's second client is client 3
+    states, told = rounds_of(method(learner), 1)
+    np.testing.assert_array_equal(states[-1].turns, [1, 1, 1, 0])
+    assert told[0]["failed_clients"] == 1
+    nobody = np.full(2, -1, np.int32)
+    assert learner.predict(states[-1].learner, nobody, U).shape == (2, NUM_PUBLIC)
+
+
+def test_judgement():
+    algorithm = method()
+    state = rounds_of(algorithm, 2)[0][-1]
+    quality = algorithm.evaluate(state, FEDERATION)
+    x, y = FEDERATION.x, FEDERATION.y
+    said = np.stack([nearest(center, x[FEDERATION.test]) for center in state.learner.center])
+    each = (said == y[FEDERATION.test]).mean(axis=1)
+    votes = (said[..., None] == np.arange(NUM_CLASSES)).sum(axis=0)
+    trained = [
+        np.mean(nearest(center, x[own]) == y[own])
+        for center, own in zip(state.learner.center, FEDERATION.partition.labeled, strict=True)
+    ]
+    expected = {
+        "test_accuracy": each.mean(),
+        "client_test_accuracy_deviation": each.std(),
+        "majority_test_accuracy": np.mean(votes.argmax(axis=1) == y[FEDERATION.test]),
+        "train_accuracy": np.mean(trained),
+        "gap_vulnerability": 0.5 + (np.mean(trained) - each.mean()) / 2,
+        "consensus_accuracy": np.mean(state.label == y[FEDERATION.public]),
+    }
+    assert {name: quality[name] for name in expected} == pytest.approx(expected)
+    validated = algorithm.validate(state, FEDERATION)
+    assert validated.keys() == {
+        "validation_accuracy",
+        "validation_balanced_accuracy",
+        "client_validation_accuracy_deviation",
+        "majority_validation_accuracy",
+    }
+    table = algorithm.predictions(state, FEDERATION)
+    np.testing.assert_array_equal(table.label.reshape(4, -1), said)
+    np.testing.assert_array_equal(table.client, np.repeat(np.arange(4), 20))
+    probabilities = algorithm.predict(state, x[FEDERATION.test])
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
+    np.testing.assert_allclose(probabilities, (0.1 * 4 + 0.7 * votes) / 4, rtol=1e-5)
+    labels_alone = method(toy(has_probabilities=False)).predict(state, x[FEDERATION.test])
+    np.testing.assert_allclose(labels_alone, votes / 4, rtol=1e-6)
+
+
+def test_clients_without_a_model_have_no_say():
+    algorithm = method()
+    states, _ = rounds_of(algorithm, 1, [[0, 2]])
+    one = algorithm.predict(states[0], U)
+    assert one.shape == (NUM_PUBLIC, NUM_CLASSES)
+    assert (one == 0).all()
+    np.testing.assert_allclose(algorithm.predict(states[1], U).sum(axis=1), 1, rtol=1e-5)
+    assert algorithm.evaluate(states[0], FEDERATION)["test_accuracy"] == 0
+
+
+@pytest.mark.parametrize("sums", ["plaintext", "masked"])
+@pytest.mark.parametrize("decode", ["unbiased", "votes"])
+@pytest.mark.parametrize("release", ["xor", "randomized_response"])
+def test_noise_is_the_mechanisms_own(release, decode, sums):
+    """The consensus is what the definition makes of labels that each client released by its own key."""
+    epsilon, rows = 30.0, NUM_PUBLIC
+    settings = {"release": release, "epsilon": epsilon, "rows": rows, "decode": decode}
+    states, told = rounds_of(method(**settings, sums=sums), 1)
+    noise_key = jax.random.split(jax.random.fold_in(KEY, 0), 3)[1]
+    tally = np.zeros((NUM_PUBLIC, NUM_CLASSES))
+    for client, center in enumerate(states[1].learner.center):
+        draw, votes = rr.from_key(jax.random.fold_in(noise_key, client)), nearest(center, U)
+        if release == "xor":
+            bits = xor_mechanism.release(
+                np.eye(NUM_CLASSES, dtype=bool)[votes], epsilon, 2 * rows, draw
+            )
+            one = np.eye(NUM_CLASSES)[bits.argmax(axis=1)] if decode == "votes" else bits
+        else:
+            one = np.eye(NUM_CLASSES)[
+                label_release.release(votes, epsilon, rows, NUM_CLASSES, draw)
+            ]
+        tally += one
+    counts = tally
+    if (release, decode) == (
+        "xor",
+        "unbiased",
+    ):  # where no class is left above nothing, none is said
+        counts = tally - 4 * xor_mechanism.flip_probability(epsilon, 2 * rows, NUM_CLASSES)
+    label = np.where(counts.max(axis=1) > 0, counts.argmax(axis=1), -1)
+    np.testing.assert_array_equal(states[1].label, label)
+    clean = rounds_of(method(), 1)[0][1].label
+    assert (states[1].label != clean).any()  # there is noise
+    if sums == "plaintext":
+        bits = NUM_CLASSES if (release, decode) == ("xor", "unbiased") else 2
+        assert told[0]["communication"]["upload"] == {"votes": 4 * NUM_PUBLIC * bits // 8}
+
+
+def test_epsilon_is_of_the_client_that_took_part_most():
+    _, told = rounds_of(method(**MANY), 3, [[0, 1], [1, 2], [0, 1]])
+    assert [metrics["epsilon"] for metrics in told] == [1e4, 2e4, 3e4]
+    _, (small,) = rounds_of(method(release="xor", epsilon=0.1), 1)
+    assert small["epsilon_approximate"] == approximate(0.1, 1, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"consensus": "mode"}, "consensus='mode': allowed are 'majority'"),
+        ({"consensus": "mean"}, "consensus='mean': is of numbers"),
+        ({"threshold": 0.9}, "threshold=0.9: consensus='majority' has none; allowed with"),
+        ({"consensus": "staple", "sums": "masked"}, "sums='masked': consensus='staple' needs"),
+        ({"consensus": "soft_mean", **MANY}, "release='xor': noise is on labels"),
+        ({"consensus": "staple", **MANY}, "decode='unbiased': consensus='staple'"),
+        ({"release": "xor", "epsilon": -1.0}, "fedct.epsilon=-1.0: allowed are numbers above 0"),
+        ({"steps": 0}, "fedct.steps=0: allowed are integers from 1 on"),
+        (
+            {"consensus": "soft_mean", "learner": toy(has_probabilities=False)},
+            "consensus='soft_mean': needs probabilities",
+        ),
+    ],
+)
+def test_what_does_not_go_together_in_one_line(settings, message):
+    with pytest.raises(UsageError) as caught:
+        method(**settings)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
