@@ -1,0 +1,72 @@
+"""Centralized learning: one model of the labels of all clients together (FedCT's Table 2).
+
+    h <- A(D^1 u ... u D^m, h)        in each of a round's b steps
+
+The upper bound of methods that share less. Everything leaves a client; its bytes are not counted, since this
+is no protocol. Of a cohort that is not all clients the round has the labels of these alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import numpy as np
+
+from jaxfed.algorithms.local_learning import local_learning
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, ServerState
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import Cohort, arranged
+from jaxfed.learners.learner import Learner
+from jaxfed.learners.turn import check_clients
+from jaxfed.rules import at_least, keywords
+
+
+@keywords(steps=at_least(1))
+def centralized(
+    *, server_learner: Learner, num_classes: int, steps: int = 50
+) -> FederatedAlgorithm:
+    """One learner that has all clients' examples: local learning of a single client.
+
+    Args:
+        server_learner: A.
+        num_classes: C.
+        steps: b, steps of a round; a mini-batch each of networks, as a client's.
+
+    Raises:
+        UsageError: a value that is not allowed; in `init`, new points at clients, labels at the server.
+    """
+    alone = local_learning(learner=server_learner, num_classes=num_classes, steps=steps)
+
+    def init(key: jax.Array, federation: Federation) -> ServerState:
+        check_clients(federation)
+        return alone.init(key, federation.pooled())
+
+    def round(state: ServerState, cohort: Cohort, key: jax.Array) -> tuple[ServerState, Metrics]:
+        return alone.round(state, _pooled(cohort), key)
+
+    def of_all(judge: Callable, state: ServerState, federation: Federation) -> Metrics:
+        return judge(state, federation.pooled())
+
+    assert alone.validate is not None
+    return alone._replace(
+        init=init,
+        round=round,
+        evaluate=partial(of_all, alone.evaluate),
+        validate=partial(of_all, alone.validate),
+        evaluate_clients=None,
+    )
+
+
+def _pooled(cohort: Cohort) -> Cohort:
+    """A cohort of one client that has the others' examples, those of lower numbers first."""
+    by_number = arranged(cohort)
+    is_client = np.asarray(by_number.client_id) >= 0
+    x, y, mask = map(np.asarray, by_number[1:])
+    return Cohort(
+        client_id=np.zeros(1, np.int32),
+        x=x.reshape(1, -1, *x.shape[2:]),
+        y=np.where(is_client[:, None], y, -1).reshape(1, -1),
+        mask=(mask & is_client[:, None]).reshape(1, -1),
+    )

@@ -1,0 +1,134 @@
+"""Distributed distillation: networks that draw each other to their mean answer on public examples.
+
+I. Bistritz, A. J. Mann, N. Bambos. "Distributed Distillation for On-Device Learning". NeurIPS 2020. Client n
+minimizes
+
+    L_n(theta) + rho E_{u in U} |s_n(theta; u) - z(u)|^2,        s = softmax of its logits
+
+with z its estimate of the clients' mean answer, which in the paper travels over a graph of devices. Here, as
+in FedCT (arXiv 2310.05696, the row DD of its tables), a server is in the middle: after b local steps
+
+    z(u) <- (1 / K) sum_k s_k(u)
+
+over the clients of the round, exact in place of an estimate. FedCT says nothing of rho. Steps do not
+diminish, but where `training.schedule` has them do so. (The code released with FedCT averages answers and
+trains on none.) The loss is `jaxfed.learners.public_loss`, "squared_distance".
+
+Leaves a client: |U| C probabilities, float32, or their masked sum; comes back: as many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, get_args
+
+import jax
+import numpy as np
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.communication import Communication
+from jaxfed.learners.judgement import judged_by_clients
+from jaxfed.learners.learner import Learner, Taught
+from jaxfed.learners.turn import (
+    asked,
+    check_clients,
+    count,
+    first_turns,
+    speaking,
+    take_turn,
+    with_turns,
+)
+from jaxfed.rules import NOT_NEGATIVE, at_least, keywords, one_of
+from jaxfed.training.consensus import ABSTAINED, soft_mean
+from jaxfed.training.opened_tally import Sums, agreed
+
+
+class DistillationState(NamedTuple):
+    """What a round starts from.
+
+    Fields:
+        learner: the networks of all clients.
+        soft: float32 [U, C], z.
+        label: int32 [U], its largest class; -1 where nobody has answered.
+        weight: float32 [U], 1 where there is a z.
+        turns: int32 [M], communications that each client took part in.
+        round: int32, rounds done.
+    """
+
+    learner: Any
+    soft: np.ndarray
+    label: np.ndarray
+    weight: np.ndarray
+    turns: np.ndarray
+    round: np.ndarray
+
+
+@keywords(steps=at_least(1), rho=NOT_NEGATIVE, sums=one_of(get_args(Sums)))
+def distributed_distillation(
+    *,
+    network: Callable[..., Learner],
+    public: np.ndarray,
+    num_classes: int,
+    steps: int = 50,
+    rho: float = 1.0,
+    sums: Sums = "plaintext",
+) -> FederatedAlgorithm:
+    """Distributed distillation with a server in the middle.
+
+    Args:
+        network: keywords -> clients' networks; `functools.partial(jaxfed.learners.network, training=...)`.
+        public: U, [U, ...].
+        num_classes: C.
+        steps: b, local steps of a round.
+        rho: of the distance to the mean answer.
+        sums: how the server adds answers.
+
+    Raises:
+        UsageError: a value that is not allowed; in `init`, no public examples, new points at clients, labels
+            at the server.
+    """
+    learner = network(public_loss="squared_distance", pseudo_weight=rho)
+    if learner.predict_proba is None:
+        raise UsageError("network: has no probabilities; allowed are learners that have some")
+    answer, mean = learner.predict_proba, soft_mean(num_classes)
+
+    def init(key: jax.Array, federation: Federation) -> DistillationState:
+        check_clients(federation, public)
+        return DistillationState(
+            learner=learner.init(key, federation),
+            soft=np.zeros((len(public), num_classes), np.float32),
+            label=np.full(len(public), ABSTAINED, np.int32),
+            weight=np.zeros(len(public), np.float32),
+            turns=first_turns(federation),
+            round=count(0),
+        )
+
+    def round(
+        state: DistillationState, cohort: Cohort, key: jax.Array
+    ) -> tuple[DistillationState, Metrics]:
+        taught = Taught(public, state.label, state.weight, state.soft)
+        turn = take_turn(learner, state.learner, cohort, taught, key, steps)
+        turn, answers = asked(turn, answer, public)
+        voters = speaking(turn.client_id, answers)
+        communication = Communication()
+        label, weight, soft = state.label, state.weight, state.soft
+        if (voters >= 0).any():
+            said = agreed(mean, answers, voters, communication, num_classes=num_classes, sums=sums)
+            label, weight, soft = map(np.asarray, said)
+        communication.down("mean", int(np.sum(voters >= 0)) * soft.nbytes)
+        turns = with_turns(state.turns, voters)
+        after = DistillationState(
+            turn.state, soft, label, weight, turns, count(int(state.round) + 1)
+        )
+        metrics: Metrics = {
+            **turn.metrics,
+            "voters": int(np.sum(voters >= 0)),
+            "consensus_change": float(np.mean(label != state.label)),
+        }
+        return after, {**metrics, "communication": communication.metrics()}
+
+    judged = judged_by_clients(learner, num_classes, has_consensus=True)
+    return FederatedAlgorithm(init, round, **judged._asdict())

@@ -1,0 +1,61 @@
+"""Local learning: clients with models of their own that share nothing.
+
+    h^i <- A^i(D^i, h^i)        at client i, in each of a round's b steps
+
+What FedCT (`jaxfed.algorithms.fedct`) is without its consensus, and what it has to be better than; no row of
+its paper's tables. Nothing leaves a client.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import Cohort
+from jaxfed.learners.judgement import judged_by_clients
+from jaxfed.learners.learner import Learner
+from jaxfed.learners.turn import check_clients, count, first_turns, take_turn, with_turns
+from jaxfed.rules import at_least, keywords
+
+
+class LocalState(NamedTuple):
+    """What a round starts from.
+
+    Fields:
+        learner: the models of all clients.
+        turns: int32 [M], rounds that each client trained in.
+        round: int32, rounds done.
+    """
+
+    learner: Any
+    turns: np.ndarray
+    round: np.ndarray
+
+
+@keywords(steps=at_least(1))
+def local_learning(*, learner: Learner, num_classes: int, steps: int = 50) -> FederatedAlgorithm:
+    """Every client by itself.
+
+    Args:
+        learner: A, of all clients.
+        num_classes: C.
+        steps: b, local steps of a round; fits of estimators are one whatever their number.
+
+    Raises:
+        UsageError: a value that is not allowed; in `init`, new points at clients, labels at the server.
+    """
+
+    def init(key: jax.Array, federation: Federation) -> LocalState:
+        check_clients(federation)
+        return LocalState(learner.init(key, federation), first_turns(federation), count(0))
+
+    def round(state: LocalState, cohort: Cohort, key: jax.Array) -> tuple[LocalState, Metrics]:
+        turn = take_turn(learner, state.learner, cohort, None, key, steps)
+        turns = with_turns(state.turns, turn.client_id)
+        return LocalState(turn.state, turns, count(int(state.round) + 1)), turn.metrics
+
+    return FederatedAlgorithm(init, round, **judged_by_clients(learner, num_classes)._asdict())

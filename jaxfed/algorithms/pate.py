@@ -1,0 +1,195 @@
+"""PATE: a student of what teachers say of public examples, by a noisy vote.
+
+N. Papernot, M. Abadi, U. Erlingsson, I. Goodfellow, K. Talwar. "Semi-supervised Knowledge Transfer for Deep
+Learning from Private Training Data". ICLR 2017 (arXiv 1610.05755). Clients' models are teachers; of a public
+example u that n_c of them say class c of,
+
+    L_u = argmax_c { n_c(u) + Lap(1 / gamma) },        a query is 2 gamma-private for each client's labels
+
+and a student at the server learns (U, L). FedCT compares itself with it (Table 4), teachers trained to the
+end and each vote a plain majority: `gamma` 0. Differences: the aggregator is the server, and trusted; |U|
+queries are composed as if each could be the worst, 2 gamma |U| (`epsilon`, and `epsilon_approximate` at
+delta); the paper's bound that looks at the votes themselves is smaller where teachers agree.
+
+Noise is drawn from the experiment's seed, which shows what it costs and protects nobody from those who know
+it.
+
+Leaves a client: |U| labels of ceil(log2 C) bits, once. Nothing comes back: the student is the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxfed.data import Partition
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.communication import Communication
+from jaxfed.learners.judgement import judged_by_clients
+from jaxfed.learners.learner import Learner, Taught
+from jaxfed.learners.turn import (
+    asked,
+    check_clients,
+    count,
+    first_turns,
+    speaking,
+    take_turn,
+    with_turns,
+)
+from jaxfed.privacy.composition import approximate, basic
+from jaxfed.rules import NOT_NEGATIVE, at_least, between, keywords
+from jaxfed.training.consensus import ABSTAINED, largest_share, majority
+from jaxfed.training.opened_tally import opened_tally
+
+
+class PateState(NamedTuple):
+    """What a round starts from.
+
+    Fields:
+        teachers: the models of all clients.
+        learner: the student.
+        label: int32 [U], L; -1 before the vote.
+        weight: float32 [U], 1 where there is a label.
+        teacher_turns: int32 [M], rounds that each client taught in.
+        turns: int32 [1], the student's rounds.
+        round: int32, rounds done.
+    """
+
+    teachers: Any
+    learner: Any
+    label: np.ndarray
+    weight: np.ndarray
+    teacher_turns: np.ndarray
+    turns: np.ndarray
+    round: np.ndarray
+
+
+@keywords(
+    teacher_rounds=at_least(1),
+    steps=at_least(1),
+    student_steps=at_least(1),
+    gamma=NOT_NEGATIVE,
+    delta=between(0, 1, closed=False),
+)
+def pate(
+    *,
+    learner: Learner,
+    server_learner: Learner,
+    public: np.ndarray,
+    num_classes: int,
+    teacher_rounds: int = 1,
+    steps: int = 50,
+    student_steps: int = 50,
+    gamma: float = 0.0,
+    delta: float = 1e-5,
+) -> FederatedAlgorithm:
+    """Teachers at clients, then one vote, then a student at the server.
+
+    Args:
+        learner: of the teachers.
+        server_learner: of the student.
+        public: U, [U, ...].
+        num_classes: C.
+        teacher_rounds: rounds that teachers train in; they vote at the end of the last of them, in which the
+            student begins. What the cohorts of other clients know is heard if they are in that one's.
+        steps: of a teacher in each of these rounds.
+        student_steps: in each round from the vote on.
+        gamma: of the noise; 0 is none.
+        delta: at which `epsilon_approximate` composes.
+
+    `test_accuracy` is the student's; `train_accuracy` on all clients' labels, which it never saw.
+
+    Raises:
+        UsageError: a value that is not allowed; in `init`, no public examples, new points at clients, labels
+            at the server.
+    """
+
+    def init(key: jax.Array, federation: Federation) -> PateState:
+        check_clients(federation, public)
+        teacher_key, student_key = jax.random.split(key)
+        return PateState(
+            teachers=learner.init(teacher_key, federation),
+            learner=server_learner.init(student_key, _without_examples(federation)),
+            label=np.full(len(public), ABSTAINED, np.int32),
+            weight=np.zeros(len(public), np.float32),
+            teacher_turns=first_turns(federation),
+            turns=np.zeros(1, np.int32),
+            round=count(0),
+        )
+
+    def round(state: PateState, cohort: Cohort, key: jax.Array) -> tuple[PateState, Metrics]:
+        teacher_key, noise_key, student_key = jax.random.split(key, 3)
+        number, metrics, communication = int(state.round) + 1, Metrics(), Communication()
+        if number <= teacher_rounds:
+            turn = take_turn(learner, state.teachers, cohort, None, teacher_key, steps)
+            if number == teacher_rounds:
+                turn, votes = asked(turn, learner.predict, public)
+                voters = speaking(turn.client_id, votes)
+                label, weight = vote(votes, voters, noise_key, communication)
+                state = state._replace(label=label, weight=weight)
+            teacher_turns = with_turns(state.teacher_turns, turn.client_id)
+            state = state._replace(teachers=turn.state, teacher_turns=teacher_turns)
+            metrics |= turn.metrics
+        if number >= teacher_rounds:
+            taught = Taught(public, state.label, state.weight)
+            student = take_turn(
+                server_learner, state.learner, _nobody(cohort), taught, student_key, student_steps
+            )
+            turns = with_turns(state.turns, student.client_id)
+            state = state._replace(learner=student.state, turns=turns)
+            metrics |= {f"student_{name}": value for name, value in student.metrics.items()}
+            if gamma:
+                metrics["epsilon"] = basic(2 * gamma, len(public))
+                metrics["epsilon_approximate"] = approximate(2 * gamma, len(public), delta)
+        metrics["communication"] = communication.metrics()
+        return state._replace(round=count(number)), metrics
+
+    def vote(
+        votes: np.ndarray, voters: np.ndarray, key: jax.Array, communication: Communication
+    ) -> tuple[np.ndarray, np.ndarray]:
+        counts = opened_tally(
+            majority(num_classes), votes, voters, communication, num_classes=num_classes
+        )
+        if not gamma or not (voters >= 0).any():
+            return tuple(map(np.asarray, largest_share(counts)[:2]))  # type: ignore[return-value]
+        noise = np.asarray(jax.random.laplace(key, counts.shape)) / gamma
+        label = np.argmax(counts + noise, axis=1).astype(np.int32)
+        return label, np.ones(len(label), np.float32)
+
+    judged = judged_by_clients(server_learner, num_classes, has_consensus=True)
+
+    def of_student(judge: Any, state: PateState, federation: Federation) -> Metrics:
+        metrics: Metrics = judge(state, federation.pooled())
+        return metrics
+
+    return FederatedAlgorithm(
+        init,
+        round,
+        evaluate=partial(of_student, judged.evaluate),
+        validate=judged.validate,
+        predictions=judged.predictions,
+        predict=judged.predict,
+    )
+
+
+def _without_examples(federation: Federation) -> Federation:
+    """A single client without examples: the student's place."""
+    nothing = (np.zeros(0, np.int64),)
+    return replace(federation, partition=Partition(nothing, nothing, nothing))
+
+
+def _nobody(cohort: Cohort) -> Cohort:
+    """That client, with a row of padding."""
+    row = np.asarray(cohort.x)[:1, :1]
+    return Cohort(
+        client_id=np.zeros(1, np.int32),
+        x=np.zeros_like(row),
+        y=np.full((1, 1), -1, np.int32),
+        mask=np.zeros((1, 1), bool),
+    )

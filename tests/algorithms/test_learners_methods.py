@@ -1,0 +1,266 @@
+"""FedCT's relatives: what each teaches whom, by hand, and what it refuses."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+from small_training import training_of
+from toy_learner import NUM_CLASSES, NUM_PUBLIC, clients, nearest, step, toy
+
+from jaxfed.algorithms.centralized import centralized
+from jaxfed.algorithms.distributed_distillation import distributed_distillation
+from jaxfed.algorithms.fedmd import fedmd
+from jaxfed.algorithms.local_learning import local_learning
+from jaxfed.algorithms.pate import pate
+from jaxfed.data import Partition
+from jaxfed.errors import UsageError
+from jaxfed.federation.clients import Federation
+from jaxfed.learners import Fitted, Learner, network
+from jaxfed.privacy.composition import approximate
+from jaxfed.training.local_update import Batches
+
+FEDERATION = clients()
+U, COHORT = FEDERATION.public_examples, FEDERATION.cohort()
+KEY = jax.random.key(0)
+
+
+def rounds_of(algorithm, number, federation=FEDERATION):
+    state, told = algorithm.init(KEY, federation), []
+    for index in range(number):
+        state, metrics = algorithm.round(state, COHORT, jax.random.fold_in(KEY, index))
+        told.append(metrics)
+    return state, told
+
+
+def trained(x, y, steps, start=None):
+    center = np.zeros((NUM_CLASSES, x.shape[1])) if start is None else start
+    for _ in range(steps):
+        center = step(center, x, y, np.ones(len(y)))
+    return center
+
+
+def test_local_learning_is_each_client_alone():
+    algorithm = local_learning(learner=toy(), num_classes=NUM_CLASSES, steps=2)
+    state, told = rounds_of(algorithm, 3)
+    for center, own in zip(state.learner.center, FEDERATION.partition.labeled, strict=True):
+        np.testing.assert_allclose(center, trained(FEDERATION.x[own], FEDERATION.y[own], 6))
+    assert "communication" not in told[0]
+    quality = algorithm.evaluate(state, FEDERATION)
+    assert "consensus_accuracy" not in quality
+    assert quality["test_accuracy"] > 0.5
+
+
+def test_centralized_has_all_labels():
+    algorithm = centralized(server_learner=toy(), num_classes=NUM_CLASSES, steps=2)
+    state, _ = rounds_of(algorithm, 2)
+    own = np.concatenate(FEDERATION.partition.labeled)
+    (center,) = state.learner.center
+    np.testing.assert_allclose(center, trained(FEDERATION.x[own], FEDERATION.y[own], 4), rtol=1e-6)
+    quality = algorithm.evaluate(state, FEDERATION)
+    said = nearest(center, FEDERATION.x[own])
+    assert quality["train_accuracy"] == np.mean(said == FEDERATION.y[own])
+    assert quality["client_test_accuracy_deviation"] == 0
+
+
+def test_pate_teaches_a_student_what_teachers_vote():
+    algorithm = pate(
+        learner=toy(),
+        server_learner=toy(),
+        public=U,
+        num_classes=NUM_CLASSES,
+        steps=3,
+        student_steps=2,
+    )
+    state, told = rounds_of(algorithm, 3)
+    votes = [
+        nearest(trained(FEDERATION.x[own], FEDERATION.y[own], 3), U)
+        for own in FEDERATION.partition.labeled
+    ]
+    counts = np.stack([np.bincount(u, minlength=NUM_CLASSES) for u in np.transpose(votes)])
+    np.testing.assert_array_equal(state.label, counts.argmax(axis=1))
+    np.testing.assert_allclose(state.learner.center[0], trained(U, state.label, 6), rtol=1e-6)
+    np.testing.assert_array_equal(state.teacher_turns, [1, 1, 1, 1])
+    assert [t["communication"]["upload_bytes"] for t in told] == [4 * NUM_PUBLIC // 4, 0, 0]
+    said = nearest(state.learner.center[0], FEDERATION.x[FEDERATION.test])
+    quality = algorithm.evaluate(state, FEDERATION)
+    assert quality["test_accuracy"] == np.mean(said == FEDERATION.y[FEDERATION.test])
+    assert "epsilon" not in told[-1]
+
+
+def test_pates_noise_and_what_it_costs():
+    make = partial(
+        pate, learner=toy(), server_learner=toy(), public=U, num_classes=NUM_CLASSES, steps=3
+    )
+    clean, _ = rounds_of(make(), 1)
+    votes = np.stack([nearest(center, U) for center in clean.teachers.center])
+    counts = np.stack([np.bincount(u, minlength=NUM_CLASSES) for u in votes.T])
+    little, _ = rounds_of(make(gamma=100.0), 1)
+    much, (told,) = rounds_of(make(gamma=0.1), 1)
+    np.testing.assert_array_equal(counts[np.arange(NUM_PUBLIC), little.label], counts.max(axis=1))
+    assert np.mean(much.label != clean.label) > 0.2
+    assert told["epsilon"] == pytest.approx(2 * 0.1 * NUM_PUBLIC)
+    assert told["epsilon_approximate"] == approximate(0.2, NUM_PUBLIC, 1e-5)
+
+
+def recorded(scale):
+    """A network's stand-in: writes down its fits; its scores are a client's number times `scale`."""
+    fits = []
+
+    def make(**keywords):
+        def init(key, federation):
+            return np.zeros(federation.num_clients)
+
+        def fit(state, cohort, taught, key, steps):
+            there = np.asarray(cohort.client_id)
+            labels = int(np.sum(np.asarray(cohort.y)[there >= 0] >= 0))
+            fits.append((keywords, there[there >= 0].tolist(), labels, taught, steps))
+            return Fitted(state, {}, {"clients": int(np.sum(there >= 0)), "train_loss": 1.0})
+
+        def scores(state, client_id, x):
+            each = scale * (1 + np.asarray(client_id))[:, None, None] * np.ones((1, len(x), 3))
+            return (each * np.arange(1, 4)).astype(np.float32)
+
+        def proba(state, client_id, x):
+            answer = scores(state, client_id, x)
+            return answer / answer.sum(axis=-1, keepdims=True)
+
+        def predict(state, client_id, x):
+            return scores(state, client_id, x).argmax(axis=-1).astype(np.int32)
+
+        return Learner(init, fit, predict, proba, scores)
+
+    return make, fits
+
+
+@pytest.mark.parametrize("sums", ["plaintext", "masked"])
+def test_fedmd_transfers_digests_and_revisits(sums):
+    stand_in, fits = recorded(0.5)
+    labels = FEDERATION.y[FEDERATION.public]
+    algorithm = fedmd(
+        network=stand_in,
+        public=U,
+        public_labels=labels,
+        num_classes=3,
+        subset=10,
+        transfer_steps=7,
+        private_steps=6,
+        digest_steps=5,
+        revisit_steps=4,
+        sums=sums,
+    )
+    state, (told, _) = rounds_of(algorithm, 2)
+    everybody, own = [0, 1, 2, 3], sum(map(len, FEDERATION.partition.labeled))
+    assert [(who, labels, steps) for _, who, labels, _, steps in fits] == [
+        (everybody, 0, 7),  # transfer on public labels, then on own ones
+        (everybody, own, 6),
+        (everybody, 0, 5),  # digest, revisit
+        (everybody, own, 4),
+        (everybody, 0, 5),
+        (everybody, own, 4),
+    ]
+    assert [keywords["public_loss"] for keywords, *_ in fits[::2]] == [
+        "label",
+        "score_l1",
+        "score_l1",
+    ]
+    np.testing.assert_array_equal(fits[0][3].label, labels)
+    first, second = fits[2][3], fits[4][3]
+    assert first.weight.sum() == second.weight.sum() == 10
+    assert (first.weight != second.weight).any()  # drawn anew
+    expected = 0.5 * np.mean([1, 2, 3, 4]) * np.arange(1, 4)
+    np.testing.assert_allclose(first.soft[first.weight > 0], np.tile(expected, (10, 1)), rtol=1e-6)
+    assert (first.soft[first.weight == 0] == 0).all()
+    np.testing.assert_array_equal(state.turns, [2, 2, 2, 2])
+    assert told["digest_loss"] == told["train_loss"] == 1
+    if sums == "plaintext":
+        assert told["communication"]["upload"] == {"votes": 4 * 10 * 3 * 4}
+    assert told["communication"]["download"]["mean"] == 4 * 10 * (3 + 1) * 4
+
+
+def test_fedmd_without_public_labels_or_with_others():
+    stand_in, fits = recorded(1.0)
+    make = partial(fedmd, network=stand_in, public=U, num_classes=3, subset=0)
+    rounds_of(make(public_labels=None), 1)
+    assert [steps for *_, steps in fits] == [500, 50, 50]
+    assert fits[1][3].weight.sum() == NUM_PUBLIC
+    others = (FEDERATION.y[FEDERATION.public] + 1) % 3
+    with pytest.raises(UsageError, match=r"^public_labeled=True: the public examples' classes"):
+        make(public_labels=others).init(KEY, FEDERATION)
+
+
+@pytest.mark.parametrize("sums", ["plaintext", "masked"])
+def test_distillation_teaches_the_mean_answer(sums):
+    stand_in, fits = recorded(1.0)
+    algorithm = distributed_distillation(
+        network=stand_in, public=U, num_classes=3, steps=5, rho=0.3, sums=sums
+    )
+    state, (told, _) = rounds_of(algorithm, 2)
+    assert fits[0][0] == {"public_loss": "squared_distance", "pseudo_weight": 0.3}
+    assert [steps for *_, steps in fits] == [5, 5]
+    assert (fits[0][3].weight == 0).all()  # nothing is known yet
+    assert (fits[1][3].weight == 1).all()
+    mean = np.tile(np.arange(1, 4) / 6, (NUM_PUBLIC, 1))
+    np.testing.assert_allclose(fits[1][3].soft, mean, rtol=1e-5)
+    np.testing.assert_array_equal(state.label, np.full(NUM_PUBLIC, 2))
+    num_bytes = 4 * NUM_PUBLIC * 3 * 4
+    assert told["communication"]["download"]["mean"] == num_bytes
+    if sums == "plaintext":
+        assert told["communication"]["upload_bytes"] == num_bytes
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"public": U[:0]}, r"^public_size=0"),
+        ({"test": "clients"}, r"^clients that train models need federation.test='central'"),
+        ({"server": True}, r"^labels_at='server': this method learns"),
+    ],
+)
+def test_clients_that_will_not_do(change, message):
+    federation = FEDERATION
+    if "test" in change:
+        new = tuple(own[:1] for own in federation.partition.labeled)
+        federation = replace(federation, partition=federation.partition._replace(new=new))
+    if "server" in change:
+        federation = replace(federation, server=federation.test[:2])
+    algorithm = pate(
+        learner=toy(), server_learner=toy(), public=change.get("public", U), num_classes=3
+    )
+    with pytest.raises(UsageError, match=message):
+        algorithm.init(KEY, federation)
+
+
+def test_a_network_is_drawn_to_the_others():
+    """Two networks whose own labels differ answer more alike with distillation than without."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((90, 4)).astype(np.float32)
+    y = np.where(np.arange(90) < 30, 0, (x[:, 0] > 0).astype(int) + 1).astype(np.int32)
+    own = (np.arange(30), np.arange(30, 60))
+    nothing = tuple(part[:0] for part in own)
+    federation = Federation(
+        x, y, Partition(own, nothing, nothing), 3, public=np.arange(60, 90), test=np.arange(60, 90)
+    )
+    training = training_of(Batches("joint", 8, 1), learning_rate=lambda count: 0.1)
+    distances = []
+    for rho in (0.0, 5.0):
+        algorithm = distributed_distillation(
+            network=partial(network, training=training),
+            public=federation.public_examples,
+            num_classes=3,
+            steps=20,
+            rho=rho,
+        )
+        state = algorithm.init(KEY, federation)
+        for index in range(4):
+            state, metrics = algorithm.round(
+                state, federation.cohort(), jax.random.fold_in(KEY, index)
+            )
+        assert np.isfinite(metrics["train_loss"])
+        learner = network(training=training)
+        a, b = learner.predict_proba(
+            state.learner, np.arange(2, dtype=np.int32), federation.public_examples
+        )
+        distances.append(np.square(a - b).mean())
+    assert distances[1] < 0.7 * distances[0]
