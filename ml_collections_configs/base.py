@@ -171,6 +171,11 @@ def get_config() -> ConfigDict:
     # METHOD-{repeat}-last (its last), or "pretrained" on ImageNet
     config.training.initial_model = ""
 
+    # What clients train in methods that have them teach labels; a learner's keys in a section of its name
+    config.learner = ConfigDict()
+    config.learner.name = "network"
+    config.learner.names = ()  # with name = "mixed", cycled over the clients
+
     config.pseudo_label = ConfigDict()  # switches for what the authors' code does
     config.pseudo_label.confidence = "softmax"  # of the network's labels; "logits" in the code
     # Of XCLP's labels by the cohort, of per-client LP's by the client.

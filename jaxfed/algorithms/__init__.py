@@ -3,23 +3,30 @@
 One that lives elsewhere is registered: `ALGORITHMS.register(name)` (`jaxfed.registry`).
 
 A factory takes its ingredients by keyword: `ALGORITHMS[name](num_classes=C, **config[name])`, or
-`ALGORITHMS[name](training=..., **config[name])` where it trains a model (`jaxfed.config.assembly`).
+`ALGORITHMS[name](training=..., **config[name])` where it trains a model, `learner=...` where clients have
+models of their own (`jaxfed.config.assembly`).
 """
 
 from collections.abc import Callable
 from functools import partial
 
+from jaxfed.algorithms.centralized import centralized
 from jaxfed.algorithms.client_knn import client_knn
+from jaxfed.algorithms.distributed_distillation import distributed_distillation
 from jaxfed.algorithms.fedavg import fedavg, fedsem
+from jaxfed.algorithms.fedct import fedct
 from jaxfed.algorithms.feddyn import feddyn
 from jaxfed.algorithms.fedmatch import fedmatch
+from jaxfed.algorithms.fedmd import fedmd
 from jaxfed.algorithms.fedprox import fedprox
 from jaxfed.algorithms.fedrgd import fedrgd
 from jaxfed.algorithms.fedsiam import fedsiam
 from jaxfed.algorithms.fixmatch import fixmatch
 from jaxfed.algorithms.label_propagation import per_client_lp, pooled_lp
+from jaxfed.algorithms.local_learning import local_learning
 from jaxfed.algorithms.mixmatch import mixmatch
 from jaxfed.algorithms.network import network
+from jaxfed.algorithms.pate import pate
 from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.algorithms.scaffold import scaffold
 from jaxfed.algorithms.semifl import semifl
@@ -49,5 +56,11 @@ _OWN: dict[str, Callable[..., FederatedAlgorithm]] = {
     "protofssl": protofssl,
     "fedrgd": fedrgd,
     "semifl": semifl,
+    "fedct": fedct,
+    "local_learning": local_learning,
+    "centralized": centralized,
+    "distributed_distillation": distributed_distillation,
+    "fedmd": fedmd,
+    "pate": pate,
 }
 ALGORITHMS = Registry("method", _OWN)

@@ -3,8 +3,9 @@
     algorithm = make_algorithm(config, "fedavg_xclp", federation, repeat)
 
 A factory in `jaxfed.algorithms` that has a keyword `training` gets a `Training` made of the sections
-`model`, `training`, `pseudo_label`, `xclp`, `per_client_lp` and `execution`. One that labels
-in one shot may have its settings chosen by cross-validation, where the section `selection` says so.
+`model`, `training`, `pseudo_label`, `xclp`, `per_client_lp` and `execution`; one that has `learner`, clients'
+own models as the section `learner` says (`jaxfed.config.learner_section`). One that labels in one shot may
+have its settings chosen by cross-validation, where the section `selection` says so.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import optax
 from ml_collections import ConfigDict
 
 from jaxfed import xclp
-from jaxfed.config import methods
+from jaxfed.config import learner_ingredients, methods
 from jaxfed.config.networks import (
     in_section,
     initial_model,
@@ -78,6 +79,18 @@ def make_algorithm(
             training = make_training(seen, federation, repeat, execution, map_clients)
         with in_section(name, *section), naming_labels_at(name):
             return factory(training=training, **section)
+    if methods.has_learners(config, name):
+        seen = methods.with_own_training(config, name)
+
+        def training_of(federation: Federation) -> Training:
+            return make_training(seen, federation, repeat, execution, map_clients)
+
+        with methods.naming_own_training(config, name):
+            given = learner_ingredients.ingredients(
+                seen, name, keywords, federation, training_of, execution
+            )
+        with in_section(name, *section):
+            return factory(**given, **section)
 
     def one_shot(settings: Mapping[str, Any], execution: Execution) -> FederatedAlgorithm:
         given = {**section, **settings}
@@ -122,11 +135,11 @@ def check_algorithm(config: ConfigDict, name: str) -> None:
     known = inspect.signature(methods.factory_of(config, name)).parameters.values()
     names = {parameter.name for parameter in known if parameter.kind is parameter.KEYWORD_ONLY}
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known)
-    given = {"training", "execution", "num_classes"}  # by `make_algorithm`, not by the section
+    given = methods.GIVEN
     for key in methods.keywords(config, name):
         if key in given or (key not in names and not takes_any):
             raise UsageError(f"config.{name}.{key}: unknown key{suggestion(key, names - given)}")
-    if "training" in names:
+    if methods.uses_training(config, name):
         seen = methods.with_own_training(config, name)
         if starts_from_state(seen):
             with methods.naming_own_training(config, name), naming_initial_model(seen):

@@ -25,6 +25,7 @@ from jaxfed.config.assembly import (
     settings_to_try,
 )
 from jaxfed.config.keys import TYPES, check_value, flatten, unknown_key
+from jaxfed.config.learner_section import MIXED, check_learner, check_learner_key
 from jaxfed.config.model_options import check_options
 from jaxfed.config.networks import in_section
 from jaxfed.config.open_sections import CANDIDATES, check_candidates, check_plugin, plugged_in
@@ -37,6 +38,7 @@ from jaxfed.data.schemes import Assignment, Quantity, Scheme
 from jaxfed.errors import UsageError
 from jaxfed.federation.client_map import STRATEGIES
 from jaxfed.federation.sampling import LABELED_SHARES, SAMPLINGS
+from jaxfed.learners import LEARNERS
 from jaxfed.models import MODELS
 from jaxfed.models.layers import Convolution
 from jaxfed.models.wrapping import DTYPES
@@ -74,6 +76,18 @@ AUGMENTATION = Rule(
         _are_texts(value) and {name.partition(":")[0] for name in value} <= AUGMENTATIONS.keys()
     ),
 )
+
+
+def _learner_rules() -> dict[str, Rule]:
+    """The keys that hold learners' names."""
+    return {
+        "learner.name": one_of([*LEARNERS, MIXED]),
+        "learner.names": Rule(
+            tuple,
+            f"names out of {', '.join(map(repr, LEARNERS))}",
+            lambda value: _are_texts(value) and set(value) <= set(LEARNERS),
+        ),
+    }
 
 
 def _method_rules(names: Collection[str]) -> dict[str, Rule]:
@@ -185,6 +199,7 @@ RULES: dict[str, Rule] = {
     "training.batch_statistics": one_of(get_args(BatchStatistics)),
     "training.labeled_only_rounds": at_least(0),
     "training.initial_model": TEXT,
+    **_learner_rules(),
     "pseudo_label.confidence": one_of(get_args(Confidence)),
     "pseudo_label.class_weights": Rule(bool, "true or false"),
     "pseudo_label.augmented_features": Rule(bool, "true or false"),
@@ -221,10 +236,12 @@ def check(config: ConfigDict) -> None:
         _check_variant(name, config[name].algorithm)
     plugins = plugged_in()
     # What is registered from outside may be so after this module is imported.
-    rules = RULES | _method_rules(names) | {"model.name": one_of(MODELS)}
+    rules = RULES | _method_rules(names) | _learner_rules() | {"model.name": one_of(MODELS)}
     for key, value in flat.items():
         if key in rules:
             check_value(key, value, rules[key])
+        elif key.startswith("learner."):
+            check_learner_key(key, value)
         # The sections of networks and methods are judged by the factories that take their keys.
         elif not key.startswith((CANDIDATES, "model.")) and key.partition(".")[0] not in (
             *names,
@@ -331,6 +348,7 @@ def _check_together(config: ConfigDict) -> None:
         )
     check_labels_at(config)
     check_public(config)
+    check_learner(config)
     with in_section("xclp", "presence"):
         leaving = departures.parsed(config.xclp.presence)
     named = [departure.client for departure in leaving]

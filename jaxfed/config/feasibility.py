@@ -142,8 +142,9 @@ def check_rounds(config: ConfigDict, num_clients: int) -> None:
                 f"config.{name}.num_groups={given['num_groups']}: at most the {size} clients of a round "
                 "(config.cohort_size)"
             )
-        if given.get("prototype_sums", "none") != "none" and size < 2:
-            raise UsageError(
-                f"config.cohort_size={config.cohort_size}: with config.{name}.prototype_sums="
-                f"{given['prototype_sums']!r} a round has 2 clients or more"
-            )
+        for key, alone in (("prototype_sums", "none"), ("sums", "plaintext")):
+            if given.get(key, alone) != alone and size < 2:
+                raise UsageError(
+                    f"config.cohort_size={config.cohort_size}: with config.{name}.{key}={given[key]!r} a "
+                    "round has 2 clients or more"
+                )

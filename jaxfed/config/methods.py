@@ -22,9 +22,11 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
+from jaxfed.config import learner_section
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm
 
+GIVEN = frozenset({"training", "execution", *learner_section.INGREDIENTS})  # by `make_algorithm`
 _NOT_KEYWORDS = ("algorithm", "training")  # of a section; all else the algorithm's factory takes
 
 
@@ -52,8 +54,19 @@ def factory_of(config: ConfigDict, name: str) -> Callable[..., FederatedAlgorith
 
 
 def trains(config: ConfigDict, name: str) -> bool:
-    """Whether the method trains a model."""
-    return "training" in inspect.signature(factory_of(config, name)).parameters
+    """Whether the method trains a model, or clients' own ones."""
+    taken = inspect.signature(factory_of(config, name)).parameters
+    return "training" in taken or learner_section.asks_for_learners(taken)
+
+
+def has_learners(config: ConfigDict, name: str) -> bool:
+    """Whether clients of the method have models of their own, which `config.learner` names."""
+    return learner_section.asks_for_learners(inspect.signature(factory_of(config, name)).parameters)
+
+
+def is_public(config: ConfigDict, name: str) -> bool:
+    """Whether the method teaches labels of public examples."""
+    return "public" in inspect.signature(factory_of(config, name)).parameters
 
 
 def keywords(config: ConfigDict, name: str) -> dict[str, Any]:
@@ -85,11 +98,18 @@ def with_own_training(config: ConfigDict, name: str) -> ConfigDict:
     return seen
 
 
+def uses_training(config: ConfigDict, name: str) -> bool:
+    """Whether the network and `config.training` say anything about the method."""
+    if has_learners(config, name):
+        return learner_section.has_networks(config)
+    return trains(config, name)
+
+
 def differently_trained(config: ConfigDict) -> Iterator[tuple[str, ConfigDict]]:
     """The methods that train a model, one of each kind of training, with the config as they see it."""
     there: list[dict[str, Any]] = []
     for name in chosen(config):
-        if trains(config, name):
+        if uses_training(config, name):
             seen = with_own_training(config, name)
             training = seen.training.to_dict()
             if training not in there:
@@ -110,6 +130,8 @@ def unsaid(config: ConfigDict, key: str) -> Any:
         KeyError: no method has it.
     """
     name, *rest = key.split(".")
+    if name == "learner":
+        return learner_section.unsaid(key)
     if rest == ["algorithm"] and name not in config:
         return ""  # which is about to become a variant's
     if name not in ALGORITHMS and name not in variants(config):
@@ -118,16 +140,19 @@ def unsaid(config: ConfigDict, key: str) -> Any:
         (leaf,) = rest[1:]
         return with_own_training(config, name).training[leaf]
     (leaf,) = rest
+    if leaf in GIVEN:
+        raise KeyError(key)
     return all_keywords(config, name)[leaf]
 
 
 def own_keys(config: ConfigDict) -> Iterator[str]:
-    """Every key that a method can have: the keywords of its factory, and of its own training."""
+    """Every key that a method can have, or a learner: keywords of factories, and of methods' own training."""
+    yield from learner_section.own_keys()
     for name in (*ALGORITHMS, *variants(config)):
         if trains(config, name):
             yield from (f"{name}.training.{key}" for key in config.training)
         for word, parameter in inspect.signature(factory_of(config, name)).parameters.items():
-            if parameter.kind is parameter.KEYWORD_ONLY and word not in ("training", "execution"):
+            if parameter.kind is parameter.KEYWORD_ONLY and word not in GIVEN:
                 yield f"{name}.{word}"
 
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
+from jaxfed.config import methods
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
 
@@ -83,13 +84,21 @@ def classes_to_measure_by(data: Dataset, other: Dataset | None) -> np.ndarray:
 
 
 def check_public(config: ConfigDict) -> None:
-    """Labels are of public examples that there are.
+    """Labels are of public examples that there are, and methods that teach some have them.
 
     Raises:
         UsageError: there are none.
     """
     wanted = config.federation
-    if wanted.public_labeled and not (wanted.public_size or wanted.public_dataset):
+    if wanted.public_size or wanted.public_dataset:
+        return
+    for name in methods.chosen(config):
+        if methods.is_public(config, name):
+            raise UsageError(
+                f"config.federation.public_size=0: {name!r} teaches clients labels of public examples; "
+                "allowed are 1 or more, or a public_dataset"
+            )
+    if wanted.public_labeled:
         raise UsageError(
             "config.federation.public_labeled=True: allowed with a public_size or a public_dataset, without "
             "which there are no public examples"

@@ -93,6 +93,11 @@ def check_labels_at(config: ConfigDict) -> None:
                 f"config.federation.labels_at='server': {name!r} labels in one shot by labels that clients "
                 "have; allowed are methods that train a model"
             )
+        if methods.has_learners(config, name):
+            raise UsageError(
+                f"config.federation.labels_at='server': clients of {name!r} learn from labels of their own; "
+                "allowed is 'clients'"
+            )
         takes_xclp = methods.all_keywords(config, name).get("pseudo_label") == "xclp"
         if takes_xclp and not is_one_program(xclp.Parameters(num_classes=2, **config.xclp)):
             raise UsageError(

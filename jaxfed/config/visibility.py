@@ -9,7 +9,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config import methods
+from jaxfed.config import learner_section, methods
 from jaxfed.config.assembly import for_nobody, make_training, nobody, settings_to_try
 from jaxfed.training.label_sources import SECTION_OF
 from jaxfed.training.pseudo_label import PseudoLabel
@@ -25,14 +25,18 @@ def seen_by(config: ConfigDict, name: str) -> dict[str, Any]:
     Seed, data, clients, public examples, cohorts, rounds and execution every method sees. Of methods'
     sections it sees its own keywords and, where it trains on pseudo-labels, those that these are found by.
     `training` is its own (`jaxfed.config.methods`), and of no account for a method that labels in one shot,
-    unless the features are those of a model that is trained first. `selection` counts where there is
-    something to choose from.
+    unless the features are those of a model that is trained first. `learner` is for methods whose clients
+    have models of their own, which see of it, and of `model` and `training`, what these clients' learners
+    take. `selection` counts where there is something to choose from.
     """
     seen: dict[str, Any] = methods.with_own_training(config, name).to_dict()
     of_methods = {*ALGORITHMS, *methods.variants(config)}
     for key in {*_OF_NO_METHOD, *of_methods, "selection"}:
         seen.pop(key, None)
     seen["method"] = (methods.algorithm_of(config, name), methods.keywords(config, name))
+    if methods.has_learners(config, name):
+        return _seen_by_learners(config, seen)
+    del seen["learner"]
     if methods.trains(config, name):
         taken = _pseudo_labels_taken(config, name)
         # Those that have settings have them in a section, mostly of their name, which may be a method's, too.
@@ -47,6 +51,16 @@ def seen_by(config: ConfigDict, name: str) -> dict[str, Any]:
     tried = settings_to_try(config, name)
     if config.selection.settings != "given" and len(tried) > 1:
         seen["selection"] = (config.selection.folds, config.selection.measure, tried)
+    return seen
+
+
+def _seen_by_learners(config: ConfigDict, seen: dict[str, Any]) -> dict[str, Any]:
+    """Without the settings of learners that clients have not, and of networks where nobody has one."""
+    names = {*learner_section.names_of(config), "name", "names"}
+    seen["learner"] = {key: value for key, value in seen["learner"].items() if key in names}
+    del seen["pseudo_label"]
+    if not learner_section.has_networks(config):
+        del seen["model"], seen["training"]
     return seen
 
 

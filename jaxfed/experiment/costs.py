@@ -88,6 +88,10 @@ def method_costs(config: ConfigDict) -> Iterator[MethodCosts]:
             raise UsageError(
                 f"config: {name!r} labels in one shot; allowed are methods that train a model"
             )
+        if methods.has_learners(config, name):
+            raise UsageError(
+                f"config: clients of {name!r} have models of their own; costs are of methods with one network"
+            )
         seen = methods.with_own_training(config, name)
         row = PAPER_COSTS.get(methods.algorithm_of(config, name))
         setting = _setting(seen, name, cohort)

@@ -8,7 +8,8 @@
         settings = ("mymethod.mu=0.5",)               # overrides, where the defaults will not do
 
 pytest runs the checks on handwritten digits, which need no download: unequal clients, 12 rounds of four of
-them (one round of all for a method that labels in one shot).
+them (one round of all for a method that labels in one shot), and public examples where clients have models of
+their own.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from ml_collections import ConfigDict
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import file as config_file
 from jaxfed.config.assembly import make_algorithm
+from jaxfed.config.learner_section import asks_for_learners
 from jaxfed.config.simulation import Simulation
 from jaxfed.federation.algorithm import FederatedAlgorithm, ServerState
 from jaxfed.federation.clients import Federation
@@ -45,11 +47,24 @@ _SMALL = (
     "xclp.num_bits=256",
     "xclp.num_neighbors=3",
 )
+_PUBLIC = (
+    "dataset.name=digits",
+    "dataset.test_size=0",
+    "preprocessing.kind=images",
+    "federation.public_size=100",
+    "learner.name=network",
+    "training.learning_rate=0.01",
+)
+
+
+def has_learners(name: str) -> bool:
+    """Whether clients of the method have models of their own."""
+    return asks_for_learners(inspect.signature(ALGORITHMS[name]).parameters)
 
 
 def trains(name: str) -> bool:
-    """Whether the method of this name trains a model."""
-    return "training" in inspect.signature(ALGORITHMS[name]).parameters
+    """Whether the method of this name trains a model, or clients' own ones."""
+    return "training" in inspect.signature(ALGORITHMS[name]).parameters or has_learners(name)
 
 
 @functools.cache
@@ -57,8 +72,11 @@ def arranged(
     name: str, strategy: str = "auto", settings: tuple[str, ...] = ()
 ) -> tuple[ConfigDict, Federation, FederatedAlgorithm]:
     """A method for digits among clients of unequal sizes, as its kind of experiment has them."""
-    file = "fedavg_xclp" if trains(name) else "xclp_digits"
-    config = config_file.load(f"{file}.py", _SMALL)
+    if has_learners(name):
+        config = config_file.load("fedct.py", (*_PUBLIC, *_SMALL))
+    else:
+        file = "fedavg_xclp" if trains(name) else "xclp_digits"
+        config = config_file.load(f"{file}.py", _SMALL)
     with config.unlocked():
         config.rounds = 12 if trains(name) else 1
         config.cohort_size = 4 if trains(name) else 0

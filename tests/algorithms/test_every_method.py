@@ -8,7 +8,16 @@ from jaxfed.testing.method_checks import trains
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
-SETTINGS = {"semifl": ("federation.labels_at=server",)}  # of methods that need other data
+ESTIMATORS = "learner.name=logistic_regression"  # quick; networks are tried with FedCT and others
+SETTINGS = {  # of methods that need other data, or fewer steps
+    "semifl": ("federation.labels_at=server",),
+    **{name: (f"{name}.steps=10",) for name in ("fedct", "distributed_distillation")},
+    **dict.fromkeys(("local_learning", "centralized", "pate"), (ESTIMATORS,)),
+    "fedmd": (
+        *("federation.public_labeled=true", "fedmd.transfer_steps=20", "fedmd.private_steps=20"),
+        *("fedmd.digest_steps=5", "fedmd.revisit_steps=10"),
+    ),
+}
 
 for name in ALGORITHMS:
     own = {"method": name, "settings": SETTINGS.get(name, ())}

@@ -1,0 +1,84 @@
+"""From the section `learner` to what a method's factory asks for (`learner_section.INGREDIENTS`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from jaxfed.config.learner_section import INGREDIENTS, MIXED, check_is_whole, names_of, takes
+from jaxfed.config.networks import in_section
+from jaxfed.errors import UsageError
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.execution import Execution
+from jaxfed.learners import LEARNERS, Learner, mixed
+from jaxfed.training.ingredients import Training
+
+TrainingOf = Callable[[Federation], Training]
+
+
+def ingredients(
+    config: ConfigDict,
+    method: str,
+    keywords: Collection[str],
+    federation: Federation,
+    training_of: TrainingOf,
+    execution: Execution,
+) -> dict[str, Any]:
+    """Those of `INGREDIENTS` that a method's factory asks for.
+
+    Raises:
+        UsageError: a method that needs networks, of clients that have others.
+    """
+    making = partial(_learner, config, federation.num_classes, execution)
+    pooled = federation.pooled()
+
+    def networks(**own: Any) -> Learner:
+        return making("network", partial(training_of, federation), own)
+
+    def check_networks() -> Callable[..., Learner]:
+        if names_of(config) != ("network",):
+            raise UsageError(
+                f"config.learner.name={config.learner.name!r}: {method!r} teaches probabilities or scores, "
+                "which networks alone learn from; allowed is 'network'"
+            )
+        return networks
+
+    make: dict[str, Callable[[], Any]] = {
+        "learner": lambda: _all_clients(config, making, partial(training_of, federation)),
+        "server_learner": lambda: making(names_of(config)[0], partial(training_of, pooled), {}),
+        "network": check_networks,
+        "public": lambda: federation.public_examples,
+        "public_labels": lambda: federation.public_labels,
+        "num_classes": lambda: federation.num_classes,
+    }
+    return {name: make[name]() for name in INGREDIENTS if name in keywords}
+
+
+def _all_clients(
+    config: ConfigDict, making: Callable[..., Learner], training: Callable[[], Training]
+) -> Learner:
+    made = [making(name, training, {}) for name in names_of(config)]
+    return mixed(made) if config.learner.name == MIXED else made[0]
+
+
+def _learner(
+    config: ConfigDict,
+    num_classes: int,
+    execution: Execution,
+    name: str,
+    training: Callable[[], Training],
+    own: Mapping[str, Any],
+) -> Learner:
+    given: dict[str, Any] = {**config.learner.get(name, {}), **own}
+    ingredients: dict[str, Callable[[], Any]] = {
+        "training": training,
+        "num_classes": lambda: num_classes,
+        "execution": lambda: execution,
+    }
+    check_is_whole(name, given)
+    asked = {key: make() for key, make in ingredients.items() if takes(name, key)}
+    with in_section(f"learner.{name}", *given):
+        return LEARNERS[name](**asked, **given)

@@ -1,0 +1,181 @@
+"""config.learner, methods of clients with models of their own, and FedCT's config."""
+
+import numpy as np
+import pytest
+
+import jaxfed
+from jaxfed.config import assembly, check, file, learner_ingredients, learner_section
+from jaxfed.config.visibility import seen_by
+from jaxfed.errors import UsageError
+from jaxfed.experiment.costs import method_costs
+from jaxfed.federation.execution import HERE
+from jaxfed.learners import LEARNERS
+
+FEDCT = "ml_collections_configs/fedct.py"
+
+
+def load(*overrides, variant=""):
+    return file.load(f"{FEDCT}:{variant}", overrides)
+
+
+@pytest.mark.parametrize(
+    ("override", "value"),
+    [
+        ("learner.decision_tree.max_depth=4", 4),
+        ("learner.network.pseudo_weight=2", 2.0),
+        ("learner.network.public_loss=label", "label"),
+        ("learner.rulefit.linear_terms=true", True),
+        ("learner.estimator.estimator=sklearn.svm.SVC", "sklearn.svm.SVC"),
+    ],
+)
+def test_a_learners_keys_have_its_defaults_types(override, value):
+    config = load(override)
+    _, name, leaf = override.partition("=")[0].split(".")
+    assert config.learner[name][leaf] == value
+    assert type(config.learner[name][leaf]) is type(value)
+    check.check(config)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["learner.name=tree"], "config.learner.name='tree': allowed are 'network', "),
+        (["learner.name=mixed"], "config.learner.names=(): allowed are learners with"),
+        (["learner.names=network"], "config.learner.names=('network',): allowed are learners with"),
+        (
+            ["learner.name=mixed", "learner.names=network,network", "federation.num_clients=1"],
+            "config.learner.names=('network', 'network'): at most 1",
+        ),
+        (
+            ["learner.decision_tree.max_depth=-1"],
+            "config.learner.decision_tree.max_depth=-1: allowed are integers from 0 on",
+        ),
+        (["federation.public_size=0"], "config.federation.public_size=0: 'fedct' teaches clients"),
+        (
+            ["baselines=distributed_distillation"],
+            "config.learner.name='decision_tree': 'distributed_distillation' teaches probabilities",
+        ),
+        (["baselines=fedmd"], "config.learner.name='decision_tree': 'fedmd' teaches"),
+        (["fedct.consensus=mode"], "config.fedct.consensus='mode': allowed are 'majority'"),
+        (["fedct.threshold=0.8"], "config.fedct.threshold=0.8: consensus='majority' has none"),
+        (["fedct.epsilon=0"], "config.fedct.epsilon=0.0: allowed are numbers above 0"),
+        (["federation.labels_at=server"], "config.federation.labels_at='server': clients of"),
+        (["learner.name=estimator"], "config.learner.estimator"),
+    ],
+)
+def test_what_will_not_do_in_one_line(overrides, message):
+    with pytest.raises(UsageError) as caught:
+        check.check(load(*overrides))
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("learner.decision_tree.depth=3", "config.learner.decision_tree.depth: unknown key"),
+        ("learner.oak.max_depth=3", "config.learner.oak: no such section"),
+        ("learner.decision_tree.num_classes=3", "config.learner.decision_tree.num_classes: unkn"),
+        ("fedct.learner=3", "config.fedct.learner: unknown key"),
+    ],
+)
+def test_unknown_keys(override, message):
+    with pytest.raises(UsageError) as caught:
+        load(override)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_round_of_one_client_has_no_masked_sum():
+    with pytest.raises(UsageError, match=r"cohort_size=1: with config.fedct.sums='masked'"):
+        jaxfed.run(load("cohort_size=1", "fedct.sums=masked", variant="smoke"), progress=False)
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("learner.decision_tree.max_depth=3", {"fedct", "local_learning", "centralized"}),
+        ("learner.random_forest.num_trees=3", set()),
+        ("training.learning_rate=0.5", {"fedavg"}),
+        ("fedct.consensus=staple", {"fedct"}),
+        ("federation.num_clients=4", {"fedct", "local_learning", "centralized", "fedavg"}),
+    ],
+)
+def test_methods_see_of_learners_what_clients_have(override, expected):
+    names = ("fedct", "local_learning", "centralized", "fedavg")
+    before, after = load(), load(override)
+    assert {name for name in names if seen_by(before, name) != seen_by(after, name)} == expected
+
+
+def test_networks_make_the_training_seen():
+    before = load("learner.name=network")
+    after = load("learner.name=network", "training.learning_rate=0.5")
+    assert seen_by(before, "fedct") != seen_by(after, "fedct")
+
+
+def test_factories_get_what_they_ask_for():
+    names = learner_section.INGREDIENTS
+    config = load("learner.name=mixed", "learner.names=decision_tree,logistic_regression")
+    federation = assembly.nobody(config)
+    made = learner_ingredients.ingredients(
+        config,
+        "mine",
+        ["learner", "server_learner", "public", "public_labels", "num_classes", "own"],
+        federation,
+        lambda of: pytest.fail("trees need no training"),
+        HERE,
+    )
+    assert made.keys() == names.keys() - {"network"}
+    assert made["num_classes"] == 2
+    assert made["public_labels"] is None
+    assert len(made["public"]) == 0
+
+
+def test_there_are_no_costs_of_clients_with_models_of_their_own():
+    config = load("federation.labeled_fraction=0.5", "baselines=", variant="smoke")
+    with pytest.raises(UsageError, match="models of their own"):
+        list(method_costs(config))
+
+
+@pytest.mark.parametrize(
+    ("variant", "baselines"),
+    [
+        ("", ("local_learning", "centralized")),
+        ("wine_quality,random_forest", ("local_learning", "centralized")),
+        ("fashion_mnist,local,dd", ("local_learning", "distributed_distillation")),
+        ("fashion_mnist,fedavg,pate", ("pate", "fedavg")),
+    ],
+)
+def test_baselines_that_are_named(variant, baselines):
+    assert load(variant=variant).baselines == baselines
+
+
+@pytest.mark.parametrize("variant", ["staple,masked", "epsilons,clients", "adult,mushroom"])
+def test_variants_that_exclude_each_other(variant):
+    with pytest.raises(UsageError, match="exclude each other"):
+        load(variant=variant)
+
+
+def test_mixtures_are_of_as_many_learners_as_clients():
+    for variant in ("mixed", "mixed_network"):
+        config = load(variant=variant)
+        assert len(config.learner.names) == config.federation.num_clients == 5
+        assert set(config.learner.names) <= set(LEARNERS)
+
+
+def test_an_experiment_on_data_at_hand(tmp_path):
+    """Trees on breast cancer: every method to the end, and its record again after a stop."""
+    result = jaxfed.run(
+        load("baselines=local_learning,centralized,pate", variant="smoke,dp"),
+        workdir=tmp_path / "run",
+        progress=False,
+    )
+    assert result.methods == ("fedct", "local_learning", "centralized", "pate")
+    final = result.summary["algorithms"]["fedct"]
+    assert final["epsilon"]["mean"] == 20.0
+    for metric in ("test_accuracy", "consensus_accuracy", "gap_vulnerability"):
+        assert 0 <= final[metric]["mean"] <= 1
+    assert result.summary["algorithms"]["centralized"]["test_accuracy"]["mean"] > 0.8
+    model = result.model("local_learning")
+    x = result.federation().x[:5]
+    assert model(x).shape == (5, 2)
+    np.testing.assert_allclose(model(x).sum(axis=1), 1, rtol=1e-5)
