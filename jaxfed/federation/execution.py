@@ -17,8 +17,9 @@ class Execution:
     """Processes, progress and memory of long computations on the host.
 
     Attributes:
-        workers: processes that `hamming="phe"` computes in beside this one; 0 = none. A script that
-            asks for some has to guard its entry by `if __name__ == "__main__":`, for they import it.
+        workers: processes that `hamming="phe"` computes in, or clients' estimators are fitted in, beside this
+            one; 0 = none. A script that asks for some has to guard its entry by
+            `if __name__ == "__main__":`, for they import it.
         progress: told now and then how much is done.
         memory: keeps what will be asked for again; None: nothing is kept.
 
