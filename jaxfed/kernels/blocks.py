@@ -10,6 +10,17 @@ import jax.numpy as jnp
 from jax import lax
 
 
+def even_size(count: int, size: int) -> int:
+    """About so many rows of `count`, so that none are left over where half as many again or less will do.
+
+    Blocks that are left over are compiled once more, and what all give is copied.
+    """
+    size = max(1, min(size, count))
+    sizes = [even for even in range(1, count + 1) if count % even == 0]
+    near = [even for even in sizes if 2 * size <= 3 * even and 2 * even <= 3 * size]
+    return max(near, default=size)
+
+
 def block_by_block(
     function: Callable[[jax.Array], jax.Array], size: int, array: jax.Array
 ) -> jax.Array:

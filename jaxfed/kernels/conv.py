@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxfed.kernels.blocks import block_by_block, sum_over_blocks
+from jaxfed.kernels.blocks import block_by_block, even_size, sum_over_blocks
 
 _BLOCK_BYTES = 2**22  # of im2col's columns at a time: what stays in a core's cache
 # At least, or reading the kernel anew for every block would take as long as the product.
@@ -165,7 +165,8 @@ def _images_at_once(images: jax.Array, window: Sequence[int], strides: Sequence[
         for side, size, stride in zip(sides, window, strides, strict=True)
     )
     num_bytes = pixels * math.prod(window) * channels * images.dtype.itemsize
-    return max(1, _BLOCK_BYTES // max(num_bytes, 1), -(-_BLOCK_ROWS // max(pixels, 1)))
+    least = -(-_BLOCK_ROWS // max(pixels, 1))
+    return even_size(len(images), max(_BLOCK_BYTES // max(num_bytes, 1), least))
 
 
 def _columns(images: jax.Array, window: Sequence[int], strides: Sequence[int]) -> jax.Array:

@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxfed.kernels.blocks import block_by_block, sum_over_blocks
+from jaxfed.kernels.blocks import block_by_block, even_size, sum_over_blocks
 from jaxfed.kernels.conv import matmul_conv
 
 Pads = tuple[tuple[int, int], tuple[int, int]]
@@ -101,13 +101,21 @@ def _saves(images: jax.Array, kernel: jax.Array, pads: Pads) -> bool:
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _winograd(images: jax.Array, kernel: jax.Array, pads: Pads, precision: Any) -> jax.Array:
-    kernels = _of_kernel(kernel)
+    return _convolved(images, kernel, pads, precision, over=0)
+
+
+def _convolved(
+    images: jax.Array, kernel: jax.Array, pads: Pads, precision: Any, *, over: int
+) -> jax.Array:
+    """Sums go over the kernel's input channels (`over` 0) or its output channels (1)."""
+    matrices = _of_kernel(kernel)
+    dimensions = (((1,), (over,)), ((), ()))
 
     def convolve(images: jax.Array) -> jax.Array:
         padded = _padded(images, pads)
         products = [
-            jnp.matmul(tiles, matrix, precision=precision)
-            for tiles, matrix in zip(_tiles(padded), kernels, strict=True)
+            lax.dot_general(tiles, matrix, dimensions, precision=precision)
+            for tiles, matrix in zip(_tiles(padded), matrices, strict=True)
         ]
         _, height, width, _ = padded.shape
         return _joined(products, height - 2, width - 2)
@@ -126,15 +134,13 @@ def _backward(
 ) -> tuple[jax.Array, jax.Array]:
     images, kernel = inputs
     (top, bottom), (left, right) = pads
-    turned = kernel[::-1, ::-1].swapaxes(2, 3)
-    by_images = _winograd(
-        cotangent, turned, ((2 - top, 2 - bottom), (2 - left, 2 - right)), precision
-    )
+    rest = ((2 - top, 2 - bottom), (2 - left, 2 - right))
+    by_images = _convolved(cotangent, kernel[::-1, ::-1], rest, precision, over=1)
 
     def sums(images: jax.Array, cotangent: jax.Array) -> list[jax.Array]:
         return [
-            lax.dot_general(spread, tiles, (((0,), (0,)), ((), ())), precision=precision)
-            for spread, tiles in zip(_spread(cotangent), _tiles(_padded(images, pads)), strict=True)
+            lax.dot_general(tiles, spread, (((0,), (0,)), ((), ())), precision=precision)
+            for tiles, spread in zip(_tiles(_padded(images, pads)), _spread(cotangent), strict=True)
         ]
 
     size = _images_at_once(images, kernel)
@@ -158,14 +164,16 @@ def _of_kernel(kernel: jax.Array) -> list[jax.Array]:
 
 
 def _to_kernel(sums: list[jax.Array]) -> jax.Array:
-    """G^T s G of 16 times [o, c]: [3, 3, c, o]."""
+    """G^T s G of 16 times [c, o]: [3, 3, c, o]."""
 
     def transformed(a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array) -> list[jax.Array]:
         return [a + (b + c) / 2, (b - c) / 2, (b + c) / 2 + d]
 
     rows = [transformed(*sums[i : i + 4]) for i in range(0, 16, 4)]  # [row][column of s G]
     columns = [transformed(*column) for column in zip(*rows, strict=True)]
-    return jnp.stack([jnp.stack([column[i].T for column in columns]) for i in range(3)])
+    entries = [columns[j][i] for i, j in product(range(3), range(3))]
+    # Each entry a loop of its own: within the one that stacks them, every number would look for its entry.
+    return jnp.stack(lax.optimization_barrier(entries)).reshape(3, 3, *sums[0].shape)
 
 
 def _tiles(images: jax.Array) -> list[jax.Array]:
@@ -212,8 +220,6 @@ def _padded(images: jax.Array, pads: Pads) -> jax.Array:
 
 
 def _images_at_once(images: jax.Array, kernel: jax.Array) -> int:
-    """Blocks of about equal size."""
     count, height, width, _ = images.shape
     num_bytes = 4 * height * width * sum(kernel.shape[2:]) * images.dtype.itemsize
-    blocks = -(-count * num_bytes // _BLOCK_BYTES)
-    return -(-count // min(blocks, count)) if count else 1
+    return even_size(count, _BLOCK_BYTES // num_bytes)

@@ -5,6 +5,7 @@ import pytest
 from jax import lax
 
 from jaxfed.kernels import conv
+from jaxfed.kernels.blocks import even_size
 from jaxfed.kernels.conv import matmul_conv
 
 LAYOUT = ("NHWC", "HWIO", "NHWC")
@@ -119,3 +120,10 @@ def test_what_is_not_offered_is_refused(given):
     )
     with pytest.raises(NotImplementedError, match="matmul_conv takes"):
         matmul_conv(images, kernel, (1, 1), "SAME", **given)
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "even"), [(50, 4, 5), (50, 12, 10), (50, 80, 50), (7, 3, 3), (6, 0, 1)]
+)
+def test_blocks_leave_nothing_over_where_their_size_may_be_near(count, size, even):
+    assert even_size(count, size) == even
