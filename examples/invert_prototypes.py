@@ -82,7 +82,13 @@ def table():
             yield num_labels, sigma, measured(features, private, public, num_labels, sigma, rng)
 
 
+HEADER = (
+    *("n_k", "sigma", "guess, dB", "other image, dB", "inverted, dB", "decoded, dB"),
+    *("inverted, percent", "decoded, percent"),
+)
+
 if __name__ == "__main__":
+    print("| " + " | ".join(HEADER) + " |", flush=True)
     for num_labels, sigma, figures in table():
         cells = " | ".join(f"{figure:.1f}" for figure in figures)
         print(f"| {num_labels} | {sigma:g} | {cells} |", flush=True)
