@@ -349,6 +349,12 @@ def _check_together(config: ConfigDict) -> None:
     check_labels_at(config)
     check_public(config)
     check_learner(config)
+    for name in methods.chosen(config):
+        if federation.test == "clients" and methods.has_learners(config, name):
+            raise UsageError(
+                f"config.federation.test='clients': clients of {name!r} have models to be tested on what "
+                "nobody holds; allowed is 'central'"
+            )
     with in_section("xclp", "presence"):
         leaving = departures.parsed(config.xclp.presence)
     named = [departure.client for departure in leaving]

@@ -1,6 +1,7 @@
 """FedCT: Algorithm 1 to the label, what a round tells, noise on labels, clients that fail."""
 
 import logging
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -211,6 +212,24 @@ def test_judgement():
     np.testing.assert_allclose(probabilities, (0.1 * 4 + 0.7 * votes) / 4, rtol=1e-5)
     labels_alone = method(toy(has_probabilities=False)).predict(state, x[FEDERATION.test])
     np.testing.assert_allclose(labels_alone, votes / 4, rtol=1e-6)
+
+
+def test_clients_are_judged_on_their_own_unlabeled_points():
+    part = FEDERATION.partition
+    split = part._replace(
+        labeled=tuple(own[2:] for own in part.labeled),
+        unlabeled=(*(own[:2] for own in part.labeled[:3]), part.labeled[3][:0]),
+    )
+    federation = replace(FEDERATION, partition=split)
+    algorithm = method()
+    state = rounds_of(algorithm, 1)[0][1]
+    told = algorithm.evaluate_clients(state, federation)
+    right = [
+        np.mean(nearest(center, FEDERATION.x[own]) == FEDERATION.y[own])
+        for center, own in zip(state.learner.center, split.unlabeled[:3], strict=False)
+    ]
+    np.testing.assert_allclose(told["client_unlabeled_accuracy"], [*right, np.nan])
+    assert algorithm.evaluate_clients(state, FEDERATION) == {}
 
 
 def test_clients_without_a_model_have_no_say():

@@ -60,6 +60,7 @@ def test_a_learners_keys_have_its_defaults_types(override, value):
         (["fedct.threshold=0.8"], "config.fedct.threshold=0.8: consensus='majority' has none"),
         (["fedct.epsilon=0"], "config.fedct.epsilon=0.0: allowed are numbers above 0"),
         (["federation.labels_at=server"], "config.federation.labels_at='server': clients of"),
+        (["federation.test=clients"], "config.federation.test='clients': clients of 'fedct' have"),
         (["learner.name=estimator"], "config.learner.estimator"),
     ],
 )
