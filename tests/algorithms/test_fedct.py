@@ -13,6 +13,7 @@ from jaxfed.algorithms.fedct import fedct
 from jaxfed.errors import UsageError
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.learners import LEARNERS, mixed
+from jaxfed.learners.turn import take_turn
 from jaxfed.privacy import label_release, xor_mechanism
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.privacy.composition import approximate
@@ -249,11 +250,13 @@ def test_noise_is_the_mechanisms_own(release, decode, sums):
     """The consensus is what the definition makes of labels that each client released by its own key."""
     epsilon, rows = 30.0, NUM_PUBLIC
     settings = {"release": release, "epsilon": epsilon, "rows": rows, "decode": decode}
-    states, told = rounds_of(method(**settings, sums=sums), 1)
+    some = [1, 2, 3]
+    states, told = rounds_of(method(**settings, sums=sums), 1, [some])
     noise_key = jax.random.split(jax.random.fold_in(KEY, 0), 3)[1]
     tally = np.zeros((NUM_PUBLIC, NUM_CLASSES))
-    for client, center in enumerate(states[1].learner.center):
-        draw, votes = rr.from_key(jax.random.fold_in(noise_key, client)), nearest(center, U)
+    for client in some:
+        draw = rr.from_key(jax.random.fold_in(noise_key, client))
+        votes = nearest(states[1].learner.center[client], U)
         if release == "xor":
             bits = xor_mechanism.release(
                 np.eye(NUM_CLASSES, dtype=bool)[votes], epsilon, 2 * rows, draw
@@ -269,19 +272,45 @@ def test_noise_is_the_mechanisms_own(release, decode, sums):
         "xor",
         "unbiased",
     ):  # where no class is left above nothing, none is said
-        counts = tally - 4 * xor_mechanism.flip_probability(epsilon, 2 * rows, NUM_CLASSES)
+        counts = tally - 3 * xor_mechanism.flip_probability(epsilon, 2 * rows, NUM_CLASSES)
     label = np.where(counts.max(axis=1) > 0, counts.argmax(axis=1), -1)
     np.testing.assert_array_equal(states[1].label, label)
-    clean = rounds_of(method(), 1)[0][1].label
+    clean = rounds_of(method(), 1, [some])[0][1].label
     assert (states[1].label != clean).any()  # there is noise
     if sums == "plaintext":
         bits = NUM_CLASSES if (release, decode) == ("xor", "unbiased") else 2
-        assert told[0]["communication"]["upload"] == {"votes": 4 * NUM_PUBLIC * bits // 8}
+        assert told[0]["communication"]["upload"] == {"votes": 3 * NUM_PUBLIC * bits // 8}
+
+
+@pytest.mark.parametrize("settings", [{}, MANY])
+def test_no_masked_sum_is_of_one_client(settings):
+    """It would be that client's labels."""
+    states, (told,) = rounds_of(method(sums="masked", **settings), 1, [[2]])
+    assert (states[1].label == -1).all()
+    assert told["abstained"] == 1
+    assert told["communication"]["upload_bytes"] == 0
+
+
+def test_a_label_that_is_none_takes_its_bits():
+    four = fedct(
+        learner=toy(), public=U, num_classes=4, consensus="qualified_majority", threshold=1.0
+    )
+    told = rounds_of(four, 1)[1][0]
+    assert 0 < told["abstained"] < 1
+    assert told["communication"]["upload"]["votes"] == 4 * NUM_PUBLIC * 2 // 8
+    assert told["communication"]["download"]["consensus"] == 4 * NUM_PUBLIC * 3 // 8
+
+
+def test_a_turns_clients_come_in_ascending_order():
+    learner = toy()
+    cohort = FEDERATION.cohort([3, 0, 2])
+    turn = take_turn(learner, learner.init(KEY, FEDERATION), cohort, None, KEY, 1)
+    np.testing.assert_array_equal(turn.client_id, [0, 2, 3])
 
 
 def test_epsilon_is_of_the_client_that_took_part_most():
-    _, told = rounds_of(method(**MANY), 3, [[0, 1], [1, 2], [0, 1]])
-    assert [metrics["epsilon"] for metrics in told] == [1e4, 2e4, 3e4]
+    _, told = rounds_of(method(**MANY), 3, [[0, 1], [2, 3], [0, 1]])
+    assert [metrics["epsilon"] for metrics in told] == [1e4, 1e4, 2e4]
     _, (small,) = rounds_of(method(release="xor", epsilon=0.1), 1)
     assert small["epsilon_approximate"] == approximate(0.1, 1, 1e-5)
 
