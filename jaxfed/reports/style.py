@@ -79,6 +79,12 @@ _ALGORITHMS = {
     "protofssl": "ProtoFSSL",
     "fedrgd": "FedRGD",
     "semifl": "SemiFL",
+    "fedct": "FedCT",
+    "local_learning": "Each client alone",
+    "centralized": "All labels in one place",
+    "distributed_distillation": "Distributed distillation",
+    "fedmd": "FedMD",
+    "pate": "PATE",
     "fixmatch_fedprox": "FixMatch-FedProx",
     "protofssl_fedprox": "ProtoFSSL-FedProx",
     # Variants by the names that they go by.
@@ -95,7 +101,7 @@ _OWN_COLOR = ("xclp", "per_client_lp", "client_knn", "network", "pooled_lp")
 MOST_LINES = len(LIGHT.palette) - len(_OWN_COLOR)  # of other names that no two look alike
 
 # These see every client's data in one place, which a federated method may not.
-POOLED = frozenset({"pooled_lp"})
+POOLED = frozenset({"pooled_lp", "centralized"})
 
 _METRICS = {
     "test_accuracy": "Test accuracy",
