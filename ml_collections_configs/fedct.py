@@ -233,7 +233,7 @@ def _smoke(config: ConfigDict) -> None:
             config[name] = ConfigDict(dict.fromkeys(steps, 3))
     if config.dataset.name == "breast_cancer":
         return
-    config.dataset.image_size = min(config.dataset.image_size, 48)
+    config.dataset.image_size = min(config.dataset.image_size, 32)
     size = config.federation.public_size
     config.dataset.train_size = min(config.dataset.train_size or 2000, 2000)
     config.dataset.test_size = min(config.dataset.test_size or 200, 200)
