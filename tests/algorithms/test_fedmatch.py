@@ -9,6 +9,7 @@ from small_training import (
     RATE,
     assert_close,
     assert_same,
+    double,
     federation_of,
     rounds_of,
     training_of,
@@ -28,10 +29,6 @@ from jaxfed.training.two_part_model import composed, two_part_model
 pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
 
 LINEAR = mlp((4,), 3, hidden=())
-
-
-def double(key, x):
-    return 2 * x
 
 
 def batch_of(x):

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_training import KEY, RATE, assert_close, assert_same, federation_of, training_of
+from small_training import KEY, RATE, assert_close, assert_same, double, federation_of, training_of
 
 from jaxfed.algorithms.fedrgd import fedrgd
 from jaxfed.algorithms.fixmatch import fixmatch
@@ -18,10 +18,6 @@ from jaxfed.training.local_update import Batches
 pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
 
 LINEAR = mlp((4,), 3, hidden=())
-
-
-def double(key, x):
-    return 2 * x
 
 
 def affine(state):

@@ -15,7 +15,7 @@ from float64_training import (
     the_one_that_fits,
     weights_of,
 )
-from small_training import KEY, RATE, training_of
+from small_training import KEY, RATE, double, training_of
 
 from jaxfed.algorithms.fedrgd import fedrgd
 from jaxfed.federation.clients import Federation
@@ -25,10 +25,6 @@ from jaxfed.training.local_update import Batches
 pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
 
 THRESHOLD, STEPS, MOMENTUM = 0.6, 3, 0.9
-
-
-def double(key, x):
-    return 2 * x
 
 
 def federation_of(at_server):

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 from float64_training import cross_entropy, gradient, logits, softmax, weights_of
-from small_training import KEY, RATE, training_of
+from small_training import KEY, RATE, double, training_of
 
 from jaxfed.algorithms.mixmatch import mixmatch
 from jaxfed.federation.clients import Federation
@@ -13,10 +13,6 @@ from jaxfed.training.local_update import Batches
 pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
 
 TEMPERATURE, WEIGHT, EPOCHS = 0.5, 8.0, 2
-
-
-def double(key, x):
-    return 2 * x
 
 
 def clients():

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 from scipy import stats
-from small_training import KEY, RATE, assert_close, training_of
+from small_training import KEY, RATE, assert_close, double, training_of
 
 from jaxfed.algorithms.semifl import labeled, semifl, semifl_loss
 from jaxfed.errors import UsageError
@@ -19,10 +19,6 @@ from jaxfed.training.losses import Batch, softmax_cross_entropy
 pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
 
 LINEAR = mlp((4,), 3, hidden=())
-
-
-def double(key, x):
-    return 2 * x
 
 
 def affine(state):

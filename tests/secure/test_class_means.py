@@ -4,18 +4,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recording_network import Network
-from scipy import stats
+from server_owned_sums import (
+    RESILIENT,
+    assert_a_round_of_one_is_refused,
+    assert_noise_of_three,
+    assert_swapped_parts_look_the_same,
+    recorded_uploads,
+)
 
 from jaxfed.secure import class_means
 from jaxfed.secure.class_means import Shown
 from jaxfed.secure.errors import ProtocolError
-from jaxfed.secure.row_sums import masked, resilient
 from jaxfed.secure.session.channel import Presence
-from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.parties import Session
-
-RESILIENT = pytest.mark.parametrize("is_resilient", [False, True], ids=["masked", "resilient"])
 
 
 def shown(num_clients, num_classes=4, dim=6, share=0.7, seed=0):
@@ -73,76 +74,26 @@ def test_what_one_client_alone_shows_is_in_no_sum(is_resilient, monkeypatch):
 
 @RESILIENT
 def test_a_round_of_one_is_refused_by_the_client(is_resilient):
-    """Whatever the server says of the others."""
-    session, part = Session(2), shown(1, share=1)[0].center
-    module = resilient if is_resilient else masked
-    rows = {SERVER: slice(0, 4), 0: slice(4, 4), 1: slice(4, 4)}
-    client = module.Client(session.endpoints[0], part, rows)
-    server = module.Server(session.endpoints[SERVER], rows, part.shape[1])
-    server.start(0, [0])
-    server.invite(0)
-    with pytest.raises(ProtocolError, match="too few for a sum"):
-        client.announce() if is_resilient else client.upload()
-
-
-def recorded(parts, is_resilient, monkeypatch):
-    """The means, and all uploads of the second sums as numbers of the ring."""
-    session, uploads = Session(len(parts)), []
-    end = session.endpoints[SERVER]
-    receive = end.receive
-
-    def recording(sender, kind):
-        message = receive(sender, kind)
-        if kind.startswith("upload"):
-            uploads.append(np.frombuffer(message, "<u8"))
-        return message
-
-    monkeypatch.setattr(end, "receive", recording)
-    means = class_means.class_means(session, parts, is_resilient=is_resilient)
-    return means, uploads[len(parts) :]
+    assert_a_round_of_one_is_refused(shown(1, share=1)[0].center, is_resilient)
 
 
 @RESILIENT
 def test_what_the_server_receives_of_one_client_is_noise(is_resilient, monkeypatch):
     zeros = {j: Shown(np.zeros((10, 200)), np.ones(10, bool)) for j in range(3)}
-    _, uploads = recorded(zeros, is_resilient, monkeypatch)
-    assert len(uploads) == 3
-    for some in (uploads[0], uploads[0] + uploads[1]):  # of all but one, too
-        counts = np.bincount(some.view(np.uint8), minlength=256)
-        assert stats.chisquare(counts).pvalue > 1e-6
+    session = Session(3)
+    uploads = recorded_uploads(session, monkeypatch)
+    class_means.class_means(session, zeros, is_resilient=is_resilient)
+    of_sums = uploads[3:]
+    assert_noise_of_three(of_sums)
     if not is_resilient:  # the masks of all cancel, and nothing else does
-        total = sum(uploads).reshape(10, 201)
+        total = sum(of_sums).reshape(10, 201)
         assert not total[:, :-1].any()
 
 
 def test_the_view_of_the_server_depends_on_the_sums_only(monkeypatch):
     """Clients that swap what they show, under masks shifted by the difference, look the same."""
-    parts = shown(3, share=1)
-    swapped = {0: parts[1], 1: parts[0], 2: parts[2]}
-
-    def view(own, moved):
-        network, original = Network(), masked.masked_rows
-        rows = {SERVER: slice(0, 4), **dict.fromkeys(range(3), slice(4, 4))}
-        clients = {j: masked.Client(network.endpoint(j), own[j].center, rows) for j in range(3)}
-        server = masked.Server(network.endpoint(SERVER), rows, 6)
-        turns = iter(range(3))
-
-        def shifted(values, encoding, masks):
-            result, client = original(values, encoding, masks), next(turns)
-            if moved and client < 2:  # a shift of the pair's mask, up here and down there
-                mine, theirs = (encoding.encode(own[j].center) for j in (client, 1 - client))
-                result += theirs - mine
-            return result
-
-        with monkeypatch.context() as patch:
-            patch.setattr(masked, "masked_rows", shifted)
-            masked.run(clients, server)
-        return [m.payload for m in network.log], server.own_sums()
-
-    ours, sums = view(parts, False)
-    theirs, same = view(swapped, True)
-    assert ours == theirs
-    np.testing.assert_array_equal(sums, same)
+    parts = {j: part.center for j, part in shown(3, share=1).items()}
+    assert_swapped_parts_look_the_same(parts, monkeypatch)
 
 
 @RESILIENT

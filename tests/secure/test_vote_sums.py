@@ -4,19 +4,20 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recording_network import Network
-from scipy import stats
+from server_owned_sums import (
+    RESILIENT,
+    assert_a_round_of_one_is_refused,
+    assert_noise_of_three,
+    assert_swapped_parts_look_the_same,
+    recorded_uploads,
+)
 
 from jaxfed.errors import UsageError
 from jaxfed.secure import vote_sums
 from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.primitives import packed_counts
-from jaxfed.secure.row_sums import masked, resilient
 from jaxfed.secure.session.channel import Presence
-from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.parties import Session
-
-RESILIENT = pytest.mark.parametrize("is_resilient", [False, True], ids=["masked", "resilient"])
 
 
 def marks_of(num_clients, num_examples=20, num_classes=3, seed=0):
@@ -75,78 +76,25 @@ def test_one_client_alone_has_no_sum(is_resilient):
 
 @RESILIENT
 def test_a_round_of_one_is_refused_by_the_client(is_resilient):
-    """Whatever the server says of the others."""
-    session = Session(2)
-    module = resilient if is_resilient else masked
-    rows = {SERVER: slice(0, 4), 0: slice(4, 4), 1: slice(4, 4)}
-    client = module.Client(session.endpoints[0], np.ones((4, 1), np.uint64), rows)
-    server = module.Server(session.endpoints[SERVER], rows, 1)
-    server.start(0, [0])
-    server.invite(0)
-    with pytest.raises(ProtocolError, match="too few for a sum"):
-        client.announce() if is_resilient else client.upload()
-
-
-def uploads_of(marks, is_resilient, monkeypatch):
-    """Everything that the server receives of clients while votes are summed, as ring elements."""
-    session, uploads = Session(len(marks)), []
-    end = session.endpoints[SERVER]
-    receive = end.receive
-
-    def recording(sender, kind):
-        message = receive(sender, kind)
-        if kind.startswith("upload"):
-            uploads.append(np.frombuffer(message, "<u8"))
-        return message
-
-    monkeypatch.setattr(end, "receive", recording)
-    vote_sums.vote_histogram(session, marks, is_resilient=is_resilient)
-    return uploads
+    assert_a_round_of_one_is_refused(np.ones((4, 1), np.uint64), is_resilient)
 
 
 @RESILIENT
 def test_what_the_server_receives_of_one_client_is_noise(is_resilient, monkeypatch):
     """Votes that all say the same, so that nothing else is random."""
     same = {j: np.tile([True, False, False], (20_000, 1)) for j in range(3)}
-    uploads = uploads_of(same, is_resilient, monkeypatch)
-    assert len(uploads) == 3
-    for some in (uploads[0], uploads[0] + uploads[1]):  # of all but one, too
-        counts = np.bincount(some.view(np.uint8), minlength=256)
-        assert stats.chisquare(counts).pvalue > 1e-6
-    total = sum(uploads)
+    session = Session(3)
+    uploads = recorded_uploads(session, monkeypatch)
+    vote_sums.vote_histogram(session, same, is_resilient=is_resilient)
+    assert_noise_of_three(uploads)
     opened = packed_counts.pack(same[0], 3) * np.uint64(3)
-    assert np.array_equal(total, opened) != is_resilient  # own masks go with shares alone
+    assert np.array_equal(sum(uploads), opened) != is_resilient  # own masks go with shares alone
 
 
 def test_the_view_of_the_server_depends_on_the_histogram_only(monkeypatch):
     """Clients that swap their votes, under masks shifted by the difference, look the same."""
-    marks = marks_of(3)
-    own = {j: packed_counts.pack(marks[j], 3)[:, None] for j in marks}
-    swapped = {0: own[1], 1: own[0], 2: own[2]}
-
-    def view(parts, moved):
-        network, original = Network(), masked.masked_rows
-        rows = {SERVER: slice(0, len(parts[0])), **dict.fromkeys(range(3), slice(0, 0))}
-        clients = {j: masked.Client(network.endpoint(j), parts[j], rows) for j in range(3)}
-        server = masked.Server(network.endpoint(SERVER), rows, 1)
-        turns = iter(range(3))
-
-        def shifted(values, encoding, masks):
-            result, client = original(values, encoding, masks), next(turns)
-            if moved and client < 2:  # a shift of the pair's mask, up here and down there
-                result += parts[1 - client] - parts[client]
-            return result
-
-        with monkeypatch.context() as patch:
-            patch.setattr(masked, "masked_rows", shifted)
-            masked.run(clients, server)
-        return [m.payload for m in network.log], server.own_sums()
-
-    ours, sums = view(own, False)
-    theirs, same = view(swapped, True)
-    assert ours == theirs
-    np.testing.assert_array_equal(sums, same)
-    assert not np.array_equal(own[0], own[1])
+    own = {j: packed_counts.pack(marks, 3)[:, None] for j, marks in marks_of(3).items()}
+    assert_swapped_parts_look_the_same(own, monkeypatch)
 
 
 @RESILIENT
