@@ -26,7 +26,7 @@ Networks, Table 1 and 4, of steps b = 50 as in the authors' script, and rounds T
     python -m launch.run --config=ml_collections_configs/fedct.py:brain_mri,local,dd \
         --workdir=runs/fedct/brain_mri
 
-Sweeps, of any cell: eps of a communication (Figure 4, DP-FedCT; every row that releases none is `local`),
+Sweeps, of any cell: eps of a communication (Figure 4: DP-FedCT by three mechanisms, FedCT and clients alone),
 numbers of clients (Figure 5), sizes of U (Figure 8):
 
     python -m launch.sweep --config=ml_collections_configs/fedct.py:epsilons --workdir=runs/fedct/epsilons
@@ -99,8 +99,9 @@ def get_config(variant: str = "") -> ConfigDict:
     masked                          votes by masked sums: the server sees their histogram alone
     dp                              XOR mechanism, eps = 10 a communication, all of U sensitive
     heterogeneous                   9 tenths of clients' data by Dirichlet(2), the rest by Dirichlet(100)
+    severe pathological             the same by Dirichlet(0.01), and the rest too (Table 5)
     local centralized dd fedmd pate fedavg      baselines, those named; without any local and centralized
-    epsilons clients public         what a sweep goes over, one of them
+    epsilons clients public         what a sweep goes over, one of them; `epsilons` has DP-FedCT as `dp_fedct`
     smoke                           two rounds
     """
     config = base.get_config()
@@ -138,8 +139,11 @@ def get_config(variant: str = "") -> ConfigDict:
         config[name] = ConfigDict({"steps": config.fedct.get_oneway_ref("steps")})
     _table(config, "breast_cancer")
     config = base.apply_variants(config, variant, VARIANTS, exclusive=EXCLUSIVE)
-    if not BASELINES.keys() & variant.split(","):
-        config.baselines = tuple(BASELINES[name] for name in ("local", "centralized"))
+    if config.algorithm == "dp_fedct":
+        config.baselines = (*MECHANISMS, "fedct", *(config.baselines or ("local_learning",)))
+    elif not config.baselines:
+        config.baselines = ("local_learning", "centralized")
+    config.paper_table = _paper_table(config) if not AXES.keys() & variant.split(",") else ""
     return config
 
 
@@ -156,11 +160,16 @@ def sweep(add: Callable[..., None], variant: str = "") -> None:
 
 
 AXES: dict[str, tuple[float, ...]] = {
-    "epsilons": (0.1, 1.0, 10.0, 100.0, 1000.0, 10_000.0),
+    "epsilons": (0.1, 1.0, 10.0, 100.0, 300.0, 1e3, 3e3, 1e4, 3e4, 1e5),
     "clients": (5, 10, 20, 40),
     "public": (0.1, 0.25, 0.5, 1.0),
 }
-KEYS = {"epsilons": "fedct.epsilon", "clients": "federation.num_clients"}
+KEYS = {"epsilons": "dp_fedct.epsilon", "clients": "federation.num_clients"}
+# Of label noise beside `dp_fedct`, which flips bits with as little noise as its promise takes.
+MECHANISMS: dict[str, dict[str, str]] = {
+    "dp_fedct_paper": {"release": "xor", "condition": "paper"},
+    "dp_fedct_answers": {"release": "randomized_response"},
+}
 BASELINES = {
     "local": "local_learning",
     "centralized": "centralized",
@@ -171,6 +180,18 @@ BASELINES = {
 }
 _TREES = ("decision_tree", "random_forest", "rulefit", "xgboost", "random_forest")
 _MIXED = {"mixed": _TREES, "mixed_network": ("decision_tree", "network", *_TREES[2:])}
+
+
+def _paper_table(config: ConfigDict) -> str:
+    """The paper's table that is of these data, learners and clients."""
+    if config.dataset.name in CELLS:
+        if config.learner.name == "mixed":
+            return "fedct/3" if config.dataset.name == "breast_cancer" else ""
+        return "" if config.learner.name in ("network", "logistic_regression") else "fedct/2"
+    if config.federation.partition != "iid":
+        is_there = config.dataset.name == "fashion_mnist" and config.federation.dirichlet_alpha < 1
+        return "fedct/5" if is_there else ""
+    return "fedct/4" if config.baselines == ("pate",) else "fedct/1"
 
 
 def _table(config: ConfigDict, name: str) -> None:
@@ -209,14 +230,18 @@ def _fedct(config: ConfigDict, **settings: Any) -> None:
     config.fedct.update(settings)
 
 
-def _heterogeneous(config: ConfigDict) -> None:
+def _heterogeneous(config: ConfigDict, alpha: float = 2.0, rest: float = 100.0) -> None:
     config.federation.partition = "dirichlet_mixture"
-    config.federation.dirichlet_alpha = 2.0
+    config.federation.dirichlet_alpha, config.federation.dirichlet_alpha_rest = alpha, rest
 
 
 def _epsilons(config: ConfigDict) -> None:
-    """Of little noise all the way to much; the local row says what a consensus without a signal is worth."""
-    config.fedct.release = "xor"
+    """From the paper's 0.1 to where labels are worth learning from; beside it no noise, and no labels."""
+    config.algorithm = "dp_fedct"
+    config.dp_fedct = ConfigDict({"algorithm": "fedct", "release": "xor", "epsilon": 10.0})
+    for name, settings in MECHANISMS.items():
+        config[name] = ConfigDict({"algorithm": "fedct", **settings})
+        config[name].epsilon = config.dp_fedct.get_oneway_ref("epsilon")
 
 
 def _baseline(config: ConfigDict, name: str) -> None:
@@ -261,6 +286,8 @@ VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
     "masked": partial(_fedct, sums="masked_resilient"),
     "dp": partial(_fedct, release="xor"),
     "heterogeneous": _heterogeneous,
+    "severe": partial(_heterogeneous, alpha=0.01),
+    "pathological": partial(_heterogeneous, alpha=0.01, rest=0.01),
     "epsilons": _epsilons,
     "clients": lambda config: None,
     "public": lambda config: None,
@@ -273,4 +300,8 @@ LEARNERS = (
     *("decision_tree", "random_forest", "xgboost", "rulefit", "logistic_regression", "network"),
     *_MIXED,
 )
-EXCLUSIVE = [DATA, LEARNERS, tuple(AXES), ("qualified", "staple"), ("staple", "masked")]
+EXCLUSIVE = [
+    *(DATA, LEARNERS, tuple(AXES)),
+    *(("qualified", "staple"), ("staple", "masked"), ("dp", "epsilons")),
+    ("heterogeneous", "severe", "pathological"),
+]

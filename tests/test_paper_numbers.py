@@ -11,9 +11,17 @@ from jaxfed.reports import tables
 def test_papers_tables_are_whole(name):
     table = paper_table(name)
     assert {len(row) for row in table.rows.values()} == {len(table.columns)}
-    cells = [cell for row in table.rows.values() for cell in row if cell is not None]
-    assert all(0 < mean < 100 for mean, _ in cells)
-    assert all(0 < std < 4 for _, std in cells if std is not None)
+    assert set(table.other_metrics) <= set(table.columns)
+    cells = [
+        (table.measure(column), cell)
+        for row in table.rows.values()
+        for column, cell in zip(table.columns, row, strict=True)
+        if cell is not None
+    ]
+    accuracies = [cell for metric, cell in cells if metric == table.metric]
+    assert all(1 < mean <= 100 for mean, _ in accuracies)
+    assert all(0 < std < 4 for _, std in accuracies if std is not None)
+    assert all(0.5 < mean < 1 for metric, (mean, _) in cells if metric != table.metric)
     shown = tables.paper_orientation(table, "p")
     assert len(shown.records) == len(cells)
     assert table.data in shown.title
@@ -31,6 +39,13 @@ def test_papers_tables_are_whole(name):
         ("protofssl/3", "FedAvg-SL", "STL-10", None),
         ("protofssl/8", "20", "E = 2", (42.7, None)),
         ("protofssl/9", "10", "STL-10", (62.6, None)),
+        ("fedct/1", "SVHN", "DP-FedAvg: ACC", (71, 0.5)),
+        ("fedct/1", "Pneumonia", "FedAvg: VUL", (0.76, None)),
+        ("fedct/2", "Covertypes", "RuleFit: FedCT", (73, 2)),
+        ("fedct/2", "WineQuality", "DT: centralized", (92, None)),
+        ("fedct/3", "XGBoost at all", "ACC", (94, None)),
+        ("fedct/4", "Fashion-MNIST, 100", "PATE", (63.18, None)),
+        ("fedct/5", "0.01, 0.01", "FedAvg", (73.39, None)),
     ],
 )
 def test_papers_numbers(name, setting, column, cell):
@@ -38,15 +53,30 @@ def test_papers_numbers(name, setting, column, cell):
     assert table.rows[setting][table.columns.index(column)] == cell
 
 
-def test_means_and_gaps_are_shown_as_printed():
-    shown = tables.paper_orientation(paper_table("protofssl/3"), "p")
-    (row,) = [row for row in shown.rows if row[0].text == "FedProx-SL"]
-    assert [cell.text for cell in row[1:]] == ["83.0", "81.2", "95.3", "93.9", "–"]
-    assert "as printed in the paper (without deviations)" in shown.caption
-    assert (
-        "(mean and standard deviation over three runs)"
-        in tables.paper_orientation(paper_table("xclp/1"), "p").caption
-    )
+@pytest.mark.parametrize(
+    ("name", "setting", "texts"),
+    [
+        ("protofssl/3", "FedProx-SL", ["83.0", "81.2", "95.3", "93.9", "–"]),
+        ("fedct/1", "MRI", ["63 ± 0.4", "0.52", "62 ± 0.2", "0.51", "66 ± 1.5"]),
+        ("fedct/2", "Mushroom", ["98 ± 1", "100", "98 ± 2"]),
+        ("fedct/4", "SVHN, 5", ["88.05", "87.21"]),
+    ],
+)
+def test_numbers_are_shown_as_printed(name, setting, texts):
+    shown = tables.paper_orientation(paper_table(name), "p")
+    (row,) = [row for row in shown.rows if row[0].text == setting]
+    assert [cell.text for cell in row[1:]][: len(texts)] == texts
+
+
+def test_captions_say_what_is_printed():
+    captions = {
+        name: tables.paper_orientation(paper_table(name), "p").caption
+        for name in ("protofssl/3", "xclp/1", "fedct/1")
+    }
+    assert "as printed in the paper (without deviations)" in captions["protofssl/3"]
+    assert "(mean and standard deviation over three runs)" in captions["xclp/1"]
+    assert "and vulnerability as the area under an ROC curve, as printed" in captions["fedct/1"]
+    assert "ROC" not in captions["xclp/1"]
 
 
 def test_an_unknown_paper_table_is_named():

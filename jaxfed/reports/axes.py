@@ -34,11 +34,26 @@ def place_values(ax: Axes, key: str, values: Sequence[Any]) -> list[float]:
     scale = scale_for(positions)
     ax.set_xscale(scale)
     ax.set_xlim(*limits(positions, scale))
-    ax.xaxis.set_major_locator(FixedLocator(labeled(positions, scale)))
+    texts = [setting_text(float(value)) for value in values]
+    ax.xaxis.set_major_locator(FixedLocator(labeled(positions, scale, texts)))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: setting_text(float(value))))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_minor_formatter(NullFormatter())
     return positions
+
+
+def mark_above(
+    ax: Axes, positions: Sequence[float], label: str, values: Sequence[float], *, color: str
+) -> None:
+    """Says on top of the axes what else the values at these positions are."""
+    text = dict(zip(positions, map(setting_text, values), strict=True))
+    shown = labeled(positions, ax.get_xscale(), list(text.values()))
+    top = ax.secondary_xaxis("top")
+    top.set_xlabel(label, color=color, fontsize=9)
+    top.set_xticks(shown, [text[position] for position in shown])
+    top.xaxis.set_minor_locator(NullLocator())
+    top.tick_params(colors=color, labelsize=8)
+    top.spines["top"].set_color(color)
 
 
 def scale_for(values: Sequence[float]) -> str:
@@ -71,10 +86,11 @@ def limits(values: Sequence[float], scale: str) -> tuple[float, float]:
     return low, high
 
 
-def labeled(values: Sequence[float], scale: str) -> list[float]:
-    """The values whose labels do not run into the one before."""
+def labeled(values: Sequence[float], scale: str, texts: Sequence[str] = ()) -> list[float]:
+    """The values whose labels, `texts`, do not run into the one before."""
     placed = spread(values, scale)
-    apart = 0.075 * float(np.ptp(placed))
+    width = 0.015 * max(map(len, texts), default=0)  # of the longest, as a share of the axis
+    apart = max(0.075, width) * float(np.ptp(placed))
     kept: list[int] = []
     for index in np.argsort(placed):
         if not kept or placed[index] - placed[kept[-1]] >= apart:

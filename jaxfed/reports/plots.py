@@ -22,7 +22,13 @@ from jaxfed.experiment.records import (
     read_metrics,
     sort_algorithms,
 )
-from jaxfed.reports.axes import axis_label, is_quantity, place_values, thin_log_ticks
+from jaxfed.reports.axes import (
+    axis_label,
+    is_quantity,
+    mark_above,
+    place_values,
+    thin_log_ticks,
+)
 from jaxfed.reports.partition_figure import partition_figure
 from jaxfed.reports.style import (
     LIGHT,
@@ -161,6 +167,7 @@ def curve_figure(
     metric: str,
     *,
     title: str = "",
+    above: tuple[str, Sequence[float]] | None = None,
     theme: Theme = LIGHT,
 ) -> Figure:
     """A metric against a swept value, one line a method, error bars of one sample deviation.
@@ -172,12 +179,15 @@ def curve_figure(
         series: for each method its measurement at every value, None where it has none.
         metric: name of the metric; accuracies are shown in percent.
         title: what is held fixed, where that needs saying.
+        above: what else the values are, and how large: marked on top.
         theme: light or dark.
     """
     figure = new_figure(6.4, 4.2, theme)
     ax = figure.subplots()
     dress(ax, theme, title=title, xlabel=axis_label(key), ylabel=metric_label(metric))
     positions = place_values(ax, key, values)
+    if above is not None:
+        mark_above(ax, positions, *above, color=theme.muted)
     _draw_series(ax, positions, series, _scale(metric), theme, joined=is_quantity(key, values))
     _end_at_limits(ax, metric, "y")
     _legend(figure, ax, theme)
@@ -330,7 +340,7 @@ def _legend(figure: Figure, ax: Axes, theme: Theme) -> None:
             handles,
             labels,
             loc="outside upper left",
-            ncols=min(4, len(handles)),
+            ncols=min(4 if max(map(len, labels)) < 20 else 3, len(handles)),
             frameon=False,
             fontsize=9,
             labelcolor=theme.ink,

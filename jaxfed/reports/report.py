@@ -274,15 +274,26 @@ def _curve_pictures(sweep: Sweep, curve: Curve, metric: str, names: _Names) -> I
     fixed = _settings_text(curve.fixed)
     parts = ["plots", sweep.name, curve.key, fixed]
     series = {algorithm: _measured(curve, algorithm, metric) for algorithm in _algorithms(curve)}
+    composed = _composed(curve)
+    on_top = f"On top: {composed[0]}. " if composed else ""
     if any(m is not None for measurements in series.values() for m in measurements):
         yield Picture(
             names.take(*parts),
             f"{metric_label(metric)} against {setting_label(curve.key)}{' at ' * bool(fixed)}{fixed}. "
-            "Mean over repeats; error bars are one sample deviation.",
+            f"{on_top}Mean over repeats; error bars are one sample deviation.",
             lambda theme: plots.curve_figure(
-                curve.key, curve.values, series, metric, title=fixed, theme=theme
+                curve.key, curve.values, series, metric, title=fixed, above=composed, theme=theme
             ),
         )
+
+
+def _composed(curve: Curve) -> tuple[str, list[float]] | None:
+    """Where the epsilon of one release is swept: what all releases of a run cost that method together."""
+    method, _, leaf = curve.key.rpartition(".")
+    if leaf != "epsilon":
+        return None
+    told = [m.mean for m in _measured(curve, method, "epsilon") if m is not None]
+    return (metric_label("epsilon"), told) if len(told) == len(curve.values) else None
 
 
 def _cosine_pictures(sweep: Sweep, curve: Curve, names: _Names) -> Iterator[Picture]:

@@ -80,6 +80,8 @@ _ALGORITHMS = {
     "fedrgd": "FedRGD",
     "semifl": "SemiFL",
     "fedct": "FedCT",
+    "dp_fedavg": "DP-FedAvg, of clients",
+    "dp_fedavg_records": "DP-FedAvg, of records",
     "local_learning": "Each client alone",
     "centralized": "All labels in one place",
     "distributed_distillation": "Distributed distillation",
@@ -93,6 +95,9 @@ _ALGORITHMS = {
     "fedadagrad": "FedAdagrad",
     "fedadam": "FedAdam",
     "fedyogi": "FedYogi",
+    "dp_fedct": "DP-FedCT, bits",
+    "dp_fedct_paper": "DP-FedCT, bits (paper)",
+    "dp_fedct_answers": "DP-FedCT, answers",
 }
 
 # These have a color of their own; all others share the rest of the palette.
@@ -115,6 +120,7 @@ _METRICS = {
     "worst_client_test_accuracy": "Test accuracy of the worst client",
     "worst_client_unlabeled_accuracy": "Accuracy on its unlabeled data, worst client",
     "train_loss": "Training loss",
+    "epsilon": "Epsilon of all rounds together",
     "prototype_epsilon": "Epsilon of shared prototypes, given the networks",
     "pseudo_labeled": "Share of unlabeled examples with a pseudo-label",
     "pseudo_label_weight": "Mean weight of pseudo-labels",
@@ -134,6 +140,7 @@ _SETTINGS = {
     "labeled_fraction": "labeled fraction",
     "bit_epsilon": "epsilon of each LSH bit",
     "label_epsilon": "epsilon of a label",
+    "dp_fedct.epsilon": "epsilon of one communication",
     "num_helpers": "helpers",
     "unlabeled_query": "unlabeled examples of an episode",
     "cohort_size": "clients a round",

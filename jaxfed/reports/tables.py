@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxfed.experiment.records import Measurement, Run, measure, sort_algorithms
-from jaxfed.paper_numbers import PAPER_TABLES, PaperCell, PaperTable
+from jaxfed.paper_numbers import PAPER_TABLES
+from jaxfed.paper_numbers.table import PaperCell, PaperTable
 from jaxfed.reports.provenance import provenance
 from jaxfed.reports.style import (
     POOLED,
@@ -37,6 +38,7 @@ _RUN_METRICS = (
 )
 
 _MEASURES = {"test_accuracy": "Accuracy", "test_balanced_accuracy": "Balanced accuracy"}
+_OTHER_MEASURES = {"membership_auc": "vulnerability as the area under an ROC curve"}
 
 STATISTICS = "Mean ± sample standard deviation (divisor n − 1; none for one repeat) over repeats. "
 BEST = (
@@ -218,18 +220,25 @@ def settings_table(
 
 def paper_orientation(table: PaperTable, name: str) -> Table:
     """A paper's own table, said to be on other data than what stands beside it."""
-    rows = tuple(
-        (Cell(setting), *(Cell(_printed(cell)) for cell in cells))
+    rows = {
+        setting: list(zip(table.columns, cells, strict=True))
         for setting, cells in table.rows.items()
+    }
+    also = "".join(
+        f", and {_OTHER_MEASURES[metric]},"
+        for metric in dict.fromkeys(table.other_metrics.values())
     )
     return Table(
         name=name,
         title=f"For orientation: Table {table.number} of the paper, on {table.data}",
         columns=(table.setting, *table.columns),
-        rows=rows,
+        rows=tuple(
+            (Cell(setting), *(Cell(_printed(table, *cell)) for cell in cells))
+            for setting, cells in rows.items()
+        ),
         num_settings=1,
         caption=(
-            f"{table.title}. {_MEASURES[table.metric]} in percent as printed in the paper "
+            f"{table.title}. {_MEASURES[table.metric]} in percent{also} as printed in the paper "
             f"({table.statistics}), on {table.data}. These are other data and other splits "
             "than the results here: trends can be compared, numbers cannot."
         ),
@@ -238,23 +247,28 @@ def paper_orientation(table: PaperTable, name: str) -> Table:
             {
                 table.setting: setting,
                 "column": column,
+                "metric": table.measure(column),
                 "mean": cell[0],
                 "std": cell[1],
-                "unit": "percent",
+                "unit": "percent" if is_accuracy(table.measure(column)) else "share",
             }
-            for setting, cells in table.rows.items()
-            for column, cell in zip(table.columns, cells, strict=True)
+            for setting, cells in rows.items()
+            for column, cell in cells
             if cell is not None
         ),
     )
 
 
-def _printed(cell: PaperCell) -> str:
+def _printed(table: PaperTable, column: str, cell: PaperCell) -> str:
     """A paper's number with the digits that it has there."""
     if cell is None:
         return "–"
     mean, std = cell
-    return f"{mean:.1f}" if std is None else f"{mean:.2f} ± {std:.2f}"
+    if not is_accuracy(table.measure(column)):
+        return f"{mean:.2f}"
+    of_mean, of_std = table.decimals or ((1, 0) if std is None else (2, 2))
+    text = f"{mean:.{of_mean}f}"
+    return text if std is None else f"{text} ± {std:.{of_std}f}"
 
 
 def paired_difference(

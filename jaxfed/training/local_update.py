@@ -27,6 +27,13 @@ Optimizer = Callable[[jax.Array], optax.GradientTransformation]  # of the round'
 AfterStep = Callable[[nnx.State, jax.Array, jax.Array], nnx.State]
 
 
+# parameters, statistics, step -> loss, statistics, gradient, number of rows that count (float32)
+GradientOf = Callable[
+    [nnx.State, nnx.State, jax.Array], tuple[jax.Array, nnx.State, nnx.State, jax.Array]
+]
+MakeGradient = Callable[..., GradientOf]  # of a loss, an anchor, data, a plan and a key
+
+
 class ClientData(NamedTuple):
     """One client's examples with the labels it trains on.
 
@@ -144,6 +151,7 @@ def train(
     optimizer_state: optax.OptState | None = None,
     correction: nnx.State | None = None,
     after_step: AfterStep | None = None,
+    gradient: MakeGradient | None = None,
 ) -> Trained:
     """Train a model on one client's examples.
 
@@ -158,6 +166,7 @@ def train(
         optimizer_state: what the optimizer goes on from; None: it starts afresh.
         correction: added to every gradient (of the form of the parameters); None adds nothing.
         after_step: changes the parameters after each step (a moving average, say); None leaves them.
+        gradient: makes what steps descend; None: the gradient of `loss` over a step's batch.
 
     Cost: a sort of N numbers an epoch beside the steps themselves.
     """
@@ -166,14 +175,15 @@ def train(
     if not isinstance(plan, Plan):
         plan = _PLANS[plan.scheme](data, plan, plan_key)
     start, statistics = nnx.split_state(state, nnx.Param, ...)
-    gradient_of = _batch_gradient(loss, anchor=state, data=data, plan=plan, key=step_key)
+    make = gradient or _batch_gradient
+    gradient_of = make(loss, anchor=state, data=data, plan=plan, key=step_key)
 
     def step(number: jax.Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
         parameters, statistics, optimizer_state, total = carry
-        value, statistics, gradient, _ = gradient_of(parameters, statistics, number)
+        value, statistics, slope, _ = gradient_of(parameters, statistics, number)
         if correction is not None:
-            gradient = jax.tree.map(jnp.add, gradient, correction)
-        updates, optimizer_state = optimizer.update(gradient, optimizer_state, parameters)
+            slope = jax.tree.map(jnp.add, slope, correction)
+        updates, optimizer_state = optimizer.update(slope, optimizer_state, parameters)
         parameters = optax.apply_updates(parameters, updates)
         if after_step is not None:
             parameters = after_step(parameters, number, plan.num_steps)
@@ -220,20 +230,14 @@ def mean_gradient(
 
 def _batch_gradient(
     loss: Loss, *, anchor: nnx.State, data: ClientData, plan: Plan, key: jax.Array
-) -> Callable[[nnx.State, nnx.State, jax.Array], tuple[jax.Array, nnx.State, nnx.State, jax.Array]]:
+) -> GradientOf:
     """Parameters, statistics, step -> loss, statistics, gradient, and the batch's used rows."""
 
     def gradient_of(
         parameters: nnx.State, statistics: nnx.State, number: jax.Array
     ) -> tuple[jax.Array, nnx.State, nnx.State, jax.Array]:
         index, used = plan.rows(number)
-        batch = Batch(
-            x=data.x[index],
-            label=jnp.maximum(data.label[index], 0),
-            weight=jnp.where(used, data.weight[index], 0),
-            used=used,
-            is_labeled=data.is_labeled[index],
-        )
+        batch = batch_of(data, index, used)
 
         def objective(parameters: nnx.State) -> tuple[jax.Array, nnx.State]:
             value, moved = loss(
@@ -248,6 +252,17 @@ def _batch_gradient(
         return value, moved, gradient, jnp.sum(used).astype(jnp.float32)
 
     return gradient_of
+
+
+def batch_of(data: ClientData, index: jax.Array, used: jax.Array) -> Batch:
+    """The batch of these rows, int32 [B], of which those count that are used, bool [B]."""
+    return Batch(
+        x=data.x[index],
+        label=jnp.maximum(data.label[index], 0),
+        weight=jnp.where(used, data.weight[index], 0),
+        used=used,
+        is_labeled=data.is_labeled[index],
+    )
 
 
 def rebuilt(state: nnx.State) -> nnx.State:

@@ -285,3 +285,47 @@ def test_one_methods_curves_are_lines_of_one_figure(tmp_path):
     assert lines["clients a round 5"] == ([1, 2, 10], pytest.approx([30, 40, 70]))
     assert lines["clients a round 20"] == ([1, 10], pytest.approx([40, 60]))
     assert_nothing_is_cut(figure)
+
+
+def test_what_values_are_besides_is_marked_on_top():
+    epsilons = [0.1, 1.0, 10.0, 100.0, 300.0, 1000.0, 3000.0, 1e4, 3e4, 1e5]
+    series = {name: [measure([0.5])] * 10 for name in ("dp_fedct", "dp_fedct_paper", "fedct")}
+    figure = plots.curve_figure(
+        "dp_fedct.epsilon",
+        epsilons,
+        series,
+        "test_accuracy",
+        above=("Together", [10 * epsilon for epsilon in epsilons]),
+    )
+    assert_nothing_is_cut(figure)
+    (ax,) = figure.axes
+    (top,) = ax.child_axes
+    assert top.get_xlabel() == "Together"
+    below, above = (
+        {tick.get_position()[0]: tick.get_text() for tick in side.get_xticklabels()}
+        for side in (ax, top)
+    )
+    assert below[10.0] == "10"
+    assert above[10.0] == "100"
+    assert 300.0 not in below  # its label would run into its neighbor's
+
+
+def test_epsilons_of_all_releases_stand_on_top(tmp_path):
+    points = [
+        (f"e{epsilon}", {"dp_fedct.epsilon": epsilon}, {"dp_fedct": (0.5, 0.6)})
+        for epsilon in (1.0, 10.0)
+    ]
+    sweep = make_sweep(tmp_path / "epsilons", points, {"dp_fedct.epsilon": 10.0})
+    [section] = build([sweep])
+    assert "On top" not in section.pictures[0].caption  # runs say nothing of it
+    for epsilon in (1.0, 10.0):
+        file = sweep / f"e{epsilon}" / "summary.json"
+        summary = json.loads(file.read_text())
+        total = 10 * epsilon
+        told = {"mean": total, "std": 0.0, "values": [total, total]}
+        summary["algorithms"]["dp_fedct"]["epsilon"] = told
+        file.write_text(json.dumps(summary))
+    [section] = build([sweep])
+    assert "On top: Epsilon of all rounds together." in section.pictures[0].caption
+    (top,) = section.pictures[0].draw(LIGHT).axes[0].child_axes
+    assert [tick.get_text() for tick in top.get_xticklabels()] == ["10", "100"]

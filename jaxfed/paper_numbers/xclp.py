@@ -1,62 +1,15 @@
-"""Results that the papers print, for orientation beside one's own: theirs are on other data.
+"""J. Scott, M. Yeo, C. H. Lampert. Cross-client Label Propagation for Transductive and Semi-Supervised
+Federated Learning. TMLR 2023, https://openreview.net/forum?id=gYO4GX8R5k
 
-Accuracies are in percent, copied from the tables of
-
-    J. Scott, M. Yeo, C. H. Lampert. Cross-client Label Propagation for Transductive and
-    Semi-Supervised Federated Learning. https://openreview.net/forum?id=gYO4GX8R5k (`XCLP`),
-    W. Kim, K. Park, K. Sohn, R. Shu, H.-S. Kim. Federated Semi-Supervised Learning with Prototypical
-    Networks. https://arxiv.org/abs/2205.13921 (`PROTOFSSL`).
-
-A config names the table it is modeled on by the key `paper_table`, such as "xclp/1".
+Its Tables 1 to 6; accuracies in percent.
 """
 
-from functools import partial
-from typing import NamedTuple
-
-from jaxfed.errors import UsageError
+from jaxfed.paper_numbers.table import PaperTable
 
 _XCLP = (
     "J. Scott, M. Yeo, C. H. Lampert: Cross-client Label Propagation for Transductive and "
     "Semi-Supervised Federated Learning, https://openreview.net/forum?id=gYO4GX8R5k"
 )
-
-_PROTOFSSL = (
-    "W. Kim, K. Park, K. Sohn, R. Shu, H.-S. Kim: Federated Semi-Supervised Learning with Prototypical "
-    "Networks, https://arxiv.org/abs/2205.13921"
-)
-
-_THREE_RUNS = "mean and standard deviation over three runs"
-_MEANS_ALONE = "without deviations"
-
-PaperCell = tuple[float, float | None] | None
-
-
-class PaperTable(NamedTuple):
-    """A table of a paper: `rows` maps a setting to (mean, deviation) in percent, one a column.
-
-    A deviation that is not printed is None, as is a cell that is empty. `metric` is what the table measures,
-    by the name that it has in metrics.jsonl, `statistics` what is printed of it.
-    """
-
-    number: int
-    title: str
-    data: str
-    citation: str
-    setting: str
-    columns: tuple[str, ...]
-    rows: dict[str, tuple[PaperCell, ...]]
-    metric: str = "test_accuracy"
-    statistics: str = _THREE_RUNS
-
-
-def _means(*values: float | None) -> tuple[PaperCell, ...]:
-    """Cells of printed means."""
-    return tuple(None if value is None else (value, None) for value in values)
-
-
-_protofssl_table = partial(PaperTable, citation=_PROTOFSSL, statistics=_MEANS_ALONE)
-_SPLITS = ("iid", "non-iid")
-_SETS = (*(f"{data}, {split}" for data in ("CIFAR-10", "SVHN") for split in _SPLITS), "STL-10")
 
 
 def _two_features(given: str, trained: str) -> tuple[str, ...]:
@@ -65,7 +18,7 @@ def _two_features(given: str, trained: str) -> tuple[str, ...]:
     return tuple(f"{features}: {method}" for features, methods in blocks for method in methods)
 
 
-PAPER_TABLES = {
+TABLES = {
     "xclp/1": PaperTable(
         number=1,
         title="XCLP for prediction, two preprocessing functions, training sets of different size",
@@ -188,94 +141,4 @@ PAPER_TABLES = {
             "1.0": ((51.91, 0.07), (62.35, 0.07), (62.90, 0.31), (59.42, 0.11), (66.18, 0.20)),
         },
     ),
-    "protofssl/3": _protofssl_table(
-        number=3,
-        title="Labeled only and semi-supervised methods, 100 clients, 5 a round; -SL with all labels",
-        data="CIFAR-10, SVHN and STL-10",
-        setting="method",
-        columns=_SETS,
-        rows={
-            "FedAvg-SL": _means(81.7, 80.0, 93.4, 91.7, None),
-            "FedProx-SL": _means(83.0, 81.2, 95.3, 93.9, None),
-            "FedAvg": _means(62.2, 62.2, 83.5, 83.5, 72.3),
-            "FedProx": _means(62.7, 62.7, 83.9, 83.9, 72.0),
-            "FixMatch-FedAvg": _means(62.4, 61.8, 86.5, 87.0, 73.7),
-            "FixMatch-FedProx": _means(63.4, 61.6, 87.6, 87.5, 73.6),
-            "FedMatch": _means(57.7, 59.1, 82.9, 81.9, 66.1),
-            "ProtoFSSL-FedAvg": _means(67.8, 66.5, 88.3, 88.1, 76.4),
-            "ProtoFSSL-FedProx": _means(68.1, 67.6, 88.6, 88.8, 76.6),
-            "FedRGD (quoted)": _means(69.7, 63.4, None, None, None),
-            "ProtoFSSL (with BN)-FedAvg": _means(73.9, 73.4, 93.8, 93.2, 78.2),
-            "ProtoFSSL (with BN)-FedProx": _means(73.9, 72.5, 91.1, 90.8, 79.3),
-        },
-    ),
-    "protofssl/4": _protofssl_table(
-        number=4,
-        title="Networks and their norms; sBN is static BN",
-        data="CIFAR-10",
-        setting="method, network, norm",
-        columns=_SPLITS,
-        rows={
-            "FedAvg-SL, ResNet-9, none": _means(81.7, 80.0),
-            "FedAvg-SL, ResNet-9, BN": _means(87.8, 86.8),
-            "FedAvg-SL, ResNet-9, GN": _means(85.7, 82.0),
-            "FedAvg-SL, ResNet-9, sBN": _means(88.8, 87.3),
-            "FedAvg-SL, ResNet-18, sBN": _means(88.8, 87.5),
-            "ProtoFSSL, ResNet-8, none": _means(66.1, 65.6),
-            "ProtoFSSL, ResNet-8, BN": _means(73.9, 73.4),
-            "ProtoFSSL, ResNet-8, GN": _means(68.3, 69.2),
-            "ProtoFSSL, ResNet-8, sBN": _means(73.6, 68.9),
-            "ProtoFSSL, ResNet-17, sBN": _means(74.0, 72.0),
-        },
-    ),
-    "protofssl/7": _protofssl_table(
-        number=7,
-        title="ProtoFSSL, unlabeled examples of an episode",
-        data="CIFAR-10",
-        setting="n_QU",
-        columns=_SPLITS,
-        rows={
-            "10": _means(65.4, 65.4),
-            "20": _means(65.5, 65.7),
-            "30": _means(65.5, 65.9),
-            "50": _means(66.7, 66.7),
-            "100": _means(66.6, 66.6),
-            "200": _means(66.7, 66.5),
-        },
-    ),
-    "protofssl/8": _protofssl_table(
-        number=8,
-        title="ProtoFSSL, local epochs E and active clients M",
-        data="CIFAR-10, iid",
-        setting="M",
-        columns=("E = 1", "E = 2", "E = 5", "E = 10"),
-        rows={
-            "5": _means(30.2, 41.4, 63.9, 66.1),
-            "20": _means(38.8, 42.7, 64.7, 65.1),
-        },
-    ),
-    "protofssl/9": _protofssl_table(
-        number=9,
-        title="ProtoFSSL with BN, noise of deviation sigma on shared prototypes",
-        data="CIFAR-10, SVHN and STL-10",
-        setting="sigma",
-        columns=_SETS,
-        rows={
-            "none": _means(73.9, 73.4, 93.8, 93.2, 78.2),
-            "0.01": _means(73.4, 72.0, 90.8, 90.7, 78.4),
-            "0.05": _means(73.4, 72.4, 90.9, 90.6, 78.4),
-            "0.1": _means(73.8, 72.4, 91.1, 91.2, 78.4),
-            "0.5": _means(73.2, 71.4, 90.9, 91.2, 78.1),
-            "5": _means(74.1, 73.6, 91.3, 91.1, 77.6),
-            "10": _means(47.5, 45.9, 86.3, 86.2, 62.6),
-        },
-    ),
 }
-
-
-def paper_table(name: str) -> PaperTable:
-    """The paper's table that a config names by `paper_table`."""
-    if name not in PAPER_TABLES:
-        known = ", ".join(PAPER_TABLES)
-        raise UsageError(f"paper_table: {name!r} is no table known here; known are {known}")
-    return PAPER_TABLES[name]
