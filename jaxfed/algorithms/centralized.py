@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,6 +19,8 @@ from jaxfed.algorithms.local_learning import local_learning
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, ServerState
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, arranged
+from jaxfed.federation.exposure import View
+from jaxfed.learners.exposure import probabilities_shown
 from jaxfed.learners.learner import Learner
 from jaxfed.learners.turn import check_clients
 from jaxfed.rules import at_least, keywords
@@ -46,6 +49,12 @@ def centralized(
     def round(state: ServerState, cohort: Cohort, key: jax.Array) -> tuple[ServerState, Metrics]:
         return alone.round(state, _pooled(cohort), key)
 
+    def views(before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
+        del before, cohort, key
+        the_one = np.zeros(1, np.int32)
+        view = probabilities_shown(server_learner, after.learner, the_one, num_classes)
+        return [view._replace(message="the model", client=np.asarray([-1], np.int32))]
+
     def of_all(judge: Callable, state: ServerState, federation: Federation) -> Metrics:
         return judge(state, federation.pooled())
 
@@ -56,6 +65,7 @@ def centralized(
         evaluate=partial(of_all, alone.evaluate),
         validate=partial(of_all, alone.validate),
         evaluate_clients=None,
+        views=views,
     )
 
 

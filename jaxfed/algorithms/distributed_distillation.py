@@ -30,6 +30,8 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
+from jaxfed.federation.exposure import View
+from jaxfed.learners.exposure import probabilities_shown
 from jaxfed.learners.judgement import judged_by_clients
 from jaxfed.learners.learner import Learner, Taught
 from jaxfed.learners.turn import (
@@ -130,5 +132,10 @@ def distributed_distillation(
         }
         return after, {**metrics, "communication": communication.metrics()}
 
+    def views(before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
+        del before, key
+        shown = after.learner, cohort.client_id, num_classes
+        return [probabilities_shown(learner, *shown, summed=sums != "plaintext")]
+
     judged = judged_by_clients(learner, num_classes, has_consensus=True)
-    return FederatedAlgorithm(init, round, **judged._asdict())
+    return FederatedAlgorithm(init, round, views=views, **judged._asdict())

@@ -43,6 +43,8 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication, label_bytes
+from jaxfed.federation.exposure import View
+from jaxfed.learners.exposure import labels_shown, probabilities_shown
 from jaxfed.learners.judgement import judged_by_clients
 from jaxfed.learners.learner import Learner, Taught
 from jaxfed.learners.turn import (
@@ -58,7 +60,13 @@ from jaxfed.privacy.composition import approximate, basic
 from jaxfed.privacy.xor_mechanism import Condition
 from jaxfed.rules import POSITIVE, SHARE, at_least, between, keywords, one_of
 from jaxfed.training.consensus import ABSTAINED, Agreed, Ties, Weights, consensus_of
-from jaxfed.training.label_noise import Decode, LabelNoise, Mechanism, agreed_under_noise
+from jaxfed.training.label_noise import (
+    Decode,
+    LabelNoise,
+    Mechanism,
+    agreed_under_noise,
+    released_marks,
+)
 from jaxfed.training.opened_tally import Sums, agreed
 
 RELEASES = ("none", *get_args(Mechanism))
@@ -248,5 +256,21 @@ def fedct(
             key=tie_key,
         )
 
+    def views(before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
+        del before
+        summed = sums != "plaintext"
+        shown = after.learner, cohort.client_id, num_classes
+        if agree.answers == "probabilities":
+            return [probabilities_shown(learner, *shown, summed=summed)]
+        noise_key = jax.random.split(key, 3)[1]
+
+        def noisy(labels: np.ndarray, client: int) -> np.ndarray:
+            own_key = jax.random.fold_in(noise_key, client)
+            assert noise is not None
+            return released_marks(noise, labels, len(public), num_classes, own_key)
+
+        released = None if noise is None else noisy
+        return [labels_shown(learner, *shown, summed=summed, released=released)]
+
     judged = judged_by_clients(learner, num_classes, has_consensus=True)
-    return FederatedAlgorithm(init, round, **judged._asdict())
+    return FederatedAlgorithm(init, round, views=views, **judged._asdict())

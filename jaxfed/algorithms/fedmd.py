@@ -35,6 +35,8 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, arranged
 from jaxfed.federation.communication import Communication
+from jaxfed.federation.exposure import View
+from jaxfed.learners.exposure import probabilities_shown
 from jaxfed.learners.judgement import judged_by_clients
 from jaxfed.learners.learner import Learner, Taught
 from jaxfed.learners.turn import (
@@ -193,7 +195,24 @@ def fedmd(
             models, cohort = turn.state, _still(cohort, turn)
         return models, cohort
 
-    return FederatedAlgorithm(init, round, **judged_by_clients(learner, num_classes)._asdict())
+    def views(before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
+        # Those of the next round's communication, which is of the models that this one ends with.
+        del before, key
+        return [
+            probabilities_shown(
+                learner,
+                after.learner,
+                cohort.client_id,
+                num_classes,
+                message="scores",
+                ask=scores_of,
+                are_scores=True,
+                summed=sums != "plaintext",
+            )
+        ]
+
+    judged = judged_by_clients(learner, num_classes)
+    return FederatedAlgorithm(init, round, views=views, **judged._asdict())
 
 
 def _without_labels(cohort: Cohort) -> Cohort:

@@ -16,6 +16,8 @@ import numpy as np
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.exposure import View
+from jaxfed.learners.exposure import probabilities_shown
 from jaxfed.learners.judgement import judged_by_clients
 from jaxfed.learners.learner import Learner
 from jaxfed.learners.turn import check_clients, count, first_turns, take_turn, with_turns
@@ -58,4 +60,10 @@ def local_learning(*, learner: Learner, num_classes: int, steps: int = 50) -> Fe
         turns = with_turns(state.turns, turn.client_id)
         return LocalState(turn.state, turns, count(int(state.round) + 1)), turn.metrics
 
-    return FederatedAlgorithm(init, round, **judged_by_clients(learner, num_classes)._asdict())
+    def views(before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
+        del before, key
+        shown = after.learner, cohort.client_id, num_classes
+        return [probabilities_shown(learner, *shown, message="own model", leaves=False)]
+
+    judged = judged_by_clients(learner, num_classes)
+    return FederatedAlgorithm(init, round, views=views, **judged._asdict())

@@ -31,6 +31,8 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
+from jaxfed.federation.exposure import View
+from jaxfed.learners.exposure import labels_shown, probabilities_shown
 from jaxfed.learners.judgement import judged_by_clients
 from jaxfed.learners.learner import Learner, Taught
 from jaxfed.learners.turn import (
@@ -162,6 +164,32 @@ def pate(
         label = np.argmax(counts + noise, axis=1).astype(np.int32)
         return label, np.ones(len(label), np.float32)
 
+    def views(before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
+        del before
+        if int(after.round) < teacher_rounds:
+            return []
+        noise_key = jax.random.split(key, 3)[1]
+        shown = after.teachers, cohort.client_id, num_classes
+        votes = labels_shown(learner, *shown, message="votes")
+        counts = labels_shown(learner, *shown, message="counts", summed=True)
+        teachers = max(len(votes.client), 1)
+
+        def noisy(x: np.ndarray) -> np.ndarray:
+            share = counts.answers(x)
+            if not gamma:
+                return share
+            noise = np.asarray(jax.random.laplace(noise_key, share.shape)) / (gamma * teachers)
+            return (share + noise).astype(np.float32)
+
+        the_one = np.zeros(1, np.int32)
+        student = probabilities_shown(server_learner, after.learner, the_one, num_classes)
+        nobody = np.asarray([-1], np.int32)
+        return [
+            votes,
+            counts._replace(answers=noisy),
+            student._replace(message="student", client=nobody),
+        ]
+
     judged = judged_by_clients(server_learner, num_classes, has_consensus=True)
 
     def of_student(judge: Any, state: PateState, federation: Federation) -> Metrics:
@@ -175,6 +203,7 @@ def pate(
         validate=judged.validate,
         predictions=judged.predictions,
         predict=judged.predict,
+        views=views,
     )
 
 

@@ -19,6 +19,7 @@ from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.evaluate import cosine_rmse
 from jaxfed.federation.execution import HERE, Execution
+from jaxfed.federation.exposure import View
 from jaxfed.rules import fields_as_keywords
 from jaxfed.xclp import Parameters, cross_client_label_propagation, drawn_seed, setup
 from jaxfed.xclp.transduction import client_arrays, padded, transductive
@@ -32,6 +33,9 @@ def xclp(*, execution: Execution = HERE, **parameters: Any) -> FederatedAlgorith
     processes, and is told of progress. Beside the labels a round reports how well codes by the seed's Pi
     estimate cosines (`cosine_rmse`, and what theory expects): a diagnostic of the simulation, which sees
     all vectors.
+
+    `views`: one more client takes part, with the examples that it is curious about as its unlabeled points,
+    and looks at its own rows of Z.
     """
     Parameters(**parameters)  # reject bad values when the method is made, not in round 1
 
@@ -55,4 +59,24 @@ def xclp(*, execution: Execution = HERE, **parameters: Any) -> FederatedAlgorith
             },
         )
 
-    return transductive(label_points)
+    def views(before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
+        del before, after
+        p = Parameters(**parameters, seed=drawn_seed(key))
+        ids = np.asarray(cohort.client_id).tolist()
+
+        def answers(x: np.ndarray) -> np.ndarray:
+            vectors, labels = client_arrays(cohort)
+            asked = cross_client_label_propagation(
+                [*vectors, x],
+                [*labels, np.full(len(x), UNLABELED, np.int32)],
+                p,
+                execution,
+                client_ids=[*ids, max(ids, default=-1) + 1],
+            )
+            scores = np.maximum(asked.predictions[-1].scores, 0)
+            total = scores.sum(axis=1, keepdims=True)
+            return (scores / np.where(total > 0, total, 1))[None]
+
+        return [View("scores", "probabilities", np.asarray([-1], np.int32), answers)]
+
+    return transductive(label_points)._replace(views=views)

@@ -21,6 +21,7 @@ import numpy as np
 
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.exposure import Views
 
 ServerState = Any  # a pytree of arrays: whatever a method carries from round to round
 Metrics = dict[str, Any]  # name -> number, or a nested dict of numbers
@@ -102,6 +103,9 @@ class FederatedAlgorithm(NamedTuple):
     `evaluate_clients` measures the final state on each client's own points
     (`jaxfed.federation.evaluate.over_clients`): those it wants labeled (`test`) or, where clients hold no
     test data, those it has no labels of (`unlabeled`), whose true classes training never saw.
+
+    `views(before, after, cohort, key)` are what a round shows to those who receive its messages, for attacks
+    to look at (`jaxfed.federation.exposure`); None: no attack is known to this package.
     """
 
     init: Init
@@ -112,3 +116,4 @@ class FederatedAlgorithm(NamedTuple):
     evaluate_clients: Evaluate | None = None
     predictions: PredictionsOf | None = None
     predict: Predict | None = None
+    views: Views | None = None

@@ -83,16 +83,8 @@ def agreed_under_noise(
     is_xor = noise.mechanism == "xor"
     released: dict[int, np.ndarray] = {}  # place -> bits [U, C], or answers [U]
     for place in np.flatnonzero(client_id >= 0).tolist():
-        draw = rr.from_key(jax.random.fold_in(noise_key, int(client_id[place])))
-        if is_xor:
-            marks, bits = xor_mechanism.one_hot(votes[place], num_classes), BITS_A_ROW * rows
-            released[place] = xor_mechanism.release(
-                marks, noise.epsilon, bits, draw, condition=noise.condition
-            )
-        else:
-            released[place] = label_release.release(
-                votes[place], noise.epsilon, rows, num_classes, draw
-            )
+        key_of_client = jax.random.fold_in(noise_key, int(client_id[place]))
+        released[place] = _released(noise, votes[place], rows, num_classes, key_of_client)
     if noise.decode == "votes":
         as_votes = np.full_like(votes, -1)
         for place, one in released.items():
@@ -122,6 +114,29 @@ def agreed_under_noise(
     else:
         counts = label_release.unbiased_counts(total, noise.epsilon, rows, num_classes)
     return consensus.from_tally(jnp.asarray(counts.astype(np.float32)), key)
+
+
+def released_marks(
+    noise: LabelNoise, labels: np.ndarray, num_public: int, num_classes: int, key: jax.Array
+) -> np.ndarray:
+    """What one client sends in place of labels int32 [n], as marks of classes, bool [n, C].
+
+    `num_public` is |U|, by which `rows=0` says how many labels may change; `key` is the client's.
+    """
+    rows = noise.rows or trivial_rows(num_public)
+    sent = _released(noise, labels, rows, num_classes, key)
+    return sent if noise.mechanism == "xor" else xor_mechanism.one_hot(sent, num_classes)
+
+
+def _released(
+    noise: LabelNoise, labels: np.ndarray, rows: int, num_classes: int, key: jax.Array
+) -> np.ndarray:
+    """Bits bool [n, C], or answers int32 [n]."""
+    draw = rr.from_key(key)
+    if noise.mechanism == "randomized_response":
+        return label_release.release(labels, noise.epsilon, rows, num_classes, draw)
+    marks, bits = xor_mechanism.one_hot(labels, num_classes), BITS_A_ROW * rows
+    return xor_mechanism.release(marks, noise.epsilon, bits, draw, condition=noise.condition)
 
 
 def _total(

@@ -194,7 +194,8 @@ def by_prototypes(
 ) -> Judge:
     """By the mean of p over what is `known` of clients' prototypes; uniform before there are any.
 
-    If `complete`, those are `completed` first.
+    If `complete`, those are `completed` first. A client's upload by the prototypes that it showed or, where
+    the server has none of it, by the mean.
     """
 
     def needed(state: ServerState) -> tuple[nnx.State, Prototypes]:
@@ -207,4 +208,10 @@ def by_prototypes(
         mean = mean_probabilities(embedding, prototypes, distance)
         return jnp.where(jnp.any(prototypes.is_there), mean, 1 / mean.shape[-1])
 
-    return Judge(needed, probabilities)
+    def of_client(state: ServerState, sent: nnx.State, client: int) -> tuple[nnx.State, Prototypes]:
+        if not isinstance(state.memory, Store):
+            return sent, known(state.memory)
+        rows = np.asarray([client])
+        return sent, jax.tree.map(lambda leaf: leaf[rows], state.memory.latest)
+
+    return Judge(needed, probabilities, of_client)

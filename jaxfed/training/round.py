@@ -12,6 +12,7 @@ file makes a `FederatedAlgorithm` of it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -26,7 +27,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, arranged
 from jaxfed.federation.communication import Communication, num_bytes_of
 from jaxfed.training import labels_at_server
-from jaxfed.training.aggregate import in_all, weighted_mean
+from jaxfed.training.aggregate import Aggregate, in_all, weighted_mean
 from jaxfed.training.batch_statistics import measured_statistics
 from jaxfed.training.client_round import Client, LocalUpdate, Shared
 from jaxfed.training.ingredients import Training
@@ -46,6 +47,7 @@ from jaxfed.training.server_state import (
     scatter,
     stacked_for,
 )
+from jaxfed.training.uploads import RECORDING, parameter_views
 
 # Set their randomness apart from labels and local steps; `fold_in` of 0 and 1 are the keys of `split`.
 _TEACHER = 0x74636872
@@ -124,12 +126,21 @@ def federated_training(
         allowed = ", ".join(map(repr, training.pseudo_labels))
         raise UsageError(f"pseudo_label={pseudo_label!r}: allowed are {allowed}")
     joining = server_part.update if server_part and server_part.joins else None
-    train_stage = partial(_train_round, training, local_update, server_step, joining=joining)
     turn_from = partial(labels_at_server.turn_of, training, server_part)
-    stage_1 = "none", train_stage(stage=1), turn_from(0)
-    stage_2 = stage_1
-    if pseudo_label != "none":
-        stage_2 = pseudo_label, train_stage(stage=2), turn_from(training.labeled_only_rounds)
+
+    def stages_of(aggregate: Aggregate) -> tuple[Stage, Stage]:
+        using = replace(training, aggregate=aggregate)
+        train_stage = partial(_train_round, using, local_update, server_step, joining=joining)
+        first = "none", train_stage(stage=1), turn_from(0)
+        if pseudo_label == "none":
+            return first, first
+        return first, (
+            pseudo_label,
+            train_stage(stage=2),
+            turn_from(training.labeled_only_rounds),
+        )
+
+    judge = judge or by_network(training)
     sources = {name: training.pseudo_labels[name] for name in {"none", pseudo_label}}
 
     def init(key: jax.Array, federation: Federation) -> ServerState:
@@ -161,10 +172,12 @@ def federated_training(
             ),
         )
 
-    def round(state: ServerState, cohort: Cohort, key: jax.Array) -> tuple[ServerState, Metrics]:
+    def round_by(
+        stages: tuple[Stage, Stage], state: ServerState, cohort: Cohort, key: jax.Array
+    ) -> tuple[ServerState, Metrics]:
         number = int(state.round)
         is_first = number == training.labeled_only_rounds  # of stage 2
-        source, train, turn = stage_1 if number < training.labeled_only_rounds else stage_2
+        source, train, turn = stages[number >= training.labeled_only_rounds]
         told: Metrics = {}
         if own is not None:
             state, told = turn(state, own, jax.random.fold_in(key, _SERVER))
@@ -216,7 +229,13 @@ def federated_training(
         return is_within and own is None
 
     return FederatedAlgorithm(
-        init, round, needs_labels=needs_labels, **judged_by(judge or by_network(training))._asdict()
+        init,
+        partial(round_by, stages_of(training.aggregate)),
+        needs_labels=needs_labels,
+        views=parameter_views(
+            lambda: partial(round_by, stages_of(RECORDING)), judge, training.clients_multiple
+        ),
+        **judged_by(judge)._asdict(),
     )
 
 
@@ -224,6 +243,8 @@ TrainRound = Callable[
     [ServerState, Cohort, PseudoLabels, Any, ClientData | None, jax.Array],
     tuple[ServerState, dict[str, jax.Array], Any, Any],
 ]
+# Name of the labels' source, the clients' part, and that of a server with labels.
+Stage = tuple[str, TrainRound, Callable[..., tuple[ServerState, Metrics]]]
 
 
 def _train_round(

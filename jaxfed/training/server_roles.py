@@ -37,10 +37,13 @@ class Judge(NamedTuple):
     Fields:
         needed: state -> what of it is needed; host code.
         probabilities: (needed, x [n, ...]) -> float32 [n, C]; jit-traceable.
+        of_client: (state after a round, model that a client sent in it, client's number) -> the same of that
+            client's upload alone, for those who look at it.
     """
 
     needed: Callable[[ServerState], Any]
     probabilities: Callable[[Any, jax.Array], jax.Array]
+    of_client: Callable[[ServerState, nnx.State, int], Any] = lambda state, model, client: model
 
 
 def by_network(training: Training) -> Judge:

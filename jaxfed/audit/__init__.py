@@ -1,0 +1,34 @@
+"""Membership inference against methods: who is asked about, what attackers train, what their attacks find.
+
+    targets = drawn_targets(federation, members=0, population=500, seed=seed)
+    seen    = sightings(algorithm.views(before, after, cohort, key), federation, targets)
+    shadows = answers of models that the attacker trains itself              (`jaxfed.audit.shadows`)
+    found   = attacks(seen, targets, shadows)
+    verdict = strongest(found, seed)                                         # AUC, interval, TPR at low FPR
+
+The threat model is that of FedCT's Appendix E.1 (arXiv 2310.05696): a server that follows the protocol, knows
+the distribution of the data, and remembers what it is sent. The attacks themselves are arithmetic on arrays,
+`jaxfed.privacy.membership`; what a message shows is its method's to say, `jaxfed.federation.exposure`. No
+method and no config is known here. `jaxfed.experiment` puts it to work.
+"""
+
+from jaxfed.audit.attacks import Attacked, attacks
+from jaxfed.audit.shadows import Shadows, shadow_answers, shadow_memberships
+from jaxfed.audit.sightings import Sighting, sightings
+from jaxfed.audit.targets import Targets, drawn_targets
+from jaxfed.audit.verdict import Verdict, over_repeats, strongest
+
+__all__ = [
+    "Attacked",
+    "Shadows",
+    "Sighting",
+    "Targets",
+    "Verdict",
+    "attacks",
+    "drawn_targets",
+    "over_repeats",
+    "shadow_answers",
+    "shadow_memberships",
+    "sightings",
+    "strongest",
+]

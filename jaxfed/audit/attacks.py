@@ -1,0 +1,225 @@
+"""Every attack that a kind of message admits, against every target that it may tell of.
+
+    labels, counts         gap; with shadows difficulty and, of labels, reference
+    probabilities          gap, loss, population; with shadows difficulty, reference, LiRA and RMIA, both
+                           offline and online
+    parameters             all of these, and the gradient's norm
+
+(`jaxfed.privacy.membership`, a file an attack.) Labels and counts are a share s(y) of the own class, with
+the loss 1 - s(y); probabilities p have the loss -log p_y and phi = log p_y - log sum_{c != y} p_c. Of each
+client's model the population is what that model says of it; scores of all clients' targets are one sample.
+
+Of a message that is seen in several rounds (the attack epochs of FedCT's E.1) every round is attacked, and
+the scores of loss, LiRA and gradients once more by their means over the rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import expit
+
+from jaxfed.audit.shadows import Shadows
+from jaxfed.audit.sightings import Sighting
+from jaxfed.audit.targets import Targets
+from jaxfed.privacy.membership import (
+    difficulty,
+    gap,
+    gradient_norm,
+    lira,
+    loss_threshold,
+    population,
+    reference,
+    rmia,
+)
+from jaxfed.privacy.membership.evidence import log_odds_of_logits
+
+OVER_ROUNDS = 0  # in the place of a round's number: means over all
+_SUMMABLE = ("loss", "lira_offline", "lira_online", "gradient_norm")
+_TUNED_ON = 16  # references; each is attacked by the others for each value of a
+_TINY = 1e-45
+
+Scores = dict[str, np.ndarray]
+Tuned = dict[int, tuple[Shadows, float]]  # by identity, of shadows that it keeps alive
+
+
+class Attacked(NamedTuple):
+    """One attack on one kind of message.
+
+    Fields:
+        message: its name.
+        leaves: whether anybody but the client has it.
+        round: when it was sent; `OVER_ROUNDS`.
+        attack: its name.
+        score: float64 [n], larger for members; nan of targets that the message tells nothing of.
+    """
+
+    message: str
+    leaves: bool
+    round: int
+    attack: str
+    score: np.ndarray
+
+
+class _Own(NamedTuple):
+    """What one model, and shadows, say of a row's targets [n'] and of the population [m]."""
+
+    answers: np.ndarray
+    label: np.ndarray
+    population: np.ndarray
+    population_label: np.ndarray
+    shadows: Shadows | None
+
+
+def attacks(
+    seen: Mapping[int, list[Sighting]],
+    targets: Targets,
+    label: np.ndarray,
+    shadows: Callable[[Sighting, int], Shadows | None],
+) -> list[Attacked]:
+    """Attack a method's messages.
+
+    Args:
+        seen: round -> what was seen of it.
+        targets: n of them, m in the population.
+        label: int32 [n + m].
+        shadows: the shadow models for a sighting of a round; None where there are none.
+    """
+    found: list[Attacked] = []
+    tuned: Tuned = {}
+    for number, sighted in sorted(seen.items()):
+        for one in sighted:
+            known = shadows(one, number)
+            scores = sighting_scores(one, targets, label, known, tuned)
+            found += [
+                Attacked(one.message, one.leaves, number, name, score)
+                for name, score in scores.items()
+            ]
+    return [*found, *_over_rounds(found)]
+
+
+def sighting_scores(
+    seen: Sighting,
+    targets: Targets,
+    label: np.ndarray,
+    shadows: Shadows | None,
+    tuned: Tuned | None = None,
+) -> Scores:
+    """Attack -> float64 [n]; nan of targets that nobody's answer tells of. `tuned` keeps RMIA's a."""
+    number = len(targets.example)
+    a = _tuned_a(shadows, label, number, {} if tuned is None else tuned)
+    scores: Scores = {}
+    for row, rows in enumerate(seen.asked_about(targets)):
+        own = _Own(
+            seen.answers[row, rows],
+            label[rows],
+            seen.answers[row, number:],
+            label[number:],
+            None if shadows is None else _of_rows(shadows, rows, number),
+        )
+        of_row = _of_marks(own, seen.kind) if _is_marks(seen) else _of_probabilities(own, a)
+        if seen.norms.size:
+            of_row["gradient_norm"] = gradient_norm.scores(np.nan_to_num(seen.norms[row, rows]))
+        for name, values in of_row.items():
+            scores.setdefault(name, np.full(number, np.nan))[rows] = values
+    # An attack that one client's shadows do not admit is none of the method's.
+    asked = np.unique(np.concatenate(seen.asked_about(targets)))
+    return {name: score for name, score in scores.items() if not np.isnan(score[asked]).any()}
+
+
+def _is_marks(seen: Sighting) -> bool:
+    return seen.kind in ("labels", "counts")
+
+
+def _of_rows(shadows: Shadows, rows: np.ndarray, num_targets: int) -> Shadows:
+    others = np.arange(num_targets, shadows.answers.shape[1])
+    chosen = np.concatenate([rows, others])
+    return Shadows(shadows.is_in[:, rows], shadows.answers[:, chosen])
+
+
+def _of_marks(own: _Own, kind: str) -> Scores:
+    """Attacks on labels and on counts of labels."""
+    share = _of_label(own.answers, own.label)
+    scores = {"gap": share}
+    if own.shadows is not None and _has_outside(own.shadows):
+        said = own.shadows.answers[:, : len(own.label)]
+        wrong = (said.argmax(axis=-1) != own.label).astype(np.float64)
+        scores["difficulty"] = difficulty.scores(1 - share, wrong, own.shadows.is_in)
+        if kind == "labels":
+            scores["reference"] = reference.scores(1 - share, wrong, own.shadows.is_in)
+    return scores
+
+
+def _of_probabilities(own: _Own, a: float) -> Scores:
+    """Attacks on probabilities."""
+    phi, others = _log_odds(own.answers, own.label), _log_odds(own.population, own.population_label)
+    loss = _loss(phi)
+    scores = {
+        "gap": gap.scores(own.answers.argmax(axis=-1), own.label),
+        "loss": loss_threshold.scores(loss),
+        "population": population.scores(loss, _loss(others)),
+    }
+    if own.shadows is None or not _has_outside(own.shadows):
+        return scores
+    is_in = own.shadows.is_in
+    reference_phi = _log_odds(own.shadows.answers[:, : len(own.label)], own.label)
+    population_phi = _log_odds(own.shadows.answers[:, len(own.label) :], own.population_label)
+    examples = rmia.Evidence(expit(phi), expit(reference_phi), is_in)
+    outsiders = rmia.Evidence(expit(others), expit(population_phi))
+    scores["difficulty"] = difficulty.scores(loss, _loss(reference_phi), is_in)
+    scores["reference"] = reference.scores(loss, _loss(reference_phi), is_in)
+    scores["lira_offline"] = lira.offline(phi, reference_phi, is_in)
+    scores["rmia_offline"] = rmia.offline(examples, outsiders, a=a)
+    if is_in.any(axis=0).all() and (is_in.sum(axis=0) > 1).any():
+        scores["lira_online"] = lira.online(phi, reference_phi, is_in)
+        scores["rmia_online"] = rmia.online(examples, outsiders)
+    return scores
+
+
+def _has_outside(shadows: Shadows) -> bool:
+    """Whether there are models without each target, two or more of one at least."""
+    number = (~shadows.is_in).sum(axis=0)
+    return bool((number > 0).all() and (number > 1).any())
+
+
+def _tuned_a(shadows: Shadows | None, label: np.ndarray, number: int, tuned: Tuned) -> float:
+    """RMIA's a by references in the target's place; its authors' 0.3 where there are too few."""
+    if shadows is None:
+        return 0.3
+    if id(shadows) not in tuned:
+        few = slice(_TUNED_ON)
+        is_in = shadows.is_in[few]
+        some = is_in.any(axis=0) & ((~is_in).sum(axis=0) > 1)
+        p = expit(_log_odds(shadows.answers[few], label))
+        enough = len(is_in) >= 4 and all(row.any() and not row.all() for row in is_in[:, some])
+        examples = rmia.Evidence(p[0, :number][some], p[:, :number][:, some], is_in[:, some])
+        others = rmia.Evidence(p[0, number:], p[:, number:])
+        tuned[id(shadows)] = shadows, rmia.tuned_a(examples, others) if enough else 0.3
+    return tuned[id(shadows)][1]
+
+
+def _over_rounds(found: list[Attacked]) -> list[Attacked]:
+    groups: dict[tuple[str, str], list[Attacked]] = {}
+    for one in found:
+        if one.attack in _SUMMABLE:
+            groups.setdefault((one.message, one.attack), []).append(one)
+    return [
+        each[0]._replace(round=OVER_ROUNDS, score=np.mean([one.score for one in each], axis=0))
+        for each in groups.values()
+        if len(each) > 1
+    ]
+
+
+def _log_odds(probabilities: np.ndarray, label: np.ndarray) -> np.ndarray:
+    """phi of probabilities [..., n, C], by the sum of the other classes: p may have rounded to 1."""
+    return log_odds_of_logits(np.log(np.maximum(probabilities, _TINY)), label)
+
+
+def _loss(phi: np.ndarray) -> np.ndarray:
+    return np.logaddexp(0, -phi)
+
+
+def _of_label(answers: np.ndarray, label: np.ndarray) -> np.ndarray:
+    return np.take_along_axis(answers, label[:, None], axis=-1)[:, 0].astype(np.float64)

@@ -1,0 +1,91 @@
+"""Who is asked about: clients' labeled examples, and as many that no client has.
+
+A member is an example that a client has with its label. For each of them there is an example of the same
+class among those that were held out: were the classes of the two sides unlike, as those of a client with few
+classes and of everybody else are, the class alone would tell. Examples of which clients know no label are no
+members here, though methods train on them, too.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.clients import Federation
+
+_TARGETS = 0x74617267
+
+
+class Targets(NamedTuple):
+    """The examples that attacks decide on.
+
+    Fields:
+        example: int64 [n], rows of `Federation.x`.
+        client: int32 [n], the client that is asked about: a member's own.
+        is_member: bool [n], half of them.
+        population: int64 [m], held-out examples that the attacker knows to be no members.
+    """
+
+    example: np.ndarray
+    client: np.ndarray
+    is_member: np.ndarray
+    population: np.ndarray
+
+    @property
+    def examples(self) -> np.ndarray:
+        """int64 [n + m], the targets and behind them the population."""
+        return np.concatenate([self.example, self.population])
+
+
+def drawn_targets(
+    federation: Federation, *, members: int = 0, population: int, seed: int
+) -> Targets:
+    """Draw them; the same for all methods of a repeat.
+
+    Args:
+        federation: the clients; `test` is what was held out.
+        members: labeled examples of a client at most; 0: all.
+        population: m.
+        seed: of the draw.
+
+    Raises:
+        UsageError: nobody has labels, or too little was held out.
+    """
+    rng = np.random.default_rng((seed, _TARGETS))
+    own = [
+        np.sort(rng.permutation(rows)[: members or None]) for rows in federation.partition.labeled
+    ]
+    if not any(map(len, own)):
+        raise UsageError(
+            "audit: no client has labeled examples, whose membership could be inferred"
+        )
+    held_out = rng.permutation(federation.test)
+    of_class = {
+        c: iter(held_out[federation.y[held_out] == c]) for c in range(federation.num_classes)
+    }
+    needed = np.bincount(federation.y[np.concatenate(own)], minlength=federation.num_classes)
+    there = np.bincount(federation.y[held_out], minlength=federation.num_classes)
+    if np.any(needed > there):
+        lacking = int(np.argmax(needed - there))
+        raise UsageError(
+            f"config.audit.members={members}: clients have {needed[lacking]} labeled examples of class "
+            f"{lacking}, and {there[lacking]} are held out to stand beside them; allowed are fewer members "
+            "of a client, or a larger test split"
+        )
+    others = [np.asarray([next(of_class[c]) for c in federation.y[rows].tolist()]) for rows in own]
+    left = np.setdiff1d(held_out, np.concatenate(others).astype(np.int64))
+    if population > len(left):
+        raise UsageError(
+            f"config.audit.population={population}: {len(left)} examples are held out beside those that "
+            "stand for non-members; allowed are as many or fewer, 1 at least, or a larger test split"
+        )
+    parts = [part for pair in zip(own, others, strict=True) for part in pair]
+    sizes = list(map(len, parts))
+    return Targets(
+        example=np.concatenate(parts).astype(np.int64),
+        client=np.repeat(np.repeat(np.arange(len(own), dtype=np.int32), 2), sizes),
+        is_member=np.repeat(np.tile([True, False], len(own)), sizes),
+        population=np.sort(rng.permutation(left)[:population]),
+    )

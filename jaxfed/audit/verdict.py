@@ -1,0 +1,130 @@
+"""How vulnerable a method is: its strongest attack, chosen on one half of the targets, judged on the other.
+
+The largest of many AUCs is too large: of thirty attacks on a model that never saw the members one is well
+above 0.5 by chance. So the targets are halved at random, members and others alike; the attack that is best on
+one half is judged on the other, and the other way round:
+
+    AUC = (AUC_1 + AUC_2) / 2,        Var = (Var_1 + Var_2) / 4
+
+with DeLong's variances (`jaxfed.privacy.membership.roc`), as wide an interval as an attack that was chosen
+before. Over repeats means, of variances their sum over the number squared: an interval of the examples, of
+these trainings. How far trainings differ is `spread`, the deviation over repeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import norm
+
+from jaxfed.audit.attacks import Attacked
+from jaxfed.privacy.membership.roc import Area, Vulnerability, area_under_curve, vulnerability
+
+_HALVES = 0x68616C66
+_REACH = float(norm.ppf(0.975))
+
+
+class Verdict(NamedTuple):
+    """The strongest of some attacks.
+
+    Fields:
+        vulnerability: AUC with its interval, TPR at low FPR.
+        attacks: message, round and attack of the two that were chosen.
+        members: how many of them were judged.
+        others: likewise.
+        spread: deviation of the AUC over repeats, divisor R - 1; nan of one.
+    """
+
+    vulnerability: Vulnerability
+    attacks: tuple[tuple[str, int, str], ...]
+    members: int
+    others: int
+    spread: float = float("nan")
+
+
+def each(attacked: Attacked, is_member: np.ndarray) -> Verdict:
+    """One attack by itself, on all targets that it tells of."""
+    told = ~np.isnan(attacked.score)
+    return Verdict(
+        vulnerability(attacked.score[told], is_member[told]),
+        (_name(attacked),),
+        int(is_member[told].sum()),
+        int((~is_member[told]).sum()),
+    )
+
+
+def strongest(found: Sequence[Attacked], is_member: np.ndarray, seed: int) -> Verdict:
+    """The strongest of one or more attacks.
+
+    Args:
+        found: attacks on the same n targets.
+        is_member: bool [n].
+        seed: of the halves.
+
+    Raises:
+        UsageError: fewer than two members or others in a half.
+    """
+    first = _first_half(is_member, seed)
+    judged, names, weights = [], [], np.zeros(2, int)
+    for half in (first, ~first):
+        areas = [_area(one, is_member, ~half).auc for one in found]
+        best = found[int(np.argmax(np.round(areas, 12)))]
+        told = half & ~np.isnan(best.score)
+        judged.append(vulnerability(best.score[told], is_member[told]))
+        names.append(_name(best))
+        weights += [is_member[told].sum(), (~is_member[told]).sum()]
+    return Verdict(_mean(judged), tuple(names), *map(int, weights))
+
+
+def over_repeats(verdicts: Sequence[Verdict]) -> Verdict:
+    """The mean of one or more."""
+    areas = [verdict.vulnerability.area.auc for verdict in verdicts]
+    names = dict.fromkeys(name for verdict in verdicts for name in verdict.attacks)
+    return Verdict(
+        _mean([verdict.vulnerability for verdict in verdicts]),
+        tuple(names),
+        sum(verdict.members for verdict in verdicts),
+        sum(verdict.others for verdict in verdicts),
+        float(np.std(areas, ddof=1)) if len(areas) > 1 else float("nan"),
+    )
+
+
+def _mean(judged: Sequence[Vulnerability]) -> Vulnerability:
+    """Means; of independent areas."""
+    auc = float(np.mean([one.area.auc for one in judged]))
+    deviations = np.asarray([one.area.deviation for one in judged])
+    deviation = float(np.sqrt(np.sum(np.square(deviations)))) / len(judged)
+    area = Area(
+        auc, max(0.0, auc - _REACH * deviation), min(1.0, auc + _REACH * deviation), deviation
+    )
+    rates = np.mean([[one.tpr_at_1_percent, one.tpr_at_01_percent] for one in judged], axis=0)
+    return Vulnerability(area, *map(float, rates))
+
+
+def _first_half(is_member: np.ndarray, seed: int) -> np.ndarray:
+    """bool [n]: half of the members and half of the others."""
+    rng = np.random.default_rng((seed, _HALVES))
+    first = np.zeros(len(is_member), bool)
+    for side in (is_member, ~is_member):
+        rows = rng.permutation(np.flatnonzero(side))
+        first[rows[: len(rows) // 2]] = True
+    return first
+
+
+def _area(attacked: Attacked, is_member: np.ndarray, half: np.ndarray) -> Area:
+    told = half & ~np.isnan(attacked.score)
+    return area_under_curve(attacked.score[told], is_member[told])
+
+
+def _name(attacked: Attacked) -> tuple[str, int, str]:
+    return attacked.message, attacked.round, attacked.attack
+
+
+def messages(found: Iterable[Attacked]) -> dict[str, list[Attacked]]:
+    """The attacks on each kind of message."""
+    of: dict[str, list[Attacked]] = {}
+    for one in found:
+        of.setdefault(one.message, []).append(one)
+    return of

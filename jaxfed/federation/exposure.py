@@ -1,0 +1,58 @@
+"""What a round shows of clients' examples to whoever receives its messages: where membership is inferred.
+
+A server that follows the protocol and is curious (FedCT, arXiv 2310.05696, Appendix E.1) sees what clients
+send it. A method says itself what that is: one `View` for each kind of message, which answers for any
+examples what its receiver can make of it for these.
+
+    for view in algorithm.views(before, after, cohort, key):
+        view.answers(x)                                        # [S, n, C]
+
+Where parameters travel the receiver computes the answers; where labels or probabilities of public examples
+do, it sends the examples that it is curious about as public ones (E.1's forged unlabeled set).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from jaxfed.federation.cohort import Cohort
+
+# What answers are: probabilities, by a model that is seen whole or by its answers alone; marks 0 and 1 of
+# classes, one row a client; shares of clients that say a class, noise included.
+Kind = Literal["parameters", "probabilities", "labels", "counts"]
+
+
+class View(NamedTuple):
+    """One kind of message.
+
+    Fields:
+        message: what it is, in a word or two; the same in all rounds.
+        kind: of answers.
+        client: int32 [S], who sent it; -1 where it is made of all clients' examples.
+        answers: x [n, ...] -> float32 [S, n, C].
+        gradient_norms: x, y int32 [n] -> float32 [S, n], |grad loss(f(x), y)| by all that the message holds,
+            where that is parameters.
+        leaves: whether anybody but the client has it; False: a point of reference.
+    """
+
+    message: str
+    kind: Kind
+    client: np.ndarray
+    answers: Callable[[np.ndarray], np.ndarray]
+    gradient_norms: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+    leaves: bool = True
+
+
+class Views(Protocol):
+    """What a round showed."""
+
+    def __call__(self, before: object, after: object, cohort: Cohort, key: jax.Array) -> list[View]:
+        """Return the views of the round that led from one state to the other, with its cohort and key.
+
+        Changes nothing. None before a method has sent anything.
+        """
+        ...

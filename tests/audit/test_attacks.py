@@ -1,0 +1,174 @@
+"""Attacks on messages whose members are known: what each kind admits, and that they find what is there."""
+
+import numpy as np
+import pytest
+
+from jaxfed.audit import Shadows, Sighting, Targets, attacks, shadow_memberships, strongest
+from jaxfed.audit.attacks import OVER_ROUNDS, sighting_scores
+from jaxfed.audit.verdict import each
+from jaxfed.privacy.membership.gap import auc_of
+
+CLASSES, POPULATION = 4, 60
+ALL = {"gap", "loss", "population", "difficulty", "reference", "lira_offline", "rmia_offline"}
+ONLINE = {"lira_online", "rmia_online"}
+
+
+def drawn(clients=2, size=60):
+    """Targets of so many clients, half of each members."""
+    number = clients * 2 * size
+    return Targets(
+        np.arange(number),
+        np.repeat(np.arange(clients, dtype=np.int32), 2 * size),
+        np.tile(np.repeat([True, False], size), clients),
+        np.arange(number, number + POPULATION),
+    )
+
+
+TARGETS = drawn()
+
+
+def answers_of(is_in, ease, label, rng, effect):
+    """Probabilities [..., n, C] by log-odds of the own class: ease, more for who is in, and noise."""
+    phi = ease + effect * is_in + 0.5 * rng.normal(size=is_in.shape)
+    own = 1 / (1 + np.exp(-phi))
+    others = (1 - own) / (CLASSES - 1)
+    marks = label[:, None] == np.arange(CLASSES)
+    return np.where(marks, own[..., None], others[..., None]).astype(np.float32)
+
+
+def world(effect, seed=0, kind="probabilities", shadows=20, targets=TARGETS, pooled=False):
+    """A sighting of every client's model (or of one of all), labels, and shadow models."""
+    rng = np.random.default_rng(seed)
+    number = len(targets.example)
+    label = rng.integers(CLASSES, size=number + POPULATION).astype(np.int32)
+    ease = 2 * rng.normal(size=number + POPULATION)
+    none = np.zeros((1, POPULATION), bool)
+    clients = np.asarray([-1]) if pooled else np.unique(targets.client)
+    members = [targets.is_member & ((targets.client == c) | (c < 0)) for c in clients]
+    is_in = np.concatenate([members, np.repeat(none, len(clients), axis=0)], axis=1)
+    answers = answers_of(is_in, ease, label, rng, effect)
+    if kind == "labels":
+        answers = (answers.argmax(axis=-1)[..., None] == np.arange(CLASSES)).astype(np.float32)
+    seen = Sighting(
+        "m", kind, True, clients.astype(np.int32), answers, np.zeros((len(clients), 0), np.float32)
+    )
+    if not shadows:
+        return seen, label, None
+    size = int(members[0].sum())
+    drawn_in = shadow_memberships(number, size, shadows, seed)
+    padded = np.concatenate([drawn_in, np.repeat(none, shadows, axis=0)], axis=1)
+    return seen, label, Shadows(drawn_in, answers_of(padded, ease, label, rng, effect))
+
+
+def found_in(seen, label, shadows, targets=TARGETS):
+    return attacks({1: [seen]}, targets, label, lambda one, number: shadows)
+
+
+def areas(found, targets=TARGETS):
+    return {one.attack: each(one, targets.is_member).vulnerability.area for one in found}
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({}, ALL | ONLINE),
+        ({"pooled": True}, ALL | ONLINE),
+        ({"shadows": 0}, {"gap", "loss", "population"}),
+        ({"shadows": 2}, ALL),  # most have seen nobody
+        ({"kind": "labels"}, {"gap", "difficulty", "reference"}),
+        ({"kind": "labels", "shadows": 0}, {"gap"}),
+    ],
+)
+def test_every_kind_has_its_attacks(changes, names):
+    found = found_in(*world(1.5, **changes))
+    assert {one.attack for one in found} == names
+    for one in found:
+        assert np.isfinite(one.score).all()
+
+
+def test_counts_and_parameters_have_their_own():
+    seen, label, shadows = world(1.5, kind="labels", pooled=True)
+    counts = seen._replace(kind="counts", answers=0.5 * seen.answers + 0.1)
+    assert {one.attack for one in found_in(counts, label, shadows)} == {"gap", "difficulty"}
+    seen, label, shadows = world(1.5)
+    norms = np.where(TARGETS.is_member, 1.0, 2.0)[None].repeat(2, axis=0).astype(np.float32)
+    found = found_in(seen._replace(kind="parameters", norms=norms), label, shadows)
+    assert areas(found)["gradient_norm"].auc == 1
+
+
+def test_where_nothing_was_learnt_attacks_guess():
+    """Over seeds the strongest attack's AUC is 0.5, though the largest of all is not."""
+    chosen, largest, inside = [], [], 0
+    for seed in range(24):
+        seen, label, shadows = world(0, seed, targets=TARGETS)
+        found = found_in(seen, label, shadows)
+        area = strongest(found, TARGETS.is_member, seed).vulnerability.area
+        inside += area.low <= 0.5 <= area.high
+        chosen.append(area.auc)
+        largest.append(max(one.auc for one in areas(found).values()))
+    assert abs(np.mean(chosen) - 0.5) < 0.02
+    assert inside >= 20
+    assert np.mean(largest) > 0.515
+
+
+def test_an_overfitted_model_is_found_and_lira_beats_the_loss():
+    found = areas(found_in(*world(2.0, shadows=40)))
+    assert found["loss"].low > 0.55
+    for name in ("difficulty", "lira_offline", "lira_online", "rmia_offline", "rmia_online"):
+        assert found[name].auc > found["loss"].auc + 0.08, name
+    assert found["lira_online"].low > 0.8
+
+
+def test_the_gap_is_what_accuracies_give():
+    seen, label, shadows = world(1.0)
+    number, member = len(TARGETS.example), TARGETS.is_member
+    own = seen.answers[TARGETS.client, np.arange(number)]
+    right = own.argmax(axis=-1) == label[:number]
+    expected = auc_of(right[member].mean(), right[~member].mean())
+    assert areas(found_in(seen, label, shadows))["gap"].auc == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_client_is_asked_about_its_own_targets():
+    """What client 1's model says of client 0's targets is not looked at, nor a client that is not there."""
+    seen, label, shadows = world(1.5)
+    spoiled = seen.answers.copy()
+    spoiled[1][:, :][np.flatnonzero(TARGETS.client == 0)] = 0.25
+    first = sighting_scores(seen, TARGETS, label, shadows)
+    second = sighting_scores(seen._replace(answers=spoiled), TARGETS, label, shadows)
+    for name, score in first.items():
+        np.testing.assert_array_equal(score, second[name])
+    absent = seen._replace(client=seen.client[:1], answers=seen.answers[:1], norms=seen.norms[:1])
+    alone = sighting_scores(absent, TARGETS, label, shadows)
+    assert (np.isnan(alone["loss"]) == (TARGETS.client == 1)).all()
+    verdict = strongest(found_in(absent, label, shadows), TARGETS.is_member, 0)
+    assert (verdict.members, verdict.others) == (60, 60)
+
+
+def test_probabilities_that_round_to_one_keep_their_order():
+    seen, label, _ = world(0, shadows=0)
+    number = len(TARGETS.example)
+    tiny = np.geomspace(1e-30, 1e-9, number).astype(np.float32)
+    answers = np.zeros_like(seen.answers)
+    rows = np.arange(number)
+    answers[:, rows, label[:number]] = 1
+    answers[:, rows, (label[:number] + 1) % CLASSES] = tiny
+    answers[:, number:] = 1 / CLASSES
+    scores = sighting_scores(seen._replace(answers=answers), TARGETS, label, None)
+    assert (np.diff(scores["loss"]) < 0).all()
+
+
+def test_several_rounds_are_attacked_together():
+    sightings = {}
+    for number in (3, 5):
+        seen, label, shadows = world(1.0, seed=0)
+        rng = np.random.default_rng(number)
+        noise = np.exp(2 * rng.normal(size=seen.answers.shape[:-1]))[..., None]
+        own = label[:, None] == np.arange(CLASSES)
+        blurred = np.where(own, seen.answers * noise, seen.answers)
+        blurred /= blurred.sum(axis=-1, keepdims=True)
+        sightings[number] = [seen._replace(answers=blurred.astype(np.float32))]
+    found = attacks(sightings, TARGETS, label, lambda one, number: shadows)
+    loss = {one.round: one for one in found if one.attack == "loss"}
+    assert set(loss) == {3, 5, OVER_ROUNDS}
+    np.testing.assert_allclose(loss[OVER_ROUNDS].score, (loss[3].score + loss[5].score) / 2)
+    assert "gap" not in {one.attack for one in found if one.round == OVER_ROUNDS}

@@ -1,0 +1,57 @@
+"""The strongest attack, by halves of the targets; and the mean over repeats."""
+
+import numpy as np
+import pytest
+
+from jaxfed.audit import Attacked, over_repeats, strongest
+from jaxfed.audit.verdict import each, messages
+from jaxfed.privacy.membership.roc import vulnerability
+
+MEMBER = np.arange(400) % 2 == 0
+
+
+def attack(name, effect, seed=0, message="m"):
+    rng = np.random.default_rng(seed)
+    return Attacked(message, True, 1, name, effect * MEMBER + rng.normal(size=len(MEMBER)))
+
+
+def test_the_stronger_of_two_is_chosen():
+    found = [attack("weak", 0.1), attack("strong", 1.5, seed=1)]
+    verdict = strongest(found, MEMBER, seed=0)
+    assert {name for _, _, name in verdict.attacks} == {"strong"}
+    whole = vulnerability(found[1].score, MEMBER)
+    assert verdict.vulnerability.area.auc == pytest.approx(whole.area.auc, abs=0.02)
+    assert verdict.vulnerability.area.deviation == pytest.approx(whole.area.deviation, rel=0.1)
+    assert (verdict.members, verdict.others) == (200, 200)
+
+
+def test_the_best_of_many_guesses_is_a_guess():
+    by_chance = [attack("noise", 0, seed=s) for s in range(40)]
+    verdict = strongest(by_chance, MEMBER, seed=5)
+    assert max(each(one, MEMBER).vulnerability.area.auc for one in by_chance) > 0.55
+    assert abs(verdict.vulnerability.area.auc - 0.5) < 0.06
+
+
+def test_targets_without_a_score_are_not_judged():
+    one = attack("only", 3.0)
+    score = np.where(np.arange(len(MEMBER)) < 100, one.score, np.nan)
+    verdict = strongest([one._replace(score=score)], MEMBER, seed=0)
+    assert (verdict.members, verdict.others) == (50, 50)
+    assert verdict.vulnerability.area.auc > 0.9
+
+
+def test_repeats_are_averaged():
+    verdicts = [strongest([attack("a", 1.0, seed=s)], MEMBER, seed=s) for s in range(3)]
+    mean = over_repeats(verdicts)
+    areas = [one.vulnerability.area for one in verdicts]
+    assert mean.vulnerability.area.auc == pytest.approx(np.mean([one.auc for one in areas]))
+    assert mean.spread == pytest.approx(np.std([one.auc for one in areas], ddof=1))
+    expected = np.sqrt(sum(one.deviation**2 for one in areas)) / 3
+    assert mean.vulnerability.area.deviation == pytest.approx(expected)
+    assert mean.attacks == (("m", 1, "a"),)
+    assert np.isnan(over_repeats(verdicts[:1]).spread)
+
+
+def test_messages_are_kept_apart():
+    found = [attack("a", 1), attack("b", 1, message="n"), attack("c", 1)]
+    assert {name: len(of) for name, of in messages(found).items()} == {"m": 2, "n": 1}
