@@ -14,7 +14,8 @@ client computes and exchanges in a round
 with a multiply-add as two operations. So they are of one epoch and of forward passes alone. Training also
 goes back, at about twice the price, but for those passes that only make labels, where Tables 1 and 2 make
 no difference. C H K D_U E takes bytes for operations; distances to prototypes take three of each number. 2
-H / R_H counts a helper's model twice: here the server has it already, and H / R_H Theta come down.
+H / R_H counts a helper's model twice: here the server has it already, and H / R_H Theta come down. Prototypes
+are counted without the K bits that say which there are; here with them.
 """
 
 from __future__ import annotations

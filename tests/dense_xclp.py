@@ -1,8 +1,8 @@
 """Algorithm 1 of XCLP as printed, dense, in NumPy: what the fast one is compared with."""
 
-import jax
 import numpy as np
 
+from jaxfed import xclp
 from jaxfed.kernels import lsh
 
 
@@ -10,7 +10,7 @@ def dense_algorithm_1(vectors, labels, p):
     """Lines 3 to 16 as printed (A's diagonal as `self_edges` says), dense, float64; only Pi is shared."""
     v = np.concatenate(vectors).astype(np.float64)
     y = (np.concatenate(labels)[:, None] == np.arange(p.num_classes)).astype(np.float64)
-    pi = np.asarray(lsh.hyperplanes(jax.random.key(p.seed), p.num_bits, v.shape[1]), np.float64)
+    pi = np.asarray(lsh.hyperplanes(xclp.setup(p.seed), p.num_bits, v.shape[1]), np.float64)
     b = v @ pi.T >= 0
     h = (b[:, None, :] != b[None, :, :]).sum(-1) if len(b) <= 300 else _hamming(b)
     a = np.cos(np.pi * h / p.num_bits)

@@ -46,15 +46,15 @@ From round 1 on, since it asks no prototypes. Then no client receives any (but w
 and what XCLP sends leaves a client besides: its points' part in the codes' distances, and its masked
 contribution to Z. It sends its own prototypes all the same: states classify by them.
 
-Leaves a client: its network's change, and the prototypes of classes with `min_labels` labels or more, with
-N(0, sigma^2) noise on every number (B.4), drawn from the experiment's seed: it shows what noise costs, and
-protects nobody from those who know the seed. Each is the mean embedding of a class at this client; the
-paper has no bound on what one example moves. With `clip` B it is 2 B / n_k, by a network that is given, and
-the metrics of a round have the epsilon, at `delta`, of a client that took part in all (`prototype_epsilon`:
-`jaxfed.training.noise_accounting`, which says what that leaves out). It receives the network and its
-helpers' prototypes. With `prototype_sums` "masked" or "masked_resilient" helpers' prototypes leave under
-masks, and the server sees, keeps and sends their mean (`jaxfed.training.prototype_means`,
-docs/threat-model.md).
+Leaves a client: its network's change, C bits that say which prototypes follow, and those of classes with
+`min_labels` labels or more, with N(0, sigma^2) noise on every number (B.4), drawn from the experiment's
+seed: it shows what noise costs, and protects nobody from those who know the seed. Each is the mean embedding
+of a class at this client; the paper has no bound on what one example moves. With `clip` B it is 2 B / n_k, by
+a network that is given, and the metrics of a round have the epsilon, at `delta`, of a client that took part
+in all (`prototype_epsilon`: `jaxfed.training.noise_accounting`, which says what that leaves out). It receives
+the network and its helpers' prototypes, C bits with each. With `prototype_sums` "masked" or
+"masked_resilient" helpers' prototypes leave under masks, and the server sees, keeps and sends their mean
+(`jaxfed.training.prototype_means`, docs/threat-model.md).
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ from jaxfed.training.prototype_sharing import (
     by_prototypes,
     client_prototypes,
     helpers_sent,
+    message_bytes,
     of_the_last_round,
     perturbed,
     prototype_store,
@@ -223,10 +224,10 @@ def protofssl(
         if noise:
             noise_key = jax.random.fold_in(key, _NOISE)
             shown = perturbed(shown, noise_key, noise)
-        num_bytes = 4 * shown.center.shape[-1] * jnp.sum(shown.is_there, dtype=jnp.int32)
         update = finished(training, shared, client, trained)
         # What becomes part of a mean is counted where that is made.
-        return update._replace(upload=shown, sent={} if shares_mean else {"prototypes": num_bytes})
+        sent = {} if shares_mean else {"prototypes": message_bytes(shown)}
+        return update._replace(upload=shown, sent=sent)
 
     kept = model, num_classes, num_helpers, helper_interval
     memory = (

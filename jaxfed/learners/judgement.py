@@ -139,7 +139,10 @@ def judged_by_clients(
 
     def predictions(state: LearnersState, federation: Federation) -> Predictions:
         test = federation.test
-        said, each = labels(state, federation.x[test]), spreads(state, federation.x[test])
+        said = labels(state, federation.x[test])
+        # One whose classes are not its likeliest ones (a support vector machine) is asked for both.
+        has_more = learner.predict_proba is not None
+        each = spreads(state, federation.x[test]) if has_more else _one_hot(said, num_classes)
         of_label = np.take_along_axis(each, np.maximum(said, 0)[..., None], axis=2)[..., 0]
         return Predictions(
             client=np.repeat(_clients(state), len(test)),

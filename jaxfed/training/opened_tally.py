@@ -20,6 +20,7 @@ import numpy as np
 from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication, label_bytes
 from jaxfed.training.consensus import Agreed, Consensus
+from jaxfed.training.fresh_session import in_fresh_session
 
 Sums = Literal["plaintext", "masked", "masked_resilient"]
 
@@ -102,20 +103,17 @@ def opened_tally(
 def summed(
     own: list[np.ndarray], communication: Communication, *, is_resilient: bool = False
 ) -> np.ndarray:
-    """The sum of two clients' matrices [U, C] or more, in a session whose keys are the operating system's.
+    """The sum of two clients' matrices [U, C] or more, in a fresh session.
 
     Integers are marks 0 and 1, votes or what was made of them, and their sum is exact, int32; of others
     float32. Zeros if all have left.
     """
     from jaxfed.secure.row_sums.server_sums import server_sums
-    from jaxfed.secure.session.parties import Session
     from jaxfed.secure.vote_sums import vote_histogram
 
-    session = Session(len(own))
     are_marks = not np.issubdtype(own[0].dtype, np.floating)
     add = vote_histogram if are_marks else server_sums
-    total = add(session, dict(enumerate(own)), is_resilient=is_resilient)
-    communication.add(session.communication())
+    total = in_fresh_session(add, own, communication, is_resilient=is_resilient)
     kind = np.int32 if are_marks else np.float32
     return np.zeros(own[0].shape, kind) if total is None else total.astype(kind)
 

@@ -21,7 +21,8 @@ from flax import nnx
 
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import Communication
-from jaxfed.training.prototype_sharing import drawn, embedding_size, nothing_shown
+from jaxfed.training.fresh_session import in_fresh_session
+from jaxfed.training.prototype_sharing import drawn, embedding_size, message_bytes, nothing_shown
 from jaxfed.training.prototypes import Prototypes
 from jaxfed.training.server_roles import Memory
 
@@ -78,8 +79,7 @@ def plaintext_means(
     helpers: Prototypes, communication: Communication
 ) -> tuple[np.ndarray, np.ndarray]:
     """Means float64 [C, D] and n_k int [C], 0 where too few show a class; the server sees all."""
-    dim = helpers.center.shape[-1]
-    communication.up("prototypes", 4 * dim * int(np.sum(helpers.is_there)))
+    communication.up("prototypes", int(np.sum(message_bytes(helpers))))
     count = np.sum(helpers.is_there, axis=0)
     count = np.where(count >= _LEAST, count, 0)
     total = np.sum(
@@ -94,18 +94,15 @@ def plaintext_means(
 def secure_means(
     helpers: Prototypes, communication: Communication, *, is_resilient: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same by `jaxfed.secure.class_means`, in a session whose keys are the operating system's."""
+    """The same by `jaxfed.secure.class_means`, in a fresh session."""
     from jaxfed.secure.class_means import Shown, class_means
-    from jaxfed.secure.session.parties import Session
 
-    number = len(helpers.center)
-    if number < _LEAST:
+    if len(helpers.center) < _LEAST:
         return plaintext_means(Prototypes(*(leaf[:0] for leaf in helpers)), communication)
-    session = Session(number)
-    center, is_there = map(np.asarray, helpers)
-    shown = {client: Shown(center[client], is_there[client]) for client in range(number)}
-    means = class_means(session, shown, least=_LEAST, is_resilient=is_resilient)
-    communication.add(session.communication())
+    shown = list(map(Shown, *map(np.asarray, helpers)))
+    means = in_fresh_session(
+        class_means, shown, communication, least=_LEAST, is_resilient=is_resilient
+    )
     return means.center, means.contributors
 
 

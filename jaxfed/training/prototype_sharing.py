@@ -107,9 +107,19 @@ def helpers_sent(state: ServerState, cohort: Cohort, communication: Communicatio
     """The same helpers for each client of the cohort, [K, H, C, D]; what there is of them counts."""
     helpers: Prototypes = state.memory.helpers
     num_clients = int(np.sum(np.asarray(cohort.client_id) >= 0))
-    num_bytes = 4 * helpers.center.shape[-1] * int(np.sum(np.asarray(helpers.is_there)))
+    num_bytes = int(np.sum(message_bytes(helpers)))
     communication.down("prototypes", num_clients * num_bytes)
     return stacked_for(len(cohort.client_id), helpers)
+
+
+def message_bytes(shown: Prototypes) -> jax.Array:
+    """Bytes of each message of prototypes, int32 [...] of [..., C, D]: C bits say which there are.
+
+    Bits fill whole bytes, numbers are float32. Who has no prototype sends nothing.
+    """
+    *_, num_classes, dim = shown.center.shape
+    number = jnp.sum(shown.is_there, axis=-1, dtype=jnp.int32)
+    return jnp.where(number > 0, -(-num_classes // 8) + 4 * dim * number, 0)
 
 
 def client_prototypes(

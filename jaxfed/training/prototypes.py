@@ -39,15 +39,33 @@ def class_means(
     """Means of the used rows of each class: embeddings [n, D], labels int [n], used bool [n]."""
     member = jnp.where(used[:, None], jax.nn.one_hot(label, num_classes), 0)
     count = member.sum(axis=0)
-    center = member.T @ embedding / jnp.maximum(count, 1)[:, None]
-    return Prototypes(center, count > 0)
+    return Prototypes(_sums(member, embedding) / jnp.maximum(count, 1)[:, None], count > 0)
+
+
+@jax.custom_jvp
+def _sums(member: jax.Array, embedding: jax.Array) -> jax.Array:
+    """Of each class, [C, D], by marks 0 and 1 [n, C]."""
+    return member.T @ embedding
+
+
+@_sums.defjvp
+def _derivative_of_sums(
+    primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    """The same sums, without a product.
+
+    XLA:CPU (jaxlib 0.10) puts the product's derivative in one YNNPACK fusion with that of distances from
+    other rows, which ends the process above 256 of these.
+    """
+    member, embedding = primals
+    moved = jnp.where(member[..., None] > 0, tangents[1][:, None], 0)
+    return _sums(member, embedding), jnp.sum(moved, axis=0)
 
 
 def support_means(embedding: jax.Array, used: jax.Array, num_classes: int) -> Prototypes:
     """Means of the used rows [C n_S, D] of a support, which stand class after class.
 
-    `class_means` of the same rows, without its matrix product: XLA:CPU (jaxlib 0.10) puts that one's
-    derivative in one YNNPACK fusion with the query's, which ends the process above 256 rows.
+    `class_means` of the same rows, whose place says their class.
     """
     member = used.reshape(num_classes, -1)
     count = member.sum(axis=1)

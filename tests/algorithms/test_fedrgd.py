@@ -1,9 +1,12 @@
 """FedRGD: rounds transcribed to NumPy, groups, and the diversity of gradients."""
 
+from itertools import combinations
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 from small_training import KEY, RATE, assert_close, assert_same, double, federation_of, training_of
 
 from jaxfed.algorithms.fedrgd import fedrgd
@@ -145,6 +148,19 @@ def test_groups_are_equal_random_and_by_the_clients_own_numbers():
         for r in range(20)
     }
     assert len(drawn) > 15
+
+
+def test_all_divisions_are_equally_likely_and_one_round_tells_nothing_of_the_next():
+    """Four clients and a padding row in two groups, six ways to divide them; 36 of two rounds together."""
+    state = LINEAR.init(KEY)
+    groups = Groups(jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), state), KEY, jnp.float32(0))
+    ids = np.array([6, 0, -1, 3, 2], np.int32)
+    divided = jax.vmap(lambda number: _memberships(groups, number, ids).member[:, 1])
+    second = np.asarray(divided(jnp.arange(7200)))[:, ids >= 0].astype(int)
+    ways = [sum(1 << k for k in pair) for pair in combinations(range(4), 2)]
+    found = [ways.index(way) for way in second @ [1, 2, 4, 8]]
+    pairs = 6 * np.array(found[::2]) + found[1::2]
+    assert stats.chisquare(np.bincount(pairs, minlength=36)).pvalue > 1e-6
 
 
 def test_a_group_in_which_nobody_counts_keeps_its_model():

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 from functools import partial
+from itertools import permutations
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 from small_training import KEY, Net, assert_same, federation_of, rounds_of, training_of
 
 from jaxfed.algorithms.mixmatch import mixed_up, mixmatch, mixmatch_loss
@@ -157,13 +159,29 @@ def test_members_are_mixed_with_a_permutation_of_themselves(member, seed):
     assert (np.count_nonzero(mixed, axis=1) <= 1).all()
 
 
-def test_shares_are_beta_distributed():
-    """Of 4000 rows mixed with others the mean of max(g, 1 - g) is Beta(1, 1)'s, 3/4, give or take 0.01."""
-    x = jnp.arange(4000.0)[:, None]
-    mixed, _ = mixed_up(KEY, x, x, jnp.ones(4000, bool), 1.0)
-    # With partners independent of rows the regression of what comes out on what went in is the share.
-    share = np.polyfit(np.asarray(x[:, 0]), np.asarray(mixed[:, 0]), 1)[0]
-    assert abs(share - 0.75) < 0.01
+@pytest.mark.parametrize("alpha", [0.75, 2.0])
+def test_shares_are_the_greater_ones_of_beta_draws(alpha):
+    """P(max(g, 1 - g) <= t) = F(t) - F(1 - t), F of Beta(alpha, alpha), in a test that fails by chance less
+    than once in 10^6 times; each row has its own."""
+    x = jnp.eye(1200)
+    mixed, _ = mixed_up(KEY, x, x, jnp.ones(1200, bool), alpha)
+    share = np.diag(mixed)
+    share = share[np.count_nonzero(mixed, axis=1) > 1]  # who is not its own partner
+    law = stats.beta(alpha, alpha)
+    assert stats.kstest(share, lambda t: law.cdf(t) - law.cdf(1 - t)).pvalue > 1e-6
+
+
+def test_all_permutations_are_equally_likely():
+    """Of four members among six rows."""
+    x, member = jnp.eye(6), jnp.array([True, False, True, True, False, True])
+    mix = jax.vmap(lambda key: mixed_up(key, x, x, member, 2.0)[0])
+    rows = np.flatnonzero(member)
+    others = (np.asarray(mix(jax.random.split(KEY, 4800))) * (1 - np.eye(6)))[:, rows]
+    partner = np.where(others.any(axis=2), others.argmax(axis=2), rows)
+    found = list(map(tuple, partner.tolist()))
+    counts = [found.count(order) for order in permutations(rows.tolist())]
+    assert sum(counts) == 4800
+    assert stats.chisquare(counts).pvalue > 1e-6
 
 
 def test_rows_that_fill_a_batch_have_no_part():

@@ -441,8 +441,10 @@ def test_bytes_are_those_of_the_prototypes_that_there_are():
         state, metrics = algorithm.round(state, padded, key)
         shown = int(state.memory.latest.is_there.sum())
         sent = metrics["communication"]
-        assert sent["upload"]["prototypes"] == 4 * 8 * shown
-        received = 2 * 4 * 8 * int(before.memory.helpers.is_there.sum())
+        # A byte with each client's, for three bits that say which there are.
+        assert sent["upload"]["prototypes"] == 2 + 4 * 8 * shown
+        helpers = before.memory.helpers.is_there
+        received = 2 * int(helpers.any(axis=1).sum() + 4 * 8 * helpers.sum())
         assert sent["download"]["prototypes"] == received
     counts = [np.bincount(federation.y[p], minlength=3) for p in federation.partition.labeled]
     assert shown == sum((c >= 2).sum() for c in counts) < sum((c > 0).sum() for c in counts)

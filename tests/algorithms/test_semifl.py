@@ -164,21 +164,26 @@ def test_every_batch_has_the_confident_beside_any():
     data = ClientData(
         jnp.zeros((n, 1)), label, weight, jnp.zeros(n, dtype=bool), jnp.ones(n, dtype=bool)
     )
-    plan = _beside_all(data, Batches("beside_all", 4, 50), KEY)
-    assert plan.num_steps == 50 * 2  # 7 confident
+    plan = _beside_all(data, Batches("beside_all", 4, 1400), KEY)
+    assert plan.num_steps == 1400 * 2  # 7 confident
     index, used = map(np.asarray, jax.vmap(plan.rows)(jnp.arange(plan.num_steps)))
     first = [
         np.sort(rows[mask])
-        for rows, mask in zip(index[:, :4].reshape(50, 8), used[:, :4].reshape(50, 8), strict=True)
+        for rows, mask in zip(
+            index[:, :4].reshape(1400, 8), used[:, :4].reshape(1400, 8), strict=True
+        )
     ]
     for rows in first:
         np.testing.assert_array_equal(rows, np.arange(0, 20, 3))
     drawn = np.bincount(index[:, 4:].ravel(), minlength=n)
     assert (drawn[20:] == 0).all()
-    assert stats.chisquare(drawn[:20]).pvalue > 1e-4
-    # Four of 20 with replacement are all different 0.727 of the time, give or take 0.13 of 100 batches.
-    different = np.mean([len(set(rows)) == 4 for rows in index[:, 4:]])
-    assert abs(different - 0.727) < 0.16
+    assert stats.chisquare(drawn[:20]).pvalue > 1e-6
+    # Four of 20 with replacement are all different with probability 0.727.
+    different = sum(len(set(rows)) == 4 for rows in index[:, 4:])
+    assert stats.binomtest(different, len(index), 20 * 19 * 18 * 17 / 20**4).pvalue > 1e-6
+    # Any of the confident comes first in an epoch, and beside any one of all.
+    pairs = np.bincount(20 * (index[::2, 0] // 3) + index[::2, 4], minlength=140)
+    assert stats.chisquare(pairs).pvalue > 1e-6
     np.testing.assert_array_equal(used[:, :4], used[:, 4:])
 
 

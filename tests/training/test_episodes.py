@@ -3,10 +3,12 @@
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
 from jaxfed.training.episodes import Episodes, draw
+from jaxfed.training.local_update import Batches, ClientData, _episodes
 
 SIZES = Episodes(num_classes=3, support=2, query=2, unlabeled=5)
 
@@ -52,3 +54,18 @@ def test_every_pair_of_support_and_query_is_equally_likely():
     assert unlabeled[9:12].sum() == 6000
     assert stats.chisquare(unlabeled[9:12]).pvalue > 1e-4
     np.testing.assert_array_equal(used.all(axis=0), [1, 1, 1, 1, 1, 0, 1, 1])  # class 2 has one
+
+
+def test_one_step_tells_nothing_of_the_next():
+    """A client's supports of one of six labels in two steps: 36 pairs, all equally likely."""
+    is_labeled = jnp.arange(8) < 6
+    label = jnp.where(is_labeled, 0, -1)
+    data = ClientData(jnp.zeros((8, 1)), label, jnp.ones(8), is_labeled, jnp.ones(8, bool))
+    batches = Batches("episodes", 3, 2, episodes=Episodes(1, support=1, query=1, unlabeled=1))
+
+    def supports(key):
+        plan = _episodes(data, batches, key)
+        return jnp.stack([plan.rows(step)[0][0] for step in range(2)])
+
+    first, second = np.asarray(jax.vmap(supports)(jax.random.split(jax.random.key(0), 3600))).T
+    assert stats.chisquare(np.bincount(6 * first + second, minlength=36)).pvalue > 1e-6

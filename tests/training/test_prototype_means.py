@@ -46,6 +46,13 @@ def test_a_class_has_the_mean_of_the_helpers_that_show_it(sums):
     assert not center[2].any()
 
 
+def test_bytes_in_the_clear():
+    """Six prototypes, and a byte of bits of each helper; who shows nothing sends nothing."""
+    communication = Communication()
+    SUMS["plaintext"](helpers_of([[1, 1, 0], [1, 0, 0], [0, 0, 0], [1, 1, 1]]), communication)
+    assert communication.upload == {"prototypes": 3 + 6 * 4 * D}
+
+
 @pytest.mark.parametrize("sums", SUMS)
 @pytest.mark.parametrize("number", [0, 1])
 def test_one_helper_alone_shows_nothing(sums, number):
@@ -72,7 +79,7 @@ def test_the_server_keeps_and_sends_one_mean():
     assert [leaf.shape for leaf in jax.tree.leaves(before.memory)] == [(1, C, D), (1, C)]
     _, metrics = algorithm.round(before, FEDERATION.cohort(), key)
     num_means = int(np.sum(before.memory.helpers.is_there))
-    assert metrics["communication"]["download"]["prototypes"] == 4 * 4 * D * num_means
+    assert metrics["communication"]["download"]["prototypes"] == 4 * (1 + 4 * D * num_means)
     upload = metrics["communication"]["upload"]
     assert "prototypes" not in upload
     assert upload["upload"] == message_bytes(3, C, D)["upload"]

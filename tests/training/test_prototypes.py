@@ -11,7 +11,7 @@ from small_training import federation_of, rounds_of, training_of
 from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.errors import UsageError
 from jaxfed.training.local_update import Batches
-from jaxfed.training.prototypes import log_probabilities, support_means
+from jaxfed.training.prototypes import class_means, log_probabilities, support_means
 
 pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
 
@@ -30,13 +30,18 @@ def test_a_support_has_the_means_of_its_used_rows():
     assert not found.center[2].any()
 
 
-def test_a_query_of_hundreds_of_rows_has_a_gradient():
-    # By `class_means` the process ended here, with jaxlib 0.10 on a CPU.
+@pytest.mark.parametrize("means", ["support", "class"])
+def test_a_query_of_hundreds_of_rows_has_a_gradient(means):
+    # Where products have the derivative the process ends here, with jaxlib 0.10 on a CPU.
     rng = np.random.default_rng(0)
     embedding = rng.normal(size=(310, 128))
 
     def loss(z):
-        own = support_means(z[:10], jnp.ones(10, bool), 10)
+        used = jnp.ones(10, bool)
+        if means == "support":
+            own = support_means(z[:10], used, 10)
+        else:
+            own = class_means(z[:10], jnp.arange(10), used, 10)
         return jnp.sum(log_probabilities(z[10:], own)[:, 0])
 
     z, c = embedding[10:], embedding[:10]
