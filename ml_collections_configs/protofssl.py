@@ -74,9 +74,9 @@ Where the paper leaves it open, or its code does otherwise:
   * Values of Figures 3 to 5 are not printed: labels of a class 2 to 20; helpers 1 to 30, no more than there
     are active clients; intervals 1 to 20. In Figure 4 FedMatch has as many helpers, as often.
 
-Rows to be had by `--config.baselines`, beside any other method: `protofssl_xclp` (ProtoFSSL that
-pseudo-labels by XCLP), `fedavg_xclp_prototypes` (XCLP whose labeled points are clients' prototypes),
-`mixmatch`.
+Rows to be had by `--config.baselines`, beside any other method: `protofssl_mean` (prototypes by the mean
+network), `protofssl_xclp` (ProtoFSSL that pseudo-labels by XCLP), `fedavg_xclp_prototypes` (XCLP whose
+labeled points are clients' prototypes), `mixmatch`.
 """
 
 from collections.abc import Callable
@@ -174,6 +174,7 @@ def get_config(variant: str = "") -> ConfigDict:
             "noise": 0.0,
             "clip": 0.0,
             "prototype_sums": "none",
+            "prototype_network": "own",
             "delta": 1e-5,
         }
     )
@@ -184,6 +185,7 @@ def get_config(variant: str = "") -> ConfigDict:
     )
     config.protofssl_fedprox = ConfigDict({"algorithm": "protofssl", "mu": 1e-2})
     config.protofssl_xclp = ConfigDict({"algorithm": "protofssl", "targets": "xclp"})
+    config.protofssl_mean = ConfigDict({"algorithm": "protofssl", "prototype_network": "mean"})
     return base.apply_variants(config, variant, VARIANTS, exclusive=EXCLUSIVE)
 
 
@@ -239,7 +241,7 @@ def _small(config: ConfigDict, name: str, pixels: int) -> None:
     config.protofssl.unlabeled_query = 50
     config.model = ConfigDict({"name": "cnn"})
     config.baselines = (
-        *("fedavg", "fixmatch", "fedmatch", "fedavg_xclp"),
+        *("protofssl_mean", "fedavg", "fixmatch", "fedmatch", "fedavg_xclp"),
         *("protofssl_xclp", "fedavg_xclp_prototypes"),
     )
     # Two passes over all examples take more steps than ten over the labels.

@@ -90,6 +90,7 @@ _ALGORITHMS = {
     "fixmatch_fedprox": "FixMatch-FedProx",
     "protofssl_fedprox": "ProtoFSSL-FedProx",
     # Variants by the names that they go by.
+    "protofssl_mean": "ProtoFSSL, mean network",
     "protofssl_xclp": "ProtoFSSL + XCLP",
     "fedavgm": "FedAvgM",
     "fedadagrad": "FedAdagrad",

@@ -25,10 +25,13 @@ def count_models(
     batch_statistics: str,
     download_bytes: int,
     sent: Any,
+    *,
+    again: bool = False,
 ) -> None:
     """Models down and up, what else a method sends with them, for each client of the cohort.
 
-    `download_bytes` is a client's, `sent` the clients' `ClientUpdate.sent`, each [K].
+    `download_bytes` is a client's, `sent` the clients' `ClientUpdate.sent`, each [K]. If `again`, clients
+    receive the model that the round has come to, too, as they do for statistics that are "static".
     """
     num_clients = int(np.sum(np.asarray(cohort.client_id) >= 0))
     parameters, statistics = nnx.split_state(state.model, nnx.Param, ...)
@@ -45,6 +48,8 @@ def count_models(
     if num_bytes and batch_statistics == "averaged":
         communication.down("statistics", num_bytes)
         communication.up("statistics", num_bytes)
-    if num_bytes and batch_statistics == "static":
+    measures = bool(num_bytes) and batch_statistics == "static"
+    if measures or again:
         communication.down("parameters", num_clients * download_bytes)
+    if measures:
         communication.up("statistics", num_bytes)

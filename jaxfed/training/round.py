@@ -46,6 +46,7 @@ from jaxfed.training.server_state import (
     is_finite,
     scatter,
     stacked_for,
+    with_statistics,
 )
 from jaxfed.training.uploads import RECORDING, parameter_views
 
@@ -54,6 +55,7 @@ _TEACHER = 0x74636872
 _STATISTICS = 0x73746174
 _MEMORY = 0x6D656D6F
 _SERVER = 0x73657276
+_AFTER_MEAN = 0x6166746D
 
 
 class Send(Protocol):
@@ -70,6 +72,16 @@ def nothing_sent(state: ServerState, cohort: Cohort, communication: Communicatio
     return ()
 
 
+class AfterMean(Protocol):
+    """What a client uploads once it has the round's mean; one client's view, as `LocalUpdate`."""
+
+    def __call__(
+        self, model: nnx.State, data: ClientData, key: jax.Array, /
+    ) -> tuple[Any, dict[str, jax.Array]]:
+        """Return the upload, and {kind of message: int32 scalar}, the bytes it is sent in."""
+        ...
+
+
 def federated_training(
     training: Training,
     local_update: LocalUpdate,
@@ -84,6 +96,7 @@ def federated_training(
     download_bytes: Callable[[nnx.State], Any] = num_bytes_of,
     memory: Memory = NO_MEMORY,
     judge: Judge | None = None,
+    after_mean: AfterMean | None = None,
     server_part: ServerPart | None = None,
 ) -> FederatedAlgorithm:
     """A federated algorithm of `local_update` and the training's ingredients.
@@ -105,6 +118,8 @@ def federated_training(
         download_bytes: parameters -> bytes in which one client receives them.
         memory: what the server keeps of `ClientUpdate.upload`.
         judge: how a state classifies; by default `by_network`.
+        after_mean: what the round's clients upload when they have received the model it has come to, in place
+            of `ClientUpdate.upload`; None: nothing, and they do not receive it.
         server_part: what the server does where it has labels (`Training.server`) and clients have none; None:
             the method needs labels at clients. No client takes part in rounds on given labels alone.
 
@@ -130,7 +145,9 @@ def federated_training(
 
     def stages_of(aggregate: Aggregate) -> tuple[Stage, Stage]:
         using = replace(training, aggregate=aggregate)
-        train_stage = partial(_train_round, using, local_update, server_step, joining=joining)
+        train_stage = partial(
+            _train_round, using, local_update, server_step, after_mean=after_mean, joining=joining
+        )
         first = "none", train_stage(stage=1), turn_from(0)
         if pseudo_label == "none":
             return first, first
@@ -217,6 +234,7 @@ def federated_training(
             training.batch_statistics,
             int(num_bytes),
             sent,
+            again=after_mean is not None,
         )
         metrics = {**metrics, **told, **labels.metrics}
         if own is not None:  # where no client trains, the loss is the server's
@@ -253,6 +271,7 @@ def _train_round(
     server_step: Callable[[nnx.State, Any], nnx.State],
     *,
     stage: int,
+    after_mean: AfterMean | None,
     joining: LocalUpdate | None,
 ) -> TrainRound:
     """Local updates, aggregation and the clients' states: one compiled program."""
@@ -269,9 +288,17 @@ def _train_round(
             training.model, model, data.x, data.mask, key, batch_size=batches.capacity
         )
 
+    def say(
+        model: nnx.State, inputs: tuple[ClientData, nnx.State, jax.Array]
+    ) -> tuple[Any, dict[str, jax.Array]]:
+        data, statistics, key = inputs
+        assert after_mean is not None
+        return after_mean(with_statistics(model, statistics), data, key)
+
     keeps_optimizers = training.client_optimizer == "kept"
     update_clients = training.map_clients(update)
     measure_clients = training.map_clients(measure)
+    say_clients = training.map_clients(say)
 
     @jax.jit
     def train_round(
@@ -342,7 +369,6 @@ def _train_round(
             own = scatter(own, ids, jax.tree.map(lambda a, b: a[None] + b, received, moved))
         trained = jnp.where(jnp.any(usable(data), axis=1), in_all(weights), 0)
         metrics = weighted_mean(updates.metrics, trained) | told
-        sent = jax.tree.map(lambda count: jnp.where(is_client, count, 0), updates.sent)
         state = state._replace(
             model=nnx.merge_state(parameters, statistics),
             optimizer=optimizer,
@@ -355,7 +381,14 @@ def _train_round(
         # A step may spoil the model after its loss has been taken.
         metrics["train_loss"] = jnp.where(is_finite(model), metrics["train_loss"], jnp.nan)
         metrics |= {"clients": jnp.sum(trained > 0), "learning_rate": learning_rate}
-        return state, metrics, sent, updates.upload
+        uploads, sent = updates.upload, updates.sent
+        if after_mean is not None:
+            say_keys = client_keys(jax.random.fold_in(key, _AFTER_MEAN), cohort)
+            inputs = data, cohort_statistics(state, ids), say_keys
+            uploads, said = say_clients(state.model, inputs)
+            sent = dict(sent) | said
+        sent = jax.tree.map(lambda count: jnp.where(is_client, count, 0), sent)
+        return state, metrics, sent, uploads
 
     return train_round
 

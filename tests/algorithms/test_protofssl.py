@@ -424,9 +424,16 @@ def test_a_state_classifies_by_the_last_rounds_prototypes():
     assert quality["test_accuracy"] == np.mean(predicted == federation.y[federation.test])
 
 
-def test_bytes_are_those_of_the_prototypes_that_there_are():
+@pytest.mark.parametrize("network", ["own", "mean"])
+def test_bytes_are_those_of_the_prototypes_that_there_are(network):
     federation = federation_of([8, 8], num_labeled=5)
-    algorithm = protofssl(training=training(), num_helpers=5, unlabeled_query=4, min_labels=2)
+    algorithm = protofssl(
+        training=training(),
+        num_helpers=5,
+        unlabeled_query=4,
+        min_labels=2,
+        prototype_network=network,
+    )
     state = algorithm.init(KEY, federation)
     for number in range(2):
         before = state
@@ -446,6 +453,8 @@ def test_bytes_are_those_of_the_prototypes_that_there_are():
         helpers = before.memory.helpers.is_there
         received = 2 * int(helpers.any(axis=1).sum() + 4 * 8 * helpers.sum())
         assert sent["download"]["prototypes"] == received
+        again = {"own": 1, "mean": 2}[network]
+        assert sent["download"]["parameters"] == again * sent["upload"]["parameters"]
     counts = [np.bincount(federation.y[p], minlength=3) for p in federation.partition.labeled]
     assert shown == sum((c >= 2).sum() for c in counts) < sum((c > 0).sum() for c in counts)
 

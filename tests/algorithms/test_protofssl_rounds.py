@@ -166,8 +166,10 @@ def episodes(client):
         {"mu": MU, "distance": "mean_squared", "missing_class": "mean"},
         {"prototypes": "global", "prototype_sums": "plaintext"},
         {"targets": "xclp", "unlabeled_after": 1},
+        {"prototype_network": "mean"},
+        {"prototypes": "global", "prototype_sums": "plaintext", "prototype_network": "mean"},
     ],
-    ids=["paper", "code", "global", "xclp"],
+    ids=["paper", "code", "global", "xclp", "mean", "global by the mean"],
 )
 def test_rounds_are_algorithm_1(changes):
     settings = {
@@ -178,6 +180,7 @@ def test_rounds_are_algorithm_1(changes):
         "targets": "helpers",
         "unlabeled_after": 0,
         "prototype_sums": "none",
+        "prototype_network": "own",
     } | changes
     sums = settings["prototype_sums"] != "none"
     training = training_of(Batches("joint", size=4, epochs=EPOCHS))
@@ -217,6 +220,8 @@ def test_rounds_are_algorithm_1(changes):
             (np.average(models, axis=0, weights=sizes), models) for models in product(*outcomes)
         ]
         w, models = the_one_that_fits(candidates, (weights_of(state.model),))
+        if settings["prototype_network"] == "mean":
+            models = [w] * len(learning)
         sent = [shown(model, client) for model, client in zip(models, learning, strict=True)]
         if sums:
             helpers = [means(sent, least=2)]
