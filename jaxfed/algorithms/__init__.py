@@ -13,6 +13,8 @@ from functools import partial
 from jaxfed.algorithms.centralized import centralized
 from jaxfed.algorithms.client_knn import client_knn
 from jaxfed.algorithms.distributed_distillation import distributed_distillation
+from jaxfed.algorithms.dp_fedavg import dp_fedavg
+from jaxfed.algorithms.dp_fedavg_records import dp_fedavg_records
 from jaxfed.algorithms.fedavg import fedavg, fedsem
 from jaxfed.algorithms.fedct import fedct
 from jaxfed.algorithms.feddyn import feddyn
@@ -46,6 +48,8 @@ _OWN: dict[str, Callable[..., FederatedAlgorithm]] = {
     "fedavg_per_client_lp": partial(fedavg, pseudo_label="per_client_lp"),
     "fedavg_network": partial(fedavg, pseudo_label="network"),
     "fedsem": fedsem,
+    "dp_fedavg": dp_fedavg,
+    "dp_fedavg_records": dp_fedavg_records,
     "fedprox": fedprox,
     "scaffold": scaffold,
     "feddyn": feddyn,

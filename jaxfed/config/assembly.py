@@ -39,6 +39,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.client_map import client_map, fastest_strategy
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution import HERE, Execution, Progress
+from jaxfed.federation.sampling import participation
 from jaxfed.models import MODELS, Model
 from jaxfed.training import aggregate, augmentation, losses, pseudo_label
 from jaxfed.training.ingredients import Training
@@ -215,6 +216,7 @@ def make_training(
         max_labels=federation.max_labels,
         server=federation.server_examples,
         server_batches=_server_batches(wanted, federation),
+        participation=participation(config, federation, config.seed + repeat, config.rounds),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,45 @@ class Sampling(NamedTuple):
     sampling: str = "uniform"
     labeled_share: str = "ceiling"
     labeled_cohorts: bool = True
+
+
+class Participation(NamedTuple):
+    """Who takes part how often, which a promise about noise depends on.
+
+    Fields:
+        num_clients: M.
+        cohort_size: clients a round, all of them included.
+        sampling: as in `Sampling`.
+        most_rounds: -> in how many rounds the client that takes part most often does.
+    """
+
+    num_clients: int
+    cohort_size: int
+    sampling: str
+    most_rounds: Callable[[], int]
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether each round has a part of the clients, any such part as likely as another."""
+        return self.sampling == "uniform" and self.cohort_size < self.num_clients
+
+
+def participation(
+    config: Sampling | ConfigDict, federation: Federation, seed: int, rounds: int
+) -> Participation:
+    """Of so many rounds of a method that trains on given labels; arguments as `sample_clients`."""
+    num_clients = federation.num_clients
+    size = config.cohort_size if 0 < config.cohort_size < num_clients else num_clients
+
+    def most_rounds() -> int:
+        if size == num_clients:
+            return rounds
+        counts = np.zeros(num_clients, np.int64)
+        for number in range(1, rounds + 1):
+            counts[sample_clients(config, federation, seed, number, needs_labels=True)] += 1
+        return int(counts.max())
+
+    return Participation(num_clients, size, config.sampling, most_rounds)
 
 
 def sample_clients(

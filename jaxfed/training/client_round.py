@@ -15,6 +15,8 @@ from jaxfed.training.local_update import (
     Batches,
     ClientData,
     ClientUpdate,
+    MakeGradient,
+    Plan,
     Trained,
     train,
 )
@@ -85,10 +87,11 @@ def local_steps(
     key: jax.Array,
     *,
     loss: Loss,
-    batches: Batches,
+    batches: Batches | Plan,
     start: nnx.State | None = None,
     correction: nnx.State | None = None,
     after_step: AfterStep | None = None,
+    gradient: MakeGradient | None = None,
 ) -> Trained:
     """A client's local steps with `training.optimizer`, which goes on or starts afresh as `training` has it.
 
@@ -98,10 +101,11 @@ def local_steps(
         client: the client.
         key: the client's, of this round.
         loss: what it minimizes.
-        batches: how the round cuts examples.
+        batches: how the round cuts examples, or what each step takes.
         start: the model it starts from; None: the one received, with the client's own statistics.
         correction: see `jaxfed.training.local_update.train`.
         after_step: see there.
+        gradient: see there.
     """
     kept = client.optimizer_state
     return train(
@@ -114,6 +118,7 @@ def local_steps(
         optimizer_state=None if kept is None else at_rate(kept, shared.learning_rate),
         correction=correction,
         after_step=after_step,
+        gradient=gradient,
     )
 
 

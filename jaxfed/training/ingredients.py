@@ -18,6 +18,7 @@ from flax import nnx
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.client_map import client_map, fastest_strategy
+from jaxfed.federation.sampling import Participation
 from jaxfed.training.aggregate import Aggregate, by_examples, server_optimizer
 from jaxfed.training.label_sources import label_sources
 from jaxfed.training.local_update import Batches, ClientData, Optimizer
@@ -88,6 +89,7 @@ class Training:
         server: x [n_s, ...] and labels int [n_s] that the server holds (`Federation.server_examples`); None:
             labels are at clients.
         server_batches: of the server's own training; by default `labeled_batches`.
+        participation: who takes part how often, for noise that is fitted to a budget; None: unknown.
     """
 
     model: Model
@@ -114,6 +116,7 @@ class Training:
     pseudo_labels_of: Callable[[Model], Mapping[str, PseudoLabel]] = _OF_THE_OTHERS
     server: tuple[np.ndarray, np.ndarray] | None = None
     server_batches: Batches = _OF_THE_OTHERS
+    participation: Participation | None = None
 
     def __post_init__(self) -> None:
         """Make what was left out of the rest.

@@ -64,3 +64,15 @@ def test_epsilon_is_swept_for_three_mechanisms_at_once():
     assert set(plan.points[0].reused) | set(plan.points[1].reused) == {"fedct", "local_learning"}
     named = file.load(f"{CONFIG}:epsilons,dd").baselines
     assert named[-2:] == ("fedct", "distributed_distillation")
+
+
+@pytest.mark.parametrize("name", ["dp_fedavg", "dp_fedavg_records"])
+def test_private_baselines_have_networks_without_batch_normalization(name):
+    for data in ("fashion_mnist", "cifar10", "pneumonia_mnist", "brain_mri", "adult"):
+        config = file.load(f"{CONFIG}:{data},{name}")
+        assert config.baselines == (name,)
+        check.check(config)
+    assert config.model.get("norm") is None
+    assert file.load(f"{CONFIG}:cifar10,{name}").model.norm == "group"
+    with pytest.raises(UsageError, match=r"BatchNorm.*model\.norm='group'"):
+        check.check(file.load(f"{CONFIG}:cifar10,{name}", ["model.norm=batch"]))

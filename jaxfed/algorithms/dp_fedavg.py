@@ -1,0 +1,145 @@
+"""DP-FedAvg of clients (Geyer, Klein, Nabi, 2017, arXiv 1712.07557): a client shows in no model.
+
+    w_k <- w;  E epochs of  w_k <- w_k - eta grad l(w_k; batch);    d_k = w_k - w
+    w <- w + 1/K ( sum_k d_k / max(1, |d_k| / S) + N(0, z^2 S^2 I) )
+
+over the K clients of the round, those without labels included, whose d_k is 0. S is `clip`. In the paper it
+is the median of the round's |d_k|: `bound` "median", which tells of the clients what no noise covers, so that
+the proof does not hold for it; its epsilon has another name, `epsilon_given_bound`.
+
+Who is protected from whom. The server sees every d_k, clips, and adds the noise: it is trusted. The promise
+is towards all who see models, other clients among them, all rounds' models together. It is of one client
+whose d_k are 0 in place of its own (K stays), and with all its data at once.
+
+    epsilon            who takes part in which round may be known. The client that took part most often so far
+                       has been in R sums: R releases of what moves a sum by S at most, exactly composed.
+    epsilon_sampled    where each round draws K of M clients (`sampling` "uniform") and nobody knows whom: of
+                       one client in place of another, which moves a sum by 2 S. (The paper's accountant takes
+                       clients to be drawn independently, ours what runs: `jaxfed.privacy.sampled_gaussian`.)
+
+both at `delta`; the paper stops when delta of a given epsilon is spent, here `rounds` end it, and
+`target_epsilon` chooses z so that `epsilon` is spent with the last one.
+
+Noise is drawn from the experiment's seed: it shows what noise costs, and protects nobody from those who know
+the seed. What a run writes of losses, norms and accuracies is the simulation's, and covered by nothing.
+
+Leaves a client: its model's change. Reaches one: the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import Cohort
+from jaxfed.privacy.sampled_gaussian import (
+    EVERYTHING,
+    WithoutReplacement,
+    check_installed,
+    epsilon_of,
+)
+from jaxfed.rules import NOT_NEGATIVE, POSITIVE, between, keywords, one_of
+from jaxfed.training.aggregate import over_cohort
+from jaxfed.training.client_round import Client, Shared, plain_update
+from jaxfed.training.clipped_mean import Bound, clipped_mean
+from jaxfed.training.ingredients import Training
+from jaxfed.training.local_update import Batches, ClientUpdate
+from jaxfed.training.privacy_budget import check_model, fitted_noise
+from jaxfed.training.round import federated_training
+from jaxfed.training.server_state import ServerState
+
+_NOISE = 0x6E6F6973  # sets the noise apart from the model's first weights
+
+
+@keywords(
+    clip=POSITIVE,
+    bound=one_of(get_args(Bound)),
+    noise_multiplier=NOT_NEGATIVE,
+    target_epsilon=NOT_NEGATIVE,
+    delta=between(0, 1, closed=False),
+)
+def dp_fedavg(
+    *,
+    training: Training,
+    clip: float = 1.0,
+    bound: Bound = "fixed",
+    noise_multiplier: float = 1.0,
+    target_epsilon: float = 0.0,
+    delta: float = 1e-5,
+) -> FederatedAlgorithm:
+    """DP-FedAvg of clients, on their given labels.
+
+    Args:
+        training: the ingredients; its weighting has no say, all clients of a round count alike.
+        clip: S, where it is fixed.
+        bound: whether S is fixed, or the median of the round's norms.
+        noise_multiplier: z; 0 is no noise, and no epsilon.
+        target_epsilon: in place of z, `epsilon` after the last round, of the client that takes part most
+            often; 0: z is given.
+        delta: of all epsilons.
+
+    A round's metrics: `update_norm`, the median of |d_k|; `clipped`, the share that was longer than S; with
+    noise `epsilon`, and `epsilon_sampled` where clients are drawn.
+
+    Raises:
+        UsageError: a value that is not allowed, z and a target, BatchNorm; a target with the median.
+
+    Cost: that of FedAvg; epsilon is next to nothing.
+    """
+    check_model(training, "dp_fedavg")
+    if target_epsilon and bound == "median":
+        raise UsageError(
+            f"target_epsilon={target_epsilon}: allowed with bound='fixed', whose epsilon has a proof"
+        )
+    noise = fitted_noise(
+        training,
+        noise_multiplier=noise_multiplier,
+        target_epsilon=target_epsilon,
+        delta=delta,
+        draw=EVERYTHING,
+    )
+    who = training.participation
+    drawn = None
+    if who is not None and who.is_drawn and bound == "fixed":
+        drawn = WithoutReplacement(who.cohort_size, who.num_clients)
+        if noise:
+            check_installed(drawn)
+    mean = clipped_mean(training.aggregate, clip=clip, noise_multiplier=noise, bound=bound)
+    training = replace(training, aggregate=mean, weighting=over_cohort)
+    update = plain_update(training, training.loss)
+
+    def local_update(
+        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
+    ) -> ClientUpdate:
+        return update(shared, client, key, batches=batches)._replace(client_state=client.state + 1)
+
+    plain = federated_training(
+        training,
+        local_update,
+        pseudo_label="none",
+        init_client=lambda model, federation: jnp.int32(0),
+    )
+
+    def init(key: jax.Array, federation: Federation) -> ServerState:
+        state = plain.init(key, federation)
+        own = state.optimizer._replace(key=jax.random.fold_in(key, _NOISE))
+        return state._replace(optimizer=own)
+
+    def round(state: ServerState, cohort: Cohort, key: jax.Array) -> tuple[ServerState, Metrics]:
+        after, metrics = plain.round(state, cohort, key)
+        told: Metrics = {"update_norm": after.optimizer.norm, "clipped": after.optimizer.clipped}
+        if noise:
+            name = "epsilon" if bound == "fixed" else "epsilon_given_bound"
+            told[name] = epsilon_of(delta, noise, int(np.max(after.clients)), EVERYTHING)
+        if noise and drawn is not None:
+            told["epsilon_sampled"] = epsilon_of(delta, noise, int(after.round), drawn)
+        return after, {**metrics, **told}
+
+    return plain._replace(init=init, round=round)

@@ -1,0 +1,180 @@
+"""Gaussian noise on sums of which a random part of the contributions is in: epsilon of all together.
+
+A contribution is a vector of norm up to C. A release is the sum of those that are drawn, and N(0, z^2 C^2) on
+every number; z is the noise multiplier. R releases, each of a draw of its own, of vectors that may depend on
+the releases before, are (epsilon, delta)-private towards whoever sees them all and knows no draw:
+
+    draw                 neighbors                    moves a sum by  epsilon
+    EVERYTHING           one contribution more, less  C               exact: `jaxfed.privacy.gaussian`
+    Poisson(q)           one contribution more, less  C, if in        Renyi (Mironov, Talwar, Zhang, 2019)
+    WithoutReplacement   one in place of another      2 C, if in      Renyi (Wang, Balle, K., 2019)
+
+With Renyi divergences rho(a) of one release, those of R are R rho(a), and
+
+    epsilon = min over a > 1 of  R rho(a) + log(1 - 1 / a) - log(a delta) / (a - 1)
+
+(Canonne, Kamath, Steinke, 2020, Proposition 12). For EVERYTHING rho(a) is a / (2 z^2), for Poisson(q) and
+integers a
+
+    rho(a) = 1 / (a - 1) log sum_k binom(a, k) (1 - q)^(a - k) q^k exp(k (k - 1) / (2 z^2))
+
+and for draws without replacement a bound, or the a / (2 (z / 2)^2) of a contribution that is always in, where
+that is less: with much noise and few in a sum the bound is worth something, with little noise it is not, and
+Poisson's is far better throughout. "Knows no draw" is what both rest on: who knows that a contribution is in
+has EVERYTHING's epsilon for it.
+
+Divergences are those of the package dp-accounting (requirements-privacy.txt). JAX Privacy, which makes noise
+and draws batches besides, is not needed.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxfed.errors import UsageError
+from jaxfed.privacy import gaussian
+
+_LEAST_NOISE = 0.05  # below, divergences overflow and promise nothing
+_PRECISION = 1e-3  # of noise that is looked for, relative
+# Small ones matter where epsilon is large, large ones where it is tiny; a costs a^2 without replacement.
+_ORDERS = np.array([*(1 + x / 10 for x in range(1, 30)), *range(4, 65), 512, 1024])
+
+
+class Poisson(NamedTuple):
+    """Each contribution is in with probability `share`, 0 < share < 1."""
+
+    share: float
+
+
+class WithoutReplacement(NamedTuple):
+    """`size` of `population` are in, all such sets alike; 0 < size <= population."""
+
+    size: int
+    population: int
+
+
+class _Everything(NamedTuple):
+    """All are in."""
+
+
+Draw = Poisson | WithoutReplacement | _Everything
+EVERYTHING = _Everything()
+
+
+def epsilon_of(delta: float, noise_multiplier: float, releases: int, draw: Draw) -> float:
+    """epsilon of so many releases; 0 of none.
+
+    Args:
+        delta: of the promise.
+        noise_multiplier: z, deviation of the noise over the norm that bounds a contribution; above 0.
+        releases: R.
+        draw: what is in a sum.
+
+    Raises:
+        UsageError: a number out of range; a draw that needs a package which is not installed.
+
+    Cost: with a draw, some 0.1 s for the first R of its z, next to nothing for others.
+    """
+    if not 0 < delta < 1 or not noise_multiplier > 0 or releases < 0:
+        raise UsageError(
+            f"delta={delta}, noise_multiplier={noise_multiplier}, releases={releases}: allowed are delta "
+            "above 0 and below 1, noise_multiplier above 0, releases from 0 on"
+        )
+    if not releases:
+        return 0.0
+    if isinstance(draw, _Everything):
+        return gaussian.epsilon_of(delta, 1.0, noise_multiplier, releases)
+    divergences = releases * _divergences(noise_multiplier, draw)
+    return float(_accounting().rdp.compute_epsilon(_ORDERS, divergences, delta)[0])
+
+
+@lru_cache(maxsize=64)
+def noise_multiplier_of(epsilon: float, delta: float, releases: int, draw: Draw) -> float:
+    """The least z, up to a thousandth above it, that keeps so many releases within epsilon.
+
+    Never below 0.05.
+
+    Raises:
+        UsageError: epsilon that is not positive, no release, and as `epsilon_of`.
+    """
+    if not epsilon > 0 or releases < 1:
+        raise UsageError(
+            f"epsilon={epsilon}, releases={releases}: allowed are epsilon above 0, releases from 1 on"
+        )
+    low = high = _LEAST_NOISE
+    while epsilon_of(delta, high, releases, draw) > epsilon:
+        low, high = high, 2 * high
+    while high > (1 + _PRECISION) * low:
+        middle = math.sqrt(low * high)
+        if epsilon_of(delta, middle, releases, draw) > epsilon:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+@lru_cache(maxsize=128)
+def _divergences(noise_multiplier: float, draw: Draw) -> np.ndarray:
+    """rho(a) of one release, for the orders."""
+    if isinstance(draw, Poisson):
+        return _of_library(
+            "ADD_OR_REMOVE_ONE",
+            lambda library: library.PoissonSampledDpEvent(
+                draw.share, library.GaussianDpEvent(noise_multiplier)
+            ),
+        )
+    assert isinstance(draw, WithoutReplacement)
+    noise = noise_multiplier / 2  # over what one in place of another moves
+    bound = _of_library(
+        "REPLACE_ONE",
+        lambda library: library.SampledWithoutReplacementDpEvent(
+            draw.population, draw.size, library.GaussianDpEvent(noise)
+        ),
+    )
+    return np.minimum(bound, _ORDERS / (2 * noise**2))
+
+
+def _of_library(relation: str, event: Callable[[Any], Any]) -> np.ndarray:
+    library = _accounting()
+    relations = library.NeighboringRelation
+    accountant = library.rdp.RdpAccountant(_ORDERS, relations[relation])
+    log = logging.getLogger("absl")
+    log.addFilter(_is_no_series)
+    try:
+        accountant.compose(event(library))
+    finally:
+        log.removeFilter(_is_no_series)
+    return accountant.rdp
+
+
+def _is_no_series(record: logging.LogRecord) -> bool:
+    """Not a word about a series that does not converge at some order, which is then left out."""
+    return "failed to converge" not in str(record.msg)
+
+
+def check_installed(draw: Draw) -> None:
+    """What accounts for such a draw is installed.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if not isinstance(draw, _Everything):
+        _accounting()
+
+
+def _accounting() -> Any:
+    try:
+        import dp_accounting
+        import dp_accounting.rdp
+    except ImportError as error:
+        raise UsageError(
+            "epsilon of what is drawn at random: needs dp-accounting, which is not installed: pip install -r "
+            "requirements-privacy.txt"
+        ) from error
+    return dp_accounting

@@ -1,0 +1,62 @@
+"""Noise while training, fitted to a budget before and accounted for after every round."""
+
+from __future__ import annotations
+
+import jax
+from flax import nnx
+
+from jaxfed.errors import UsageError
+from jaxfed.privacy.sampled_gaussian import Draw, noise_multiplier_of
+from jaxfed.training.ingredients import Training
+
+
+def check_model(training: Training, method: str) -> None:
+    """There are no running statistics, which would leave a client without noise.
+
+    Raises:
+        UsageError: there are.
+    """
+    model = jax.eval_shape(training.model.init, jax.random.key(0))
+    if jax.tree.leaves(nnx.split_state(model, nnx.Param, ...)[1]):
+        raise UsageError(
+            f"{method}: this network has BatchNorm, whose running statistics no noise covers; allowed are "
+            "networks without, such as config.model.norm='group'"
+        )
+
+
+def fitted_noise(
+    training: Training,
+    *,
+    noise_multiplier: float,
+    target_epsilon: float,
+    delta: float,
+    draw: Draw,
+    releases: int = 1,
+) -> float:
+    """The noise multiplier that is given, or the least that keeps a run within an epsilon.
+
+    Args:
+        training: whose `participation` says how often a client takes part.
+        noise_multiplier: z, or 0 where it is to be found.
+        target_epsilon: at the end of a run, or 0 where z is given.
+        delta: of the promise.
+        draw: what is in a release.
+        releases: of a client in a round.
+
+    Raises:
+        UsageError: both are given; a target, and nobody knows how often a client takes part.
+    """
+    if not target_epsilon:
+        return noise_multiplier
+    if noise_multiplier:
+        raise UsageError(
+            f"noise_multiplier={noise_multiplier}: allowed is 0 beside target_epsilon={target_epsilon}, "
+            "which chooses it"
+        )
+    if training.participation is None:
+        raise UsageError(
+            f"target_epsilon={target_epsilon}: allowed with Training(participation=...), which says how "
+            "often a client takes part"
+        )
+    rounds = training.participation.most_rounds()
+    return noise_multiplier_of(target_epsilon, delta, rounds * releases, draw)

@@ -1,0 +1,272 @@
+"""DP-FedAvg of clients and of records: rounds by hand, what noise is, what is accounted."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from small_training import KEY, RATE, assert_close, assert_same, federation_of, training_of
+
+from jaxfed.algorithms.dp_fedavg import dp_fedavg
+from jaxfed.algorithms.dp_fedavg_records import dp_fedavg_records
+from jaxfed.algorithms.fedavg import fedavg
+from jaxfed.errors import UsageError
+from jaxfed.federation.sampling import Sampling, participation, sample_clients
+from jaxfed.models.mlp import mlp
+from jaxfed.privacy.sampled_gaussian import (
+    EVERYTHING,
+    Poisson,
+    WithoutReplacement,
+    epsilon_of,
+)
+from jaxfed.training import aggregate
+from jaxfed.training.clipped_mean import clipped_mean
+from jaxfed.training.local_update import Batches
+
+pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
+
+LINEAR = mlp((4,), 3, hidden=())
+ALL_AT_ONCE = Batches("joint", 20, 1, steps=3)
+FEDERATION = federation_of([12, 7, 0, 20])
+METHODS = {"clients": dp_fedavg, "records": dp_fedavg_records}
+
+
+def training(batches=ALL_AT_ONCE, **changes):
+    return training_of(
+        batches, model=LINEAR, loss=None, **{"weighting": aggregate.uniformly, **changes}
+    )
+
+
+def affine(state):
+    """Kernel over bias, [..., 5, 3], float64."""
+    kernel, bias = (np.asarray(state["head"][name][...], np.float64) for name in ("kernel", "bias"))
+    return np.concatenate([kernel, bias[..., None, :]], axis=-2)
+
+
+def gradients(w, x, y):
+    """Of the cross-entropy at each example, [n, 5, 3]."""
+    x = np.hstack([x, np.ones((len(x), 1))])
+    p = np.exp(x @ w)
+    return x[:, :, None] * (p / p.sum(axis=1, keepdims=True) - np.eye(3)[y])[:, None]
+
+
+def clipped(changes, most):
+    norms = np.sqrt(np.sum(np.square(changes), axis=(-2, -1)))
+    return changes * np.minimum(1, most / np.maximum(norms, 1e-30))[..., None, None], norms
+
+
+def rounds_of(algorithm, number=1, cohorts=None, federation=FEDERATION, key=KEY):
+    state, told = algorithm.init(key, federation), []
+    for index in range(number):
+        cohort = federation.cohort(cohorts[index] if cohorts else None)
+        state, metrics = algorithm.round(state, cohort, jax.random.fold_in(KEY, index))
+        told.append(metrics)
+    return state, told
+
+
+def owned(client, federation=FEDERATION):
+    points = federation.points(client)
+    return federation.x[points].astype(np.float64), federation.y[points]
+
+
+@pytest.mark.parametrize(("bound", "clip"), [("fixed", 0.3), ("median", 1.0)])
+def test_a_round_of_clients_by_hand(bound, clip):
+    algorithm = dp_fedavg(training=training(), clip=clip, bound=bound, noise_multiplier=0.0)
+    before = affine(algorithm.init(KEY, FEDERATION).model)
+    changes = []
+    for client in range(4):
+        w, (x, y) = before, owned(client)
+        for _ in range(3 * bool(len(y))):
+            w = w - RATE * gradients(w, x, y).mean(axis=0)
+        changes.append(w - before)
+    _, norms = clipped(np.stack(changes), 1.0)
+    most = clip if bound == "fixed" else np.median(norms)
+    short, _ = clipped(np.stack(changes), most)
+    assert 0 < np.sum(norms > most) < 4  # some are cut, some are not
+    state, [metrics] = rounds_of(algorithm)
+    assert_close(affine(state.model), before + short.mean(axis=0), rtol=1e-4, atol=1e-5)
+    assert float(metrics["update_norm"]) == pytest.approx(np.median(norms), rel=1e-4)
+    assert float(metrics["clipped"]) == np.mean(norms > most)
+    assert not [name for name in metrics if "epsilon" in name]
+
+
+@pytest.mark.parametrize("records", ["poisson", "fixed"])
+def test_a_round_of_records_by_hand(records):
+    """All of them drawn: who is, is another test's matter."""
+    settings = {"clip": 1.5, "share": 1.0, "records": records, "noise_multiplier": 0.0, "chunk": 5}
+    algorithm = dp_fedavg_records(training=training(), **settings)
+    before = affine(algorithm.init(KEY, FEDERATION).model)
+    models, cut = [], []
+    for client in (0, 1, 3):
+        w, (x, y) = before, owned(client)
+        for _ in range(3):
+            short, norms = clipped(gradients(w, x, y), 1.5)
+            cut.append(np.mean(norms > 1.5))
+            w = w - RATE * short.mean(axis=0)
+        models.append(w)
+    assert 0.1 < np.mean(cut) < 0.9
+    state, _ = rounds_of(algorithm)
+    assert_close(affine(state.model), np.mean(models, axis=0), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("strategy", ["map", "vmap"])
+def test_without_noise_and_bound_clients_make_fedavg_to_the_bit(strategy):
+    given = training(Batches("joint", 4, 2), strategy=strategy)
+    # Clients without examples count here, with the model that they received.
+    plain = fedavg(training=replace(given, weighting=aggregate.over_cohort))
+    private = dp_fedavg(training=given, clip=1e30, noise_multiplier=0.0)
+    states = [rounds_of(algorithm, 2)[0].model for algorithm in (plain, private)]
+    assert_same(*states)
+
+
+def test_without_noise_and_bound_records_make_fedavg():
+    """Up to rounding: a mean of gradients is summed in another order than the mean's gradient."""
+    given = training(optimizer=partial(optax.sgd, momentum=0.5))
+    plain = fedavg(training=given)
+    private = dp_fedavg_records(training=given, clip=1e30, share=1.0, noise_multiplier=0.0)
+    assert_close(*(rounds_of(algorithm, 2)[0].model for algorithm in (plain, private)))
+
+
+def test_noise_of_clients_has_its_deviation():
+    """z S / K on every number, of another draw in every round and from every key."""
+    state = LINEAR.init(KEY)
+    deltas = jax.tree.map(lambda leaf: jnp.zeros((5, *leaf.shape)), state)
+    weights = jnp.array([1.0, 1, 0, 1, 1])
+    mean = clipped_mean(aggregate.server_optimizer(optax.sgd(1.0)), clip=2.0, noise_multiplier=1.5)
+
+    def change(key, number):
+        start = mean.init(state)._replace(key=key, round=number)
+        return jax.tree.map(jnp.subtract, mean.apply(state, deltas, weights, start)[0], state)
+
+    keys = jax.random.split(KEY, 200)
+    first, second = (jax.vmap(change, (0, None))(keys, jnp.int32(n)) for n in (0, 1))
+    values = np.concatenate([affine(first).ravel(), affine(second).ravel()])
+    assert values.std() == pytest.approx(1.5 * 2 / 4, rel=0.04)  # of 6,000: one percent is usual
+    assert abs(values.mean()) < 0.04
+    assert abs(np.corrcoef(*np.split(values, 2))[0, 1]) < 0.06
+    assert abs(np.corrcoef(affine(first)[:, 0, 0], affine(first)[:, 4, 2])[0, 1]) < 0.3
+
+
+@pytest.mark.parametrize("level", METHODS)
+def test_the_seed_makes_the_noise(level):
+    algorithm = METHODS[level](training=training(), clip=1.0, noise_multiplier=0.5)
+    quiet = METHODS[level](training=training(), clip=1.0, noise_multiplier=0.0)
+    models = [rounds_of(made, key=KEY)[0].model for made in (algorithm, algorithm, quiet)]
+    assert_same(models[0], models[1])
+    noise = affine(models[0]) - affine(models[2])
+    assert noise.std() > 0.01
+    if level == "clients":
+        assert noise.std() == pytest.approx(0.5 / 4, rel=0.6)
+        # Drawn from what `init` is given: another model, another noise.
+        key = jax.random.key(1)
+        loud, still = (rounds_of(made, key=key)[0].model for made in (algorithm, quiet))
+        assert abs(np.corrcoef((affine(loud) - affine(still)).ravel(), noise.ravel())[0, 1]) < 0.8
+
+
+@pytest.mark.parametrize("level", METHODS)
+def test_epsilon_is_of_who_took_part_most_often(level):
+    algorithm = METHODS[level](training=training(), noise_multiplier=2.0, delta=1e-4)
+    cohorts = [[0, 2], [1, 3], [0, 1], [2, 3], [1, 2]]
+    state, told = rounds_of(algorithm, 5, cohorts)
+    most = [1, 1, 2, 2, 3]  # client 1; client 2, as often, has no records
+    draw, steps = (EVERYTHING, 1) if level == "clients" else (Poisson(0.2), 3)
+    expected = [epsilon_of(1e-4, 2.0, steps * rounds, draw) for rounds in most]
+    assert [metrics["epsilon"] for metrics in told] == expected
+    assert "epsilon_sampled" not in told[0]  # nobody said that clients are drawn
+    counts = state.clients if level == "clients" else state.clients["rounds"]
+    np.testing.assert_array_equal(counts, [2, 3, 3 if level == "clients" else 0, 2])
+
+
+def test_epsilon_of_fixed_draws_is_the_worst_clients():
+    settings = {"records": "fixed", "share": 0.3, "noise_multiplier": 4.0}
+    _, told = rounds_of(dp_fedavg_records(training=training(), **settings), 2, [[0, 1], [0, 3]])
+    clients = {0: (2, 3, 12), 1: (1, 2, 7), 3: (1, 6, 20)}  # rounds, drawn, examples
+    expected = [
+        epsilon_of(1e-5, 4.0, 3 * rounds, WithoutReplacement(m, n))
+        for rounds, m, n in clients.values()
+    ]
+    assert told[1]["epsilon"] == max(expected)
+
+
+def test_clients_that_are_drawn_have_an_epsilon_of_it():
+    who = participation(Sampling(2), FEDERATION, seed=3, rounds=10)
+    assert who.is_drawn
+    given = training(participation=who)
+    _, told = rounds_of(dp_fedavg(training=given, noise_multiplier=9.0), 2, [[0, 1], [0, 2]])
+    for number, metrics in enumerate(told, start=1):
+        assert metrics["epsilon_sampled"] == epsilon_of(1e-5, 9.0, number, WithoutReplacement(2, 4))
+    _, [median] = rounds_of(dp_fedavg(training=given, noise_multiplier=9.0, bound="median"))
+    assert "epsilon_given_bound" in median
+    assert not {"epsilon", "epsilon_sampled"} & set(median)
+
+
+@pytest.mark.parametrize(
+    ("config", "is_drawn"),
+    [
+        (Sampling(0), False),
+        (Sampling(4), False),
+        (Sampling(2), True),
+        (Sampling(2, "groups"), False),
+        (Sampling(3, "proportional"), False),
+    ],
+)
+def test_who_takes_part_most_often_is_who_will(config, is_drawn):
+    who = participation(config, FEDERATION, seed=5, rounds=7)
+    counts = np.zeros(4, int)
+    for number in range(1, 8):
+        counts[sample_clients(config, FEDERATION, 5, number, needs_labels=True)] += 1
+    assert who.most_rounds() == counts.max()
+    assert who.is_drawn == is_drawn
+
+
+@pytest.mark.parametrize("level", METHODS)
+def test_a_budget_is_spent_with_the_last_round(level):
+    config, rounds = Sampling(2), 4
+    who = participation(config, FEDERATION, seed=2, rounds=rounds)
+    cohorts = [sample_clients(config, FEDERATION, 2, number) for number in range(1, rounds + 1)]
+    algorithm = METHODS[level](
+        training=training(participation=who), noise_multiplier=0.0, target_epsilon=3.0
+    )
+    _, told = rounds_of(algorithm, rounds, cohorts)
+    epsilons = [metrics["epsilon"] for metrics in told]
+    assert epsilons == sorted(epsilons)
+    assert epsilons[0] < epsilons[-1]
+    assert 2.9 < epsilons[-1] <= 3
+
+
+@pytest.mark.parametrize(
+    ("level", "settings", "named"),
+    [
+        ("clients", {"clip": 0}, r"dp_fedavg\.clip=0"),
+        ("clients", {"bound": "mean"}, r"dp_fedavg\.bound='mean'"),
+        ("clients", {"noise_multiplier": -1}, r"dp_fedavg\.noise_multiplier=-1"),
+        ("clients", {"target_epsilon": 1.0}, r"noise_multiplier=1\.0: allowed is 0 beside"),
+        ("clients", {"target_epsilon": 1.0, "noise_multiplier": 0.0}, "participation"),
+        (
+            "clients",
+            {"target_epsilon": 1.0, "noise_multiplier": 0.0, "bound": "median"},
+            "bound='fixed'",
+        ),
+        ("records", {"share": 0.0}, r"dp_fedavg_records\.share=0\.0"),
+        ("records", {"share": 1.5}, r"dp_fedavg_records\.share=1\.5"),
+        ("records", {"chunk": 0}, r"dp_fedavg_records\.chunk=0"),
+        ("records", {"delta": 1.0}, r"dp_fedavg_records\.delta=1\.0"),
+        (
+            "records",
+            {"target_epsilon": 1.0, "noise_multiplier": 0.0, "records": "fixed"},
+            "records='poisson'",
+        ),
+    ],
+)
+def test_mistakes_are_named(level, settings, named):
+    with pytest.raises(UsageError, match=named):
+        METHODS[level](training=training(), **settings)
+
+
+@pytest.mark.parametrize("level", METHODS)
+def test_batch_normalization_is_refused(level):
+    with pytest.raises(UsageError, match="running statistics no noise covers"):
+        METHODS[level](training=training_of(ALL_AT_ONCE, batch_norm=True))

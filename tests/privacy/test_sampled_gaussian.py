@@ -1,0 +1,118 @@
+"""Epsilon of noisy sums of what is drawn at random, against the library and against integrals."""
+
+import sys
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
+from scipy.special import logsumexp
+
+from jaxfed.errors import UsageError
+from jaxfed.privacy import gaussian, sampled_gaussian
+from jaxfed.privacy.sampled_gaussian import (
+    EVERYTHING,
+    Poisson,
+    WithoutReplacement,
+    epsilon_of,
+    noise_multiplier_of,
+)
+
+DELTA = 1e-5
+
+
+def integrated(q, z, orders):
+    """Renyi divergences of one Poisson draw: the integral over what is seen, in NumPy."""
+    x = np.linspace(-40 * z, orders.max() + 40 * z, 200_001)
+    ratio = np.logaddexp(np.log1p(-q), np.log(q) + (2 * x - 1) / (2 * z**2))
+    density = -(x**2) / (2 * z**2) - np.log(z * np.sqrt(2 * np.pi)) + np.log(x[1] - x[0])
+    return np.array([logsumexp(density + a * ratio) / (a - 1) for a in orders])
+
+
+@pytest.mark.parametrize(("q", "z", "releases"), [(0.1, 1.0, 100), (0.02, 0.8, 500)])
+def test_poisson_draws_are_accounted_as_their_integral_says(q, z, releases):
+    orders = np.array([1 + x / 10 for x in range(5, 80)])
+    divergences = releases * integrated(q, z, orders)
+    bound = divergences + np.log1p(-1 / orders) - np.log(orders * DELTA) / (orders - 1)
+    ours = epsilon_of(DELTA, z, releases, Poisson(q))
+    assert ours == pytest.approx(bound.min(), rel=2e-3)
+    assert orders[bound.argmin()] in orders[1:-1]
+
+
+@pytest.mark.parametrize(
+    ("draw", "event", "relation"),
+    [
+        (
+            Poisson(0.05),
+            dp_accounting.PoissonSampledDpEvent(0.05, dp_accounting.GaussianDpEvent(4.0)),
+            dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
+        ),
+        (
+            WithoutReplacement(5, 100),  # one in place of another moves the sum by twice the bound
+            dp_accounting.SampledWithoutReplacementDpEvent(
+                100, 5, dp_accounting.GaussianDpEvent(2.0)
+            ),
+            dp_accounting.NeighboringRelation.REPLACE_ONE,
+        ),
+    ],
+)
+def test_epsilon_is_the_librarys(draw, event, relation):
+    accountant = RdpAccountant(sampled_gaussian._ORDERS, relation)
+    accountant.compose(event, 300)
+    assert epsilon_of(DELTA, 4.0, 300, draw) == accountant.get_epsilon(DELTA)
+
+
+def test_a_draw_never_costs_more_than_none():
+    """The bound for draws without replacement alone does, with little noise."""
+    event = dp_accounting.SampledWithoutReplacementDpEvent(8, 4, dp_accounting.GaussianDpEvent(0.5))
+    accountant = RdpAccountant(None, dp_accounting.NeighboringRelation.REPLACE_ONE)
+    accountant.compose(event, 100)
+    ours = epsilon_of(DELTA, 1.0, 100, WithoutReplacement(4, 8))
+    assert ours < 0.9 * accountant.get_epsilon(DELTA)
+    always_in = gaussian.epsilon_of(DELTA, 2.0, 1.0, releases=100)
+    assert always_in < ours < 1.1 * always_in
+    assert epsilon_of(DELTA, 1.0, 100, Poisson(0.5)) < epsilon_of(DELTA, 1.0, 100, EVERYTHING)
+
+
+def test_without_a_draw_epsilon_is_exact():
+    accountant = PLDAccountant()
+    accountant.compose(dp_accounting.GaussianDpEvent(3.0), 50)
+    assert epsilon_of(DELTA, 3.0, 50, EVERYTHING) == pytest.approx(
+        accountant.get_epsilon(DELTA), rel=1e-3
+    )
+
+
+@pytest.mark.parametrize("draw", [EVERYTHING, Poisson(0.1)])
+def test_noise_for_an_epsilon_is_the_least(draw):
+    z = noise_multiplier_of(2.0, DELTA, 20, draw)
+    assert 1.98 < epsilon_of(DELTA, z, 20, draw) <= 2
+    assert epsilon_of(DELTA, 0.998 * z, 20, draw) > 2
+    assert epsilon_of(DELTA, z, 0, draw) == 0
+
+
+def test_a_series_that_does_not_converge_is_left_out_in_silence(caplog):
+    epsilon_of(DELTA, 0.97, 10, Poisson(0.1))
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda: epsilon_of(1.0, 1.0, 1, EVERYTHING), r"delta=1\.0"),
+        (lambda: epsilon_of(DELTA, 0.0, 1, Poisson(0.1)), r"noise_multiplier=0\.0"),
+        (lambda: noise_multiplier_of(0.0, DELTA, 1, EVERYTHING), r"epsilon=0\.0"),
+        (lambda: noise_multiplier_of(1.0, DELTA, 0, EVERYTHING), "releases=0"),
+    ],
+)
+def test_mistakes_are_named(call, named):
+    with pytest.raises(UsageError, match=named):
+        call()
+
+
+def test_a_missing_library_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    sampled_gaussian.check_installed(EVERYTHING)
+    with pytest.raises(UsageError, match=r"pip install -r requirements-privacy\.txt") as found:
+        sampled_gaussian.check_installed(Poisson(0.5))
+    assert "\n" not in str(found.value)
