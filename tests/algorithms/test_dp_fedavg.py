@@ -96,7 +96,7 @@ def test_a_round_of_clients_by_hand(bound, clip):
 @pytest.mark.parametrize("records", ["poisson", "fixed"])
 def test_a_round_of_records_by_hand(records):
     """All of them drawn: who is, is another test's matter."""
-    settings = {"clip": 1.5, "share": 1.0, "records": records, "noise_multiplier": 0.0, "chunk": 5}
+    settings = {"clip": 1.5, "share": 1.0, "records": records, "noise_multiplier": 0.0, "chunk": 6}
     algorithm = dp_fedavg_records(training=training(), **settings)
     before = affine(algorithm.init(KEY, FEDERATION).model)
     models, cut = [], []
@@ -147,7 +147,8 @@ def test_noise_of_clients_has_its_deviation():
     assert values.std() == pytest.approx(1.5 * 2 / 4, rel=0.04)  # of 6,000: one percent is usual
     assert abs(values.mean()) < 0.04
     assert abs(np.corrcoef(*np.split(values, 2))[0, 1]) < 0.06
-    assert abs(np.corrcoef(affine(first)[:, 0, 0], affine(first)[:, 4, 2])[0, 1]) < 0.3
+    kernel, bias = affine(first)[:, 0].ravel(), affine(first)[:, 4].ravel()
+    assert abs(np.corrcoef(kernel, bias)[0, 1]) < 0.2
 
 
 @pytest.mark.parametrize("level", METHODS)
