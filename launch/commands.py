@@ -18,6 +18,11 @@ def report() -> None:
     _start("launch.report")
 
 
+def audit() -> None:
+    """Run one experiment and infer membership from what its methods send."""
+    _start("launch.audit")
+
+
 def bench() -> None:
     """Measure kernels, protocols and rounds beside their peers."""
     _start("launch.bench")

@@ -10,53 +10,17 @@ refused.
 
 from __future__ import annotations
 
-import sys
-
 from absl import flags
 
-from jaxfed.errors import UsageError
 from jaxfed.host.interruption import Interruption
-from launch import entry
+from launch import entry, one_experiment
 
-_CONFIG = flags.DEFINE_string(
-    "config",
-    None,
-    "A config file and its variant, FILE.py[:VARIANT]; --config.KEY=VALUE sets a key.",
-)
-_WORKDIR = flags.DEFINE_string("workdir", None, "Where results go; made if it does not exist.")
-_OVERWRITE = flags.DEFINE_bool(
-    "overwrite", False, "Delete the results in --workdir and start afresh."
-)
+flags.adopt_module_key_flags(one_experiment)
 
 
 def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> int:
-    """Check, then prepare, then make the workdir: a mistake leaves nothing behind."""
-    if arguments:
-        raise UsageError(f"{arguments[0]}: no such argument; see --helpshort")
-    if not _CONFIG.value or not _WORKDIR.value:
-        missing = "--workdir=DIR" if _CONFIG.value else "--config=ml_collections_configs/NAME.py"
-        raise UsageError(f"{missing} is missing")
-
-    # Imported late, so that --helpshort and a mistyped flag are answered at once.
-    from jaxfed.api.conduct import conduct
-    from jaxfed.config import check
-    from jaxfed.config import file as config_file
-    from jaxfed.experiment import workdir
-    from jaxfed.experiment.progress import Progress
-
-    config = config_file.load(_CONFIG.value, overrides)
-    check.check(config)
-    settings = config.to_dict()
-    place = workdir.location(_WORKDIR.value)
-    if not _OVERWRITE.value and workdir.is_finished(place, settings):
-        print(f"{place} is finished; --overwrite runs it again")
-        return 0
-    with Progress(settings) as progress:
-        summary = conduct(config, place, progress, interruption, overwrite=_OVERWRITE.value)
-    progress.show_results(summary["algorithms"], str(place))
-    for line in summary.get("diverged", ()):
-        print(f"jaxfed: {line}", file=sys.stderr)
-    return 1 if "diverged" in summary else 0
+    """Run it."""
+    return one_experiment.conducted(arguments, overrides, interruption)
 
 
 if __name__ == "__main__":

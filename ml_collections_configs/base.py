@@ -182,6 +182,12 @@ def get_config() -> ConfigDict:
     config.pseudo_label.class_weights = False
     config.pseudo_label.augmented_features = False
 
+    config.audit = ConfigDict()  # of `launch.audit`, which infers membership from what methods send
+    config.audit.rounds = ()  # in which messages are looked at; () = the last
+    config.audit.members = 0  # labeled examples of a client that are asked about; 0 = all
+    config.audit.population = 200  # held-out examples that the attacker knows to be no members
+    config.audit.shadows = 64  # models that the attacker trains; 0 = none
+
     config.execution = ConfigDict()  # what changes speed and never results
     config.execution.strategy = "auto"  # how clients are executed
     config.execution.chunk_size = 0  # clients at a time in a loop over them

@@ -27,7 +27,7 @@ from jaxfed.kernels.padding import padded_rows
 from jaxfed.rules import fields_as_keywords
 from jaxfed.xclp import Propagation, one_hot_labels
 from jaxfed.xclp.cosine_propagation import propagate_over_cosines
-from jaxfed.xclp.transduction import client_arrays, padded, transductive
+from jaxfed.xclp.transduction import as_vectors, client_arrays, padded, transductive
 
 _SMALLEST_CAPACITY = 64  # clients with fewer points share a program
 
@@ -48,6 +48,7 @@ def per_client_lp(*, execution: Execution = HERE, **fields: Any) -> FederatedAlg
         del key
         label = np.full(cohort.mask.shape, UNLABELED, np.int32)
         confidence = np.zeros(cohort.mask.shape, np.float32)
+        cohort = cohort._replace(x=as_vectors(np.asarray(cohort.x), axes=2))
         sizes = np.asarray(cohort.mask).sum(axis=1)
         for rows, capacity in size_buckets(sizes, smallest=_SMALLEST_CAPACITY):
             capacity = min(capacity, label.shape[1])

@@ -22,7 +22,7 @@ from jaxfed.federation.execution import HERE, Execution
 from jaxfed.federation.exposure import View
 from jaxfed.rules import fields_as_keywords
 from jaxfed.xclp import Parameters, cross_client_label_propagation, drawn_seed, setup
-from jaxfed.xclp.transduction import client_arrays, padded, transductive
+from jaxfed.xclp.transduction import as_vectors, client_arrays, padded, transductive
 
 
 @fields_as_keywords(Parameters, but=("seed",))
@@ -67,7 +67,7 @@ def xclp(*, execution: Execution = HERE, **parameters: Any) -> FederatedAlgorith
         def answers(x: np.ndarray) -> np.ndarray:
             vectors, labels = client_arrays(cohort)
             asked = cross_client_label_propagation(
-                [*vectors, x],
+                [*vectors, as_vectors(x)],
                 [*labels, np.full(len(x), UNLABELED, np.int32)],
                 p,
                 execution,

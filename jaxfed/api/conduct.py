@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from ml_collections import ConfigDict
 
 from jaxfed.config.simulation import Simulation
 from jaxfed.experiment import compilation_cache, environment, workdir
+from jaxfed.experiment.audit import Audit, check_unplayed
 from jaxfed.experiment.loop import Experiment
 from jaxfed.experiment.progress import Progress
 from jaxfed.host.interruption import Interruption
@@ -21,6 +23,7 @@ def conduct(
     interruption: Interruption,
     *,
     overwrite: bool = False,
+    audited: bool = False,
 ) -> dict[str, Any]:
     """Prepare, then make the workdir, then run: a mistake leaves nothing behind.
 
@@ -30,6 +33,7 @@ def conduct(
         progress: entered; told of all that happens.
         interruption: signals, or the lack of them.
         overwrite: delete what an earlier experiment left in `place`.
+        audited: look at what methods send, and infer membership from it (`jaxfed.experiment.audit`).
 
     Returns:
         What is in summary.json.
@@ -42,15 +46,26 @@ def conduct(
     progress.working_on(f"loading {config.dataset.name}")
     simulation = Simulation(config)
     simulation.check()
+    audit = Audit(config, simulation, workdir.Workdir(place), progress) if audited else None
+    if audit is not None:
+        audit.check()
     with workdir.open_workdir(place, settings, overwrite=overwrite) as directory:
         if overwrite:  # what is there from now on is this command's own
             interruption.continues = "the same command without --overwrite"
-        results = Experiment(config, simulation, directory, progress, interruption).run()
+        experiment = Experiment(config, simulation, directory, progress, interruption)
+        if audit is not None:
+            check_unplayed(directory)
+            experiment = replace(experiment, observe=audit.observe)
+        results = experiment.run()
         summary = {**results, "environment": environment.describe()}
+        found = None if audit is None else audit.results(results["algorithms"])
         progress.working_on("drawing plots")
         # Here, because matplotlib takes a third of a second that a mistake need not wait for.
+        from jaxfed.reports.audit import write_audit
         from jaxfed.reports.plots import draw_plots
 
+        if found is not None:
+            write_audit(found, directory.audit)
         draw_plots(directory.finished_run(summary), directory.plots)
         directory.finish(summary)
     return summary

@@ -16,7 +16,7 @@ from jaxfed.audit.attacks import Attacked, attacks
 from jaxfed.audit.shadows import Shadows, shadow_answers, shadow_memberships
 from jaxfed.audit.sightings import Sighting, sightings
 from jaxfed.audit.targets import Targets, drawn_targets
-from jaxfed.audit.verdict import Verdict, over_repeats, strongest
+from jaxfed.audit.verdict import Verdict, each, messages, over_repeats, strongest
 
 __all__ = [
     "Attacked",
@@ -26,6 +26,8 @@ __all__ = [
     "Verdict",
     "attacks",
     "drawn_targets",
+    "each",
+    "messages",
     "over_repeats",
     "shadow_answers",
     "shadow_memberships",

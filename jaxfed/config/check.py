@@ -206,6 +206,14 @@ RULES: dict[str, Rule] = {
     "selection.settings": one_of(SETTINGS),
     "selection.folds": at_least(2),
     "selection.measure": one_of(MEASURES),
+    "audit.rounds": Rule(
+        tuple,
+        "integers from 1 on, or () for the last round",
+        lambda value: all(type(number) is int and number >= 1 for number in value),
+    ),
+    "audit.members": at_least(0, ", 0 is all of a client's labels"),
+    "audit.population": at_least(1),
+    "audit.shadows": Rule(int, "0 for none, or integers from 4 on", lambda v: v == 0 or v >= 4),
     "execution.strategy": one_of(["auto", *STRATEGIES]),
     "execution.chunk_size": at_least(0, ", 0 is one client"),
     "execution.convolution": one_of(get_args(Convolution)),
@@ -345,6 +353,11 @@ def _check_together(config: ConfigDict) -> None:
         raise UsageError(
             f"config.federation.num_labeled={federation.num_labeled}: allowed is 0 beside "
             f"labeled_per_class={federation.labeled_per_class}"
+        )
+    if max(config.audit.rounds, default=0) > config.rounds:
+        raise UsageError(
+            f"config.audit.rounds={config.audit.rounds}: allowed are rounds that there are, 1 to "
+            f"rounds={config.rounds}"
         )
     check_labels_at(config)
     check_public(config)

@@ -101,15 +101,18 @@ class Simulation:
         else:
             check_models(self._dataset, self._config)
         check_class_weights(self._dataset, self._config)
-        nothing = np.zeros((len(self.numbers), 0), np.float32)
         check_clients(self._dataset, self._config)
         for repeat in range(min(self._config.num_repeats, _MOST_CHECKED)):
-            federation = self._federation(nothing, self._config.seed + repeat)
+            federation = self.dealt(self._config.seed + repeat)
             check_rounds(self._config, federation.num_clients)
             check_points(self._dataset, self._config, federation)
             check_labels_a_class(self._config, federation)
         memory_demand.check(self._config, federation, math.prod(self._dataset.x.shape[1:]))
         warn_of_scales(self._dataset, self._config)
+
+    def dealt(self, seed: int) -> Federation:
+        """The clients of the repeat with this seed, without their examples: who holds which, in no time."""
+        return self._federation(np.zeros((len(self.numbers), 0), np.float32), seed)
 
     def federation(
         self, seed: int, report: Report = to_nobody, folder: Path | None = None

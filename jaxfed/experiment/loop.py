@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby, product
@@ -70,6 +70,20 @@ from jaxfed.host.prefetch import prefetched
 from jaxfed.host.save_schedule import SaveSchedule
 
 Record = dict[str, Any]  # one line of metrics.jsonl
+
+
+class Played(NamedTuple):
+    """A round that has been played: whose, from where to where."""
+
+    repeat: int
+    name: str
+    round: int
+    algorithm: FederatedAlgorithm
+    federation: Federation
+    before: ServerState
+    after: ServerState
+    cohort: Cohort
+    key: jax.Array
 
 
 class Leg(NamedTuple):
@@ -104,6 +118,7 @@ class Experiment:
         workdir: where metrics and checkpoints go.
         progress: told of every round.
         interruption: signals wait until the round they arrive in is saved.
+        observe: told of every round that has not diverged, before it counts as finished.
     """
 
     config: ConfigDict
@@ -111,6 +126,7 @@ class Experiment:
     workdir: Workdir
     progress: Progress
     interruption: Interruption
+    observe: Callable[[Played], None] = lambda played: None
 
     def run(self) -> dict[str, Any]:
         """Run it, or what is left of it, and return its results (`summarize`).
@@ -184,12 +200,15 @@ class Experiment:
                 with self.interruption.deferred():
                     started = time.perf_counter()
                     round_key = jax.random.fold_in(key, round_number)
-                    state, metrics = algorithm.round(selected.state, next(cohorts), round_key)
+                    cohort, before = next(cohorts), selected.state
+                    state, metrics = algorithm.round(before, cohort, round_key)
                     jax.block_until_ready(state)
                     seconds = time.perf_counter() - started
                     if has_diverged(metrics):
                         quality: Metrics = {"diverged": True}
                     else:
+                        whose = leg.repeat, leg.name, round_number, algorithm, federation
+                        self.observe(Played(*whose, before, state, cohort, round_key))
                         selected, quality = self._measure(
                             config, algorithm, federation, round_number, state, selected
                         )

@@ -10,6 +10,7 @@
     states/          METHOD-REPEAT/, the state that was selected, and METHOD-REPEAT-last/, the last one;
                      without a selection METHOD-REPEAT/ is the last
     predictions/     METHOD-REPEAT.csv.gz, the labels that it gave (`jaxfed.experiment.prediction_table`)
+    audit/           what attacks were shown and what they found (`jaxfed.experiment.audit`)
     plots/           pictures made at the end
     summary.json     the final metrics; written last and in one step, so it says "finished"
     .lock            held by the process that is running here
@@ -40,7 +41,7 @@ _PARTITION, _CHECKPOINTS, _STATES, _PLOTS = "partition.json", "checkpoints", "st
 _REMEDY = "give another --workdir, or --overwrite"
 _MOST_NAMED = 4  # keys that differ
 _PREPROCESSING, _DATA, _DELETED = "preprocessing", "data.json", ".deleted.json"
-_PREDICTIONS = "predictions"
+_PREDICTIONS, _AUDIT = "predictions", "audit"
 _OWN = (
     _SUMMARY,
     _METRICS,
@@ -49,6 +50,7 @@ _OWN = (
     _PREPROCESSING,
     _STATES,
     _PREDICTIONS,
+    _AUDIT,
     _PLOTS,
     _DATA,
 )  # beside config.json
@@ -64,6 +66,11 @@ class Workdir:
     def plots(self) -> Path:
         """Where pictures go."""
         return self.path / _PLOTS
+
+    @property
+    def audit(self) -> Path:
+        """Where an audit has its files."""
+        return self.path / _AUDIT
 
     @property
     def checkpoints(self) -> Path:

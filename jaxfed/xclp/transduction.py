@@ -6,6 +6,7 @@ Each method is a function `label_points(cohort, key)`; this file makes a `Federa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -128,13 +129,21 @@ def predictions(state: Transduction, federation: Federation) -> Predictions:
 
 
 def client_arrays(cohort: Cohort) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Each client's own vectors [n_k, d] and labels [n_k], without padding (views, no copy)."""
+    """Each client's own vectors [n_k, d] and labels [n_k], without padding (views, no copy).
+
+    An image is the vector of its pixels.
+    """
     sizes = np.asarray(cohort.mask).sum(axis=1)
-    x, y = np.asarray(cohort.x), np.asarray(cohort.y)
+    x, y = as_vectors(np.asarray(cohort.x), axes=2), np.asarray(cohort.y)
     return (
         [x[row, :size] for row, size in enumerate(sizes)],
         [y[row, :size] for row, size in enumerate(sizes)],
     )
+
+
+def as_vectors(x: np.ndarray, *, axes: int = 1) -> np.ndarray:
+    """Examples, numbered by so many axes, as vectors."""
+    return x.reshape(*x.shape[:axes], math.prod(x.shape[axes:]))
 
 
 def padded(clients: list[np.ndarray], cohort: Cohort, fill: float) -> np.ndarray:

@@ -23,7 +23,7 @@ from jaxfed.models.pretrained import write_weights
 FOLDER = Path("ml_collections_configs")
 SHARED = {"base", "xclp_prediction"}  # parts of configs, no experiments
 NAMES = sorted(path.stem for path in FOLDER.glob("[!_]*.py") if path.stem not in SHARED)
-COMMAND = re.compile(r"python -m launch\.(run|sweep) --config=(ml_collections_configs/\S+)")
+COMMAND = re.compile(r"python -m launch\.(run|sweep|audit) --config=(ml_collections_configs/\S+)")
 
 
 def commands(name):

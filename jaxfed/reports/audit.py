@@ -1,0 +1,110 @@
+"""An audit on paper: accuracy against vulnerability, a row and a point for each method.
+
+audit/vulnerability.csv, .md     methods: accuracy, AUC of the strongest attack, TPR at low FPR
+audit/messages.csv               the same of each kind of message
+audit/attacks.csv                every attack by itself
+audit/audit.json                 all of it
+audit/vulnerability.png          accuracy against AUC
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from jaxfed.experiment.workdir import plain
+from jaxfed.host import storage
+from jaxfed.reports.style import LIGHT, Theme, algorithm_label, algorithm_styles, dress, new_figure
+
+COLUMNS = (
+    *("method", "accuracy", "accuracy_spread", "message", "round", "attack", "leaves"),
+    *("auc", "low", "high", "spread", "tpr_at_1_percent", "tpr_at_01_percent", "members", "others"),
+)
+_HEADINGS = (
+    *("Method", "Test accuracy [%]", "AUC", "95 % interval", "TPR at 1 % FPR [%]"),
+    *("TPR at 0.1 % FPR [%]", "Strongest attack"),
+)
+
+
+def write_audit(audit: Mapping[str, Any], folder: Path) -> None:
+    """Write tables and figure of what audit.json holds."""
+    for name, rows in (
+        ("vulnerability", audit["methods"]),
+        ("messages", audit["messages"]),
+        ("attacks", audit["attacks"]),
+    ):
+        with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.DictWriter(
+                stream, COLUMNS, restval="", extrasaction="ignore", lineterminator="\n"
+            )
+            writer.writeheader()
+            writer.writerows(rows)
+    (folder / "vulnerability.md").write_text(vulnerability_table(audit["methods"]), "utf-8")
+    vulnerability_figure(audit["methods"]).savefig(folder / "vulnerability.png")
+    with storage.whole_file(folder / "audit.json") as stream:
+        stream.write(json.dumps(plain(audit), indent=1) + "\n")
+
+
+def vulnerability_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Markdown, the least vulnerable first; methods that show nobody anything before all others."""
+    lines = ["| " + " | ".join(_HEADINGS) + " |", "|" + "---|" * len(_HEADINGS)]
+    for row in sorted(rows, key=lambda row: row.get("auc", 0.0)):
+        cells = [algorithm_label(row["method"]), _percent(row["accuracy"], row["accuracy_spread"])]
+        if "auc" in row:
+            cells += [
+                f"{row['auc']:.3f}",
+                f"{row['low']:.3f} to {row['high']:.3f}",
+                _percent(row["tpr_at_1_percent"]),
+                _percent(row["tpr_at_01_percent"]),
+                attack_text(row),
+            ]
+        else:
+            cells += ["–"] * 4 + ["nothing is seen"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def attack_text(row: Mapping[str, Any]) -> str:
+    """The attack by name, without the word before it; what never leaves a client is marked."""
+    text = row["attack"].partition(": ")[2] or row["attack"]
+    return text if row["leaves"] else f"{text} (which nobody has)"
+
+
+def vulnerability_figure(rows: Sequence[Mapping[str, Any]], theme: Theme = LIGHT) -> Figure:
+    """Accuracy against the AUC of the strongest attack, with its interval; left and up is better."""
+    figure = new_figure(6.4, 4.2, theme)
+    ax = figure.subplots()
+    dress(
+        ax, theme, xlabel="Vulnerability, AUC of the strongest attack", ylabel="Test accuracy [%]"
+    )
+    ax.axvline(0.5, color=theme.muted, linestyle="--", linewidth=1)
+    drawn = [row for row in rows if "auc" in row and row["accuracy"] is not None]
+    styles = algorithm_styles([row["method"] for row in drawn], theme)
+    for row in drawn:
+        style = styles[row["method"]]
+        ax.errorbar(
+            row["auc"],
+            100 * row["accuracy"],
+            xerr=[[row["auc"] - row["low"]], [row["high"] - row["auc"]]],
+            yerr=100 * row["accuracy_spread"] if row["accuracy_spread"] else None,
+            color=style["color"],
+            marker=style["marker"],
+            linestyle="none",
+            capsize=2,
+            label=algorithm_label(row["method"]),
+        )
+    if drawn:
+        figure.legend(loc="outside upper left", ncols=3, fontsize=8, labelcolor=theme.ink)
+    return figure
+
+
+def _percent(value: float | None, spread: float | None = None) -> str:
+    if value is None:
+        return "–"
+    text = f"{100 * value:.1f}"
+    return text if spread is None else f"{text} ± {100 * spread:.1f}"

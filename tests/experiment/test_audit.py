@@ -1,0 +1,199 @@
+"""An audit from a config to its tables: what is written, resumed, shared and refused."""
+
+import csv
+import json
+import shutil
+
+import pytest
+from invoking import invoke
+from rich.console import Console
+
+from jaxfed.api.conduct import conduct
+from jaxfed.config import check
+from jaxfed.config import file as config_file
+from jaxfed.config.attacker import shadow_plan
+from jaxfed.config.simulation import Simulation
+from jaxfed.errors import UsageError
+from jaxfed.experiment.audit import check_audited
+from jaxfed.experiment.progress import Progress
+from jaxfed.host.interruption import Interruption
+from jaxfed.reports.audit import attack_text, vulnerability_figure, vulnerability_table
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
+TREES = (
+    "learner.name=decision_tree",
+    "baselines=local_learning,xclp,per_client_lp",
+    "num_repeats=2",
+    "rounds=2",
+    "audit.rounds=1,2",
+    "audit.shadows=12",
+    "xclp.num_bits=256",
+)
+
+
+def config_of(*settings):
+    config = config_file.load("ml_collections_configs/audit.py:smoke", settings)
+    check.check(config)
+    return config
+
+
+def run(config, place, **how):
+    with Progress(config.to_dict(), Console(quiet=True)) as progress:
+        return conduct(config, place, progress, Interruption(), **how)
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory):
+    place = tmp_path_factory.mktemp("audit") / "run"
+    config = config_of(*TREES)
+    run(config, place, audited=True)
+    return config, place
+
+
+def found(place):
+    return json.loads((place / "audit" / "audit.json").read_text())
+
+
+def test_methods_have_accuracy_and_vulnerability(audited):
+    _, place = audited
+    rows = {row["method"]: row for row in found(place)["methods"]}
+    assert list(rows) == ["fedct", "local_learning", "xclp", "per_client_lp"]
+    assert "auc" not in rows["per_client_lp"]  # nothing is sent
+    for name in ("fedct", "local_learning", "xclp"):
+        assert 0.3 < rows[name]["accuracy"] < 1
+        assert rows[name]["low"] <= rows[name]["auc"] <= rows[name]["high"]
+        assert rows[name]["members"] == rows[name]["others"] == 200
+    # A tree has its members by heart, and a client's labels are no more than the gap.
+    assert rows["local_learning"]["auc"] > 0.6
+    assert not rows["local_learning"]["leaves"]
+    assert rows["fedct"]["leaves"]
+    with (place / "audit" / "attacks.csv").open() as stream:
+        attacks = list(csv.DictReader(stream))
+    of_fedct = {(row["attack"], row["round"]) for row in attacks if row["method"] == "fedct"}
+    assert of_fedct == {(a, r) for a in ("gap", "difficulty", "reference") for r in ("1", "2")}
+    assert (place / "audit" / "vulnerability.png").stat().st_size > 1000
+
+
+def test_the_gap_in_the_table_is_the_methods_own(audited):
+    """AUC 1/2 + (train - test accuracy) / 2, where everybody held out is asked about."""
+    _, place = audited
+    with (place / "audit" / "attacks.csv").open() as stream:
+        rows = [
+            row
+            for row in csv.DictReader(stream)
+            if (row["method"], row["attack"], row["round"]) == ("local_learning", "gap", "2")
+        ]
+    summary = json.loads((place / "summary.json").read_text())
+    told = summary["algorithms"]["local_learning"]["gap_vulnerability"]["mean"]
+    assert float(rows[0]["auc"]) == pytest.approx(told, abs=0.06)
+
+
+def test_an_audit_resumes_from_what_it_has_seen(audited, tmp_path):
+    config, place = audited
+    again = tmp_path / "run"
+    shutil.copytree(place, again)
+    for name in ("summary.json", "audit/audit.json", "audit/vulnerability.csv"):
+        (again / name).unlink()
+    shadow = next((again / "audit" / "shadows").iterdir())
+    shadow.unlink()
+    kept = {path: path.stat().st_mtime_ns for path in (again / "audit" / "sightings").iterdir()}
+    run(config, again, audited=True)
+    assert found(again) == found(place)
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert shadow.exists()
+
+
+def test_methods_share_shadows(audited):
+    _, place = audited
+    # FedCT's clients and lonely ones have the same trees: one set a repeat.
+    assert len(list((place / "audit" / "shadows").iterdir())) == 2
+
+
+def test_runs_without_an_audit_are_refused(tmp_path):
+    config = config_of(*TREES, "num_repeats=1", "baselines=")
+    place = tmp_path / "run"
+    run(config, place)
+    with pytest.raises(UsageError, match="without an audit"):
+        check_audited(place)
+    with pytest.raises(UsageError, match="without an audit"):
+        run(config, place, audited=True)
+    run(config, place, audited=True, overwrite=True)
+    assert check_audited(place) is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "line"),
+    [
+        ("audit.rounds=1,3", "config.audit.rounds=(1, 3): allowed are rounds that there are"),
+        ("audit.rounds=0", "integers from 1 on"),
+        ("audit.shadows=3", "0 for none, or integers from 4 on"),
+        ("audit.population=0", "integers from 1 on"),
+        ("audit.shadow=3", "config.audit.shadow: unknown key"),
+        ("audit.population=100000", "config.audit.population=100000:"),
+    ],
+)
+def test_mistakes_are_one_line(setting, line, tmp_path, monkeypatch, capsys):
+    from launch import audit
+
+    spec = "--config=ml_collections_configs/audit.py:smoke"
+    arguments = [spec, f"--workdir={tmp_path / 'run'}", f"--config.{setting}"]
+    status, error = invoke(arguments, monkeypatch, capsys, main=audit.main)
+    assert status == 2
+    assert line in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_plans_follow_what_a_method_trains():
+    config = config_of("learner.name=network", "baselines=fedavg,pate,xclp,centralized", "rounds=4")
+    federation = Simulation(config).federation(0)
+    plans = {
+        name: shadow_plan(config, name, federation, 0)
+        for name in ("fedct", "fedavg", "pate", "xclp", "centralized")
+    }
+    assert plans["xclp"] is None
+    assert plans["fedct"][:3] == plans["fedavg"][:3] == plans["centralized"][:3]
+    assert (plans["fedct"].rounds, plans["fedct"].steps) == (4, 3)
+    assert plans["pate"].rounds == 1  # of teachers
+    assert plans["pate"].identity != plans["fedct"].identity
+
+
+def test_a_table_and_a_figure():
+    rows = [
+        {
+            "method": name,
+            "accuracy": accuracy,
+            "accuracy_spread": None,
+            "attack": "strongest: loss on labels, round 1",
+            "leaves": name != "local_learning",
+            **({"auc": auc, "low": auc - 0.01, "high": auc + 0.01} if auc else {}),
+            **({"tpr_at_1_percent": 0.02, "tpr_at_01_percent": 0.0} if auc else {}),
+        }
+        for name, accuracy, auc in (
+            ("fedavg", 0.8, 0.7),
+            ("local_learning", 0.6, 0.9),
+            ("per_client_lp", None, None),
+        )
+    ]
+    lines = vulnerability_table(rows).splitlines()
+    assert [line.split(" | ")[0] for line in lines[2:]] == [
+        "| Per-client LP",
+        "| FedAvg",
+        "| Each client alone",
+    ]
+    assert attack_text(rows[1]).endswith("(which nobody has)")
+    labels = vulnerability_figure(rows).legends[0].get_texts()
+    assert [text.get_text() for text in labels] == ["FedAvg", "Each client alone"]
+
+
+def test_looking_changes_no_round(audited, tmp_path):
+    config, place = audited
+    run(config, tmp_path / "run")
+    lines = [
+        [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        for folder in (place, tmp_path / "run")
+    ]
+    for seen, unseen in zip(*lines, strict=True):
+        del seen["seconds"], unseen["seconds"]
+        assert seen == unseen
