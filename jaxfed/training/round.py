@@ -354,8 +354,9 @@ def _train_round(
             measured = measure_clients(model, (data, measure_keys))
             examples = jnp.sum(cohort.mask, axis=1).astype(jnp.float32)
             if own is not None:
+                server_key = jax.random.fold_in(key, _SERVER)
                 measured, examples = labels_at_server.with_servers(
-                    training, measured, examples, model, own, key
+                    training, measured, examples, model, own, server_key
                 )
             statistics = jax.tree.map(
                 lambda new, old: jnp.where(jnp.any(examples > 0), new, old),

@@ -215,6 +215,21 @@ def test_judgement():
     np.testing.assert_allclose(labels_alone, votes / 4, rtol=1e-6)
 
 
+def test_a_table_of_labels_alone_asks_once():
+    learner, asked = toy(has_probabilities=False), []
+
+    def counted(state, client_id, x):
+        asked.append(len(x))
+        return learner.predict(state, client_id, x)
+
+    algorithm = method(learner._replace(predict=counted))
+    state = rounds_of(algorithm, 1)[0][-1]
+    asked.clear()
+    table = algorithm.predictions(state, FEDERATION)
+    assert asked == [20]
+    np.testing.assert_array_equal(table.confidence, 1)
+
+
 def test_clients_are_judged_on_their_own_unlabeled_points():
     part = FEDERATION.partition
     split = part._replace(

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from scipy import stats
 from small_training import KEY, RATE, assert_close, assert_same, double, federation_of, training_of
 
@@ -130,6 +131,35 @@ def test_one_group_with_labels_at_clients_is_fixmatch(batch_statistics):
     assert_close(*states)
 
 
+def test_groups_are_the_experiments_and_no_clients_statistics_are_mixed_in():
+    """At rate 0 nothing moves but statistics: those of a group go on from its own, 0.9 to one of a batch."""
+    federation = federation_of([6] * 4, 2)
+    training = training_of(
+        Batches("joint", 6, 1),
+        batch_norm=True,
+        batch_statistics="averaged",
+        learning_rate=lambda count: 0.0,
+        weighting=aggregate.uniformly,
+    )
+    algorithm = fedrgd(training=training, self_training=True)
+    state = algorithm.init(KEY, federation)
+    other = algorithm.init(jax.random.key(1), federation)
+    assert not np.array_equal(*(jax.random.key_data(s.optimizer.key) for s in (state, other)))
+    first = state.model["first"]
+    kernel, bias = (np.asarray(first[name][...]) for name in ("kernel", "bias"))
+    ids = np.arange(4, dtype=np.int32)
+    batch = [federation.x[federation.points(k)] @ kernel + bias for k in ids]
+    means = np.zeros((2, 8))
+    for number in range(2):
+        member = np.asarray(_memberships(state.optimizer, state.round, ids).member)
+        own = np.stack([rows.mean(axis=0) for rows in batch])
+        means = 0.9 * means + 0.1 * member.T @ own / 2
+        cohort = federation.cohort()
+        state, _ = algorithm.round(state, cohort, jax.random.fold_in(KEY, number))
+        found = state.optimizer.model["norm"]["mean"][...]
+        np.testing.assert_allclose(found, means, rtol=1e-4, atol=1e-5)
+
+
 def test_groups_are_equal_random_and_by_the_clients_own_numbers():
     state = LINEAR.init(KEY)
     models = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf + 1, leaf + 2]), state)
@@ -183,6 +213,9 @@ def test_gradient_diversity():
     same = jax.tree.map(lambda leaf: jnp.stack([leaf] * 4), state)
     counts = jnp.array([True, True, False, True])
     assert float(gradient_diversity(same, counts)) == pytest.approx(1 / 3)
+    statistics = nnx.State({"mean": nnx.BatchStat(jnp.arange(4.0)[:, None])})
+    beside = nnx.merge_state(same, statistics)
+    assert float(gradient_diversity(beside, counts)) == pytest.approx(1 / 3)
     zeros = jax.tree.map(jnp.zeros_like, same)
     assert float(gradient_diversity(zeros, counts)) == 0
 

@@ -128,6 +128,20 @@ def test_guesses_are_held_fixed(monkeypatch):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7)
 
 
+def test_every_view_is_drawn_apart():
+    seen = []
+
+    def seeing(key, x):
+        seen.append(tuple(np.asarray(jax.random.key_data(key)).tolist()))
+        return x
+
+    loss = mixmatch_loss(
+        MODEL, augment=seeing, num_augmentations=3, temperature=0.5, alpha=1, unlabeled_weight=1.0
+    )
+    loss(STATE, STATE, Batch(*map(jnp.asarray, batch_of(2, 3))), KEY)
+    assert len(set(seen)) == len(seen) == 3
+
+
 def test_guessing_does_not_move_running_statistics(monkeypatch):
     """They go on from where they were by the one pass over all rows."""
     module = importlib.import_module("jaxfed.algorithms.mixmatch")

@@ -351,6 +351,8 @@ def test_xclps_targets_take_the_place_of_helpers():
     model, sent = played(targets="xclp")
     assert sent["upload"]["prototypes"] > 0 < sent["upload"]["codes"]
     assert "prototypes" not in sent["download"]
+    _, sent = played(targets="xclp", prototypes="global")
+    assert sent["download"]["prototypes"] > 0
     leaves = zip(*map(jax.tree.leaves, (base, model)), strict=True)
     assert not all(np.array_equal(a, b) for a, b in leaves)
 
@@ -474,6 +476,17 @@ def test_noise_is_on_what_is_shown_and_nothing_else():
     assert len(np.unique(difference[is_there])) == difference[is_there].size
 
 
+def test_with_noise_nothing_is_shown_that_is_withheld():
+    federation = federation_of([8, 8], num_labeled=5)
+    algorithm = protofssl(training=training(), unlabeled_query=4, min_labels=2, noise=1.0)
+    latest = rounds_of(algorithm, federation, 1)[1].memory.latest
+    labels = [federation.y[points] for points in federation.partition.labeled]
+    enough = np.array([np.bincount(y, minlength=3) >= 2 for y in labels])
+    assert not enough.all()
+    np.testing.assert_array_equal(latest.is_there, enough)
+    assert not np.asarray(latest.center)[~enough].any()
+
+
 def test_the_proximal_term_holds_the_network_back():
     federation = federation_of([9, 9], num_labeled=6)
 
@@ -498,6 +511,10 @@ def test_the_proximal_term_holds_the_network_back():
         ({"missing_class": "zero"}, r"protofssl\.missing_class='zero'"),
         ({"helper_choice": "all"}, r"protofssl\.helper_choice='all'"),
         ({"noise": -1}, r"protofssl\.noise=-1"),
+        (
+            {"helper_choice": "newest", "prototype_sums": "masked", "prototypes": "global"},
+            r"helper_choice='newest': allowed with prototype_sums='none'",
+        ),
     ],
 )
 def test_values_that_are_refused(settings, message):

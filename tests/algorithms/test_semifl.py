@@ -95,13 +95,13 @@ def test_every_example_has_a_weak_view_of_its_own():
 
 
 def clients_and_server(seed=0):
-    """Two clients of four points, the first's large and so sure, and a server with six labels."""
+    """Clients of three and four points, the first's large and so sure, and a server with six labels."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((20, 4)).astype(np.float32)
     y = (x @ rng.standard_normal((4, 3))).argmax(axis=1).astype(np.int32)
     unknown = np.full(4, -1)
     return Federation.from_clients(
-        [(30 * x[:4], unknown), (0.01 * x[4:8], unknown)],
+        [(30 * x[:3], unknown[:3]), (0.01 * x[4:8], unknown)],
         server=(x[8:14], y[8:14]),
         test=(x[14:], y[14:]),
         num_classes=3,

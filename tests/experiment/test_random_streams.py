@@ -1,5 +1,6 @@
 """What is random is drawn apart: no key, and no stream of NumPy's, serves two purposes."""
 
+from dataclasses import replace
 from importlib import import_module
 from itertools import combinations
 from types import SimpleNamespace
@@ -7,12 +8,15 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from small_training import KEY, federation_of, training_of
+from small_training import KEY, federation_of, rounds_of, training_of
 
-from jaxfed.algorithms.fedavg import fedsem
+from jaxfed.algorithms.fedavg import fedavg, fedsem
+from jaxfed.algorithms.fedrgd import fedrgd
+from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.algorithms.scaffold import scaffold
 from jaxfed.config import networks
 from jaxfed.data import partition
+from jaxfed.federation.clients import Federation
 from jaxfed.federation.sampling import sample_clients
 from jaxfed.training.local_update import Batches
 from ml_collections_configs import base
@@ -32,8 +36,8 @@ def assert_apart(keys):
         assert not one & other
 
 
-def test_local_steps_controls_and_statistics_have_keys_of_their_own(monkeypatch):
-    """SCAFFOLD's option I with static statistics: three passes over each of two clients."""
+def recorded(monkeypatch, *places):
+    """The keys, as they come, of functions by file, name and position of the key."""
     seen = []
 
     def recording(function, position):
@@ -46,13 +50,20 @@ def test_local_steps_controls_and_statistics_have_keys_of_their_own(monkeypatch)
 
         return recorded
 
-    for file, name, position in (
+    for file, name, position in places:
+        module = import_module(f"jaxfed.{file}")  # a package has a function of that name
+        monkeypatch.setattr(module, name, recording(getattr(module, name), position))
+    return seen
+
+
+def test_local_steps_controls_and_statistics_have_keys_of_their_own(monkeypatch):
+    """SCAFFOLD's option I with static statistics: three passes over each of two clients."""
+    seen = recorded(
+        monkeypatch,
         ("training.client_round", "train", 2),
         ("algorithms.scaffold", "mean_gradient", 2),
         ("training.round", "measured_statistics", 4),
-    ):
-        module = import_module(f"jaxfed.{file}")  # a package has a function of that name
-        monkeypatch.setattr(module, name, recording(getattr(module, name), position))
+    )
     training = training_of(BATCHES, batch_norm=True, batch_statistics="static")
     algorithm = scaffold(training=training, option="I")
     federation = federation_of([10, 10])
@@ -60,6 +71,55 @@ def test_local_steps_controls_and_statistics_have_keys_of_their_own(monkeypatch)
     jax.block_until_ready(state)
     jax.effects_barrier()
     assert len(seen) == 6
+    assert_apart(seen)
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "number"),
+    [
+        # The server trains, measures, each of two clients trains, all three measure.
+        (fedavg, {"pseudo_label": "network"}, 7),
+        (fedrgd, {"self_training": True}, 6),  # it trains beside them
+    ],
+)
+def test_a_server_with_labels_has_keys_of_its_own(make, settings, number, monkeypatch):
+    seen = recorded(
+        monkeypatch,
+        ("training.client_round", "train", 2),
+        ("training.labels_at_server", "measured_statistics", 4),
+        ("training.round", "measured_statistics", 4),
+    )
+    whole = federation_of([10, 10, 10])
+    unknown = np.full(10, -1)
+    federation = Federation.from_clients(
+        [(whole.x[whole.points(k)], unknown) for k in (0, 1)],
+        test=(whole.x[whole.test], whole.y[whole.test]),
+        server=(whole.x[whole.points(2)], whole.y[whole.points(2)]),
+        num_classes=3,
+    )
+    training = training_of(
+        BATCHES,
+        batch_norm=True,
+        batch_statistics="static",
+        server=federation.server_examples,
+        server_batches=BATCHES,
+    )
+    rounds_of(make(training=training, **settings), federation, 1)
+    jax.effects_barrier()
+    assert len(seen) == number
+    assert_apart(seen)
+
+
+def test_noise_on_prototypes_has_a_key_of_its_own(monkeypatch):
+    """Of two clients, each in two rounds, local steps and noise."""
+    seen = recorded(
+        monkeypatch, ("training.client_round", "train", 2), ("algorithms.protofssl", "perturbed", 1)
+    )
+    training = replace(training_of(BATCHES), num_classes=3, max_labels=5)
+    algorithm = protofssl(training=training, noise=0.5, unlabeled_query=2)
+    rounds_of(algorithm, federation_of([10, 10], 5), 2)
+    jax.effects_barrier()
+    assert len(seen) == 8
     assert_apart(seen)
 
 

@@ -69,3 +69,14 @@ def test_one_step_tells_nothing_of_the_next():
 
     first, second = np.asarray(jax.vmap(supports)(jax.random.split(jax.random.key(0), 3600))).T
     assert stats.chisquare(np.bincount(6 * first + second, minlength=36)).pvalue > 1e-6
+
+
+def test_without_labels_there_is_no_step():
+    everyone = jnp.ones(4, bool)
+    batches = Batches("episodes", 3, 2, episodes=Episodes(1, support=1, query=1, unlabeled=1))
+    for num_labeled, steps in ((0, 0), (1, 2)):
+        is_labeled = jnp.arange(4) < num_labeled
+        data = ClientData(
+            jnp.zeros((4, 1)), jnp.zeros(4, jnp.int32), jnp.ones(4), is_labeled, everyone
+        )
+        assert _episodes(data, batches, jax.random.key(0)).num_steps == steps

@@ -32,7 +32,7 @@ from jaxfed.federation.sampling import Sampling, sample_clients
 from jaxfed.training import aggregate, labels_at_server, losses, pseudo_label
 from jaxfed.training.graph_points import all_examples
 from jaxfed.training.local_update import Batches
-from jaxfed.training.server_state import cohort_statistics
+from jaxfed.training.server_state import client_keys, cohort_statistics
 
 pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
 
@@ -158,6 +158,11 @@ def test_xclp_labels_are_those_of_one_more_party():
     own = labels_at_server.examples_of(training)
     parties = labels_at_server.beside(cohort, own, "xclp", 2)
     assert parties.x.shape == (6, 20, 4)  # two rows for 21 examples
+    assert (np.asarray(parties.y)[~np.asarray(parties.mask)] == -1).all()
+    assert parties.client_id.tolist() == [0, 1, 2, 3, -2, -3]
+    assert parties.mask.sum() == sum(SIZES) + NUM_AT_SERVER
+    keys = jax.random.key_data(client_keys(KEY, parties))
+    assert len(np.unique(keys, axis=0)) == 6
     sent = Communication()
     labels = training.pseudo_labels["xclp"](state, parties, KEY, sent)
 
@@ -236,6 +241,30 @@ def test_static_statistics_count_the_servers_examples():
         np.testing.assert_allclose(last["norm"]["mean"][...], expected, atol=1e-5)
 
 
+def test_with_static_statistics_clients_label_by_those_of_what_the_server_has_come_to():
+    federation, seen = apart([16, 16], 16), []
+
+    def labels(state, cohort, key, communication):
+        seen.append(state.model)
+        return training.pseudo_labels["unlabeled"](state, cohort, key, communication)
+
+    training = training_at(
+        federation,
+        server_batches=Batches("joint", 16, 1),
+        batch_norm=True,
+        batch_statistics="static",
+    )
+    sources = {**training.pseudo_labels, "network": labels}
+    algorithm = fedavg(
+        training=dataclasses.replace(training, pseudo_labels=sources), pseudo_label="network"
+    )
+    rounds_of(algorithm, federation, 1)
+    [model] = seen
+    kernel, bias = (np.asarray(model["first"][name][...]) for name in ("kernel", "bias"))
+    expected = (federation.server_examples[0] @ kernel + bias).mean(axis=0)
+    np.testing.assert_allclose(model["norm"]["mean"][...], expected, atol=1e-5)
+
+
 def test_strategies_agree_and_padding_is_inert():
     federation = apart()
     results = [
@@ -285,7 +314,13 @@ def test_mistakes_are_named():
         simulate(client_knn(num_classes=3), federation)
     with pytest.raises(UsageError, match=r"server=federation.server_examples"):
         simulate(fedavg(training=dataclasses.replace(training, server=None)), federation)
-    with pytest.raises(UsageError, match=r"server has 2 examples and 2 labels, the smallest -1"):
-        fedavg(training=dataclasses.replace(training, server=(np.zeros((2, 4)), [0, -1])))
+    for labels, told in (
+        ([0, -1], "2 labels, the smallest -1"),
+        ([0], "1 labels"),
+        ([], "0 labels"),
+    ):
+        server = np.zeros((2 if labels else 0, 4)), np.array(labels, np.int32)
+        with pytest.raises(UsageError, match=f"server has {len(server[0])} examples and {told}"):
+            fedavg(training=dataclasses.replace(training, server=server))
     with pytest.raises(UsageError, match=r"every example of the server needs its label"):
         Federation.from_clients([(np.zeros((2, 4)), [0, 1])], server=(np.zeros((1, 4)), [-1]))

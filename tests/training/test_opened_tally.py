@@ -96,6 +96,7 @@ def test_one_call_for_every_consensus(name, sums):
     for one, other in zip(ours, way.agree(answers, ids), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
     assert ("votes" in communication.upload) == (sums == "plaintext")
+    assert ("secrets" in communication.upload) == (sums == "masked_resilient")
 
 
 def test_random_ties_have_their_key():

@@ -30,9 +30,10 @@ def method(sums, **changes):
 
 
 def helpers_of(is_there):
+    """With numbers that mean nothing where there is no prototype."""
     is_there = np.array(is_there, bool)
     center = np.random.default_rng(0).normal(size=(*is_there.shape, D)).astype(np.float32)
-    return Prototypes(center * is_there[..., None], is_there)
+    return Prototypes(center, is_there)
 
 
 @pytest.mark.parametrize("sums", SUMS)
@@ -51,6 +52,13 @@ def test_bytes_in_the_clear():
     communication = Communication()
     SUMS["plaintext"](helpers_of([[1, 1, 0], [1, 0, 0], [0, 0, 0], [1, 1, 1]]), communication)
     assert communication.upload == {"prototypes": 3 + 6 * 4 * D}
+
+
+@pytest.mark.parametrize("sums", ["masked", "masked_resilient"])
+def test_masks_are_double_where_that_is_said(sums):
+    communication = Communication()
+    SUMS[sums](helpers_of([[1, 1, 0], [1, 0, 0]]), communication)
+    assert ("secrets" in communication.upload) == (sums == "masked_resilient")
 
 
 @pytest.mark.parametrize("sums", SUMS)

@@ -2,6 +2,7 @@
 
 from functools import partial
 from itertools import permutations
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ from scipy import stats
 from small_training import KEY
 
 from jaxfed.training.local_update import ClientData
-from jaxfed.training.prototype_sharing import drawn, perturbed, withheld
+from jaxfed.training.prototype_sharing import client_prototypes, drawn, perturbed, withheld
 from jaxfed.training.prototypes import Prototypes
 
 LEAST = 1e-6  # of a test of chance that is right
@@ -32,11 +33,29 @@ def test_all_who_show_something_help_equally_likely():
     assert stats.chisquare([found.count(pair) for pair in possible]).pvalue > LEAST
 
 
+def test_who_helps_is_drawn_by_the_clients_own_numbers():
+    """However they stand in the cohort, and however much of it is padding."""
+    order = np.array([4, 1, 0, 3, 2, 1, 1])
+    rows, _ = drawn(KEY, CLIENT_ID, IS_THERE, 2)
+    others, _ = drawn(KEY, CLIENT_ID[order], IS_THERE[order], 2)
+    np.testing.assert_array_equal(CLIENT_ID[order][others], CLIENT_ID[rows])
+
+
 def test_the_youngest_help_first_and_of_one_age_all_equally_likely():
     """Row 4 is the youngest, rows 0 and 2 are of one age; padding and who shows nothing are younger."""
     found = rows_of(age=np.array([3, 0, 3, 0, 1], np.int32))
     assert set(found) == {(4, 0), (4, 2)}
     assert stats.binomtest(found.count((4, 0)), len(found)).pvalue > LEAST
+
+
+def test_clipped_embeddings_are_no_longer_than_is_said_and_short_ones_as_they_are():
+    """Of classes 0: lengths 5 and 1; 1: length 0, whose direction nobody knows."""
+    model = SimpleNamespace(features=lambda state, x: x)
+    x = jnp.array([[3.0, 4.0], [0.0, 1.0], [0.0, 0.0]])
+    given = jnp.ones(3, bool)
+    data = ClientData(x, jnp.array([0, 0, 1]), jnp.ones(3), given, given)
+    own = client_prototypes(model, None, data, 0, 2, 2.0)
+    np.testing.assert_allclose(own.center, [[0.6, 1.3], [0, 0]], rtol=1e-6)
 
 
 def test_noise_is_normal_on_what_is_shown():

@@ -11,7 +11,7 @@ from small_training import federation_of, rounds_of, training_of
 from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.errors import UsageError
 from jaxfed.training.local_update import Batches
-from jaxfed.training.prototypes import class_means, log_probabilities, support_means
+from jaxfed.training.prototypes import class_means, log_probabilities, sharpened, support_means
 
 pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
 
@@ -52,6 +52,14 @@ def test_a_query_of_hundreds_of_rows_has_a_gradient(means):
     expected = np.concatenate([-towards.sum(axis=0), towards.sum(axis=1)])
     found = jax.jit(jax.grad(loss))(jnp.asarray(embedding, jnp.float32))
     np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_sharpening_underflows_at_no_temperature():
+    p = np.array([[0.4, 0.2, 0.4], [0.0, 0.0, 0.0], [0.0, 1e-3, 0.999]], np.float32)
+    expected = [[0.5, 0, 0.5], [0, 0, 0], [0, 0, 1]]
+    np.testing.assert_allclose(sharpened(jnp.asarray(p), 1e-3), expected, atol=1e-6)
+    even = p.astype(np.float64) ** 2 / np.array([[0.36], [1], [0.998002]])
+    np.testing.assert_allclose(sharpened(jnp.asarray(p), 0.5), even, rtol=1e-5)
 
 
 def test_there_are_no_more_helpers_than_clients():
