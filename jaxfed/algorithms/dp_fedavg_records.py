@@ -19,6 +19,9 @@ Renyi divergences (`jaxfed.privacy.sampled_gaussian`),
 
 The paper's sigma_g is for noise over 2 C: z = 2 sigma_g. n_k, and who has labels, are no secrets.
 
+Where the authors' code does otherwise: each layer's gradients are cut by themselves, at the median of the
+drawn examples' norms, which tells what no noise covers; clients are weighed by their sizes.
+
 Steps follow from the config: `training.local_steps`, or epochs of 1 / s steps, the same number at every
 client; the batch size has no say. The client's optimizer makes what it likes of g, which the noise already
 covers. Models are averaged plainly, those of clients that have examples.
