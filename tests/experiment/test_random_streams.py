@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from small_training import KEY, federation_of, rounds_of, training_of
 
+from jaxfed.algorithms.dp_fedavg import dp_fedavg
+from jaxfed.algorithms.dp_fedavg_records import dp_fedavg_records
 from jaxfed.algorithms.fedavg import fedavg, fedsem
 from jaxfed.algorithms.fedrgd import fedrgd
 from jaxfed.algorithms.protofssl import protofssl
@@ -120,6 +122,28 @@ def test_noise_on_prototypes_has_a_key_of_its_own(monkeypatch):
     rounds_of(algorithm, federation_of([10, 10], 5), 2)
     jax.effects_barrier()
     assert len(seen) == 8
+    assert_apart(seen)
+
+
+@pytest.mark.parametrize(
+    ("make", "where", "number"),
+    [
+        (dp_fedavg, "training.clipped_mean", 6),  # the server's, a round each
+        (dp_fedavg_records, "training.private_gradient", 16),  # two steps a client and round
+    ],
+)
+def test_noise_on_models_has_keys_of_its_own(make, where, number, monkeypatch):
+    """Of two clients, in two rounds each: local steps, who is drawn in them, and noise."""
+    seen = recorded(
+        monkeypatch,
+        ("training.client_round", "train", 2),
+        ("algorithms.dp_fedavg_records", "drawn_examples", 1),
+        (where, "noisy", 1),
+    )
+    given = {"share": 0.5} if make is dp_fedavg_records else {}
+    rounds_of(make(training=training_of(BATCHES), **given), federation_of([10, 10], 5), 2)
+    jax.effects_barrier()
+    assert len(seen) == number
     assert_apart(seen)
 
 
