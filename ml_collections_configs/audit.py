@@ -57,7 +57,7 @@ class Cell(NamedTuple):
 
 CELLS = {
     "digits": Cell(900, 250, 150, 600, 10, 100, {"name": "mlp", "hidden": (128,)}),
-    "fashion_mnist": Cell(5000, 1000, 2000, 3000, 40, 1000, {"name": "mlp", "hidden": (128, 128)}),
+    "fashion_mnist": Cell(5000, 1000, 2000, 3000, 20, 1000, {"name": "mlp", "hidden": (128, 128)}),
     "cifar10": Cell(5000, 1000, 2000, 3000, 40, 1000, {"name": "cnn"}),
 }
 
