@@ -29,11 +29,13 @@ Networks, Table 1 and 4, of steps b = 50 as in the authors' script, and rounds T
         --workdir=runs/fedct/brain_mri
 
 Sweeps, of any cell: eps of a communication (Figure 4: DP-FedCT by three mechanisms, FedCT and clients alone),
-numbers of clients (Figure 5), sizes of U (Figure 8):
+numbers of clients (Figure 5), sizes of U (Figure 8), eps of whole runs (DP-FedAvg, FedAvg and clients alone):
 
     python -m launch.sweep --config=ml_collections_configs/fedct.py:epsilons --workdir=runs/fedct/epsilons
     python -m launch.sweep --config=ml_collections_configs/fedct.py:clients --workdir=runs/fedct/clients
     python -m launch.sweep --config=ml_collections_configs/fedct.py:public --workdir=runs/fedct/public
+    python -m launch.sweep --config=ml_collections_configs/fedct.py:mushroom,network,budgets \
+        --workdir=runs/fedct/budgets
 
 What is not the paper's, or that it does not say:
 
@@ -107,7 +109,8 @@ def get_config(variant: str = "") -> ConfigDict:
     severe pathological             the same by Dirichlet(0.01), and the rest too (Table 5)
     local centralized dd fedmd pate fedavg dp_fedavg dp_fedavg_records
                                     baselines, those named; without any local and centralized
-    epsilons clients public         what a sweep goes over, one of them; `epsilons` has DP-FedCT as `dp_fedct`
+    epsilons clients public budgets what a sweep goes over, one of them; `epsilons` is of DP-FedCT, as
+                                    `dp_fedct`, `budgets` of DP-FedAvg
     smoke                           two rounds
     """
     config = base.get_config()
@@ -148,8 +151,8 @@ def get_config(variant: str = "") -> ConfigDict:
     config.dp_fedavg_records = ConfigDict({**noise, "share": 0.05, "records": "poisson"})
     _table(config, "breast_cancer")
     config = base.apply_variants(config, variant, VARIANTS, exclusive=EXCLUSIVE)
-    if config.algorithm == "dp_fedct":
-        config.baselines = (*MECHANISMS, "fedct", *(config.baselines or ("local_learning",)))
+    if config.algorithm in BESIDE:
+        config.baselines = (*BESIDE[config.algorithm], *(config.baselines or ("local_learning",)))
     elif not config.baselines:
         config.baselines = ("local_learning", "centralized")
     config.paper_table = _paper_table(config) if not AXES.keys() & variant.split(",") else ""
@@ -172,13 +175,20 @@ AXES: dict[str, tuple[float, ...]] = {
     "epsilons": (0.1, 1.0, 10.0, 100.0, 300.0, 1e3, 3e3, 1e4, 3e4, 1e5),
     "clients": (5, 10, 20, 40),
     "public": (0.1, 0.25, 0.5, 1.0),
+    "budgets": (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0),
 }
-KEYS = {"epsilons": "dp_fedct.epsilon", "clients": "federation.num_clients"}
+KEYS = {
+    "epsilons": "dp_fedct.epsilon",
+    "clients": "federation.num_clients",
+    "budgets": "dp_fedavg_records.target_epsilon",
+}
 # Of label noise beside `dp_fedct`, which flips bits with as little noise as its promise takes.
 MECHANISMS: dict[str, dict[str, str]] = {
     "dp_fedct_paper": {"release": "xor", "condition": "paper"},
     "dp_fedct_answers": {"release": "randomized_response"},
 }
+# What sweeps of a method's epsilon compare it with.
+BESIDE = {"dp_fedct": (*MECHANISMS, "fedct"), "dp_fedavg_records": ("dp_fedavg", "fedavg")}
 BASELINES = {
     "local": "local_learning",
     "centralized": "centralized",
@@ -256,10 +266,25 @@ def _epsilons(config: ConfigDict) -> None:
         config[name].epsilon = config.dp_fedct.get_oneway_ref("epsilon")
 
 
+def _budgets(config: ConfigDict) -> None:
+    """Noise of records, and of clients, by what a whole run may cost."""
+    config.algorithm = "dp_fedavg_records"
+    config.dp_fedavg_records.target_epsilon = 8.0
+    config.dp_fedavg.target_epsilon = config.dp_fedavg_records.get_oneway_ref("target_epsilon")
+    for name in ("dp_fedavg", "dp_fedavg_records"):
+        config[name].noise_multiplier = 0.0
+    _without_batch_norm(config)
+
+
+def _without_batch_norm(config: ConfigDict) -> None:
+    if config.model.name in WITH_BATCH_NORM:
+        config.model.norm = "group"
+
+
 def _baseline(config: ConfigDict, name: str) -> None:
     config.baselines = (*config.baselines, name)
-    if name.startswith("dp_") and config.model.name in WITH_BATCH_NORM:
-        config.model.norm = "group"
+    if name.startswith("dp_"):
+        _without_batch_norm(config)
 
 
 def _smoke(config: ConfigDict) -> None:
@@ -305,6 +330,7 @@ VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
     "epsilons": _epsilons,
     "clients": lambda config: None,
     "public": lambda config: None,
+    "budgets": _budgets,
     **{name: partial(_baseline, name=method) for name, method in BASELINES.items()},
     "smoke": _smoke,
 }
@@ -317,5 +343,6 @@ LEARNERS = (
 EXCLUSIVE = [
     *(DATA, LEARNERS, tuple(AXES)),
     *(("qualified", "staple"), ("staple", "masked"), ("dp", "epsilons")),
+    *(("budgets", name) for name in ("dp_fedavg", "dp_fedavg_records", "fedavg")),
     ("heterogeneous", "severe", "pathological"),
 ]

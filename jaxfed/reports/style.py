@@ -142,6 +142,7 @@ _SETTINGS = {
     "bit_epsilon": "epsilon of each LSH bit",
     "label_epsilon": "epsilon of a label",
     "dp_fedct.epsilon": "epsilon of one communication",
+    "target_epsilon": "epsilon of a whole run",
     "num_helpers": "helpers",
     "unlabeled_query": "unlabeled examples of an episode",
     "cohort_size": "clients a round",

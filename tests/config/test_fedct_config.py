@@ -76,3 +76,17 @@ def test_private_baselines_have_networks_without_batch_normalization(name):
     assert file.load(f"{CONFIG}:cifar10,{name}").model.norm == "group"
     with pytest.raises(UsageError, match=r"BatchNorm.*model\.norm='group'"):
         check.check(file.load(f"{CONFIG}:cifar10,{name}", ["model.norm=batch"]))
+
+
+def test_budgets_are_of_both_kinds_of_dp_fedavg():
+    plan = sweep_plan.plan(f"{CONFIG}:mushroom,network,budgets")
+    assert [point.overrides for point in plan.points] == [
+        {"dp_fedavg_records.target_epsilon": budget} for budget in (0.5, 1, 2, 4, 8, 16, 32, 64)
+    ]
+    assert set(plan.points[1].reused) == {"fedavg", "local_learning"}
+    config = file.load(f"{CONFIG}:cifar10,budgets", ["dp_fedavg_records.target_epsilon=3.0"])
+    check.check(config)
+    for name in ("dp_fedavg", "dp_fedavg_records"):
+        given = all_keywords(config, name)
+        assert (given["target_epsilon"], given["noise_multiplier"]) == (3.0, 0.0)
+    assert (config.model.norm, config.paper_table) == ("group", "")
