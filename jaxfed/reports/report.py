@@ -1,6 +1,7 @@
 """Puts a report together: which tables and plots there are for what was found."""
 
 import itertools
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -287,13 +288,25 @@ def _curve_pictures(sweep: Sweep, curve: Curve, metric: str, names: _Names) -> I
         )
 
 
+# What of a run's metrics says what all its releases promise together, where this setting is swept.
+_PROMISES = {
+    "epsilon": ("epsilon", "epsilon_if_stable", "epsilon_estimated"),
+    "noise": ("prototype_epsilon",),
+}
+
+
 def _composed(curve: Curve) -> tuple[str, list[float]] | None:
-    """Where the epsilon of one release is swept: what all releases of a run cost that method together."""
+    """Where noise, or the epsilon of one release, is swept: what all releases of a run cost together."""
     method, _, leaf = curve.key.rpartition(".")
-    if leaf != "epsilon":
-        return None
-    told = [m.mean for m in _measured(curve, method, "epsilon") if m is not None]
-    return (metric_label("epsilon"), told) if len(told) == len(curve.values) else None
+    methods = [method] if leaf == "epsilon" else _algorithms(curve)
+    for metric, name in itertools.product(_PROMISES.get(leaf, ()), methods):
+        told = [m and m.mean for m in _measured(curve, name, metric)]
+        if leaf == "noise":  # without any, nothing is promised
+            told = [t if v else math.inf for v, t in zip(curve.values, told, strict=True)]
+        whole = [epsilon for epsilon in told if epsilon is not None]
+        if len(whole) == len(curve.values) and not all(map(math.isinf, whole)):
+            return metric_label(metric), whole
+    return None
 
 
 def _cosine_pictures(sweep: Sweep, curve: Curve, names: _Names) -> Iterator[Picture]:

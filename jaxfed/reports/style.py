@@ -92,6 +92,7 @@ _ALGORITHMS = {
     # Variants by the names that they go by.
     "protofssl_mean": "ProtoFSSL, mean network",
     "protofssl_xclp": "ProtoFSSL + XCLP",
+    "protofssl_clipped": "ProtoFSSL, embeddings clipped",
     "fedavgm": "FedAvgM",
     "fedadagrad": "FedAdagrad",
     "fedadam": "FedAdam",
@@ -122,6 +123,8 @@ _METRICS = {
     "worst_client_unlabeled_accuracy": "Accuracy on its unlabeled data, worst client",
     "train_loss": "Training loss",
     "epsilon": "Epsilon of all rounds together",
+    "epsilon_if_stable": "Epsilon of all rounds together, if learners are as stable as is said",
+    "epsilon_estimated": "Estimate of epsilon, of all rounds together; no promise",
     "prototype_epsilon": "Epsilon of shared prototypes, given the networks",
     "pseudo_labeled": "Share of unlabeled examples with a pseudo-label",
     "pseudo_label_weight": "Mean weight of pseudo-labels",

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from jaxfed.config import check, file
+from jaxfed.config.methods import all_keywords
 from jaxfed.config.simulation import Simulation
 from jaxfed.data.dataset import Dataset
 from jaxfed.data.schemes import FEDMATCH_TABLE
@@ -141,6 +142,21 @@ def test_sweeps(variant, points):
     added = []
     file.load_module(CONFIG).sweep(lambda **point: added.append(point), variant)
     assert len({repr(point) for point in added}) == len(added) == points
+
+
+def test_noise_is_swept_beside_a_method_that_can_promise_something():
+    config = file.load(f"{CONFIG}:fashion_mnist,noise", ["protofssl.noise=10.0"])
+    check.check(config)
+    assert (config.algorithm, *config.baselines) == ("protofssl", "protofssl_clipped")
+    noise, clip, least = (
+        [all_keywords(config, name)[key] for name in ("protofssl", "protofssl_clipped")]
+        for key in ("noise", "clip", "min_labels")
+    )
+    assert noise == [10.0, 10.0]
+    assert clip == [0.0, 10.0]  # the paper's, and one that is counted
+    assert least == [1, 5]  # which each client has of each class
+    severe = file.load(f"{CONFIG}:cifar10_severe,noise")
+    assert all_keywords(severe, "protofssl_clipped")["min_labels"] == 1
 
 
 def test_fedmatch_has_as_many_helpers_as_protofssl_in_figure_4():

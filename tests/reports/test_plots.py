@@ -310,22 +310,38 @@ def test_what_values_are_besides_is_marked_on_top():
     assert 300.0 not in below  # its label would run into its neighbor's
 
 
-def test_epsilons_of_all_releases_stand_on_top(tmp_path):
-    points = [
-        (f"e{epsilon}", {"dp_fedct.epsilon": epsilon}, {"dp_fedct": (0.5, 0.6)})
-        for epsilon in (1.0, 10.0)
-    ]
-    sweep = make_sweep(tmp_path / "epsilons", points, {"dp_fedct.epsilon": 10.0})
+@pytest.mark.parametrize(
+    ("key", "values", "method", "metric", "caption", "marks"),
+    [
+        (
+            *("dp_fedct.epsilon", (1.0, 10.0), "dp_fedct", "epsilon"),
+            *("Epsilon of all rounds together.", ["10", "100"]),
+        ),
+        (
+            *("dp_fedct.epsilon", (1.0, 10.0), "dp_fedct", "epsilon_estimated"),
+            *("Estimate of epsilon, of all rounds together; no promise.", ["10", "100"]),
+        ),
+        (
+            *("protofssl.noise", (0.0, 1.0), "protofssl_clipped", "prototype_epsilon"),
+            *("Epsilon of shared prototypes, given the networks.", ["inf", "10"]),
+        ),
+    ],
+)
+def test_what_all_releases_promise_stands_on_top(
+    tmp_path, key, values, method, metric, caption, marks
+):
+    points = [(f"e{value}", {key: value}, {method: (0.5, 0.6)}) for value in values]
+    sweep = make_sweep(tmp_path / "epsilons", points, {key: 10.0})
     [section] = build([sweep])
     assert "On top" not in section.pictures[0].caption  # runs say nothing of it
-    for epsilon in (1.0, 10.0):
-        file = sweep / f"e{epsilon}" / "summary.json"
+    for value in filter(None, values):
+        file = sweep / f"e{value}" / "summary.json"
         summary = json.loads(file.read_text())
-        total = 10 * epsilon
+        total = 10 * value
         told = {"mean": total, "std": 0.0, "values": [total, total]}
-        summary["algorithms"]["dp_fedct"]["epsilon"] = told
+        summary["algorithms"][method][metric] = told
         file.write_text(json.dumps(summary))
     [section] = build([sweep])
-    assert "On top: Epsilon of all rounds together." in section.pictures[0].caption
+    assert f"On top: {caption}" in section.pictures[0].caption
     (top,) = section.pictures[0].draw(LIGHT).axes[0].child_axes
-    assert [tick.get_text() for tick in top.get_xticklabels()] == ["10", "100"]
+    assert [tick.get_text() for tick in top.get_xticklabels()] == marks
