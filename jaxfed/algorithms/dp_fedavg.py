@@ -41,6 +41,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.privacy.sampled_gaussian import (
     EVERYTHING,
+    MOST_NOISE,
     WithoutReplacement,
     check_installed,
     epsilon_of,
@@ -61,7 +62,7 @@ _NOISE = 0x6E6F6973  # sets the noise apart from the model's first weights
 @keywords(
     clip=POSITIVE,
     bound=one_of(get_args(Bound)),
-    noise_multiplier=NOT_NEGATIVE,
+    noise_multiplier=between(0, MOST_NOISE, closed=True),
     target_epsilon=NOT_NEGATIVE,
     delta=between(0, 1, closed=False),
 )

@@ -46,13 +46,14 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.cohort import Cohort
 from jaxfed.privacy.sampled_gaussian import (
     EVERYTHING,
+    MOST_NOISE,
     Draw,
     Poisson,
     WithoutReplacement,
     check_installed,
     epsilon_of,
 )
-from jaxfed.rules import NOT_NEGATIVE, POSITIVE, Rule, at_least, between, keywords, one_of
+from jaxfed.rules import NOT_NEGATIVE, POSITIVE, at_least, between, keywords, one_of
 from jaxfed.training.aggregate import uniformly
 from jaxfed.training.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.ingredients import Training
@@ -73,9 +74,9 @@ _DRAWS = 0x64726177  # sets who is drawn apart from what is random in steps
 
 @keywords(
     clip=POSITIVE,
-    share=Rule(float, "numbers above 0 up to 1", lambda value: 0 < value <= 1),
+    share=between(1e-4, 1, closed=True),
     records=one_of(get_args(Records)),
-    noise_multiplier=NOT_NEGATIVE,
+    noise_multiplier=between(0, MOST_NOISE, closed=True),
     target_epsilon=NOT_NEGATIVE,
     delta=between(0, 1, closed=False),
     chunk=at_least(1),

@@ -40,6 +40,7 @@ import numpy as np
 from jaxfed.errors import UsageError
 from jaxfed.privacy import gaussian
 
+MOST_NOISE = 1e6  # above, divergences drown in rounding
 _LEAST_NOISE = 0.05  # below, divergences overflow and promise nothing
 _PRECISION = 1e-3  # of noise that is looked for, relative
 # Small ones matter where epsilon is large, large ones where it is tiny; a costs a^2 without replacement.
@@ -98,10 +99,10 @@ def epsilon_of(delta: float, noise_multiplier: float, releases: int, draw: Draw)
 def noise_multiplier_of(epsilon: float, delta: float, releases: int, draw: Draw) -> float:
     """The least z, up to a thousandth above it, that keeps so many releases within epsilon.
 
-    Never below 0.05.
+    Never below 0.05, nor above 1e6.
 
     Raises:
-        UsageError: epsilon that is not positive, no release, and as `epsilon_of`.
+        UsageError: epsilon that is not positive or too small, no release, and as `epsilon_of`.
     """
     if not epsilon > 0 or releases < 1:
         raise UsageError(
@@ -110,6 +111,11 @@ def noise_multiplier_of(epsilon: float, delta: float, releases: int, draw: Draw)
     low = high = _LEAST_NOISE
     while epsilon_of(delta, high, releases, draw) > epsilon:
         low, high = high, 2 * high
+        if high > MOST_NOISE:
+            raise UsageError(
+                f"target_epsilon={epsilon}: no noise multiplier up to {MOST_NOISE:g} keeps {releases} "
+                f"releases within it at delta={delta}; allowed are larger ones"
+            )
     while high > (1 + _PRECISION) * low:
         middle = math.sqrt(low * high)
         if epsilon_of(delta, middle, releases, draw) > epsilon:
@@ -150,7 +156,7 @@ def _of_library(relation: str, event: Callable[[Any], Any]) -> np.ndarray:
         accountant.compose(event(library))
     finally:
         log.removeFilter(_is_no_series)
-    return accountant.rdp
+    return np.maximum(accountant.rdp, 0)  # rounding may leave less
 
 
 def _is_no_series(record: logging.LogRecord) -> bool:

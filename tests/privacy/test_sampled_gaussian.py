@@ -91,6 +91,14 @@ def test_noise_for_an_epsilon_is_the_least(draw):
     assert epsilon_of(DELTA, z, 0, draw) == 0
 
 
+@pytest.mark.parametrize("z", [1e-6, 1e-2, sampled_gaussian.MOST_NOISE])
+@pytest.mark.parametrize("draw", [EVERYTHING, Poisson(1e-4), WithoutReplacement(1, 2)])
+def test_extreme_noise_has_an_epsilon(z, draw, caplog):
+    epsilon = epsilon_of(DELTA, z, 50, draw)
+    assert (1e4 < epsilon < 1e20) if z < 1 else (0 <= epsilon < 1e-2)
+    assert not caplog.records
+
+
 def test_a_series_that_does_not_converge_is_left_out_in_silence(caplog):
     epsilon_of(DELTA, 0.97, 10, Poisson(0.1))
     assert not caplog.records
@@ -103,6 +111,10 @@ def test_a_series_that_does_not_converge_is_left_out_in_silence(caplog):
         (lambda: epsilon_of(DELTA, 0.0, 1, Poisson(0.1)), r"noise_multiplier=0\.0"),
         (lambda: noise_multiplier_of(0.0, DELTA, 1, EVERYTHING), r"epsilon=0\.0"),
         (lambda: noise_multiplier_of(1.0, DELTA, 0, EVERYTHING), "releases=0"),
+        (
+            lambda: noise_multiplier_of(1e-9, 1e-12, 99, EVERYTHING),
+            "target_epsilon=1e-09: no noise",
+        ),
     ],
 )
 def test_mistakes_are_named(call, named):
