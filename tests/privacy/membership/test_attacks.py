@@ -7,6 +7,7 @@ from scipy import stats
 
 from jaxfed.errors import UsageError
 from jaxfed.privacy.membership import (
+    difficulty,
     evidence,
     gap,
     gradient_norm,
@@ -62,6 +63,21 @@ def test_attacks_that_mind_an_examples_ease_beat_the_threshold():
             assert area > areas["threshold"] + 0.1, name
     assert areas["lira online"] > areas["lira offline"]
     assert areas["lira online"] > 0.88
+
+
+def test_difficulty_is_a_mean_over_references_without_the_example():
+    rng = np.random.default_rng(0)
+    loss, others, is_in = rng.random((2, 6)), rng.random((4, 6)), rng.random((4, 6)) < 0.5
+    is_in[0], is_in[1] = True, False
+    scores = difficulty.scores(loss, others, is_in)
+    for i in range(6):
+        expected = np.mean([others[r, i] for r in range(4) if not is_in[r, i]])
+        np.testing.assert_allclose(scores[:, i], expected - loss[:, i])
+    # Of right and wrong alone a right answer counts by how rare it is.
+    wrong = np.asarray([[1, 0], [1, 0], [1, 1]])
+    assert difficulty.scores(np.zeros(2), wrong).tolist() == pytest.approx([1, 1 / 3])
+    with pytest.raises(UsageError, match="no reference model was trained without it"):
+        difficulty.scores(loss, others, np.ones((4, 6), bool))
 
 
 def test_scores_are_a_guess_where_membership_changes_nothing():

@@ -1,0 +1,139 @@
+"""What methods say that their messages show: what the round made of the same answers, and no more."""
+
+import jax
+import numpy as np
+import pytest
+from scipy.special import softmax
+from toy_learner import NUM_CLASSES, NUM_CLIENTS, clients, toy
+
+from jaxfed.algorithms.centralized import centralized
+from jaxfed.algorithms.distributed_distillation import distributed_distillation
+from jaxfed.algorithms.fedct import fedct
+from jaxfed.algorithms.fedmd import fedmd
+from jaxfed.algorithms.label_propagation import per_client_lp
+from jaxfed.algorithms.local_learning import local_learning
+from jaxfed.algorithms.pate import pate
+from jaxfed.algorithms.xclp import xclp
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
+FEDERATION = clients()
+U, COHORT = FEDERATION.public_examples, FEDERATION.cohort()
+X = FEDERATION.x[:9]
+KEY = jax.random.key(0)
+PUBLIC = {"learner": toy(), "public": U, "num_classes": NUM_CLASSES}
+
+
+def networks(**own):
+    """Of learners whose scores are softmaxed to other probabilities than they give."""
+    return toy()._replace(scores=toy().predict_proba)
+
+
+def seen_of(algorithm, rounds=1, cohort=COHORT):
+    """State after the last round, and its views."""
+    state = algorithm.init(KEY, FEDERATION)
+    for number in range(1, rounds + 1):
+        before, key = state, jax.random.fold_in(KEY, number)
+        state, _ = algorithm.round(before, cohort, key)
+    return state, algorithm.views(before, state, cohort, key)
+
+
+def test_labels_are_those_that_clients_agree_on():
+    after, (view,) = seen_of(fedct(**PUBLIC, steps=2))
+    assert (view.kind, view.client.tolist()) == ("labels", list(range(NUM_CLIENTS)))
+    marks = view.answers(U)
+    assert set(np.unique(marks)) == {0.0, 1.0}
+    np.testing.assert_array_equal(marks.sum(axis=0).argmax(axis=1), after.label)
+
+
+def test_a_forged_set_of_any_size_is_answered():
+    _, (view,) = seen_of(fedct(**PUBLIC, steps=2), cohort=FEDERATION.cohort([2, 0]))
+    assert view.client.tolist() == [0, 2]
+    assert view.answers(X).shape == (2, len(X), NUM_CLASSES)
+
+
+@pytest.mark.parametrize("release", ["xor", "randomized_response"])
+def test_labels_with_noise_are_those_that_left(release):
+    noise = {"release": release, "epsilon": 60.0, "rows": 20}
+    after, (view,) = seen_of(fedct(**PUBLIC, steps=2, **noise))
+    marks = view.answers(U)
+    np.testing.assert_array_equal(marks.sum(axis=0).argmax(axis=1), after.label)
+    _, (plain,) = seen_of(fedct(**PUBLIC, steps=2))
+    assert (marks != plain.answers(U)).any()
+
+
+def test_under_masks_a_histogram_is_seen():
+    after, (view,) = seen_of(fedct(**PUBLIC, steps=2, sums="masked"))
+    _, (plain,) = seen_of(fedct(**PUBLIC, steps=2))
+    assert (view.kind, view.client.tolist()) == ("counts", [-1])
+    np.testing.assert_allclose(view.answers(X)[0], plain.answers(X).mean(axis=0))
+    np.testing.assert_array_equal(view.answers(U)[0].argmax(axis=1), after.label)
+
+
+def test_distillation_shows_probabilities():
+    method = {"network": networks, "public": U, "num_classes": NUM_CLASSES, "steps": 2}
+    after, (view,) = seen_of(distributed_distillation(**method))
+    assert view.kind == "probabilities"
+    np.testing.assert_allclose(view.answers(U).mean(axis=0), after.soft, atol=1e-6)
+    _, (summed,) = seen_of(distributed_distillation(**method, sums="masked"))
+    assert summed.client.tolist() == [-1]
+    np.testing.assert_allclose(summed.answers(X)[0], view.answers(X).mean(axis=0), atol=1e-6)
+
+
+def test_scores_show_their_softmax():
+    own = {"transfer_steps": 0, "private_steps": 2, "digest_steps": 1, "revisit_steps": 2}
+    method = fedmd(network=networks, public=U, public_labels=None, num_classes=NUM_CLASSES, **own)
+    after, (view,) = seen_of(method)
+    scores = networks().scores(after.learner, np.arange(NUM_CLIENTS), X)
+    np.testing.assert_allclose(view.answers(X), softmax(scores, axis=-1), atol=1e-6)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5])
+def test_votes_counts_and_the_student(gamma):
+    method = pate(**PUBLIC, server_learner=toy(), steps=2, gamma=gamma)
+    after, (votes, counts, student) = seen_of(method)
+    assert [view.kind for view in (votes, counts, student)] == ["labels", "counts", "probabilities"]
+    share = counts.answers(U)[0]
+    np.testing.assert_array_equal(share.argmax(axis=1), after.label)
+    noise = share - votes.answers(U).mean(axis=0)
+    assert np.abs(noise).max() == 0 if gamma == 0 else noise.std() > 0.3
+    np.testing.assert_allclose(student.answers(X)[0], method.predict(after, X), atol=1e-6)
+
+
+def test_before_the_vote_nothing_is_seen():
+    method = pate(**PUBLIC, server_learner=toy(), steps=2, teacher_rounds=2)
+    assert seen_of(method)[1] == []
+    assert len(seen_of(method, rounds=2)[1]) == 3
+
+
+def test_points_of_reference():
+    _, (own,) = seen_of(local_learning(learner=toy(), num_classes=NUM_CLASSES, steps=2))
+    assert not own.leaves
+    method = centralized(server_learner=toy(), num_classes=NUM_CLASSES, steps=2)
+    after, (pooled,) = seen_of(method)
+    assert pooled.leaves
+    assert pooled.client.tolist() == [-1]
+    np.testing.assert_allclose(pooled.answers(X)[0], method.predict(after, X), atol=1e-6)
+    assert per_client_lp(num_classes=NUM_CLASSES).views is None
+
+
+def test_labels_alone_are_marks_where_a_learner_has_no_more():
+    learner = toy(has_probabilities=False)
+    _, (own,) = seen_of(local_learning(learner=learner, num_classes=NUM_CLASSES, steps=2))
+    assert own.kind == "labels"
+    assert not own.leaves
+
+
+def test_one_more_client_asks_xclp():
+    """Its rows of Z are those that it has as a client of the round, and it changes nobody's state."""
+    settings = {"num_classes": NUM_CLASSES, "num_bits": 256, "num_neighbors": 1}
+    method = xclp(**settings)
+    after, (view,) = seen_of(method)
+    shares = view.answers(X)
+    assert shares.shape == (1, len(X), NUM_CLASSES)
+    np.testing.assert_allclose(shares.sum(axis=-1), 1, atol=1e-5)
+    # They are members: the nearest of each is its twin, with its label.
+    right = shares[0].argmax(axis=1) == FEDERATION.y[:9]
+    assert right.all()
+    again, _ = method.round(method.init(KEY, FEDERATION), COHORT, jax.random.fold_in(KEY, 1))
+    np.testing.assert_array_equal(after.label, again.label)
