@@ -13,6 +13,7 @@ from launch.benchmarks import (
     rounds,
     row_sums,
     secure_hamming,
+    shadow_models,
 )
 from launch.benchmarks.contest import Contest
 
@@ -29,6 +30,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
     "round": rounds.fedavg_round,
     "protofssl_round": protofssl_round.protofssl_round,
     "learners": learners.learners,
+    "shadow_models": shadow_models.shadow_models,
     "secure_hamming": secure_hamming.distances,
     "row_sums": row_sums.masking,
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,7 +20,8 @@ from flax import nnx
 from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution import HERE, Execution
-from jaxfed.learners import LEARNERS, Taught
+from jaxfed.learners import LEARNERS, Learner, Taught
+from jaxfed.learners.networks import NetworkState
 from jaxfed.models.mlp import mlp
 from jaxfed.models.wrapping import normalized
 from jaxfed.training.ingredients import Training
@@ -33,7 +35,7 @@ STEPS, BATCH, RATE = 50, 64, 1e-3  # its period b, and Adam's rate
 FEATURES, ROWS, TREES = 54, 500, 50  # as wide as Covertype
 TAUGHT = 2000
 _MULTIPLY_ADDS = 784 * 512 + 512 * 512 + 512 * 10
-_TORCH, _IN_TURN = "PyTorch loop", "one after another"
+TORCH, IN_TURN = "PyTorch loop", "one after another"
 
 
 def learners(with_peers: bool) -> Iterator[Contest]:
@@ -62,33 +64,14 @@ def _networks(with_peers: bool) -> Contest:
         fitted = learner.fit(start, federation.cohort(), taught, jax.random.key(1), STEPS)
         return as_dict(fitted.state.model)
 
-    def equally_good(ours: Parameters, theirs: Parameters) -> str:
-        def loss(parameters: Parameters) -> float:
-            state = start._replace(model=rebuilt(start.model), fits=jnp.ones_like(start.fits))
-            for path, variable in nnx.to_flat_state(state.model):
-                variable[...] = jnp.asarray(parameters[".".join(str(part) for part in path)])
-            assert learner.scores is not None
-            scores = jax.nn.log_softmax(
-                learner.scores(state, np.arange(CLIENTS), x[~is_taught]), axis=-1
-            )
-            truth = y[~is_taught]
-            return -float(scores[:, np.arange(len(truth)), truth].mean())
-
-        first, second = loss(ours), loss(theirs)
-        assert abs(first - second) < 0.1 * max(first, second) + 0.02, f"losses {first} and {second}"
-        return f"losses {first:.3f} and {second:.3f}"
-
-    peers = (
-        optional_peer(_TORCH, _torch_loop, federation, label, as_dict(start.model))
-        if with_peers
-        else {}
-    )
+    loop = partial(torch_loop, steps=STEPS, batch=BATCH, label=label)
+    peers = optional_peer(TORCH, loop, federation, as_dict(start.model)) if with_peers else {}
     return Contest(
         task="learners, networks",
         case={"clients": CLIENTS, "steps": STEPS, "batch": f"{BATCH}+{BATCH}"},
         ours=advance,
         peers=peers,
-        agreement=equally_good,
+        agreement=equally_good(learner, start, x[~is_taught], y[~is_taught]),
         operations=6 * _MULTIPLY_ADDS * CLIENTS * STEPS * 2 * BATCH,
         operation="matmul_f32_flops",
         targets=dict.fromkeys(peers, 1.0 if on_cpu() else 2.0),
@@ -106,10 +89,40 @@ def _images() -> Federation:
     return Federation(x, y, partition, NUM_CLASSES, public=rows[-PUBLIC:])
 
 
-def _torch_loop(
-    federation: Federation, label: np.ndarray, start: Parameters
+def equally_good(
+    learner: Learner, start: NetworkState, x: np.ndarray, y: np.ndarray
+) -> Callable[[Parameters, Parameters], str]:
+    """Whether networks from other batches, begun as `start`, have as small a loss on these examples."""
+    everyone = np.arange(len(start.fits), dtype=np.int32)
+
+    def loss(parameters: Parameters) -> float:
+        state = start._replace(model=rebuilt(start.model), fits=jnp.ones_like(start.fits))
+        for path, variable in nnx.to_flat_state(state.model):
+            variable[...] = jnp.asarray(parameters[".".join(str(part) for part in path)])
+        assert learner.scores is not None
+        scores = jax.nn.log_softmax(learner.scores(state, everyone, x), axis=-1)
+        return -float(scores[:, np.arange(len(y)), y].mean())
+
+    def compare(ours: Parameters, theirs: Parameters) -> str:
+        first, second = loss(ours), loss(theirs)
+        assert abs(first - second) < 0.1 * max(first, second) + 0.02, f"losses {first} and {second}"
+        return f"losses {first:.3f} and {second:.3f}"
+
+    return compare
+
+
+def torch_loop(
+    federation: Federation,
+    start: Parameters,
+    *,
+    steps: int,
+    batch: int,
+    label: np.ndarray | None = None,
 ) -> Callable[[], Parameters]:
-    """The loop that a PyTorch user writes: a client's steps, then the next one's; all data on the device."""
+    """The loop that a PyTorch user writes: a client's steps, then the next one's; all data on the device.
+
+    With labels of public examples, int32 [U], every batch has as many of these as of the client's own.
+    """
     import torch
     from torch import nn
     from torch.nn import functional
@@ -127,9 +140,9 @@ def _torch_loop(
         (torch.tensor(federation.x[rows]).to(device), torch.tensor(federation.y[rows]).to(device))
         for rows in federation.partition.labeled
     ]
-    has_label = label >= 0
-    public_x = torch.tensor(federation.public_examples[has_label]).to(device)
-    public_y = torch.tensor(label[has_label]).to(device)
+    if label is not None:
+        public_x = torch.tensor(federation.public_examples[label >= 0]).to(device)
+        public_y = torch.tensor(label[label >= 0]).to(device)
 
     def advance() -> Parameters:
         torch.manual_seed(1)
@@ -140,17 +153,21 @@ def _torch_loop(
                     layer.weight.copy_(kernel[client].T)
                     layer.bias.copy_(bias[client])
             optimizer = torch.optim.Adam(network.parameters(), lr=RATE)
-            per_epoch = -(-len(x) // BATCH)
-            for step in range(STEPS):
+            per_epoch = -(-len(x) // batch)
+            for step in range(steps):
                 if step % per_epoch == 0:
                     order = torch.randperm(len(x), device=device)
-                turn = step % per_epoch * BATCH
-                rows = order[turn : turn + BATCH]
-                drawn = torch.randint(len(public_x), (BATCH,), device=device)
-                both = torch.cat([x[rows], public_x[drawn]]).float() / 255
-                logits = network(((both - mean) / deviation).flatten(1))
+                turn = step % per_epoch * batch
+                rows = order[turn : turn + batch]
+                images = x[rows]
+                if label is not None:
+                    drawn = torch.randint(len(public_x), (batch,), device=device)
+                    images = torch.cat([images, public_x[drawn]])
+                logits = network(((images.float() / 255 - mean) / deviation).flatten(1))
                 loss = functional.cross_entropy(logits[: len(rows)], y[rows].long())
-                loss = loss + functional.cross_entropy(logits[len(rows) :], public_y[drawn].long())
+                if label is not None:
+                    taught = logits[len(rows) :]
+                    loss = loss + functional.cross_entropy(taught, public_y[drawn].long())
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -191,7 +208,7 @@ def _forests() -> Contest:
         task="learners, forests",
         case={"clients": CLIENTS, "rows": ROWS + TAUGHT, "trees": TREES, "processes": workers},
         ours=by(Execution(workers)),
-        peers={_IN_TURN: by(HERE)},
+        peers={IN_TURN: by(HERE)},
         agreement=_the_same,
     )
 

@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 from launch.bench import as_line
-from launch.benchmarks import contest, labeling_cost, learners, secure_hamming
+from launch.benchmarks import (
+    contest,
+    labeling_cost,
+    learners,
+    secure_hamming,
+    shadow_models,
+)
 from launch.benchmarks.contest import Contest, run_contest
 
 UNITS = ("us a pair", "bytes a pair")
@@ -119,6 +125,16 @@ def test_forests_in_processes_stand_beside_the_same_ones_in_turn(short, monkeypa
         np.testing.assert_array_equal(networks.ours()["head.bias"], trained["head.bias"])
     row = run_contest(forests, 5, {})
     assert row["agreement"] == {"one after another": "the same votes"}
+
+
+def test_shadow_models_together_are_those_in_turn(short, monkeypatch):
+    for name, size in {"SHADOWS": 3, "TARGETS": 20, "HELD_OUT": 20, "STEPS": 2, "BATCH": 8}.items():
+        monkeypatch.setattr(shadow_models, name, size)
+    (models,) = shadow_models.shadow_models(with_peers=False)
+    with jax.numpy_dtype_promotion("standard"):  # of Adam, as above
+        together, in_turn = models.ours(), models.peers["one after another"]()
+        assert models.agreement(together, in_turn) == "the same bits"
+    assert together["head.kernel"].shape == (3, 512, 10)
 
 
 def three_digits(number):
