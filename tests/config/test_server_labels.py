@@ -1,10 +1,13 @@
 """federation.labels_at = "server": what the server is given, who deals the rest, and what is refused."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from small_simulations import classes_of, simulation
 
 from jaxfed.config import check, file
+from jaxfed.config.server_labels import drawn_for_server
 from jaxfed.errors import UsageError
 
 AT_SERVER = {"federation.labels_at": "server", "federation.test": "central"}
@@ -100,3 +103,11 @@ def test_what_does_not_go_with_it_is_named(config, overrides, told):
     with pytest.raises(UsageError, match=told) as caught:
         check.check(file.load(config, overrides))
     assert "\n" not in str(caught.value)
+
+
+def test_what_has_no_label_is_not_the_servers():
+    y = np.array([0, 1, -1, 0, 1, -1, 0, 1])
+    data = SimpleNamespace(y=y, is_labeled=y >= 0, num_classes=2, name="set")
+    wanted = SimpleNamespace(labels_at="server", labeled_per_class=0, num_labeled=6)
+    drawn = drawn_for_server(wanted, data, np.arange(8), 0)
+    np.testing.assert_array_equal(drawn, np.flatnonzero(y >= 0))
