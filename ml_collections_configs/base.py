@@ -89,6 +89,7 @@ def get_config() -> ConfigDict:
     config.federation.public_size = 0  # examples that everybody has, without labels; 0 = none
     config.federation.public_dataset = ""  # of this set in place of the clients'; a size of 0 = all
     config.federation.public_labeled = False  # with labels, which everybody has, too (FedMD)
+    config.federation.own_size = 0  # training examples of all clients; 0 = all that are not public
     config.federation.reveal_labels = False  # all of them, once dealt: full supervision
     config.federation.test = "clients"  # test examples are clients' new points, or "central"
     config.federation.graph = "labeled+unlabeled"  # training points in the graph (XCLP, Table 3)

@@ -17,19 +17,42 @@ requirements-learners.txt):
             --workdir=runs/fedct/$CELL-random_forest
     done
 
-Networks, Table 1 and 4, of steps b = 50 as in the authors' script, and rounds T / b:
+Learners of different kinds, Table 3 (its third row is `xgboost`):
 
-    python -m launch.run --config=ml_collections_configs/fedct.py:fashion_mnist,local,dd,pate,fedavg \
-        --workdir=runs/fedct/fashion_mnist
-    python -m launch.run --config=ml_collections_configs/fedct.py:fashion_mnist,dp,fedavg,dp_fedavg \
-        --workdir=runs/fedct/fashion_mnist_private
-    python -m launch.run --config=ml_collections_configs/fedct.py:pneumonia_mnist,local,dd \
-        --workdir=runs/fedct/pneumonia_mnist
-    python -m launch.run --config=ml_collections_configs/fedct.py:brain_mri,local,dd \
-        --workdir=runs/fedct/brain_mri
+    python -m launch.run --config=ml_collections_configs/fedct.py:mixed --workdir=runs/fedct/mixed
+    python -m launch.run --config=ml_collections_configs/fedct.py:mixed_network --workdir=runs/fedct/mlp
+
+Networks, b steps a communication and T / b rounds (Table 7). Table 1, its DP columns apart because DP-FedAvg
+takes no BatchNorm; VUL by `launch.audit` in place of `launch.run`. Table 4, and 100 clients of it with
+--config.federation.num_clients=100. Table 5. Appendix C.4:
+
+    export JAXFED_DATA=DIR    # with cifar10, cifar100, fashion_mnist, svhn_cropped, pneumonia, brain_mri
+    for IMAGE in fashion_mnist cifar10 svhn pneumonia pneumonia_mnist brain_mri
+    do
+        python -m launch.run --config=ml_collections_configs/fedct.py:$IMAGE,local,dd,fedavg \
+            --workdir=runs/fedct/$IMAGE
+        python -m launch.run --config=ml_collections_configs/fedct.py:$IMAGE,dp,dp_fedavg \
+            --workdir=runs/fedct/$IMAGE-private
+        python -m launch.run --config=ml_collections_configs/fedct.py:$IMAGE,pate \
+            --workdir=runs/fedct/$IMAGE-pate
+    done
+    for ALPHAS in severe pathological
+    do
+        python -m launch.run --config=ml_collections_configs/fedct.py:fashion_mnist,$ALPHAS,fedavg,dd \
+            --workdir=runs/fedct/fashion_mnist-$ALPHAS
+    done
+    python -m launch.run --config=ml_collections_configs/fedct.py:cifar100_superclasses,fedmd \
+        --workdir=runs/fedct/cifar100
+
+Figure 1 (Proposition 1) and Proposition 2: `python -m launch.bounds --out=runs/fedct/bounds`. Figures 2 and 7
+are plots of the runs of Tables 1 and 5 (`clients`, in `launch.report`), Figure 3 is one of
+
+    python -m launch.run --config=ml_collections_configs/fedct.py:fashion_mnist,heterogeneous,fedavg \
+        --workdir=runs/fedct/fashion_mnist-heterogeneous
 
 Sweeps, of any cell: eps of a communication (Figure 4: DP-FedCT by three mechanisms, FedCT and clients alone),
-numbers of clients (Figure 5), sizes of U (Figure 8), eps of whole runs (DP-FedAvg, FedAvg and clients alone):
+numbers of clients (Figures 5 and 6), sizes of U while clients keep what they have (Figure 8), eps of whole
+runs (DP-FedAvg, FedAvg and clients alone):
 
     python -m launch.sweep --config=ml_collections_configs/fedct.py:epsilons --workdir=runs/fedct/epsilons
     python -m launch.sweep --config=ml_collections_configs/fedct.py:clients --workdir=runs/fedct/clients
@@ -37,12 +60,27 @@ numbers of clients (Figure 5), sizes of U (Figure 8), eps of whole runs (DP-FedA
     python -m launch.sweep --config=ml_collections_configs/fedct.py:mushroom,network,budgets \
         --workdir=runs/fedct/budgets
 
+and as in the paper
+
+    python -m launch.sweep --config=ml_collections_configs/fedct.py:fashion_mnist,epsilons \
+        --workdir=runs/fedct/4
+    python -m launch.sweep --config=ml_collections_configs/fedct.py:fashion_mnist,clients,fedavg \
+        --workdir=runs/fedct/5
+    python -m launch.sweep --config=ml_collections_configs/fedct.py:pneumonia,public_200,clients,fedavg \
+        --workdir=runs/fedct/6
+    python -m launch.sweep --config=ml_collections_configs/fedct.py:pneumonia,public --workdir=runs/fedct/8
+
 What is not the paper's, or that it does not say:
 
   * Sizes are Table 7's where they add up; its training size is that of all clients together. Of Covertype a
     part of the file is enough here, 20,000 rows; PneumoniaMNIST are smaller copies of its chest X-rays.
   * Estimators are fitted anew in each round, and few rounds settle the labels: 10.
-  * rho of distributed distillation, and how long teachers and students of PATE learn.
+  * All images are normalized, channel by channel over the training examples; by E.2 CIFAR-10's alone are.
+  * Steps of one round are b of FedCT for all: FedAvg, distributed distillation, both halves of FedMD. PATE's
+    teachers learn in the first half of the rounds and the student in the second, 2 b steps a round, so that
+    either takes T in all ("to convergence" in the paper); estimators teach after one fit.
+  * rho of distributed distillation; how long FedMD transfers (C.4 does not say, nor |U|, network and b).
+  * C.5 keeps 100 examples, here a client's; where tables and other images are swept, what the cell has.
   * Bounds and noise of DP-FedAvg. Of clients (`dp_fedavg`, the paper's) with 5 of them a noise that can be
     learned through promises next to nothing; of records (`dp_fedavg_records`) it can promise something.
     Neither takes BatchNorm: networks that have it get group normalization, for all methods of the run.
@@ -50,56 +88,20 @@ What is not the paper's, or that it does not say:
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from ml_collections import ConfigDict
 
 from ml_collections_configs import base
-
-
-class Table(NamedTuple):
-    """Tabular data; of `train_size` examples `public_size` are everybody's."""
-
-    train_size: int
-    test_size: int
-    public_size: int
-    preprocessing: str = "standardized"
-    pooled: bool = False
-
-
-CELLS = {
-    "wine_quality": Table(4236, 1059, 4100),
-    "breast_cancer": Table(455, 114, 370),
-    "adult": Table(41_073, 7_769, 10_000, "identity", pooled=True),
-    "mushroom": Table(6_499, 1_625, 4_000),
-    "covertype": Table(16_000, 4_000, 1_721, "identity"),
-}
-
-
-class Images(NamedTuple):
-    """Images, a network and its optimizer (E.3); a test size of 0 is the set's own split."""
-
-    public_size: int
-    network: str
-    learning_rate: float
-    train_size: int = 0
-    test_size: int = 0
-    image_size: int = 0
-
-
-IMAGES = {
-    "fashion_mnist": Images(50_000, "fedct_fashion_mnist", 1e-3),
-    "cifar10": Images(10_000, "fedct_cifar10", 1e-2),
-    "pneumonia_mnist": Images(900, "fedct_pneumonia", 1e-3),
-    "brain_mri": Images(145, "fedct_mri", 1e-3, 175, 53, 150),
-}
+from ml_collections_configs.fedct_data import CELLS, IMAGES
 
 
 def get_config(variant: str = "") -> ConfigDict:
     """Variants, to be joined by commas:
 
     wine_quality breast_cancer adult mushroom covertype     tables
-    fashion_mnist cifar10 pneumonia_mnist brain_mri         images, with networks
+    fashion_mnist cifar10 svhn pneumonia pneumonia_mnist brain_mri              images, with networks
+    cifar100_superclasses           classes are superclasses, of each of which a client has one class (C.4)
     decision_tree random_forest xgboost rulefit logistic_regression network     what clients learn with
     mixed mixed_network             five kinds of trees and rules, one a client (Table 3); with a network
     qualified staple                clients abstain where fewer than 4 of 5 agree; votes weighed by STAPLE
@@ -111,6 +113,7 @@ def get_config(variant: str = "") -> ConfigDict:
                                     baselines, those named; without any local and centralized
     epsilons clients public budgets what a sweep goes over, one of them; `epsilons` is of DP-FedCT, as
                                     `dp_fedct`, `budgets` of DP-FedAvg
+    public_200                      |U| = 200 (Figure 6)
     smoke                           two rounds
     """
     config = base.get_config()
@@ -125,7 +128,6 @@ def get_config(variant: str = "") -> ConfigDict:
     config.training.learning_rate = 1e-3
     config.training.batches = "joint"
     config.training.batch_size = 64
-    config.training.local_steps = 50  # of FedAvg
     config.model.hidden = (64,)
     config.learner.name = "decision_tree"
     config.fedct = ConfigDict(
@@ -144,6 +146,7 @@ def get_config(variant: str = "") -> ConfigDict:
             "delta": 1e-5,
         }
     )
+    config.training.local_steps = config.fedct.get_oneway_ref("steps")  # of FedAvg
     for name in ("local_learning", "centralized"):
         config[name] = ConfigDict({"steps": config.fedct.get_oneway_ref("steps")})
     noise = {"clip": 1.0, "noise_multiplier": 1.0, "target_epsilon": 0.0, "delta": 1e-5}
@@ -173,7 +176,7 @@ def sweep(add: Callable[..., None], variant: str = "") -> None:
 
 AXES: dict[str, tuple[float, ...]] = {
     "epsilons": (0.1, 1.0, 10.0, 100.0, 300.0, 1e3, 3e3, 1e4, 3e4, 1e5),
-    "clients": (5, 10, 20, 40),
+    "clients": (5, 10, 20, 40, 80),
     "public": (0.1, 0.25, 0.5, 1.0),
     "budgets": (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0),
 }
@@ -199,7 +202,7 @@ BASELINES = {
     "dp_fedavg": "dp_fedavg",
     "dp_fedavg_records": "dp_fedavg_records",
 }
-WITH_BATCH_NORM = ("fedct_cifar10", "fedct_pneumonia", "fedct_mri")
+WITH_BATCH_NORM = ("fedct_cifar10", "fedct_svhn", "fedct_pneumonia", "fedct_mri")
 _TREES = ("decision_tree", "random_forest", "rulefit", "xgboost", "random_forest")
 _MIXED = {"mixed": _TREES, "mixed_network": ("decision_tree", "network", *_TREES[2:])}
 
@@ -210,6 +213,8 @@ def _paper_table(config: ConfigDict) -> str:
         if config.learner.name == "mixed":
             return "fedct/3" if config.dataset.name == "breast_cancer" else ""
         return "" if config.learner.name in ("network", "logistic_regression") else "fedct/2"
+    if config.federation.partition == "subclasses":
+        return "fedct/C.4"
     if config.federation.partition != "iid":
         is_there = config.dataset.name == "fashion_mnist" and config.federation.dirichlet_alpha < 1
         return "fedct/5" if is_there else ""
@@ -227,7 +232,7 @@ def _table(config: ConfigDict, name: str) -> None:
 
 def _images(config: ConfigDict, name: str) -> None:
     cell = IMAGES[name]
-    config.dataset.name = name
+    config.dataset.name = cell.dataset or name
     config.dataset.train_size, config.dataset.test_size = cell.train_size, cell.test_size
     config.dataset.image_size = cell.image_size
     config.dataset.pooled = False
@@ -235,9 +240,15 @@ def _images(config: ConfigDict, name: str) -> None:
     config.federation.public_size = cell.public_size
     config.model = ConfigDict({"name": cell.network})
     config.training.learning_rate = cell.learning_rate
-    config.rounds = 400
-    config.evaluate_every = 20
+    config.fedct.steps = cell.period
+    config.rounds = cell.num_steps // cell.period
+    config.evaluate_every = config.rounds // 20
+    config.evaluate_test = True  # for Figures 2, 3 and 7
     config.learner.name = "network"
+    if name == "cifar100_superclasses":
+        config.dataset.label_key = "coarse_label"
+        config.federation.partition = "subclasses"
+        config.federation.public_labeled = True  # of FedMD alone
 
 
 def _learner(config: ConfigDict, name: str) -> None:
@@ -281,8 +292,32 @@ def _without_batch_norm(config: ConfigDict) -> None:
         config.model.norm = "group"
 
 
+def _public_200(config: ConfigDict) -> None:
+    config.federation.public_size = 200
+
+
+def _public(config: ConfigDict) -> None:
+    """Clients keep what they have while U is swept."""
+    name = config.dataset.name
+    cells = {cell.dataset or key: cell for key, cell in (*CELLS.items(), *IMAGES.items())}
+    config.federation.own_size = cells[name].own_size
+
+
 def _baseline(config: ConfigDict, name: str) -> None:
     config.baselines = (*config.baselines, name)
+    steps = config.fedct.get_oneway_ref("steps")
+    if name == "distributed_distillation":
+        config[name] = ConfigDict({"steps": steps})
+    elif name == "fedmd":
+        config[name] = ConfigDict({"digest_steps": steps, "revisit_steps": steps})
+    elif name == "pate" and "network" in (config.learner.name, *config.learner.names):
+        config[name] = ConfigDict(
+            {
+                "teacher_rounds": (config.get_oneway_ref("rounds") + 1) // 2,
+                "steps": steps * 2,
+                "student_steps": steps * 2,
+            }
+        )
     if name.startswith("dp_"):
         _without_batch_norm(config)
 
@@ -291,10 +326,9 @@ def _smoke(config: ConfigDict) -> None:
     base.smoke(config)
     config.num_repeats = 1
     config.evaluate_every = 0
-    config.fedct.steps = config.training.local_steps = 3
-    for name, steps in SMOKE_STEPS.items():
-        if name in config.baselines:
-            config[name] = ConfigDict(dict.fromkeys(steps, 3))
+    config.fedct.steps = 3
+    if "fedmd" in config.baselines:
+        config.fedmd.update(transfer_steps=3, private_steps=3)
     if config.dataset.name == "breast_cancer":
         return
     config.dataset.image_size = min(config.dataset.image_size, 32)
@@ -302,13 +336,10 @@ def _smoke(config: ConfigDict) -> None:
     config.dataset.train_size = min(config.dataset.train_size or 2000, 2000)
     config.dataset.test_size = min(config.dataset.test_size or 200, 200)
     config.federation.public_size = min(size, config.dataset.train_size // 2)
+    left = config.dataset.train_size - config.federation.public_size
+    config.federation.own_size = min(config.federation.own_size, left)
 
 
-SMOKE_STEPS: dict[str, tuple[str, ...]] = {
-    "distributed_distillation": ("steps",),
-    "pate": ("steps", "student_steps"),
-    "fedmd": ("transfer_steps", "private_steps", "digest_steps", "revisit_steps"),
-}
 VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
     **{name: partial(_table, name=name) for name in CELLS},
     **{name: partial(_images, name=name) for name in IMAGES},
@@ -329,8 +360,9 @@ VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
     "pathological": partial(_heterogeneous, alpha=0.01, rest=0.01),
     "epsilons": _epsilons,
     "clients": lambda config: None,
-    "public": lambda config: None,
     "budgets": _budgets,
+    "public_200": _public_200,
+    "public": _public,
     **{name: partial(_baseline, name=method) for name, method in BASELINES.items()},
     "smoke": _smoke,
 }
@@ -342,7 +374,7 @@ LEARNERS = (
 )
 EXCLUSIVE = [
     *(DATA, LEARNERS, tuple(AXES)),
-    *(("qualified", "staple"), ("staple", "masked"), ("dp", "epsilons")),
+    *(("qualified", "staple"), ("staple", "masked"), ("dp", "epsilons"), ("public", "public_200")),
     *(("budgets", name) for name in ("dp_fedavg", "dp_fedavg_records", "fedavg")),
     ("heterogeneous", "severe", "pathological"),
 ]

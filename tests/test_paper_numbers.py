@@ -46,6 +46,7 @@ def test_papers_tables_are_whole(name):
         ("fedct/3", "XGBoost at all", "ACC", (94, None)),
         ("fedct/4", "Fashion-MNIST, 100", "PATE", (63.18, None)),
         ("fedct/5", "0.01, 0.01", "FedAvg", (73.39, None)),
+        ("fedct/C.4", "FedCT", "ACC", (51.06, None)),
     ],
 )
 def test_papers_numbers(name, setting, column, cell):
@@ -77,6 +78,8 @@ def test_captions_say_what_is_printed():
     assert "(mean and standard deviation over three runs)" in captions["xclp/1"]
     assert "and vulnerability as the area under an ROC curve, as printed" in captions["fedct/1"]
     assert "ROC" not in captions["xclp/1"]
+    place = tables.paper_orientation(paper_table("fedct/C.4"), "p").title
+    assert "Appendix C.4 of the paper" in place
 
 
 def test_an_unknown_paper_table_is_named():

@@ -160,6 +160,7 @@ RULES: dict[str, Rule] = {
     "federation.labels_at": one_of(LABELS_AT),
     "federation.public_size": at_least(0, ", 0 is none, or all of public_dataset"),
     "federation.public_dataset": TEXT,
+    "federation.own_size": at_least(0, ", 0 is all that are not public"),
     "federation.public_labeled": Rule(bool, "true or false"),
     "federation.reveal_labels": Rule(bool, "true or false"),
     "federation.test": one_of(TESTS),

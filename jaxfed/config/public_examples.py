@@ -3,12 +3,17 @@
     public_size = 1000                     so many of the training split, which no client holds then
     public_dataset = "cifar10"             the training split of another data set; with a public_size a part
     public_labeled = True                  with their labels, which everybody has, too
+    own_size = 100                         so many of the training split are clients', all together
 
 FedCT (A. Abourayya et al. "Little is Enough: Boosting Privacy by Sharing Only Hard Labels in Federated
 Semi-Supervised Learning". AAAI 2025) has clients agree on labels of U, public examples of the clients' own
 distribution: in its experiments a part of the training split. How that part is drawn it does not say; here
 at random, by the repeat's seed, of all classes together. FedMD (D. Li, J. Wang. "FedMD: Heterogenous
 Federated Learning via Model Distillation". 2019) has another data set for it, with its labels.
+
+Without an `own_size` clients hold whatever is not public: the larger U, the less they have. With one, clients
+have the same examples whatever the public_size is, a smaller U is a part of a larger one, and what is left
+over is nobody's (FedCT, Appendix C.5: how large U is, with the local data fixed).
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
 
 _PUBLIC = 0x7075626C  # sets the draw of public examples apart from what deals the rest
+_OWN = 0x6F776E  # and that of clients' own ones apart from both
 
 
 class Public(NamedTuple):
@@ -36,6 +42,23 @@ class Public(NamedTuple):
     num_classes: int
 
 
+def drawn_own(wanted: ConfigDict, train: np.ndarray, seed: int) -> np.ndarray:
+    """int64, ascending: examples of `train` that are clients' in the repeat with this seed, and never public.
+
+    None where `own_size` is 0: clients hold what is not public. Drawn before public examples and without a
+    look at how many these are.
+
+    Raises:
+        UsageError: more than there are.
+    """
+    size = wanted.own_size
+    if size > len(train):
+        raise UsageError(
+            f"config.federation.own_size={size}: at most {len(train)}, all that there is to train on"
+        )
+    return np.sort(np.random.default_rng((seed, _OWN)).permutation(train)[:size])
+
+
 def drawn_public(
     wanted: ConfigDict, data: Dataset, other: Dataset | None, train: np.ndarray, seed: int
 ) -> Public:
@@ -45,7 +68,7 @@ def drawn_public(
         wanted: the section `federation`.
         data: the clients' data set.
         other: the public one, if there is one.
-        train: int64, the examples of `data` to draw from.
+        train: int64, the examples of `data` to draw from, those of `drawn_own` left out.
         seed: of the repeat.
 
     Raises:
@@ -58,10 +81,13 @@ def drawn_public(
         return Public(train[:0], None, 0)
     if wanted.public_labeled:
         candidates = candidates[source.is_labeled[candidates]]
-    most = len(candidates) if other is not None else min(len(candidates), len(train) - 1)
+    clients_have_theirs = other is not None or wanted.own_size
+    most = len(candidates) if clients_have_theirs else min(len(candidates), len(train) - 1)
     size = wanted.public_size or most
     if size > most:
         why = "" if other is not None else ", and one at least is clients'"
+        if wanted.own_size and other is None:
+            why = f" beside own_size={wanted.own_size}"
         labels = " with a label" if wanted.public_labeled else ""
         raise UsageError(
             f"config.federation.public_size={size}: at most {most} of what {source.name} has to train "

@@ -46,7 +46,7 @@ from jaxfed.config.preprocessing import (
     warn_of_scales,
     with_learned_features,
 )
-from jaxfed.config.public_examples import classes_to_measure_by, drawn_public
+from jaxfed.config.public_examples import classes_to_measure_by, drawn_own, drawn_public
 from jaxfed.config.server_labels import drawn_for_server
 from jaxfed.config.sources import clients_set, public_set
 from jaxfed.config.taken import drawn_for_test, taken
@@ -176,8 +176,10 @@ class Simulation:
         held_out = _hold_out(self._config, data, seed)
         at_server = drawn_for_server(wanted, data, held_out.train, seed)
         held_out = held_out.without(at_server)
+        own = drawn_own(wanted, held_out.train, seed)
+        held_out = held_out.without(own)
         public = drawn_public(wanted, data, self._public, held_out.train, seed)
-        held_out = held_out.without(public.points)
+        held_out = held_out._replace(train=own) if len(own) else held_out.without(public.points)
         federation = Federation(
             x,
             y,

@@ -13,13 +13,14 @@ PaperCell = tuple[float, float | None] | None
 class PaperTable(NamedTuple):
     """A table of a paper: `rows` maps a setting to (mean, deviation), one a column.
 
-    A deviation that is not printed is None, as is a cell that is empty. `metric` is what the table measures,
-    by the name that it has in metrics.jsonl, `other_metrics` the columns that measure something else.
+    `number` is the table's, or where numbers stand that are no table, "Appendix C.4". A deviation that is not
+    printed is None, as is a cell that is empty. `metric` is what the table measures, by the name that it has
+    in metrics.jsonl, `other_metrics` the columns that measure something else.
     Accuracies are in percent. `statistics` is what is printed of them, `decimals` the digits behind the point
     of accuracies and of their deviations; None: two of each, one where no deviation is printed.
     """
 
-    number: int
+    number: int | str
     title: str
     data: str
     citation: str
@@ -30,6 +31,11 @@ class PaperTable(NamedTuple):
     statistics: str = THREE_RUNS
     other_metrics: Mapping[str, str] = MappingProxyType({})
     decimals: tuple[int, int] | None = None
+
+    @property
+    def place(self) -> str:
+        """Where it stands in the paper."""
+        return self.number if isinstance(self.number, str) else f"Table {self.number}"
 
     def measure(self, column: str) -> str:
         """The metric of a column."""

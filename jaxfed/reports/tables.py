@@ -230,7 +230,7 @@ def paper_orientation(table: PaperTable, name: str) -> Table:
     )
     return Table(
         name=name,
-        title=f"For orientation: Table {table.number} of the paper, on {table.data}",
+        title=f"For orientation: {table.place} of the paper, on {table.data}",
         columns=(table.setting, *table.columns),
         rows=tuple(
             (Cell(setting), *(Cell(_printed(table, *cell)) for cell in cells))

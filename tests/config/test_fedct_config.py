@@ -1,13 +1,194 @@
 """FedCT's config: the paper's tables beside its variants, and the sweep over epsilon."""
 
+import numpy as np
 import pytest
+from PIL import Image
+from tfds_files import prepared_tfds
 
 from jaxfed.config import check, file
 from jaxfed.config.methods import all_keywords
+from jaxfed.config.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.experiment import sweep_plan
 
 CONFIG = "ml_collections_configs/fedct.py"
+
+
+@pytest.mark.parametrize(
+    ("cell", "public", "period", "num_steps", "rate"),
+    [
+        ("fashion_mnist", 50_000, 50, 20_000, 1e-3),
+        ("cifar10", 10_000, 10, 3_000, 1e-2),
+        ("pneumonia", 900, 20, 20_000, 1e-3),
+        ("pneumonia_mnist", 900, 20, 20_000, 1e-3),
+        ("brain_mri", 145, 6, 2_000, 1e-3),  # 25 of 253 images are copies
+        ("svhn", 35_000, 10, 20_000, 1e-3),
+    ],
+)
+def test_periods_and_steps_of_table_7(cell, public, period, num_steps, rate):
+    config = file.load(f"{CONFIG}:{cell},fedavg,dd,pate")
+    check.check(config)
+    assert config.federation.public_size == public
+    assert config.training.learning_rate == rate
+    assert config.fedct.steps == config.training.local_steps == period
+    assert num_steps - period < config.rounds * period <= num_steps
+    assert config.distributed_distillation.steps == period
+    student_rounds = config.rounds - config.pate.teacher_rounds + 1
+    for learned in (
+        config.pate.teacher_rounds * config.pate.steps,
+        student_rounds * config.pate.student_steps,
+    ):
+        assert 0 <= learned - config.rounds * period <= 2 * period
+    assert config.rounds // config.evaluate_every >= 20  # points of Figures 2, 3 and 7
+    assert config.evaluate_test
+
+
+def test_steps_of_baselines_follow():
+    changed = file.load(
+        f"{CONFIG}:fashion_mnist,local,centralized,dd,fedmd,pate,fedavg",
+        ["fedct.steps=7", "rounds=10"],
+    )
+    check.check(changed)
+    assert changed.pate.to_dict() == {"teacher_rounds": 5, "steps": 14, "student_steps": 14}
+    assert changed.fedmd.to_dict() == {"digest_steps": 7, "revisit_steps": 7}
+    same = ("local_learning", "centralized", "distributed_distillation")
+    assert {changed[name].steps for name in same} == {changed.training.local_steps} == {7}
+    assert file.load(f"{CONFIG}:fashion_mnist,dd", ["fedct.steps=7"]).get("fedmd") is None
+    smoke = file.load(f"{CONFIG}:fashion_mnist,fedmd,pate,smoke")
+    check.check(smoke)
+    assert smoke.pate.to_dict() == {"teacher_rounds": 1, "steps": 6, "student_steps": 6}
+    assert set(smoke.fedmd.values()) == {3}
+    # One fit is all that teachers need that are fitted from scratch.
+    assert "pate" not in file.load(f"{CONFIG}:adult,random_forest,pate")
+    assert file.load(f"{CONFIG}:mixed_network,pate").pate.teacher_rounds == 5
+
+
+def swept(variant):
+    """The points that the sweep adds, unchecked."""
+    points = []
+    file.load_module(CONFIG).sweep(lambda **point: points.append(point), variant)
+    return points
+
+
+@pytest.mark.parametrize(
+    ("variant", "own", "public"),
+    [
+        ("public", 85, [37, 92, 185, 370]),
+        ("pneumonia,public", 500, [90, 225, 450, 900]),  # of each client 100
+        ("svhn,public", 38_257, [3_500, 8_750, 17_500, 35_000]),
+        ("cifar100_superclasses,public", 40_000, [1_000, 2_500, 5_000, 10_000]),
+    ],
+)
+def test_clients_keep_what_they_have_while_public_examples_are_swept(variant, own, public):
+    points = swept(variant)
+    assert points == [{"federation.public_size": size} for size in public]
+    assert file.load(f"{CONFIG}:{variant}").federation.own_size == own
+    assert file.load(f"{CONFIG}:{variant.replace('public', 'local')}").federation.own_size == 0
+
+
+def test_the_same_examples_are_theirs_at_every_size():
+    plan = sweep_plan.plan(f"{CONFIG}:public")
+    dealt = []
+    for point in plan.points:
+        config = file.load(f"{CONFIG}:public", point.texts)
+        dealt.append(Simulation(config).dealt(0))
+    for federation, point in zip(dealt, plan.points, strict=True):
+        assert len(federation.public) == point.overrides["federation.public_size"]
+        for points, same in zip(
+            federation.partition.labeled, dealt[0].partition.labeled, strict=True
+        ):
+            np.testing.assert_array_equal(points, same)
+    assert sum(map(len, dealt[0].partition.labeled)) == 85
+
+
+def test_figures_5_and_6():
+    for variant, public in (("fashion_mnist", 50_000), ("pneumonia,public_200", 200)):
+        points = swept(f"{variant},clients,fedavg")
+        assert points == [{"federation.num_clients": m} for m in (5, 10, 20, 40, 80)]
+        assert file.load(f"{CONFIG}:{variant},clients,fedavg").federation.public_size == public
+    with pytest.raises(UsageError, match="public and public_200 exclude"):
+        file.load(f"{CONFIG}:pneumonia,public,public_200")
+
+
+@pytest.mark.parametrize("variant", ["svhn,smoke", "pneumonia,smoke", "cifar100_superclasses"])
+def test_cells_of_data_that_are_not_everywhere(variant, tmp_path, monkeypatch):
+    """On files made up in the publishers' layout: what clients and everybody hold."""
+    monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "cache"))
+    name = variant.partition(",")[0]
+    MADE_UP[name](tmp_path)
+    config = file.load(
+        f"{CONFIG}:{variant}",
+        [f"dataset.root={tmp_path}", "federation.public_size=10", *TAKEN.get(name, ())],
+    )
+    check.check(config)
+    simulation = Simulation(config)
+    simulation.check()
+    federation = simulation.federation(0)
+    assert len(federation.public) == 10
+    assert len(federation.test) == 8
+    assert sum(map(len, federation.partition.labeled)) == 30
+    assert federation.x.shape[1:] == (32, 32, 1 if name == "pneumonia" else 3)
+    assert federation.num_classes == (10 if name == "svhn" else 2)
+    assert (federation.public_labels is not None) == (name == "cifar100_superclasses")
+    if name == "cifar100_superclasses":
+        fine = federation.x[:, 0, 0, 0]  # as it was written
+        held = [set(fine[points]) for points in federation.partition.labeled]
+        assert [len(classes) for classes in held] == [2] * 5  # one of each superclass
+        assert len(set.union(*held)) == 10
+
+
+TAKEN = {
+    "svhn": ("dataset.train_size=40", "dataset.test_size=8"),
+    "pneumonia": ("dataset.train_size=40", "dataset.test_size=8"),
+}
+
+
+def image_of(value):
+    return np.full((32, 32, 3), value, np.uint8)
+
+
+def made_up_svhn(root):
+    import tensorflow_datasets as tfds
+
+    features = {
+        "image": tfds.features.Image(shape=(32, 32, 3)),
+        "label": tfds.features.ClassLabel(num_classes=10),
+    }
+    examples = [{"image": image_of(i), "label": i % 10} for i in range(40)]
+    splits = {"train": examples, "test": examples[:10], "extra": examples[:10]}
+    prepared_tfds(root, "svhn_cropped", "3.1.0", features, splits)
+
+
+def made_up_cifar100(root):
+    """Ten classes in two superclasses."""
+    import tensorflow_datasets as tfds
+
+    features = {
+        "image": tfds.features.Image(shape=(32, 32, 3)),
+        "label": tfds.features.ClassLabel(num_classes=10),
+        "coarse_label": tfds.features.ClassLabel(num_classes=2),
+    }
+    examples = [
+        {"image": image_of(i % 10), "label": i % 10, "coarse_label": i % 10 // 5} for i in range(40)
+    ]
+    splits = {"train": examples, "test": examples[:8]}
+    prepared_tfds(root, "cifar100", "3.0.2", features, splits)
+
+
+def made_up_pneumonia(root):
+    for split, count in (("train", 19), ("val", 1), ("test", 5)):
+        for kind in ("NORMAL", "PNEUMONIA"):
+            folder = root / "pneumonia" / split / kind
+            folder.mkdir(parents=True)
+            for number in range(count):
+                Image.new("L", (9, 7), number).save(folder / f"{number}.jpeg")
+
+
+MADE_UP = {
+    "svhn": made_up_svhn,
+    "pneumonia": made_up_pneumonia,
+    "cifar100_superclasses": made_up_cifar100,
+}
 
 
 @pytest.mark.parametrize(
@@ -23,6 +204,7 @@ CONFIG = "ml_collections_configs/fedct.py"
         ("pneumonia_mnist,pate", "fedct/4"),
         ("fashion_mnist,severe,fedavg,dd", "fedct/5"),
         ("fashion_mnist,heterogeneous", ""),
+        ("cifar100_superclasses,fedmd", "fedct/C.4"),
         ("epsilons", ""),
     ],
 )
@@ -68,7 +250,7 @@ def test_epsilon_is_swept_for_three_mechanisms_at_once():
 
 @pytest.mark.parametrize("name", ["dp_fedavg", "dp_fedavg_records"])
 def test_private_baselines_have_networks_without_batch_normalization(name):
-    for data in ("fashion_mnist", "cifar10", "pneumonia_mnist", "brain_mri", "adult"):
+    for data in ("fashion_mnist", "cifar10", "svhn", "pneumonia_mnist", "brain_mri", "adult"):
         config = file.load(f"{CONFIG}:{data},{name}")
         assert config.baselines == (name,)
         check.check(config)

@@ -46,6 +46,34 @@ def test_public_examples_are_drawn_at_random(tmp_path):
     assert np.abs(table.std(axis=0) / deviation - 1).max() < 4 / np.sqrt(2 * 200)
 
 
+def test_what_clients_have_can_stay_while_what_is_public_grows(tmp_path):
+    """Figure 8 of FedCT: one thing changes. All of it by the seed."""
+
+    def drawn(public_size, seed=0):
+        keys = SIZE | {"federation.public_size": public_size, "federation.own_size": 60}
+        ours = simulation(tmp_path, 30, **keys)
+        ours.check()
+        return ours.federation(seed)
+
+    small, middle, all_that_is_left = map(drawn, (5, 40, 120))
+    for federation in (middle, all_that_is_left):
+        for mine, theirs in zip(federation.partition, small.partition, strict=True):
+            for points, same in zip(mine, theirs, strict=True):
+                np.testing.assert_array_equal(points, same)
+        assert not set(held_by_clients(federation)) & set(federation.public)
+    assert len(held_by_clients(small)) == 60
+    assert set(small.public) < set(middle.public) < set(all_that_is_left.public)
+    assert [len(f.public) for f in (small, middle, all_that_is_left)] == [5, 40, 120]
+    assert set(held_by_clients(small)) != set(held_by_clients(drawn(5, seed=1)))
+
+
+def test_own_examples_beside_another_public_set(tmp_path):
+    keys = write_public(tmp_path) | {"federation.own_size": 60, "federation.test": "central"}
+    federation = simulation(tmp_path, 30, **keys).federation(0)
+    assert len(held_by_clients(federation)) == 60
+    assert len(federation.public) == 50
+
+
 def test_there_are_none_unless_asked_for(tmp_path):
     ours = simulation(tmp_path, 30)
     assert len(ours.federation(0).public) == 0
@@ -116,6 +144,11 @@ def test_public_examples_are_preprocessed_as_the_others_are(tmp_path):
     ("keys", "told"),
     [
         ({"federation.public_size": 180}, r"public_size=180: at most 179 .*, and one at least"),
+        (
+            {"federation.public_size": 121, "federation.own_size": 60},
+            r"public_size=121: at most 120 .* beside own_size=60$",
+        ),
+        ({"federation.own_size": 181}, r"config\.federation\.own_size=181: at most 180, all"),
         (
             {"federation.public_size": 60, "federation.num_clients": 121, "federation.min_size": 1},
             r"min_size=1",

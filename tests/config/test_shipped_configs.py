@@ -21,19 +21,26 @@ from jaxfed.models.efficientnet import efficientnet
 from jaxfed.models.pretrained import write_weights
 
 FOLDER = Path("ml_collections_configs")
-SHARED = {"base", "xclp_prediction"}  # parts of configs, no experiments
+SHARED = {"base", "xclp_prediction", "fedct_data"}  # parts of configs, no experiments
 NAMES = sorted(path.stem for path in FOLDER.glob("[!_]*.py") if path.stem not in SHARED)
+LOOP = re.compile(r"for ([A-Z]+) in ([^\\\n]*(?:\\\n[^\\\n]*)*)")
 COMMAND = re.compile(r"python -m launch\.(run|sweep|audit) --config=(ml_collections_configs/\S+)")
 
 
 def commands(name):
-    """Entries and configs of all commands; one in a loop over $CELL for each of the file's `CELLS`."""
-    module = file.load_module(str(FOLDER / f"{name}.py"))
-    found = COMMAND.findall(inspect.getdoc(module) or "")
-    looped = [(entry, spec) for entry, spec in found if "$CELL" in spec]
-    return [pair for pair in found if pair not in looped] + [
-        (entry, spec.replace("$CELL", cell)) for entry, spec in looped for cell in module.CELLS
-    ]
+    """Entries and configs of all commands; one in a loop for each of what is listed there."""
+    text = inspect.getdoc(file.load_module(str(FOLDER / f"{name}.py"))) or ""
+    listed = {loop[1]: words(loop[2]) for loop in LOOP.finditer(text)}
+    found = []
+    for entry, spec in COMMAND.findall(text):
+        looped = re.search(r"\$([A-Z]+)", spec)
+        values = listed[looped[1]] if looped else [""]
+        found += [(entry, spec.replace(looped[0], v) if looped else spec) for v in values]
+    return found
+
+
+def words(text):
+    return text.replace("\\", " ").split()
 
 
 def num_points(path, variant):
@@ -78,10 +85,11 @@ def test_every_config_has_a_smoke(name):
     assert config.rounds <= 6
 
 
-def test_the_loop_over_cells_names_them_all():
-    module = file.load_module(f"{FOLDER}/fedavg_xclp.py")
-    listed = re.search(r"for CELL in ([^\\\n]*(?:\\\n[^\\\n]*)*)", module.__doc__)[1]
-    assert listed.replace("\\", " ").split() == list(module.CELLS)
+@pytest.mark.parametrize("name", ["fedavg_xclp", "fedct"])
+def test_the_loop_over_cells_names_them_all(name):
+    module = file.load_module(f"{FOLDER}/{name}.py")
+    listed = re.search(LOOP.pattern.replace("([A-Z]+)", "CELL"), module.__doc__)[1]
+    assert words(listed) == list(module.CELLS)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,66 @@
+"""The data of FedCT's experiments: Table 7 for images, E.3 for tables, where their sizes add up.
+
+A. Abourayya et al. "Little is Enough: Boosting Privacy by Sharing Only Hard Labels in Federated
+Semi-Supervised Learning". AAAI 2025 (arXiv 2310.05696). Where files hold less than is printed: of Pneumonia
+4,332 examples are left to clients, not 4,386; of MRI, whose copies are out (`jaxfed.data.scans`), 145 are
+public, not 170. Classes of CIFAR-100 are superclasses (C.4); sizes, network, b and T, which C.4 does not
+give, are CIFAR-10's.
+"""
+
+from typing import NamedTuple
+
+
+class Table(NamedTuple):
+    """Tabular data; of `train_size` examples `public_size` are everybody's."""
+
+    train_size: int
+    test_size: int
+    public_size: int
+    preprocessing: str = "standardized"
+    pooled: bool = False
+    dataset: str = ""
+
+    @property
+    def own_size(self) -> int:
+        """What clients have, all together."""
+        return self.train_size - self.public_size
+
+
+CELLS = {
+    "wine_quality": Table(4236, 1059, 4100),
+    "breast_cancer": Table(455, 114, 370),
+    "adult": Table(41_073, 7_769, 10_000, "identity", pooled=True),
+    "mushroom": Table(6_499, 1_625, 4_000),
+    "covertype": Table(16_000, 4_000, 1_721, "identity"),
+}
+
+
+class Images(NamedTuple):
+    """Images, a network, its optimizer (E.3), b and T of Table 7; sizes of 0 are the set's own splits.
+
+    `own_size` is what clients keep, all together, while U is swept.
+    """
+
+    public_size: int
+    own_size: int
+    network: str
+    learning_rate: float
+    period: int
+    num_steps: int
+    train_size: int = 0
+    test_size: int = 0
+    image_size: int = 0
+    dataset: str = ""
+
+
+IMAGES = {
+    "fashion_mnist": Images(50_000, 10_000, "fedct_fashion_mnist", 1e-3, 50, 20_000),
+    "cifar10": Images(10_000, 40_000, "fedct_cifar10", 1e-2, 10, 3_000),
+    "svhn": Images(35_000, 38_257, "fedct_svhn", 1e-3, 10, 20_000, dataset="svhn_cropped"),
+    "pneumonia": Images(900, 500, "fedct_pneumonia", 1e-3, 20, 20_000, image_size=224),
+    "pneumonia_mnist": Images(900, 500, "fedct_pneumonia", 1e-3, 20, 20_000),
+    "brain_mri": Images(145, 30, "fedct_mri", 1e-3, 6, 2_000, 175, 53, 150),
+    "cifar100_superclasses": Images(
+        10_000, 40_000, "fedct_cifar10", 1e-2, 10, 3_000, dataset="cifar100"
+    ),
+}
