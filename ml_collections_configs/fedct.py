@@ -299,8 +299,8 @@ def _public_200(config: ConfigDict) -> None:
 def _public(config: ConfigDict) -> None:
     """Clients keep what they have while U is swept."""
     name = config.dataset.name
-    cells = {cell.dataset or key: cell for key, cell in (*CELLS.items(), *IMAGES.items())}
-    config.federation.own_size = cells[name].own_size
+    images = {cell.dataset or key: cell for key, cell in IMAGES.items()}
+    config.federation.own_size = (CELLS[name] if name in CELLS else images[name]).own_size
 
 
 def _baseline(config: ConfigDict, name: str) -> None:

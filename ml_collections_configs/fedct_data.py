@@ -18,7 +18,6 @@ class Table(NamedTuple):
     public_size: int
     preprocessing: str = "standardized"
     pooled: bool = False
-    dataset: str = ""
 
     @property
     def own_size(self) -> int:
