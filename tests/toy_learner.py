@@ -73,7 +73,13 @@ def toy(*, fails=(), mute=(), has_probabilities=True):
         spread = 0.7 * (labels[..., None] == classes) + 0.1
         return np.where(labels[..., None] >= 0, spread, 0).astype(np.float32)
 
-    return Learner(init, fit, predict, predict_proba if has_probabilities else None)
+    return Learner(
+        init,
+        fit,
+        predict,
+        predict_proba if has_probabilities else None,
+        name_of=lambda client: "toy",
+    )
 
 
 def clients(seed=0, spread=0.9):

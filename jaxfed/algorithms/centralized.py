@@ -40,6 +40,7 @@ def centralized(
     Raises:
         UsageError: a value that is not allowed; in `init`, new points at clients, labels at the server.
     """
+    server_learner = server_learner._replace(alone="the model of all labels")
     alone = local_learning(learner=server_learner, num_classes=num_classes, steps=steps)
 
     def init(key: jax.Array, federation: Federation) -> ServerState:

@@ -95,7 +95,7 @@ def distributed_distillation(
     learner = network(public_loss="squared_distance", pseudo_weight=rho)
     if learner.predict_proba is None:
         raise UsageError("network: has no probabilities; allowed are learners that have some")
-    answer, mean = learner.predict_proba, soft_mean(num_classes)
+    mean = soft_mean(num_classes)
 
     def init(key: jax.Array, federation: Federation) -> DistillationState:
         check_clients(federation, public)
@@ -113,7 +113,7 @@ def distributed_distillation(
     ) -> tuple[DistillationState, Metrics]:
         taught = Taught(public, state.label, state.weight, state.soft)
         turn = take_turn(learner, state.learner, cohort, taught, key, steps)
-        turn, answers = asked(turn, answer, public)
+        turn, answers = asked(turn, learner, "predict_proba", public, num_classes, key)
         voters = speaking(turn.client_id, answers)
         communication = Communication()
         label, weight, soft = state.label, state.weight, state.soft

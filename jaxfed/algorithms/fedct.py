@@ -44,6 +44,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication, label_bytes
 from jaxfed.federation.exposure import View
+from jaxfed.learners.answers import Question
 from jaxfed.learners.exposure import labels_shown, probabilities_shown
 from jaxfed.learners.judgement import judged_by_clients
 from jaxfed.learners.learner import Learner, Taught
@@ -153,8 +154,8 @@ def fedct(
     agree = consensus_of(consensus, num_classes, threshold=threshold, ties=ties, weights=weights)
     if agree.answers == "numbers":
         raise UsageError(f"consensus={consensus!r}: is of numbers; allowed are those of classes")
-    answer = learner.predict if agree.answers == "labels" else learner.predict_proba
-    if answer is None:
+    question: Question = "predict" if agree.answers == "labels" else "predict_proba"
+    if getattr(learner, question) is None:
         raise UsageError(
             f"consensus={consensus!r}: needs probabilities, and this learner gives labels alone; allowed are "
             "those of labels, such as 'majority'"
@@ -193,7 +194,7 @@ def fedct(
         # Locally at clients: lines 3, 5 and 6
         taught = Taught(public, state.label, state.weight)
         turn = take_turn(learner, state.learner, cohort, taught, fit_key, steps)
-        turn, local = asked(turn, answer, public)
+        turn, local = asked(turn, learner, question, public, num_classes, fit_key)
         voters = speaking(turn.client_id, local)
 
         # At the server: lines 10 and 11

@@ -118,7 +118,6 @@ def fedmd(
     by_label = network(public_loss="label")
     if learner.scores is None:
         raise UsageError("network: has no scores; allowed are learners that have some")
-    scores_of = learner.scores
     size = min(subset or len(public), len(public))
 
     def init(key: jax.Array, federation: Federation) -> FedMDState:
@@ -135,12 +134,13 @@ def fedmd(
         first_key, draw_key, digest_key, revisit_key = jax.random.split(key, 4)
         communication = Communication()
         cohort = arranged(cohort)
+        in_round = int(np.sum(np.asarray(cohort.client_id) >= 0))
         models, cohort = transferred(state, cohort, first_key)
 
         # Communicate and aggregate
         drawn = np.sort(np.asarray(jax.random.permutation(draw_key, len(public)))[:size])
         present = Turn(models, np.asarray(cohort.client_id), np.zeros(0, np.int32), {})
-        present, scores = asked(present, scores_of, public[drawn])
+        present, scores = asked(present, learner, "scores", public[drawn], num_classes, first_key)
         voters = speaking(present.client_id, scores)
         number = int(np.sum(voters >= 0))
         total = opened_tally(
@@ -153,22 +153,23 @@ def fedmd(
         )
         mean = np.zeros((len(public), num_classes), np.float32)
         mean[drawn] = total / max(number, 1)
-        communication.down("mean", number * _FLOAT * (total.size + size))
+        # Who has no scores yet, or a new network, digests too; a sum that was not opened nobody does.
+        is_known = bool(total.any())
+        listening = int(np.sum(present.client_id >= 0)) if is_known else 0
+        communication.down("mean", listening * _FLOAT * (total.size + size))
 
         # Digest, revisit
         weight = np.zeros(len(public), np.float32)
-        weight[drawn] = 1
+        weight[drawn] = is_known
         taught = Taught(public, np.full(len(public), -1, np.int32), weight, mean)
-        cohort = cohort._replace(client_id=voters)
+        cohort = cohort._replace(client_id=present.client_id)
         digested = take_turn(
-            learner, models, _without_labels(cohort), taught, digest_key, digest_steps
+            learner, present.state, _without_labels(cohort), taught, digest_key, digest_steps
         )
         left = _still(cohort, digested)
         revisited = take_turn(learner, digested.state, left, None, revisit_key, revisit_steps)
         turns = with_turns(state.turns, voters)
-        failed = int(np.sum(np.asarray(cohort.client_id) >= 0)) - int(
-            np.sum(revisited.client_id >= 0)
-        )
+        failed = in_round - int(np.sum(revisited.client_id >= 0))
         metrics: Metrics = {**revisited.metrics, "voters": number, "failed_clients": failed}
         if "train_loss" in digested.metrics:
             metrics["digest_loss"] = digested.metrics["train_loss"]
@@ -205,8 +206,7 @@ def fedmd(
                 cohort.client_id,
                 num_classes,
                 message="scores",
-                ask=scores_of,
-                are_scores=True,
+                question="scores",
                 summed=sums != "plaintext",
             )
         ]

@@ -112,6 +112,8 @@ def pate(
             at the server.
     """
 
+    server_learner = server_learner._replace(alone="the student")
+
     def init(key: jax.Array, federation: Federation) -> PateState:
         check_clients(federation, public)
         teacher_key, student_key = jax.random.split(key)
@@ -131,7 +133,7 @@ def pate(
         if number <= teacher_rounds:
             turn = take_turn(learner, state.teachers, cohort, None, teacher_key, steps)
             if number == teacher_rounds:
-                turn, votes = asked(turn, learner.predict, public)
+                turn, votes = asked(turn, learner, "predict", public, num_classes, teacher_key)
                 voters = speaking(turn.client_id, votes)
                 label, weight = vote(votes, voters, noise_key, communication)
                 state = state._replace(label=label, weight=weight)

@@ -24,6 +24,7 @@ from jaxfed.audit.targets import Targets
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
+from jaxfed.learners.answers import answers_of
 from jaxfed.learners.learner import Learner
 
 _SHADOWS = 0x73686164
@@ -106,7 +107,10 @@ def shadow_answers(
         if number in observed:
             there = np.setdiff1d(np.asarray(cohort.client_id), sorted(failed)).astype(np.int32)
             x = federation.x[targets.examples]
-            said[number] = Shadows(is_in[there], _answers(learner, state, there, x, federation))
+            answers, silent = _answers(learner, state, there, x, federation.num_classes)
+            has_answered = ~np.isin(there, list(silent))
+            failed |= set(silent)
+            said[number] = Shadows(is_in[there[has_answered]], answers[has_answered])
     return said
 
 
@@ -118,9 +122,10 @@ def shadow_federation(federation: Federation, targets: Targets, is_in: np.ndarra
 
 
 def _answers(
-    learner: Learner, state: object, ids: np.ndarray, x: np.ndarray, federation: Federation
-) -> np.ndarray:
+    learner: Learner, state: object, ids: np.ndarray, x: np.ndarray, num_classes: int
+) -> tuple[np.ndarray, dict[int, str]]:
+    """Probabilities [K, n, C], or marks of labels, and who has none."""
     if learner.predict_proba is not None:
-        return np.asarray(learner.predict_proba(state, ids, x), np.float32)
-    labels = np.asarray(learner.predict(state, ids, x))
-    return (labels[..., None] == np.arange(federation.num_classes)).astype(np.float32)
+        return answers_of(learner, "predict_proba", state, ids, x, num_classes)
+    labels, silent = answers_of(learner, "predict", state, ids, x, num_classes)
+    return (labels[..., None] == np.arange(num_classes)).astype(np.float32), silent

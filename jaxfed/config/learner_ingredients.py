@@ -14,6 +14,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution import Execution
 from jaxfed.learners import LEARNERS, Learner, mixed
+from jaxfed.learners.learner import unnamed
 from jaxfed.training.ingredients import Training
 
 TrainingOf = Callable[[Federation], Training]
@@ -81,4 +82,5 @@ def _learner(
     check_is_whole(name, given)
     asked = {key: make() for key, make in ingredients.items() if takes(name, key)}
     with in_section(f"learner.{name}", *given):
-        return LEARNERS[name](**asked, **given)
+        made = LEARNERS[name](**asked, **given)
+    return made._replace(name_of=lambda client: name) if made.name_of is unnamed else made

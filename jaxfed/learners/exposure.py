@@ -14,8 +14,8 @@ from scipy.special import softmax
 
 from jaxfed.federation.cohort import Array
 from jaxfed.federation.exposure import View
+from jaxfed.learners.answers import Question, answers_of
 from jaxfed.learners.learner import Learner, State
-from jaxfed.learners.turn import Ask, answers_of
 
 # Labels int32 [n] of a client, and its number -> what it sends in their place, numbers [n, C].
 Released = Callable[[np.ndarray, int], np.ndarray]
@@ -40,7 +40,7 @@ def labels_shown(
         return labels[:, None] == np.arange(num_classes)
 
     def answers(x: np.ndarray) -> np.ndarray:
-        labels, _ = answers_of(learner.predict, state, ids, x)
+        labels, _ = answers_of(learner, "predict", state, ids, x, num_classes)
         sent = [(released or send)(own, int(one)) for own, one in zip(labels, ids, strict=True)]
         return _seen(np.stack(sent), summed)
 
@@ -54,25 +54,22 @@ def probabilities_shown(
     num_classes: int,
     *,
     message: str = "probabilities",
-    ask: Ask | None = None,
-    are_scores: bool = False,
+    question: Question = "predict_proba",
     summed: bool = False,
     leaves: bool = True,
 ) -> View:
     """Probabilities of clients int32 [K], -1 of rows without one, or their mean.
 
-    `ask` is another question than `learner.predict_proba`, whose answers may be scores. A learner of labels
-    alone gives marks of these.
+    The question may be "scores". A learner of labels alone gives marks of these.
     """
     ids = _present(client_id)
-    asked = ask or learner.predict_proba
-    if asked is None:
+    if getattr(learner, question) is None:
         view = labels_shown(learner, state, ids, num_classes, message=message)
         return view._replace(leaves=leaves)
 
     def answers(x: np.ndarray) -> np.ndarray:
-        seen = _seen(answers_of(asked, state, ids, x)[0], summed)
-        return softmax(seen, axis=-1) if are_scores else seen
+        seen = _seen(answers_of(learner, question, state, ids, x, num_classes)[0], summed)
+        return softmax(seen, axis=-1) if question == "scores" else seen
 
     return View(message, "probabilities", _OF_ALL if summed else ids, answers, leaves=leaves)
 

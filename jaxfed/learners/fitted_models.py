@@ -67,7 +67,7 @@ class FittedModels:
         """The models of clients, and why there are none of the others.
 
         Raises:
-            UsageError: a lesson of examples that were never remembered, or a process that died.
+            UsageError: a lesson of examples that were never remembered.
         """
         digests = {client: digest_of(tuple(lesson)) for client, lesson in lessons.items()}
         missing = {
@@ -108,20 +108,36 @@ class FittedModels:
     def _done(self, tasks: list[Task]) -> list[ClientModel | str]:
         if not self._workers or len(tasks) < 2:
             return list(map(fitted_or_why, tasks))
+        done: list[ClientModel | str] = []
         try:
-            return list(_processes(self._workers)(fitted_or_why, tasks))
-        except BrokenProcessPool as error:
+            # One by one as they come, so that those before a process died are there.
+            done.extend(iter(_processes(self._workers)(fitted_or_why, tasks)))
+        except BrokenProcessPool:
             _processes.cache_clear()
-            raise UsageError(
-                f"{self._recipe.name}: one of execution.workers={self._workers} processes died, for want of "
-                "memory perhaps; fewer need less"
-            ) from error
+            logging.warning(
+                "%s: one of execution.workers=%d processes died, for want of memory perhaps; what is left is "
+                "fitted one by one",
+                self._recipe.name,
+                self._workers,
+            )
+            done += [_by_itself(task) for task in tasks[len(done) :]]
+        return done
 
     def _tell(self, model: ClientModel) -> None:
         for warning in model.warnings:
             if warning not in self._told:
                 self._told.add(warning)
                 logging.warning("%s: %s", self._recipe.name, warning)
+
+
+def _by_itself(task: Task) -> ClientModel | str:
+    """Whose process dies of it is left without a model, and nobody else."""
+    try:
+        [made] = _processes(1)(fitted_or_why, [task])
+    except BrokenProcessPool:
+        _processes.cache_clear()
+        return "the process that fitted it died, also with no other beside it"
+    return made
 
 
 @functools.cache

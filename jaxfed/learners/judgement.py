@@ -13,7 +13,8 @@
                                      the simulation alone knows; one that they abstained from is wrong
 
 and of the first four on the validation split, `validation_accuracy` and so on. A client that has no model yet
-is wrong everywhere; train accuracy is of clients with labels.
+is wrong everywhere; train accuracy is of clients with labels. Where nobody has one, neither of the two is
+reported, and a line says so.
 
 The table of predictions has a row for each client and test example.
 """
@@ -23,12 +24,14 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import numpy as np
+from absl import logging
 
 from jaxfed.federation.algorithm import Metrics, Predictions
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_clients
+from jaxfed.learners.answers import Question, answers_of
 from jaxfed.learners.learner import Learner
-from jaxfed.learners.turn import answers_of
+from jaxfed.learners.turn import tell
 from jaxfed.privacy.membership.gap import auc_of
 from jaxfed.training.judgement import Judgement
 
@@ -43,6 +46,10 @@ class LearnersState(Protocol):
     @property
     def turns(self) -> np.ndarray:
         """int32 [M], rounds that each client took part in."""
+
+    @property
+    def round(self) -> np.ndarray:
+        """int32, rounds done."""
 
 
 def judged_by_clients(
@@ -61,15 +68,22 @@ def judged_by_clients(
     Cost: each client's predictions of the split, and of its own labeled examples.
     """
 
+    def said_of(
+        question: Question, state: LearnersState, x: np.ndarray, client_id: np.ndarray
+    ) -> np.ndarray:
+        answers, failed = answers_of(learner, question, state.learner, client_id, x, num_classes)
+        tell(learner, failed)
+        return answers
+
     def labels(state: LearnersState, x: np.ndarray) -> np.ndarray:
         """int32 [M, n]."""
-        return answers_of(learner.predict, state.learner, _clients(state), x)[0]
+        return said_of("predict", state, x, _clients(state))
 
     def spreads(state: LearnersState, x: np.ndarray) -> np.ndarray:
         """float32 [M, n, C], zeros of clients without a model."""
         if learner.predict_proba is None:
             return _one_hot(labels(state, x), num_classes)
-        return answers_of(learner.predict_proba, state.learner, _clients(state), x)[0]
+        return said_of("predict_proba", state, x, _clients(state))
 
     def quality(
         name: str, state: LearnersState, federation: Federation, split: np.ndarray
@@ -97,13 +111,22 @@ def judged_by_clients(
         for client, points in enumerate(part):
             own = np.asarray([client], np.int32)
             x = federation.x[points]
-            said.append(answers_of(learner.predict, state.learner, own, x)[0][0])
+            said.append(said_of("predict", state, x, own)[0])
         return said
 
     def validate(state: LearnersState, federation: Federation) -> Metrics:
         return quality("validation", state, federation, federation.validation)
 
     def evaluate(state: LearnersState, federation: Federation) -> Metrics:
+        consensus = consensus_quality(state, federation) if has_consensus else {}
+        anybody, _ = answers_of(
+            learner, "predict", state.learner, _clients(state), federation.x[:1], num_classes
+        )
+        if (anybody < 0).all():
+            if state.round:  # before the first one it is no news
+                whose = learner.alone or "of any client"
+                logging.warning("no model (%s) could be fitted: there is no accuracy", whose)
+            return consensus
         metrics = quality("test", state, federation, federation.test)
         labeled = federation.partition.labeled
         trained = [
@@ -117,7 +140,7 @@ def judged_by_clients(
                 metrics["gap_vulnerability"] = auc_of(
                     metrics["train_accuracy"], metrics["test_accuracy"]
                 )
-        return {**metrics, **(consensus_quality(state, federation) if has_consensus else {})}
+        return {**metrics, **consensus}
 
     def consensus_quality(state: Any, federation: Federation) -> Metrics:
         right = accuracy(np.asarray(state.label), federation.y[federation.public])

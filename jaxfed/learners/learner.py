@@ -19,6 +19,7 @@ and on its own keys: who else takes part, and in which order, changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -112,6 +113,20 @@ class PredictProba(Protocol):
         ...
 
 
+class Renewed(Protocol):
+    """Takes models back to before their first round."""
+
+    def __call__(self, state: State, client_id: Array, key: jax.Array) -> State:
+        """Return the state where these clients, int32 [F], have new models, drawn from `key`, and no vote."""
+        ...
+
+
+def unnamed(client: int) -> str:
+    """What a learner is called that does not say."""
+    del client
+    return "learner"
+
+
 class Learner(NamedTuple):
     """A supervised learner of all clients: `init(key, federation)`, `fit`, `predict`.
 
@@ -121,6 +136,10 @@ class Learner(NamedTuple):
         predict: classes.
         predict_proba: probabilities of the classes; None: the learner gives labels alone.
         scores: what probabilities are the softmax of (FedMD shares it); None: there is no such thing.
+        renewed: for models that go on from what they were, and so from what is spoiled; None: each fit starts
+            afresh.
+        name_of: client -> what learns there.
+        alone: what its one model is, where that is no client's.
     """
 
     init: Init
@@ -128,6 +147,13 @@ class Learner(NamedTuple):
     predict: Predict
     predict_proba: PredictProba | None = None
     scores: PredictProba | None = None
+    renewed: Renewed | None = None
+    name_of: Callable[[int], str] = unnamed
+    alone: str = ""
+
+    def called(self, client: int) -> str:
+        """Who a line is about: the client, or what it is in place of one, and the learner."""
+        return f"{self.alone or f'client {client}'}, {self.name_of(client)}"
 
 
 def check_taught(taught: Taught, cohort: Cohort) -> None:

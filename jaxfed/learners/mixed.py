@@ -73,6 +73,10 @@ def mixed(learners: Sequence[Learner]) -> Learner:
                 except LearnerError as error:
                     client = error.client * num_parts + part
                     raise LearnerError(client, error.learner, error.why) from error
+                if np.shape(answer)[:2] != (len(ids), len(x)):
+                    client = int(np.asarray(client_id)[places][0])
+                    why = f"answers an array {np.shape(answer)} for {len(ids)} clients, {len(x)} examples"
+                    raise LearnerError(client, learners[part].name_of(int(ids[0])), why)
                 if answers is None:
                     nothing = -1 if name == "predict" else 0
                     shape = (len(client_id), *answer.shape[1:])
@@ -84,11 +88,26 @@ def mixed(learners: Sequence[Learner]) -> Learner:
 
         return ask
 
+    def renewed(state: tuple[Any, ...], client_id: Array, key: jax.Array) -> tuple[Any, ...]:
+        states = list(state)
+        for part, places in _places(client_id, num_parts):
+            renew = learners[part].renewed
+            if renew is not None:
+                ids = np.asarray(client_id)[places] // num_parts
+                states[part] = renew(state[part], ids, jax.random.fold_in(key, part))
+        return tuple(states)
+
     def where_all_have(name: str) -> Callable[..., Any] | None:
         return lifted(name) if all(getattr(each, name) for each in learners) else None
 
     return Learner(
-        init, fit, lifted("predict"), where_all_have("predict_proba"), where_all_have("scores")
+        init,
+        fit,
+        lifted("predict"),
+        where_all_have("predict_proba"),
+        where_all_have("scores"),
+        renewed if any(each.renewed for each in learners) else None,
+        lambda client: learners[client % num_parts].name_of(client // num_parts),
     )
 
 

@@ -20,7 +20,14 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, padded
 from jaxfed.kernels.padding import in_batches
-from jaxfed.learners.learner import Fitted, Learner, Predict, Taught, check_taught
+from jaxfed.learners.learner import (
+    Fitted,
+    Learner,
+    LearnerError,
+    Predict,
+    Taught,
+    check_taught,
+)
 from jaxfed.learners.own_batches import own_batches
 from jaxfed.learners.public_loss import PUBLIC_LOSSES, Public, taught_loss
 from jaxfed.rules import NOT_NEGATIVE, at_least, keywords, one_of
@@ -33,9 +40,11 @@ from jaxfed.training.server_state import client_keys, gather, is_finite, scatter
 Start = Literal["warm", "fresh"]
 OptimizerState = Literal["kept", "fresh"]
 
+_NAME = "network"
 _BATCH = 500  # examples at a time in prediction
 _FRESH = 0x66727368  # sets a fresh start apart from local steps
 _ORDERS = 0x6F726473
+_SPOILED = -2  # no class: of scores that are no numbers
 
 
 class NetworkState(NamedTuple):
@@ -104,10 +113,12 @@ def network(
 
     A step is a mini-batch. A client without own labels trains on public ones alone; one with neither takes no
     step, and has no vote unless it has an `initial_model`. A network that is no longer finite after a round
-    has failed, and its client keeps the one before.
+    has failed, and its client keeps the one before. One whose numbers are finite and whose scores are not
+    has no answers.
 
     Raises:
         UsageError: a value that is not allowed; in `fit`, a soft loss without soft targets.
+        LearnerError: in `predict` and its like, scores that are nan or infinite.
 
     Cost: of a step, forward and back over both batches. A program is compiled for each number of clients, and
     for fits with and without public labels.
@@ -118,14 +129,7 @@ def network(
     def init(key: jax.Array, federation: Federation) -> NetworkState:
         num_clients = federation.num_clients
         numbers = jnp.arange(num_clients)
-        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, numbers)
-        models = stacked_for(num_clients, training.initial_model)
-        if training.initial_model is None:
-            models = jax.jit(jax.vmap(model.init))(keys)
-        optimizer: Any = ()
-        if keeps_optimizer:
-            parameters = nnx.split_state(models, nnx.Param, ...)[0]
-            optimizer = jax.vmap(training.optimizer(jnp.float32(0)).init)(parameters)
+        models, optimizer = new_networks(key, numbers)
         orders = jax.random.fold_in(key, _ORDERS)
         return NetworkState(
             model=models,
@@ -134,6 +138,24 @@ def network(
             steps=jnp.zeros(num_clients, jnp.int32),
             fits=jnp.zeros(num_clients, jnp.int32),
         )
+
+    def new_networks(key: jax.Array, numbers: jax.Array) -> tuple[nnx.State, Any]:
+        """Networks and optimizers of clients of these numbers, before their first step."""
+        models = stacked_for(len(numbers), training.initial_model)
+        if training.initial_model is None:
+            keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, numbers)
+            models = jax.jit(jax.vmap(model.init))(keys)
+        if not keeps_optimizer:
+            return models, ()
+        parameters = nnx.split_state(models, nnx.Param, ...)[0]
+        return models, jax.vmap(training.optimizer(jnp.float32(0)).init)(parameters)
+
+    def renewed(state: NetworkState, client_id: Array, key: jax.Array) -> NetworkState:
+        ids = jnp.asarray(client_id)
+        models, optimizer = new_networks(key, ids)
+        none = jnp.zeros(len(ids), jnp.int32)
+        new = NetworkState(models, optimizer, state.order[ids], none, none)
+        return scatter(state, ids, new)
 
     def fit_one(shared: Any, client: _Client) -> _Trained:
         public_x, targets, most_steps = shared
@@ -207,13 +229,25 @@ def network(
         metrics = {"train_loss": float(loss[worked].mean())} if worked.any() else {}
         return Fitted(trained.state, failed, {**metrics, "clients": int(worked.sum())})
 
-    def answering(of_logits: Callable[[jax.Array], jax.Array], without: int) -> Predict:
-        """A prediction that is this function of logits, and `without` of clients without a network."""
+    def answering(
+        of_logits: Callable[[jax.Array], jax.Array], without: int, spoiled: float
+    ) -> Predict:
+        """A prediction that is this function of logits, and `without` of clients without a network.
+
+        Of logits that are no numbers it is `spoiled` on the device, an error on the host.
+        """
 
         @jax.jit
         def answers(models: nnx.State, is_there: jax.Array, x: jax.Array) -> jax.Array:
             logits = training.map_clients(lambda x, one: model.apply(one, x))(x, models)
-            answer = of_logits(logits.astype(jnp.float32))
+            logits = logits.astype(jnp.float32)
+            answer = of_logits(logits)
+            is_whole = (
+                jnp.isfinite(logits)
+                .all(axis=-1)
+                .reshape(*logits.shape[:2], *(1,) * (answer.ndim - 2))
+            )
+            answer = jnp.where(is_whole, answer, jnp.asarray(spoiled, answer.dtype))
             is_there = is_there.reshape(-1, *(1,) * (answer.ndim - 1))
             return jnp.moveaxis(jnp.where(is_there, answer, without), 0, 1)
 
@@ -224,16 +258,26 @@ def network(
             models, fits = gather((state.model, state.fits), rows)
             is_there = (fits > 0) | (training.initial_model is not None)
             answer = in_batches(lambda batch: answers(models, is_there, batch), x, _BATCH)
-            return np.ascontiguousarray(np.moveaxis(answer, 1, 0)[: len(ids)])
+            answer = np.ascontiguousarray(np.moveaxis(answer, 1, 0)[: len(ids)])
+            is_spoiled = np.isnan(answer) if np.isnan(spoiled) else answer == spoiled
+            is_spoiled = is_spoiled.reshape(len(ids), -1).any(axis=1) & (ids >= 0)
+            if is_spoiled.any():
+                client = int(ids[is_spoiled][0])
+                raise LearnerError(client, _NAME, "scores that are nan or infinite")
+            return answer
 
         return predict
 
     return Learner(
         init,
         fit,
-        predict=answering(lambda logits: jnp.argmax(logits, axis=-1).astype(jnp.int32), -1),
-        predict_proba=answering(jax.nn.softmax, 0),
-        scores=answering(lambda logits: logits, 0),
+        predict=answering(
+            lambda logits: jnp.argmax(logits, axis=-1).astype(jnp.int32), -1, _SPOILED
+        ),
+        predict_proba=answering(jax.nn.softmax, 0, np.nan),
+        scores=answering(lambda logits: logits, 0, np.nan),
+        renewed=renewed,
+        name_of=lambda client: _NAME,
     )
 
 

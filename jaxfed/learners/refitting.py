@@ -62,8 +62,8 @@ def refitting(
     `metrics` have `train_accuracy`: of the clients fitted, on the rows that each was fitted on.
 
     Raises:
-        UsageError: in `fit`, other numbers of public examples than before, or a process that died; in
-            `predict`, a state of clients that `init` was not given.
+        UsageError: in `fit`, other numbers of public examples than before; in `predict`, a state of clients
+            that `init` was not given.
         LearnerError: in `predict`, answers of a client's estimator that are none.
     """
     models = FittedModels(recipe, pseudo_weight=pseudo_weight, workers=execution.workers)
@@ -161,7 +161,13 @@ def refitting(
             spread[place] = answer
         return spread
 
-    return Learner(init, fit, predict, predict_proba if recipe.has_probabilities else None)
+    return Learner(
+        init,
+        fit,
+        predict,
+        predict_proba if recipe.has_probabilities else None,
+        name_of=lambda client: recipe.name,
+    )
 
 
 def _remember_public(models: FittedModels, x: np.ndarray) -> np.ndarray:

@@ -1,16 +1,18 @@
 """One round of clients that have learners of their own: each takes its steps, then answers questions.
 
     turn = take_turn(learner, state, cohort, taught, key, steps)
-    turn, answers = asked(turn, learner.predict, x)              # [K, n]
+    turn, answers = asked(turn, learner, "predict", x, num_classes, key)        # [K, n]
 
-A client whose learner cannot be fitted, or answers what is no answer, sits out the rest of the round: why is
-logged in one line, its model stays what it was, and the others go on without it.
+A client whose learner cannot be fitted, or answers what is no answer (`jaxfed.learners.answers`), sits out
+the rest of the round: why is logged in one line, and the others go on without it. Its model stays what it
+was. But a network that has no answers is of no use to start from: its client begins with a new one in its
+next round, and learns what the others agree on, where the method teaches that, and its own labels.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import jax
@@ -21,9 +23,10 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, arranged
+from jaxfed.learners.answers import Question, answers_of
 from jaxfed.learners.learner import Learner, LearnerError, State, Taught
 
-Ask = Callable[[State, Array, Array], np.ndarray]
+_ANEW = 0x616E6577  # sets new networks apart from local steps
 
 
 class Turn(NamedTuple):
@@ -42,8 +45,9 @@ class Turn(NamedTuple):
     failed: np.ndarray
     metrics: Metrics
 
-    def without(self, clients: list[int]) -> Turn:
+    def without(self, clients: Iterable[int]) -> Turn:
         """These have failed."""
+        clients = list(clients)
         failed = np.append(self.failed, np.asarray(clients, np.int32))
         return self._replace(
             client_id=np.where(np.isin(self.client_id, clients), -1, self.client_id),
@@ -64,7 +68,7 @@ def take_turn(
     cohort = arranged(cohort)
     fitted = learner.fit(state, cohort, taught, key, steps)
     for client, why in fitted.failed.items():
-        logging.warning("client %d cannot be fitted: %s", client, why)
+        logging.warning("%s: cannot be fitted: %s", learner.called(client), why)
     told = dict(fitted.metrics)
     if "train_accuracy" in told:
         told["fit_accuracy"] = told.pop("train_accuracy")
@@ -72,40 +76,48 @@ def take_turn(
         del told["train_loss"]
     nobody = np.zeros(0, np.int32)
     ids = np.asarray(cohort.client_id, np.int32)
-    return Turn(fitted.state, ids, nobody, {"failed_clients": 0, **told}).without(
-        list(fitted.failed)
-    )
+    turn = Turn(fitted.state, ids, nobody, {"failed_clients": 0, **told}).without(fitted.failed)
+    return _renewed(turn, learner, _spoiled(turn, learner, cohort, taught), key)
 
 
-def asked(turn: Turn, ask: Ask, x: Array) -> tuple[Turn, np.ndarray]:
+def asked(
+    turn: Turn, learner: Learner, question: Question, x: Array, num_classes: int, key: jax.Array
+) -> tuple[Turn, np.ndarray]:
     """What the turn's clients say of examples; those that fail at it sit out from here on.
 
-    Returns the turn and answers [K, n, ...]; rows of clients that sit out mean nothing.
+    Returns the turn and answers [K, n, ...]; rows of clients that sit out have none (-1, or zeros).
     """
-    answers, failed = answers_of(ask, turn.state, turn.client_id, x)
-    return turn.without(failed), answers
+    answers, failed = answers_of(learner, question, turn.state, turn.client_id, x, num_classes)
+    tell(learner, failed)
+    return _renewed(turn.without(failed), learner, list(failed), key), answers
 
 
-def answers_of(
-    ask: Ask, state: State, client_id: np.ndarray, x: Array
-) -> tuple[np.ndarray, list[int]]:
-    """The answers of clients int32 [K], and which of these failed; they have none (-1, or zeros)."""
-    ids, failed = np.array(client_id, np.int32), []
-    while True:
+def tell(learner: Learner, failed: dict[int, str]) -> None:
+    """A line for each client that has no answers."""
+    for client, why in failed.items():
+        logging.warning("%s: %s", learner.called(client), why)
+
+
+def _spoiled(turn: Turn, learner: Learner, cohort: Cohort, taught: Taught | None) -> list[int]:
+    """Those that could not be fitted, and whose models of before have no answers."""
+    if learner.renewed is None:
+        return []
+    spoiled = []
+    for client in turn.failed.tolist():
+        place = int(np.flatnonzero(np.asarray(cohort.client_id) == client)[0])
+        x = np.asarray(cohort.x[place]) if taught is None else taught.x
         try:
-            answers = ask(state, ids, x)
-        except LearnerError as error:
-            if error.client not in ids:
-                raise
-            logging.warning("%s", error)
-            failed.append(error.client)
-            ids[ids == error.client] = -1
-            continue
-        if (ids < 0).any():
-            nothing = -1 if np.issubdtype(answers.dtype, np.integer) else 0
-            answers = np.array(answers)
-            answers[ids < 0] = nothing
-        return answers, failed
+            learner.predict(turn.state, np.asarray([client], np.int32), x)
+        except LearnerError:
+            spoiled.append(client)
+    return spoiled
+
+
+def _renewed(turn: Turn, learner: Learner, clients: list[int], key: jax.Array) -> Turn:
+    if learner.renewed is None or not clients:
+        return turn
+    ids, own_key = np.asarray(clients, np.int32), jax.random.fold_in(key, _ANEW)
+    return turn._replace(state=learner.renewed(turn.state, ids, own_key))
 
 
 def speaking(client_id: np.ndarray, answers: np.ndarray) -> np.ndarray:

@@ -1,6 +1,8 @@
 """Estimators as learners: who is taught what, what a state holds, resumes, processes, clients that fail."""
 
 import dataclasses
+import logging
+from concurrent.futures.process import BrokenProcessPool
 
 import bad_estimators
 import jax
@@ -203,6 +205,34 @@ def test_processes_give_the_same_models():
         np.testing.assert_array_equal(
             getattr(beside, ask)(state, ALL, U), getattr(alone, ask)(state, ALL, U)
         )
+
+
+def test_a_process_that_dies_leaves_one_client_without_a_model(monkeypatch, caplog):
+    """Those after it are fitted by themselves, and which one it died of is seen then."""
+    spoiled, sizes = FEDERATION.cohort(), []
+    spoiled.x[2, 0, 0] = 101
+
+    def processes(count):
+        def mapped(function, tasks):
+            for task in tasks:
+                sizes.append((count, len(tasks)))
+                if (task.x[:, 0] > 100).any():
+                    raise BrokenProcessPool
+                yield function(task)
+
+        return mapped
+
+    processes.cache_clear = lambda: None
+    monkeypatch.setattr(fitted_models, "_processes", processes)
+    made = learner(execution=Execution(workers=2))
+    with caplog.at_level(logging.WARNING):
+        state, failed, metrics = fitted(made, taught_of(), spoiled)
+    assert failed == {2: "the process that fitted it died, also with no other beside it"}
+    assert metrics["clients"] == 3
+    np.testing.assert_array_equal(state.is_fitted, [True, True, False, True])
+    assert sizes == [(2, 4)] * 3 + [(1, 1)] * 2
+    [line] = caplog.messages
+    assert line.startswith("decision_tree: one of execution.workers=2 processes died")
 
 
 def bad(monkeypatch, how):

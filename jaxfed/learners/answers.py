@@ -1,0 +1,101 @@
+"""What clients are asked, and what of it is an answer.
+
+    answers, failed = answers_of(learner, "predict", state, client_id, x, num_classes)
+
+of each client, to all examples x [n, ...]:
+
+    predict          integers [n] of -1, 0, ..., C - 1
+    predict_proba    numbers [n, C] in [0, 1], to a rounding of 10^-3
+    scores           numbers [n, C] of at most 10^4 either way: of larger ones one client's would be the mean
+
+A server that took anything else would spoil every client's round: a mean with one NaN in it is NaN. What
+is in order and merely wrong, all labels of one class say, is an answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from jaxfed.federation.cohort import Array
+from jaxfed.learners.learner import Learner, LearnerError, State
+
+Question = Literal["predict", "predict_proba", "scores"]
+
+LARGEST_SCORE = 1e4
+_ROUNDING = 1e-3
+
+
+def answers_of(
+    learner: Learner,
+    question: Question,
+    state: State,
+    client_id: Array,
+    x: Array,
+    num_classes: int,
+) -> tuple[np.ndarray, dict[int, str]]:
+    """The answers of clients int32 [K], and why some have none.
+
+    Returns:
+        int32 [K, n] of labels, else float32 [K, n, C]; -1, or zeros, of those that failed and of rows without
+        a client (id -1). And client -> why, in one line.
+    """
+    ids, failed = np.array(client_id, np.int32), dict[int, str]()
+    while True:
+        try:
+            given = getattr(learner, question)(state, ids, x)
+            break
+        except LearnerError as error:
+            if error.client not in ids:
+                raise
+            failed[error.client] = error.why
+            ids[ids == error.client] = -1
+    answers = np.full((len(ids), len(x)), -1, np.int32)
+    if question != "predict":
+        answers = np.zeros((len(ids), len(x), num_classes), np.float32)
+    # Rows one by one where they are a list: one of another length is one client's fault.
+    rows = given if isinstance(given, (list, tuple)) else np.atleast_1d(given)
+    for place, client in enumerate(ids.tolist()):
+        if client < 0:
+            continue
+        if len(rows) != len(ids):
+            failed[client] = f"answers of {len(rows)} clients where {len(ids)} were asked"
+            continue
+        row = np.asarray(rows[place])
+        why = why_no_answer(row, question, len(x), num_classes)
+        if why:
+            failed[client] = why
+        else:
+            answers[place] = row
+    return answers, failed
+
+
+def why_no_answer(
+    answer: np.ndarray, question: Question, num_examples: int, num_classes: int
+) -> str:
+    """What is wrong with one client's answer to so many examples, in one line; "" if nothing is."""
+    shape: tuple[int, ...] = (num_examples,)
+    kind: Any = np.integer
+    if question != "predict":
+        shape, kind = (num_examples, num_classes), np.floating
+    if answer.shape != shape:
+        return f"answers an array {answer.shape}; allowed is {shape}"
+    if not np.issubdtype(answer.dtype, kind):
+        return (
+            f"answers {answer.dtype}; allowed are {'integers' if kind is np.integer else 'floats'}"
+        )
+    if question == "predict":
+        return _outside(answer, -1, num_classes - 1, "class")
+    if not np.isfinite(answer).all():
+        return "answers that are nan or infinite"
+    if question == "predict_proba":
+        return _outside(answer, -_ROUNDING, 1 + _ROUNDING, "probability")
+    return _outside(answer, -LARGEST_SCORE, LARGEST_SCORE, "score")
+
+
+def _outside(answer: np.ndarray, least: float, most: float, name: str) -> str:
+    wrong = (answer < least) | (answer > most)
+    if not wrong.any():
+        return ""
+    return f"answers the {name} {answer[wrong][0]:g}; allowed are {round(least)} to {round(most)}"

@@ -1,0 +1,255 @@
+"""One client's bad answers, in every method with learners: the others' round stands."""
+
+import logging
+from dataclasses import replace
+from functools import cache, partial
+
+import bad_estimators
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_training import federation_of, training_of
+from toy_learner import NUM_CLASSES, clients, toy
+
+from jaxfed.algorithms.centralized import centralized
+from jaxfed.algorithms.distributed_distillation import distributed_distillation
+from jaxfed.algorithms.fedct import fedct
+from jaxfed.algorithms.fedmd import fedmd
+from jaxfed.algorithms.local_learning import local_learning
+from jaxfed.algorithms.pate import pate
+from jaxfed.learners import LEARNERS, mixed, network
+from jaxfed.learners.turn import Turn, asked
+from jaxfed.testing.method_checks import assert_equal
+from jaxfed.training.local_update import Batches
+
+pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
+
+KEY = jax.random.key(0)
+BAD = 1
+METHODS = ("fedct", "distributed_distillation", "fedmd", "pate", "local_learning", "centralized")
+ASKING = METHODS[:4]
+
+
+def method_of(name, learner, federation, *, server=None, **settings):
+    public = {"public": federation.public_examples, "num_classes": NUM_CLASSES}
+    alone = {"num_classes": NUM_CLASSES, "steps": 4}
+    server = server or learner
+    fedmd_steps = {"transfer_steps": 0, "private_steps": 4, "digest_steps": 2, "revisit_steps": 2}
+    made = {
+        "fedct": lambda: fedct(learner=learner, steps=4, **public, **settings),
+        "distributed_distillation": lambda: distributed_distillation(
+            network=lambda **keywords: learner, steps=4, **public
+        ),
+        "fedmd": lambda: fedmd(
+            network=lambda **keywords: learner, public_labels=None, **fedmd_steps, **public
+        ),
+        "pate": lambda: pate(
+            learner=learner, server_learner=server, steps=4, student_steps=4, **public
+        ),
+        "local_learning": lambda: local_learning(learner=learner, **alone),
+        "centralized": lambda: centralized(server_learner=server, **alone),
+    }
+    return made[name]()
+
+
+def round_of(algorithm, state, federation, number=0):
+    return algorithm.round(state, federation.cohort(), jax.random.fold_in(KEY, number))
+
+
+def lines(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def answering(how):
+    """Toys of which one answers what is no answer to all that it is asked."""
+    good = toy()
+
+    def spoiled(labels, answer):
+        rows = list(answer)
+        wrong = {
+            "length": lambda row: np.concatenate([row, row[:1]]),
+            "dtype": lambda row: row + 0.5 if labels else np.rint(row).astype(int),
+            "value": lambda row: np.full_like(row, 9 if labels else 1e30),
+            "nan": lambda row: row + np.nan,
+            "nothing": lambda row: None,
+        }
+        return [wrong[how](row) if place == BAD else row for place, row in enumerate(rows)]
+
+    def ask(name, labels):
+        def answer(state, client_id, x):
+            ids = np.asarray(client_id)
+            sent = getattr(good, name)(state, ids, x)
+            return spoiled(labels, sent) if len(ids) > BAD and ids[BAD] == BAD else sent
+
+        return answer
+
+    proba = ask("predict_proba", False)
+    return good._replace(predict=ask("predict", True), predict_proba=proba, scores=proba)
+
+
+@pytest.mark.parametrize("how", ["length", "dtype", "value", "nan", "nothing"])
+@pytest.mark.parametrize("name", ASKING)
+def test_what_is_no_answer_leaves_its_client_out_and_nobody_else(name, how, caplog):
+    federation = clients()
+    with caplog.at_level(logging.WARNING):
+        algorithm = method_of(name, answering(how), federation)
+        state, told = round_of(algorithm, algorithm.init(KEY, federation), federation)
+    [line] = lines(caplog)
+    assert line.startswith("client 1, toy: answers ")
+    assert told["failed_clients"] == 1
+    mute = toy(mute=(BAD,))
+    mute = mute._replace(scores=mute.predict_proba)
+    other = method_of(name, mute, federation)
+    expected, _ = round_of(other, other.init(KEY, federation), federation)
+    assert_equal(state, expected)
+    if name != "pate":
+        np.testing.assert_array_equal(state.turns, [1, 0, 1, 1])
+
+
+def test_votes_of_classes_that_are_none_do_not_count_under_masks():
+    federation = clients()
+    rounds = []
+    for learner, sums in ((answering("value"), "masked"), (toy(mute=(BAD,)), "plaintext")):
+        algorithm = method_of("fedct", learner, federation, sums=sums)
+        rounds.append(round_of(algorithm, algorithm.init(KEY, federation), federation)[0].label)
+    np.testing.assert_array_equal(*rounds)
+
+
+@pytest.mark.parametrize(
+    ("name", "who"),
+    [("local_learning", "client 1"), ("centralized", "the model of all labels")],
+)
+def test_who_is_asked_at_the_end_alone_is_wrong_and_named(name, who, caplog):
+    federation = clients()
+    learner = toy(mute=(1 if name == "local_learning" else 0,))
+    algorithm = method_of(name, learner, federation)
+    state, told = round_of(algorithm, algorithm.init(KEY, federation), federation)
+    assert told["failed_clients"] == 0
+    with caplog.at_level(logging.WARNING):
+        quality = algorithm.evaluate(state, federation)
+    assert any(who in line for line in lines(caplog))
+    if name == "centralized":
+        assert quality == {}
+    else:
+        alone = method_of(name, toy(), federation)
+        whole = alone.evaluate(
+            round_of(alone, alone.init(KEY, federation), federation)[0], federation
+        )
+        assert 0 < quality["test_accuracy"] < whole["test_accuracy"]
+
+
+@pytest.mark.parametrize("name", ["centralized", "pate"])
+def test_one_model_that_never_fits_is_called_what_it_is_and_has_no_accuracy(name, caplog):
+    federation = clients()
+    who = {"centralized": "the model of all labels", "pate": "the student"}[name]
+    with caplog.at_level(logging.WARNING):
+        algorithm = method_of(name, toy(), federation, server=toy(fails=(0,)))
+        state, _ = round_of(algorithm, algorithm.init(KEY, federation), federation)
+        quality = algorithm.evaluate(state, federation)
+    assert lines(caplog) == [
+        f"{who}, toy: cannot be fitted: no",
+        f"no model ({who}) could be fitted: there is no accuracy",
+    ]
+    assert quality.keys() <= {"consensus_accuracy"}
+
+
+@pytest.mark.parametrize("how", ["raises", "classes", "fractions", "length", "nan", "columns"])
+@pytest.mark.parametrize("name", ["fedct", "pate", "local_learning"])
+def test_estimators_that_go_wrong(name, how, monkeypatch, caplog):
+    federation = clients()
+    x = np.array(federation.x)
+    x[federation.partition.labeled[BAD][0], 0] = 101
+    federation = replace(federation, x=x)
+    bad_estimators.install(monkeypatch)
+    learner = partial(LEARNERS["estimator"], num_classes=3, estimator="sklearn.dummy.Bad")
+    with caplog.at_level(logging.WARNING):
+        algorithm = method_of(name, learner(how=how), federation, server=learner(how="none"))
+        _, told = round_of(algorithm, algorithm.init(KEY, federation), federation)
+    [line] = lines(caplog)
+    assert line.startswith("client 1, Bad: cannot be fitted: ")
+    assert told["failed_clients"] == 1
+    assert told["clients"] == 3
+
+
+def test_a_failed_fit_of_a_mixture_names_the_learner(monkeypatch, caplog):
+    federation = clients()
+    names = ("decision_tree", "logistic_regression")
+    trees, regressions = (LEARNERS[name](num_classes=3) for name in names)
+
+    def fit(*given):
+        return regressions.fit(*given)._replace(failed={1: "no"})
+
+    learner = mixed([trees, regressions._replace(fit=fit)])
+    algorithm = method_of("local_learning", learner, federation)
+    with caplog.at_level(logging.WARNING):
+        round_of(algorithm, algorithm.init(KEY, federation), federation)
+    assert lines(caplog) == ["client 3, logistic_regression: cannot be fitted: no"]
+
+
+@cache
+def networks():
+    """Three clients' networks, and the learner they are of."""
+    federation = federation_of([12, 10, 11])
+    federation = replace(federation, public=federation.validation)
+    training = training_of(Batches("joint", 16, 1), learning_rate=lambda count: 0.3)
+    return federation, network(training=training, public_batch_size=8)
+
+
+def with_spoiled(state, client):
+    """Its network has finite parameters, and scores that are infinite."""
+    model = jax.tree.map(jnp.array, state.model)
+    kernel = model["last"]["kernel"]
+    kernel[...] = kernel[...].at[client].set(3e38)
+    return state._replace(model=model, fits=state.fits.at[client].set(1))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_network_without_scores_begins_anew_and_the_others_go_on(name, caplog):
+    federation, learner = networks()
+    if name in ("distributed_distillation", "fedmd"):
+        loss = "squared_distance" if name == "distributed_distillation" else "score_l1"
+        training = training_of(Batches("joint", 16, 1), learning_rate=lambda count: 0.3)
+        learner = network(training=training, public_batch_size=8, public_loss=loss)
+    algorithm = method_of(name, learner, federation)
+    start = algorithm.init(KEY, federation)
+    which = 0 if name in ("pate", "centralized") else BAD
+    state = start._replace(learner=with_spoiled(start.learner, which))
+    if name == "fedmd":  # they are asked before they learn anything
+        there = state.learner._replace(fits=jnp.ones(3, jnp.int32))
+        state = state._replace(learner=there, turns=np.ones(3, np.int32))
+    with caplog.at_level(logging.WARNING):
+        state, told = round_of(algorithm, state, federation)
+    [line] = lines(caplog)
+    student = "student_" if name == "pate" else ""
+    assert told[f"{student}failed_clients"] == 1
+    assert "network: " in line
+    for values in jax.tree.leaves((state.learner.model, getattr(state, "soft", ()))):
+        assert np.isfinite(values).all()
+    if "label" in state._fields:
+        assert (state.label >= 0).all()  # the others'
+    again, told = round_of(algorithm, state, federation, 1)
+    assert told[f"{student}failed_clients"] == 0
+    assert (np.asarray(again.learner.fits) >= 1).all()
+    quality = algorithm.evaluate(again, federation)
+    assert quality["test_accuracy"] > 0.4
+
+
+def test_scores_that_are_no_numbers_are_found_where_they_are_asked_for(caplog):
+    federation, learner = networks()
+    ids = np.arange(3, dtype=np.int32)
+    state = learner.fit(learner.init(KEY, federation), federation.cohort(), None, KEY, 2).state
+    spoiled = with_spoiled(state, BAD)
+    for question in ("predict", "predict_proba", "scores"):
+        turn = Turn(spoiled, ids, np.zeros(0, np.int32), {})
+        with caplog.at_level(logging.WARNING):
+            turn, answers = asked(turn, learner, question, federation.public_examples, 3, KEY)
+        assert lines(caplog)[-1] == "client 1, network: scores that are nan or infinite"
+        np.testing.assert_array_equal(turn.client_id, [0, -1, 2])
+        np.testing.assert_array_equal(turn.failed, [BAD])
+        whole = getattr(learner, question)(state, ids, federation.public_examples)
+        np.testing.assert_array_equal(answers[[0, 2]], whole[[0, 2]])
+        assert (answers[BAD] == (-1 if question == "predict" else 0)).all()
+        np.testing.assert_array_equal(turn.state.fits, [1, 0, 1])
+        one_more, _ = asked(turn, learner, question, federation.public_examples, 3, KEY)
+        assert len(one_more.failed) == 1
