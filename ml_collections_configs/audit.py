@@ -67,6 +67,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
     fashion_mnist cifar10           in place of digits
     heterogeneous                   labels by Dirichlet(0.5)
+    dp                              with DP-FedAvg of clients and of records (requirements-privacy.txt)
     smoke                           two rounds, few methods and shadow models
     """
     config = base.get_config()
@@ -112,11 +113,16 @@ def _heterogeneous(config: ConfigDict) -> None:
     config.federation.partition = "dirichlet"
 
 
+def _dp(config: ConfigDict) -> None:
+    config.baselines = (*config.baselines, "dp_fedavg", "dp_fedavg_records")
+
+
 def _smoke(config: ConfigDict) -> None:
     base.smoke(config)
     config.pate.teacher_rounds = 1
     config.num_repeats = 1
-    config.baselines = ("local_learning", "fedavg", "xclp")
+    named = [name for name in config.baselines if name not in METHODS]
+    config.baselines = ("local_learning", "fedavg", "xclp", *named)
     config.audit.rounds = ()
     config.audit.shadows = 8
     config.training.local_steps = 3
@@ -128,5 +134,6 @@ def _smoke(config: ConfigDict) -> None:
 VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
     **{name: partial(_cell, name=name) for name in CELLS},
     "heterogeneous": _heterogeneous,
+    "dp": _dp,
     "smoke": _smoke,
 }

@@ -8,6 +8,7 @@ import pytest
 from flax import nnx
 from small_training import KEY, federation_of, training_of
 
+from jaxfed.algorithms.dp_fedavg import dp_fedavg
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.federation.cohort import padded
@@ -66,6 +67,15 @@ def test_the_servers_optimizer_changes_no_upload():
         seen = [algorithm.views(*played(algorithm, None, rounds=1)) for algorithm in (plain, other)]
     np.testing.assert_array_equal(seen[0][0].answers(X), seen[1][0].answers(X))
     assert not np.allclose(seen[0][1].answers(X), seen[1][1].answers(X))
+
+
+def test_the_server_sees_changes_before_its_noise():
+    """DP-FedAvg of clients: uploads are FedAvg's, the mean that all others see is not."""
+    plain = METHODS["fedavg"]()
+    noisy = dp_fedavg(training=training_of(BATCHES), noise_multiplier=5.0)
+    seen = [algorithm.views(*played(algorithm, None, rounds=1)) for algorithm in (plain, noisy)]
+    np.testing.assert_allclose(seen[0][0].answers(X), seen[1][0].answers(X), atol=1e-6)
+    assert np.abs(seen[0][1].answers(X) - seen[1][1].answers(X)).max() > 0.1
 
 
 @pytest.mark.parametrize("name", ["fedavg", "protofssl"])
