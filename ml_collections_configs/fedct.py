@@ -55,6 +55,9 @@ numbers of clients (Figures 5 and 6), sizes of U while clients keep what they ha
 runs (DP-FedAvg, FedAvg and clients alone):
 
     python -m launch.sweep --config=ml_collections_configs/fedct.py:epsilons --workdir=runs/fedct/epsilons
+    # The paper's own sensitivity, and the curve again
+    python -m launch.sweep --config=ml_collections_configs/fedct.py:fashion_mnist,epsilons,paper_rows \
+        --workdir=runs/fedct/epsilons_paper_rows
     python -m launch.sweep --config=ml_collections_configs/fedct.py:clients --workdir=runs/fedct/clients
     python -m launch.sweep --config=ml_collections_configs/fedct.py:public --workdir=runs/fedct/public
     python -m launch.sweep --config=ml_collections_configs/fedct.py:mushroom,network,budgets \
@@ -107,6 +110,8 @@ def get_config(variant: str = "") -> ConfigDict:
     qualified staple                clients abstain where fewer than 4 of 5 agree; votes weighed by STAPLE
     masked                          votes by masked sums: the server sees their histogram alone
     dp                              XOR mechanism, eps = 10 a communication, all of U sensitive
+    paper_rows estimated            under noise: 1,500 labels sensitive at most, the paper's s = 3,000 bits;
+                                    as many as 100 neighbors say in the first round, which proves nothing
     heterogeneous                   9 tenths of clients' data by Dirichlet(2), the rest by Dirichlet(100)
     severe pathological             the same by Dirichlet(0.01), and the rest too (Table 5)
     local centralized dd fedmd pate fedavg dp_fedavg dp_fedavg_records
@@ -140,7 +145,11 @@ def get_config(variant: str = "") -> ConfigDict:
             "sums": "plaintext",
             "release": "none",
             "epsilon": 10.0,
+            "sensitivity": "rows",
             "rows": 0,
+            "stability_rate": 0.0,
+            "stability_delta": 1e-5,
+            "neighbors": 100,
             "decode": "unbiased",
             "condition": "exact",
             "delta": 1e-5,
@@ -166,12 +175,24 @@ def sweep(add: Callable[..., None], variant: str = "") -> None:
     """What the variant names; without any numbers of clients."""
     names = variant.split(",")
     (over,) = [name for name in names if name in AXES] or ["clients"]
-    most = get_config(variant).federation.public_size
-    for value in AXES[over]:
+    config = get_config(variant)
+    most = config.federation.public_size
+    sensitive = min(config.fedct.rows or most, most)
+    values = _reaching(AXES[over], sensitive) if over == "epsilons" else AXES[over]
+    for value in values:
         if over == "public":
             add(**{"federation.public_size": max(1, round(value * most))})
         else:
             add(**{KEYS[over]: value})
+
+
+def _reaching(epsilons: tuple[float, ...], rows: int) -> tuple[float, ...]:
+    """On to where labels are worth learning from: ten a label, of so many that are sensitive."""
+    further = [
+        power for decade in range(5, 10) for power in (3 * 10.0**decade, 10.0 ** (decade + 1))
+    ]
+    needed = [epsilon for epsilon in (*epsilons, *further) if epsilon < 10 * rows]
+    return (*epsilons, *further[: max(0, len(needed) + 1 - len(epsilons))])
 
 
 AXES: dict[str, tuple[float, ...]] = {
@@ -326,7 +347,7 @@ def _smoke(config: ConfigDict) -> None:
     base.smoke(config)
     config.num_repeats = 1
     config.evaluate_every = 0
-    config.fedct.steps = 3
+    config.fedct.steps = config.fedct.neighbors = 3
     if "fedmd" in config.baselines:
         config.fedmd.update(transfer_steps=3, private_steps=3)
     if config.dataset.name == "breast_cancer":
@@ -355,6 +376,8 @@ VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
     "staple": partial(_fedct, consensus="staple"),
     "masked": partial(_fedct, sums="masked_resilient"),
     "dp": partial(_fedct, release="xor"),
+    "paper_rows": partial(_fedct, rows=1500),
+    "estimated": partial(_fedct, sensitivity="estimated"),
     "heterogeneous": _heterogeneous,
     "severe": partial(_heterogeneous, alpha=0.01),
     "pathological": partial(_heterogeneous, alpha=0.01, rest=0.01),
@@ -375,6 +398,7 @@ LEARNERS = (
 EXCLUSIVE = [
     *(DATA, LEARNERS, tuple(AXES)),
     *(("qualified", "staple"), ("staple", "masked"), ("dp", "epsilons"), ("public", "public_200")),
+    ("paper_rows", "estimated"),
     *(("budgets", name) for name in ("dp_fedavg", "dp_fedavg_records", "fedavg")),
     ("heterogeneous", "severe", "pathological"),
 ]

@@ -18,10 +18,14 @@ Who takes part is the cohort: others keep their models, and do not vote. The pap
 round. An example that clients abstain from (`qualified_majority`) is not in P until they agree.
 
 DP-FedCT (Section 4) is `release`: labels leave with noise (`jaxfed.training.label_noise`), eps a
-communication, where `rows` labels at most change with one private example. The paper counts s in bits, two a
-label, and estimates it from sampled neighbors, which bounds nothing; 0 takes all of U. Its condition on Theta
-is `condition` "paper", larger than need be by sqrt(C). `epsilon` among the metrics is that of a client that
-took part most often, all its releases composed; the paper states the eps of one.
+communication, where r labels at most change with one private example (s = 2 r of the paper's bits).
+`sensitivity` says where r is from: "rows", as it is given, 0 for all of U, the one that always holds;
+"stability", Proposition 2 of a rate that is given, whose proof does not hold
+(`jaxfed.privacy.label_sensitivity`); "estimated", the paper's, from neighbors that are sampled in the first
+round (`jaxfed.learners.label_changes`), which bounds nothing. The metrics call each by its own name
+(`jaxfed.privacy.label_promise`): `epsilon`, `epsilon_if_stable`, `epsilon_estimated`, of a client that took
+part most often, all its releases composed; the paper states the eps of one. Its condition on Theta is
+`condition` "paper", larger than need be by sqrt(C).
 
 Where the authors' code does otherwise: it gives ties to the smallest class (so do we), reads released bits
 by their first set class (`decode` "votes"), and up to 2024 its networks never learned from L with b > 1.
@@ -47,8 +51,10 @@ from jaxfed.federation.exposure import View
 from jaxfed.learners.answers import Question
 from jaxfed.learners.exposure import labels_shown, probabilities_shown
 from jaxfed.learners.judgement import judged_by_clients
+from jaxfed.learners.label_changes import estimated_rows
 from jaxfed.learners.learner import Learner, Taught
 from jaxfed.learners.turn import (
+    Turn,
     asked,
     check_clients,
     count,
@@ -57,9 +63,9 @@ from jaxfed.learners.turn import (
     take_turn,
     with_turns,
 )
-from jaxfed.privacy.composition import approximate, basic
+from jaxfed.privacy.label_promise import Sensitivity, label_promise
 from jaxfed.privacy.xor_mechanism import Condition
-from jaxfed.rules import POSITIVE, SHARE, at_least, between, keywords, one_of
+from jaxfed.rules import POSITIVE, SHARE, Rule, at_least, between, keywords, one_of
 from jaxfed.training.consensus import ABSTAINED, Agreed, Ties, Weights, consensus_of
 from jaxfed.training.label_noise import (
     Decode,
@@ -72,6 +78,7 @@ from jaxfed.training.opened_tally import Sums, agreed
 
 RELEASES = ("none", *get_args(Mechanism))
 _WEIGHT = 4
+_NEIGHBORS = 0x6E656967  # sets neighbors apart from local steps
 
 
 class FedCTState(NamedTuple):
@@ -82,6 +89,7 @@ class FedCTState(NamedTuple):
         label: int32 [U], L; -1 where clients abstained, or have not voted yet.
         weight: float32 [U], how much an example of P counts.
         turns: int32 [M], communications that each client took part in.
+        rows: int32, labels that noise hides; 0 without noise, and before an estimate.
         round: int32, rounds done.
     """
 
@@ -89,6 +97,7 @@ class FedCTState(NamedTuple):
     label: np.ndarray
     weight: np.ndarray
     turns: np.ndarray
+    rows: np.ndarray
     round: np.ndarray
 
 
@@ -100,7 +109,11 @@ class FedCTState(NamedTuple):
     sums=one_of(get_args(Sums)),
     release=one_of(RELEASES),
     epsilon=POSITIVE,
+    sensitivity=one_of(get_args(Sensitivity)),
     rows=at_least(0, ", 0 is all public examples"),
+    stability_rate=SHARE,
+    stability_delta=Rule(float, "numbers above 0 and up to 0.5", lambda value: 0 < value <= 0.5),
+    neighbors=at_least(1),
     decode=one_of(get_args(Decode)),
     condition=one_of(get_args(Condition)),
     delta=between(0, 1, closed=False),
@@ -118,7 +131,11 @@ def fedct(
     sums: Sums = "plaintext",
     release: str = "none",
     epsilon: float = 1.0,
+    sensitivity: Sensitivity = "rows",
     rows: int = 0,
+    stability_rate: float = 0.0,
+    stability_delta: float = 1e-5,
+    neighbors: int = 100,
     decode: Decode = "unbiased",
     condition: Condition = "exact",
     delta: float = 1e-5,
@@ -138,14 +155,19 @@ def fedct(
         sums: how the server adds what clients send.
         release: "none", or noise on labels.
         epsilon: of one communication of a client, under noise.
-        rows: labels that one private example changes at most; 0 is |U|.
+        sensitivity: where it is from how many labels one private example changes, r.
+        rows: r, with "rows"; 0 is |U|.
+        stability_rate: of the learner, with "stability".
+        stability_delta: how often Proposition 2 may fail.
+        neighbors: that are tried of each client, with "estimated": as many times its training.
         decode: what the server makes of labels with noise.
         condition: of the XOR mechanism.
         delta: at which `epsilon_approximate` composes.
 
     A round's metrics: `consensus_change`, share of U whose label is another; `agreement`, mean share of the
     label among the votes as the server sees them; `abstained`, share of U without a label; `voters`,
-    `failed_clients`, `clients` that were fitted, what their learners say of it; `epsilon` under noise.
+    `failed_clients`, `clients` that were fitted, what their learners say of it; under noise `epsilon`,
+    `epsilon_if_stable` or `epsilon_estimated`, the last two with `sensitivity_rows`, r.
 
     Raises:
         UsageError: a value that is not allowed, or values that do not go together; in `init`, no public
@@ -164,6 +186,9 @@ def fedct(
         raise UsageError(
             f"sums={sums!r}: consensus={consensus!r} needs every client's labels; allowed is 'plaintext'"
         )
+    promise = label_promise(
+        sensitivity, rows=rows, stability_rate=stability_rate, stability_delta=stability_delta
+    )
     noise = None
     if release != "none":
         if agree.answers != "labels":
@@ -175,7 +200,7 @@ def fedct(
             raise UsageError(
                 f"decode='unbiased': consensus={consensus!r} needs every client's labels; allowed is 'votes'"
             )
-        noise = LabelNoise(release, epsilon, rows, decode, condition)  # type: ignore[arg-type]
+        noise = LabelNoise(release, epsilon, 0, decode, condition)  # type: ignore[arg-type]
 
     def init(key: jax.Array, federation: Federation) -> FedCTState:
         check_clients(federation, public)
@@ -184,6 +209,7 @@ def fedct(
             label=np.full(len(public), ABSTAINED, np.int32),
             weight=np.zeros(len(public), np.float32),
             turns=first_turns(federation),
+            rows=count(promise.known_rows(len(public)) if noise else 0),
             round=count(0),
         )
 
@@ -193,13 +219,28 @@ def fedct(
 
         # Locally at clients: lines 3, 5 and 6
         taught = Taught(public, state.label, state.weight)
-        turn = take_turn(learner, state.learner, cohort, taught, fit_key, steps)
-        turn, local = asked(turn, learner, question, public, num_classes, fit_key)
+
+        def said_by(some: Cohort) -> tuple[Turn, np.ndarray]:
+            turn = take_turn(learner, state.learner, some, taught, fit_key, steps)
+            return asked(turn, learner, question, public, num_classes, fit_key)
+
+        turn, local = said_by(cohort)
         voters = speaking(turn.client_id, local)
+        rows = int(state.rows)
+        if noise is not None and not rows:
+            rows = estimated_rows(
+                lambda one: said_by(one)[1][0],
+                cohort,
+                voters,
+                public,
+                num_classes,
+                jax.random.fold_in(key, _NEIGHBORS),
+                num_neighbors=neighbors,
+            )
 
         # At the server: lines 10 and 11
         if (voters >= 0).any():
-            said = settled(local, voters, communication, noise_key, tie_key)
+            said = settled(local, voters, communication, rows, noise_key, tie_key)
         else:
             said = Agreed(jnp.asarray(state.label), jnp.asarray(state.weight), jnp.zeros((0, 1)))
         label, weight, soft = map(np.asarray, said)
@@ -211,7 +252,12 @@ def fedct(
             num_bytes += _WEIGHT * len(weight)
         communication.down("consensus", int(np.sum(voters >= 0)) * num_bytes)
         after = FedCTState(
-            turn.state, label, weight, with_turns(state.turns, voters), count(int(state.round) + 1)
+            turn.state,
+            label,
+            weight,
+            with_turns(state.turns, voters),
+            count(rows),
+            count(int(state.round) + 1),
         )
         metrics: Metrics = {
             **turn.metrics,
@@ -223,15 +269,14 @@ def fedct(
         if is_told.any():
             metrics["agreement"] = float(np.mean(soft[is_told].max(axis=1)))
         if noise is not None:
-            releases = int(after.turns.max())
-            metrics["epsilon"] = basic(epsilon, releases)
-            metrics["epsilon_approximate"] = approximate(epsilon, releases, delta)
+            metrics |= promise.told(epsilon, int(after.turns.max()), delta, rows)
         return after, {**metrics, "communication": communication.metrics()}
 
     def settled(
         local: np.ndarray,
         voters: np.ndarray,
         communication: Communication,
+        rows: int,
         noise_key: jax.Array,
         tie_key: jax.Array,
     ) -> Agreed:
@@ -246,7 +291,7 @@ def fedct(
                 key=tie_key,
             )
         return agreed_under_noise(
-            noise,
+            noise._replace(rows=rows),
             agree,
             local,
             voters,
@@ -268,7 +313,8 @@ def fedct(
         def noisy(labels: np.ndarray, client: int) -> np.ndarray:
             own_key = jax.random.fold_in(noise_key, client)
             assert noise is not None
-            return released_marks(noise, labels, len(public), num_classes, own_key)
+            own_noise = noise._replace(rows=int(after.rows))
+            return released_marks(own_noise, labels, len(public), num_classes, own_key)
 
         released = None if noise is None else noisy
         return [labels_shown(learner, *shown, summed=summed, released=released)]

@@ -248,6 +248,38 @@ def test_epsilon_is_swept_for_three_mechanisms_at_once():
     assert named[-2:] == ("fedct", "distributed_distillation")
 
 
+@pytest.mark.parametrize(
+    ("data", "last"),
+    [
+        ("breast_cancer", 1e5),  # |U| = 370
+        ("wine_quality", 1e5),  # 4,100
+        ("adult", 1e5),  # 10,000
+        ("fashion_mnist", 1e6),  # 50,000
+        ("fashion_mnist,paper_rows", 1e5),  # 1,500 of these
+    ],
+)
+def test_epsilons_reach_where_labels_are_worth_learning_from(data, last):
+    added = []
+    file.load_module(CONFIG).sweep(lambda **point: added.append(point), f"{data},epsilons")
+    epsilons = [point["dp_fedct.epsilon"] for point in added]
+    assert epsilons[:10] == [0.1, 1, 10, 100, 300, 1e3, 3e3, 1e4, 3e4, 1e5]
+    assert epsilons == sorted(epsilons)
+    assert epsilons[-1] == last
+
+
+@pytest.mark.parametrize(
+    ("variant", "key", "value"),
+    [("paper_rows", "rows", 1500), ("estimated", "sensitivity", "estimated")],
+)
+def test_what_is_sensitive_is_the_same_for_all_mechanisms(variant, key, value):
+    config = file.load(f"{CONFIG}:fashion_mnist,epsilons,{variant}")
+    check.check(config)
+    for name in ("dp_fedct", "dp_fedct_paper", "dp_fedct_answers"):
+        assert all_keywords(config, name)[key] == value
+    with pytest.raises(UsageError, match="exclude each other"):
+        file.load(f"{CONFIG}:dp,paper_rows,estimated")
+
+
 @pytest.mark.parametrize("name", ["dp_fedavg", "dp_fedavg_records"])
 def test_private_baselines_have_networks_without_batch_normalization(name):
     for data in ("fashion_mnist", "cifar10", "svhn", "pneumonia_mnist", "brain_mri", "adult"):

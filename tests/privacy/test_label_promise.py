@@ -1,0 +1,54 @@
+"""What epsilon of labels is called, by where their number is from: an estimate is never called a promise."""
+
+import pytest
+
+from jaxfed.errors import UsageError
+from jaxfed.privacy.composition import approximate
+from jaxfed.privacy.label_promise import label_promise
+from jaxfed.privacy.label_sensitivity import stability_bound
+
+NOTHING = {"rows": 0, "stability_rate": 0.0, "stability_delta": 0.05}
+
+
+@pytest.mark.parametrize(
+    ("sensitivity", "settings", "known", "name", "beside"),
+    [
+        ("rows", {}, 200, "epsilon", {}),
+        ("rows", {"rows": 7}, 7, "epsilon", {}),
+        ("rows", {"rows": 1500}, 200, "epsilon", {}),
+        (
+            *("stability", {"stability_rate": 0.01}, stability_bound(200, 0.01, 0.05)),
+            *("epsilon_if_stable", {"sensitivity_rows": 9, "stability_failure": 0.15}),
+        ),
+        ("stability", {"stability_rate": 1.0}, 200, "epsilon_if_stable", None),
+        (
+            "stability",
+            {"stability_rate": 1e-9, "stability_delta": 0.5},
+            1,
+            "epsilon_if_stable",
+            None,
+        ),
+        ("estimated", {}, 0, "epsilon_estimated", {"sensitivity_rows": 9}),
+    ],
+)
+def test_each_has_its_own_name(sensitivity, settings, known, name, beside):
+    promise = label_promise(sensitivity, **{**NOTHING, **settings})
+    assert promise.known_rows(200) == known
+    told = promise.told(0.5, 3, 1e-5, 9)
+    epsilons = {name: 1.5, f"{name}_approximate": approximate(0.5, 3, 1e-5)}
+    assert {key: value for key, value in told.items() if "epsilon" in key} == epsilons
+    if beside is not None:
+        assert told == pytest.approx(epsilons | beside)
+
+
+@pytest.mark.parametrize(
+    ("sensitivity", "settings", "told"),
+    [
+        ("estimated", {"rows": 3}, "rows=3: allowed is 0 with sensitivity='estimated'"),
+        ("stability", {}, "stability_rate=0.0: allowed are numbers above 0 with"),
+        ("rows", {"stability_rate": 0.1}, "stability_rate=0.1: allowed are 0 with"),
+    ],
+)
+def test_what_does_not_go_together(sensitivity, settings, told):
+    with pytest.raises(UsageError, match=told):
+        label_promise(sensitivity, **{**NOTHING, **settings})
