@@ -89,6 +89,7 @@ What is not the paper's, or that it does not say:
     Neither takes BatchNorm: networks that have it get group normalization, for all methods of the run.
 """
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -188,11 +189,8 @@ def sweep(add: Callable[..., None], variant: str = "") -> None:
 
 def _reaching(epsilons: tuple[float, ...], rows: int) -> tuple[float, ...]:
     """On to where labels are worth learning from: ten a label, of so many that are sensitive."""
-    further = [
-        power for decade in range(5, 10) for power in (3 * 10.0**decade, 10.0 ** (decade + 1))
-    ]
-    needed = [epsilon for epsilon in (*epsilons, *further) if epsilon < 10 * rows]
-    return (*epsilons, *further[: max(0, len(needed) + 1 - len(epsilons))])
+    steps = itertools.pairwise((epsilons[-1], 3e5, 1e6, 3e6, 1e7))
+    return (*epsilons, *(after for before, after in steps if before < 10 * rows))
 
 
 AXES: dict[str, tuple[float, ...]] = {
