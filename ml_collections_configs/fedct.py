@@ -223,6 +223,7 @@ BASELINES = {
 }
 WITH_BATCH_NORM = ("fedct_cifar10", "fedct_svhn", "fedct_pneumonia", "fedct_mri")
 _TREES = ("decision_tree", "random_forest", "rulefit", "xgboost", "random_forest")
+_ALIKE = ("decision_tree", "random_forest", "xgboost", "rulefit", "logistic_regression", "network")
 _MIXED = {"mixed": _TREES, "mixed_network": ("decision_tree", "network", *_TREES[2:])}
 
 
@@ -362,13 +363,7 @@ def _smoke(config: ConfigDict) -> None:
 VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
     **{name: partial(_table, name=name) for name in CELLS},
     **{name: partial(_images, name=name) for name in IMAGES},
-    **{
-        name: partial(_learner, name=name)
-        for name in (
-            *("decision_tree", "random_forest", "xgboost", "rulefit"),
-            *("logistic_regression", "network"),
-        )
-    },
+    **{name: partial(_learner, name=name) for name in _ALIKE},
     **{name: partial(_mixture, names=names) for name, names in _MIXED.items()},
     "qualified": partial(_fedct, consensus="qualified_majority", threshold=0.8),
     "staple": partial(_fedct, consensus="staple"),
@@ -389,10 +384,7 @@ VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
 }
 # One of each at most.
 DATA = (*CELLS, *IMAGES)
-LEARNERS = (
-    *("decision_tree", "random_forest", "xgboost", "rulefit", "logistic_regression", "network"),
-    *_MIXED,
-)
+LEARNERS = (*_ALIKE, *_MIXED)
 EXCLUSIVE = [
     *(DATA, LEARNERS, tuple(AXES)),
     *(("qualified", "staple"), ("staple", "masked"), ("dp", "epsilons"), ("public", "public_200")),
