@@ -3,7 +3,8 @@
     test_accuracy                    mean over clients of their own models' accuracy on the test split (ACC of
                                      FedCT, arXiv 2310.05696)
     test_balanced_accuracy           the same mean
-    client_test_accuracy_deviation   over the clients, divisor M (its Figure 2)
+    client_test_accuracy             of each client's own model, a list (its Figures 2, 3 and 7)
+    client_test_accuracy_deviation   over the clients, divisor M (the same figures)
     majority_test_accuracy           of what most of them say, the smallest class of equals
     train_accuracy                   mean over clients of their own models' accuracy on their own labels
     gap_vulnerability                1/2 + (train_accuracy - test_accuracy) / 2: ROC AUC of the attack that
@@ -12,7 +13,7 @@
     consensus_accuracy               of the labels that clients agreed on, by classes of public examples that
                                      the simulation alone knows; one that they abstained from is wrong
 
-and of the first four on the validation split, `validation_accuracy` and so on. A client that has no model yet
+and of the first five on the validation split, `validation_accuracy` and so on. A client that has no model yet
 is wrong everywhere; train accuracy is of clients with labels. Where nobody has one, neither of the two is
 reported, and a line says so.
 
@@ -99,6 +100,7 @@ def judged_by_clients(
             f"{name}_balanced_accuracy": float(
                 np.mean([balanced_accuracy(own, truth) for own in said])
             ),
+            f"client_{name}_accuracy": each,
             f"client_{name}_accuracy_deviation": float(np.std(each)),
             f"majority_{name}_accuracy": accuracy(majority, truth),
         }

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from jaxfed.reports.style import LIGHT, Theme, dress, new_figure
+from jaxfed.reports.style import LIGHT, Theme, dress, legend, new_figure
 from jaxfed.training.consensus_bound import change_probability
 
 _LEAST = 1e-12  # of delta: below it a line is at the bottom
@@ -53,14 +53,5 @@ def consensus_bound_figure(
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_ylim(_LEAST, 2)
-    handles, labels = ax.get_legend_handles_labels()
-    figure.legend(
-        handles,
-        labels,
-        loc="outside upper left",
-        ncols=3,
-        frameon=False,
-        fontsize=9,
-        labelcolor=theme.ink,
-    )
+    legend(figure, ax, theme, columns=len(rates))
     return figure

@@ -29,6 +29,11 @@ from jaxfed.reports.axes import (
     place_values,
     thin_log_ticks,
 )
+from jaxfed.reports.clients_figure import (
+    ClientAccuracies,
+    accuracies_of_clients,
+    clients_figure,
+)
 from jaxfed.reports.partition_figure import partition_figure
 from jaxfed.reports.style import (
     LIGHT,
@@ -38,6 +43,7 @@ from jaxfed.reports.style import (
     dress,
     is_accuracy,
     is_share,
+    legend,
     metric_label,
     new_figure,
 )
@@ -53,6 +59,14 @@ _OVER_ROUNDS = {
     "validation_balanced": "validation_balanced_accuracy",
     "pseudo_labeled": "pseudo_labeled",
     "pseudo_label_weight": "pseudo_label_weight",
+    "consensus_change": "consensus_change",
+    "agreement": "agreement",
+    "consensus_accuracy": "round_consensus_accuracy",
+}
+# Of methods whose clients have models of their own: what each reaches, and what all do.
+_OVER_CLIENTS = {
+    "clients": ("round_client_test_accuracy", "round_test_accuracy"),
+    "clients_validation": ("client_validation_accuracy", "validation_accuracy"),
 }
 
 
@@ -76,6 +90,11 @@ def run_plots(run: Run) -> dict[str, Callable[[Theme], Figure]]:
         rounds = rounds_by_algorithm(lines, metric)
         if rounds:
             drawings[name] = partial(_rounds_of, rounds, metric)
+    for name, (each, mean) in _OVER_CLIENTS.items():
+        clients = accuracies_of_clients(lines, each)
+        if clients:
+            means = rounds_by_algorithm(lines, mean)
+            drawings[name] = partial(_clients_of, clients, means, mean)
     if (run.workdir / "partition.json").is_file():
         drawings["partition"] = partial(_partition_of, run.workdir / "partition.json")
     return drawings
@@ -100,6 +119,15 @@ def _rounds_of(
     rounds: Mapping[str, Sequence[tuple[int, Measurement]]], metric: str, theme: Theme
 ) -> Figure:
     return rounds_figure(rounds, metric, theme=theme)
+
+
+def _clients_of(
+    clients: Mapping[str, ClientAccuracies],
+    means: Mapping[str, Sequence[tuple[int, Measurement]]],
+    metric: str,
+    theme: Theme,
+) -> Figure:
+    return clients_figure(clients, means, metric, theme=theme)
 
 
 def draw_plots(run: Run, folder: Path) -> None:
@@ -190,7 +218,7 @@ def curve_figure(
         mark_above(ax, positions, *above, color=theme.muted)
     _draw_series(ax, positions, series, _scale(metric), theme, joined=is_quantity(key, values))
     _end_at_limits(ax, metric, "y")
-    _legend(figure, ax, theme)
+    legend(figure, ax, theme)
     return figure
 
 
@@ -220,7 +248,7 @@ def cosine_error_figure(
     _draw_series(ax, positions, {"xclp": measured}, 1.0, theme, labels={"xclp": "Measured"})
     ax.set_yscale("log")
     thin_log_ticks(ax)
-    _legend(figure, ax, theme)
+    legend(figure, ax, theme)
     return figure
 
 
@@ -265,7 +293,7 @@ def rounds_figure(
         )
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     _end_at_limits(ax, metric, "y")
-    _legend(figure, ax, theme)
+    legend(figure, ax, theme)
     return figure
 
 
@@ -330,20 +358,3 @@ def _end_at_limits(ax: Axes, metric: str, axis: str) -> None:
 
 def _error(measurement: Measurement, scale: float) -> float | None:
     return None if measurement.std is None else scale * measurement.std
-
-
-def _legend(figure: Figure, ax: Axes, theme: Theme) -> None:
-    """Above the axes, where it hides nothing."""
-    handles, labels = ax.get_legend_handles_labels()
-    if handles:
-        figure.legend(
-            handles,
-            labels,
-            loc="outside upper left",
-            ncols=min(4 if max(map(len, labels)) < 20 else 3, len(handles)),
-            frameon=False,
-            fontsize=9,
-            labelcolor=theme.ink,
-            handletextpad=0.5,
-            columnspacing=1.4,
-        )

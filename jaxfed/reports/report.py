@@ -114,6 +114,7 @@ def _run_section(run: Run, names: _Names) -> Section:
         "algorithms": "Every repeat as a dot; the marker is their mean, the bar one sample "
         "deviation.",
         "partition": _PARTITION_CAPTION,
+        **dict.fromkeys(("clients", "clients_validation"), _CLIENTS_CAPTION),
     }
     over_rounds = "Mean over repeats; the band is one sample deviation."
     pictures = [
@@ -130,6 +131,10 @@ def _there(*found: Table | None) -> tuple[Table, ...]:
     return tuple(table for table in found if table is not None)
 
 
+_CLIENTS_CAPTION = (
+    "Thin lines are clients' own models in the first repeat, thick ones the mean over clients and repeats. "
+    "Below, the deviation over clients (divisor M), mean and one sample deviation over repeats."
+)
 _PARTITION_CAPTION = "Which client holds how much of which class, in the first repeat."
 
 

@@ -128,6 +128,9 @@ _METRICS = {
     "prototype_epsilon": "Epsilon of shared prototypes, given the networks",
     "pseudo_labeled": "Share of unlabeled examples with a pseudo-label",
     "pseudo_label_weight": "Mean weight of pseudo-labels",
+    "consensus_change": "Share of public examples whose label changed",
+    "agreement": "Share of votes that a label has, mean",
+    "round_consensus_accuracy": "Accuracy of each round's labels of public examples",
     "unreached": "Points no label reaches",
     "cosine_rmse": "RMSE of the cosine estimate",
     "cosine_rmse_theory": "RMSE of the cosine estimate, theory",
@@ -135,6 +138,11 @@ _METRICS = {
     "communication.upload_bytes": "Upload",
     "communication.download_bytes": "Download",
 }
+
+_SHARES = (
+    *("pseudo_labeled", "pseudo_label_weight"),
+    *("consensus_change", "agreement", "abstained"),
+)
 
 _SETTINGS = {
     "num_bits": "LSH bits L",
@@ -198,7 +206,7 @@ def setting_text(value: Any, key: str = "") -> str:
 
 def is_share(metric: str) -> bool:
     """Whether a metric lies in [0, 1]."""
-    return is_accuracy(metric) or metric in ("pseudo_labeled", "pseudo_label_weight")
+    return is_accuracy(metric) or metric in _SHARES
 
 
 def is_accuracy(metric: str) -> bool:
@@ -286,6 +294,24 @@ def dress(ax: Axes, theme: Theme, *, title: str = "", xlabel: str = "", ylabel: 
     ax.set_ylabel(ylabel, color=theme.ink, fontsize=10)
     if title:
         ax.set_title(title, color=theme.ink, fontsize=11, fontweight="bold", loc="left", pad=10)
+
+
+def legend(figure: Figure, ax: Axes, theme: Theme, *, columns: int = 0) -> None:
+    """What the lines of `ax` are, above all axes, where it hides nothing; 0 columns are as many as fit."""
+    handles, labels = ax.get_legend_handles_labels()
+    if handles:
+        most = columns or (4 if max(map(len, labels)) < 20 else 3)
+        figure.legend(
+            handles,
+            labels,
+            loc="outside upper left",
+            ncols=min(most, len(handles)),
+            frameon=False,
+            fontsize=9,
+            labelcolor=theme.ink,
+            handletextpad=0.5,
+            columnspacing=1.4,
+        )
 
 
 def sequential(theme: Theme, color: str) -> matplotlib.colors.Colormap:

@@ -192,17 +192,20 @@ def test_judgement():
     ]
     expected = {
         "test_accuracy": each.mean(),
+        "client_test_accuracy": list(each),
         "client_test_accuracy_deviation": each.std(),
         "majority_test_accuracy": np.mean(votes.argmax(axis=1) == y[FEDERATION.test]),
         "train_accuracy": np.mean(trained),
         "gap_vulnerability": 0.5 + (np.mean(trained) - each.mean()) / 2,
         "consensus_accuracy": np.mean(state.label == y[FEDERATION.public]),
     }
-    assert {name: quality[name] for name in expected} == pytest.approx(expected)
+    for name, value in expected.items():
+        assert quality[name] == pytest.approx(value), name
     validated = algorithm.validate(state, FEDERATION)
     assert validated.keys() == {
         "validation_accuracy",
         "validation_balanced_accuracy",
+        "client_validation_accuracy",
         "client_validation_accuracy_deviation",
         "majority_validation_accuracy",
     }
