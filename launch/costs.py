@@ -1,18 +1,21 @@
-"""Prints what a client computes and exchanges in a round of each method, beside ProtoFSSL's Tables 1 and 2.
+"""Prints what a client computes and exchanges in a round of each method, beside what papers say of it.
 
 python -m launch.costs --config=ml_collections_configs/NAME.py[:VARIANT] [--out=FILE.json]
     [--config.KEY=VALUE ...]
 
 No client computes: operations are XLA's analysis of its program, bytes what the round counts. The methods are
-the config's, `algorithm` and `baselines`.
+the config's, `algorithm` and `baselines`. They stand beside ProtoFSSL's Tables 1 and 2; where clients of any
+have models of their own, as FedCT's, it is bytes alone, beside its factor of 67.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from absl import flags
+from ml_collections import ConfigDict
 
 from jaxfed.errors import UsageError
 from jaxfed.host.interruption import Interruption
@@ -38,11 +41,21 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
     from jaxfed.config import check
     from jaxfed.config import file as config_file
-    from jaxfed.experiment.costs import MethodCosts, method_costs
+    from jaxfed.experiment.answer_costs import answers_public
     from jaxfed.experiment.environment import describe
 
     config = config_file.load(_CONFIG.value, overrides)
     check.check(config)
+    report = _answers(config) if answers_public(config) else _rounds(config)
+    if _OUT.value:
+        path = Path(_OUT.value)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"environment": describe(), **report}, indent=1) + "\n")
+
+
+def _rounds(config: ConfigDict) -> dict[str, Any]:
+    """Of methods with one model."""
+    from jaxfed.experiment.costs import MethodCosts, method_costs
 
     def line(costs: MethodCosts) -> str:
         ours = [
@@ -62,11 +75,30 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         "One pass: forward and back over all that a client has, once. As run: the config's epochs."
     )
     print("The paper counts one epoch of forward passes.")
-    if _OUT.value:
-        path = Path(_OUT.value)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        report = {"environment": describe(), "methods": [_as_json(row) for row in rows]}
-        path.write_text(json.dumps(report, indent=1) + "\n")
+    return {"methods": [_as_json(row) for row in rows]}
+
+
+def _answers(config: ConfigDict) -> dict[str, Any]:
+    """Of methods whose clients answer public examples."""
+    from jaxfed.experiment.answer_costs import answer_costs
+
+    costs = answer_costs(config)
+    print("A client in a round in which it sends: bytes, and how many fewer than parameters")
+    print(f"{'method':24s} {'sends':>12s} {'receives':>12s} {'factor':>8s}")
+    for row in costs.methods:
+        factor = "-" if row.factor is None else f"{row.factor:.4g}"
+        print(f"{row.method:24s} {row.upload_bytes:12.0f} {row.download_bytes:12.0f} {factor:>8s}")
+    print(
+        f"{costs.num_public} examples of {costs.num_classes} classes, {costs.num_parameters} parameters; "
+        f"FedCT's paper: {costs.paper_factor}"
+    )
+    for each in costs.encodings:
+        print(f"{each.name:24s} {each.bits / 8:12.0f} {'':12s} {each.factor:8.4g}")
+    return {
+        **costs._asdict(),
+        "methods": [_as_json(row) for row in costs.methods],
+        "encodings": [_as_json(each) for each in costs.encodings],
+    }
 
 
 def _cell(pair: tuple[float, float] | None) -> str:

@@ -66,6 +66,18 @@ def test_the_command_prints_and_writes(tmp_path):
     assert f"{(2 * row['as_run']['upload_bytes']) / 1e6:.4g}" in line
 
 
+def test_of_clients_that_answer_it_prints_bytes_beside_the_papers_factor(tmp_path):
+    out = tmp_path / "costs.json"
+    done = run("--config=ml_collections_configs/fedct.py:local", f"--out={out}")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(out.read_text())
+    fedct, local = report["methods"]
+    assert fedct["upload_bytes"] == 47  # 370 labels of two classes
+    assert (local["upload_bytes"], local["factor"]) == (0, None)
+    assert [line for line in done.stdout.splitlines() if line.startswith("fedct ")]
+    assert "FedCT's paper: 67" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
