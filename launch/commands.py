@@ -33,5 +33,10 @@ def costs() -> None:
     _start("launch.costs")
 
 
+def bounds() -> None:
+    """Draw FedCT's bounds on convergence and sensitivity."""
+    _start("launch.bounds")
+
+
 def _start(module: str) -> None:
     runpy.run_module(module, run_name="__main__", alter_sys=True)

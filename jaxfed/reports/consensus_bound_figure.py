@@ -18,6 +18,7 @@ def consensus_bound_figure(
     rates: Sequence[float] = (1.0, 2.0, 10.0),
     num_public: int = 10_000,
     most_rounds: int = 100_000,
+    changes: Sequence[tuple[int, float]] = (),
     theme: Theme = LIGHT,
 ) -> Figure:
     """delta against t_0, a color for each m and a line style for each c; above 1 the bound says nothing.
@@ -27,6 +28,7 @@ def consensus_bound_figure(
         rates: c, of training accuracies 1 - c / t.
         num_public: |U|. The paper says 10,000 and prints figures of 1.
         most_rounds: the largest t_0.
+        changes: (round, share of labels that changed in it) of a run, drawn as dots; zeros are left out.
         theme: light or dark.
     """
     figure = new_figure(6.4, 4.2, theme)
@@ -50,6 +52,15 @@ def consensus_bound_figure(
                 linewidth=1.8,
                 label=f"m = {m}, c = {c:g}",
             )
+    seen = [(number, share) for number, share in changes if share > 0]
+    if seen:
+        ax.plot(
+            *zip(*seen, strict=True),
+            ".",
+            color=theme.muted,
+            markersize=4,
+            label="measured: share that changed",
+        )
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_ylim(_LEAST, 2)

@@ -1,0 +1,143 @@
+"""FedCT's two bounds as files: what Proposition 1 promises of convergence, and Proposition 2 of sensitivity.
+
+    convergence-U.png  convergence.csv     delta over t_0 for each m and c (Figure 1), for each |U|
+    sensitivity.png    sensitivity.csv     labels that one example changes at most, for each |U| and delta
+
+What they rest on, and where the paper says otherwise: `jaxfed.training.consensus_bound` and
+`jaxfed.privacy.label_sensitivity`.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxfed.errors import UsageError
+from jaxfed.experiment.records import read_json, read_metrics, read_run
+from jaxfed.privacy.label_sensitivity import BITS_A_ROW, stability_bound, trivial_rows
+from jaxfed.reports import plots
+from jaxfed.reports.consensus_bound_figure import consensus_bound_figure
+from jaxfed.reports.sensitivity_bound_figure import RATES, sensitivity_bound_figure
+from jaxfed.reports.style import LIGHT
+from jaxfed.training.consensus_bound import change_probability, rounds_needed
+
+_MOST_COLORS, _MOST_LINES = len(LIGHT.palette), 4
+
+
+class Wanted(NamedTuple):
+    """What is drawn.
+
+    Fields:
+        clients: m, 3 or more each.
+        rates: c, of training accuracies 1 - c / t.
+        public: |U|.
+        deltas: with which probability labels may change, and sensitivity may be larger.
+        estimate: labels that sampled neighbors changed, 0 for none; the paper's is 1,500 (s = 3,000 bits).
+        changes: (round, share of labels that changed) as a run has measured it.
+    """
+
+    clients: tuple[int, ...] = (5, 50, 100)
+    rates: tuple[float, ...] = (1.0, 2.0, 10.0)
+    public: tuple[int, ...] = (10_000, 50_000)
+    deltas: tuple[float, ...] = (0.05, 1e-5)
+    estimate: int = 1500
+    changes: tuple[tuple[int, float], ...] = ()
+
+
+def of_run(workdir: Path, wanted: Wanted) -> Wanted:
+    """The same for the m and |U| of a FedCT run, with the changes of its labels, mean over repeats.
+
+    Raises:
+        UsageError: there is no run, or it has no consensus of three clients or more.
+    """
+    if not (workdir / "config.json").is_file():
+        raise UsageError(f"{workdir}: no config.json; give a --workdir of launch.run")
+    run, lines = read_run(workdir), read_metrics(workdir)
+    told = plots.rounds_by_algorithm(
+        [line for line in lines if line["algorithm"] == run.algorithm], "consensus_change"
+    )
+    voters = max((line["voters"] for line in lines if line.get("voters")), default=0)
+    labels = read_json(workdir / "partition.json").get("public") if told else None
+    if not labels or voters < 3:
+        raise UsageError(
+            f"{workdir}: Proposition 1 is of 3 clients or more that agree on labels of public examples; this "
+            "run has none"
+        )
+    changes = tuple((number, measured.mean) for number, measured in next(iter(told.values())))
+    return wanted._replace(clients=(voters,), public=(int(np.sum(labels)),), changes=changes)
+
+
+def write_bounds(folder: Path, wanted: Wanted) -> list[str]:
+    """Write plots and tables into `folder`; return a line for each m, c, |U| and delta, with the least t_0.
+
+    Raises:
+        UsageError: a number out of its range, more of them than colors and lines tell apart, or a folder that
+            cannot be written.
+    """
+    for name, values, most in (
+        ("clients", wanted.clients, _MOST_COLORS),
+        ("public", wanted.public, _MOST_COLORS),
+        ("rates", wanted.rates, _MOST_LINES),
+        ("deltas", wanted.deltas, _MOST_LINES),
+    ):
+        if not 0 < len(values) <= most:
+            raise UsageError(f"--{name}: {len(values)} numbers; allowed are 1 to {most}")
+    if wanted.estimate < 0:
+        raise UsageError(f"--estimate={wanted.estimate}: allowed are integers from 0 on")
+    settled = [
+        {"m": m, "c": c, "|U|": size, "delta": delta, "t_0": rounds_needed(m, size, c, delta)}
+        for size, m, c, delta in product(wanted.public, wanted.clients, wanted.rates, wanted.deltas)
+    ]
+    sensitivities = list(_sensitivities(wanted))
+    try:
+        for size in wanted.public:
+            figure = consensus_bound_figure(
+                num_clients=wanted.clients,
+                rates=wanted.rates,
+                num_public=size,
+                changes=wanted.changes,
+            )
+            plots.write(figure, folder / f"convergence-{size}.png")
+        figure = sensitivity_bound_figure(
+            num_public=wanted.public, deltas=wanted.deltas, estimate=wanted.estimate
+        )
+        plots.write(figure, folder / "sensitivity.png")
+        _write_csv(folder / "convergence.csv", _convergence(wanted))
+        _write_csv(folder / "sensitivity.csv", sensitivities)
+    except OSError as error:
+        raise UsageError(f"--out={folder}: {error.filename}: {error.strerror}") from error
+    return ["  ".join(f"{key} = {value:,}" for key, value in row.items()) for row in settled]
+
+
+def _convergence(wanted: Wanted) -> Iterable[dict[str, Any]]:
+    """Ten numbers of rounds a decade."""
+    for size, m, c in product(wanted.public, wanted.clients, wanted.rates):
+        for t in np.unique(np.geomspace(max(1, int(np.ceil(2 * c))), 1e6, 61).astype(int)):
+            delta = change_probability(m, size, int(t), c)
+            yield {"num_public": size, "num_clients": m, "rate": c, "rounds": t, "delta": delta}
+
+
+def _sensitivities(wanted: Wanted) -> Iterable[dict[str, Any]]:
+    for size, delta, rate in product(wanted.public, wanted.deltas, RATES[::5]):
+        rows = stability_bound(size, float(rate), delta)
+        yield {
+            "num_public": size,
+            "delta": delta,
+            "rate": f"{rate:.6g}",
+            "rows": rows,
+            "bits": BITS_A_ROW * rows,
+            "trivial_rows": trivial_rows(size),
+        }
+
+
+def _write_csv(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    listed = list(rows)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(listed[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(listed)

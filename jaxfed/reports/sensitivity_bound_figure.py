@@ -1,0 +1,61 @@
+"""FedCT's Proposition 2 drawn: how many labels one example changes at most, by a learner's stability."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from jaxfed.privacy.label_sensitivity import stability_bound, trivial_rows
+from jaxfed.reports.style import LIGHT, Theme, dress, legend, new_figure
+
+RATES = np.geomspace(1e-6, 1, 121)
+_LINES = ("-", "--", ":", "-.")
+
+
+def sensitivity_bound_figure(
+    *,
+    num_public: Sequence[int] = (10_000, 50_000),
+    deltas: Sequence[float] = (0.05, 1e-5),
+    estimate: int = 0,
+    theme: Theme = LIGHT,
+) -> Figure:
+    """r against the rate e, a color for each |U|, where lines end, and a line style for each delta.
+
+    Args:
+        num_public: |U|.
+        deltas: how often the bound may fail.
+        estimate: labels that sampled neighbors have changed, to be drawn beside the bounds; 0 is none. It is
+            none of them.
+        theme: light or dark.
+    """
+    figure = new_figure(6.4, 4.2, theme)
+    ax = figure.subplots()
+    dress(
+        ax,
+        theme,
+        xlabel="Stability rate, $\\epsilon$",
+        ylabel="Labels that one example changes, $r$ at most",
+    )
+    for size, color in zip(num_public, theme.palette, strict=False):
+        for number, delta in enumerate(deltas):
+            ax.plot(
+                RATES,
+                [stability_bound(size, float(rate), delta) for rate in RATES],
+                color=color,
+                linestyle=_LINES[number % len(_LINES)],
+                linewidth=1.8,
+                label=f"|U| = {size:,}, $\\delta$ = {delta:g}",
+            )
+        ax.axhline(trivial_rows(size), color=color, linewidth=0.8, alpha=0.6, zorder=1)
+    if estimate:
+        ax.axhline(
+            estimate,
+            color=theme.muted,
+            linestyle=(0, (1, 1)),
+            linewidth=1.4,
+            label=f"estimate, {estimate:,}",
+        )
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    legend(figure, ax, theme, columns=max(len(deltas), 2))
+    return figure
