@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -20,6 +19,7 @@ from absl import flags
 from jaxfed.errors import UsageError
 from jaxfed.experiment.environment import describe
 from jaxfed.host.interruption import Interruption
+from jaxfed.host.location import location
 from launch import entry
 from launch.benchmarks import BENCHMARKS
 from launch.benchmarks.contest import MIN_ROUNDS, PEER_RATES, contest_name, processor, run_contest
@@ -56,6 +56,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     for name in KERNEL.value:
         if name not in BENCHMARKS:
             raise UsageError(f"--kernel={name}: allowed are {', '.join(BENCHMARKS)}")
+    out = location(OUT.value, "--out") if OUT.value else None
     limits = machine_limits()
     print(f"{processor()}; " + "; ".join(f"{name} {rate:.3g}/s" for name, rate in limits.items()))
     rows = []
@@ -68,10 +69,10 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
             print(as_line(row), flush=True)
             if RECORD.value:
                 record_peers(contest, row)
-    if OUT.value:
+    if out is not None:
         report = {"environment": environment(), "machine_limits": limits, "contests": rows}
-        Path(OUT.value).parent.mkdir(parents=True, exist_ok=True)
-        Path(OUT.value).write_text(json.dumps(report, indent=1) + "\n")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 def as_line(row: dict[str, Any]) -> str:

@@ -10,13 +10,13 @@ changed in each of its rounds is drawn beside the bound; plots then go to WORKDI
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 from absl import flags
 
 from jaxfed.errors import UsageError
 from jaxfed.host.interruption import Interruption
+from jaxfed.host.location import location
 from launch import entry
 
 Number = TypeVar("Number", int, float)
@@ -52,9 +52,10 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         _numbers("deltas", _DELTAS.value, float),
         _ESTIMATE.value,
     )
-    folder = Path(_OUT.value or Path(arguments[0]) / "bounds")
-    if arguments:
-        wanted = of_run(Path(arguments[0]), wanted)
+    workdirs = [location(text, "WORKDIR") for text in arguments]
+    folder = location(_OUT.value, "--out") if _OUT.value else workdirs[0] / "bounds"
+    if workdirs:
+        wanted = of_run(workdirs[0], wanted)
     lines = write_bounds(folder, wanted)
     print("Labels change after round t_0 with a probability of delta at most:")
     for line in lines:

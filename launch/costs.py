@@ -11,7 +11,6 @@ have models of their own, as FedCT's, it is bytes alone, beside its factor of 67
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -19,6 +18,7 @@ from ml_collections import ConfigDict
 
 from jaxfed.errors import UsageError
 from jaxfed.host.interruption import Interruption
+from jaxfed.host.location import location
 from launch import entry
 
 _CONFIG = flags.DEFINE_string(
@@ -38,6 +38,8 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     if not _CONFIG.value:
         raise UsageError("--config=ml_collections_configs/NAME.py is missing")
 
+    out = location(_OUT.value, "--out") if _OUT.value else None
+
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
     from jaxfed.config import check
     from jaxfed.config import file as config_file
@@ -47,10 +49,9 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     config = config_file.load(_CONFIG.value, overrides)
     check.check(config)
     report = _answers(config) if answers_public(config) else _rounds(config)
-    if _OUT.value:
-        path = Path(_OUT.value)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"environment": describe(), **report}, indent=1) + "\n")
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps({"environment": describe(), **report}, indent=1) + "\n")
 
 
 def _rounds(config: ConfigDict) -> dict[str, Any]:

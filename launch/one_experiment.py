@@ -39,11 +39,12 @@ def conducted(
     from jaxfed.config import file as config_file
     from jaxfed.experiment import audit, workdir
     from jaxfed.experiment.progress import Progress
+    from jaxfed.host.location import location
 
     config = config_file.load(_CONFIG.value, overrides)
     check.check(config)
     settings = config.to_dict()
-    place = workdir.location(_WORKDIR.value)
+    place = location(_WORKDIR.value, "--workdir")
     if not _OVERWRITE.value and workdir.is_finished(place, settings):
         if audited:
             audit.check_audited(place)

@@ -50,10 +50,11 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         raise UsageError(f"--jobs={_JOBS.value}: allowed are integers from 1 on")
 
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
-    from jaxfed.experiment import sweep, sweep_plan, workdir
+    from jaxfed.experiment import sweep, sweep_plan
     from jaxfed.experiment.sweep_progress import SweepProgress
+    from jaxfed.host.location import location
 
-    directory = workdir.location(_WORKDIR.value)
+    directory = location(_WORKDIR.value, "--workdir")
     plan = sweep_plan.plan(_CONFIG.value, overrides, _GRID.value, directory)
     command = sweep.run_command(plan)
     for name, same in plan.repeated.items():

@@ -29,6 +29,7 @@ from jaxfed.experiment import workdir as workdirs
 from jaxfed.experiment.progress import Progress
 from jaxfed.experiment.records import read_json
 from jaxfed.host.interruption import Interruption
+from jaxfed.host.location import location
 
 
 def run(
@@ -69,7 +70,7 @@ def run(
         except BaseException:
             shutil.rmtree(place, ignore_errors=True)
             raise
-    place = workdirs.location(os.fspath(workdir))
+    place = location(workdir, "--workdir")
     if not overwrite and workdirs.is_finished(place, settings.to_dict()):
         return Result(place, settings, read_json(place / "summary.json"))
     return _run(settings, place, overwrite, progress, owns_workdir=False)

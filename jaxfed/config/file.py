@@ -25,6 +25,7 @@ from ml_collections import ConfigDict
 
 from jaxfed.config.keys import flatten, unknown_key
 from jaxfed.errors import UsageError, suggestion
+from jaxfed.host.location import location
 
 _CONFIGS = "ml_collections_configs"
 
@@ -103,7 +104,7 @@ def split_variant(spec: str) -> tuple[str, str]:
     if ending:
         return head + ending, tail.removeprefix(":")
     name, _, variant = spec.partition(":")
-    return (f"{name}.py", variant) if _find(Path(f"{name}.py")).is_file() else (spec, "")
+    return (f"{name}.py", variant) if _find(f"{name}.py").is_file() else (spec, "")
 
 
 def load_module(path: str) -> ModuleType:
@@ -112,7 +113,7 @@ def load_module(path: str) -> ModuleType:
     Raises:
         UsageError: it is missing, unreadable, not Python, or does not parse.
     """
-    file = _find(Path(path))
+    file = _find(path)
     if not file.is_file():
         folders = {file.parent, _installed_configs()}
         known = {other.stem for folder in folders for other in folder.glob("[!_]*.py")}
@@ -135,8 +136,9 @@ def load_module(path: str) -> ModuleType:
     return module
 
 
-def _find(path: Path) -> Path:
+def _find(given: str) -> Path:
     """The file as it is given or, where nothing is there, the installed config of its name."""
+    path = location(given, "--config")
     if path.is_file() or path.parent not in (Path(), Path(_CONFIGS)):
         return path
     installed = _installed_configs() / path.name

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,6 +16,7 @@ from jaxfed.config.model_options import check_options, takes_convolution
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoint, Checkpoints
+from jaxfed.host.location import location
 from jaxfed.models import MODELS, Model
 from jaxfed.models.efficientnet import NETWORKS, Network
 from jaxfed.models.pretrained import find_weights, read_weights
@@ -180,7 +180,7 @@ def saved_model(config: ConfigDict, repeat: int) -> Checkpoint:
     Raises:
         UsageError: there is none, or it is of another network.
     """
-    folder = Path(config.training.initial_model.replace("{repeat}", str(repeat))).expanduser()
+    folder = location(config.training.initial_model.replace("{repeat}", str(repeat)), "folder")
     wanted = "give WORKDIR/states/NAME-{repeat}"
     if not folder.is_dir():
         raise UsageError(f"no such folder ({folder}); {wanted}")

@@ -17,6 +17,7 @@ from jaxfed.data.dataset import Dataset
 from jaxfed.data.embedded import EMBEDDED
 from jaxfed.data.named import NAMED
 from jaxfed.errors import UsageError
+from jaxfed.host.location import location
 from jaxfed.registry import Registry
 
 READERS: Registry[Callable[..., Dataset]] = Registry("reader", {}, reserved=[*EMBEDDED, *NAMED])
@@ -66,7 +67,8 @@ def load(
     if not name_or_path:
         raise UsageError(f"data set '': name one, such as {', '.join(EMBEDDED)}, or give a path")
     place = _root(root)
-    path = Path(name_or_path).expanduser()
+    path = location(name_or_path, "config.dataset.name")
+    location(place / path, "config.dataset.root")
     if name_or_path.lower().endswith((".npz", *_TABLES)):
         _refuse(name_or_path, image_size=image_size)
         file = _first(Path.is_file, path, place)
@@ -152,5 +154,7 @@ def _refuse(name: str, **options: object) -> None:
 
 def _root(root: str | Path | None) -> Path:
     """Where TFDS sets are looked for."""
-    given = root or os.environ.get("JAXFED_DATA") or os.environ.get("TFDS_DATA_DIR")
-    return Path(given or "~/tensorflow_datasets").expanduser()
+    if root:
+        return location(root, "config.dataset.root")
+    key = "JAXFED_DATA" if os.environ.get("JAXFED_DATA") else "TFDS_DATA_DIR"
+    return location(os.environ.get(key) or "~/tensorflow_datasets", f"${key}")

@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxfed.config.keys import flatten
 from jaxfed.errors import UsageError
+from jaxfed.host.location import location
 
 # The paper's method and its baselines come first, what sees all clients' data comes last.
 _FIRST_ALGORITHMS = ("xclp", "per_client_lp", "client_knn")
@@ -158,7 +159,7 @@ def find(workdirs: Sequence[str | os.PathLike[str]]) -> Found:
     sweeps: dict[Path, Sweep] = {}
     runs: dict[Path, Run] = {}
     for workdir in workdirs:
-        root = Path(workdir)
+        root = location(workdir, "WORKDIR")
         if not root.is_dir():
             raise UsageError(f"no such directory: {root}; give a --workdir of launch.run or .sweep")
         found_any = False

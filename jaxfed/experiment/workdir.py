@@ -158,26 +158,6 @@ class Workdir:
         )
 
 
-def location(text: str) -> Path:
-    """The directory that `--workdir` names; `~` is the home folder.
-
-    Raises:
-        UsageError: a name that cannot be one, such as one of 300 characters.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise UsageError(f"--workdir={text!a}: is not UTF-8") from None
-    try:
-        path = Path(text).expanduser()
-        path.exists()
-    except OSError as error:
-        raise UsageError(f"--workdir={text}: {error.strerror}") from error
-    except (RuntimeError, ValueError) as error:  # ~nobody; a NUL
-        raise UsageError(f"--workdir={text}: {error}") from error
-    return path
-
-
 def is_finished(
     path: str | os.PathLike[str], config: Mapping[str, Any], remedy: str = _REMEDY
 ) -> bool:

@@ -24,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from jaxfed.errors import UsageError
+from jaxfed.host.location import location
 
 _LAYERS = {
     "stem_conv": "_conv_stem",
@@ -77,11 +78,12 @@ def find_weights(
         UsageError: no such file; says where it was looked for and how to make it.
     """
     if weights is not None:
-        places = [Path(weights).expanduser()]
+        places = [location(weights, "config.preprocessing.weights")]
     else:
+        key = "config.dataset.root" if root else "$JAXFED_DATA"
         given = root or os.environ.get("JAXFED_DATA")
         name = f"{network}.safetensors"
-        base = Path(given).expanduser().absolute() if given else None
+        base = location(given, key).absolute() if given else None
         folders = (base, base / "weights", base.parent / "weights") if base else ()
         places = [folder / name for folder in folders]
     for place in places:

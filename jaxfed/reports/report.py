@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxfed.errors import UsageError
 from jaxfed.experiment.records import Found, Measurement, Point, Run, Sweep, find, sort_algorithms
+from jaxfed.host.location import location
 from jaxfed.paper_numbers import paper_table
 from jaxfed.reports import page, plots, tables
 from jaxfed.reports.curves import (
@@ -47,8 +48,9 @@ def write_report(
     Raises:
         UsageError: a workdir is missing or holds no run, or `out` cannot be written.
     """
+    given = None if out is None else location(out, "--out")
     sections = build(workdirs)
-    folder = Path(out) if out is not None else Path(workdirs[0]) / "report"
+    folder = given or location(workdirs[0], "WORKDIR") / "report"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for section in sections:

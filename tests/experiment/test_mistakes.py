@@ -7,6 +7,7 @@ TRAINED = "ml_collections_configs/fedavg_xclp.py:smoke"
 PROTOTYPES = "ml_collections_configs/protofssl.py"
 SUMS = ["protofssl.prototypes=global", "protofssl.prototype_sums=masked"]
 HUGE = 10**20
+LONG = "a" * 300  # no file system takes such a name
 
 # config, overrides, what the line says
 MISTAKES = {
@@ -88,6 +89,25 @@ MISTAKES = {
         ["model.hidden=(1000000000,)"],
         "the parameters alone would take 300 GB of memory, there are 8 GB",
     ),
+    "a data set's name too long": (DIGITS, [f"dataset.name={LONG}"], "config.dataset.name=aaa"),
+    "a folder's name too long": (DIGITS, [f"dataset.name=./{LONG}"], "File name too long"),
+    "a root's name too long": (
+        DIGITS,
+        ["dataset.name=cifar10", f"dataset.root={LONG}"],
+        "config.dataset.root=aaa",
+    ),
+    "nobody's data": (
+        DIGITS,
+        ["dataset.name=~nobody-of-this-name/x.npz"],
+        "config.dataset.name='~nobody-of-this-name",
+    ),
+    "a state's name too long": (
+        TRAINED,
+        [f"training.initial_model={LONG}"],
+        "config.training.initial_model=aaa",
+    ),
+    "a config's name too long": (LONG, [], "--config=aaa"),
+    "a config file's name too long": (f"{LONG}.py:smoke", [], "--config=aaa"),
     "too many clients": (DIGITS, ["federation.num_clients=2000"], "has 1797 examples"),
     "too many neighbors": (
         DIGITS,

@@ -14,7 +14,7 @@ from absl.testing import flagsaver
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.errors import UsageError
-from jaxfed.experiment.workdir import is_finished, location, open_workdir
+from jaxfed.experiment.workdir import is_finished, open_workdir
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.host import save_schedule, storage
 from launch import entry, run
@@ -274,11 +274,3 @@ def test_deleting_that_is_cut_short_is_no_obstacle(tmp_path, monkeypatch, overwr
     with open_workdir(tmp_path, {**CONFIG, "alpha": 0.9}, overwrite=overwrite) as workdir:
         assert workdir.read_metrics() == []
     assert {path.name for path in tmp_path.iterdir()} == {"config.json", "notes.txt", ".lock"}
-
-
-def test_home_is_expanded(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert location("~/x") == tmp_path / "x"
-    assert location("run[1]/*") == Path("run[1]/*")
-    with pytest.raises(UsageError, match="--workdir=~nobody-of-this-name"):
-        location("~nobody-of-this-name")

@@ -123,3 +123,25 @@ def test_configs_are_found_from_any_folder(path, monkeypatch, tmp_path):
     (tmp_path / path).write_text("x = 1\n")  # one's own goes first
     with pytest.raises(ValueError, match="defines no get_config"):
         config_file.load(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "key"),
+    [
+        ("costs", ["--config=ml_collections_configs/xclp_digits.py", "--out=LONG"], "--out"),
+        ("bench", ["--out=LONG"], "--out"),
+        ("bounds", ["--out=LONG"], "--out"),
+        ("bounds", ["LONG"], "WORKDIR"),
+    ],
+)
+def test_a_name_too_long_is_a_mistake(name, arguments, key):
+    long = "a" * 300
+    command = [
+        sys.executable,
+        "-m",
+        f"launch.{name}",
+        *(a.replace("LONG", long) for a in arguments),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (2, f"jaxfed: {key}={long}: File name too long\n")
+    assert done.stdout == ""
