@@ -8,7 +8,7 @@ from jaxfed.testing.method_checks import trains
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
-ESTIMATORS = "learner.name=logistic_regression"  # quick; networks are tried with FedCT and others
+ESTIMATORS = "learner.name=logistic_regression"
 SETTINGS = {  # of methods that need other data, or fewer steps
     "semifl": ("federation.labels_at=server",),
     **{name: (f"{name}.steps=10",) for name in ("fedct", "distributed_distillation")},
@@ -22,9 +22,16 @@ SETTINGS = {  # of methods that need other data, or fewer steps
     ),
 }
 
-for name in ALGORITHMS:
-    own = {"method": name, "settings": SETTINGS.get(name, ())}
-    checks = type(f"Test_{name}", (MethodChecks,), own)
+# What else a method is tried with: networks, where it stands above with estimators.
+CASES = {name: (name, SETTINGS.get(name, ())) for name in ALGORITHMS} | {
+    "local_learning_networks": ("local_learning", ("local_learning.steps=10",)),
+    "centralized_networks": ("centralized", ("centralized.steps=10",)),
+    "pate_networks": ("pate", ("pate.steps=10", "pate.student_steps=10", "pate.teacher_rounds=6")),
+}
+
+for case, (name, settings) in CASES.items():
+    own = {"method": name, "settings": settings}
+    checks = type(f"Test_{case}", (MethodChecks,), own)
     if trains(name):
         checks.test_strategies_agree_and_padding_is_inert = pytest.mark.usefixtures(
             "quick_compilation"
