@@ -74,7 +74,7 @@ def _networks(with_peers: bool) -> Contest:
         agreement=equally_good(learner, start, x[~is_taught], y[~is_taught]),
         operations=6 * _MULTIPLY_ADDS * CLIENTS * STEPS * 2 * BATCH,
         operation="matmul_f32_flops",
-        targets=dict.fromkeys(peers, 1.0 if on_cpu() else 2.0),
+        targets=dict.fromkeys(peers, 1.5 if on_cpu() else 2.0),
     )
 
 
@@ -210,6 +210,8 @@ def _forests() -> Contest:
         ours=by(Execution(workers)),
         peers={IN_TURN: by(HERE)},
         agreement=_the_same,
+        # Two processes have three and two of five forests: 1.67 is the most that they can do.
+        targets={IN_TURN: 1.6} if workers > 1 else {},
     )
 
 

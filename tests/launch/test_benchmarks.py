@@ -116,7 +116,12 @@ def test_forests_in_processes_stand_beside_the_same_ones_in_turn(short, monkeypa
     small = {"PUBLIC": 40, "EXAMPLES": 20, "STEPS": 2, "BATCH": 8}
     for name, size in {**small, "ROWS": 20, "TAUGHT": 40, "TREES": 2}.items():
         monkeypatch.setattr(learners, name, size)
-    networks, forests = learners.learners(with_peers=False)
+    monkeypatch.setattr(learners, "optional_peer", lambda name, *_: {name: None})
+    monkeypatch.setattr(learners.os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
+    networks, forests = learners.learners(with_peers=True)
+    assert networks.targets == {"PyTorch loop": 1.5}
+    assert forests.targets == {"one after another": 1.6}
+    assert forests.case["processes"] == 2
     with jax.numpy_dtype_promotion("standard"):  # of Adam, which raises floats to integers
         trained = networks.ours()
     assert trained["head.kernel"].shape == (5, 512, 10)
