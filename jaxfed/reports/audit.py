@@ -15,11 +15,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from jaxfed.experiment.workdir import plain
 from jaxfed.host import storage
-from jaxfed.reports.style import LIGHT, Theme, algorithm_label, algorithm_styles, dress, new_figure
+from jaxfed.reports.style import LIGHT, Theme, algorithm_label, dress, new_figure
+
+_MOVES = 200  # of names that stand too close
 
 COLUMNS = (
     *("method", "accuracy", "accuracy_spread", "message", "round", "attack", "leaves"),
@@ -76,31 +79,59 @@ def attack_text(row: Mapping[str, Any]) -> str:
 
 
 def vulnerability_figure(rows: Sequence[Mapping[str, Any]], theme: Theme = LIGHT) -> Figure:
-    """Accuracy against the AUC of the strongest attack, with its interval; left and up is better."""
-    figure = new_figure(6.4, 4.2, theme)
+    """Accuracy against the AUC of the strongest attack, with its interval; left and up is better.
+
+    Names stand beside the points, for there are more methods than colors that can be told apart.
+    """
+    figure = new_figure(7.2, 4.6, theme)
     ax = figure.subplots()
     dress(
         ax, theme, xlabel="Vulnerability, AUC of the strongest attack", ylabel="Test accuracy [%]"
     )
     ax.axvline(0.5, color=theme.muted, linestyle="--", linewidth=1)
     drawn = [row for row in rows if "auc" in row and row["accuracy"] is not None]
-    styles = algorithm_styles([row["method"] for row in drawn], theme)
-    for row in drawn:
-        style = styles[row["method"]]
+    drawn.sort(key=lambda row: row["accuracy"])
+    heights = _apart([100 * row["accuracy"] for row in drawn])
+    most = max((row["high"] for row in drawn), default=1.0)
+    for row, height in zip(drawn, heights, strict=True):
+        color = theme.labeled if row["leaves"] else theme.muted
+        accuracy = 100 * row["accuracy"]
         ax.errorbar(
             row["auc"],
-            100 * row["accuracy"],
+            accuracy,
             xerr=[[row["auc"] - row["low"]], [row["high"] - row["auc"]]],
             yerr=100 * row["accuracy_spread"] if row["accuracy_spread"] else None,
-            color=style["color"],
-            marker=style["marker"],
+            color=color,
+            marker="o",
+            markersize=5,
             linestyle="none",
             capsize=2,
-            label=algorithm_label(row["method"]),
+        )
+        ax.annotate(
+            algorithm_label(row["method"]),
+            (row["high"], accuracy),
+            xytext=(most + 0.02, height),
+            va="center",
+            fontsize=8,
+            color=theme.ink,
+            arrowprops={"arrowstyle": "-", "color": theme.muted, "linewidth": 0.4},
         )
     if drawn:
-        figure.legend(loc="outside upper left", ncols=3, fontsize=8, labelcolor=theme.ink)
+        ax.set_xlim(right=most + 0.15)
     return figure
+
+
+def _apart(heights: Sequence[float]) -> list[float]:
+    """Ascending heights, moved as little as keeps any two names from running into each other."""
+    if not heights:
+        return []
+    needed = 0.045 * max(heights[-1] - heights[0], 1.0)
+    placed = np.asarray(heights, np.float64)
+    for _ in range(_MOVES):
+        lacking = np.maximum(needed - np.diff(placed), 0) / 2
+        placed[:-1] -= lacking
+        placed[1:] += lacking
+    return placed.tolist()
 
 
 def _percent(value: float | None, spread: float | None = None) -> str:

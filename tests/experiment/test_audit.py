@@ -183,8 +183,9 @@ def test_a_table_and_a_figure():
         "| Each client alone",
     ]
     assert attack_text(rows[1]).endswith("(which nobody has)")
-    labels = vulnerability_figure(rows).legends[0].get_texts()
-    assert [text.get_text() for text in labels] == ["FedAvg", "Each client alone"]
+    names = vulnerability_figure(rows).axes[0].texts
+    assert [text.get_text() for text in names] == ["Each client alone", "FedAvg"]
+    assert vulnerability_figure([]).axes[0].texts[:] == []
 
 
 def test_looking_changes_no_round(audited, tmp_path):
