@@ -144,6 +144,7 @@ def get_config(variant: str = "") -> ConfigDict:
             "ties": "smallest",
             "weights": "one",
             "sums": "plaintext",
+            "presence": (),
             "release": "none",
             "epsilon": 10.0,
             "sensitivity": "rows",

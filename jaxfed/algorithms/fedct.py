@@ -15,7 +15,9 @@ and with a communication: T / b rounds in all. One of an estimator that knows no
 scratch.
 
 Who takes part is the cohort: others keep their models, and do not vote. The paper has all clients in every
-round. An example that clients abstain from (`qualified_majority`) is not in P until they agree.
+round. An example that clients abstain from (`qualified_majority`) is not in P until they agree. Classes only:
+no config runs regression, whose consensus (the paper's Section 6) is a library function,
+`jaxfed.training.consensus.mean`.
 
 DP-FedCT (Section 4) is `release`: labels leave with noise (`jaxfed.training.label_noise`), eps a
 communication, where r labels at most change with one private example (s = 2 r of the paper's bits).
@@ -36,6 +38,7 @@ masks the server sees their histogram alone. Comes back: |U| labels, and weights
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, get_args
 
 import jax
@@ -66,6 +69,7 @@ from jaxfed.learners.turn import (
 from jaxfed.privacy.label_promise import Sensitivity, label_promise
 from jaxfed.privacy.xor_mechanism import Condition
 from jaxfed.rules import POSITIVE, SHARE, Rule, at_least, between, keywords, one_of
+from jaxfed.training.attendance import Attendance, check_departures, departures_of
 from jaxfed.training.consensus import ABSTAINED, Agreed, Ties, Weights, consensus_of
 from jaxfed.training.label_noise import (
     Decode,
@@ -78,6 +82,7 @@ from jaxfed.training.opened_tally import Sums, agreed
 
 RELEASES = ("none", *get_args(Mechanism))
 _WEIGHT = 4
+_LEAVING = 0x6C656176  # sets the draw of those who leave apart
 _NEIGHBORS = 0x6E656967  # sets neighbors apart from local steps
 
 
@@ -129,6 +134,7 @@ def fedct(
     ties: Ties = "smallest",
     weights: Weights = "one",
     sums: Sums = "plaintext",
+    presence: Sequence[str] = (),
     release: str = "none",
     epsilon: float = 1.0,
     sensitivity: Sensitivity = "rows",
@@ -153,6 +159,8 @@ def fedct(
         ties: of the consensus.
         weights: of labels in P: one, or the share of clients that say it.
         sums: how the server adds what clients send.
+        presence: which clients leave, and at which stage of a sum under masks: "CLIENT@STAGE" or
+            "SHARE%@STAGE" (`jaxfed.training.attendance`).
         release: "none", or noise on labels.
         epsilon: of one communication of a client, under noise.
         sensitivity: where it is from how many labels one private example changes, r.
@@ -165,13 +173,14 @@ def fedct(
         delta: at which `epsilon_approximate` composes.
 
     A round's metrics: `consensus_change`, share of U whose label is another; `agreement`, mean share of the
-    label among the votes as the server sees them; `abstained`, share of U without a label; `voters`,
-    `failed_clients`, `clients` that were fitted, what their learners say of it; under noise `epsilon`,
-    `epsilon_if_stable` or `epsilon_estimated`, the last two with `sensitivity_rows`, r.
+    label among the votes as the server sees them; `abstained`, share of U without a label; `voters`, whose
+    labels it is of, and with `presence` how many `left`; `failed_clients`, `clients` that were fitted, what
+    their learners say of it; under noise `epsilon`, `epsilon_if_stable` or `epsilon_estimated`, the last two
+    with `sensitivity_rows`, r.
 
     Raises:
         UsageError: a value that is not allowed, or values that do not go together; in `init`, no public
-            examples, new points at clients, labels at the server.
+            examples, new points at clients, labels at the server, clients that leave and are not there.
     """
     agree = consensus_of(consensus, num_classes, threshold=threshold, ties=ties, weights=weights)
     if agree.answers == "numbers":
@@ -202,8 +211,11 @@ def fedct(
             )
         noise = LabelNoise(release, epsilon, 0, decode, condition)  # type: ignore[arg-type]
 
+    departures = departures_of(presence, sums, "fedct.presence")
+
     def init(key: jax.Array, federation: Federation) -> FedCTState:
         check_clients(federation, public)
+        check_departures(departures, federation.num_clients, "fedct.presence")
         return FedCTState(
             learner=learner.init(key, federation),
             label=np.full(len(public), ABSTAINED, np.int32),
@@ -239,8 +251,11 @@ def fedct(
             )
 
         # At the server: lines 10 and 11
+        attendance = None
+        if departures:
+            attendance = Attendance(voters, departures, jax.random.fold_in(key, _LEAVING))
         if (voters >= 0).any():
-            said = settled(local, voters, communication, rows, noise_key, tie_key)
+            said = settled(local, voters, communication, rows, noise_key, tie_key, attendance)
         else:
             said = Agreed(jnp.asarray(state.label), jnp.asarray(state.weight), jnp.zeros((0, 1)))
         label, weight, soft = map(np.asarray, said)
@@ -251,6 +266,8 @@ def fedct(
         if not np.isin(weight, (0, 1)).all():
             num_bytes += _WEIGHT * len(weight)
         communication.down("consensus", int(np.sum(voters >= 0)) * num_bytes)
+        if attendance is not None:
+            voters = np.where(np.isin(voters, attendance.summed), voters, -1)
         after = FedCTState(
             turn.state,
             label,
@@ -265,6 +282,8 @@ def fedct(
             "consensus_change": float(np.mean(label != state.label)),
             "abstained": float(np.mean(abstained)),
         }
+        if attendance is not None:
+            metrics["left"] = len(attendance.left)
         is_told = soft.any(axis=1)
         if is_told.any():
             metrics["agreement"] = float(np.mean(soft[is_told].max(axis=1)))
@@ -279,6 +298,7 @@ def fedct(
         rows: int,
         noise_key: jax.Array,
         tie_key: jax.Array,
+        attendance: Attendance | None,
     ) -> Agreed:
         if noise is None:
             return agreed(
@@ -289,6 +309,7 @@ def fedct(
                 num_classes=num_classes,
                 sums=sums,
                 key=tie_key,
+                attendance=attendance,
             )
         return agreed_under_noise(
             noise._replace(rows=rows),
@@ -300,6 +321,7 @@ def fedct(
             sums=sums,
             noise_key=noise_key,
             key=tie_key,
+            attendance=attendance,
         )
 
     def views(before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:

@@ -30,7 +30,11 @@ from jaxfed.secure.session.parties import Session
 
 
 def vote_histogram(
-    session: Session, marks: Mapping[int, np.ndarray], *, is_resilient: bool = False
+    session: Session,
+    marks: Mapping[int, np.ndarray],
+    *,
+    is_resilient: bool = False,
+    summed: list[int] | None = None,
 ) -> np.ndarray | None:
     """H, int64 of the marks' shape, over all clients that stay, as the server gets it.
 
@@ -38,6 +42,7 @@ def vote_histogram(
         session: the parties.
         marks: by address, of clients of the session: bool, or 0 and 1, [U, C].
         is_resilient: with double masks, so that dropouts need no second upload (`row_sums.resilient`).
+        summed: the addresses whose votes are in H are added here.
 
     Returns:
         H; None where fewer than two clients are there, or all have left at the end.
@@ -58,7 +63,7 @@ def vote_histogram(
             raise UsageError(f"votes of client {client}: allowed are marks 0 and 1")
         # The number of all who might take part: it does not change where some leave.
         own[client] = packed_counts.pack(marks[client], len(clients))[:, None]
-    sums = ring_sums(session, own, is_resilient=is_resilient)
+    sums = ring_sums(session, own, is_resilient=is_resilient, summed=summed)
     if sums is None:
         return None
     return packed_counts.unpack(sums[:, 0], int(np.prod(shape)), len(clients)).reshape(shape)

@@ -249,7 +249,11 @@ def soft_mean(num_classes: int, *, threshold: float = 0.0, weights: Weights = "o
 
 
 def mean(num_classes: int = 0) -> Consensus:
-    """The mean of the clients' numbers, for regression (named in the paper's Section 6)."""
+    """The mean of the clients' numbers, for regression (named in the paper's Section 6).
+
+    A function of this library and no more: labels are classes everywhere else here, no learner predicts
+    numbers, and `fedct` refuses this consensus.
+    """
     del num_classes
 
     def from_tally(tally: jax.Array, key: jax.Array | None = None) -> Agreed:

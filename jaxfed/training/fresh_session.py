@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from jaxfed.federation.communication import Communication
+from jaxfed.training.attendance import Attendance
 
 Result = TypeVar("Result")
 
@@ -17,6 +18,8 @@ def in_fresh_session(
     protocol: Callable[..., Result],
     own: Sequence[Any],
     communication: Communication,
+    *,
+    attendance: Attendance | None = None,
     **settings: Any,
 ) -> Result:
     """What the protocol gives its server, of as many clients as there are inputs.
@@ -25,6 +28,7 @@ def in_fresh_session(
         protocol: (session, {address: input}, **settings) -> result.
         own: the clients' inputs; their addresses are 0, 1, ...
         communication: all that the session sends is counted here, what sets it up included.
+        attendance: who leaves, and what came of it; the protocol says whom its result is of (`summed`).
         settings: of the protocol.
 
     Raises:
@@ -34,7 +38,12 @@ def in_fresh_session(
     """
     from jaxfed.secure.session.parties import Session
 
-    session = Session(len(own))
-    result = protocol(session, dict(enumerate(own)), **settings)
+    if attendance is None:
+        session = Session(len(own))
+        result = protocol(session, dict(enumerate(own)), **settings)
+    else:
+        session, summed = Session(len(own), presence=attendance.presence()), list[int]()
+        result = protocol(session, dict(enumerate(own)), summed=summed, **settings)
+        attendance.note(summed, sorted(session.presence.gone))
     communication.add(session.communication())
     return result

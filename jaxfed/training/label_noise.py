@@ -24,6 +24,7 @@ from jaxfed.federation.communication import Communication, label_bytes
 from jaxfed.privacy import label_release, xor_mechanism
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.privacy.label_sensitivity import BITS_A_ROW, trivial_rows
+from jaxfed.training.attendance import Attendance
 from jaxfed.training.consensus import Agreed, Consensus
 from jaxfed.training.opened_tally import Sums, agreed, summed
 
@@ -62,6 +63,7 @@ def agreed_under_noise(
     sums: Sums = "plaintext",
     noise_key: jax.Array,
     key: jax.Array | None = None,
+    attendance: Attendance | None = None,
 ) -> Agreed:
     """What clients agree on from labels with noise; arguments as `jaxfed.training.opened_tally.agreed`.
 
@@ -75,6 +77,7 @@ def agreed_under_noise(
         sums: how bits or answers are added.
         noise_key: typed; a client's noise is drawn from it by the client's number.
         key: typed, of random ties.
+        attendance: of these clients, under masks.
 
     Raises:
         UsageError: an epsilon or a number of rows that will not do; a consensus without a tally.
@@ -97,6 +100,7 @@ def agreed_under_noise(
             num_classes=num_classes,
             sums=sums,
             key=key,
+            attendance=attendance,
         )
     if consensus.from_tally is None:
         raise UsageError(
@@ -104,13 +108,14 @@ def agreed_under_noise(
             "allowed is 'votes'"
         )
     own = [one if is_xor else xor_mechanism.one_hot(one, num_classes) for one in released.values()]
-    total = _total(own, communication, sums, are_bits=is_xor)
+    total = _total(own, communication, sums, attendance, are_bits=is_xor)
+    number = len(own) if attendance is None else len(attendance.summed)
     if total is None:
-        total, own = np.zeros((votes.shape[1], num_classes), np.int32), []
+        total, number = np.zeros((votes.shape[1], num_classes), np.int32), 0
     if is_xor:
         bits = BITS_A_ROW * rows
         flip = xor_mechanism.flip_probability(noise.epsilon, bits, num_classes, noise.condition)
-        counts = xor_mechanism.unbiased_counts(total, len(own), flip)
+        counts = xor_mechanism.unbiased_counts(total, number, flip)
     else:
         counts = label_release.unbiased_counts(total, noise.epsilon, rows, num_classes)
     return consensus.from_tally(jnp.asarray(counts.astype(np.float32)), key)
@@ -140,14 +145,22 @@ def _released(
 
 
 def _total(
-    own: list[np.ndarray], communication: Communication, sums: Sums, *, are_bits: bool
+    own: list[np.ndarray],
+    communication: Communication,
+    sums: Sums,
+    attendance: Attendance | None,
+    *,
+    are_bits: bool,
 ) -> np.ndarray | None:
     """int32 [U, C], the sum of clients' marks; None where no sum is opened."""
     marks = [one.astype(np.int32) for one in own]
     if sums != "plaintext":
         if len(marks) < _LEAST:
+            if attendance is not None:
+                attendance.note((), ())
             return None
-        return summed(marks, communication, is_resilient=sums == "masked_resilient")
+        is_resilient = sums == "masked_resilient"
+        return summed(marks, communication, is_resilient=is_resilient, attendance=attendance)
     for one in own:
         num_rows, num_classes = one.shape
         # A row without a label stays without one where answers are sent.

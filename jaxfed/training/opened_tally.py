@@ -19,6 +19,7 @@ import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication, label_bytes
+from jaxfed.training.attendance import Attendance
 from jaxfed.training.consensus import Agreed, Consensus
 from jaxfed.training.fresh_session import in_fresh_session
 
@@ -37,6 +38,7 @@ def agreed(
     num_classes: int,
     sums: Sums = "plaintext",
     key: jax.Array | None = None,
+    attendance: Attendance | None = None,
 ) -> Agreed:
     """What clients agree on, any consensus in the clear and those with a tally under masks.
 
@@ -47,7 +49,13 @@ def agreed(
         communication.up("votes", num_bytes)
         return consensus.agree(jnp.asarray(answers), jnp.asarray(client_id), key)
     tally = opened_tally(
-        consensus, answers, client_id, communication, num_classes=num_classes, sums=sums
+        consensus,
+        answers,
+        client_id,
+        communication,
+        num_classes=num_classes,
+        sums=sums,
+        attendance=attendance,
     )
     assert consensus.from_tally is not None  # where there is a tally it is enough
     return consensus.from_tally(jnp.asarray(tally), key)
@@ -61,6 +69,7 @@ def opened_tally(
     *,
     num_classes: int,
     sums: Sums = "plaintext",
+    attendance: Attendance | None = None,
 ) -> np.ndarray:
     """What `consensus.from_tally` is given.
 
@@ -71,6 +80,7 @@ def opened_tally(
         communication: what is sent is counted here.
         num_classes: C.
         sums: how they are added.
+        attendance: of these clients, under masks; everybody stays if left out.
 
     Returns:
         int32 [U, C] of labels, float32 [U, C] of probabilities, [U, 2] of numbers: the same by any sum, bit
@@ -95,13 +105,20 @@ def opened_tally(
         for row in np.flatnonzero(np.asarray(client_id) >= 0)
     ]
     if len(own) < _LEAST:
+        if attendance is not None:
+            attendance.note((), ())
         nobody = jnp.full(len(answers), -1, jnp.int32)
         return np.asarray(consensus.tally(jnp.asarray(answers), nobody))
-    return summed(own, communication, is_resilient=sums == "masked_resilient")
+    is_resilient = sums == "masked_resilient"
+    return summed(own, communication, is_resilient=is_resilient, attendance=attendance)
 
 
 def summed(
-    own: list[np.ndarray], communication: Communication, *, is_resilient: bool = False
+    own: list[np.ndarray],
+    communication: Communication,
+    *,
+    is_resilient: bool = False,
+    attendance: Attendance | None = None,
 ) -> np.ndarray:
     """The sum of two clients' matrices [U, C] or more, in a fresh session.
 
@@ -113,7 +130,9 @@ def summed(
 
     are_marks = not np.issubdtype(own[0].dtype, np.floating)
     add = vote_histogram if are_marks else server_sums
-    total = in_fresh_session(add, own, communication, is_resilient=is_resilient)
+    total = in_fresh_session(
+        add, own, communication, attendance=attendance, is_resilient=is_resilient
+    )
     kind = np.int32 if are_marks else np.float32
     return np.zeros(own[0].shape, kind) if total is None else total.astype(kind)
 

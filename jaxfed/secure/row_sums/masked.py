@@ -148,6 +148,11 @@ class Server:
         sums = self._sums[self._layout[client]]
         self._endpoint.send(client, f"sums/{self._number}", sums.tobytes())
 
+    @property
+    def summed(self) -> list[int]:
+        """The clients that the sums are of, once all uploads of the round are in."""
+        return list(self._participants)
+
     def own_sums(self) -> np.ndarray:
         """The sums of the server's own rows, uint64 [n_s, C]; once all uploads of the round are in."""
         return self._sums[self._layout[SERVER]]

@@ -168,6 +168,11 @@ class Server:
         sums = self._sums[self._layout[client]]
         self._endpoint.send(client, f"sums/{self._number}", sums.tobytes())
 
+    @property
+    def summed(self) -> list[int]:
+        """The clients that the sums are of, the survivors."""
+        return list(self._survivors)
+
     def own_sums(self) -> np.ndarray:
         """The sums of the server's own rows over the survivors, uint64 [n_s, C]; once it has unmasked."""
         return self._sums[self._layout[SERVER]]

@@ -17,7 +17,11 @@ from jaxfed.secure.session.parties import Session
 
 
 def ring_sums(
-    session: Session, own: Mapping[int, np.ndarray], *, is_resilient: bool
+    session: Session,
+    own: Mapping[int, np.ndarray],
+    *,
+    is_resilient: bool,
+    summed: list[int] | None = None,
 ) -> np.ndarray | None:
     """The sum of the clients' matrices in Z_{2^64}, uint64 [n, C], at the server; each one's stays its own.
 
@@ -26,6 +30,7 @@ def ring_sums(
         own: by address, of clients of the session: ring elements uint64 [n, C], or real numbers, which go
             as `FixedPoint` of as many terms as there are clients.
         is_resilient: with double masks: who leaves after its upload still counts (`resilient`).
+        summed: the addresses that the sum is of are added here.
 
     Returns:
         The sum; None where fewer than two clients are there, or all have left at the end.
@@ -48,13 +53,19 @@ def ring_sums(
     first_round = session.reserve(len(clients) + 1)  # every dropout may start another one
     if not protocol.run(parties, server, first_round=first_round):
         return None
+    if summed is not None:
+        summed.extend(server.summed)
     return server.own_sums()
 
 
 def server_sums(
-    session: Session, own: Mapping[int, np.ndarray], *, is_resilient: bool
+    session: Session,
+    own: Mapping[int, np.ndarray],
+    *,
+    is_resilient: bool,
+    summed: list[int] | None = None,
 ) -> np.ndarray | None:
     """The sum of the clients' real matrices [n, C], float64, at the server; as `ring_sums`."""
     numbers = {client: matrix.astype(np.float64) for client, matrix in own.items()}
-    sums = ring_sums(session, numbers, is_resilient=is_resilient)
+    sums = ring_sums(session, numbers, is_resilient=is_resilient, summed=summed)
     return None if sums is None else FixedPoint(1).decode(sums)

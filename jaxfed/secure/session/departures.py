@@ -1,0 +1,104 @@
+"""Who leaves a simulated run, and at which stage of it.
+
+    ("3@upload", "20%@setup")
+
+Client 3 leaves before its upload, and one client in five before it has keys. Numbers are those of the
+federation; one that is not in a round's cohort leaves nothing. Shares are of the cohort, rounded; who they
+are is drawn from a seed, out of those who stay so far. Which stages there are is a method's to say. Any
+single message: `jaxfed.secure.session.channel.Presence`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from jaxfed.errors import UsageError
+
+if TYPE_CHECKING:
+    from jaxfed.secure.session.channel import Action, Presence
+
+
+class Stage(NamedTuple):
+    """A stage begins for a client when it is to do `action` with `kind`; `needs` says what it is part of."""
+
+    action: Action
+    kind: str
+    needs: str
+
+
+class Departure(NamedTuple):
+    """One entry: a client, or a share of them, and the stage they leave at."""
+
+    client: int | None
+    share: float
+    stage: str
+
+
+def parsed(entries: Sequence[str], stages: Mapping[str, Stage], key: str) -> list[Departure]:
+    """The entries of a setting of this name.
+
+    Raises:
+        UsageError: an entry that is none, with what is allowed.
+    """
+    if isinstance(entries, str) or not isinstance(entries, Sequence):
+        raise UsageError(f"{key}={entries!r}: allowed are tuples of 'CLIENT@STAGE'")
+    return [_parsed(entry, stages, key) for entry in entries]
+
+
+def presence_of(
+    departures: Sequence[Departure],
+    clients: Sequence[int],
+    seed: int | Sequence[int],
+    stages: Mapping[str, Stage],
+) -> Presence:
+    """Who leaves among the parties of one session.
+
+    Args:
+        departures: as parsed.
+        clients: the federation's number of every client of the cohort, in the session's order.
+        seed: of the draw.
+        stages: that they name.
+    """
+    from jaxfed.secure.session.channel import Presence  # here, because only protocols need it
+
+    presence, rng = Presence(), np.random.default_rng(seed)
+    staying = list(range(len(clients)))  # by address
+    for departure in sorted(departures, key=lambda departure: departure.client is None):
+        if departure.client is None:
+            count = min(round(departure.share * len(clients)), len(staying))
+            leaving = sorted(rng.permutation(staying)[:count].tolist())
+        else:
+            leaving = [address for address in staying if clients[address] == departure.client]
+        for address in leaving:
+            action, kind, _ = stages[departure.stage]
+            presence.lose_when(address, action, kind)
+            staying.remove(address)
+    return presence
+
+
+def _parsed(entry: object, stages: Mapping[str, Stage], key: str) -> Departure:
+    last = list(stages)[-1]
+    allowed = (
+        f"allowed are 'CLIENT@STAGE' and 'SHARE%@STAGE', such as '3@{last}' and '20%@{last}', with stages "
+        f"{', '.join(stages)}"
+    )
+    found = (
+        re.fullmatch(r"(\d+)@(\w+)|(\d+(?:\.\d+)?)%@(\w+)", entry, re.ASCII)
+        if isinstance(entry, str)
+        else None
+    )
+    if not found:
+        raise UsageError(f"{key}={entry!r}: {allowed}")
+    client, own_stage, share, shared_stage = found.groups()
+    departure = Departure(
+        None if client is None else int(client),
+        float(share or 0) / 100,
+        own_stage or shared_stage,
+    )
+    if departure.stage not in stages or departure.share > 1:
+        raise UsageError(f"{key}={entry!r}: {allowed}")
+    return departure
