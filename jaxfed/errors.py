@@ -12,6 +12,10 @@ class UsageError(ValueError):
     """
 
 
+class Unresumable(UsageError):
+    """What is there of a run cannot be gone on with; `jaxfed.experiment.remedy` adds what to do."""
+
+
 def suggestion(given: str, known: Iterable[str]) -> str:
     """`, did you mean ...?` for the nearest known name, else the list of them while it is short."""
     names = sorted(known)

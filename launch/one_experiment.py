@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from absl import flags
@@ -39,21 +40,23 @@ def conducted(
     from jaxfed.config import file as config_file
     from jaxfed.experiment import audit, workdir
     from jaxfed.experiment.progress import Progress
+    from jaxfed.experiment.remedy import IN_A_SWEEP, OF_A_COMMAND, OF_A_SWEEP, remedied
     from jaxfed.host.location import location
 
     config = config_file.load(_CONFIG.value, overrides)
     check.check(config)
     settings = config.to_dict()
     place = location(_WORKDIR.value, "--workdir")
-    if not _OVERWRITE.value and workdir.is_finished(place, settings):
-        if audited:
-            audit.check_audited(place)
-        print(f"{place} is finished; --overwrite runs it again")
-        return 0
-    with Progress(settings) as progress:
-        summary = conduct(
-            config, place, progress, interruption, overwrite=_OVERWRITE.value, audited=audited
-        )
+    with remedied(OF_A_SWEEP if IN_A_SWEEP in os.environ else OF_A_COMMAND):
+        if not _OVERWRITE.value and workdir.is_finished(place, settings):
+            if audited:
+                audit.check_audited(place)
+            print(f"{place} is finished; --overwrite runs it again")
+            return 0
+        with Progress(settings) as progress:
+            summary = conduct(
+                config, place, progress, interruption, overwrite=_OVERWRITE.value, audited=audited
+            )
     progress.show_results(summary["algorithms"], str(place))
     for line in summary.get("diverged", ()):
         print(f"jaxfed: {line}", file=sys.stderr)

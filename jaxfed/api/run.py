@@ -28,6 +28,7 @@ from jaxfed.errors import UsageError
 from jaxfed.experiment import workdir as workdirs
 from jaxfed.experiment.progress import Progress
 from jaxfed.experiment.records import read_json
+from jaxfed.experiment.remedy import OF_A_CALL, remedied
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.location import location
 
@@ -71,9 +72,10 @@ def run(
             shutil.rmtree(place, ignore_errors=True)
             raise
     place = location(workdir, "--workdir")
-    if not overwrite and workdirs.is_finished(place, settings.to_dict()):
-        return Result(place, settings, read_json(place / "summary.json"))
-    return _run(settings, place, overwrite, progress, owns_workdir=False)
+    with remedied(OF_A_CALL):
+        if not overwrite and workdirs.is_finished(place, settings.to_dict()):
+            return Result(place, settings, read_json(place / "summary.json"))
+        return _run(settings, place, overwrite, progress, owns_workdir=False)
 
 
 def _run(

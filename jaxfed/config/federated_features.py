@@ -25,6 +25,7 @@ from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.networks import check_model, make_model, repeats_that_differ
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
+from jaxfed.federation.algorithm import has_diverged
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.sampling import sample_clients
@@ -68,11 +69,8 @@ def with_learned_features(
     state = _trained(_training_config(config), training, repeat, checkpoints, report)
     features, predicted = _infer(model, state, federation.x)
     if not np.isfinite(features).all():
-        raise UsageError(
-            f"config.preprocessing.kind='federated_features': after {config.preprocessing.rounds} rounds "
-            "the model's features are not finite; training diverged: lower config.training.learning_rate "
-            f"({config.training.learning_rate:g})"
-        )
+        rounds = config.preprocessing.rounds
+        raise _divergence(config, f"after {rounds} rounds the model's features are not finite")
     return replace(federation, x=features, predicted=predicted)
 
 
@@ -132,13 +130,22 @@ def _trained(
     left = range(done + 1, rounds + 1)
     with closing(prefetched(cohort_of, left)) as cohorts:
         for number in left:
-            state, _ = algorithm.round(state, next(cohorts), jax.random.fold_in(key, number))
+            state, metrics = algorithm.round(state, next(cohorts), jax.random.fold_in(key, number))
+            if has_diverged(metrics):
+                raise _divergence(config, f"the loss of round {number} of {rounds} is not finite")
             is_last = number == rounds
             if checkpoints and (is_last or schedule.is_due(number, is_last=is_last)):
                 with schedule.saving():
                     checkpoints.save(number, state, {"round": number})
             report(number, rounds)
     return state.model
+
+
+def _divergence(config: ConfigDict, found: str) -> UsageError:
+    return UsageError(
+        f"config.preprocessing.kind='federated_features': {found}; training diverged: lower "
+        f"config.training.learning_rate ({config.training.learning_rate:g})"
+    )
 
 
 def _infer(model: Model, state: nnx.State, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -131,7 +131,13 @@ class Simulation:
         return federation
 
     def data_checksums(self) -> dict[str, str]:
-        """Type, shape and checksum of the examples and labels in use: other data has others."""
+        """Type, shape and checksum of the examples and labels in use: other data has others.
+
+        With them go the checksums of weights files (`jaxfed.config.weights_files`).
+        """
+        # Here, because Flax takes half a second to import, which a mistake need not wait for.
+        from jaxfed.config.weights_files import weights_checksums
+
         data = self._dataset
         arrays = {
             "x": data.x,
@@ -145,7 +151,8 @@ class Simulation:
         }
         if self._public is not None:
             arrays |= {"x_public": self._public.x, "y_public": self._public.y}
-        return {name: _checksum(array) for name, array in arrays.items() if array is not None}
+        found = {name: _checksum(array) for name, array in arrays.items() if array is not None}
+        return found | weights_checksums(self._config)
 
     def class_counts(self, federation: Federation) -> dict[str, Any]:
         """Clients x classes counts of labeled, unlabeled and new points, and the classes' names.

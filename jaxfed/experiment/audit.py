@@ -38,7 +38,7 @@ from jaxfed.audit import (
 from jaxfed.config import methods
 from jaxfed.config.attacker import ShadowPlan, shadow_plan
 from jaxfed.config.simulation import Simulation
-from jaxfed.errors import UsageError
+from jaxfed.errors import Unresumable
 from jaxfed.experiment.loop import Played
 from jaxfed.experiment.progress import Progress
 from jaxfed.experiment.workdir import Workdir
@@ -46,10 +46,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.host import storage
 
 STRONGEST = "strongest"
-_NO_AUDIT = (
-    "its rounds were run without an audit, which has to see what they send; give another --workdir, or "
-    "--overwrite"
-)
+_NO_AUDIT = "its rounds were run without an audit, which has to see what they send"
 _SHADOWS = 0x73686164
 _Key = tuple[str, str, int, str]  # method, message, round, attack; of all of them "" and -1
 
@@ -266,7 +263,7 @@ def check_audited(place: Path) -> None:
         UsageError: it was not.
     """
     if not (place / "audit" / "audit.json").exists():
-        raise UsageError(f"--workdir={place}: {_NO_AUDIT}")
+        raise Unresumable(f"--workdir={place}: {_NO_AUDIT}")
 
 
 def check_unplayed(workdir: Workdir) -> None:
@@ -276,7 +273,7 @@ def check_unplayed(workdir: Workdir) -> None:
         UsageError: its rounds were played without one.
     """
     if not workdir.audit.exists() and workdir.read_metrics():
-        raise UsageError(f"--workdir={workdir.path}: {_NO_AUDIT}")
+        raise Unresumable(f"--workdir={workdir.path}: {_NO_AUDIT}")
     workdir.audit.mkdir(exist_ok=True)
 
 

@@ -58,9 +58,9 @@ from jaxfed.config.simulation import Simulation
 from jaxfed.experiment.prediction_table import write_predictions
 from jaxfed.experiment.progress import Progress
 from jaxfed.experiment.records import measure
-from jaxfed.experiment.selected import Selected, has_diverged
+from jaxfed.experiment.selected import Selected
 from jaxfed.experiment.workdir import Workdir
-from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, ServerState
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, ServerState, has_diverged
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.sampling import sample_clients

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,8 +35,3 @@ class Selected(NamedTuple):
         if accuracy <= self.validation_accuracy < np.inf:
             return self._replace(state=state)
         return Selected(state, state, float(accuracy), round_number)
-
-
-def has_diverged(metrics: Mapping[str, Any]) -> bool:
-    """Whether a round's loss is infinite or no number; not for a method without one."""
-    return not np.isfinite(metrics.get("train_loss", 0.0))

@@ -19,8 +19,14 @@ import jax
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.experiment.selected import Selected, has_diverged
-from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Predictions, ServerState
+from jaxfed.experiment.selected import Selected
+from jaxfed.federation.algorithm import (
+    FederatedAlgorithm,
+    Metrics,
+    Predictions,
+    ServerState,
+    has_diverged,
+)
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.sampling import SAMPLINGS, Sampling, sample_clients
 

@@ -34,6 +34,7 @@ from jaxfed.errors import UsageError
 from jaxfed.experiment import workdir
 from jaxfed.experiment.point_process import PointProcess, stop
 from jaxfed.experiment.records import read_json, read_sweep
+from jaxfed.experiment.remedy import IN_A_SWEEP, OF_A_SWEEP, remedied
 from jaxfed.experiment.sweep_plan import Plan, Point
 from jaxfed.host import storage
 from jaxfed.host.interruption import Interrupted, Interruption
@@ -126,12 +127,12 @@ def unfinished(sweep: Plan, directory: Path) -> list[Point]:
     Raises:
         UsageError: the directory of a point holds the results of another config.
     """
-    remedy = "give the sweep another --workdir, or delete this point's"
-    return [
-        point
-        for point in sweep.points
-        if not workdir.is_finished(directory / point.name, point.settings, remedy)
-    ]
+    with remedied(OF_A_SWEEP):
+        return [
+            point
+            for point in sweep.points
+            if not workdir.is_finished(directory / point.name, point.settings)
+        ]
 
 
 def run(
@@ -152,7 +153,7 @@ def run(
     Returns:
         The names of the points that failed.
     """
-    environment = dict(os.environ)
+    environment = {**os.environ, IN_A_SWEEP: "1"}
     if jobs > 1:
         environment.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     (directory / "logs").mkdir(exist_ok=True)

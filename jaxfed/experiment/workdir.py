@@ -1,7 +1,7 @@
 """The directory of one experiment: whose it is, what is in it, and what of it is valid.
 
     config.json      the config as resolved; written first
-    data.json        type, shape and checksum of the data that the rounds are computed on
+    data.json        type, shape and checksum of the data that rounds are computed on, and of weights files
     metrics.jsonl    one JSON object a line, one line a round; of a method that validates, round 0 is
                      the state before the first
     partition.json   who holds what in the first repeat: clients x classes counts, for its plot
@@ -32,13 +32,12 @@ from pathlib import Path
 from typing import Any
 
 from jaxfed.config.keys import flatten
-from jaxfed.errors import UsageError
+from jaxfed.errors import Unresumable, UsageError
 from jaxfed.experiment.records import Run
 from jaxfed.host import storage
 
 _CONFIG, _METRICS, _SUMMARY, _LOCK = "config.json", "metrics.jsonl", "summary.json", ".lock"
 _PARTITION, _CHECKPOINTS, _STATES, _PLOTS = "partition.json", "checkpoints", "states", "plots"
-_REMEDY = "give another --workdir, or --overwrite"
 _MOST_NAMED = 4  # keys that differ
 _PREPROCESSING, _DATA, _DELETED = "preprocessing", "data.json", ".deleted.json"
 _PREDICTIONS, _AUDIT = "predictions", "audit"
@@ -93,7 +92,7 @@ class Workdir:
         """Write data.json, or compare with what it says of the data.
 
         Raises:
-            UsageError: the rounds that are there were computed on other data, or data.json is damaged.
+            Unresumable: the rounds that are there were computed on other data, or data.json is damaged.
         """
         file = self.path / _DATA
         if not file.exists():
@@ -104,16 +103,14 @@ class Workdir:
         except ValueError:
             there = None
         if not isinstance(there, dict):
-            raise UsageError(
-                f"--workdir={self.path}: {_DATA} is damaged, which said what data its rounds were computed "
-                f"on; {_REMEDY}"
+            raise Unresumable(
+                f"--workdir={self.path}: {_DATA} is damaged, which said what data its rounds were computed on"
             )
         for name in [*checksums, *there]:
             if there.get(name) != checksums.get(name):
-                raise UsageError(
+                raise Unresumable(
                     f"--workdir={self.path}: its rounds were computed on other data: {name} is "
-                    f"{there.get(name)} there, {checksums.get(name)} now; bring the data back, or give "
-                    "another --workdir, or --overwrite"
+                    f"{there.get(name)} there, {checksums.get(name)} now; bring the data back"
                 )
 
     def write_partition(self, counts: Mapping[str, Any]) -> None:
@@ -158,17 +155,15 @@ class Workdir:
         )
 
 
-def is_finished(
-    path: str | os.PathLike[str], config: Mapping[str, Any], remedy: str = _REMEDY
-) -> bool:
+def is_finished(path: str | os.PathLike[str], config: Mapping[str, Any]) -> bool:
     """Whether the experiment of this config has run to its end there; touches nothing.
 
     Raises:
-        UsageError: the directory belongs to another config or to something else altogether; `remedy` ends
-            the line on the former.
+        Unresumable: the directory belongs to another config.
+        UsageError: it is something else altogether.
     """
     path = Path(path)
-    _check_owner(path, config, remedy)
+    _check_owner(path, config)
     return not (path / _DELETED).exists() and _has_summary(path)
 
 
@@ -184,8 +179,8 @@ def open_workdir(
         overwrite: delete what an earlier experiment left there first.
 
     Raises:
-        UsageError: the directory belongs to another config, another process or something else
-            altogether, or cannot be written.
+        Unresumable: the directory belongs to another config.
+        UsageError: it belongs to another process or something else altogether, or cannot be written.
     """
     path = Path(path)
     if overwrite:
@@ -259,7 +254,7 @@ def _check_contents(path: Path) -> dict[str, Any] | None:
     return config
 
 
-def _check_owner(path: Path, config: Mapping[str, Any], remedy: str = _REMEDY) -> None:
+def _check_owner(path: Path, config: Mapping[str, Any]) -> None:
     """Refuse a directory made by another config, naming the keys that differ.
 
     One that was changed may have others that follow it, so that no single one of them is the cause.
@@ -275,9 +270,9 @@ def _check_owner(path: Path, config: Mapping[str, Any], remedy: str = _REMEDY) -
             for key in differing[:_MOST_NAMED]
         ]
         more = len(differing) - len(shown)
-        raise UsageError(
+        raise Unresumable(
             f"--workdir={path}: made by another config: {'; '.join(shown)}"
-            f"{f'; and {more} more' * bool(more)}; {remedy}"
+            f"{f'; and {more} more' * bool(more)}"
         )
 
 

@@ -117,3 +117,8 @@ class FederatedAlgorithm(NamedTuple):
     predictions: PredictionsOf | None = None
     predict: Predict | None = None
     views: Views | None = None
+
+
+def has_diverged(metrics: Metrics) -> bool:
+    """Whether a round's loss is infinite or no number; not for a method without one."""
+    return not np.isfinite(metrics.get("train_loss", 0.0))

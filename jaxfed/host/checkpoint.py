@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
-from jaxfed.errors import UsageError
+from jaxfed.errors import Unresumable, UsageError
 from jaxfed.host import storage
 
 _RECORD, _STATE, _ENDING = "record", "state/", ".npz"
@@ -149,11 +149,11 @@ class Checkpoints:
     def to_resume(
         self, objection: Callable[[Progress], str] = lambda progress: ""
     ) -> Checkpoint | None:
-        """As `latest`, for the run that made them: its refusal says how to go on without any."""
+        """As `latest`, for the run that made them: what it refuses is `Unresumable`."""
         try:
             return self.latest(objection)
         except UsageError as error:
-            raise UsageError(f"{error}; --overwrite begins again from the first round") from error
+            raise Unresumable(str(error)) from error
 
     def _steps(self) -> list[int]:
         if not self.path.is_dir():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import jax
 import numpy as np
@@ -132,8 +133,14 @@ def test_an_experiment_on_learned_features(tmp_path):
 
 def test_diverged_training_is_named(raw):
     config = file.load(CONFIG, [*SMALL, "training.learning_rate=1e30"])
-    with pytest.raises(UsageError, match=r"not finite; training diverged.*\(1e\+30\)"):
-        learned(config, raw)
+    heard = []
+    found = r"the loss of round (\d) of 6 is not finite; training diverged.*\(1e\+30\)"
+    with pytest.raises(UsageError, match=found) as error:
+        learned(config, raw, heard=heard)
+    # It goes no further, and the round that it names is the one.
+    diverged_in = int(re.search(found, str(error.value))[1])
+    assert heard == [(done, 6) for done in range(1, diverged_in)]
+    assert diverged_in < 6
 
 
 MISTAKES = {

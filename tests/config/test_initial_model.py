@@ -11,6 +11,7 @@ from jaxfed.config.assembly import make_training
 from jaxfed.config.check import check
 from jaxfed.config.networks import make_model
 from jaxfed.config.simulation import Simulation
+from jaxfed.config.weights_files import weights_checksums
 from jaxfed.errors import UsageError
 from jaxfed.host.checkpoint import Checkpoints
 
@@ -108,3 +109,32 @@ def test_a_damaged_state_is_refused(tmp_path):
     file.write_bytes(content)
     with pytest.raises(UsageError, match=r"^config.training.initial_model=.*damaged checkpoint"):
         check(load(f"training.initial_model={given}"))
+
+
+def test_states_and_weights_that_change_are_noticed(tmp_path):
+    given = save(tmp_path)
+    config = load("fedavg.training.learning_rate=0.1", f"fedavg.training.initial_model={given}")
+    simulation = Simulation(config)
+    before = simulation.data_checksums()
+    save(tmp_path, "model.hidden=8", repeats=[1])
+    key = "fedavg.training.initial_model of repeat"
+    after = simulation.data_checksums()
+    assert {name for name in after if before[name] != after[name]} == {f"{key} 1"}
+    assert f"{key} 0" in before
+
+    weights = tmp_path / "weights.safetensors"
+    weights.write_bytes(b"1")
+    wanted = f"preprocessing.weights={weights}"
+    sources = {
+        "preprocessing.weights": load("preprocessing.kind=pretrained", wanted),
+        "training.initial_model": load("training.initial_model=pretrained", wanted),
+    }
+    first = {name: weights_checksums(config) for name, config in sources.items()}
+    weights.write_bytes(b"2")
+    for name, config in sources.items():
+        assert first[name].keys() == {name}
+        assert weights_checksums(config) != first[name]
+    config = load("preprocessing.kind=federated_features", f"training.initial_model={given}")
+    config.algorithm = "xclp"  # which trains nothing of its own
+    assert len(weights_checksums(config)) == 2
+    assert weights_checksums(load()) == {}

@@ -16,6 +16,7 @@ from small_sweeps import fake_command, launch, read_csv, run, write_config
 from jaxfed.errors import UsageError
 from jaxfed.experiment import sweep, sweep_plan
 from jaxfed.experiment.records import read_sweep
+from jaxfed.experiment.remedy import IN_A_SWEEP
 from jaxfed.host.interruption import Interrupted
 
 
@@ -189,6 +190,13 @@ def test_a_point_of_another_config_is_refused(config, tmp_path):
     ) as caught:
         sweep.unfinished(sweep_plan.plan(edited), directory)
     assert "overwrite" not in str(caught.value)  # which a sweep has not
+
+
+def test_points_know_that_they_are_of_a_sweep(config, tmp_path):
+    code = f"import os, sys; sys.exit({IN_A_SWEEP!r} not in os.environ)"
+    failed, _ = run(sweep_plan.plan(config(THREE)), tmp_path / "out", python_command(code), jobs=3)
+    assert failed == []
+    assert IN_A_SWEEP not in os.environ
 
 
 @pytest.mark.parametrize(

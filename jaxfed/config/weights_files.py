@@ -1,0 +1,58 @@
+"""Files beside the data that rounds are computed from: released weights, and states that experiments left.
+
+An unfinished run resumes only where these are what they were (`Simulation.data_checksums`): features that are
+made again, or a later repeat, would else come from other weights than what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from jaxfed.config import methods
+from jaxfed.config.networks import (
+    PRETRAINED,
+    naming_initial_model,
+    repeats_that_differ,
+    saved_model,
+    starts_from_state,
+)
+from jaxfed.host.storage import file_checksum
+from jaxfed.models.pretrained import find_weights
+
+
+def weights_checksums(config: ConfigDict) -> dict[str, str]:
+    """What the files in use are: config's key, and of states the repeat -> size and checksum.
+
+    Raises:
+        UsageError: one is missing.
+
+    Cost: each file is read once, 1 GB/s.
+    """
+    return {key: file_checksum(file) for key, file in _files(config)}
+
+
+def _files(config: ConfigDict) -> Iterator[tuple[str, Path]]:
+    kind, weights = config.preprocessing.kind, config.preprocessing.weights or None
+    root = config.dataset.root or None
+    if kind == "pretrained":
+        yield "preprocessing.weights", find_weights(config.preprocessing.network, weights, root)
+    seen = {methods.training_key(config, name, "initial_model"): s for name, s in _trained(config)}
+    if kind == "federated_features":
+        seen["training.initial_model"] = config
+    for key, own in seen.items():
+        if own.training.initial_model == PRETRAINED:
+            yield key, find_weights(own.model.name, weights, root)
+        elif starts_from_state(own):
+            with naming_initial_model(own):
+                for repeat in repeats_that_differ(own):
+                    yield f"{key} of repeat {repeat}", saved_model(own, repeat).file
+
+
+def _trained(config: ConfigDict) -> Iterator[tuple[str, ConfigDict]]:
+    """The methods that train a network, each with the config as it sees it."""
+    for name in methods.chosen(config):
+        if methods.uses_training(config, name):
+            yield name, methods.with_own_training(config, name)
