@@ -3,11 +3,14 @@
 phi(x) (`evidence.log_odds`) over models is taken as normal, with x among their examples and without:
 
     online     score(x) = log N(phi; mu_in, sd_in) - log N(phi; mu_out, sd_out)
-    offline    score(x) = log P(Z < phi),     Z ~ N(mu_out, sd_out)
+    offline    score(x) = (phi - mu_out) / sd_out
 
-the likelihood ratio (the paper's Lambda), and a one-sided test that needs no model trained on x. Means are
-those of the reference models of each kind, one an example. So are deviations with variance "example"; with
-"pooled" there is one for all examples, which is better with few references (below 64, they say).
+the likelihood ratio (the paper's Lambda), and a one-sided test that needs no model trained on x: in place of
+P(Z < phi), Z ~ N(mu_out, sd_out), the number of deviations, which orders examples alike and does not end at
+1. Means are those of the reference models of each kind, one an example. So are deviations with variance
+"example". One for all examples is better with few references (below 64, they say): "pooled" has that of
+references about the means of their own examples. The authors' code takes the deviation of all values about a
+single mean ("global"), in which the spread between examples widens both normals.
 
 Offline, x beyond all references is a member; where the target is less sure than references that never saw it
 the score is low, so no two-sided test would do.
@@ -23,8 +26,9 @@ from scipy.stats import norm
 from jaxfed.errors import UsageError
 from jaxfed.privacy.membership.evidence import inside, mean_over, outside
 
-Variance = Literal["pooled", "example"]
+Variance = Literal["pooled", "global", "example"]
 
+_FEWEST = 2
 _LEAST = 1e-12  # of a deviation: references that all say the same
 
 
@@ -47,7 +51,7 @@ def offline(
         UsageError: shapes that do not fit, or too few references of an example.
     """
     mean, deviation = _normal(reference_phi, outside(reference_phi, is_in), variance)
-    return norm.logcdf(np.asarray(phi, np.float64), mean, deviation)
+    return (np.asarray(phi, np.float64) - mean) / deviation
 
 
 def online(
@@ -70,6 +74,10 @@ def _normal(
     """Mean and deviation of each example, float64 [n] twice."""
     values = np.asarray(reference, np.float64)
     mean, count = mean_over(values, used), used.sum(axis=0)
+    if variance == "global":
+        if used.sum() < _FEWEST:
+            raise UsageError(f"variance='global': {used.sum()} references; allowed are 2 or more")
+        return mean, np.full(len(mean), max(float(np.std(values[used])), _LEAST))
     squares = np.sum(np.square(values - mean), axis=0, where=used)
     # One degree of freedom goes with each example's mean.
     if variance == "pooled":

@@ -1,6 +1,6 @@
 """RMIA, the robust membership inference attack (Zarifzadeh, Liu, Shokri, ICML 2024).
 
-    ratio(x) = p(x) / P(x),        score(x) = share of a population Z with ratio(x) / ratio(z) > gamma
+    ratio(x) = p(x) / P(x),        score(x) = share of a population Z with ratio(x) / ratio(z) >= gamma
 
 p the target's probability of the example's own class, P its mean over models with and without x. x is
 compared with what the same model says of examples that are no members: what all models find easy, or this
@@ -11,7 +11,8 @@ one, cancels.
 
 The second has in place of the first mean the line a P_out + (1 - a): references trained on x are surer of it
 than those without, and not above 1. a in [0, 1] is tuned on reference models in the target's place, whose
-members are known (`tuned_a`); their code's default is 0.3.
+members are known (`tuned_a`); their code's default is 0.3. It counts > gamma where the paper has >=; the two
+differ where ratios tie, which those of trees often do.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def offline(
         examples: n of them.
         population: m others, no members of the target.
         a: how far references with x go towards 1.
-        gamma: how much larger than another's a ratio must be.
+        gamma: how many times another's a ratio must be, at least.
 
     Raises:
         UsageError: shapes that do not fit, an example without such references, or a number out of its range.
@@ -156,5 +157,5 @@ def _scores(
             "or [S, n] and [S, m], m >= 1"
         )
     pairs = zip(np.atleast_2d(ratio), np.sort(np.atleast_2d(others), axis=-1), strict=True)
-    below = [np.searchsorted(ordered, row / gamma, side="left") for row, ordered in pairs]
+    below = [np.searchsorted(ordered, row / gamma, side="right") for row, ordered in pairs]
     return np.reshape(below, ratio.shape) / others.shape[-1]
