@@ -11,7 +11,8 @@ All methods of a repeat see the same clients, the same cohorts and the same keys
 rounds of an experiment have one numbering, its steps 1 .. num_repeats * methods * rounds. After each step its
 line is in metrics.jsonl; after some (`jaxfed.host.save_schedule`) a checkpoint holds the state and what of
 metrics.jsonl belongs to it. A process that is killed at any instant loses the rounds since then, ten
-seconds of work or one round, and what it had written of them is dropped when the experiment resumes.
+seconds of work or one round (more where saves are slow), and what it had written of them is dropped when
+the experiment resumes.
 One that is asked to stop saves the round it is in. While the device works on a round, the host
 prepares the cohort of the next.
 

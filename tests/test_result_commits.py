@@ -1,0 +1,83 @@
+"""Whoever reads a result can check out the code that made it: its commit is in the history of this one."""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# Made at commits that were rebased away; to be made again. This list may only become shorter.
+UNREACHABLE = {
+    "fedavg_fashion_mnist/alphas/report.md",
+    "fedavg_fashion_mnist/more_labels/report.md",
+    "femnist_chars74k/linear/report.md",
+    "protofssl_costs.json",
+    "xclp_cifar10_60000/summary.json",
+    "xclp_graphs/report.md",
+    "xclp_leave_one_out/report.md",
+    "xclp_privacy/report.md",
+}
+
+
+def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.fixture
+def history():
+    """Skips where there is no whole history to look into."""
+    try:
+        shallow = git("rev-parse", "--is-shallow-repository")
+    except FileNotFoundError:
+        pytest.skip("git is not installed")
+    if shallow.returncode:
+        pytest.skip("not a clone of the repository")
+    if shallow.stdout.strip() != "false":
+        pytest.skip("a shallow clone, which lacks the commits of results")
+
+
+def commits_named(file: Path) -> set[str]:
+    text = file.read_text(encoding="utf-8")
+    if file.suffix == ".json":
+        return set(_values(json.loads(text)))
+    lines = re.findall(r"^- commit: (.*)$", text, re.MULTILINE)
+    return {commit for line in lines for commit in re.findall(r"\b[0-9a-f]{7,40}\b", line)}
+
+
+def _values(content: object) -> Iterator[str]:
+    """What stands under "commit", at any depth."""
+    if isinstance(content, dict):
+        for key, value in content.items():
+            if key == "commit" and isinstance(value, str):
+                yield value
+            yield from _values(value)
+    elif isinstance(content, list):
+        for value in content:
+            yield from _values(value)
+
+
+def test_commits_are_found_where_results_name_them(tmp_path):
+    report, summary = tmp_path / "report.md", tmp_path / "summary.json"
+    report.write_text("- seeds: 0\n- commit: c03841e7fb95; 06837cffafb5 with uncommitted changes\n")
+    summary.write_text('{"a": [{"environment": {"commit": "0" }}], "commit": null}')
+    assert commits_named(report) == {"c03841e7fb95", "06837cffafb5"}
+    assert commits_named(summary) == {"0"}
+
+
+@pytest.mark.usefixtures("history")
+def test_every_commit_that_a_result_names_is_in_the_history():
+    results = ROOT / "results"
+    files = [*results.rglob("*.json"), *results.rglob("report.md")]
+    named = {str(file.relative_to(results)): commits_named(file) for file in files}
+    there = {commit: _is_ancestor(commit) for commit in set().union(*named.values())}
+    assert sum(there.values()) > 5
+    failing = {name for name, commits in named.items() if not all(map(there.get, commits))}
+    assert failing == UNREACHABLE  # whoever mends one takes it off the list
+
+
+def _is_ancestor(commit: str) -> bool:
+    return git("merge-base", "--is-ancestor", commit, "HEAD").returncode == 0
