@@ -1,4 +1,4 @@
-"""What prototypes tell of the digits that they are made of: the table of docs/threat-model.md.
+"""What prototypes tell of the digits that they are made of: the tables of docs/threat-model.md.
 
 python -m examples.invert_prototypes
 """
@@ -16,16 +16,18 @@ from jaxfed.privacy import prototype_inversion as attack
 from jaxfed.training.local_update import Batches
 
 SHAPE, NUM_CLIENTS, NUM_PUBLIC, NUM_TARGETS, GALLERY = (8, 8, 1), 10, 897, 50, 30
-MODEL = MODELS["mlp"](SHAPE, None, hidden=(128,))
+DENSE = MODELS["mlp"](SHAPE, None, hidden=(128,))
+CONVOLUTIONS = MODELS["cnn"](SHAPE, None)
+CASES = [(num_labels, sigma) for num_labels in (1, 2, 5) for sigma in (0.0, 0.1, 0.5)]
 
 
-def trained(x, y, rounds=20):
+def trained(model, x, y, rounds=20):
     """ProtoFSSL's network of ten clients, half of whose digits have labels."""
     labels = np.where(np.arange(len(y)) % (2 * NUM_CLIENTS) < NUM_CLIENTS, y, -1)
     clients = [(x[i::NUM_CLIENTS], labels[i::NUM_CLIENTS]) for i in range(NUM_CLIENTS)]
     federation = jaxfed.Federation.from_clients(clients, test=(x, y))
     training = jaxfed.Training(
-        MODEL,
+        model,
         optimizer=optax.rmsprop,
         learning_rate=lambda rounds_done: 1e-3,
         batches=Batches("joint", size=10, epochs=10),
@@ -70,16 +72,15 @@ def identified(found, galleries, num_labels):
     )
 
 
-def table():
-    """(n_k, sigma, figures) of every row."""
+def table(model=DENSE, cases=CASES):
+    """(n_k, sigma, figures) of every row, by a network up to its embeddings."""
     x, y = load_digits(return_X_y=True)
     x, y = x.reshape(-1, *SHAPE).astype(np.float32) / 16, y.astype(np.int32)
     public, private = (x[:NUM_PUBLIC], y[:NUM_PUBLIC]), (x[NUM_PUBLIC:], y[NUM_PUBLIC:])
-    features = jax.jit(partial(MODEL.features, trained(*private)))
-    for num_labels in (1, 2, 5):
-        for sigma in (0.0, 0.1, 0.5):
-            rng = np.random.default_rng(0)
-            yield num_labels, sigma, measured(features, private, public, num_labels, sigma, rng)
+    features = jax.jit(partial(model.features, trained(model, *private)))
+    for num_labels, sigma in cases:
+        rng = np.random.default_rng(0)
+        yield num_labels, sigma, measured(features, private, public, num_labels, sigma, rng)
 
 
 HEADER = (
@@ -88,7 +89,8 @@ HEADER = (
 )
 
 if __name__ == "__main__":
-    print("| " + " | ".join(HEADER) + " |", flush=True)
-    for num_labels, sigma, figures in table():
-        cells = " | ".join(f"{figure:.1f}" for figure in figures)
-        print(f"| {num_labels} | {sigma:g} | {cells} |", flush=True)
+    for title, model in {"a dense layer": DENSE, "convolutions": CONVOLUTIONS}.items():
+        print(f"\n{title}\n\n| " + " | ".join(HEADER) + " |", flush=True)
+        for num_labels, sigma, figures in table(model):
+            cells = " | ".join(f"{figure:.1f}" for figure in figures)
+            print(f"| {num_labels} | {sigma:g} | {cells} |", flush=True)

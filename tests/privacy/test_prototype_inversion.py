@@ -1,13 +1,17 @@
 """Images out of prototypes: found where f can be inverted, not under noise; docs/threat-model.md's table."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from threat_model import table
 
+from examples.invert_prototypes import CONVOLUTIONS
 from examples.invert_prototypes import table as measured_table
 from jaxfed.errors import UsageError
+from jaxfed.models import MODELS
 from jaxfed.privacy import prototype_inversion as attack
 
 KEY, SHAPE = jax.random.key(0), (6, 6, 1)
@@ -43,6 +47,19 @@ def test_an_image_behind_an_invertible_network_is_found(features):
         np.asarray(features(x)), np.asarray(features(public)), public, ridge=1e-9
     )
     assert attack.psnr(by_decoder, x).min() > 35
+
+
+def test_any_models_embeddings_are_attacked():
+    """Of a CNN before any training: both attacks come nearer than a guess."""
+    model = MODELS["cnn"](SHAPE, None, channels=(8,), hidden=64)
+    features = partial(model.features, model.init(KEY))
+    x, public = images(4), images(200, seed=1)
+    guess = attack.psnr(np.repeat(public.mean(axis=0)[None], 4, axis=0), x).mean()
+    z = features(x)
+    found = attack.inverted(features, z, SHAPE, KEY, steps=200)
+    by_decoder = attack.decoded(np.asarray(z), np.asarray(features(public)), public)
+    assert attack.psnr(np.asarray(found), x).mean() > guess + 3
+    assert attack.psnr(by_decoder, x).mean() > guess + 10
 
 
 def test_the_mean_of_several_is_all_that_a_linear_network_tells():
@@ -101,8 +118,18 @@ def test_what_does_not_fit_is_refused():
 
 
 def test_figures_of_the_threat_model():
-    rows = [[float(figure) for figure in row] for row in table("inversion")]
-    measured = [[n, sigma, *figures] for n, sigma, figures in measured_table()]
+    assert_measured("inversion", measured_table())
+
+
+@pytest.mark.slow
+def test_figures_of_convolutions():
+    cases = [(1, 0.0), (2, 0.0), (5, 0.0)]
+    assert_measured("inversion_cnn", measured_table(CONVOLUTIONS, cases))
+
+
+def assert_measured(name, found):
+    rows = [[float(figure) for figure in row] for row in table(name)]
+    measured = [[n, sigma, *figures] for n, sigma, figures in found]
     assert [row[:2] for row in rows] == [row[:2] for row in measured]
     decibels, shares = (
         [np.array([row[part] for row in each]) for each in (rows, measured)]
