@@ -46,7 +46,8 @@ def mark_above(
     ax: Axes, positions: Sequence[float], label: str, values: Sequence[float], *, color: str
 ) -> None:
     """Says on top of the axes what else the values at these positions are."""
-    text = dict(zip(positions, map(setting_text, values), strict=True))
+    digits = (setting_text(float(f"{value:.3g}")) for value in values)
+    text = dict(zip(positions, digits, strict=True))
     shown = labeled(positions, ax.get_xscale(), list(text.values()))
     top = ax.secondary_xaxis("top")
     top.set_xlabel(label, color=color, fontsize=9)
