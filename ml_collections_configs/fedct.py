@@ -346,7 +346,7 @@ def _baseline(config: ConfigDict, name: str) -> None:
 def _smoke(config: ConfigDict) -> None:
     base.smoke(config)
     config.num_repeats = 1
-    config.evaluate_every = 0
+    config.evaluate_every, config.evaluate_test = 0, False
     config.fedct.steps = config.fedct.neighbors = 3
     if "fedmd" in config.baselines:
         config.fedmd.update(transfer_steps=3, private_steps=3)

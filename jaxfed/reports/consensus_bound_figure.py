@@ -64,5 +64,5 @@ def consensus_bound_figure(
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_ylim(_LEAST, 2)
-    legend(figure, ax, theme, columns=len(rates))
+    legend(figure, ax, theme, columns=min(max(len(num_clients), 2), 4))
     return figure

@@ -58,6 +58,7 @@ def test_steps_of_baselines_follow():
     check.check(smoke)
     assert smoke.pate.to_dict() == {"teacher_rounds": 1, "steps": 6, "student_steps": 6}
     assert set(smoke.fedmd.values()) == {3}
+    assert not smoke.evaluate_test
     # One fit is all that teachers need that are fitted from scratch.
     assert "pate" not in file.load(f"{CONFIG}:adult,random_forest,pate")
     assert file.load(f"{CONFIG}:mixed_network,pate").pate.teacher_rounds == 5
