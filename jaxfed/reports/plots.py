@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from jaxfed.reports.clients_figure import (
     accuracies_of_clients,
     clients_figure,
 )
+from jaxfed.reports.method_names import method_names
 from jaxfed.reports.partition_figure import partition_figure
 from jaxfed.reports.style import (
     LIGHT,
@@ -78,18 +80,21 @@ def run_figures(run: Run, theme: Theme = LIGHT) -> dict[str, Figure]:
 def run_plots(run: Run) -> dict[str, Callable[[Theme], Figure]]:
     """How to draw each plot that one run has data for; `run_figures` draws them."""
     drawings: dict[str, Callable[[Theme], Figure]] = {}
+    names = method_names([run])
     metrics = [
         name
         for name in ("test_accuracy", "test_balanced_accuracy", "unlabeled_accuracy")
         if any(name in measurements for measurements in run.results.values())
     ]
     if metrics:
-        drawings["algorithms"] = lambda theme: algorithms_figure(run.results, metrics, theme=theme)
+        drawings["algorithms"] = lambda theme: algorithms_figure(
+            run.results, metrics, names=names, theme=theme
+        )
     lines = read_metrics(run.workdir)
     for name, metric in {"rounds": (*metrics, "test_accuracy")[0], **_OVER_ROUNDS}.items():
         rounds = rounds_by_algorithm(lines, metric)
         if rounds:
-            drawings[name] = partial(_rounds_of, rounds, metric)
+            drawings[name] = partial(_rounds_of, rounds, metric, names)
     for name, (each, mean) in _OVER_CLIENTS.items():
         clients = accuracies_of_clients(lines, each)
         if clients:
@@ -116,9 +121,12 @@ def _partition_of(file: Path, theme: Theme) -> Figure:
 
 
 def _rounds_of(
-    rounds: Mapping[str, Sequence[tuple[int, Measurement]]], metric: str, theme: Theme
+    rounds: Mapping[str, Sequence[tuple[int, Measurement]]],
+    metric: str,
+    names: Mapping[str, str],
+    theme: Theme,
 ) -> Figure:
-    return rounds_figure(rounds, metric, theme=theme)
+    return rounds_figure(rounds, metric, names=names, theme=theme)
 
 
 def _clients_of(
@@ -147,9 +155,13 @@ def algorithms_figure(
     results: Mapping[str, Mapping[str, Measurement]],
     metrics: Sequence[str],
     *,
+    names: Mapping[str, str] = MappingProxyType({}),
     theme: Theme = LIGHT,
 ) -> Figure:
-    """One row a method, one panel a metric: every repeat as a dot, mean and deviation over them."""
+    """One row a method, one panel a metric: every repeat as a dot, mean and deviation over them.
+
+    Methods have the names given here, else their usual ones.
+    """
     algorithms = list(results)
     styles = algorithm_styles(algorithms, theme)
     figure = new_figure(max(5.0, 1.8 + 2.6 * len(metrics)), 1.3 + 0.42 * len(algorithms), theme)
@@ -182,7 +194,9 @@ def algorithms_figure(
         ax.margins(x=0.12)
         _end_at_limits(ax, metric, "x")
     panels[0].set_yticks(
-        range(len(algorithms)), [algorithm_label(a) for a in algorithms], color=theme.ink
+        range(len(algorithms)),
+        [names.get(a, algorithm_label(a)) for a in algorithms],
+        color=theme.ink,
     )
     panels[0].set_ylim(len(algorithms) - 0.4, -0.6)
     return figure
@@ -196,6 +210,7 @@ def curve_figure(
     *,
     title: str = "",
     above: tuple[str, Sequence[float]] | None = None,
+    names: Mapping[str, str] = MappingProxyType({}),
     theme: Theme = LIGHT,
 ) -> Figure:
     """A metric against a swept value, one line a method, error bars of one sample deviation.
@@ -208,6 +223,7 @@ def curve_figure(
         metric: name of the metric; accuracies are shown in percent.
         title: what is held fixed, where that needs saying.
         above: what else the values are, and how large: marked on top.
+        names: what methods are called, where that is not as usual.
         theme: light or dark.
     """
     figure = new_figure(6.4, 4.2, theme)
@@ -216,7 +232,8 @@ def curve_figure(
     positions = place_values(ax, key, values)
     if above is not None:
         mark_above(ax, positions, *above, color=theme.muted)
-    _draw_series(ax, positions, series, _scale(metric), theme, joined=is_quantity(key, values))
+    joined = is_quantity(key, values)
+    _draw_series(ax, positions, series, _scale(metric), theme, joined=joined, labels=names)
     _end_at_limits(ax, metric, "y")
     legend(figure, ax, theme)
     return figure
@@ -269,7 +286,11 @@ def rounds_by_algorithm(
 
 
 def rounds_figure(
-    rounds: Mapping[str, Sequence[tuple[int, Measurement]]], metric: str, *, theme: Theme = LIGHT
+    rounds: Mapping[str, Sequence[tuple[int, Measurement]]],
+    metric: str,
+    *,
+    names: Mapping[str, str] = MappingProxyType({}),
+    theme: Theme = LIGHT,
 ) -> Figure:
     """A metric over rounds, one line a method; the band is one sample deviation over repeats."""
     figure = new_figure(6.4, 4.2, theme)
@@ -288,7 +309,7 @@ def rounds_figure(
             color=color,
             linestyle=style["linestyle"],
             linewidth=1.8,
-            label=algorithm_label(algorithm),
+            label=names.get(algorithm, algorithm_label(algorithm)),
             zorder=style["zorder"],
         )
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))

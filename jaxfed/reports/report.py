@@ -20,6 +20,7 @@ from jaxfed.reports.curves import (
     merged_values,
     swept_keys,
 )
+from jaxfed.reports.method_names import method_names
 from jaxfed.reports.sections import Picture, Section
 from jaxfed.reports.selection import chosen_settings, validated_settings
 from jaxfed.reports.style import (
@@ -283,6 +284,7 @@ def _curve_pictures(sweep: Sweep, curve: Curve, metric: str, names: _Names) -> I
     parts = ["plots", sweep.name, curve.key, fixed]
     series = {algorithm: _measured(curve, algorithm, metric) for algorithm in _algorithms(curve)}
     composed = _composed(curve)
+    names_of = method_names([point.run for point in curve.points if point.run is not None])
     on_top = f"On top: {composed[0]}. " if composed else ""
     if any(m is not None for measurements in series.values() for m in measurements):
         yield Picture(
@@ -290,7 +292,14 @@ def _curve_pictures(sweep: Sweep, curve: Curve, metric: str, names: _Names) -> I
             f"{metric_label(metric)} against {setting_label(curve.key)}{' at ' * bool(fixed)}{fixed}. "
             f"{on_top}Mean over repeats; error bars are one sample deviation.",
             lambda theme: plots.curve_figure(
-                curve.key, curve.values, series, metric, title=fixed, above=composed, theme=theme
+                curve.key,
+                curve.values,
+                series,
+                metric,
+                title=fixed,
+                above=composed,
+                names=names_of,
+                theme=theme,
             ),
         )
 

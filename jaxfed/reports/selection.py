@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 from jaxfed.experiment.records import Measurement, Point, Run, Sweep, sort_algorithms
 from jaxfed.reports.curves import swept_keys
+from jaxfed.reports.method_names import method_names
 from jaxfed.reports.provenance import provenance
 from jaxfed.reports.style import (
-    algorithm_label,
     difference_text,
     measurement_text,
     metric_label,
@@ -44,6 +44,7 @@ def chosen_settings(
         return None
     runs = [run for _, run in found]
     algorithms = sort_algorithms({a for run in runs for a in run.results if _chosen(run, a)})
+    names = method_names(runs)
     lines = [
         (
             *(Cell(setting_text(value, key)) for key, value in zip(keys, row.values, strict=True)),
@@ -60,7 +61,7 @@ def chosen_settings(
     return Table(
         name=name,
         title=f"{title}: settings chosen by cross-validation",
-        columns=(*map(setting_label, keys), *map(algorithm_label, algorithms)),
+        columns=(*map(setting_label, keys), *(names[algorithm] for algorithm in algorithms)),
         rows=tuple(lines),
         num_settings=len(keys),
         caption=(
@@ -112,7 +113,7 @@ def validated_settings(sweep: Sweep, metric: str, name: str) -> Table | None:
             lines.append(
                 (
                     *(Cell(setting_text(value, key)) for key, value in values.items()),
-                    Cell(algorithm_label(algorithm)),
+                    Cell(method_names([run])[algorithm]),
                     result_cell(before, algorithm, metric),
                     Cell(", ".join(texts)),
                     Cell(measurement_text(_VALIDATION, after[algorithm][_VALIDATION])),

@@ -172,12 +172,6 @@ def algorithm_label(name: str) -> str:
     return _ALGORITHMS.get(name, name)
 
 
-def difference_label(main: str, other: str) -> str:
-    """`MAIN − OTHER`, a name that is a sum in brackets."""
-    labels = [algorithm_label(main), algorithm_label(other)]
-    return " − ".join(f"({label})" if " + " in label else label for label in labels)
-
-
 def metric_label(name: str) -> str:
     """The name of a metric as people write it, with its unit where values are printed without."""
     label = _METRICS.get(name, name.replace("_", " ").replace(".", ", "))

@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 from jaxfed.experiment.records import Measurement, Run, measure, sort_algorithms
 from jaxfed.paper_numbers import PAPER_TABLES
 from jaxfed.paper_numbers.table import PaperCell, PaperTable
+from jaxfed.reports.method_names import difference_name, method_names
 from jaxfed.reports.provenance import provenance
 from jaxfed.reports.style import (
     POOLED,
-    algorithm_label,
-    difference_label,
     difference_text,
     is_accuracy,
     measurement_text,
@@ -126,11 +125,11 @@ class Table:
 
 def run_table(run: Run, name: str) -> Table:
     """Methods against metrics of one run, and below, its main method minus each other one."""
-    results = run.results
+    results, names = run.results, method_names([run])
     metrics = [m for m in _RUN_METRICS if any(m in found for found in results.values())]
     rows = [
         (
-            Cell(algorithm_label(algorithm)),
+            Cell(names[algorithm]),
             *(result_cell(results, algorithm, metric) for metric in metrics),
         )
         for algorithm in results
@@ -139,7 +138,7 @@ def run_table(run: Run, name: str) -> Table:
     for other in results:
         differences = {m: paired_difference(results, main, other, m) for m in metrics}
         if any(differences.values()):
-            title = difference_label(str(main), other)
+            title = difference_name(names, str(main), other)
             cells = [
                 Cell("" if difference is None else difference_text(difference))
                 for difference in differences.values()
@@ -182,9 +181,10 @@ def settings_table(
     algorithms = sort_algorithms({name for run in runs for name in run.results})
     main, baseline = _compared(runs, algorithms)
     settings = [*map(setting_label, keys), *["state"] * any_unfinished]
-    headings = [*settings, *map(algorithm_label, algorithms)]
+    names = method_names(runs)
+    headings = [*settings, *(names[algorithm] for algorithm in algorithms)]
     if baseline:
-        headings.append(difference_label(main, baseline))
+        headings.append(difference_name(names, main, baseline))
     lines = []
     numbers: list[dict[str, Any]] = []
     for row in rows:

@@ -12,13 +12,13 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.errors import UsageError
 from jaxfed.experiment.records import measure, read_run
 from jaxfed.reports import partition_figure, plots
+from jaxfed.reports.method_names import difference_name
 from jaxfed.reports.page import _PIXELS_PER_INCH, render
 from jaxfed.reports.report import build, write_report
 from jaxfed.reports.style import (
     LIGHT,
     algorithm_label,
     algorithm_styles,
-    difference_label,
     setting_text,
 )
 
@@ -32,7 +32,7 @@ def test_every_method_has_a_title_in_tables_and_settings():
     assert setting_text("fedavg_xclp", "algorithm") == "FedAvg + XCLP"
     assert setting_text(["fedavg", "scaffold"], "baselines") == "FedAvg, SCAFFOLD"
     assert setting_text("cnn", "model.name") == "cnn"
-    assert difference_label("fedavg_xclp", "fedavg") == "(FedAvg + XCLP) − FedAvg"
+    assert difference_name({}, "fedavg_xclp", "fedavg") == "(FedAvg + XCLP) − FedAvg"
 
 
 def test_a_table_of_many_methods_fits_on_a_screen(tmp_path):
