@@ -21,10 +21,7 @@ FEDERATION = federation_of([10, 7, 5], num_labeled=5)
 X, Y = FEDERATION.x[FEDERATION.test], FEDERATION.y[FEDERATION.test]
 BATCHES = Batches("joint", 4, 2)
 METHODS = {
-    "fedavg": lambda **changes: fedavg(training=training_of(BATCHES, **changes)),
-    "fedavg, batch norm": lambda **changes: fedavg(
-        training=training_of(BATCHES, batch_norm=True, **changes)
-    ),
+    "fedavg": lambda **changes: fedavg(training=training_of(BATCHES, batch_norm=True, **changes)),
     "protofssl": lambda **changes: protofssl(
         training=training_of(BATCHES, num_classes=3, **changes), unlabeled_query=3
     ),
@@ -71,7 +68,7 @@ def test_the_servers_optimizer_changes_no_upload():
 
 def test_the_server_sees_changes_before_its_noise():
     """DP-FedAvg of clients: uploads are FedAvg's, the mean that all others see is not."""
-    plain = METHODS["fedavg"]()
+    plain = fedavg(training=training_of(BATCHES))
     noisy = dp_fedavg(training=training_of(BATCHES), noise_multiplier=5.0)
     seen = [algorithm.views(*played(algorithm, None, rounds=1)) for algorithm in (plain, noisy)]
     np.testing.assert_allclose(seen[0][0].answers(X), seen[1][0].answers(X), atol=1e-6)
@@ -88,7 +85,7 @@ def test_gradient_norms_are_of_all_numbers_of_the_message(name):
     assert norms.shape == (23,)
     # Against differences: the loss along the gradient's direction is as steep as it is long.
     if name == "fedavg":
-        model = training_of(BATCHES).model
+        model = training_of(BATCHES, batch_norm=True).model
 
         def loss(state, x, y):
             return optax.softmax_cross_entropy_with_integer_labels(
