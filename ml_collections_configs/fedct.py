@@ -55,17 +55,14 @@ numbers of clients (Figures 5 and 6), sizes of U while clients keep what they ha
 runs (DP-FedAvg, FedAvg and clients alone):
 
     python -m launch.sweep --config=ml_collections_configs/fedct.py:epsilons --workdir=runs/fedct/epsilons
-    # The paper's own sensitivity, and the curve again
-    python -m launch.sweep --config=ml_collections_configs/fedct.py:fashion_mnist,epsilons,paper_rows \
-        --workdir=runs/fedct/epsilons_paper_rows
     python -m launch.sweep --config=ml_collections_configs/fedct.py:clients --workdir=runs/fedct/clients
     python -m launch.sweep --config=ml_collections_configs/fedct.py:public --workdir=runs/fedct/public
     python -m launch.sweep --config=ml_collections_configs/fedct.py:mushroom,network,budgets \
         --workdir=runs/fedct/budgets
 
-and as in the paper
+and as in the paper, whose sensitivity is `paper_rows`:
 
-    python -m launch.sweep --config=ml_collections_configs/fedct.py:fashion_mnist,epsilons \
+    python -m launch.sweep --config=ml_collections_configs/fedct.py:fashion_mnist,epsilons,paper_rows \
         --workdir=runs/fedct/4
     python -m launch.sweep --config=ml_collections_configs/fedct.py:fashion_mnist,clients,fedavg \
         --workdir=runs/fedct/5
