@@ -58,6 +58,8 @@ def conduct(
             experiment = replace(experiment, observe=audit.observe)
         results = experiment.run()
         summary = {**results, "environment": environment.describe()}
+        if simulation.origin:
+            summary["data_origin"] = simulation.origin
         found = None if audit is None else audit.results(results["algorithms"])
         progress.working_on("drawing plots")
         # Here, because matplotlib takes a third of a second that a mistake need not wait for.

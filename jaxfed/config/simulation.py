@@ -154,6 +154,12 @@ class Simulation:
         found = {name: _checksum(array) for name, array in arrays.items() if array is not None}
         return found | weights_checksums(self._config)
 
+    @property
+    def origin(self) -> str:
+        """What reports are to say of where the examples come from; mostly nothing."""
+        sets = (self._dataset, self._public)
+        return "; ".join(dict.fromkeys(data.origin for data in sets if data and data.origin))
+
     def class_counts(self, federation: Federation) -> dict[str, Any]:
         """Clients x classes counts of labeled, unlabeled and new points, and the classes' names.
 

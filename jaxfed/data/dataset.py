@@ -30,6 +30,7 @@ class Dataset:
         subclass: int32 `[n]`, a finer class of each example, all of whose examples are of one class (the 100
             classes of CIFAR-100, where `y` are its 20); None where the source has none.
         subclass_test: the same of the test split.
+        origin: what reports are to say of where the examples come from; mostly nothing.
 
     Arrays that come from the cache are memory-mapped and read-only.
     """
@@ -45,6 +46,7 @@ class Dataset:
     client_id_test: np.ndarray | None = None
     subclass: np.ndarray | None = None
     subclass_test: np.ndarray | None = None
+    origin: str = ""
 
     def __post_init__(self) -> None:
         """Check that lengths, shapes and classes agree, so that no reader can return nonsense."""

@@ -36,6 +36,7 @@ _EXAMPLES = (
 _LABELS = ("label", "quality", "class", "y")
 _CLIENTS = ("client_id", "writer_id", "writer", "user_id")
 _LARGE = 20_000  # examples: below, starting processes takes longer than decoding
+_JPEG = b"\xff\xd8\xff"  # what every such file begins with
 _FORMAT = 1  # raised whenever the same files would give other arrays
 
 
@@ -101,8 +102,28 @@ def read(name: str, folder: Path, label_key: str | None = None) -> Dataset:
         class_names=tuple(names),
         client_id=client_id,
         client_id_test=client_id_test,
+        origin=_origin(name, folder, example_key),
         **_subclasses(arrays),
     )
+
+
+def _origin(name: str, folder: Path, example_key: str) -> str:
+    """Whether images were written as JPEG, as the first of them tells: then pixels may have changed."""
+    import tensorflow_datasets as tfds
+
+    builder = _builder(folder)
+    info = builder.info
+    is_image = isinstance(info.features[example_key], tfds.features.Image)
+    if not is_image or not info.splits["train"].num_examples:
+        return ""
+    as_stored = {example_key: tfds.decode.SkipDecoding()}
+    try:
+        first = builder.as_data_source("train", decoders=as_stored)[0][example_key]
+    except (OSError, RuntimeError) as error:
+        raise _undecodable(folder, "train", str(error)) from error
+    if not first.startswith(_JPEG):
+        return ""
+    return f"{name} is a copy in JPEG, its pixels the original's only if that is JPEG, too"
 
 
 def _subclasses(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -99,6 +99,11 @@ class Run:
         return int((self.summary or {}).get("num_repeats", self.config.get("num_repeats", 1)))
 
     @property
+    def origin(self) -> str:
+        """What the summary says of where the examples come from; mostly nothing."""
+        return str((self.summary or {}).get("data_origin", ""))
+
+    @property
     def environment(self) -> dict[str, Any]:
         """Device, versions and commit of the run, as the summary has them."""
         return dict((self.summary or {}).get("environment", {}))
@@ -237,7 +242,13 @@ def _point(workdir: Path, content: Mapping[str, Any], runs: Mapping[str, Run]) -
 
 # What reports rely on, where it is there at all: key -> type; a type in a list is that of all values.
 _CONFIG = {"seed": int, "num_repeats": int, "algorithm": str, "paper_table": str}
-_SUMMARY = {"num_repeats": int, "algorithm": str, "algorithms": [dict], "environment": dict}
+_SUMMARY = {
+    "num_repeats": int,
+    "algorithm": str,
+    "algorithms": [dict],
+    "environment": dict,
+    "data_origin": str,
+}
 _ENVIRONMENT = {"command": str, "commit": str}
 _SWEEP = {"command": str, "base": dict, "points": list}
 _RECORD = {"algorithm": str, "round": int}

@@ -1,4 +1,4 @@
-"""What made some runs: command, the settings that matter to their methods, seeds, commit and device."""
+"""What made some runs: command, settings that matter to their methods, data, seeds, commit and device."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -26,12 +26,17 @@ _LABELERS = {
 
 
 def provenance(runs: Sequence[Run], command: str = "") -> tuple[tuple[str, str], ...]:
-    """What made the runs, each value once: command, config, seeds, commit and device."""
+    """What made the runs, each value once: command, config, seeds, commit and device.
+
+    And of the data what their source had to say of itself, if anything (a copy in JPEG).
+    """
     environments = [run.environment for run in runs if run.finished]
     commands = [command] if command else [e["command"] for e in environments if "command" in e]
+    origins = _joined(run.origin for run in runs if run.finished)
     facts = {
         "command": "\n".join(dict.fromkeys(commands)),
         "config": _common_settings(runs),
+        **({"data": origins} if origins else {}),
         "seeds": "; ".join(dict.fromkeys(map(_seeds, runs))),
         "commit": _joined(map(_commit, environments)),
         "device": _joined(str(e.get("device", "")) for e in environments),
