@@ -52,9 +52,12 @@ def test_a_forged_set_of_any_size_is_answered():
     assert view.answers(X).shape == (2, len(X), NUM_CLASSES)
 
 
+@pytest.mark.parametrize(
+    "sensitivity", [{"rows": 20}, {"sensitivity": "estimated", "neighbors": 3}]
+)
 @pytest.mark.parametrize("release", ["xor", "randomized_response"])
-def test_labels_with_noise_are_those_that_left(release):
-    noise = {"release": release, "epsilon": 60.0, "rows": 20}
+def test_labels_with_noise_are_those_that_left(release, sensitivity):
+    noise = {"release": release, "epsilon": 60.0 if "rows" in sensitivity else 20.0, **sensitivity}
     after, (view,) = seen_of(fedct(**PUBLIC, steps=2, **noise))
     marks = view.answers(U)
     np.testing.assert_array_equal(marks.sum(axis=0).argmax(axis=1), after.label)
