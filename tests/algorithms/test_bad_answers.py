@@ -155,8 +155,9 @@ def test_one_model_that_never_fits_is_called_what_it_is_and_has_no_accuracy(name
 
 
 @pytest.mark.parametrize("how", ["raises", "classes", "fractions", "length", "nan", "columns"])
-@pytest.mark.parametrize("name", ["fedct", "pate", "local_learning"])
+@pytest.mark.parametrize("name", ["fedct", "pate", "local_learning", "centralized"])
 def test_estimators_that_go_wrong(name, how, monkeypatch, caplog):
+    """(Distributed distillation and FedMD are of networks.)"""
     federation = clients()
     x = np.array(federation.x)
     x[federation.partition.labeled[BAD][0], 0] = 101
@@ -164,12 +165,14 @@ def test_estimators_that_go_wrong(name, how, monkeypatch, caplog):
     bad_estimators.install(monkeypatch)
     learner = partial(LEARNERS["estimator"], num_classes=3, estimator="sklearn.dummy.Bad")
     with caplog.at_level(logging.WARNING):
-        algorithm = method_of(name, learner(how=how), federation, server=learner(how="none"))
+        server = learner(how="none" if name == "pate" else how)
+        algorithm = method_of(name, learner(how=how), federation, server=server)
         _, told = round_of(algorithm, algorithm.init(KEY, federation), federation)
     [line] = lines(caplog)
-    assert line.startswith("client 1, Bad: cannot be fitted: ")
+    who, others = ("the model of all labels", 0) if name == "centralized" else ("client 1", 3)
+    assert line.startswith(f"{who}, Bad: cannot be fitted: ")
     assert told["failed_clients"] == 1
-    assert told["clients"] == 3
+    assert told["clients"] == others
 
 
 def test_a_failed_fit_of_a_mixture_names_the_learner(monkeypatch, caplog):
