@@ -70,6 +70,7 @@ def test_noise_is_of_those_in_the_sum(decode):
     np.testing.assert_array_equal(ours.label, plain.label)
     np.testing.assert_array_equal(ours.turns, plain.turns)
     assert told["epsilon"] == expected["epsilon"]
+    assert told["agreement"] == pytest.approx(expected["agreement"])  # shares of their estimates
 
 
 def test_shares_are_drawn_from_the_key_and_who_is_not_there_does_not_leave():
