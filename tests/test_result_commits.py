@@ -15,7 +15,6 @@ UNREACHABLE = {
     "fedavg_fashion_mnist/alphas/report.md",
     "fedavg_fashion_mnist/more_labels/report.md",
     "femnist_chars74k/linear/report.md",
-    "protofssl_costs.json",
     "xclp_cifar10_60000/summary.json",
     "xclp_graphs/report.md",
     "xclp_leave_one_out/report.md",
