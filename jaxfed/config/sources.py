@@ -33,6 +33,7 @@ def clients_set(config: ConfigDict) -> Dataset:
         )
     except UsageError as error:
         by_key = re.sub(r"\b(label_key|client_key|image_size)=", r"config.dataset.\1=", str(error))
+        by_key = re.sub(r"^(name|root)(_or_path)?=", r"config.dataset.\1=", by_key)
         raise UsageError(by_key) from error
 
 

@@ -67,8 +67,8 @@ def load(
     if not name_or_path:
         raise UsageError(f"data set '': name one, such as {', '.join(EMBEDDED)}, or give a path")
     place = _root(root)
-    path = location(name_or_path, "config.dataset.name")
-    location(place / path, "config.dataset.root")
+    path = location(name_or_path, "name_or_path")
+    location(place / path, "root")
     if name_or_path.lower().endswith((".npz", *_TABLES)):
         _refuse(name_or_path, image_size=image_size)
         file = _first(Path.is_file, path, place)
@@ -155,6 +155,6 @@ def _refuse(name: str, **options: object) -> None:
 def _root(root: str | Path | None) -> Path:
     """Where TFDS sets are looked for."""
     if root:
-        return location(root, "config.dataset.root")
+        return location(root, "root")
     key = "JAXFED_DATA" if os.environ.get("JAXFED_DATA") else "TFDS_DATA_DIR"
     return location(os.environ.get(key) or "~/tensorflow_datasets", f"${key}")
