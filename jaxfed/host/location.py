@@ -31,6 +31,8 @@ def location(given: str | os.PathLike[str], key: str) -> Path:
         return path
     except OSError as error:
         raise UsageError(f"{key}={text}: {error.strerror}") from error
-    except (RuntimeError, ValueError) as error:  # ~nobody; a NUL
+    except RuntimeError as error:  # ~nobody
+        raise UsageError(f"{key}={text}: {error}") from error
+    except ValueError as error:  # a NUL
         raise UsageError(f"{key}={text!a}: {error}") from error
     return path

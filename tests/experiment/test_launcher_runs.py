@@ -217,7 +217,7 @@ def test_another_config_is_refused(tmp_path):
             {**CONFIG, "alpha": 0.9, "a_follower": 0.9},
             "config.alpha is 0.5 there, 0.9 now; config.a_follower is absent there",
         ),
-        ({**CONFIG, **dict.fromkeys("abcdef", 1)}, "config.d is absent there, 1 now; and 2 more; "),
+        ({**CONFIG, **dict.fromkeys("abcdef", 1)}, "config.d is absent there, 1 now; and 2 more"),
     ):
         with pytest.raises(UsageError, match="made by another config") as caught:
             is_finished(tmp_path, changed)

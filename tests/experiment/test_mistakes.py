@@ -99,7 +99,7 @@ MISTAKES = {
     "nobody's data": (
         DIGITS,
         ["dataset.name=~nobody-of-this-name/x.npz"],
-        "config.dataset.name='~nobody-of-this-name",
+        "config.dataset.name=~nobody-of-this-name",
     ),
     "a state's name too long": (
         TRAINED,
