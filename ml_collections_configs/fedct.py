@@ -351,7 +351,10 @@ def _smoke(config: ConfigDict) -> None:
         return
     config.dataset.image_size = min(config.dataset.image_size, 32)
     size = config.federation.public_size
-    config.dataset.train_size = min(config.dataset.train_size or 2000, 2000)
+    most = 2000
+    if config.model.name in WITH_BATCH_NORM:  # convolutions, which take long
+        most, config.training.batch_size = 500, 16
+    config.dataset.train_size = min(config.dataset.train_size or most, most)
     config.dataset.test_size = min(config.dataset.test_size or 200, 200)
     config.federation.public_size = min(size, config.dataset.train_size // 2)
     left = config.dataset.train_size - config.federation.public_size
