@@ -31,10 +31,10 @@ Said otherwise than in the paper, or left open by it:
     `prototype_sums` this mean alone is shared, and stands for the helpers in Eq. 7 and at test time, too.
   * The proximal term of ProtoFSSL-FedProx has its gradient, `mu`; in the code it has none: mu = 0.
   * A client's prototypes are made by its own network, and used with others: by helped clients with theirs,
-    and with the mean of networks by who classifies. Where clients move far in a round these do not fit, and
-    a mean over clients of p is near a guess: 20 % on CIFAR-10 by a state whose embeddings give 35 by
-    prototypes of their own (results/protofssl). With `prototype_network` "mean" the round's clients make
-    their prototypes by the mean network, when it is known: one more download of it for each.
+    and with the mean of networks by who classifies. Where clients move far in a round these do not fit: 22 %
+    on CIFAR-10 where prototypes by the mean network have 33 (results/protofssl). With `prototype_network`
+    "mean" the round's clients make their prototypes by the mean network, when it is known: one more download
+    of it for each.
   * A client without labels makes no episode. It takes no step, and is left out of the server's mean.
   * Every client has an optimizer of its own, fresh in each round; the code's is one for all, always. Nearest
     to it is `training.client_optimizer` "kept": each client's own, always. The code's weight decay is
