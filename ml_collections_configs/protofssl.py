@@ -85,37 +85,12 @@ labeled points are clients' prototypes), `mixmatch`.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from ml_collections import ConfigDict
 
 from ml_collections_configs import base
-
-
-class Cell(NamedTuple):
-    """A column of Table 3: examples are clients', without those to validate and to test on.
-
-    `mu` are the proximal weights of FedProx and of ProtoFSSL-FedProx.
-    """
-
-    dataset: str
-    train_size: int
-    held_out: int  # to validate on, and as many to test on
-    labels: int  # of each class, a client
-    mu: tuple[float, float]
-    partition: str = "iid"  # "noniid", "severe"
-
-
-CELLS = {
-    "cifar10_iid": Cell("cifar10", 54_000, 3_000, 5, (1e-2, 1e-2)),
-    "cifar10_noniid": Cell("cifar10", 54_000, 3_000, 5, (1e-2, 1e-2), "noniid"),
-    "svhn_iid": Cell("svhn_cropped", 54_000, 2_000, 5, (1e-4, 1e-3)),
-    "svhn_noniid": Cell("svhn_cropped", 54_000, 2_000, 5, (1e-4, 1e-3), "noniid"),
-    "stl10": Cell("stl10", 10_000, 1_500, 10, (1e-2, 1e-2)),
-}
-SEVERE = Cell("cifar10", 54_000, 3_000, 5, (1e-2, 1e-2), "severe")
-_SEVERE_ROW = (0.5, 0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.05, 0.0, 0.0)
-SEVERE_TABLE = tuple(tuple(_SEVERE_ROW[(c - row) % 10] for c in range(10)) for row in range(10))
+from ml_collections_configs.protofssl_data import CELLS, SEVERE, SEVERE_TABLE, Cell
 
 
 def get_config(variant: str = "") -> ConfigDict:

@@ -68,6 +68,16 @@ class LocalUpdate(Protocol):
         ...
 
 
+class AfterMean(Protocol):
+    """What a client uploads once it has the round's mean; one client's view, as `LocalUpdate`."""
+
+    def __call__(
+        self, model: nnx.State, data: ClientData, key: jax.Array, /
+    ) -> tuple[Any, dict[str, jax.Array]]:
+        """Return the upload, and {kind of message: int32 scalar}, the bytes it is sent in."""
+        ...
+
+
 def plain_update(training: Training, loss: Loss) -> LocalUpdate:
     """Local steps on `loss`, nothing kept and nothing else sent: the client of FedAvg and FedProx."""
 

@@ -2,8 +2,7 @@
 
     a server that has labels trains on them        (jaxfed.training.labels_at_server)
     given labels, and pseudo-labels of the round   (jaxfed.training.pseudo_label)
-    each client trains on them                     (local_update, one client's view)
-    the server takes the mean's step               (jaxfed.training.aggregate)
+    each client trains on them, and the server takes the mean's step    (jaxfed.training.clients_part)
 
 A method is a `LocalUpdate`, what clients and server keep for it, and a name of a pseudo-labeler; this
 file makes a `FederatedAlgorithm` of it.
@@ -27,35 +26,25 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, arranged
 from jaxfed.federation.communication import Communication, num_bytes_of
 from jaxfed.training import labels_at_server
-from jaxfed.training.aggregate import Aggregate, in_all, weighted_mean
-from jaxfed.training.batch_statistics import measured_statistics
-from jaxfed.training.client_round import Client, LocalUpdate, Shared
+from jaxfed.training.aggregate import Aggregate
+from jaxfed.training.client_round import AfterMean, LocalUpdate
+from jaxfed.training.clients_part import SERVER, TrainRound, clients_part
 from jaxfed.training.ingredients import Training
 from jaxfed.training.judgement import judged_by
 from jaxfed.training.labels_at_server import ServerPart
-from jaxfed.training.local_update import ClientData, ClientUpdate, usable
 from jaxfed.training.model_messages import count_models, num_bytes_received
-from jaxfed.training.pseudo_label import WITHIN_CLIENTS, PseudoLabels
+from jaxfed.training.pseudo_label import WITHIN_CLIENTS
 from jaxfed.training.server_roles import NO_MEMORY, Judge, Memory, by_network
 from jaxfed.training.server_state import (
     ServerState,
     Teacher,
-    client_keys,
-    cohort_statistics,
-    gather,
-    is_finite,
-    scatter,
     stacked_for,
-    with_statistics,
 )
 from jaxfed.training.uploads import RECORDING, parameter_views
 
 # Set their randomness apart from labels and local steps; `fold_in` of 0 and 1 are the keys of `split`.
 _TEACHER = 0x74636872
-_STATISTICS = 0x73746174
 _MEMORY = 0x6D656D6F
-_SERVER = 0x73657276
-_AFTER_MEAN = 0x6166746D
 
 
 class Send(Protocol):
@@ -70,16 +59,6 @@ def nothing_sent(state: ServerState, cohort: Cohort, communication: Communicatio
     """Send the model and no more."""
     del state, cohort, communication
     return ()
-
-
-class AfterMean(Protocol):
-    """What a client uploads once it has the round's mean; one client's view, as `LocalUpdate`."""
-
-    def __call__(
-        self, model: nnx.State, data: ClientData, key: jax.Array, /
-    ) -> tuple[Any, dict[str, jax.Array]]:
-        """Return the upload, and {kind of message: int32 scalar}, the bytes it is sent in."""
-        ...
 
 
 def federated_training(
@@ -146,7 +125,7 @@ def federated_training(
     def stages_of(aggregate: Aggregate) -> tuple[Stage, Stage]:
         using = replace(training, aggregate=aggregate)
         train_stage = partial(
-            _train_round, using, local_update, server_step, after_mean=after_mean, joining=joining
+            clients_part, using, local_update, server_step, after_mean=after_mean, joining=joining
         )
         first = "none", train_stage(stage=1), turn_from(0)
         if pseudo_label == "none":
@@ -197,7 +176,7 @@ def federated_training(
         source, train, turn = stages[number >= training.labeled_only_rounds]
         told: Metrics = {}
         if own is not None:
-            state, told = turn(state, own, jax.random.fold_in(key, _SERVER))
+            state, told = turn(state, own, jax.random.fold_in(key, SERVER))
         if keep_teacher and is_first:
             state = state._replace(teacher=_teacher(state.model, key, len(state.teacher.holders)))
         cohort = arranged(cohort, training.clients_multiple)
@@ -257,141 +236,8 @@ def federated_training(
     )
 
 
-TrainRound = Callable[
-    [ServerState, Cohort, PseudoLabels, Any, ClientData | None, jax.Array],
-    tuple[ServerState, dict[str, jax.Array], Any, Any],
-]
 # Name of the labels' source, the clients' part, and that of a server with labels.
 Stage = tuple[str, TrainRound, Callable[..., tuple[ServerState, Metrics]]]
-
-
-def _train_round(
-    training: Training,
-    local_update: LocalUpdate,
-    server_step: Callable[[nnx.State, Any], nnx.State],
-    *,
-    stage: int,
-    after_mean: AfterMean | None,
-    joining: LocalUpdate | None,
-) -> TrainRound:
-    """Local updates, aggregation and the clients' states: one compiled program."""
-    batches = training.labeled_batches if stage == 1 else training.batches
-    first_round = 0 if stage == 1 else training.labeled_only_rounds
-
-    def update(shared: Shared, inputs: tuple[Client, jax.Array]) -> ClientUpdate:
-        client, key = inputs
-        return local_update(shared, client, key, batches=batches)
-
-    def measure(model: nnx.State, inputs: tuple[ClientData, jax.Array]) -> nnx.State:
-        data, key = inputs
-        return measured_statistics(
-            training.model, model, data.x, data.mask, key, batch_size=batches.capacity
-        )
-
-    def say(
-        model: nnx.State, inputs: tuple[ClientData, nnx.State, jax.Array]
-    ) -> tuple[Any, dict[str, jax.Array]]:
-        data, statistics, key = inputs
-        assert after_mean is not None
-        return after_mean(with_statistics(model, statistics), data, key)
-
-    keeps_optimizers = training.client_optimizer == "kept"
-    update_clients = training.map_clients(update)
-    measure_clients = training.map_clients(measure)
-    say_clients = training.map_clients(say)
-
-    @jax.jit
-    def train_round(
-        state: ServerState,
-        cohort: Cohort,
-        labels: PseudoLabels,
-        received: Any,
-        own: ClientData | None,
-        key: jax.Array,
-    ) -> tuple[ServerState, dict[str, jax.Array], Any, Any]:
-        ids, keys = cohort.client_id, client_keys(key, cohort)
-        x, y, mask = map(jnp.asarray, (cohort.x, cohort.y, cohort.mask))
-        data = ClientData(x, labels.label, labels.weight, y >= 0, mask)
-        stage_round = state.round - first_round
-        learning_rate = jnp.float32(training.learning_rate(stage_round.astype(jnp.float32)))
-        shared = Shared(state.model, state.control, learning_rate, stage_round)
-        clients = Client(
-            data,
-            gather(state.clients, ids),
-            cohort_statistics(state, ids),
-            received,
-            gather(state.client_optimizers, ids) if keeps_optimizers else None,
-        )
-        updates = update_clients(shared, (clients, keys))
-        is_client = jnp.asarray(ids) >= 0
-        weights = jax.vmap(lambda is_one, weight: jnp.where(is_one, weight, 0))(
-            is_client, updates.weight
-        )
-        deltas, counted, told = updates.delta, weights, {}
-        if own is not None and joining is not None:
-            server_key = jax.random.fold_in(key, _SERVER)
-            beside = labels_at_server.updated(training, joining, state, shared, own, server_key)
-            deltas = labels_at_server.appended(deltas, beside.delta)
-            counted = labels_at_server.appended(weights, beside.weight)
-            told = labels_at_server.metrics_of(beside)
-        model, optimizer = training.aggregate.apply(state.model, deltas, counted, state.optimizer)
-        num_clients = _num_stacked(state.clients)
-        control = jax.tree.map(
-            lambda control, change: control + change.sum(axis=0) / num_clients,
-            state.control,
-            updates.correction,
-        )
-        parameters, statistics = nnx.split_state(model, nnx.Param, ...)
-        anyone = jnp.any(counted > 0)
-        parameters = jax.tree.map(
-            lambda new, old: jnp.where(anyone, new, old),
-            server_step(parameters, control),
-            parameters,
-        )
-        model = nnx.merge_state(parameters, statistics)
-        if training.batch_statistics == "static":
-            measure_keys = client_keys(jax.random.fold_in(key, _STATISTICS), cohort)
-            measured = measure_clients(model, (data, measure_keys))
-            examples = jnp.sum(cohort.mask, axis=1).astype(jnp.float32)
-            if own is not None:
-                server_key = jax.random.fold_in(key, _SERVER)
-                measured, examples = labels_at_server.with_servers(
-                    training, measured, examples, model, own, server_key
-                )
-            statistics = jax.tree.map(
-                lambda new, old: jnp.where(jnp.any(examples > 0), new, old),
-                weighted_mean(measured, examples),
-                statistics,
-            )
-        own = state.statistics
-        if training.batch_statistics == "local":
-            received = nnx.split_state(state.model, nnx.Param, ...)[1]
-            moved = nnx.split_state(updates.delta, nnx.Param, ...)[1]
-            own = scatter(own, ids, jax.tree.map(lambda a, b: a[None] + b, received, moved))
-        trained = jnp.where(jnp.any(usable(data), axis=1), in_all(weights), 0)
-        metrics = weighted_mean(updates.metrics, trained) | told
-        state = state._replace(
-            model=nnx.merge_state(parameters, statistics),
-            optimizer=optimizer,
-            control=control,
-            statistics=own,
-            clients=scatter(state.clients, ids, updates.client_state),
-            client_optimizers=scatter(state.client_optimizers, ids, updates.optimizer_state),
-            round=state.round + 1,
-        )
-        # A step may spoil the model after its loss has been taken.
-        metrics["train_loss"] = jnp.where(is_finite(model), metrics["train_loss"], jnp.nan)
-        metrics |= {"clients": jnp.sum(trained > 0), "learning_rate": learning_rate}
-        uploads, sent = updates.upload, updates.sent
-        if after_mean is not None:
-            say_keys = client_keys(jax.random.fold_in(key, _AFTER_MEAN), cohort)
-            inputs = data, cohort_statistics(state, ids), say_keys
-            uploads, said = say_clients(state.model, inputs)
-            sent = dict(sent) | said
-        sent = jax.tree.map(lambda count: jnp.where(is_client, count, 0), sent)
-        return state, metrics, sent, uploads
-
-    return train_round
 
 
 def _first_optimizer_state(training: Training, parameters: nnx.State) -> Any:
@@ -399,12 +245,6 @@ def _first_optimizer_state(training: Training, parameters: nnx.State) -> Any:
     if training.client_optimizer == "fresh":
         return ()
     return training.optimizer(jnp.float32(0)).init(parameters)
-
-
-def _num_stacked(clients: Any) -> int:
-    """M of client states [M, ...]; 1 without any."""
-    leaves = jax.tree.leaves(clients)
-    return len(leaves[0]) if leaves else 1
 
 
 def _teacher(model: nnx.State, key: jax.Array, num_clients: int) -> Teacher:

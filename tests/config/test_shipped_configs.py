@@ -21,7 +21,7 @@ from jaxfed.models.efficientnet import efficientnet
 from jaxfed.models.pretrained import write_weights
 
 FOLDER = Path("ml_collections_configs")
-SHARED = {"base", "xclp_prediction", "fedct_data"}  # parts of configs, no experiments
+SHARED = {"base", "xclp_prediction", "fedct_data", "protofssl_data"}  # parts of configs, no experiments
 NAMES = sorted(path.stem for path in FOLDER.glob("[!_]*.py") if path.stem not in SHARED)
 LOOP = re.compile(r"for ([A-Z]+) in ([^\\\n]*(?:\\\n[^\\\n]*)*)")
 COMMAND = re.compile(r"python -m launch\.(run|sweep|audit) --config=(ml_collections_configs/\S+)")

@@ -64,7 +64,7 @@ def test_local_steps_controls_and_statistics_have_keys_of_their_own(monkeypatch)
         monkeypatch,
         ("training.client_round", "train", 2),
         ("algorithms.scaffold", "mean_gradient", 2),
-        ("training.round", "measured_statistics", 4),
+        ("training.clients_part", "measured_statistics", 4),
     )
     training = training_of(BATCHES, batch_norm=True, batch_statistics="static")
     algorithm = scaffold(training=training, option="I")
@@ -89,7 +89,7 @@ def test_a_server_with_labels_has_keys_of_its_own(make, settings, number, monkey
         monkeypatch,
         ("training.client_round", "train", 2),
         ("training.labels_at_server", "measured_statistics", 4),
-        ("training.round", "measured_statistics", 4),
+        ("training.clients_part", "measured_statistics", 4),
     )
     whole = federation_of([10, 10, 10])
     unknown = np.full(10, -1)

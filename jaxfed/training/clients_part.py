@@ -1,0 +1,188 @@
+"""The clients' part of a round, with the server's step: one compiled program.
+
+local updates of the cohort, side by side      (local_update, one client's view)
+the step by their mean                         (jaxfed.training.aggregate)
+what clients measure or say of the new model   (static statistics; `AfterMean`)
+what clients keep
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxfed.federation.cohort import Cohort
+from jaxfed.training import labels_at_server
+from jaxfed.training.aggregate import in_all, weighted_mean
+from jaxfed.training.batch_statistics import measured_statistics
+from jaxfed.training.client_round import AfterMean, Client, LocalUpdate, Shared
+from jaxfed.training.ingredients import Training
+from jaxfed.training.local_update import ClientData, ClientUpdate, usable
+from jaxfed.training.pseudo_label import PseudoLabels
+from jaxfed.training.server_state import (
+    ServerState,
+    client_keys,
+    cohort_statistics,
+    gather,
+    is_finite,
+    scatter,
+    with_statistics,
+)
+
+# Set their randomness apart from local steps, and the server's from all of theirs.
+_STATISTICS = 0x73746174
+_AFTER_MEAN = 0x6166746D
+SERVER = 0x73657276
+
+TrainRound = Callable[
+    [ServerState, Cohort, PseudoLabels, Any, ClientData | None, jax.Array],
+    tuple[ServerState, dict[str, jax.Array], Any, Any],
+]
+
+
+def clients_part(
+    training: Training,
+    local_update: LocalUpdate,
+    server_step: Callable[[nnx.State, Any], nnx.State],
+    *,
+    stage: int,
+    after_mean: AfterMean | None,
+    joining: LocalUpdate | None,
+) -> TrainRound:
+    """The program of one stage; its arguments are those of `jaxfed.training.round.federated_training`.
+
+    Args:
+        training: the ingredients.
+        local_update: one client's round.
+        server_step: parameters after the aggregate's step, the round's new control -> parameters.
+        stage: 1 on given labels alone, or 2.
+        after_mean: what clients upload when they have the new model.
+        joining: the local update of a server that trains beside the clients.
+    """
+    batches = training.labeled_batches if stage == 1 else training.batches
+    first_round = 0 if stage == 1 else training.labeled_only_rounds
+
+    def update(shared: Shared, inputs: tuple[Client, jax.Array]) -> ClientUpdate:
+        client, key = inputs
+        return local_update(shared, client, key, batches=batches)
+
+    def measure(model: nnx.State, inputs: tuple[ClientData, jax.Array]) -> nnx.State:
+        data, key = inputs
+        return measured_statistics(
+            training.model, model, data.x, data.mask, key, batch_size=batches.capacity
+        )
+
+    def say(
+        model: nnx.State, inputs: tuple[ClientData, nnx.State, jax.Array]
+    ) -> tuple[Any, dict[str, jax.Array]]:
+        data, statistics, key = inputs
+        assert after_mean is not None
+        return after_mean(with_statistics(model, statistics), data, key)
+
+    keeps_optimizers = training.client_optimizer == "kept"
+    update_clients = training.map_clients(update)
+    measure_clients = training.map_clients(measure)
+    say_clients = training.map_clients(say)
+
+    @jax.jit
+    def train_round(
+        state: ServerState,
+        cohort: Cohort,
+        labels: PseudoLabels,
+        received: Any,
+        own: ClientData | None,
+        key: jax.Array,
+    ) -> tuple[ServerState, dict[str, jax.Array], Any, Any]:
+        ids, keys = cohort.client_id, client_keys(key, cohort)
+        x, y, mask = map(jnp.asarray, (cohort.x, cohort.y, cohort.mask))
+        data = ClientData(x, labels.label, labels.weight, y >= 0, mask)
+        stage_round = state.round - first_round
+        learning_rate = jnp.float32(training.learning_rate(stage_round.astype(jnp.float32)))
+        shared = Shared(state.model, state.control, learning_rate, stage_round)
+        clients = Client(
+            data,
+            gather(state.clients, ids),
+            cohort_statistics(state, ids),
+            received,
+            gather(state.client_optimizers, ids) if keeps_optimizers else None,
+        )
+        updates = update_clients(shared, (clients, keys))
+        is_client = jnp.asarray(ids) >= 0
+        weights = jax.vmap(lambda is_one, weight: jnp.where(is_one, weight, 0))(
+            is_client, updates.weight
+        )
+        deltas, counted, told = updates.delta, weights, {}
+        if own is not None and joining is not None:
+            server_key = jax.random.fold_in(key, SERVER)
+            beside = labels_at_server.updated(training, joining, state, shared, own, server_key)
+            deltas = labels_at_server.appended(deltas, beside.delta)
+            counted = labels_at_server.appended(weights, beside.weight)
+            told = labels_at_server.metrics_of(beside)
+        model, optimizer = training.aggregate.apply(state.model, deltas, counted, state.optimizer)
+        num_clients = _num_stacked(state.clients)
+        control = jax.tree.map(
+            lambda control, change: control + change.sum(axis=0) / num_clients,
+            state.control,
+            updates.correction,
+        )
+        parameters, statistics = nnx.split_state(model, nnx.Param, ...)
+        anyone = jnp.any(counted > 0)
+        parameters = jax.tree.map(
+            lambda new, old: jnp.where(anyone, new, old),
+            server_step(parameters, control),
+            parameters,
+        )
+        model = nnx.merge_state(parameters, statistics)
+        if training.batch_statistics == "static":
+            measure_keys = client_keys(jax.random.fold_in(key, _STATISTICS), cohort)
+            measured = measure_clients(model, (data, measure_keys))
+            examples = jnp.sum(cohort.mask, axis=1).astype(jnp.float32)
+            if own is not None:
+                server_key = jax.random.fold_in(key, SERVER)
+                measured, examples = labels_at_server.with_servers(
+                    training, measured, examples, model, own, server_key
+                )
+            statistics = jax.tree.map(
+                lambda new, old: jnp.where(jnp.any(examples > 0), new, old),
+                weighted_mean(measured, examples),
+                statistics,
+            )
+        own = state.statistics
+        if training.batch_statistics == "local":
+            received = nnx.split_state(state.model, nnx.Param, ...)[1]
+            moved = nnx.split_state(updates.delta, nnx.Param, ...)[1]
+            own = scatter(own, ids, jax.tree.map(lambda a, b: a[None] + b, received, moved))
+        trained = jnp.where(jnp.any(usable(data), axis=1), in_all(weights), 0)
+        metrics = weighted_mean(updates.metrics, trained) | told
+        state = state._replace(
+            model=nnx.merge_state(parameters, statistics),
+            optimizer=optimizer,
+            control=control,
+            statistics=own,
+            clients=scatter(state.clients, ids, updates.client_state),
+            client_optimizers=scatter(state.client_optimizers, ids, updates.optimizer_state),
+            round=state.round + 1,
+        )
+        # A step may spoil the model after its loss has been taken.
+        metrics["train_loss"] = jnp.where(is_finite(model), metrics["train_loss"], jnp.nan)
+        metrics |= {"clients": jnp.sum(trained > 0), "learning_rate": learning_rate}
+        uploads, sent = updates.upload, updates.sent
+        if after_mean is not None:
+            say_keys = client_keys(jax.random.fold_in(key, _AFTER_MEAN), cohort)
+            inputs = data, cohort_statistics(state, ids), say_keys
+            uploads, said = say_clients(state.model, inputs)
+            sent = dict(sent) | said
+        sent = jax.tree.map(lambda count: jnp.where(is_client, count, 0), sent)
+        return state, metrics, sent, uploads
+
+    return train_round
+
+
+def _num_stacked(clients: Any) -> int:
+    """M of client states [M, ...]; 1 without any."""
+    leaves = jax.tree.leaves(clients)
+    return len(leaves[0]) if leaves else 1
