@@ -90,7 +90,7 @@ def run_contest(
     for _ in range(max(rounds, MIN_ROUNDS)):
         for name, solve in contestants.items():
             time.sleep(REST)
-            start, busy = time.perf_counter(), _others_cpu_seconds()
+            busy, start = _others_cpu_seconds(), time.perf_counter()
             for _ in range(repeats[name]):
                 _finished(solve)
             took = time.perf_counter() - start
@@ -156,7 +156,7 @@ def _doubt(others_share: float, peer_seconds: float, usual: float | None) -> str
 
 
 def _others_cpu_seconds() -> float:
-    """CPU seconds taken so far on our cores by everybody but this process (Linux; else 0).
+    """CPU seconds taken so far on our cores by everybody but this process and its own (Linux; else 0).
 
     Stolen time is included. Our cores are those this process may run on: what runs on others does not
     take from it.
@@ -171,8 +171,24 @@ def _others_cpu_seconds() -> float:
         if name in ours:
             user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, fields[:8])
             ticks += user + nice + system + irq + softirq + steal
-    own = os.times()
-    return ticks / os.sysconf("SC_CLK_TCK") - (own.user + own.system)
+    return (ticks - _own_ticks()) / os.sysconf("SC_CLK_TCK")
+
+
+def _own_ticks() -> int:
+    """Of this process and of all that it has started, those that have ended included."""
+    parent: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended meanwhile
+            continue
+        process = int(path.parent.name)
+        parent[process], ticks[process] = int(fields[1]), sum(map(int, fields[11:15]))
+    own = {os.getpid()}
+    while started := {process for process in parent if parent[process] in own} - own:
+        own |= started
+    return sum(ticks[process] for process in own)
 
 
 def contest_name(name: str, contest: Contest) -> str:

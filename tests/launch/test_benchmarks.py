@@ -1,6 +1,8 @@
 """What a contest reports: ratios to peers, parts scaled up, figures beside what is promised."""
 
 import json
+import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -168,3 +170,17 @@ def test_the_readme_shows_protocols_costs_as_they_were_measured():
     assert len(rows) == 4
     for row in rows:
         assert row in readme
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="counted by Linux alone")
+def test_processes_of_a_contestants_own_are_not_others():
+    """A worker that lives on: what has ended the system counts by itself."""
+    spin = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)\ninput()"
+    before = contest._own_ticks()
+    with subprocess.Popen(
+        [sys.executable, "-c", spin], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as worker:
+        worker.stdout.readline()
+        taken = contest._own_ticks() - before
+        worker.communicate(b"\n")
+    assert taken >= 0.4 * os.sysconf("SC_CLK_TCK")
