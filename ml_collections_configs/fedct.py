@@ -108,7 +108,7 @@ def get_config(variant: str = "") -> ConfigDict:
     qualified staple                clients abstain where fewer than 4 of 5 agree; votes weighed by STAPLE
     masked                          votes by masked sums: the server sees their histogram alone
     dp                              XOR mechanism, eps = 10 a communication, all of U sensitive
-    paper_rows estimated            under noise: 1,500 labels sensitive at most, the paper's s = 3,000 bits;
+    paper_rows estimated            with dp, epsilons: 1,500 labels sensitive, the paper's s = 3000 bits;
                                     as many as 100 neighbors say in the first round, which proves nothing
     heterogeneous                   9 tenths of clients' data by Dirichlet(2), the rest by Dirichlet(100)
     severe pathological             the same by Dirichlet(0.01), and the rest too (Table 5)
@@ -143,7 +143,7 @@ def get_config(variant: str = "") -> ConfigDict:
             "sums": "plaintext",
             "presence": (),
             "release": "none",
-            "epsilon": 10.0,
+            "epsilon": 1.0,
             "sensitivity": "rows",
             "rows": 0,
             "stability_rate": 0.0,
@@ -176,8 +176,9 @@ def sweep(add: Callable[..., None], variant: str = "") -> None:
     (over,) = [name for name in names if name in AXES] or ["clients"]
     config = get_config(variant)
     most = config.federation.public_size
-    sensitive = min(config.fedct.rows or most, most)
-    values = _reaching(AXES[over], sensitive) if over == "epsilons" else AXES[over]
+    values = AXES[over]
+    if over == "epsilons":
+        values = _reaching(values, min(config.dp_fedct.rows or most, most))
     for value in values:
         if over == "public":
             add(**{"federation.public_size": max(1, round(value * most))})
@@ -289,10 +290,14 @@ def _heterogeneous(config: ConfigDict, alpha: float = 2.0, rest: float = 100.0) 
 def _epsilons(config: ConfigDict) -> None:
     """From the paper's 0.1 to where labels are worth learning from; beside it no noise, and no labels."""
     config.algorithm = "dp_fedct"
-    config.dp_fedct = ConfigDict({"algorithm": "fedct", "release": "xor", "epsilon": 10.0})
+    sensitive = {key: config.fedct[key] for key in ("sensitivity", "rows", "stability_rate")}
+    config.fedct.update(sensitivity="rows", rows=0)  # of FedCT itself, which has no noise
+    alike = {"epsilon": 10.0, **sensitive}
+    config.dp_fedct = ConfigDict({"algorithm": "fedct", "release": "xor", **alike})
     for name, settings in MECHANISMS.items():
         config[name] = ConfigDict({"algorithm": "fedct", **settings})
-        config[name].epsilon = config.dp_fedct.get_oneway_ref("epsilon")
+        for key in alike:
+            config[name][key] = config.dp_fedct.get_oneway_ref(key)
 
 
 def _budgets(config: ConfigDict) -> None:
@@ -369,7 +374,7 @@ VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
     "qualified": partial(_fedct, consensus="qualified_majority", threshold=0.8),
     "staple": partial(_fedct, consensus="staple"),
     "masked": partial(_fedct, sums="masked_resilient"),
-    "dp": partial(_fedct, release="xor"),
+    "dp": partial(_fedct, release="xor", epsilon=10.0),
     "paper_rows": partial(_fedct, rows=1500),
     "estimated": partial(_fedct, sensitivity="estimated"),
     "heterogeneous": _heterogeneous,

@@ -38,12 +38,14 @@ masks the server sees their histogram alone. Comes back: |U| labels, and weights
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
@@ -161,10 +163,10 @@ def fedct(
         sums: how the server adds what clients send.
         presence: which clients leave, and at which stage of a sum under masks: "CLIENT@STAGE" or
             "SHARE%@STAGE" (`jaxfed.training.attendance`).
-        release: "none", or noise on labels.
+        release: "none", or noise on labels; without it what only noise has stays at its default.
         epsilon: of one communication of a client, under noise.
         sensitivity: where it is from how many labels one private example changes, r.
-        rows: r, with "rows"; 0 is |U|.
+        rows: r, with "rows", |U| at most; 0 is |U|.
         stability_rate: of the learner, with "stability".
         stability_delta: how often Proposition 2 may fail.
         neighbors: that are tried of each client, with "estimated": as many times its training.
@@ -211,10 +213,17 @@ def fedct(
             )
         noise = LabelNoise(release, epsilon, 0, decode, condition)  # type: ignore[arg-type]
 
+    else:
+        own = {"epsilon": epsilon, "sensitivity": sensitivity, "rows": rows}
+        _check_is_unsaid(**own, decode=decode, condition=condition)
     departures = departures_of(presence, sums, "fedct.presence")
 
     def init(key: jax.Array, federation: Federation) -> FedCTState:
         check_clients(federation, public)
+        if noise and rows > len(public):
+            logging.warning(
+                "fedct.rows=%d: of %d public labels no more can change", rows, len(public)
+            )
         check_departures(departures, federation.num_clients, "fedct.presence")
         return FedCTState(
             learner=learner.init(key, federation),
@@ -265,9 +274,18 @@ def fedct(
         num_bytes = label_bytes(len(label), num_classes + int(abstained.any()))
         if not np.isin(weight, (0, 1)).all():
             num_bytes += _WEIGHT * len(weight)
-        communication.down("consensus", int(np.sum(voters >= 0)) * num_bytes)
+        num_told = int(np.sum(voters >= 0))
         if attendance is not None:
             voters = np.where(np.isin(voters, attendance.summed), voters, -1)
+        num_summed, least = int(np.sum(voters >= 0)), 1 if sums == "plaintext" else 2
+        if num_summed >= least:
+            communication.down("consensus", num_told * num_bytes)
+        elif num_told:
+            logging.warning(
+                "fedct: no consensus in round %d: %d of %d clients that answer stay in the sum, which is of "
+                "%d or more",
+                *(int(state.round) + 1, num_summed, num_told, least),
+            )
         after = FedCTState(
             turn.state,
             label,
@@ -343,3 +361,18 @@ def fedct(
 
     judged = judged_by_clients(learner, num_classes, has_consensus=True)
     return FederatedAlgorithm(init, round, views=views, **judged._asdict())
+
+
+def _check_is_unsaid(**settings: Any) -> None:
+    """Settings of noise, where there is none, are not given: nobody is to believe in an eps that is not.
+
+    Raises:
+        UsageError: one that differs from the default.
+    """
+    known = inspect.signature(fedct).parameters
+    for key, value in settings.items():
+        if value != known[key].default:
+            raise UsageError(
+                f"{key}={value!r}: is of noise, and release='none' adds none; allowed with "
+                f"release={' or '.join(map(repr, RELEASES[1:]))}"
+            )

@@ -53,12 +53,29 @@ def test_the_outcomes_are_not_the_same():
 
 
 @pytest.mark.parametrize("sums", ["masked", "masked_resilient"])
-def test_of_one_that_stays_there_is_no_sum(sums):
-    state, told = round_of(sums=sums, presence=("0@upload", "1@upload", "2@upload"))
+@pytest.mark.parametrize(
+    "presence", [("0@upload", "1@upload", "2@upload"), ("100%@upload",), ("100%@setup",)]
+)
+def test_of_less_than_two_there_is_no_sum(presence, sums, caplog):
+    state, told = round_of(sums=sums, presence=presence)
     assert (state.label == -1).all()
     assert told["voters"] == 0
-    assert told["left"] == 3
+    assert told["left"] >= 3
     assert not state.turns.any()
+    assert "consensus" not in told["communication"]["download"]
+    [line] = [each.getMessage() for each in caplog.records]
+    assert line.startswith("fedct: no consensus in round 1: 0 of 4 clients that answer stay in")
+
+
+def test_one_that_leaves_too_late_is_told_the_consensus(caplog):
+    _, told = round_of(sums="masked", presence=("1@sums",))
+    _, stayed = round_of(sums="masked")
+    assert told["communication"]["download"]["consensus"] > 0
+    assert (
+        told["communication"]["download"]["consensus"]
+        == (stayed["communication"]["download"]["consensus"])
+    )
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("decode", ["unbiased", "votes"])
@@ -93,6 +110,7 @@ def test_shares_are_drawn_from_the_key_and_who_is_not_there_does_not_leave():
         ),
         ({"presence": "1@upload", "sums": "masked"}, "allowed are tuples of 'CLIENT@STAGE'"),
         ({"presence": ("4@upload",), "sums": "masked"}, "client 4: at most 3 of 4 clients"),
+        ({"presence": ("1@upload", "1@setup"), "sums": "masked"}, "client 1 leaves at two stages"),
     ],
 )
 def test_mistakes_are_one_line(settings, message):

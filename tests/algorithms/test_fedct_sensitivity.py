@@ -110,11 +110,31 @@ def test_the_order_of_clients_and_resuming_are_inert(tmp_path):
     assert_equal(after, states[2])
 
 
-def test_without_noise_there_is_nothing_to_estimate():
-    learner, fits = counted(toy())
-    _, (told,) = rounds_of(method(learner, release="none", **ESTIMATED))
-    assert len(fits) == 1
-    assert not [name for name in told if "epsilon" in name or "sensitivity" in name]
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"epsilon": 0.1},
+        {"sensitivity": "estimated"},
+        {"rows": 3},
+        {"decode": "votes"},
+        {"condition": "paper"},
+    ],
+)
+def test_what_only_noise_has_is_refused_without_noise(settings):
+    ((key, value),) = settings.items()
+    with pytest.raises(UsageError) as caught:
+        fedct(learner=toy(), public=U, num_classes=NUM_CLASSES, **settings)
+    line = f"{key}={value!r}: is of noise, and release='none' adds none; allowed with release='xor'"
+    assert str(caught.value).startswith(line)
+
+
+def test_more_rows_than_labels_are_all_of_them_and_a_line_says_so(caplog):
+    given, _ = rounds_of(method(rows=NUM_PUBLIC + 1))
+    assert [each.getMessage() for each in caplog.records] == [
+        f"fedct.rows={NUM_PUBLIC + 1}: of {NUM_PUBLIC} public labels no more can change"
+    ]
+    assert_equal(given, rounds_of(method(rows=NUM_PUBLIC))[0])
+    assert len(caplog.records) == 1
 
 
 def test_where_nobody_answers_nothing_is_estimated_yet():

@@ -42,11 +42,18 @@ def parsed(entries: Sequence[str], stages: Mapping[str, Stage], key: str) -> lis
     """The entries of a setting of this name.
 
     Raises:
-        UsageError: an entry that is none, with what is allowed.
+        UsageError: an entry that is none, with what is allowed; a client twice.
     """
     if isinstance(entries, str) or not isinstance(entries, Sequence):
         raise UsageError(f"{key}={entries!r}: allowed are tuples of 'CLIENT@STAGE'")
-    return [_parsed(entry, stages, key) for entry in entries]
+    departures = [_parsed(entry, stages, key) for entry in entries]
+    named = [departure.client for departure in departures if departure.client is not None]
+    for client in named:
+        if named.count(client) > 1:
+            raise UsageError(
+                f"{key}={tuple(entries)!r}: client {client} leaves at two stages; allowed is one"
+            )
+    return departures
 
 
 def presence_of(
