@@ -150,7 +150,7 @@ def get_config() -> ConfigDict:
     config.training.epochs = 5  # local
     config.training.local_steps = 0  # a round, in place of whole epochs; 0 = the epochs
     config.training.batches = "paired"  # labeled with pseudo-labeled examples, or "joint"
-    config.training.batch_size = 50  # at most; of labeled examples with "paired"
+    config.training.batch_size = 50  # at most, 0 = all; of labeled examples with "paired"
     config.training.unlabeled_ratio = 1  # unlabeled examples beside each labeled one of a batch
     config.training.loss = "cross_entropy"
     config.training.class_weights = ()  # of the loss, one number a class; () = all alike

@@ -51,7 +51,7 @@ def drawn_targets(
         seed: of the draw.
 
     Raises:
-        UsageError: nobody has labels, or too little was held out.
+        UsageError: nobody has labels, or none so many, or too little was held out.
     """
     rng = np.random.default_rng((seed, _TARGETS))
     own = [
@@ -60,6 +60,12 @@ def drawn_targets(
     if not any(map(len, own)):
         raise UsageError(
             "audit: no client has labeled examples, whose membership could be inferred"
+        )
+    most = max(map(len, federation.partition.labeled))
+    if members > most:
+        raise UsageError(
+            f"config.audit.members={members}: no client has more than {most} labeled examples; allowed are "
+            f"1 to {most}, and 0 for all"
         )
     held_out = rng.permutation(federation.test)
     of_class = {

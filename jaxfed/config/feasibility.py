@@ -144,7 +144,10 @@ def check_rounds(config: ConfigDict, num_clients: int) -> None:
             )
         for key, alone in (("prototype_sums", "none"), ("sums", "plaintext")):
             if given.get(key, alone) != alone and size < 2:
+                few = f"cohort_size={size}"
+                if not config.cohort_size:
+                    few = f"federation.num_clients={num_clients}"
                 raise UsageError(
-                    f"config.cohort_size={config.cohort_size}: with config.{name}.{key}={given[key]!r} a "
+                    f"config.{few}: with config.{name}.{key}={given[key]!r} a "
                     "round has 2 clients or more"
                 )

@@ -244,6 +244,18 @@ def _read_tuple(text: str, current: tuple[Any, ...]) -> tuple[Any, ...]:
     return value
 
 
+def _read_any(text: str, _: None) -> Any:
+    """Where no type is known: true or false, none, a number, a list in brackets, else text."""
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    if text.lstrip()[:1] in ("(", "["):
+        return tuple(ast.literal_eval(text))
+    with suppress(ValueError):
+        return _number(text)
+    return text
+
+
 def _number(text: str) -> float:
     try:
         return int(text)
@@ -258,4 +270,5 @@ _READERS: dict[type, tuple[str, Callable[[str, Any], Any]]] = {
     float: ("a number", lambda text, _: float(text)),
     str: ("text", lambda text, _: text),
     tuple: ("a list such as a,b", _read_tuple),
+    type(None): ("a value, or a list such as ('a', 'b')", _read_any),
 }

@@ -63,6 +63,12 @@ def _own(name: str) -> dict[str, inspect.Parameter]:
     }
 
 
+def _hands_on(name: str) -> bool:
+    """Whether a learner takes any keyword."""
+    parameters = inspect.signature(LEARNERS[name]).parameters.values()
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+
+
 def own_keys() -> Iterator[str]:
     """Every key of the section but `name` and `names`."""
     for name in LEARNERS:
@@ -72,10 +78,15 @@ def own_keys() -> Iterator[str]:
 def unsaid(key: str) -> Any:
     """The default of a key `learner.NAME.KEY` that the section does not say.
 
+    None, which stands for a value of any type, of one that the learner hands on unseen: a keyword of the
+    class that `estimator` names.
+
     Raises:
         KeyError: there is no such key.
     """
     _, name, leaf = key.split(".")
+    if name in LEARNERS and leaf not in (*_own(name), *_GIVEN) and _hands_on(name):
+        return None
     default = _own(name)[leaf].default if name in LEARNERS else inspect.Parameter.empty
     if default is inspect.Parameter.empty:
         if (name, leaf) == ("estimator", "estimator"):
@@ -91,11 +102,8 @@ def check_learner_key(key: str, value: Any) -> None:
         UsageError: another key, or a value of another type.
     """
     name, _, leaf = key.removeprefix("learner.").partition(".")
-    takes_any = name in LEARNERS and any(
-        parameter.kind is parameter.VAR_KEYWORD
-        for parameter in inspect.signature(LEARNERS[name]).parameters.values()
-    )
-    if name not in LEARNERS or not leaf or (leaf not in _own(name) and not takes_any):
+    is_known = name in LEARNERS and leaf and (leaf in _own(name) or _hands_on(name))
+    if not is_known or leaf in _GIVEN:
         raise unknown_key(key, {*own_keys(), "learner.name", "learner.names"})
     default = _own(name)[leaf].default if leaf in _own(name) else None
     if type(default) in TYPES:

@@ -55,6 +55,7 @@ def test_draws_follow_the_seed_and_members_may_be_fewer():
     [
         (federation(30), {}, "class 0, and 10 are held out"),
         (federation(), {"population": 41}, "population=41: 40 examples are held out"),
+        (federation(), {"members": 100}, r"members=100: no client has more than \d+ labeled"),
         (
             replace(federation(), partition=Partition(*((np.arange(0),) * 3,) * 3)),
             {},

@@ -26,6 +26,12 @@ def load(*overrides, variant=""):
         ("learner.network.public_loss=label", "label"),
         ("learner.rulefit.linear_terms=true", True),
         ("learner.estimator.estimator=sklearn.svm.SVC", "sklearn.svm.SVC"),
+        ("learner.estimator.C=10.0", 10.0),
+        ("learner.estimator.degree=2", 2),
+        ("learner.estimator.kernel=rbf", "rbf"),
+        ("learner.estimator.shrinking=False", False),
+        ("learner.estimator.max_iter=None", None),
+        ("learner.estimator.hidden_layer_sizes=(8, 4)", (8, 4)),
     ],
 )
 def test_a_learners_keys_have_its_defaults_types(override, value):
@@ -77,6 +83,11 @@ def test_what_will_not_do_in_one_line(overrides, message):
         ("learner.decision_tree.depth=3", "config.learner.decision_tree.depth: unknown key"),
         ("learner.oak.max_depth=3", "config.learner.oak: no such section"),
         ("learner.decision_tree.num_classes=3", "config.learner.decision_tree.num_classes: unkn"),
+        ("learner.estimator.num_classes=3", "config.learner.estimator.num_classes: unknown key"),
+        (
+            "learner.estimator.ngram_range=(1, x",
+            "config.learner.estimator.ngram_range=(1, x: must be a value",
+        ),
         ("fedct.learner=3", "config.fedct.learner: unknown key"),
     ],
 )
@@ -86,9 +97,36 @@ def test_unknown_keys(override, message):
     assert str(caught.value).startswith(message)
 
 
-def test_a_round_of_one_client_has_no_masked_sum():
-    with pytest.raises(UsageError, match=r"cohort_size=1: with config.fedct.sums='masked'"):
-        jaxfed.run(load("cohort_size=1", "fedct.sums=masked", variant="smoke"), progress=False)
+@pytest.mark.parametrize("key", ["cohort_size", "federation.num_clients"])
+def test_a_round_of_one_client_has_no_masked_sum(key):
+    with pytest.raises(UsageError, match=rf"config\.{key}=1: with config.fedct.sums='masked'"):
+        jaxfed.run(load(f"{key}=1", "fedct.sums=masked", variant="smoke"), progress=False)
+
+
+SVC = ("learner.name=estimator", "learner.estimator.estimator=sklearn.svm.SVC")
+
+
+def test_settings_of_a_named_class_reach_it_and_are_judged_by_it():
+    given = load(*SVC, "learner.estimator.kernel=linear", "learner.estimator.C=2.5")
+    check.check(given)
+    made = learner_ingredients.ingredients(
+        given, "mine", ["learner"], assembly.nobody(given), pytest.fail, HERE
+    )["learner"]
+    assert made.name_of(0) == "SVC"
+    with pytest.raises(UsageError, match=r"unexpected keyword argument 'c'"):
+        check.check(load(*SVC, "learner.estimator.c=2.5"))
+
+
+@pytest.mark.parametrize(
+    ("variant", "key"),
+    [("estimated", "sensitivity='estimated'"), ("paper_rows", "rows=1500")],
+)
+def test_variants_of_noise_need_noise(variant, key):
+    with pytest.raises(UsageError) as caught:
+        check.check(load(variant=variant))
+    assert str(caught.value).startswith(f"config.fedct.{key}: is of noise")
+    check.check(load(variant=f"dp,{variant}"))
+    check.check(load("fedct.release=randomized_response", variant=variant))
 
 
 @pytest.mark.parametrize(
