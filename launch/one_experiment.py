@@ -26,7 +26,7 @@ def conducted(
 ) -> int:
     """Check, then prepare, then make the workdir: a mistake leaves nothing behind.
 
-    Returns the exit status: 1 where a method has diverged.
+    Returns the exit status: 1 where a method has diverged, or is left without models.
     """
     if arguments:
         raise UsageError(f"{arguments[0]}: no such argument; see --helpshort")
@@ -58,6 +58,7 @@ def conducted(
                 config, place, progress, interruption, overwrite=_OVERWRITE.value, audited=audited
             )
     progress.show_results(summary["algorithms"], str(place))
-    for line in summary.get("diverged", ()):
+    lines = [*summary.get("diverged", ()), *summary.get("failed", ())]
+    for line in lines:
         print(f"jaxfed: {line}", file=sys.stderr)
-    return 1 if "diverged" in summary else 0
+    return 1 if lines else 0

@@ -3,7 +3,8 @@
 python -m launch.run --config=ml_collections_configs/NAME.py[:VARIANT] --workdir=DIR
     [--overwrite] [--config.KEY=VALUE ...]
 
-A method whose loss is no longer finite stops, the others go on; the run then exits with 1.
+A method whose loss is no longer finite stops, the others go on; the run then exits with 1. So it does where
+a method's clients are left without any model, or all failed in its last round.
 A finished workdir is left as it is; an unfinished one resumes; one made by another config is
 refused.
 """

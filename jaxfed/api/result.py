@@ -72,6 +72,11 @@ class Result:
         return tuple(self.summary.get("diverged", ()))
 
     @property
+    def failed(self) -> tuple[str, ...]:
+        """A line for each method and repeat without any model, or whose last round failed at every client."""
+        return tuple(self.summary.get("failed", ()))
+
+    @property
     def results(self) -> Table:
         """Final metrics: a row a method and metric, with mean, std (over repeats) and each repeat's value."""
         rows = [

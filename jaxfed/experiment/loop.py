@@ -31,7 +31,9 @@ each: the worst, the tenth percentile and the mean over clients of their accurac
 
 A method whose `train_loss` is no longer finite stops after that round: a model that is not a number can
 only stay so. Its line says `diverged`, it has no final metrics in that repeat and leaves no state; the
-other methods, and its other repeats, go on.
+other methods, and its other repeats, go on. A method whose clients have models of their own goes on to its
+last round, for any client may recover; that it has no model then, or that its last round failed at every
+client, is said with its results (`jaxfed.experiment.summary`).
 
 Everything random follows from `seed`, `repeat` and `round`, so a resumed experiment ends with the
 numbers of one that was never stopped, times apart.
@@ -41,7 +43,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby, product
@@ -54,14 +56,19 @@ from ml_collections import ConfigDict
 
 from jaxfed.config import methods
 from jaxfed.config.assembly import make_algorithm
-from jaxfed.config.keys import flatten
 from jaxfed.config.simulation import Simulation
 from jaxfed.experiment.prediction_table import write_predictions
 from jaxfed.experiment.progress import Progress
-from jaxfed.experiment.records import measure
 from jaxfed.experiment.selected import Selected
+from jaxfed.experiment.summary import divergence, summarize
 from jaxfed.experiment.workdir import Workdir
-from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, ServerState, has_diverged
+from jaxfed.federation.algorithm import (
+    HAS_NO_MODEL,
+    FederatedAlgorithm,
+    Metrics,
+    ServerState,
+    has_diverged,
+)
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.sampling import sample_clients
@@ -69,8 +76,6 @@ from jaxfed.host.checkpoint import Checkpoint, Checkpoints
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.prefetch import prefetched
 from jaxfed.host.save_schedule import SaveSchedule
-
-Record = dict[str, Any]  # one line of metrics.jsonl
 
 
 class Played(NamedTuple):
@@ -280,7 +285,7 @@ class Experiment:
         if not self.config.evaluate_test:
             return {}
         quality = algorithm.evaluate(state, federation)
-        return {f"round_{name}": value for name, value in quality.items()}
+        return {f"round_{name}": value for name, value in quality.items() if name != HAS_NO_MODEL}
 
     def _write_predictions(
         self, leg: Leg, algorithm: FederatedAlgorithm, federation: Federation, selected: Selected
@@ -309,16 +314,6 @@ class Experiment:
             Checkpoints(folder).save(round_number, state, record)
 
 
-def divergence(config: ConfigDict, record: Record) -> str:
-    """What to say of a round after which its method has stopped."""
-    key = methods.training_key(config, record["algorithm"], "learning_rate")
-    return (
-        f"{record['algorithm']} diverged in repeat {record['repeat'] + 1}, round {record['round']}, at a "
-        f"learning rate of {float(record['learning_rate']):g}: its loss is not finite; lower "
-        f"config.{key}"
-    )
-
-
 def is_evaluated(config: ConfigDict, round_number: int) -> bool:
     """Whether the state of a method that sees this config is judged after this round.
 
@@ -328,74 +323,3 @@ def is_evaluated(config: ConfigDict, round_number: int) -> bool:
     every = config.evaluate_every
     always = (config.rounds, config.training.labeled_only_rounds)
     return round_number in always or (every > 0 and round_number % every == 0)
-
-
-def summarize(config: ConfigDict, records: Iterable[Record]) -> dict[str, Any]:
-    """The final metrics, from the lines of metrics.jsonl alone.
-
-    A method's metrics in one repeat are those of its last round; seconds and bytes are summed over
-    its rounds.
-
-    Returns:
-        `algorithms`: method -> metric -> {mean, std, values}, over repeats, std with divisor n - 1
-        (None for one repeat), nested as the metrics are. On top, of `config.algorithm`: each
-        `test_` metric's mean and, under `..._std`, deviation; `communication`'s mean bytes.
-        `seconds`: all rounds of all methods. `diverged`, where any has: a line for each.
-    """
-    records = list(records)
-    finals: dict[str, dict[int, dict[str, Any]]] = {}
-    for record in records:
-        repeats = finals.setdefault(record["algorithm"], {})
-        repeats[record["repeat"]] = _accumulated(repeats.get(record["repeat"], {}), record)
-    algorithms = {name: _over_repeats(list(repeats.values())) for name, repeats in finals.items()}
-    main = algorithms[config.algorithm]
-    summary: dict[str, Any] = {"algorithm": config.algorithm, "num_repeats": config.num_repeats}
-    for metric in (name for name in main if name.startswith("test_")):
-        summary |= {metric: main[metric]["mean"], f"{metric}_std": main[metric]["std"]}
-    summary["seconds"] = sum(sum(metrics["seconds"]["values"]) for metrics in algorithms.values())
-    if "communication" in main:
-        summary["communication"] = {
-            name: main["communication"][name]["mean"] for name in ("upload_bytes", "download_bytes")
-        }
-    diverged = [divergence(config, record) for record in records if "diverged" in record]
-    if diverged:
-        summary["diverged"] = diverged
-    return {**summary, "algorithms": algorithms}
-
-
-def _accumulated(so_far: Mapping[str, Any], record: Record) -> dict[str, Any]:
-    """A method's metrics after one more round, flat: seconds and bytes add up, others do not."""
-    metrics = {
-        name: value
-        for name, value in flatten(record)
-        if name not in ("repeat", "algorithm", "round", "diverged")
-        and value != {}
-        and not isinstance(value, list)  # one number a client
-    }
-    sums = {  # of every kind of message that there was, in this round or before
-        name: so_far.get(name, 0) + metrics.get(name, 0)
-        for name in {**so_far, **metrics}
-        if name == "seconds" or name.startswith("communication.")
-    }
-    return metrics | sums
-
-
-def _over_repeats(repeats: list[dict[str, Any]]) -> dict[str, Any]:
-    """Metric -> {mean, std, values}, nested by the dots in the metrics' names."""
-    nested: dict[str, Any] = {}
-    for metric in dict.fromkeys(name for metrics in repeats for name in metrics):
-        *parents, name = metric.split(".")
-        section = nested
-        for parent in parents:
-            section = section.setdefault(parent, {})
-        section[name] = _measured([metrics.get(metric) for metrics in repeats])
-    return nested
-
-
-def _measured(values: list[float | None]) -> dict[str, Any]:
-    """Mean and deviation; None where a repeat has no value (an accuracy over no point, say)."""
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
-        return {"mean": None, "std": None, "values": values}
-    mean, std, _ = measure(known)
-    return {"mean": mean, "std": std, "values": values}

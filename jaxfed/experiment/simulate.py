@@ -21,6 +21,7 @@ import numpy as np
 from jaxfed.errors import UsageError
 from jaxfed.experiment.selected import Selected
 from jaxfed.federation.algorithm import (
+    HAS_NO_MODEL,
     FederatedAlgorithm,
     Metrics,
     Predictions,
@@ -95,7 +96,7 @@ def simulate(
 
     Raises:
         UsageError: the method cannot work with these clients, its network not with their examples and
-            classes, or its loss is no longer finite.
+            classes, its loss is no longer finite, or no client has a model in the end.
     """
     _check(algorithm, federation, rounds, cohort_size, sampling)
     chosen = Sampling(cohort_size, sampling)
@@ -138,6 +139,10 @@ def simulate(
             selected = selected._replace(state=state)
         tell({"round": number, **metrics, **quality, "seconds": seconds})
     final = algorithm.evaluate(selected.final, federation)
+    if final.get(HAS_NO_MODEL):
+        raise UsageError(
+            f"simulate: no client has a model after round {rounds}; the warnings say why"
+        )
     return Simulated(algorithm, federation, selected.final, selected.state, final, records)
 
 

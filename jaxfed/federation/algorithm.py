@@ -119,6 +119,9 @@ class FederatedAlgorithm(NamedTuple):
     views: Views | None = None
 
 
+HAS_NO_MODEL = "has_no_model"  # what `evaluate` tells, as True, of a state without any model
+
+
 def has_diverged(metrics: Metrics) -> bool:
     """Whether a round's loss is infinite or no number; not for a method without one."""
     return not np.isfinite(metrics.get("train_loss", 0.0))

@@ -60,7 +60,7 @@ def answers_of(
         if client < 0:
             continue
         if len(rows) != len(ids):
-            failed[client] = f"answers of {len(rows)} clients where {len(ids)} were asked"
+            failed[client] = f"answers {len(rows)} rows where each of {len(ids)} clients has one"
             continue
         row = np.asarray(rows[place])
         why = why_no_answer(row, question, len(x), num_classes)

@@ -15,7 +15,7 @@
 
 and of the first five on the validation split, `validation_accuracy` and so on. A client that has no model yet
 is wrong everywhere; train accuracy is of clients with labels. Where nobody has one, neither of the two is
-reported, and a line says so.
+reported, `has_no_model` is, and a line says so.
 
 The table of predictions has a row for each client and test example.
 """
@@ -27,7 +27,7 @@ from typing import Any, Protocol
 import numpy as np
 from absl import logging
 
-from jaxfed.federation.algorithm import Metrics, Predictions
+from jaxfed.federation.algorithm import HAS_NO_MODEL, Metrics, Predictions
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_clients
 from jaxfed.learners.answers import Question, answers_of
@@ -128,7 +128,7 @@ def judged_by_clients(
             if state.round:  # before the first one it is no news
                 whose = learner.alone or "of any client"
                 logging.warning("no model (%s) could be fitted: there is no accuracy", whose)
-            return consensus
+            return {**consensus, HAS_NO_MODEL: True}
         metrics = quality("test", state, federation, federation.test)
         labeled = federation.partition.labeled
         trained = [

@@ -18,6 +18,7 @@ from jaxfed.algorithms.fedct import fedct
 from jaxfed.algorithms.fedmd import fedmd
 from jaxfed.algorithms.local_learning import local_learning
 from jaxfed.algorithms.pate import pate
+from jaxfed.federation.algorithm import HAS_NO_MODEL
 from jaxfed.learners import LEARNERS, mixed, network
 from jaxfed.learners.turn import Turn, asked
 from jaxfed.testing.method_checks import assert_equal
@@ -130,7 +131,7 @@ def test_who_is_asked_at_the_end_alone_is_wrong_and_named(name, who, caplog):
         quality = algorithm.evaluate(state, federation)
     assert any(who in line for line in lines(caplog))
     if name == "centralized":
-        assert quality == {}
+        assert quality == {HAS_NO_MODEL: True}
     else:
         alone = method_of(name, toy(), federation)
         whole = alone.evaluate(
@@ -151,7 +152,19 @@ def test_one_model_that_never_fits_is_called_what_it_is_and_has_no_accuracy(name
         f"{who}, toy: cannot be fitted: no",
         f"no model ({who}) could be fitted: there is no accuracy",
     ]
-    assert quality.keys() <= {"consensus_accuracy"}
+    assert quality.keys() - {"consensus_accuracy"} == {HAS_NO_MODEL}
+
+
+def test_rows_of_others_than_were_asked_are_counted(caplog):
+    federation, good = clients(), toy()
+
+    def predict(state, client_id, x):
+        return good.predict(state, client_id, x).T
+
+    with caplog.at_level(logging.WARNING):
+        algorithm = method_of("fedct", good._replace(predict=predict), federation)
+        round_of(algorithm, algorithm.init(KEY, federation), federation)
+    assert lines(caplog)[0] == "client 0, toy: answers 24 rows where each of 4 clients has one"
 
 
 @pytest.mark.parametrize("how", ["raises", "classes", "fractions", "length", "nan", "columns"])

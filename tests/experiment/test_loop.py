@@ -20,8 +20,9 @@ from jaxfed.config.simulation import Simulation
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
 from jaxfed.experiment import loop
-from jaxfed.experiment.loop import Experiment, legs, summarize
+from jaxfed.experiment.loop import Experiment, legs
 from jaxfed.experiment.progress import Progress, results_table
+from jaxfed.experiment.summary import summarize
 from jaxfed.experiment.workdir import Workdir, open_workdir
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.sampling import num_groups, sample_clients

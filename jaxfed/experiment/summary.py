@@ -1,0 +1,126 @@
+"""What an experiment has come to, from the lines of metrics.jsonl: final metrics, and methods that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from jaxfed.config import methods
+from jaxfed.config.keys import flatten
+from jaxfed.experiment.records import measure
+from jaxfed.federation.algorithm import HAS_NO_MODEL
+
+Record = dict[str, Any]  # one line of metrics.jsonl
+
+
+def divergence(config: ConfigDict, record: Record) -> str:
+    """What to say of a round after which its method has stopped."""
+    key = methods.training_key(config, record["algorithm"], "learning_rate")
+    return (
+        f"{record['algorithm']} diverged in repeat {record['repeat'] + 1}, round {record['round']}, at a "
+        f"learning rate of {float(record['learning_rate']):g}: its loss is not finite; lower "
+        f"config.{key}"
+    )
+
+
+def failure(config: ConfigDict, record: Record) -> str:
+    """What to say of a method's last round after which no client has a model, or none could be fitted.
+
+    "" where there is nothing to say: a client failed and others did not, or others were not asked.
+    """
+    name = record["algorithm"]
+    if record["round"] != config.rounds:
+        return ""
+    if record.get(HAS_NO_MODEL):
+        found = "has no model"
+    elif (
+        config.cohort_size in (0, config.federation.num_clients)
+        and record.get("failed_clients")
+        and record.get("clients") == 0
+    ):
+        found = "failed at every client, whose models are those of before,"
+    else:
+        return ""
+    why = "the warnings say why"
+    if methods.uses_training(config, name):
+        key = methods.training_key(config, name, "learning_rate")
+        rate = methods.with_own_training(config, name).training.learning_rate
+        why += f"; networks: lower config.{key}={float(rate):g}"
+    return f"{name} {found} in repeat {record['repeat'] + 1} after round {record['round']}: {why}"
+
+
+def summarize(config: ConfigDict, records: Iterable[Record]) -> dict[str, Any]:
+    """The final metrics, from the lines of metrics.jsonl alone.
+
+    A method's metrics in one repeat are those of its last round; seconds and bytes are summed over
+    its rounds.
+
+    Returns:
+        `algorithms`: method -> metric -> {mean, std, values}, over repeats, std with divisor n - 1
+        (None for one repeat), nested as the metrics are. On top, of `config.algorithm`: each
+        `test_` metric's mean and, under `..._std`, deviation; `communication`'s mean bytes.
+        `seconds`: all rounds of all methods. `diverged`, where any has: a line for each; `failed`
+        likewise (`failure`).
+    """
+    records = list(records)
+    finals: dict[str, dict[int, dict[str, Any]]] = {}
+    for record in records:
+        repeats = finals.setdefault(record["algorithm"], {})
+        repeats[record["repeat"]] = _accumulated(repeats.get(record["repeat"], {}), record)
+    algorithms = {name: _over_repeats(list(repeats.values())) for name, repeats in finals.items()}
+    main = algorithms[config.algorithm]
+    summary: dict[str, Any] = {"algorithm": config.algorithm, "num_repeats": config.num_repeats}
+    for metric in (name for name in main if name.startswith("test_")):
+        summary |= {metric: main[metric]["mean"], f"{metric}_std": main[metric]["std"]}
+    summary["seconds"] = sum(sum(metrics["seconds"]["values"]) for metrics in algorithms.values())
+    if "communication" in main:
+        summary["communication"] = {
+            name: main["communication"][name]["mean"] for name in ("upload_bytes", "download_bytes")
+        }
+    diverged = [divergence(config, record) for record in records if "diverged" in record]
+    if diverged:
+        summary["diverged"] = diverged
+    failed = [line for record in records if (line := failure(config, record))]
+    if failed:
+        summary["failed"] = failed
+    return {**summary, "algorithms": algorithms}
+
+
+def _accumulated(so_far: Mapping[str, Any], record: Record) -> dict[str, Any]:
+    """A method's metrics after one more round, flat: seconds and bytes add up, others do not."""
+    metrics = {
+        name: value
+        for name, value in flatten(record)
+        if name not in ("repeat", "algorithm", "round", "diverged", HAS_NO_MODEL)
+        and value != {}
+        and not isinstance(value, list)  # one number a client
+    }
+    sums = {  # of every kind of message that there was, in this round or before
+        name: so_far.get(name, 0) + metrics.get(name, 0)
+        for name in {**so_far, **metrics}
+        if name == "seconds" or name.startswith("communication.")
+    }
+    return metrics | sums
+
+
+def _over_repeats(repeats: list[dict[str, Any]]) -> dict[str, Any]:
+    """Metric -> {mean, std, values}, nested by the dots in the metrics' names."""
+    nested: dict[str, Any] = {}
+    for metric in dict.fromkeys(name for metrics in repeats for name in metrics):
+        *parents, name = metric.split(".")
+        section = nested
+        for parent in parents:
+            section = section.setdefault(parent, {})
+        section[name] = _measured([metrics.get(metric) for metrics in repeats])
+    return nested
+
+
+def _measured(values: list[float | None]) -> dict[str, Any]:
+    """Mean and deviation; None where a repeat has no value (an accuracy over no point, say)."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return {"mean": None, "std": None, "values": values}
+    mean, std, _ = measure(known)
+    return {"mean": mean, "std": std, "values": values}

@@ -1,0 +1,62 @@
+"""Methods whose clients all fail: a line, and exit status 1."""
+
+import pytest
+from invoking import invoke
+
+from jaxfed.config import file
+from jaxfed.experiment.summary import failure
+
+FEDCT = "ml_collections_configs/fedct.py:smoke"
+LAST = {"algorithm": "fedct", "repeat": 0, "round": 2}
+WORKED, FAILED = {"clients": 5, "failed_clients": 0}, {"clients": 0, "failed_clients": 5}
+NETWORK = "learner.name=network"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told", "line"),
+    [
+        ([], WORKED, ""),
+        ([], {**WORKED, "failed_clients": 1, "clients": 4}, ""),
+        ([], {**FAILED, "round": 1}, ""),  # who fails now may recover
+        (["cohort_size=1"], {"clients": 0, "failed_clients": 1}, ""),  # others may have models
+        ([], {"clients": 0, "failed_clients": 0}, ""),  # nothing to learn
+        ([], {"train_loss": 0.5}, ""),  # one model for all
+        ([], FAILED, "fedct failed at every client, whose models are those of before, in repeat 1"),
+        (["cohort_size=5"], FAILED, "fedct failed at every client"),
+        ([], {**WORKED, "has_no_model": True}, "fedct has no model in repeat 1 after round 2: the"),
+        ([], {**FAILED, "has_no_model": True, "round": 1}, ""),
+        ([NETWORK], FAILED, "lower config.training.learning_rate=0.001"),
+        ([NETWORK, "fedct.training.learning_rate=9"], FAILED, "config.fedct.training.learning_ra"),
+    ],
+)
+def test_what_is_said_of_a_last_round(overrides, told, line):
+    said = failure(file.load(FEDCT, overrides), LAST | told)
+    assert line in said
+    assert bool(said) == bool(line)
+    assert "\n" not in said
+
+
+SVC = ("--config.learner.name=estimator", "--config.learner.estimator.estimator=sklearn.svm.SVC")
+
+
+@pytest.mark.usefixtures("quick_compilation")
+@pytest.mark.parametrize(
+    ("overrides", "why"),
+    [
+        ((*SVC, "--config.learner.estimator.C=-1.0"), "the warnings say why"),
+        (
+            ("--config.learner.name=network", "--config.training.learning_rate=1e30"),
+            "the warnings say why; networks: lower config.training.learning_rate=1e+30",
+        ),
+    ],
+)
+def test_a_run_in_which_no_client_has_a_model(overrides, why, tmp_path, monkeypatch, capsys):
+    arguments = [f"--config={FEDCT}", f"--workdir={tmp_path / 'run'}", *overrides]
+    status, error = invoke(arguments, monkeypatch, capsys)
+    assert status == 1
+    lines = [line for line in error.splitlines() if line.startswith("jaxfed: ")]
+    assert lines == [
+        f"jaxfed: {name} has no model in repeat 1 after round 2: {why}"
+        for name in ("fedct", "local_learning", "centralized")
+    ]
+    assert "Traceback" not in error
