@@ -19,7 +19,7 @@ from absl import flags
 from jaxfed.errors import UsageError
 from jaxfed.experiment.environment import describe
 from jaxfed.host.interruption import Interruption
-from jaxfed.host.location import location
+from jaxfed.host.location import file_to_write
 from launch import entry
 from launch.benchmarks import BENCHMARKS
 from launch.benchmarks.contest import MIN_ROUNDS, PEER_RATES, contest_name, processor, run_contest
@@ -56,7 +56,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     for name in KERNEL.value:
         if name not in BENCHMARKS:
             raise UsageError(f"--kernel={name}: allowed are {', '.join(BENCHMARKS)}")
-    out = location(OUT.value, "--out") if OUT.value else None
+    out = file_to_write(OUT.value, "--out") if OUT.value else None
     limits = machine_limits()
     print(f"{processor()}; " + "; ".join(f"{name} {rate:.3g}/s" for name, rate in limits.items()))
     rows = []

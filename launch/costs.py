@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 
 from jaxfed.errors import UsageError
 from jaxfed.host.interruption import Interruption
-from jaxfed.host.location import location
+from jaxfed.host.location import file_to_write
 from launch import entry
 
 _CONFIG = flags.DEFINE_string(
@@ -38,7 +38,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     if not _CONFIG.value:
         raise UsageError("--config=ml_collections_configs/NAME.py is missing")
 
-    out = location(_OUT.value, "--out") if _OUT.value else None
+    out = file_to_write(_OUT.value, "--out") if _OUT.value else None
 
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
     from jaxfed.config import check

@@ -40,6 +40,7 @@ def conducted(
     from jaxfed.config import file as config_file
     from jaxfed.experiment import audit, workdir
     from jaxfed.experiment.progress import Progress
+    from jaxfed.experiment.records import read_audit
     from jaxfed.experiment.remedy import IN_A_SWEEP, OF_A_COMMAND, OF_A_SWEEP, remedied
     from jaxfed.host.location import location
 
@@ -51,6 +52,7 @@ def conducted(
         if not _OVERWRITE.value and workdir.is_finished(place, settings):
             if audited:
                 audit.check_audited(place)
+                print(f"the audit is in {place / 'audit'}")
             print(f"{place} is finished; --overwrite runs it again")
             return 0
         with Progress(settings) as progress:
@@ -58,6 +60,10 @@ def conducted(
                 config, place, progress, interruption, overwrite=_OVERWRITE.value, audited=audited
             )
     progress.show_results(summary["algorithms"], str(place))
+    if audited:
+        found = read_audit(place)
+        assert found is not None  # it has just been written
+        progress.show_audit(found["methods"], str(place / "audit"))
     lines = [*summary.get("diverged", ()), *summary.get("failed", ())]
     for line in lines:
         print(f"jaxfed: {line}", file=sys.stderr)

@@ -172,7 +172,7 @@ def get_config() -> ConfigDict:
     # METHOD-{repeat}-last (its last), or "pretrained" on ImageNet
     config.training.initial_model = ""
 
-    # What clients train in methods that have them teach labels; a learner's keys in a section of its name
+    # What clients train in methods that have them teach labels; config.learner.NAME has a learner's own keys
     config.learner = ConfigDict()
     config.learner.name = "network"
     config.learner.names = ()  # with name = "mixed", cycled over the clients

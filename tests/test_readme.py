@@ -8,6 +8,7 @@ import pytest
 from invoking import ROOT
 
 import jaxfed
+from jaxfed.learners import LEARNERS, Learner
 
 
 def blocks(section):
@@ -24,12 +25,29 @@ def module(monkeypatch):
 
 def test_as_a_library(module, capsys):
     code = blocks("As a library")
-    assert len(code) == 3
+    assert len(code) == 4
     for block in code:
         exec(block, vars(module))
     assert module.simulated.metrics["test_accuracy"] > 0.6
     assert set(module.table.role) == {"labeled", "unlabeled", "new"}
     assert len(module.labels) == 40
+    assert module.agreed.metrics["test_accuracy"] > 0.5
+    assert (module.agreed.state.label >= 0).all()
+
+
+def test_own_learner(tmp_path):
+    (config,) = blocks("Learners")
+    path = tmp_path / "centroid.py"
+    path.write_text(config)
+    result = jaxfed.run(f"{path}:smoke", progress=False, learner__centroid__pseudo_weight=2.0)
+    told = result.results.set_index(["algorithm", "metric"])["mean"]
+    assert told["fedct", "test_accuracy"] > 0.8
+
+
+def test_every_learner_and_field_is_named():
+    section = (ROOT / "README.md").read_text().partition("\n## Learners\n")[2].partition("\n## ")[0]
+    own = set(LEARNERS) - set(LEARNERS.from_outside())
+    assert set(re.findall(r"`(\w+)", section)) >= {*own, *Learner._fields}
 
 
 def test_own_method(module, tmp_path):

@@ -120,6 +120,7 @@ class Result:
 
         Returns:
             x -> probabilities, float32 [n, C], of examples [n, ...] as clients held them: preprocessed.
+            It raises a UsageError of examples of another shape.
 
         Raises:
             UsageError: a method that trains no model; one that diverged.
@@ -135,7 +136,8 @@ class Result:
             raise UsageError(f"model({name!r}): {folder} holds no state; the method diverged")
         key = jax.random.fold_in(jax.random.key(self.config.seed + repeat), 0)
         state = saved.state(template=algorithm.init(key, federation))
-        return lambda x: predict(state, np.asarray(x))
+        asked = f"model({name!r})"
+        return lambda x: predict(state, federation.examples_like_these(x, asked))
 
     def federation(self, repeat: int = 0) -> Federation:
         """The clients of a repeat, as the methods had them."""

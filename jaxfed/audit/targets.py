@@ -76,9 +76,9 @@ def drawn_targets(
     if np.any(needed > there):
         lacking = int(np.argmax(needed - there))
         raise UsageError(
-            f"config.audit.members={members}: clients have {needed[lacking]} labeled examples of class "
-            f"{lacking}, and {there[lacking]} are held out to stand beside them; allowed are fewer members "
-            "of a client, or a larger test split"
+            f"config.audit.members={members}{'' if members else ' (all)'}: clients have {needed[lacking]} "
+            f"labeled examples of class {lacking}, and {there[lacking]} are held out to stand beside them; "
+            "allowed are fewer members of a client, or a larger test split"
         )
     others = [np.asarray([next(of_class[c]) for c in federation.y[rows].tolist()]) for rows in own]
     left = np.setdiff1d(held_out, np.concatenate(others).astype(np.int64))

@@ -22,6 +22,7 @@ from jaxfed.data import Dataset, Partition
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.sampling import num_groups
+from jaxfed.training.attendance import check_departures, departures_of
 
 
 def check_models(dataset: Dataset, config: ConfigDict) -> None:
@@ -126,7 +127,7 @@ def check_class_weights(dataset: Dataset, config: ConfigDict) -> None:
 
 
 def check_rounds(config: ConfigDict, num_clients: int) -> None:
-    """Every group has its round, and a round as many clients as its methods divide or add up."""
+    """Every group has its round, a round the clients that methods divide or add up, and those who leave."""
     groups = num_groups(num_clients, config.cohort_size)
     if config.sampling == "groups" and config.rounds < groups:
         raise UsageError(
@@ -137,6 +138,10 @@ def check_rounds(config: ConfigDict, num_clients: int) -> None:
     size = config.cohort_size or num_clients
     for name in chosen(config):
         given = all_keywords(config, name)
+        if {"presence", "sums"} <= given.keys():
+            key = f"config.{name}.presence"
+            leaving = departures_of(given["presence"], given["sums"], key)
+            check_departures(leaving, num_clients, key)
         if given.get("num_groups", 1) > size:
             raise UsageError(
                 f"config.{name}.num_groups={given['num_groups']}: at most the {size} clients of a round "

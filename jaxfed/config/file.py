@@ -104,7 +104,9 @@ def split_variant(spec: str) -> tuple[str, str]:
     if ending:
         return head + ending, tail.removeprefix(":")
     name, _, variant = spec.partition(":")
-    return (f"{name}.py", variant) if _find(f"{name}.py").is_file() else (spec, "")
+    if _find(f"{name}.py").is_file():
+        return f"{name}.py", variant
+    return (name, variant) if _find(name).is_file() else (spec, "")
 
 
 def load_module(path: str) -> ModuleType:
@@ -116,7 +118,7 @@ def load_module(path: str) -> ModuleType:
     file = _find(path)
     if not file.is_file():
         folders = {file.parent, _installed_configs()}
-        known = {other.stem for folder in folders for other in folder.glob("[!_]*.py")}
+        known = {f.stem for folder in folders for f in folder.glob("[!_]*.py") if _is_config(f)}
         nearest = suggestion(file.stem, known)
         raise UsageError(f"--config={path}: no such file{nearest}")
     spec = importlib.util.spec_from_file_location(f"config_file_{file.stem}", file)
@@ -134,6 +136,18 @@ def load_module(path: str) -> ModuleType:
             raise
         raise UsageError(f"--config={path}: {error.strerror}") from error
     return module
+
+
+def _is_config(file: Path) -> bool:
+    """Whether an experiment can be had of it: a `get_config` that takes a variant, and can go without."""
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return (
+        re.search(r"^def get_config\(\w+(: str)? ?=|import .*\bget_config\b", text, re.MULTILINE)
+        is not None
+    )
 
 
 def _find(given: str) -> Path:

@@ -59,6 +59,20 @@ def trains(config: ConfigDict, name: str) -> bool:
     return "training" in taken or learner_section.asks_for_learners(taken)
 
 
+def check_trains(config: ConfigDict, name: str, wanted: str) -> None:
+    """A method trains a model, which what is wanted is of.
+
+    Raises:
+        UsageError: it labels in one shot.
+    """
+    if not trains(config, name):
+        key = "algorithm" if name == config.algorithm else "baselines"
+        raise UsageError(
+            f"config.{key}={config[key]!r}: {name!r} labels in one shot; allowed are methods that train a "
+            f"model, which {wanted} are of"
+        )
+
+
 def has_learners(config: ConfigDict, name: str) -> bool:
     """Whether clients of the method have models of their own, which `config.learner` names."""
     return learner_section.asks_for_learners(inspect.signature(factory_of(config, name)).parameters)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from jaxfed.data import csv_table, fed_isic2019, image_folder, leaf, npz, tfds_s
 from jaxfed.data.dataset import Dataset
 from jaxfed.data.embedded import EMBEDDED
 from jaxfed.data.named import NAMED
-from jaxfed.errors import UsageError
+from jaxfed.errors import UsageError, nearest
 from jaxfed.host.location import location
 from jaxfed.registry import Registry
 
@@ -89,6 +88,10 @@ def load(
         if name_or_path in NAMED and NAMED[name_or_path].read is not None:
             return _read_named(name_or_path, folder, image_size)
         return _read_folder(name_or_path, folder, image_size)
+    if name_or_path not in NAMED and not place.is_dir() and (key := _key_of_root(root)):
+        raise UsageError(
+            f"{key}={place}: no such folder; data set {name_or_path!r} is looked for there"
+        )
     raise UsageError(_not_found(name_or_path, place))
 
 
@@ -131,8 +134,8 @@ def _not_found(name: str, place: Path) -> str:
             f"data set {name!r}: no such folder ({place / name}); put there {NAMED[name].origin}{other} "
             "(the place is --config.dataset.root or $JAXFED_DATA)"
         )
-    nearest = get_close_matches(name, [*EMBEDDED, *NAMED], n=1)
-    hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
+    alike = nearest(name, [*EMBEDDED, *NAMED])
+    hint = f" (did you mean {alike[0]!r}?)" if alike else ""
     return (
         f"data set {name!r} not found{hint}; looked for {place / name}/VERSION/"
         "dataset_info.json (a TFDS set in array_record format; its place is --config.dataset.root or "
@@ -156,5 +159,12 @@ def _root(root: str | Path | None) -> Path:
     """Where TFDS sets are looked for."""
     if root:
         return location(root, "root")
-    key = "JAXFED_DATA" if os.environ.get("JAXFED_DATA") else "TFDS_DATA_DIR"
-    return location(os.environ.get(key) or "~/tensorflow_datasets", f"${key}")
+    key = _key_of_root(root)
+    return location(os.environ[key[1:]] if key else "~/tensorflow_datasets", key or "root")
+
+
+def _key_of_root(root: str | Path | None) -> str:
+    """What says where they are looked for; empty where nothing does, and TFDS's default counts."""
+    if root:
+        return "root"
+    return next((f"${key}" for key in ("JAXFED_DATA", "TFDS_DATA_DIR") if os.environ.get(key)), "")

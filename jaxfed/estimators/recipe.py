@@ -45,7 +45,7 @@ class Recipe:
 
         if not is_classifier(self.estimator(seed=0)):
             raise UsageError(
-                f"{self.name}: estimator={self.path!r}: is no classifier; allowed are classes that are"
+                f"estimator={self.path!r}: is no classifier; allowed are classes that are"
             )
 
     def estimator(self, seed: int) -> Any:
@@ -57,7 +57,7 @@ class Recipe:
         try:
             made = made_of(**settings)
         except TypeError as error:
-            raise UsageError(f"{self.name}: {self.path}: {one_line(error)}") from error
+            raise UsageError(f"estimator={self.path!r}: {one_line(error)}") from error
         if self.is_scaled:
             from sklearn.pipeline import make_pipeline
             from sklearn.preprocessing import StandardScaler
@@ -90,9 +90,7 @@ class Recipe:
         package = module.partition(".")[0]
         if package not in _PACKAGES:
             allowed = ", ".join(f"{known}." for known in _PACKAGES)
-            raise UsageError(
-                f"{self.name}: estimator={self.path!r}: allowed are classes under {allowed[:-1]}."
-            )
+            raise UsageError(f"estimator={self.path!r}: allowed are classes under {allowed[:-1]}.")
         try:
             import_module(package)
         except ImportError as error:
@@ -102,11 +100,9 @@ class Recipe:
         try:
             found = getattr(import_module(module), name)
         except (ImportError, AttributeError) as error:
-            raise UsageError(
-                f"{self.name}: estimator={self.path!r}: there is no such class"
-            ) from error
+            raise UsageError(f"estimator={self.path!r}: there is no such class") from error
         if not isinstance(found, type):
-            raise UsageError(f"{self.name}: estimator={self.path!r}: is no class")
+            raise UsageError(f"estimator={self.path!r}: is no class")
         return found
 
 

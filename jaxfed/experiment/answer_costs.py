@@ -96,6 +96,8 @@ def answer_costs(config: ConfigDict) -> AnswerCosts:
     Raises:
         UsageError: as `Simulation`; no public examples; a method that trains nothing.
     """
+    for name in methods.chosen(config):
+        methods.check_trains(config, name, "costs")
     simulation = Simulation(config)
     simulation.check()
     federation = simulation.federation(config.seed)
@@ -130,10 +132,6 @@ def _sent(config: ConfigDict, name: str, federation: Federation, parameters: int
     clients = config.cohort_size or federation.num_clients
     cohort = list(range(clients))
     key = jax.random.key(config.seed)
-    if not methods.trains(config, name):
-        raise UsageError(
-            f"config: {name!r} labels in one shot; allowed are methods that train a model"
-        )
     if not methods.has_learners(config, name):
         counting = CountingClients()
         seen = methods.with_own_training(config, name)

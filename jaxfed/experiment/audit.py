@@ -38,7 +38,7 @@ from jaxfed.audit import (
 from jaxfed.config import methods
 from jaxfed.config.attacker import ShadowPlan, shadow_plan
 from jaxfed.config.simulation import Simulation
-from jaxfed.errors import Unresumable
+from jaxfed.errors import Unresumable, UsageError
 from jaxfed.experiment.loop import Played
 from jaxfed.experiment.progress import Progress
 from jaxfed.experiment.workdir import Workdir
@@ -79,6 +79,11 @@ class Audit:
         Raises:
             UsageError: too little is held out, or nobody has labels.
         """
+        if self.config.federation.test == "clients":
+            raise UsageError(
+                "config.federation.test='clients': an audit asks about examples that nobody holds, too; "
+                "allowed is 'central'"
+            )
         for repeat in range(self.config.num_repeats):
             self._targets_of(repeat, self.simulation.dealt(self.config.seed + repeat))
 

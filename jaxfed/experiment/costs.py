@@ -84,10 +84,7 @@ def method_costs(config: ConfigDict) -> Iterator[MethodCosts]:
     """
     cohort = cohort_of(config)
     for name in methods.chosen(config):
-        if not methods.trains(config, name):
-            raise UsageError(
-                f"config: {name!r} labels in one shot; allowed are methods that train a model"
-            )
+        methods.check_trains(config, name, "costs")
         if methods.has_learners(config, name):
             raise UsageError(
                 f"config: clients of {name!r} have models of their own; costs are of methods with one network"

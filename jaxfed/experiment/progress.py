@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -85,6 +85,11 @@ class Progress(Terminal):
         self.show(results_table(algorithms, "±" if self.can_print("±") else "+-"))
         self.say(f"results are in {where}")
 
+    def show_audit(self, methods: Sequence[Mapping[str, Any]], where: str) -> None:
+        """Print how vulnerable each method is, and where all of the audit is."""
+        self.show(audit_table(methods))
+        self.say(f"the audit is in {where}")
+
     def _line(self, record: Mapping[str, Any]) -> str:
         return "  ".join(
             [
@@ -120,6 +125,26 @@ def results_table(algorithms: Mapping[str, Mapping[str, Any]], sign: str = "±")
             for key, _, factor, deviates in shown
         ]
         table.add_row(name, *cells)
+    return table
+
+
+def audit_table(methods: Sequence[Mapping[str, Any]]) -> Table:
+    """Accuracy beside membership inference, from `methods` of audit.json, the least vulnerable first.
+
+    Methods that show nobody anything have no attack, and come before all others.
+    """
+    table = Table(box=box.SIMPLE, title="membership inference, strongest attack")
+    for heading in ("algorithm", "accuracy, %", "AUC", "95 % interval", "TPR at 1 % FPR, %"):
+        table.add_column(
+            heading, justify="left" if heading == "algorithm" else "right", no_wrap=True
+        )
+    for row in sorted(methods, key=lambda row: row.get("auc", 0.0)):
+        accuracy = "-" if row["accuracy"] is None else f"{100 * row['accuracy']:.2f}"
+        seen = ("-", "-", "-")
+        if "auc" in row:
+            interval = f"{row['low']:.3f} to {row['high']:.3f}"
+            seen = (f"{row['auc']:.3f}", interval, f"{100 * row['tpr_at_1_percent']:.1f}")
+        table.add_row(row["method"], accuracy, *seen)
     return table
 
 

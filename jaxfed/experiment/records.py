@@ -282,6 +282,12 @@ def _failure(workdir: Path, point: str) -> str:
     return file.read_text(encoding="utf-8", errors="replace").strip() if file.is_file() else ""
 
 
+def read_audit(place: Path) -> dict[str, Any] | None:
+    """audit.json of the run in a directory; None of one without an audit."""
+    file = place / "audit" / "audit.json"
+    return read_json(file) if file.is_file() else None
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file."""
     try:

@@ -57,13 +57,15 @@ class Simulated:
         """Probabilities of the classes, float32 [n, C], of any examples [n, ...].
 
         Raises:
-            UsageError: the method labels its clients' points, and has no model for others.
+            UsageError: the method labels its clients' points, and has no model for others; examples of
+                another shape than theirs.
         """
         if self.algorithm.predict is None:
             raise UsageError(
                 "predict: this method labels the points that its clients hold; see `predictions`"
             )
-        return self.algorithm.predict(self.state, np.asarray(x))
+        like_these = self.federation.examples_like_these(x, "predict")
+        return self.algorithm.predict(self.state, like_these)
 
     def predictions(self) -> Predictions:
         """The labels of all points that the method labels, or is tested on."""

@@ -19,6 +19,15 @@ def _no_points() -> np.ndarray:
     return np.zeros(0, np.int64)
 
 
+def _pair(part: object, name: str) -> tuple[npt.ArrayLike, npt.ArrayLike]:
+    """Examples and their labels, as they are given."""
+    if isinstance(part, tuple | list) and len(part) == 2:
+        return part[0], part[1]
+    raise UsageError(
+        f"from_clients: {name} is {type(part).__name__}; allowed is a pair (examples, labels)"
+    )
+
+
 class _Examples:
     """Arrays [n_i, ...] and labels [n_i], put behind one another."""
 
@@ -99,7 +108,7 @@ class Federation:
         validation: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
         new: Iterable[tuple[npt.ArrayLike, npt.ArrayLike]] | None = None,
         server: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
-        public: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
+        public: npt.ArrayLike | tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
         public_labeled: bool = False,
         num_classes: int | None = None,
     ) -> Federation:
@@ -111,27 +120,37 @@ class Federation:
             validation: the same, to select them by.
             new: each client's points that a one-shot method labels for it; -1 where their class is unknown.
             server: examples that the server holds, all labeled; `Training.server` is given the same.
-            public: examples that everybody has without their labels, and their classes, to measure by; -1
-                where nobody knows one.
+            public: examples that everybody has without their labels: an array; or a pair of it and their
+                classes, to measure by, -1 where nobody knows one.
             public_labeled: everybody has the labels of `public`, too.
             num_classes: C; by default the largest label and one.
 
         Raises:
-            UsageError: arrays of different shapes, labels that are no classes, `new` not as many as clients.
+            UsageError: arrays of different shapes, labels that are no classes, `new` not as many as clients,
+                what is no pair of examples and labels.
         """
         examples = _Examples()
-        own = [examples.add(x, y) for x, y in clients]
+        own = [examples.add(*_pair(part, "a client")) for part in clients]
         later = (
-            [_no_points() for _ in own] if new is None else [examples.add(*part) for part in new]
+            [_no_points() for _ in own]
+            if new is None
+            else [examples.add(*_pair(part, "a client's `new`")) for part in new]
         )
         if len(later) != len(own) or not own:
             raise UsageError(
                 f"from_clients: {len(own)} clients and {len(later)} of their new points; one client "
                 "is needed at least, and as many of both"
             )
+        if public is not None and not isinstance(public, tuple):
+            public = public, np.full(len(np.asarray(public)), UNLABELED)
         apart = [
-            _no_points() if part is None else examples.add(*part)
-            for part in (validation, test, server, public)
+            _no_points() if part is None else examples.add(*_pair(part, f"`{name}`"))
+            for name, part in (
+                ("validation", validation),
+                ("test", test),
+                ("server", server),
+                ("public", public),
+            )
         ]
         y = np.concatenate(examples.y)
         classes = int(y.max(initial=-1)) + 1 if num_classes is None else num_classes
@@ -219,6 +238,20 @@ class Federation:
         unit = 255 if x.dtype == np.uint8 else 1
         deviation = np.where(deviation > 1e-6 * (1 + np.abs(mean)), deviation, unit)
         return (mean / unit).astype(np.float32), (deviation / unit).astype(np.float32)
+
+    def examples_like_these(self, x: npt.ArrayLike, asked: str) -> np.ndarray:
+        """Examples [n, ...] as an array, of the shape that the clients' are; `asked` is who wants them.
+
+        Raises:
+            UsageError: of another shape.
+        """
+        given = np.asarray(x)
+        if given.ndim < 1 or given.shape[1:] != self.x.shape[1:]:
+            wanted = ", ".join(["n", *map(str, self.x.shape[1:])])
+            raise UsageError(
+                f"{asked}: examples are an array {list(given.shape)}; allowed are [{wanted}], as clients' are"
+            )
+        return given
 
     def points(self, client: int) -> np.ndarray:
         """int64 [n_j], the indices of a client's examples: labeled, then unlabeled, then new."""

@@ -1,8 +1,9 @@
-"""`location`: a path that a user gives, `~` expanded, that the system can at least look for."""
+"""Paths that a user gives, `~` expanded: `location`, which the system can look for, and `file_to_write`."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 from jaxfed.errors import UsageError
@@ -35,4 +36,29 @@ def location(given: str | os.PathLike[str], key: str) -> Path:
         raise UsageError(f"{key}={text}: {error}") from error
     except ValueError as error:  # a NUL
         raise UsageError(f"{key}={text!a}: {error}") from error
+    return path
+
+
+def file_to_write(given: str | os.PathLike[str], key: str) -> Path:
+    """The path of a file that can be written, asked before the work whose results it is for.
+
+    Nothing is left behind: a file that is there is opened and closed, and where there is none a nameless one
+    is made in the nearest folder that is there.
+
+    Args:
+        given: as the user wrote it.
+        key: where, as in `location`.
+
+    Raises:
+        UsageError: as `location`; a folder, or a place where no file can be made.
+    """
+    path = location(given, key)
+    place = path if path.exists() else next(parent for parent in path.parents if parent.exists())
+    try:
+        if place == path:
+            path.open("ab").close()
+        else:
+            tempfile.TemporaryFile(dir=place).close()
+    except OSError as error:
+        raise UsageError(f"{key}={given}: cannot write in {place}: {error.strerror}") from error
     return path

@@ -180,7 +180,7 @@ def _accounting() -> Any:
         import dp_accounting.rdp
     except ImportError as error:
         raise UsageError(
-            "epsilon of what is drawn at random: needs dp-accounting, which is not installed: pip install -r "
-            "requirements-privacy.txt"
+            "noise_multiplier: epsilon of what is drawn at random needs dp-accounting, which is not "
+            "installed: pip install -r requirements-privacy.txt"
         ) from error
     return dp_accounting

@@ -11,22 +11,29 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from jaxfed.experiment.records import Run
 from jaxfed.experiment.workdir import plain
 from jaxfed.host import storage
+from jaxfed.reports.provenance import provenance
 from jaxfed.reports.style import LIGHT, Theme, algorithm_label, dress, new_figure
+from jaxfed.reports.tables import Cell, Table
 
 _MOVES = 200  # of names that stand too close
 
 COLUMNS = (
     *("method", "accuracy", "accuracy_spread", "message", "round", "attack", "leaves"),
     *("auc", "low", "high", "spread", "tpr_at_1_percent", "tpr_at_01_percent", "members", "others"),
+)
+_WHICH_ACCURACY = (
+    "Accuracy is that of the final test or, of a method that is tested on nothing held out, that of its last "
+    "message on the held-out examples that the attacks ask about."
 )
 _HEADINGS = (
     *("Method", "Test accuracy [%]", "AUC", "95 % interval", "TPR at 1 % FPR [%]"),
@@ -54,8 +61,32 @@ def write_audit(audit: Mapping[str, Any], folder: Path) -> None:
 
 
 def vulnerability_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown, the least vulnerable first; methods that show nobody anything before all others."""
+    """The table in Markdown."""
     lines = ["| " + " | ".join(_HEADINGS) + " |", "|" + "---|" * len(_HEADINGS)]
+    lines += ["| " + " | ".join(cells) + " |" for cells in _table_rows(rows)]
+    return "\n".join(lines) + "\n"
+
+
+def audit_table(audit: Mapping[str, Any], run: Run, name: str) -> Table:
+    """The same table for a report, with all numbers of its methods behind it."""
+    rounds = ", ".join(map(str, audit["rounds"]))
+    return Table(
+        name=name,
+        title=f"{run.name}: membership inference",
+        columns=_HEADINGS,
+        rows=tuple(tuple(map(Cell, cells)) for cells in _table_rows(audit["methods"])),
+        num_settings=1,
+        caption=(
+            "AUC of the strongest attack on what a method sends: 0.5 is a guess. Messages of round "
+            f"{rounds}; {audit['shadows']} shadow models. {_WHICH_ACCURACY}"
+        ),
+        provenance=provenance([run]),
+        records=tuple({column: row.get(column) for column in COLUMNS} for row in audit["methods"]),
+    )
+
+
+def _table_rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
+    """The least vulnerable first; methods that show nobody anything before all others."""
     for row in sorted(rows, key=lambda row: row.get("auc", 0.0)):
         cells = [algorithm_label(row["method"]), _percent(row["accuracy"], row["accuracy_spread"])]
         if "auc" in row:
@@ -68,8 +99,7 @@ def vulnerability_table(rows: Sequence[Mapping[str, Any]]) -> str:
             ]
         else:
             cells += ["–"] * 4 + ["nothing is seen"]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+        yield cells
 
 
 def attack_text(row: Mapping[str, Any]) -> str:

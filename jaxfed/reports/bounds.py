@@ -10,6 +10,7 @@ What they rest on, and where the paper says otherwise: `jaxfed.training.consensu
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
@@ -87,6 +88,16 @@ def write_bounds(folder: Path, wanted: Wanted) -> list[str]:
     ):
         if not 0 < len(values) <= most:
             raise UsageError(f"--{name}: {len(values)} numbers; allowed are 1 to {most}")
+    for name, values, least in (("clients", wanted.clients, 3), ("public", wanted.public, 1)):
+        for value in values:
+            if value < least:
+                raise UsageError(f"--{name}={value}: allowed are integers from {least} on")
+    for rate in wanted.rates:
+        if not 0 < rate < math.inf:
+            raise UsageError(f"--rates={rate}: allowed are numbers above 0")
+    for delta in wanted.deltas:
+        if not 0 < delta <= 0.5:
+            raise UsageError(f"--deltas={delta}: allowed are numbers above 0 and up to 0.5")
     if wanted.estimate < 0:
         raise UsageError(f"--estimate={wanted.estimate}: allowed are integers from 0 on")
     settled = [

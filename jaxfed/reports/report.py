@@ -4,14 +4,25 @@ import itertools
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jaxfed.errors import UsageError
-from jaxfed.experiment.records import Found, Measurement, Point, Run, Sweep, find, sort_algorithms
+from jaxfed.experiment.records import (
+    Found,
+    Measurement,
+    Point,
+    Run,
+    Sweep,
+    find,
+    read_audit,
+    sort_algorithms,
+)
 from jaxfed.host.location import location
 from jaxfed.paper_numbers import paper_table
 from jaxfed.reports import page, plots, tables
+from jaxfed.reports.audit import audit_table, vulnerability_figure
 from jaxfed.reports.curves import (
     Curve,
     beside_curves,
@@ -127,13 +138,28 @@ def _run_section(run: Run, names: _Names) -> Section:
     chosen = chosen_settings(
         names.take("tables", run.name, "chosen"), run.name, ["run"], [tables.Row([run.name], run)]
     )
-    return Section(run.name, "run", (table, *_there(chosen)), tuple(pictures))
+    found = read_audit(run.workdir)
+    audited = None
+    if found is not None:
+        audited = audit_table(found, run, names.take("tables", run.name, "audit"))
+        pictures.append(
+            Picture(
+                names.take("plots", run.name, "audit"),
+                _AUDIT_CAPTION,
+                partial(vulnerability_figure, found["methods"]),
+            )
+        )
+    return Section(run.name, "run", (table, *_there(chosen, audited)), tuple(pictures))
 
 
 def _there(*found: Table | None) -> tuple[Table, ...]:
     return tuple(table for table in found if table is not None)
 
 
+_AUDIT_CAPTION = (
+    "Accuracy against membership inference; bars are 95 % intervals and deviations over repeats. Left and up "
+    "is better; gray is what never leaves a client."
+)
 _CLIENTS_CAPTION = (
     "Thin lines are clients' own models in the first repeat, thick ones the mean over clients and repeats. "
     "Below, the deviation over clients (divisor M), mean and one sample deviation over repeats."

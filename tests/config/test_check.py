@@ -283,6 +283,18 @@ def test_a_part_of_configs_is_none_and_a_variant_needs_a_place():
 def test_a_mistyped_file_is_guessed():
     with pytest.raises(UsageError, match=r"no such file, did you mean 'xclp_digits'\?"):
         config_file.load("ml_collections_configs/xclp_digit.py")
+    with pytest.raises(UsageError, match=r"did you mean 'fedct'\?"):
+        config_file.load("ml_collections_configs/fedtc.py")
+    with pytest.raises(UsageError, match=r"known are audit, fed_isic2019,"):  # `base` is none
+        config_file.load("ml_collections_configs/zzz.py")
+
+
+def test_a_config_without_its_ending_is_told_so(tmp_path):
+    (tmp_path / "mine").touch()
+    with pytest.raises(
+        UsageError, match=r"mine: a config file is Python and its name ends in \.py"
+    ):
+        config_file.load(f"{tmp_path / 'mine'}:smoke")
 
 
 def test_a_bug_in_a_config_file_keeps_its_traceback(tmp_path):

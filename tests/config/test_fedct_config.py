@@ -1,5 +1,7 @@
 """FedCT's config: the paper's tables beside its variants, and the sweep over epsilon."""
 
+import sys
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -305,3 +307,22 @@ def test_budgets_are_of_both_kinds_of_dp_fedavg():
         given = all_keywords(config, name)
         assert (given["target_epsilon"], given["noise_multiplier"]) == (3.0, 0.0)
     assert (config.model.norm, config.paper_table) == ("group", "")
+
+
+def test_lines_name_the_key():
+    leaving = ["fedct.sums=masked", "fedct.presence=9@upload"]
+    with pytest.raises(UsageError, match=r"^config\.fedct\.presence: client 9: at most 4 of 5"):
+        Simulation(file.load(f"{CONFIG}:smoke", leaving)).check()
+    regressor = ["learner.name=estimator", "learner.estimator.estimator=sklearn.svm.SVR"]
+    config = file.load(f"{CONFIG}:smoke", regressor)
+    with pytest.raises(UsageError, match=r"^config\.learner\.estimator\.estimator='sklearn"):
+        check.check(config)
+
+
+def test_a_missing_accountant_names_the_method(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    config = file.load(f"{CONFIG}:smoke,network,dp_fedavg_records")
+    with pytest.raises(
+        UsageError, match=r"^config\.dp_fedavg_records\.noise_multiplier: epsilon of"
+    ):
+        check.check(config)

@@ -266,6 +266,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("name", "message"), MISTAKES.items(), ids=MISTAKES)
 def test_mistakes_are_named_in_one_line(tmp_path, name, message):
+    (tmp_path / "root").mkdir()
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken" / "class").mkdir(parents=True)
     (tmp_path / "broken" / "class" / "a.png").write_bytes(b"no image")
@@ -274,6 +275,18 @@ def test_mistakes_are_named_in_one_line(tmp_path, name, message):
     with pytest.raises(UsageError, match=message) as error:
         load(name.format(tmp=tmp_path), root=str(tmp_path / "root"))
     assert "\n" not in str(error.value)
+
+
+def test_a_root_that_is_not_there_is_what_the_line_is_about(tmp_path, monkeypatch):
+    nowhere = tmp_path / "nowhere"
+    with pytest.raises(UsageError, match=rf"^root={nowhere}: no such folder; .*'fashion_mnist'"):
+        load("fashion_mnist", root=nowhere)
+    monkeypatch.setenv("JAXFED_DATA", str(nowhere))
+    with pytest.raises(UsageError, match=rf"^\$JAXFED_DATA={nowhere}: no such folder"):
+        load("fashion_mnist")
+    nowhere.mkdir()
+    with pytest.raises(UsageError, match=r"'fashion_mnist' not found; looked for"):
+        load("fashion_mnist")
 
 
 def test_a_dataset_must_agree_with_itself():

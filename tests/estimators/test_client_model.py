@@ -150,19 +150,19 @@ def test_one_against_the_rest():
     [
         (
             lambda: Recipe("mine", "os.path.join"),
-            r"^mine: estimator='os.path.join': allowed are classes under sklearn",
+            r"^estimator='os.path.join': allowed are classes under sklearn",
         ),
-        (lambda: Recipe("mine", "subprocess"), r"^mine: estimator='subprocess': allowed are"),
+        (lambda: Recipe("mine", "subprocess"), r"^estimator='subprocess': allowed are"),
         (
             lambda: Recipe("mine", "sklearn.svm.SVX"),
-            r"^mine: estimator='sklearn.svm.SVX': there is no such class$",
+            r"^estimator='sklearn.svm.SVX': there is no such class$",
         ),
         (lambda: Recipe("mine", "sklearn.svn.SVC"), r"there is no such class$"),
         (lambda: Recipe("mine", "sklearn.base.clone"), r"is no class$"),
         (lambda: Recipe("mine", "sklearn.linear_model.Ridge"), r"is no classifier"),
         (
             lambda: named.by_path(estimator="sklearn.svm.SVC", c=3),
-            r"^SVC: sklearn.svm.SVC: .*keyword argument 'c'",
+            r"^estimator='sklearn.svm.SVC': .*keyword argument 'c'",
         ),
         (lambda: named.decision_tree(max_depth=-1), r"^decision_tree.max_depth=-1: allowed are"),
     ],

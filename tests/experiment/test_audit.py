@@ -1,6 +1,7 @@
 """An audit from a config to its tables: what is written, resumed, shared and refused."""
 
 import csv
+import io
 import json
 import shutil
 
@@ -18,9 +19,11 @@ from jaxfed.experiment.audit import check_audited
 from jaxfed.experiment.progress import Progress
 from jaxfed.host.interruption import Interruption
 from jaxfed.reports.audit import attack_text, vulnerability_figure, vulnerability_table
+from jaxfed.reports.report import write_report
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
+SPEC = "--config=ml_collections_configs/audit.py:smoke"
 TREES = (
     "learner.name=decision_tree",
     "baselines=local_learning,xclp,per_client_lp",
@@ -104,6 +107,52 @@ def test_an_audit_resumes_from_what_it_has_seen(audited, tmp_path):
     assert shadow.exists()
 
 
+def test_the_entry_shows_what_it_found(audited, tmp_path, monkeypatch, capsys):
+    from launch import audit
+
+    _, place = audited
+    again = tmp_path / "run"
+    shutil.copytree(place, again)
+    (again / "summary.json").unlink()
+    shown = []
+    monkeypatch.setattr(Progress, "show_audit", lambda _, *told: shown.append(told))
+    arguments = [SPEC, f"--workdir={again}", *(f"--config.{setting}" for setting in TREES)]
+    assert invoke(arguments, monkeypatch, capsys, main=audit.main)[0] == 0
+    assert shown == [(found(place)["methods"], str(again / "audit"))]
+
+
+def test_the_console_table(audited):
+    _, place = audited
+    with io.StringIO() as stream:
+        Progress({"num_repeats": 1, "rounds": 1, "baselines": ()}, Console(file=stream)).show_audit(
+            found(place)["methods"], "DIR/audit"
+        )
+        text = stream.getvalue()
+    rows = {row["method"]: row for row in found(place)["methods"]}
+    lines = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
+    assert "the audit is in DIR/audit" in text
+    assert lines["per_client_lp"][2] == "-"
+    for name in ("fedct", "local_learning", "xclp"):
+        assert lines[name][1:3] == [
+            f"{100 * rows[name]['accuracy']:.2f}",
+            f"{rows[name]['auc']:.3f}",
+        ]
+
+
+def test_the_report_shows_it(audited, tmp_path):
+    _, place = audited
+    text = write_report([place], tmp_path).with_name("report.md").read_text()
+    auc = next(row["auc"] for row in found(place)["methods"] if row["method"] == "fedct")
+    assert "### run: membership inference" in text
+    assert f"| {auc:.3f} |" in text
+    assert "(plots/run-audit.png)" in text
+    assert (tmp_path / "plots" / "run-audit.png").is_file()
+    with (tmp_path / "tables" / "run-audit.csv").open() as stream:
+        aucs = {row["method"]: row["auc"] for row in csv.DictReader(stream)}
+    assert float(aucs["fedct"]) == auc
+    assert aucs["per_client_lp"] == ""
+
+
 def test_methods_share_shadows(audited):
     _, place = audited
     # FedCT's clients and lonely ones have the same trees: one set a repeat.
@@ -136,12 +185,23 @@ def test_runs_without_an_audit_are_refused(tmp_path):
 def test_mistakes_are_one_line(setting, line, tmp_path, monkeypatch, capsys):
     from launch import audit
 
-    spec = "--config=ml_collections_configs/audit.py:smoke"
-    arguments = [spec, f"--workdir={tmp_path / 'run'}", f"--config.{setting}"]
+    arguments = [SPEC, f"--workdir={tmp_path / 'run'}", f"--config.{setting}"]
     status, error = invoke(arguments, monkeypatch, capsys, main=audit.main)
     assert status == 2
     assert line in error
     assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_clients_that_hold_all_test_examples(tmp_path, monkeypatch, capsys):
+    from launch import audit
+
+    spec = "--config=ml_collections_configs/xclp_digits.py:smoke"
+    status, error = invoke(
+        [spec, f"--workdir={tmp_path / 'run'}"], monkeypatch, capsys, main=audit.main
+    )
+    assert status == 2
+    assert "config.federation.test='clients': an audit asks about examples" in error
     assert not (tmp_path / "run").exists()
 
 

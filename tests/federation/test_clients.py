@@ -101,6 +101,30 @@ def test_public_examples_are_nobodys_own_and_come_without_labels():
     np.testing.assert_array_equal(labeled.public_labels, y)
     assert labeled.num_public_classes == 3
     assert len(Federation.from_clients([arrays(0, 5)]).public_examples) == 0
-    for wrong in (None, public):
+    alone = Federation.from_clients([arrays(0, 5), arrays(5, 5)], public=x)
+    np.testing.assert_array_equal(alone.public_examples, x)
+    assert (alone.y[alone.public] == -1).all()
+    for wrong in (None, public, x):
         with pytest.raises(UsageError, match="public_labeled=True: every public example needs"):
             Federation.from_clients([arrays(0, 5)], public=wrong, public_labeled=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"public": (*arrays(0, 3), 1)}, r"`public` is tuple; allowed is a pair"),
+        ({"test": arrays(0, 2)[0]}, r"`test` is ndarray; allowed is a pair \(examples, labels\)"),
+        ({"clients": [arrays(0, 5)[0]]}, r"a client is ndarray; allowed is a pair"),
+        ({"new": [arrays(0, 5)[0]]}, r"a client's `new` is ndarray"),
+    ],
+)
+def test_what_is_no_pair_of_examples_and_labels(given, words):
+    with pytest.raises(UsageError, match=words):
+        Federation.from_clients(**{"clients": [arrays(0, 5)], **given})
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (3, 2), (3, 1, 1)])
+def test_examples_of_another_shape(federation, shape):
+    assert federation.examples_like_these(np.zeros((0, 1)), "here").shape == (0, 1)
+    with pytest.raises(UsageError, match=r"^here: examples are an array .*; allowed are \[n, 1\]"):
+        federation.examples_like_these(np.zeros(shape), "here")

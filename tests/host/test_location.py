@@ -8,7 +8,7 @@ from jaxfed.config import file as config_file
 from jaxfed.data import load
 from jaxfed.errors import UsageError
 from jaxfed.experiment.records import find
-from jaxfed.host.location import location
+from jaxfed.host.location import file_to_write, location
 from jaxfed.models.pretrained import find_weights
 from jaxfed.reports.report import write_report
 
@@ -18,6 +18,30 @@ def test_home_is_expanded_and_nothing_else(monkeypatch, tmp_path):
     assert location("~/x", "--workdir") == tmp_path / "x"
     assert location("run[1]/*", "--workdir") == Path("run[1]/*")
     assert location(Path("a") / "b", "--workdir") == Path("a/b")
+
+
+def test_a_file_to_write_is_asked_for_and_left_as_it_is(tmp_path):
+    there = tmp_path / "a.json"
+    there.write_text("kept")
+    assert file_to_write(there, "--out").read_text() == "kept"
+    assert not file_to_write(tmp_path / "b" / "c.json", "--out").parent.exists()
+    assert list(tmp_path.iterdir()) == [there]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{tmp}", "--out={tmp}: cannot write in {tmp}: Is a directory"),
+        ("{tmp}/file/x.json", "cannot write in {tmp}/file: Not a directory"),
+        ("/proc/x/y.json", "--out=/proc/x/y.json: cannot write in /proc: "),
+    ],
+)
+def test_files_that_cannot_be_written(tmp_path, text, words):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError) as caught:
+        file_to_write(text.format(tmp=tmp_path), "--out")
+    assert words.format(tmp=tmp_path) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_below_a_file_is_nothing(tmp_path):
@@ -61,6 +85,6 @@ def test_home_is_expanded_wherever_a_path_is_given(monkeypatch, tmp_path):
             write_report(*report)
     with pytest.raises(UsageError, match=f"^config.preprocessing.weights={long}"):
         find_weights("efficientnet_lite0", long)
-    with pytest.raises(UsageError, match=f"{tmp_path}/none/cifar10"):
+    with pytest.raises(UsageError, match=f"^root={tmp_path}/none: no such folder"):
         load("cifar10", root="~/none")
     assert not (tmp_path / "~").exists()

@@ -87,10 +87,10 @@ def test_sizes_and_changes_of_a_run(tmp_path):
 @pytest.mark.parametrize(
     ("wanted", "told"),
     [
-        ({"clients": (2,)}, r"num_clients=2.*allowed are m >= 3"),
-        ({"rates": (0.0,)}, r"rate=0.0"),
-        ({"public": (0,)}, r"num_public=0"),
-        ({"deltas": (0.7,)}, r"delta=0.7: allowed are|rate=.*delta=0.7"),
+        ({"clients": (2,)}, r"^--clients=2: allowed are integers from 3 on"),
+        ({"rates": (0.0,)}, r"^--rates=0.0: allowed"),
+        ({"public": (0,)}, r"^--public=0: allowed"),
+        ({"deltas": (0.7,)}, r"^--deltas=0.7: allowed"),
         ({"rates": (1.0,) * 5}, r"--rates: 5 numbers; allowed are 1 to 4"),
         ({"clients": tuple(range(3, 14))}, r"--clients: 11 numbers; allowed are 1 to 10"),
         ({"estimate": -1}, r"--estimate=-1: allowed are integers from 0 on"),
