@@ -259,7 +259,10 @@ def test_clients_without_a_model_have_no_say():
     assert one.shape == (NUM_PUBLIC, NUM_CLASSES)
     assert (one == 0).all()
     np.testing.assert_allclose(algorithm.predict(states[1], U).sum(axis=1), 1, rtol=1e-5)
-    assert algorithm.evaluate(states[0], FEDERATION).keys() == {"consensus_accuracy"}
+    assert algorithm.evaluate(states[0], FEDERATION).keys() == {
+        "consensus_accuracy",
+        "has_no_model",
+    }
 
 
 @pytest.mark.parametrize("sums", ["plaintext", "masked"])
