@@ -26,6 +26,16 @@ def double(key, x):
     return 2 * x
 
 
+def clients_with(labels):
+    """(x [n, 4], y) of clients that have these labels, and so many examples without: [(labels, number)]."""
+    rng = np.random.default_rng(0)
+    made = []
+    for given, unlabeled in labels:
+        y = np.array([*given, *[-1] * unlabeled], np.int32)
+        made.append((rng.standard_normal((len(y), 4)).astype(np.float32) + y[:, None], y))
+    return made
+
+
 class Net(nnx.Module):
     def __init__(self, rngs, batch_norm):
         self.first = nnx.Linear(4, 8, rngs=rngs)

@@ -212,10 +212,14 @@ def fedct(
                 f"decode='unbiased': consensus={consensus!r} needs every client's labels; allowed is 'votes'"
             )
         noise = LabelNoise(release, epsilon, 0, decode, condition)  # type: ignore[arg-type]
-
     else:
-        own = {"epsilon": epsilon, "sensitivity": sensitivity, "rows": rows}
-        _check_is_unsaid(**own, decode=decode, condition=condition)
+        _check_is_unsaid(
+            epsilon=epsilon,
+            sensitivity=sensitivity,
+            rows=rows,
+            decode=decode,
+            condition=condition,
+        )
     departures = departures_of(presence, sums, "fedct.presence")
 
     def init(key: jax.Array, federation: Federation) -> FedCTState:
@@ -296,7 +300,7 @@ def fedct(
         )
         metrics: Metrics = {
             **turn.metrics,
-            "voters": int(np.sum(voters >= 0)),
+            "voters": num_summed,
             "consensus_change": float(np.mean(label != state.label)),
             "abstained": float(np.mean(abstained)),
         }

@@ -41,6 +41,7 @@ from jaxfed.config.simulation import Simulation
 from jaxfed.errors import Unresumable, UsageError
 from jaxfed.experiment.loop import Played
 from jaxfed.experiment.progress import Progress
+from jaxfed.experiment.records import audit_file
 from jaxfed.experiment.workdir import Workdir
 from jaxfed.federation.clients import Federation
 from jaxfed.host import storage
@@ -267,7 +268,7 @@ def check_audited(place: Path) -> None:
     Raises:
         UsageError: it was not.
     """
-    if not (place / "audit" / "audit.json").exists():
+    if not audit_file(place).exists():
         raise Unresumable(f"--workdir={place}: {_NO_AUDIT}")
 
 

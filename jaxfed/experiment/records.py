@@ -284,8 +284,13 @@ def _failure(workdir: Path, point: str) -> str:
 
 def read_audit(place: Path) -> dict[str, Any] | None:
     """audit.json of the run in a directory; None of one without an audit."""
-    file = place / "audit" / "audit.json"
+    file = audit_file(place)
     return read_json(file) if file.is_file() else None
+
+
+def audit_file(place: Path) -> Path:
+    """Where the audit of the run in a directory is."""
+    return place / "audit" / "audit.json"
 
 
 def read_json(path: Path) -> dict[str, Any]:

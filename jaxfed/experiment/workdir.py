@@ -96,7 +96,7 @@ class Workdir:
         """
         file = self.path / _DATA
         if not file.exists():
-            _write_json(file, checksums)
+            write_json(file, checksums)
             return
         try:
             there = _read_json(file)
@@ -115,7 +115,7 @@ class Workdir:
 
     def write_partition(self, counts: Mapping[str, Any]) -> None:
         """Write partition.json: clients x classes counts of the first repeat."""
-        _write_json(self.path / _PARTITION, counts)
+        write_json(self.path / _PARTITION, counts)
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """All lines of metrics.jsonl, in the order they were written."""
@@ -146,7 +146,7 @@ class Workdir:
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json, when all else is there: where that is, nothing is missing."""
-        _write_json(self.path / _SUMMARY, summary)
+        write_json(self.path / _SUMMARY, summary)
 
     def finished_run(self, summary: Mapping[str, Any]) -> Run:
         """The experiment as reports will read it, before summary.json says that it has finished."""
@@ -200,10 +200,10 @@ def open_workdir(
             (path / _CONFIG).replace(path / _DELETED)
         if (path / _DELETED).exists():  # by now, or by a process that was killed
             _delete_results(path)
-            _write_json(path / _CONFIG, config)
+            write_json(path / _CONFIG, config)
             (path / _DELETED).unlink()
         if not (path / _CONFIG).exists():
-            _write_json(path / _CONFIG, config)
+            write_json(path / _CONFIG, config)
         _check_owner(path, config)
         yield Workdir(path)
 
@@ -292,6 +292,7 @@ def _read_json(file: Path) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-def _write_json(file: Path, value: Mapping[str, Any]) -> None:
+def write_json(file: Path, value: Mapping[str, Any]) -> None:
+    """Write a file that is there whole or not at all."""
     with storage.whole_file(file) as stream:
         stream.write(json.dumps(plain(value), indent=2) + "\n")

@@ -9,8 +9,6 @@ audit/vulnerability.png          accuracy against AUC
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +17,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from jaxfed.experiment.records import Run
-from jaxfed.experiment.workdir import plain
-from jaxfed.host import storage
+from jaxfed.experiment.workdir import write_json
+from jaxfed.reports.csv_file import write_csv
 from jaxfed.reports.provenance import provenance
 from jaxfed.reports.style import LIGHT, Theme, algorithm_label, dress, new_figure
 from jaxfed.reports.tables import Cell, Table
@@ -48,16 +46,10 @@ def write_audit(audit: Mapping[str, Any], folder: Path) -> None:
         ("messages", audit["messages"]),
         ("attacks", audit["attacks"]),
     ):
-        with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as stream:
-            writer = csv.DictWriter(
-                stream, COLUMNS, restval="", extrasaction="ignore", lineterminator="\n"
-            )
-            writer.writeheader()
-            writer.writerows(rows)
+        write_csv(folder / f"{name}.csv", COLUMNS, map(_in_columns, rows))
     (folder / "vulnerability.md").write_text(vulnerability_table(audit["methods"]), "utf-8")
     vulnerability_figure(audit["methods"]).savefig(folder / "vulnerability.png")
-    with storage.whole_file(folder / "audit.json") as stream:
-        stream.write(json.dumps(plain(audit), indent=1) + "\n")
+    write_json(folder / "audit.json", audit)
 
 
 def vulnerability_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -81,8 +73,12 @@ def audit_table(audit: Mapping[str, Any], run: Run, name: str) -> Table:
             f"{rounds}; {audit['shadows']} shadow models. {_WHICH_ACCURACY}"
         ),
         provenance=provenance([run]),
-        records=tuple({column: row.get(column) for column in COLUMNS} for row in audit["methods"]),
+        records=tuple(map(_in_columns, audit["methods"])),
     )
+
+
+def _in_columns(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {column: row.get(column) for column in COLUMNS}
 
 
 def _table_rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:

@@ -9,7 +9,6 @@ What they rest on, and where the paper says otherwise: `jaxfed.training.consensu
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable
 from itertools import product
@@ -23,11 +22,12 @@ from jaxfed.experiment.records import read_json, read_metrics, read_run
 from jaxfed.privacy.label_sensitivity import BITS_A_ROW, stability_bound, trivial_rows
 from jaxfed.reports import plots
 from jaxfed.reports.consensus_bound_figure import consensus_bound_figure
+from jaxfed.reports.csv_file import write_csv
 from jaxfed.reports.sensitivity_bound_figure import RATES, sensitivity_bound_figure
-from jaxfed.reports.style import LIGHT
+from jaxfed.reports.style import LIGHT, LINE_STYLES
 from jaxfed.training.consensus_bound import change_probability, rounds_needed
 
-_MOST_COLORS, _MOST_LINES = len(LIGHT.palette), 4
+_MOST_COLORS, _MOST_LINES = len(LIGHT.palette), len(LINE_STYLES)
 
 
 class Wanted(NamedTuple):
@@ -118,8 +118,11 @@ def write_bounds(folder: Path, wanted: Wanted) -> list[str]:
             num_public=wanted.public, deltas=wanted.deltas, estimate=wanted.estimate
         )
         plots.write(figure, folder / "sensitivity.png")
-        _write_csv(folder / "convergence.csv", _convergence(wanted))
-        _write_csv(folder / "sensitivity.csv", sensitivities)
+        for name, rows in (
+            ("convergence", list(_convergence(wanted))),
+            ("sensitivity", sensitivities),
+        ):
+            write_csv(folder / f"{name}.csv", rows[0], rows)
     except OSError as error:
         raise UsageError(f"--out={folder}: {error.filename}: {error.strerror}") from error
     return ["  ".join(f"{key} = {value:,}" for key, value in row.items()) for row in settled]
@@ -144,11 +147,3 @@ def _sensitivities(wanted: Wanted) -> Iterable[dict[str, Any]]:
             "bits": BITS_A_ROW * rows,
             "trivial_rows": trivial_rows(size),
         }
-
-
-def _write_csv(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    listed = list(rows)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(listed[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(listed)

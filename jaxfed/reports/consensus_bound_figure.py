@@ -5,11 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from jaxfed.reports.style import LIGHT, Theme, dress, legend, new_figure
+from jaxfed.reports.style import LIGHT, LINE_STYLES, Theme, dress, legend, new_figure
 from jaxfed.training.consensus_bound import change_probability
 
 _LEAST = 1e-12  # of delta: below it a line is at the bottom
-_LINES = ("-", "--", ":", "-.")
 
 
 def consensus_bound_figure(
@@ -48,7 +47,7 @@ def consensus_bound_figure(
                 rounds,
                 np.clip(delta, _LEAST, 1),
                 color=color,
-                linestyle=_LINES[number % len(_LINES)],
+                linestyle=LINE_STYLES[number % len(LINE_STYLES)],
                 linewidth=1.8,
                 label=f"m = {m}, c = {c:g}",
             )

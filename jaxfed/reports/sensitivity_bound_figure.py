@@ -6,10 +6,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from jaxfed.privacy.label_sensitivity import stability_bound, trivial_rows
-from jaxfed.reports.style import LIGHT, Theme, dress, legend, new_figure
+from jaxfed.reports.style import LIGHT, LINE_STYLES, Theme, dress, legend, new_figure
 
 RATES = np.geomspace(1e-6, 1, 121)
-_LINES = ("-", "--", ":", "-.")
 
 
 def sensitivity_bound_figure(
@@ -42,7 +41,7 @@ def sensitivity_bound_figure(
                 RATES,
                 [stability_bound(size, float(rate), delta) for rate in RATES],
                 color=color,
-                linestyle=_LINES[number % len(_LINES)],
+                linestyle=LINE_STYLES[number % len(LINE_STYLES)],
                 linewidth=1.8,
                 label=f"|U| = {size:,}, $\\delta$ = {delta:g}",
             )

@@ -105,6 +105,7 @@ _ALGORITHMS = {
 # These have a color of their own; all others share the rest of the palette.
 _OWN_COLOR = ("xclp", "per_client_lp", "client_knn", "network", "pooled_lp")
 
+LINE_STYLES = ("-", "--", ":", "-.")  # of lines of one color
 MOST_LINES = len(LIGHT.palette) - len(_OWN_COLOR)  # of other names that no two look alike
 
 # These see every client's data in one place, which a federated method may not.

@@ -1,6 +1,5 @@
 """Tables of results: methods against settings, differences paired by seed, and what made them."""
 
-import csv
 import math
 import os
 import re
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 from jaxfed.experiment.records import Measurement, Run, measure, sort_algorithms
 from jaxfed.paper_numbers import PAPER_TABLES
 from jaxfed.paper_numbers.table import PaperCell, PaperTable
+from jaxfed.reports.csv_file import write_csv
 from jaxfed.reports.method_names import difference_name, method_names
 from jaxfed.reports.provenance import provenance
 from jaxfed.reports.style import (
@@ -117,10 +117,7 @@ class Table:
         """The numbers, unrounded, in long form: one row a setting, method and metric."""
         path.parent.mkdir(parents=True, exist_ok=True)
         columns = dict.fromkeys(key for record in self.records for key in record)
-        with path.open("w", encoding="utf-8", newline="") as stream:
-            writer = csv.DictWriter(stream, list(columns), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(self.records)
+        write_csv(path, columns, self.records)
 
 
 def run_table(run: Run, name: str) -> Table:

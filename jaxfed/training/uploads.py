@@ -24,6 +24,7 @@ from jaxfed.federation.cohort import Cohort, arranged
 from jaxfed.federation.exposure import View, Views
 from jaxfed.kernels.padding import in_batches
 from jaxfed.training.aggregate import Aggregate
+from jaxfed.training.clipped_mean import norm
 from jaxfed.training.server_roles import Judge
 
 _BATCH = 500
@@ -114,8 +115,7 @@ def _gradient_norms(judge: Judge) -> Callable[[Any, jax.Array, jax.Array], jax.A
 
         def one(x: jax.Array, y: jax.Array) -> jax.Array:
             gradient = jax.grad(loss)(numbers, x, y)
-            squares = [jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in gradient]
-            return jnp.sqrt(jnp.sum(jnp.stack(squares)))
+            return norm([leaf.astype(jnp.float32) for leaf in gradient])
 
         return jax.vmap(one)(x, y)
 

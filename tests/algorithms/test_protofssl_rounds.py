@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from float64_training import features, gradient, log_softmax, the_one_that_fits, weights_of
-from small_training import KEY, RATE, training_of
+from small_training import KEY, RATE, clients_with, training_of
 
 from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.federation.clients import Federation
@@ -31,16 +31,7 @@ LABELS = [  # of each client; the others of its examples have none
 ]
 
 
-def clients():
-    rng = np.random.default_rng(0)
-    made = []
-    for labels, unlabeled in LABELS:
-        y = np.array([*labels, *[-1] * unlabeled], np.int32)
-        made.append((rng.standard_normal((len(y), 4)).astype(np.float32) + y[:, None], y))
-    return made
-
-
-CLIENTS = clients()
+CLIENTS = clients_with(LABELS)
 TEST = np.random.default_rng(1).standard_normal((6, 4)).astype(np.float32)
 FEDERATION = Federation.from_clients(CLIENTS, test=(TEST, np.arange(6) % 3), num_classes=3)
 

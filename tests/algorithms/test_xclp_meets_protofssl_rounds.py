@@ -19,7 +19,7 @@ from float64_training import (
     the_one_that_fits,
     weights_of,
 )
-from small_training import KEY, RATE, training_of
+from small_training import KEY, RATE, clients_with, training_of
 
 from jaxfed import xclp
 from jaxfed.algorithms import ALGORITHMS
@@ -35,16 +35,7 @@ PARAMETERS = xclp.Parameters(num_classes=3, num_bits=256, num_neighbors=3)
 LABELS = [([0, 0, 1, 2], 3), ([1, 2, 2], 2), ([], 2)]  # given, and how many examples have none
 
 
-def clients():
-    rng = np.random.default_rng(0)
-    made = []
-    for labels, unlabeled in LABELS:
-        y = np.array([*labels, *[-1] * unlabeled], np.int32)
-        made.append((rng.standard_normal((len(y), 4)).astype(np.float32) + y[:, None], y))
-    return made
-
-
-CLIENTS = clients()
+CLIENTS = clients_with(LABELS)
 FEDERATION = Federation.from_clients(CLIENTS, test=(CLIENTS[0][0], np.zeros(7, int)), num_classes=3)
 
 
