@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from absl import flags
 
@@ -26,7 +28,7 @@ def conducted(
 ) -> int:
     """Check, then prepare, then make the workdir: a mistake leaves nothing behind.
 
-    Returns the exit status: 1 where a method has diverged, or is left without models.
+    Returns the exit status: 1 where a method has diverged, or is left without models, now or when it ran.
     """
     if arguments:
         raise UsageError(f"{arguments[0]}: no such argument; see --helpshort")
@@ -40,9 +42,16 @@ def conducted(
     from jaxfed.config import file as config_file
     from jaxfed.experiment import audit, workdir
     from jaxfed.experiment.progress import Progress
-    from jaxfed.experiment.records import read_audit
+    from jaxfed.experiment.records import read_audit, read_run
     from jaxfed.experiment.remedy import IN_A_SWEEP, OF_A_COMMAND, OF_A_SWEEP, remedied
+    from jaxfed.experiment.summary import complaints
     from jaxfed.host.location import location
+
+    def status(summary: Mapping[str, Any]) -> int:
+        lines = complaints(summary)
+        for line in lines:
+            print(f"jaxfed: {line}", file=sys.stderr)
+        return 1 if lines else 0
 
     config = config_file.load(_CONFIG.value, overrides)
     check.check(config)
@@ -54,7 +63,7 @@ def conducted(
                 audit.check_audited(place)
                 print(f"the audit is in {place / 'audit'}")
             print(f"{place} is finished; --overwrite runs it again")
-            return 0
+            return status(read_run(place).summary or {})
         with Progress(settings) as progress:
             summary = conduct(
                 config, place, progress, interruption, overwrite=_OVERWRITE.value, audited=audited
@@ -64,7 +73,4 @@ def conducted(
         found = read_audit(place)
         assert found is not None  # it has just been written
         progress.show_audit(found["methods"], str(place / "audit"))
-    lines = [*summary.get("diverged", ()), *summary.get("failed", ())]
-    for line in lines:
-        print(f"jaxfed: {line}", file=sys.stderr)
-    return 1 if lines else 0
+    return status(summary)

@@ -7,7 +7,8 @@ With `--sweep.KEY` the points are all combinations of the values, in place of th
 baseline that the swept keys do not change runs at one point, and its rows stand at the others, too.
 
 Finished points are skipped, unfinished ones resume. A point that fails does not stop the others;
-the sweep then exits with 1. DIR/sweep.csv has the results so far.
+the sweep then exits with 1, and whenever the same command is given again: a point of whose methods some went
+wrong is finished all the same. DIR/sweep.csv has the results so far.
 """
 
 from __future__ import annotations
@@ -71,8 +72,9 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         return 0
     with sweep.claim(plan, directory):
         points = sweep.unfinished(plan, directory)
+        failed = sweep.complaining(plan, directory, points)
         with SweepProgress(len(points), skipped=len(plan.points) - len(points)) as progress:
-            failed = sweep.run(
+            failed += sweep.run(
                 points,
                 directory,
                 command,

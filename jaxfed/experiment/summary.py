@@ -51,6 +51,11 @@ def failure(config: ConfigDict, record: Record) -> str:
     return f"{name} {found} in repeat {record['repeat'] + 1} after round {record['round']}: {why}"
 
 
+def complaints(summary: Mapping[str, Any]) -> list[str]:
+    """What a summary says of methods that diverged or failed, a line each."""
+    return [*summary.get("diverged", ()), *summary.get("failed", ())]
+
+
 def summarize(config: ConfigDict, records: Iterable[Record]) -> dict[str, Any]:
     """The final metrics, from the lines of metrics.jsonl alone.
 

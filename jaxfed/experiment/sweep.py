@@ -24,7 +24,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -33,8 +33,9 @@ from jaxfed.config import file as config_file
 from jaxfed.errors import UsageError
 from jaxfed.experiment import workdir
 from jaxfed.experiment.point_process import PointProcess, stop
-from jaxfed.experiment.records import read_json, read_sweep
+from jaxfed.experiment.records import read_json, read_run, read_sweep
 from jaxfed.experiment.remedy import IN_A_SWEEP, OF_A_SWEEP, remedied
+from jaxfed.experiment.summary import complaints
 from jaxfed.experiment.sweep_plan import Plan, Point
 from jaxfed.host import storage
 from jaxfed.host.interruption import Interrupted, Interruption
@@ -133,6 +134,12 @@ def unfinished(sweep: Plan, directory: Path) -> list[Point]:
             for point in sweep.points
             if not workdir.is_finished(directory / point.name, point.settings)
         ]
+
+
+def complaining(sweep: Plan, directory: Path, left: Collection[Point]) -> list[str]:
+    """The names of the finished points, those that are not left, that have methods which went wrong."""
+    there = (point.name for point in sweep.points if point not in left)
+    return [name for name in there if complaints(read_run(directory / name).summary or {})]
 
 
 def run(

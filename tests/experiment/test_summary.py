@@ -60,3 +60,5 @@ def test_a_run_in_which_no_client_has_a_model(overrides, why, tmp_path, monkeypa
         for name in ("fedct", "local_learning", "centralized")
     ]
     assert "Traceback" not in error
+    again, told = invoke(arguments, monkeypatch, capsys)
+    assert (again, told.splitlines()) == (1, lines)  # finished, and as wrong as before

@@ -1,5 +1,6 @@
 """Sweeps: what is planned, what runs, what is skipped, what a failure or a signal leaves behind."""
 
+import json
 import os
 import shlex
 import signal
@@ -337,6 +338,19 @@ def test_mistakes_exit_with_2(config, tmp_path, arguments, message):
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_finished_point_whose_methods_went_wrong_stays_a_failure(config, tmp_path):
+    path, directory = config(THREE), tmp_path / "out"
+    plan = sweep_plan.plan(path)
+    run(plan, directory, fake_command({point.name: 0.5 for point in plan.points}))
+    summary = directory / "seed=2" / "summary.json"
+    summary.write_text(
+        json.dumps(json.loads(summary.read_text()) | {"diverged": ["xclp diverged"]})
+    )
+    done = launch(f"--config={path}", f"--workdir={directory}")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "failed: seed=2, see" in done.stderr
 
 
 def test_a_real_sweep_with_a_failing_point(config, tmp_path):
