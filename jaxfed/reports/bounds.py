@@ -27,6 +27,7 @@ from jaxfed.reports.sensitivity_bound_figure import RATES, sensitivity_bound_fig
 from jaxfed.reports.style import LIGHT, LINE_STYLES
 from jaxfed.training.consensus_bound import change_probability, rounds_needed
 
+_PRINTED_RATES = (1e-4, 1e-3, 1e-2)
 _MOST_COLORS, _MOST_LINES = len(LIGHT.palette), len(LINE_STYLES)
 
 
@@ -73,8 +74,20 @@ def of_run(workdir: Path, wanted: Wanted) -> Wanted:
     return wanted._replace(clients=(voters,), public=(int(np.sum(labels)),), changes=changes)
 
 
-def write_bounds(folder: Path, wanted: Wanted) -> list[str]:
-    """Write plots and tables into `folder`; return a line for each m, c, |U| and delta, with the least t_0.
+class Bounds(NamedTuple):
+    """What is printed of them, a line each.
+
+    Fields:
+        settled: Proposition 1, for each m, c, |U| and delta: the least t_0.
+        changed: Proposition 2, for each |U|, delta and some stability rates e: r.
+    """
+
+    settled: list[str]
+    changed: list[str]
+
+
+def write_bounds(folder: Path, wanted: Wanted) -> Bounds:
+    """Write plots and tables into `folder`.
 
     Raises:
         UsageError: a number out of its range, more of them than colors and lines tell apart, or a folder that
@@ -104,6 +117,10 @@ def write_bounds(folder: Path, wanted: Wanted) -> list[str]:
         {"m": m, "c": c, "|U|": size, "delta": delta, "t_0": rounds_needed(m, size, c, delta)}
         for size, m, c, delta in product(wanted.public, wanted.clients, wanted.rates, wanted.deltas)
     ]
+    changed = [
+        {"|U|": size, "delta": delta, "e": rate, "r": stability_bound(size, rate, delta)}
+        for size, delta, rate in product(wanted.public, wanted.deltas, _PRINTED_RATES)
+    ]
     sensitivities = list(_sensitivities(wanted))
     try:
         for size in wanted.public:
@@ -125,7 +142,11 @@ def write_bounds(folder: Path, wanted: Wanted) -> list[str]:
             write_csv(folder / f"{name}.csv", rows[0], rows)
     except OSError as error:
         raise UsageError(f"--out={folder}: {error.filename}: {error.strerror}") from error
-    return ["  ".join(f"{key} = {value:,}" for key, value in row.items()) for row in settled]
+    return Bounds(*(list(map(_line, rows)) for rows in (settled, changed)))
+
+
+def _line(row: dict[str, Any]) -> str:
+    return "  ".join(f"{key} = {value:,}" for key, value in row.items())
 
 
 def _convergence(wanted: Wanted) -> Iterable[dict[str, Any]]:
@@ -133,7 +154,7 @@ def _convergence(wanted: Wanted) -> Iterable[dict[str, Any]]:
     for size, m, c in product(wanted.public, wanted.clients, wanted.rates):
         for t in np.unique(np.geomspace(max(1, int(np.ceil(2 * c))), 1e6, 61).astype(int)):
             delta = change_probability(m, size, int(t), c)
-            yield {"num_public": size, "num_clients": m, "rate": c, "rounds": t, "delta": delta}
+            yield {"num_public": size, "num_clients": m, "c": c, "rounds": t, "delta": delta}
 
 
 def _sensitivities(wanted: Wanted) -> Iterable[dict[str, Any]]:
@@ -142,7 +163,7 @@ def _sensitivities(wanted: Wanted) -> Iterable[dict[str, Any]]:
         yield {
             "num_public": size,
             "delta": delta,
-            "rate": f"{rate:.6g}",
+            "stability_rate": f"{rate:.6g}",
             "rows": rows,
             "bits": BITS_A_ROW * rows,
             "trivial_rows": trivial_rows(size),

@@ -1,11 +1,14 @@
 """FedCT's Proposition 1 drawn: how surely consensus labels have settled after so many rounds (Figure 1)."""
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxfed.reports.style import LIGHT, LINE_STYLES, Theme, dress, legend, new_figure
+from jaxfed.reports.bound_figure import BoundLine, bound_figure
+from jaxfed.reports.style import LIGHT, Theme
 from jaxfed.training.consensus_bound import change_probability
 
 _LEAST = 1e-12  # of delta: below it a line is at the bottom
@@ -30,38 +33,30 @@ def consensus_bound_figure(
         changes: (round, share of labels that changed in it) of a run, drawn as dots; zeros are left out.
         theme: light or dark.
     """
-    figure = new_figure(6.4, 4.2, theme)
-    ax = figure.subplots()
-    dress(
-        ax,
-        theme,
+    lines = []
+    for (color, m), (style, c) in product(enumerate(num_clients), enumerate(rates)):
+        rounds = np.unique(np.geomspace(max(1, int(np.ceil(2 * c))), most_rounds, 120).astype(int))
+        delta = [change_probability(m, num_public, int(t), c) for t in rounds]
+        label = f"m = {m}, c = {c:g}"
+        lines.append(BoundLine(color, style, rounds, np.clip(delta, _LEAST, 1), label))
+
+    def measured(ax: Axes) -> None:
+        seen = [(number, share) for number, share in changes if share > 0]
+        if seen:
+            ax.plot(
+                *zip(*seen, strict=True),
+                ".",
+                color=theme.muted,
+                markersize=4,
+                label="measured: share that changed",
+            )
+        ax.set_ylim(_LEAST, 2)
+
+    return bound_figure(
+        lines,
         xlabel="Rounds before, $t_0$",
         ylabel="Labels change afterwards, $\\delta$ at most",
+        columns=min(max(len(num_clients), 2), 4),
+        beside=measured,
+        theme=theme,
     )
-    for m, color in zip(num_clients, theme.palette, strict=False):
-        for number, c in enumerate(rates):
-            first = max(1, int(np.ceil(2 * c)))
-            rounds = np.unique(np.geomspace(first, most_rounds, 120).astype(int))
-            delta = [change_probability(m, num_public, int(t), c) for t in rounds]
-            ax.plot(
-                rounds,
-                np.clip(delta, _LEAST, 1),
-                color=color,
-                linestyle=LINE_STYLES[number % len(LINE_STYLES)],
-                linewidth=1.8,
-                label=f"m = {m}, c = {c:g}",
-            )
-    seen = [(number, share) for number, share in changes if share > 0]
-    if seen:
-        ax.plot(
-            *zip(*seen, strict=True),
-            ".",
-            color=theme.muted,
-            markersize=4,
-            label="measured: share that changed",
-        )
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    ax.set_ylim(_LEAST, 2)
-    legend(figure, ax, theme, columns=min(max(len(num_clients), 2), 4))
-    return figure

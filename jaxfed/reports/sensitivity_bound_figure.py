@@ -1,12 +1,15 @@
 """FedCT's Proposition 2 drawn: how many labels one example changes at most, by a learner's stability."""
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from jaxfed.privacy.label_sensitivity import stability_bound, trivial_rows
-from jaxfed.reports.style import LIGHT, LINE_STYLES, Theme, dress, legend, new_figure
+from jaxfed.reports.bound_figure import BoundLine, bound_figure
+from jaxfed.reports.style import LIGHT, Theme
 
 RATES = np.geomspace(1e-6, 1, 121)
 
@@ -27,34 +30,34 @@ def sensitivity_bound_figure(
             none of them.
         theme: light or dark.
     """
-    figure = new_figure(6.4, 4.2, theme)
-    ax = figure.subplots()
-    dress(
-        ax,
-        theme,
+    lines = [
+        BoundLine(
+            color,
+            style,
+            RATES,
+            [stability_bound(size, float(rate), delta) for rate in RATES],
+            f"|U| = {size:,}, $\\delta$ = {delta:g}",
+        )
+        for (color, size), (style, delta) in product(enumerate(num_public), enumerate(deltas))
+    ]
+
+    def trivial_and_estimated(ax: Axes) -> None:
+        for size, color in zip(num_public, theme.palette, strict=False):
+            ax.axhline(trivial_rows(size), color=color, linewidth=0.8, alpha=0.6, zorder=1)
+        if estimate:
+            ax.axhline(
+                estimate,
+                color=theme.muted,
+                linestyle=(0, (1, 1)),
+                linewidth=1.4,
+                label=f"estimate, {estimate:,}",
+            )
+
+    return bound_figure(
+        lines,
         xlabel="Stability rate, $\\epsilon$",
         ylabel="Labels that one example changes, $r$ at most",
+        columns=max(len(deltas), 2),
+        beside=trivial_and_estimated,
+        theme=theme,
     )
-    for size, color in zip(num_public, theme.palette, strict=False):
-        for number, delta in enumerate(deltas):
-            ax.plot(
-                RATES,
-                [stability_bound(size, float(rate), delta) for rate in RATES],
-                color=color,
-                linestyle=LINE_STYLES[number % len(LINE_STYLES)],
-                linewidth=1.8,
-                label=f"|U| = {size:,}, $\\delta$ = {delta:g}",
-            )
-        ax.axhline(trivial_rows(size), color=color, linewidth=0.8, alpha=0.6, zorder=1)
-    if estimate:
-        ax.axhline(
-            estimate,
-            color=theme.muted,
-            linestyle=(0, (1, 1)),
-            linewidth=1.4,
-            label=f"estimate, {estimate:,}",
-        )
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    legend(figure, ax, theme, columns=max(len(deltas), 2))
-    return figure

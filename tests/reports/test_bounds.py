@@ -26,19 +26,22 @@ def rows_of(path):
 
 
 def test_files_hold_the_bounds(tmp_path):
-    lines = write_bounds(tmp_path / "b", SMALL)
+    lines, changed = write_bounds(tmp_path / "b", SMALL)
     assert {path.name for path in (tmp_path / "b").iterdir()} == {
         *("convergence-1.png", "convergence-400.png", "sensitivity.png"),
         *("convergence.csv", "sensitivity.csv"),
     }
     for row in rows_of(tmp_path / "b" / "convergence.csv"):
-        sizes = int(row["num_clients"]), int(row["num_public"]), int(row["rounds"]), row["rate"]
+        sizes = int(row["num_clients"]), int(row["num_public"]), int(row["rounds"]), row["c"]
         assert row["delta"] == pytest.approx(change_probability(*sizes))
     for row in rows_of(tmp_path / "b" / "sensitivity.csv"):
-        at = int(row["num_public"]), row["rate"], row["delta"]
+        at = int(row["num_public"]), row["stability_rate"], row["delta"]
         assert abs(row["rows"] - stability_bound(*at)) <= 1  # the rate is rounded
         assert row["bits"] == 2 * row["rows"]
         assert row["rows"] <= row["trivial_rows"] == row["num_public"]
+    bound = stability_bound(400, 0.01, 0.05)
+    assert changed[-1] == f"|U| = 400  delta = 0.05  e = 0.01  r = {bound}"
+    assert len(changed) == 6
     assert len(lines) == 4
     assert lines[1].startswith("m = 5  c = 1.0  |U| = 1  delta = 0.05  t_0 = ")
     first = int(lines[1].rpartition(" ")[2].replace(",", ""))
@@ -124,7 +127,12 @@ def test_the_command(tmp_path):
     done = called(str(fedct_run(tmp_path / "r")), "--rates=1", "--deltas=0.05")
     assert (done.returncode, done.stderr) == (0, "")
     assert "m = 5  c = 1.0  |U| = 70" in done.stdout
+    assert "|U| = 70  delta = 0.05  e = 0.01  r = " in done.stdout
     assert (tmp_path / "r" / "bounds" / "convergence-70.png").is_file()
+    told = called("--helpshort").stdout
+    for table in ("convergence", "sensitivity"):
+        header = (tmp_path / "r" / "bounds" / f"{table}.csv").read_text().partition("\n")[0]
+        assert all(column in told for column in header.split(","))
     done = called(f"--out={tmp_path}", "--clients=5,x")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "jaxfed: --clients=5,x: allowed are numbers, with commas between them\n"
