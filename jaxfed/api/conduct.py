@@ -45,10 +45,11 @@ def conduct(
     compilation_cache.enable(config.execution.compilation_cache)
     progress.working_on(f"loading {config.dataset.name}")
     simulation = Simulation(config)
-    simulation.check()
     audit = Audit(config, simulation, workdir.Workdir(place), progress) if audited else None
-    if audit is not None:
-        audit.check()
+    if audit is None:
+        simulation.check()
+    else:
+        simulation.check(audit.check)
     with workdir.open_workdir(place, settings, overwrite=overwrite) as directory:
         if overwrite:  # what is there from now on is this command's own
             interruption.continues = "the same command without --overwrite"

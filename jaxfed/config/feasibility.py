@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+from absl import logging
 from ml_collections import ConfigDict
 
+from jaxfed.config.learner_section import names_of
 from jaxfed.config.methods import (
     all_keywords,
     chosen,
     differently_trained,
+    has_learners,
     naming_own_training,
     training_key,
 )
@@ -49,7 +52,7 @@ def check_models(dataset: Dataset, config: ConfigDict) -> None:
 
 
 def check_clients(dataset: Dataset, config: ConfigDict) -> None:
-    """There are no more clients than examples, and natural ones or subclasses where they are asked for."""
+    """There are natural clients, or subclasses, where they are asked for."""
     if config.federation.partition == "natural" and dataset.client_id is None:
         raise UsageError(
             f"config.federation.partition='natural' needs client_id, which {dataset.name} does not have; "
@@ -61,12 +64,46 @@ def check_clients(dataset: Dataset, config: ConfigDict) -> None:
             f"config.federation.partition='subclasses' needs subclass, which {dataset.name} does not have; "
             "cifar100 has it with config.dataset.label_key='coarse_label', an .npz file in its array subclass"
         )
-    num_clients, num_examples = config.federation.num_clients, len(dataset.y)
-    if num_clients > num_examples:
+
+
+def check_enough(dataset: Dataset, config: ConfigDict, left: int) -> None:
+    """There are no more clients than examples that are left for them."""
+    num_clients, in_all = config.federation.num_clients, len(dataset.y) + len(dataset.y_test)
+    if num_clients > left:
         raise UsageError(
-            f"config.federation.num_clients={num_clients}: {dataset.name} has {num_examples} examples to "
-            "deal out"
+            f"config.federation.num_clients={num_clients}: at most {left}, for so many of the {in_all} "
+            f"examples of {dataset.name} are left to deal out"
         )
+
+
+def warn_of_empty_clients(federation: Federation) -> None:
+    """One line where clients have nothing: neither examples to learn from nor points to label."""
+    num_clients = federation.num_clients
+    empty = sum(not len(federation.points(client)) for client in range(num_clients))
+    if empty:
+        logging.warning(
+            "%d of %d clients have no examples (config.federation.num_clients, partition)",
+            empty,
+            num_clients,
+        )
+
+
+def warn_of_unused_learners(config: ConfigDict) -> None:
+    """One line for each learner that has settings, and no client.
+
+    A warning, for what a sweep sets at every point may be for some of them.
+    """
+    used: tuple[str, ...] = ()
+    if any(has_learners(config, name) for name in chosen(config)):
+        used = names_of(config)
+    for name, section in config.learner.items():
+        if isinstance(section, ConfigDict) and section and name not in used:
+            theirs = f"clients train {', '.join(map(repr, used))}" if used else "no method has any"
+            logging.warning(
+                "config.learner.%s: no client has this learner, its settings are unused; %s",
+                name,
+                theirs,
+            )
 
 
 def check_points(dataset: Dataset, config: ConfigDict, federation: Federation) -> None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 import re
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,10 +32,13 @@ from jaxfed.config import memory_demand
 from jaxfed.config.feasibility import (
     check_class_weights,
     check_clients,
+    check_enough,
     check_labels_a_class,
     check_models,
     check_points,
     check_rounds,
+    warn_of_empty_clients,
+    warn_of_unused_learners,
 )
 from jaxfed.config.preprocessing import (
     PREPROCESSING,
@@ -86,8 +90,11 @@ class Simulation:
                 self.numbers, (0, len(self._public.y)), constant_values=_OF_NO_NUMBER
             )
 
-    def check(self) -> None:
+    def check(self, look: Callable[[int, Federation], None] = lambda repeat, dealt: None) -> None:
         """Try what is cheap of all that `federation` will do: deal out the first 100 repeats' labels.
+
+        Args:
+            look: shown each of these repeats, without its examples (`dealt`), when it is in order.
 
         Raises:
             UsageError: more labels, classes or examples asked for than there are; preprocessing
@@ -107,8 +114,12 @@ class Simulation:
             check_rounds(self._config, federation.num_clients)
             check_points(self._dataset, self._config, federation)
             check_labels_a_class(self._config, federation)
+            if repeat == 0:
+                warn_of_empty_clients(federation)
+            look(repeat, federation)
         memory_demand.check(self._config, federation, math.prod(self._dataset.x.shape[1:]))
         warn_of_scales(self._dataset, self._config)
+        warn_of_unused_learners(self._config)
 
     def dealt(self, seed: int) -> Federation:
         """The clients of the repeat with this seed, without their examples: who holds which, in no time."""
@@ -193,6 +204,7 @@ class Simulation:
         held_out = held_out.without(own)
         public = drawn_public(wanted, data, self._public, held_out.train, seed)
         held_out = held_out._replace(train=own) if len(own) else held_out.without(public.points)
+        check_enough(data, self._config, len(held_out.train) + len(held_out.new))
         federation = Federation(
             x,
             y,

@@ -10,6 +10,14 @@ from jaxfed.errors import UsageError
 from ml_collections_configs import base
 
 
+@pytest.fixture
+def said(monkeypatch):
+    """Warnings, as they are given."""
+    lines = []
+    monkeypatch.setattr(logging, "warning", lambda text, *values: lines.append(text % values))
+    return lines
+
+
 def new_points(federation):
     return np.sort(np.concatenate(federation.partition.new))
 
@@ -149,9 +157,7 @@ def test_natural_clients_without_clients_are_told_the_key(tmp_path):
 
 @pytest.mark.parametrize("kind", ["identity", "standardized"])
 @pytest.mark.parametrize(("scale", "shape"), [(99, (-1, 2)), (101, (-1, 2)), (101, (-1, 2, 1, 1))])
-def test_features_of_different_scale_are_said(tmp_path, monkeypatch, kind, scale, shape):
-    said = []
-    monkeypatch.setattr(logging, "warning", lambda text, *values: said.append(text % values))
+def test_features_of_different_scale_are_said(tmp_path, said, kind, scale, shape):
     x = np.random.default_rng(0).uniform(-1, 1, (60, 2)).astype(np.float32)
     x *= np.array([0.01, 0.01 * scale]) / np.abs(x).max(axis=0)
     np.savez(tmp_path / "set.npz", x=x.reshape(shape), y=np.arange(60) % 2)
@@ -166,6 +172,37 @@ def test_features_of_different_scale_are_said(tmp_path, monkeypatch, kind, scale
         assert "config.preprocessing.kind='standardized'" in line
     else:
         assert not said
+
+
+def test_clients_without_examples_are_counted(tmp_path, said):
+    keys = {"federation.test": "central", "federation.public_size": 100}
+    with pytest.raises(UsageError, match=r"num_clients=45: at most 44, for so many of the 180 exa"):
+        simulation(tmp_path, 0, **keys, **{"federation.num_clients": 45}).check()
+    keys |= {"federation.partition": "dirichlet", "federation.dirichlet_alpha": 0.01}
+    ours = simulation(tmp_path, 0, **keys, **{"federation.num_clients": 40})
+    ours.check()
+    empty = sum(not len(ours.dealt(0).points(client)) for client in range(40))
+    assert empty > 0
+    assert said == [
+        f"{empty} of 40 clients have no examples (config.federation.num_clients, partition)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name", "end"),
+    [
+        ("fedct", "network", "clients train 'network'"),
+        ("fedavg", "decision_tree", "no method has any"),
+        ("fedct", "decision_tree", ""),
+    ],
+)
+def test_settings_of_a_learner_that_nobody_has_are_said(tmp_path, said, algorithm, name, end):
+    keys = {"federation.test": "central", "federation.public_size": 50, "algorithm": algorithm}
+    ours = simulation(tmp_path, 0, **keys, **{"baselines": (), "learner.name": name})
+    ours._config.learner.unlock().decision_tree = {"max_depth": 2}
+    ours.check()
+    line = "config.learner.decision_tree: no client has this learner, its settings are unused; "
+    assert said == ([line + end] if end else [])
 
 
 def test_mixtures_are_dealt_by_their_own_keys(tmp_path):

@@ -108,7 +108,7 @@ MISTAKES = {
     ),
     "a config's name too long": (LONG, [], "--config=aaa"),
     "a config file's name too long": (f"{LONG}.py:smoke", [], "--config=aaa"),
-    "too many clients": (DIGITS, ["federation.num_clients=2000"], "has 1797 examples"),
+    "too many clients": (DIGITS, ["federation.num_clients=2000"], "at most 1797"),
     "too many neighbors": (
         DIGITS,
         ["xclp.num_neighbors=1000000000"],
