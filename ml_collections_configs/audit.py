@@ -17,6 +17,7 @@ What is decided here: 5 clients as in that paper; train and test split are one p
 the others' halves are drawn, so that nothing but membership sets them apart; a client's unlabeled examples,
 which semi-supervised methods use, are twice as many as its labels, and nobody is asked about them; every
 client learns from as many mini-batches a round in every method but ProtoFSSL, whose steps are episodes.
+Methods that label in one shot have one round, and are looked at in it.
 Networks are given time to overfit, as they are where membership is inferred at all.
 """
 

@@ -24,7 +24,7 @@ def get_config() -> ConfigDict:
     config.num_repeats = 5  # seeds: seed, seed + 1, ...
     config.algorithm = "xclp"
     config.baselines = ("per_client_lp", "pooled_lp", "client_knn")  # on the same clients
-    config.rounds = 1
+    config.rounds = 1  # of a method that labels in one shot one, where a round has all clients
     config.cohort_size = 0  # clients a round; 0 = all
     config.sampling = "uniform"  # of clients; "proportional" to labeled and unlabeled; "groups"
     # With "proportional": tau m_L clients with labels, rounded up as in XCLP's code, or to the "nearest";

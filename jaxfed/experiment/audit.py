@@ -74,8 +74,8 @@ class Audit:
         """Those whose messages are looked at."""
         return tuple(sorted(set(self.config.audit.rounds))) or (int(self.config.rounds),)
 
-    def check(self) -> None:
-        """Draw the targets of every repeat, before anything is made.
+    def check(self, repeat: int, dealt: Federation) -> None:
+        """Draw the targets of a repeat, before anything is made.
 
         Raises:
             UsageError: too little is held out, or nobody has labels.
@@ -85,12 +85,12 @@ class Audit:
                 "config.federation.test='clients': an audit asks about examples that nobody holds, too; "
                 "allowed is 'central'"
             )
-        for repeat in range(self.config.num_repeats):
-            self._targets_of(repeat, self.simulation.dealt(self.config.seed + repeat))
+        self._targets_of(repeat, dealt)
 
     def observe(self, played: Played) -> None:
-        """Look at the messages of a round, if it is one of those."""
-        if played.round not in self.rounds or played.algorithm.views is None:
+        """Look at the messages of a round, if it is one of those; its last for one past that."""
+        looked_at = {min(number, played.last_round) for number in self.rounds}
+        if played.round not in looked_at or played.algorithm.views is None:
             return
         targets = self._targets_of(played.repeat, played.federation)
         views = played.algorithm.views(played.before, played.after, played.cohort, played.key)
@@ -157,13 +157,14 @@ class Audit:
         asked: list[float] | None,
     ) -> dict[str, Any]:
         """A row: what the method is worth beside how vulnerable it is."""
-        accuracy = metrics.get("test_accuracy", {}).get("values") or asked or []
-        values = [value for value in accuracy if value is not None]
+        tested = metrics.get("test_accuracy", {}).get("values")
+        values = [value for value in tested or asked or [] if value is not None]
         own = [row for row in rows if row["method"] == name and not row["message"]]
         return {
             "method": name,
             "accuracy": float(np.mean(values)) if values else None,
             "accuracy_spread": float(np.std(values, ddof=1)) if len(values) > 1 else None,
+            "accuracy_on": "test" if tested else "asked" if asked else "",
             **(own[0] if own else {"attack": "", "leaves": False}),
         }
 
@@ -183,10 +184,10 @@ class Audit:
 
     def _seen(self, name: str, repeat: int) -> dict[int, list[Sighting]]:
         """Round -> what was seen of it; nothing of a method that shows nothing, or has diverged."""
+        files = self._sightings(name, repeat, 0).parent.glob(f"{name}-{repeat}-*.npz")
+        numbers = sorted(int(file.stem.rpartition("-")[2]) for file in files)
         there = {
-            number: _load_sightings(self._sightings(name, repeat, number))
-            for number in self.rounds
-            if self._sightings(name, repeat, number).exists()
+            number: _load_sightings(self._sightings(name, repeat, number)) for number in numbers
         }
         return {number: seen for number, seen in there.items() if seen}
 

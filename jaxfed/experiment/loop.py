@@ -35,6 +35,9 @@ other methods, and its other repeats, go on. A method whose clients have models 
 last round, for any client may recover; that it has no model then, or that its last round failed at every
 client, is said with its results (`jaxfed.experiment.summary`).
 
+A one-shot method has one round where a round has all clients (`rounds_of`): a second one would do the same
+again, and count its messages twice. The steps that it does not need are passed over.
+
 Everything random follows from `seed`, `repeat` and `round`, so a resumed experiment ends with the
 numbers of one that was never stopped, times apart.
 """
@@ -68,6 +71,7 @@ from jaxfed.federation.algorithm import (
     Metrics,
     ServerState,
     has_diverged,
+    rounds_of,
 )
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
@@ -90,6 +94,7 @@ class Played(NamedTuple):
     after: ServerState
     cohort: Cohort
     key: jax.Array
+    last_round: int
 
 
 class Leg(NamedTuple):
@@ -178,6 +183,10 @@ class Experiment:
         config = methods.with_own_training(self.config, leg.name)
         self.progress.working_on(f"repeat {leg.repeat + 1}/{config.num_repeats} {leg.name}")
         algorithm = make_algorithm(config, leg.name, federation, leg.repeat, self.progress.within)
+        rounds = rounds_of(algorithm, config.rounds, config.cohort_size, federation.num_clients)
+        if rounds != config.rounds:
+            config = config.copy_and_resolve_references()
+            config.rounds = rounds
         seed = config.seed + leg.repeat
         key = jax.random.key(seed)
         state = algorithm.init(jax.random.fold_in(key, 0), federation)
@@ -200,9 +209,9 @@ class Experiment:
             )
 
         first_round = max(leg.first_step, saved_step + 1) - leg.first_step + 1
-        rounds = range(first_round, config.rounds + 1)
-        with closing(prefetched(cohort_of, rounds)) as cohorts:
-            for round_number in rounds:
+        left = range(first_round, rounds + 1)
+        with closing(prefetched(cohort_of, left)) as cohorts:
+            for round_number in left:
                 with self.interruption.deferred():
                     started = time.perf_counter()
                     round_key = jax.random.fold_in(key, round_number)
@@ -210,11 +219,12 @@ class Experiment:
                     state, metrics = algorithm.round(before, cohort, round_key)
                     jax.block_until_ready(state)
                     seconds = time.perf_counter() - started
+                    is_last = round_number == rounds
                     if has_diverged(metrics):
                         quality: Metrics = {"diverged": True}
                     else:
                         whose = leg.repeat, leg.name, round_number, algorithm, federation
-                        self.observe(Played(*whose, before, state, cohort, round_key))
+                        self.observe(Played(*whose, before, state, cohort, round_key, rounds))
                         selected, quality = self._measure(
                             config, algorithm, federation, round_number, state, selected
                         )
@@ -230,18 +240,20 @@ class Experiment:
                     if "diverged" in quality:
                         self.progress.stopped(divergence(self.config, record), leg.last_step)
                         return
-                    if round_number == config.rounds:
-                        self._keep(leg, selected)
+                    if is_last:
+                        self._keep(leg, selected, rounds)
                         self._write_predictions(leg, algorithm, federation, selected)
-                    if self._is_save_due(schedule, leg, round_number):
-                        step = leg.first_step + round_number - 1
+                    if self._is_save_due(schedule, leg, round_number, is_last=is_last):
+                        step = leg.last_step if is_last else leg.first_step + round_number - 1
                         progress = {"step": step, "metrics": self.workdir.metrics_mark()}
                         with schedule.saving():
                             checkpoints.save(step, selected, progress)
-                    self.progress.finished_round(record)
+                    self.progress.finished_round(record, rounds)
+            self.progress.completed(leg.last_step)
 
-    def _is_save_due(self, schedule: SaveSchedule, leg: Leg, round_number: int) -> bool:
-        is_last = round_number == self.config.rounds
+    def _is_save_due(
+        self, schedule: SaveSchedule, leg: Leg, round_number: int, *, is_last: bool
+    ) -> bool:
         return (
             schedule.is_due(round_number, is_last=is_last)
             or self.interruption.is_pending
@@ -300,9 +312,9 @@ class Experiment:
             self.simulation.numbers,
         )
 
-    def _keep(self, leg: Leg, selected: Selected) -> None:
+    def _keep(self, leg: Leg, selected: Selected, last_round: int) -> None:
         """Leave the method's result where later experiments find it: the selected state and the last."""
-        last = self.config.rounds, selected.state
+        last = last_round, selected.state
         kept = {False: (selected.round, selected.best), True: last}
         if selected.best == ():  # nothing to select by
             kept = {False: last}

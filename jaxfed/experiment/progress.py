@@ -39,9 +39,9 @@ class Progress(Terminal):
     """
 
     def __init__(self, config: Mapping[str, Any], console: Console | None = None) -> None:
-        self._num_repeats, self._rounds = config["num_repeats"], config["rounds"]
-        num_methods = 1 + len(config["baselines"])
-        super().__init__(self._num_repeats * num_methods * self._rounds, "preparing", console)
+        self._num_repeats = config["num_repeats"]
+        num_steps = self._num_repeats * (1 + len(config["baselines"])) * config["rounds"]
+        super().__init__(num_steps, "preparing", console)
         self._work = ""
         self._latest: dict[str, Any] = {}
 
@@ -66,14 +66,14 @@ class Progress(Terminal):
         if done == total:
             self.describe(self._work)
 
-    def finished_round(self, record: Mapping[str, Any]) -> None:
-        """Count one round and show its line of metrics.jsonl."""
+    def finished_round(self, record: Mapping[str, Any], rounds: int) -> None:
+        """Count one of a method's rounds and show its line of metrics.jsonl."""
         self.advance()
         if self.is_interactive:
             self._latest |= record
             self.describe("  ".join([self._work, *_measured(self._latest)]))
-        if not self.is_interactive or record["round"] == self._rounds:
-            self.say(self._line(record))
+        if not self.is_interactive or record["round"] == rounds:
+            self.say(self._line(record, rounds))
 
     def stopped(self, text: str, steps: int) -> None:
         """A method has ended before its last round, which would have been step `steps` of the run."""
@@ -87,15 +87,20 @@ class Progress(Terminal):
 
     def show_audit(self, methods: Sequence[Mapping[str, Any]], where: str) -> None:
         """Print how vulnerable each method is, and where all of the audit is."""
-        self.show(audit_table(methods))
+        sign = "†" if self.can_print("†") else "*"
+        self.show(audit_table(methods, sign))
+        if any(row.get("accuracy_on") == "asked" for row in methods):
+            self.say(
+                f"{sign} tested on nothing held out: of its answers to those that attacks ask about"
+            )
         self.say(f"the audit is in {where}")
 
-    def _line(self, record: Mapping[str, Any]) -> str:
+    def _line(self, record: Mapping[str, Any], rounds: int) -> str:
         return "  ".join(
             [
                 f"repeat {record['repeat'] + 1}/{self._num_repeats}",
                 f"{record['algorithm']:<14}",
-                f"round {record['round']}/{self._rounds}",
+                f"round {record['round']}/{rounds}",
                 *_measured(record),
                 f"{record['seconds']:.2f} s",
             ]
@@ -128,10 +133,11 @@ def results_table(algorithms: Mapping[str, Mapping[str, Any]], sign: str = "±")
     return table
 
 
-def audit_table(methods: Sequence[Mapping[str, Any]]) -> Table:
+def audit_table(methods: Sequence[Mapping[str, Any]], sign: str = "†") -> Table:
     """Accuracy beside membership inference, from `methods` of audit.json, the least vulnerable first.
 
-    Methods that show nobody anything have no attack, and come before all others.
+    Methods that show nobody anything have no attack, and come before all others. `sign` marks accuracies that
+    are not those of the final test.
     """
     table = Table(box=box.SIMPLE, title="membership inference, strongest attack")
     for heading in ("algorithm", "accuracy, %", "AUC", "95 % interval", "TPR at 1 % FPR, %"):
@@ -140,6 +146,8 @@ def audit_table(methods: Sequence[Mapping[str, Any]]) -> Table:
         )
     for row in sorted(methods, key=lambda row: row.get("auc", 0.0)):
         accuracy = "-" if row["accuracy"] is None else f"{100 * row['accuracy']:.2f}"
+        if row.get("accuracy_on") == "asked":
+            accuracy += f" {sign}"
         seen = ("-", "-", "-")
         if "auc" in row:
             interval = f"{row['low']:.3f} to {row['high']:.3f}"

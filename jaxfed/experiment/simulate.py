@@ -27,6 +27,7 @@ from jaxfed.federation.algorithm import (
     Predictions,
     ServerState,
     has_diverged,
+    rounds_of,
 )
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.sampling import SAMPLINGS, Sampling, sample_clients
@@ -89,7 +90,7 @@ def simulate(
     Args:
         algorithm: the method.
         federation: the clients.
-        rounds: how many.
+        rounds: how many; a one-shot method has one where `cohort_size` is all clients.
         cohort_size: clients a round; 0 is all.
         sampling: of them, see `sample_clients`.
         seed: all that is random follows from it.
@@ -118,6 +119,7 @@ def simulate(
         selected = selected.after(0, state, quality)
         if quality:
             tell({"round": 0, **quality})
+    rounds = rounds_of(algorithm, rounds, cohort_size, federation.num_clients)
     for number in range(1, rounds + 1):
         started = time.perf_counter()
         clients = sample_clients(

@@ -100,6 +100,9 @@ class FederatedAlgorithm(NamedTuple):
     `needs_labels(round_number)`, from 1 on, says whether clients without labels have nothing to do in
     that round, so that none of them need take part (`jaxfed.federation.sampling`).
 
+    `one_shot`: a round labels all that its cohort has, and a later one of the same clients only does so anew
+    (`rounds_of`).
+
     `evaluate_clients` measures the final state on each client's own points
     (`jaxfed.federation.evaluate.over_clients`): those it wants labeled (`test`) or, where clients hold no
     test data, those it has no labels of (`unlabeled`), whose true classes training never saw.
@@ -117,9 +120,17 @@ class FederatedAlgorithm(NamedTuple):
     predictions: PredictionsOf | None = None
     predict: Predict | None = None
     views: Views | None = None
+    one_shot: bool = False
 
 
 HAS_NO_MODEL = "has_no_model"  # what `evaluate` tells, as True, of a state without any model
+
+
+def rounds_of(
+    algorithm: FederatedAlgorithm, rounds: int, cohort_size: int, num_clients: int
+) -> int:
+    """Of so many rounds those that a method has: one, if it is one-shot and its cohort (0: all) everybody."""
+    return 1 if algorithm.one_shot and cohort_size in (0, num_clients) else rounds
 
 
 def has_diverged(metrics: Metrics) -> bool:

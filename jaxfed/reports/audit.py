@@ -26,11 +26,13 @@ from jaxfed.reports.tables import Cell, Table
 _MOVES = 200  # of names that stand too close
 
 COLUMNS = (
-    *("method", "accuracy", "accuracy_spread", "message", "round", "attack", "leaves"),
+    *("method", "accuracy", "accuracy_spread", "accuracy_on"),
+    *("message", "round", "attack", "leaves"),
     *("auc", "low", "high", "spread", "tpr_at_1_percent", "tpr_at_01_percent", "members", "others"),
 )
+_ASKED = "†"
 _WHICH_ACCURACY = (
-    "Accuracy is that of the final test or, of a method that is tested on nothing held out, that of its last "
+    f"{_ASKED} Of a method that is tested on nothing held out, and so has no test accuracy: that of its last "
     "message on the held-out examples that the attacks ask about."
 )
 _HEADINGS = (
@@ -56,7 +58,16 @@ def vulnerability_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The table in Markdown."""
     lines = ["| " + " | ".join(_HEADINGS) + " |", "|" + "---|" * len(_HEADINGS)]
     lines += ["| " + " | ".join(cells) + " |" for cells in _table_rows(rows)]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *(f"\n{line}" for line in which_accuracy(rows))]) + "\n"
+
+
+def which_accuracy(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the mark of an accuracy means, where a row has one."""
+    return [_WHICH_ACCURACY] if any(map(_is_asked, rows)) else []
+
+
+def _is_asked(row: Mapping[str, Any]) -> bool:
+    return bool(row.get("accuracy_on") == "asked")
 
 
 def audit_table(audit: Mapping[str, Any], run: Run, name: str) -> Table:
@@ -70,7 +81,8 @@ def audit_table(audit: Mapping[str, Any], run: Run, name: str) -> Table:
         num_settings=1,
         caption=(
             "AUC of the strongest attack on what a method sends: 0.5 is a guess. Messages of round "
-            f"{rounds}; {audit['shadows']} shadow models. {_WHICH_ACCURACY}"
+            f"{rounds}; {audit['shadows']} shadow models."
+            + "".join(f" {line}" for line in which_accuracy(audit["methods"]))
         ),
         provenance=provenance([run]),
         records=tuple(map(_in_columns, audit["methods"])),
@@ -84,7 +96,8 @@ def _in_columns(row: Mapping[str, Any]) -> dict[str, Any]:
 def _table_rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
     """The least vulnerable first; methods that show nobody anything before all others."""
     for row in sorted(rows, key=lambda row: row.get("auc", 0.0)):
-        cells = [algorithm_label(row["method"]), _percent(row["accuracy"], row["accuracy_spread"])]
+        accuracy = _percent(row["accuracy"], row["accuracy_spread"]) + f" {_ASKED}" * _is_asked(row)
+        cells = [algorithm_label(row["method"]), accuracy]
         if "auc" in row:
             cells += [
                 f"{row['auc']:.3f}",

@@ -64,7 +64,12 @@ def transductive(label_points: LabelPoints) -> FederatedAlgorithm:
         return updated, {"unreached": unreached, **metrics}
 
     return FederatedAlgorithm(
-        init, round, evaluate, evaluate_clients=evaluate_clients, predictions=predictions
+        init,
+        round,
+        evaluate,
+        evaluate_clients=evaluate_clients,
+        predictions=predictions,
+        one_shot=True,
     )
 
 

@@ -71,6 +71,15 @@ def test_methods_have_accuracy_and_vulnerability(audited):
     assert rows["local_learning"]["auc"] > 0.6
     assert not rows["local_learning"]["leaves"]
     assert rows["fedct"]["leaves"]
+    # One shot, looked at once; tested on nothing held out, which is said where its accuracy stands.
+    assert {row["round"] for row in found(place)["attacks"] if row["method"] == "xclp"} == {1}
+    assert {name: row["accuracy_on"] for name, row in rows.items()} == {
+        **dict.fromkeys(("fedct", "local_learning"), "test"),
+        **{"xclp": "asked", "per_client_lp": ""},
+    }
+    text = (place / "audit" / "vulnerability.md").read_text()
+    assert f"| XCLP | {100 * rows['xclp']['accuracy']:.1f}" in text
+    assert text.count("†") == 2
     with (place / "audit" / "attacks.csv").open() as stream:
         attacks = list(csv.DictReader(stream))
     of_fedct = {(row["attack"], row["round"]) for row in attacks if row["method"] == "fedct"}
@@ -132,6 +141,8 @@ def test_the_console_table(audited):
     lines = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
     assert "the audit is in DIR/audit" in text
     assert lines["per_client_lp"][2] == "-"
+    assert lines["xclp"].pop(2) == "†"
+    assert "† tested on nothing held out" in text
     for name in ("fedct", "local_learning", "xclp"):
         assert lines[name][1:3] == [
             f"{100 * rows[name]['accuracy']:.2f}",
@@ -219,12 +230,29 @@ def test_plans_follow_what_a_method_trains():
     assert plans["pate"].identity != plans["fedct"].identity
 
 
+def test_checks_deal_every_repeat_once(tmp_path, monkeypatch):
+    """Its own, and that of the clients."""
+    seeds, deal = [], Simulation.dealt
+    monkeypatch.setattr(Simulation, "dealt", lambda *given: seeds.append(given[1]) or deal(*given))
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jaxfed.experiment.workdir.open_workdir", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run(config_of(*TREES), tmp_path, audited=True)
+    assert seeds == [0, 1]
+    with pytest.raises(UsageError, match=r"audit\.population=5000"):
+        run(config_of(*TREES, "audit.population=5000"), tmp_path, audited=True)
+
+
 def test_a_table_and_a_figure():
     rows = [
         {
             "method": name,
             "accuracy": accuracy,
             "accuracy_spread": None,
+            "accuracy_on": "test" if accuracy else "",
             "attack": "strongest: loss on labels, round 1",
             "leaves": name != "local_learning",
             **({"auc": auc, "low": auc - 0.01, "high": auc + 0.01} if auc else {}),

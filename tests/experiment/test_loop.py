@@ -328,11 +328,11 @@ def test_progress_on_a_terminal_and_elsewhere(config):
         console = Console(force_terminal=is_terminal, width=200, highlight=False)
         with console.capture() as capture, Progress(config.to_dict(), console) as progress:
             progress.working_on("repeat 1/2 drift")
-            progress.finished_round(validated)
-            progress.finished_round(record)
+            progress.finished_round(validated, 3)
+            progress.finished_round(record, 3)
             beside_the_bar = progress._bar.tasks[0].description
             progress.working_on("repeat 1/2 slow_drift")
-            progress.finished_round(record)
+            progress.finished_round(record, 3)
             of_another = progress._bar.tasks[0].description
         lines = [line for line in capture.get().splitlines() if line.endswith("  0.10 s")]
         if is_terminal:

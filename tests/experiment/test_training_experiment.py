@@ -207,7 +207,7 @@ def test_selection_from_round_0_on_survives_a_stop(config, tmp_path, monkeypatch
     config.training.learning_rate = 1e-9  # nothing moves, and the earlier of equals is selected
     run(config, tmp_path / "whole")
 
-    def stop(progress, record):
+    def stop(progress, record, rounds):
         if record["round"] == stopped_after:
             raise KeyboardInterrupt
 
