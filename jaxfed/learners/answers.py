@@ -47,10 +47,14 @@ def answers_of(
             given = getattr(learner, question)(state, ids, x)
             break
         except LearnerError as error:
-            if error.client not in ids:
+            there = {client: why for client, why in error.failed.items() if client in ids}
+            if not there:
                 raise
-            failed[error.client] = error.why
-            ids[ids == error.client] = -1
+            failed |= there
+            ids[np.isin(ids, list(there))] = -1
+            if error.answers is not None:  # the others need not be asked again
+                given = error.answers
+                break
     answers = np.full((len(ids), len(x)), -1, np.int32)
     if question != "predict":
         answers = np.zeros((len(ids), len(x), num_classes), np.float32)

@@ -19,7 +19,7 @@ and on its own keys: who else takes part, and in which order, changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -182,14 +182,26 @@ def check_taught(taught: Taught, cohort: Cohort) -> None:
 
 
 class LearnerError(UsageError):
-    """One client's learner cannot be fitted, or predicts what is no prediction.
+    """One client's learner cannot be fitted, or predicts what is no prediction; or those of several.
 
     Attributes:
-        client: which.
+        client: which, the first of several.
         learner: its name.
         why: one line.
+        failed: client -> why, of all that are known to have failed.
+        answers: what was answered, of all that were asked, whatever the rows of `failed` hold; None where the
+            others have not answered.
     """
 
-    def __init__(self, client: int, learner: str, why: str) -> None:
+    def __init__(
+        self,
+        client: int,
+        learner: str,
+        why: str,
+        *,
+        failed: Mapping[int, str] | None = None,
+        answers: np.ndarray | None = None,
+    ) -> None:
         self.client, self.learner, self.why = client, learner, why
+        self.failed, self.answers = {client: why, **(failed or {})}, answers
         super().__init__(f"client {client}, {learner}: {why}")

@@ -66,13 +66,19 @@ def mixed(learners: Sequence[Learner]) -> Learner:
     def lifted(name: str) -> PredictProba:
         def ask(state: tuple[Any, ...], client_id: Array, x: Array) -> np.ndarray:
             answers: np.ndarray | None = None
+            failed: dict[int, str] = {}
             for part, places in _places(client_id, num_parts):
                 ids = np.asarray(client_id)[places] // num_parts
                 try:
                     answer = getattr(learners[part], name)(state[part], ids, x)
                 except LearnerError as error:
-                    client = error.client * num_parts + part
-                    raise LearnerError(client, error.learner, error.why) from error
+                    failed |= {own * num_parts + part: why for own, why in error.failed.items()}
+                    if error.answers is None:
+                        client = error.client * num_parts + part
+                        raise LearnerError(
+                            client, error.learner, error.why, failed=failed
+                        ) from error
+                    answer = error.answers
                 if np.shape(answer)[:2] != (len(ids), len(x)):
                     client = int(np.asarray(client_id)[places][0])
                     why = f"answers an array {np.shape(answer)} for {len(ids)} clients, {len(x)} examples"
@@ -82,6 +88,10 @@ def mixed(learners: Sequence[Learner]) -> Learner:
                     shape = (len(client_id), *answer.shape[1:])
                     answers = np.full(shape, nothing, answer.dtype)
                 answers[places] = answer
+            if failed:
+                client, why = next(iter(failed.items()))
+                learner = learners[client % num_parts].name_of(client // num_parts)
+                raise LearnerError(client, learner, why, failed=failed, answers=answers)
             if answers is None:  # rows without a client alone
                 return np.asarray(getattr(learners[0], name)(state[0], np.asarray(client_id), x))
             return answers

@@ -118,7 +118,7 @@ def network(
 
     Raises:
         UsageError: a value that is not allowed; in `fit`, a soft loss without soft targets.
-        LearnerError: in `predict` and its like, scores that are nan or infinite.
+        LearnerError: in `predict` and its like, scores that are nan or infinite; it has the others' answers.
 
     Cost: of a step, forward and back over both batches. A program is compiled for each number of clients, and
     for fits with and without public labels.
@@ -262,8 +262,9 @@ def network(
             is_spoiled = np.isnan(answer) if np.isnan(spoiled) else answer == spoiled
             is_spoiled = is_spoiled.reshape(len(ids), -1).any(axis=1) & (ids >= 0)
             if is_spoiled.any():
-                client = int(ids[is_spoiled][0])
-                raise LearnerError(client, _NAME, "scores that are nan or infinite")
+                failed = dict.fromkeys(ids[is_spoiled].tolist(), "scores that are nan or infinite")
+                client, why = next(iter(failed.items()))
+                raise LearnerError(client, _NAME, why, failed=failed, answers=answer)
             return answer
 
         return predict

@@ -132,7 +132,7 @@ def refitting(
             {client: Lesson(*(field[client] for field in lessons)) for client in there}
         )
         for client, why in failed.items():
-            raise LearnerError(client, recipe.name, why)
+            raise LearnerError(client, recipe.name, why, failed=failed)
         for place, client in enumerate(ids.tolist()):
             if client not in made:
                 continue

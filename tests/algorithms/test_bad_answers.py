@@ -20,6 +20,7 @@ from jaxfed.algorithms.local_learning import local_learning
 from jaxfed.algorithms.pate import pate
 from jaxfed.federation.algorithm import HAS_NO_MODEL
 from jaxfed.learners import LEARNERS, mixed, network
+from jaxfed.learners.answers import answers_of
 from jaxfed.learners.turn import Turn, asked
 from jaxfed.testing.method_checks import assert_equal
 from jaxfed.training.local_update import Batches
@@ -269,3 +270,29 @@ def test_scores_that_are_no_numbers_are_found_where_they_are_asked_for(caplog):
         np.testing.assert_array_equal(turn.state.fits, [1, 0, 1])
         one_more, _ = asked(turn, learner, question, federation.public_examples, 3, KEY)
         assert len(one_more.failed) == 1
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_several_networks_without_scores_are_asked_once(parts):
+    """Clients 0 and 1; of two parts the second is client 1's."""
+    federation, learner = networks()
+    questions = []
+
+    def counted(state, client_id, x):
+        questions.append(client_id)
+        return learner.predict(state, client_id, x)
+
+    one = learner._replace(predict=counted)
+    all_of_them = mixed([one, one]) if parts == 2 else one
+    start = all_of_them.init(KEY, federation)
+    state = all_of_them.fit(start, federation.cohort(), None, KEY, 2).state
+    if parts == 2:
+        spoiled = tuple(with_spoiled(part, 0) for part in state)
+    else:
+        spoiled = with_spoiled(with_spoiled(state, 0), 1)
+    ids, x = np.arange(3, dtype=np.int32), federation.public_examples
+    answers, failed = answers_of(all_of_them, "predict", spoiled, ids, x, 3)
+    assert failed == dict.fromkeys((0, 1), "scores that are nan or infinite")
+    assert len(questions) == parts
+    assert (answers[:2] == -1).all()
+    np.testing.assert_array_equal(answers[2], all_of_them.predict(state, ids, x)[2])
