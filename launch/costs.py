@@ -5,7 +5,8 @@ python -m launch.costs --config=ml_collections_configs/NAME.py[:VARIANT] [--out=
 
 No client computes: operations are XLA's analysis of its program, bytes what the round counts. The methods are
 the config's, `algorithm` and `baselines`. They stand beside ProtoFSSL's Tables 1 and 2; where clients of any
-have models of their own, as FedCT's, it is bytes alone, beside its factor of 67.
+have models of their own, as FedCT's, it is bytes alone, beside its factor of 67; where nobody trains a
+network whose parameters would be sent, as of trees, without a factor.
 """
 
 from __future__ import annotations
@@ -85,21 +86,27 @@ def _answers(config: ConfigDict) -> dict[str, Any]:
 
     costs = answer_costs(config)
     print("A client in a round in which it sends: bytes, and how many fewer than parameters")
+    if costs.num_parameters is None:
+        print("No method here trains a network, so there are no parameters to compare with.")
     print(f"{'method':24s} {'sends':>12s} {'receives':>12s} {'factor':>8s}")
     for row in costs.methods:
-        factor = "-" if row.factor is None else f"{row.factor:.4g}"
-        print(f"{row.method:24s} {row.upload_bytes:12.0f} {row.download_bytes:12.0f} {factor:>8s}")
-    print(
-        f"{costs.num_public} examples of {costs.num_classes} classes, {costs.num_parameters} parameters; "
-        f"FedCT's paper: {costs.paper_factor}"
-    )
+        sent = f"{row.upload_bytes:12.0f} {row.download_bytes:12.0f}"
+        print(f"{row.method:24s} {sent} {_factor(row.factor):>8s}")
+    counted = f"{costs.num_public} examples of {costs.num_classes} classes"
+    if costs.num_parameters is not None:
+        counted += f", {costs.num_parameters} parameters; FedCT's paper: {costs.paper_factor}"
+    print(counted)
     for each in costs.encodings:
-        print(f"{each.name:24s} {each.bits / 8:12.0f} {'':12s} {each.factor:8.4g}")
+        print(f"{each.name:24s} {each.bits / 8:12.0f} {'':12s} {_factor(each.factor):>8s}")
     return {
         **costs._asdict(),
         "methods": [_as_json(row) for row in costs.methods],
         "encodings": [_as_json(each) for each in costs.encodings],
     }
+
+
+def _factor(factor: float | None) -> str:
+    return "-" if factor is None else f"{factor:.4g}"
 
 
 def _cell(pair: tuple[float, float] | None) -> str:

@@ -48,7 +48,8 @@ class Sent(NamedTuple):
     Fields:
         method: its name in the config.
         upload_bytes, download_bytes: as the round counts them.
-        factor: bytes of a network's parameters over those sent; None of a method that sends nothing.
+        factor: bytes of a network's parameters over those sent; None of a method that sends nothing, and
+            where no method trains a network.
     """
 
     method: str
@@ -62,7 +63,7 @@ class Encoding(NamedTuple):
 
     name: str
     bits: int
-    factor: float
+    factor: float | None
 
 
 class AnswerCosts(NamedTuple):
@@ -71,7 +72,8 @@ class AnswerCosts(NamedTuple):
     Fields:
         num_public: |U|.
         num_classes: C.
-        num_parameters: of the config's network, with running statistics where it has some.
+        num_parameters: of the config's network, with running statistics where it has some; None where no
+            method trains it, as of trees: what it would send is no part of this experiment.
         methods: of the config.
         encodings: see the module's docstring.
         paper_factor: 67.
@@ -79,7 +81,7 @@ class AnswerCosts(NamedTuple):
 
     num_public: int
     num_classes: int
-    num_parameters: int
+    num_parameters: int | None
     methods: list[Sent]
     encodings: list[Encoding]
     paper_factor: int = PAPER_FACTOR
@@ -105,30 +107,38 @@ def answer_costs(config: ConfigDict) -> AnswerCosts:
         raise UsageError(
             "config.federation.public_size=0: costs of answers are of public examples; allowed are 1 or more"
         )
-    model = jax.eval_shape(make_model(config, federation).init, jax.random.key(0))
-    parameters = num_bytes_of(model)
+    size = parameters = None
+    if any(methods.uses_training(config, name) for name in methods.chosen(config)):
+        model = jax.eval_shape(make_model(config, federation).init, jax.random.key(0))
+        parameters = num_bytes_of(model)
+        size = sum(leaf.size for leaf in jax.tree.leaves(model))
     sent = [_sent(config, name, federation, parameters) for name in methods.chosen(config)]
     number, classes = len(federation.public_examples), federation.num_classes
-    size = sum(leaf.size for leaf in jax.tree.leaves(model))
     return AnswerCosts(number, classes, size, sent, encodings(number, classes, parameters))
 
 
-def encodings(num_public: int, num_classes: int, parameter_bytes: int) -> list[Encoding]:
-    """Labels of so many examples in four encodings, and parameters of so many bytes."""
+def encodings(num_public: int, num_classes: int, parameter_bytes: int | None) -> list[Encoding]:
+    """Labels of so many examples in four encodings, and parameters of so many bytes, where there are any."""
     labels = np.zeros(num_public, np.int32)
     bits = {
         "labels, packed": _BYTE * label_bytes(num_public, num_classes),
         "labels, one-hot bits": one_hot(labels, num_classes).size,
         "labels, 32-bit words": _BYTE * labels.nbytes,
         "probabilities, float32": _BYTE * np.zeros((num_public, num_classes), np.float32).nbytes,
-        "parameters": _BYTE * parameter_bytes,
     }
+    if parameter_bytes is not None:
+        bits["parameters"] = _BYTE * parameter_bytes
     return [
-        Encoding(name, number, _BYTE * parameter_bytes / number) for name, number in bits.items()
+        Encoding(name, number, _factor(parameter_bytes, number / _BYTE))
+        for name, number in bits.items()
     ]
 
 
-def _sent(config: ConfigDict, name: str, federation: Federation, parameters: int) -> Sent:
+def _factor(parameters: int | None, sent: float) -> float | None:
+    return None if parameters is None else parameters / sent
+
+
+def _sent(config: ConfigDict, name: str, federation: Federation, parameters: int | None) -> Sent:
     clients = config.cohort_size or federation.num_clients
     cohort = list(range(clients))
     key = jax.random.key(config.seed)
@@ -138,7 +148,7 @@ def _sent(config: ConfigDict, name: str, federation: Federation, parameters: int
         algorithm = make_algorithm(seen, name, federation, map_clients=counting)
         costs = round_costs(algorithm, counting, federation, key, rounds=1)
         up, down = costs.upload_bytes, costs.download_bytes
-        return Sent(name, up, down, parameters / up)
+        return Sent(name, up, down, _factor(parameters, up))
     algorithm = _with_answers(config, name, federation)
     state = algorithm.init(key, federation)
     for number in range(config.rounds):  # teachers of PATE vote in a late one
@@ -148,7 +158,7 @@ def _sent(config: ConfigDict, name: str, federation: Federation, parameters: int
         told = metrics.get("communication", {})
         if told.get("upload_bytes"):
             up, down = told["upload_bytes"] / clients, told["download_bytes"] / clients
-            return Sent(name, up, down, parameters / up)
+            return Sent(name, up, down, _factor(parameters, up))
     return Sent(name, 0.0, 0.0, None)
 
 

@@ -60,6 +60,19 @@ def test_methods_send_what_their_rounds_count(sums):
         assert of[name].download_bytes == down[name]
 
 
+@pytest.mark.parametrize(
+    ("baselines", "is_compared"), [("local_learning", False), ("fedavg", True)]
+)
+def test_trees_are_compared_with_a_network_that_somebody_trains(baselines, is_compared):
+    costs = answer_costs(digits("learner.name=decision_tree", f"baselines={baselines}"))
+    assert costs.methods[0].upload_bytes == 50
+    assert (costs.num_parameters is not None) == is_compared
+    assert (costs.methods[0].factor is not None) == is_compared
+    assert [each.factor is not None for each in costs.encodings] == [is_compared] * (
+        4 + is_compared
+    )
+
+
 def test_without_public_examples_there_is_nothing_to_answer():
     with pytest.raises(UsageError, match="public_size"):
         answer_costs(digits("federation.public_size=0"))
