@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from jaxfed.federation.communication import bytes_unit
 from jaxfed.host.terminal import Terminal
 
-# Columns of the final table: metric, heading, factor, whether the deviation is shown. Together they fit
-# into the 80 characters that a console is taken to have where it is no terminal.
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f}"
+
+
+def _bytes(size: float) -> str:
+    unit, scale = bytes_unit(size)
+    return f"{size / scale:.4g}{unit}"
+
+
+class _Column(NamedTuple):
+    """Of the final table: a metric, where any method has it."""
+
+    metric: str
+    heading: str
+    text: Callable[[float], str]
+    has_deviation: bool = False
+
+
 _COLUMNS = (
-    ("test_accuracy", "accuracy, %", 100, True),
-    ("test_balanced_accuracy", "balanced, %", 100, True),
-    ("seconds", "seconds", 1, False),
-    ("communication.upload_bytes", "up, MB", 1e-6, False),
-    ("communication.download_bytes", "down, MB", 1e-6, False),
+    _Column("test_accuracy", "accuracy, %", _percent, has_deviation=True),
+    _Column("test_balanced_accuracy", "balanced, %", _percent, has_deviation=True),
+    _Column("epsilon", "epsilon", "{:.4g}".format),
+    _Column("epsilon_if_stable", "epsilon if stable", "{:.4g}".format),
+    _Column("epsilon_given_bound", "epsilon given bound", "{:.4g}".format),
+    _Column("epsilon_estimated", "epsilon, estimate", "{:.4g}".format),
+    _Column("prototype_epsilon", "epsilon of prototypes", "{:.4g}".format),
+    _Column("seconds", "seconds", "{:.2f}".format),
+    _Column("communication.upload_bytes", "up", _bytes),
+    _Column("communication.download_bytes", "down", _bytes),
 )
 
 
@@ -120,15 +143,12 @@ def results_table(algorithms: Mapping[str, Mapping[str, Any]], sign: str = "±")
     shown = [
         column
         for column in _COLUMNS
-        if any(_entry(metrics, column[0]) for metrics in algorithms.values())
+        if any(_entry(metrics, column.metric) for metrics in algorithms.values())
     ]
-    for _, heading, *_ in shown:
-        table.add_column(heading, justify="right", no_wrap=True)
+    for column in shown:
+        table.add_column(column.heading, justify="right", no_wrap=True)
     for name, metrics in algorithms.items():
-        cells = [
-            _cell(_entry(metrics, key), factor, sign if deviates else "")
-            for key, _, factor, deviates in shown
-        ]
+        cells = [_cell(_entry(metrics, column.metric), column, sign) for column in shown]
         table.add_row(name, *cells)
     return table
 
@@ -163,11 +183,11 @@ def _entry(metrics: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
     return entry
 
 
-def _cell(entry: Mapping[str, Any] | None, factor: float, sign: str) -> str:
-    """The mean and, behind the sign if there is one, the deviation."""
+def _cell(entry: Mapping[str, Any] | None, column: _Column, sign: str) -> str:
+    """The mean and, behind the sign where the column has it, the deviation."""
     if entry is None or entry["mean"] is None:
         return "-"
-    mean = f"{factor * entry['mean']:.2f}"
-    if not sign or entry["std"] is None:
+    mean = column.text(entry["mean"])
+    if not column.has_deviation or entry["std"] is None:
         return mean
-    return f"{mean} {sign} {factor * entry['std']:.2f}"
+    return f"{mean} {sign} {column.text(entry['std'])}"

@@ -53,6 +53,14 @@ def num_bytes_of(tree: Any) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
+def bytes_unit(size: float) -> tuple[str, float]:
+    """The unit that a number of bytes is read in, behind a space, and how many bytes that is."""
+    for unit, scale in ((" GB", 1e9), (" MB", 1e6), (" kB", 1e3)):
+        if size >= scale:
+            return unit, scale
+    return " B", 1.0
+
+
 def label_bytes(num_labels: int, num_values: int) -> int:
     """Bytes of labels that have so many values, ceil(log2 of it) bits each, one after another.
 

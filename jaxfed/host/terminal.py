@@ -25,6 +25,7 @@ from rich.table import Table
 
 QUIET_SECONDS = 20.0
 _SHORTEST_WAIT = 0.05
+_NO_EDGE = 1000  # characters
 
 
 class _Console(Console):
@@ -36,6 +37,14 @@ class _Console(Console):
         raise error if error is not None else BrokenPipeError
 
 
+def _console() -> Console:
+    """Of standard output; where nobody sees its edge, in a file or a pipe, tables are as wide as they are."""
+    console = _Console(highlight=False, soft_wrap=True)
+    if not (console.is_terminal or console.is_jupyter):
+        console.width = _NO_EDGE
+    return console
+
+
 class Terminal:
     """A bar over so many steps, and lines above it or alone; a context manager.
 
@@ -43,7 +52,7 @@ class Terminal:
     """
 
     def __init__(self, total: int, doing: str, console: Console | None = None) -> None:
-        self.console = console or _Console(highlight=False, soft_wrap=True)
+        self.console = console or _console()
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),

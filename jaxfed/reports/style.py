@@ -12,6 +12,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from jaxfed.experiment.records import Measurement
+from jaxfed.federation.communication import bytes_unit
 
 
 class Theme(NamedTuple):
@@ -125,6 +126,7 @@ _METRICS = {
     "train_loss": "Training loss",
     "epsilon": "Epsilon of all rounds together",
     "epsilon_if_stable": "Epsilon of all rounds together, if learners are as stable as is said",
+    "epsilon_given_bound": "Epsilon of all rounds together, given the bound that clipping has adapted",
     "epsilon_estimated": "Estimate of epsilon, of all rounds together; no promise",
     "prototype_epsilon": "Epsilon of shared prototypes, given the networks",
     "pseudo_labeled": "Share of unlabeled examples with a pseudo-label",
@@ -161,6 +163,10 @@ _SETTINGS = {
     "labeled_per_class": "labels of a class, a client",
     "dirichlet_alpha": "Dirichlet alpha (small: unlike clients)",
     "dataset.name": "data set",
+    "learner.name": "learner",
+    "learner.names": "learners, in turn",
+    "model.name": "network",
+    "baselines": "other methods",
     "num_repeats": "repeats",
     "preprocessing.kind": "preprocessing",
 }
@@ -180,9 +186,12 @@ def metric_label(name: str) -> str:
 
 
 def setting_label(key: str) -> str:
-    """The name of a config key as people write it."""
-    leaf = key.rpartition(".")[2]
-    return _SETTINGS.get(key, _SETTINGS.get(leaf, leaf.replace("_", " ")))
+    """The name of a config key as people write it; of a method's own keyword with the method's name."""
+    section, _, leaf = key.rpartition(".")
+    method = section.removesuffix(".training")
+    owner = f" of {algorithm_label(method)}" if method in _ALGORITHMS else ""
+    known = _SETTINGS.get(key, _SETTINGS.get(leaf))
+    return known or f"{leaf.replace('_', ' ')}{owner}"
 
 
 def setting_text(value: Any, key: str = "") -> str:
@@ -218,7 +227,7 @@ def measurement_text(metric: str, measurement: Measurement | None) -> str:
         return " ± ".join(texts)
     unit, scale = "", 1.0
     if metric.endswith("bytes"):
-        unit, scale = _bytes_unit(abs(measurement.mean))
+        unit, scale = bytes_unit(abs(measurement.mean))
     elif metric == "seconds":
         unit = " s"
     digits = _digits(measurement.mean / scale)
@@ -230,13 +239,6 @@ def difference_text(measurement: Measurement) -> str:
     """A difference of accuracies in percentage points, with its sign."""
     text = f"{100 * measurement.mean:+.2f}".replace("-", "−")
     return text if measurement.std is None else f"{text} ± {100 * measurement.std:.2f}"
-
-
-def _bytes_unit(size: float) -> tuple[str, float]:
-    for unit, scale in ((" GB", 1e9), (" MB", 1e6), (" kB", 1e3)):
-        if size >= scale:
-            return unit, scale
-    return " B", 1.0
 
 
 def _digits(size: float) -> int:

@@ -31,6 +31,8 @@ _RUN_METRICS = (
     "unlabeled_accuracy",
     "worst_client_test_accuracy",
     "worst_client_unlabeled_accuracy",
+    *("epsilon", "epsilon_if_stable", "epsilon_given_bound", "epsilon_estimated"),
+    "prototype_epsilon",
     "seconds",
     "communication.upload_bytes",
     "communication.download_bytes",
@@ -45,6 +47,7 @@ BEST = (
     "of it, which is a difference, paired by seed, of at most two standard errors. "
 )
 _TIME = "Time has compilation in it, where that was not cached. "
+_EPSILONS = "Epsilons are of different promises (for a label, a record, a client): see docs/threat-model.md. "
 PAIRED = "Differences are in percentage points and paired: both methods had the same seeds. "
 _REUSED = " †"
 _ONCE = "† Run once, at another point: what is swept does not change the method. "
@@ -148,7 +151,11 @@ def run_table(run: Run, name: str) -> Table:
         rows=tuple(rows),
         num_settings=1,
         caption=(
-            STATISTICS + BEST + PAIRED * (len(rows) > len(results)) + _TIME * ("seconds" in metrics)
+            STATISTICS
+            + BEST
+            + PAIRED * (len(rows) > len(results))
+            + _EPSILONS * any("epsilon" in metric for metric in metrics)
+            + _TIME * ("seconds" in metrics)
         ).strip(),
         provenance=provenance([run]),
         records=tuple(records({}, run)),

@@ -1,10 +1,11 @@
 """Numbers in tables, settings and CSV; what of a run a table tells."""
 
 import csv
+import json
 
 import numpy as np
 import pytest
-from small_workdirs import PER_CLIENT, XCLP, make_run
+from small_workdirs import PER_CLIENT, XCLP, make_run, metric
 
 from jaxfed.experiment.records import (
     Measurement,
@@ -12,7 +13,7 @@ from jaxfed.experiment.records import (
 )
 from jaxfed.reports import tables
 from jaxfed.reports.report import build
-from jaxfed.reports.style import measurement_text, setting_text
+from jaxfed.reports.style import measurement_text, setting_label, setting_text
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,36 @@ def test_measurement_text(name, mean, std, text):
 )
 def test_setting_text(value, text):
     assert setting_text(value) == text
+
+
+@pytest.mark.parametrize(
+    ("key", "label"),
+    [
+        ("fedct.steps", "steps of FedCT"),
+        ("local_learning.steps", "steps of Each client alone"),
+        ("fedprox.training.learning_rate", "learning rate of FedProx"),
+        ("training.learning_rate", "learning rate"),
+        ("learner.name", "learner"),
+        ("xclp.num_bits", "LSH bits L"),
+    ],
+)
+def test_a_setting_says_whose_it_is(key, label):
+    assert setting_label(key) == label
+
+
+def test_epsilons_stand_beside_accuracies(tmp_path):
+    path = make_run(tmp_path / "r", {"xclp": (0.5,), "dp_fedavg": (0.4,)})
+    assert "promise" not in tables.run_table(read_run(path), "r").caption
+    summary = json.loads((path / "summary.json").read_text())
+    summary["algorithms"]["dp_fedavg"]["epsilon"] = metric([2.5])
+    (path / "summary.json").write_text(json.dumps(summary))
+    table = tables.run_table(read_run(path), "r")
+    column = table.columns.index("Epsilon of all rounds together")
+    assert {row[0].text: row[column].text for row in table.rows[:2]} == {
+        "XCLP": "–",
+        "DP-FedAvg, of clients": "2.50",
+    }
+    assert "docs/threat-model.md" in table.caption
 
 
 def test_run_table_by_hand(tmp_path):

@@ -1,0 +1,63 @@
+"""The table of results on a console: units that fit, epsilons, and no edge where there is none."""
+
+import sys
+
+import pytest
+from rich.console import Console
+
+from jaxfed.experiment.progress import Progress, results_table
+
+
+def metric(*values):
+    std = 0.01 if len(values) > 1 else None
+    return {"mean": sum(values) / len(values), "std": std, "values": list(values)}
+
+
+def run_of(**metrics):
+    return {"test_accuracy": metric(0.5, 0.52), "seconds": metric(1.234, 2.0), **metrics}
+
+
+def sent(up, down):
+    return {"upload_bytes": metric(up), "download_bytes": metric(down)}
+
+
+METHODS = {
+    "distributed_distillation": run_of(communication=sent(712_700.0, 2.5e6)),
+    "dp_fedct": run_of(communication=sent(470.0, 3e9), epsilon=metric(0.30000001)),
+    "dp_fedct_estimated": run_of(epsilon_estimated=metric(123_456.0)),
+}
+
+
+def rows_of(text):
+    """Cells by their row's name."""
+    rows = [line.split("  ") for line in text.splitlines() if line.strip()]
+    cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
+    return {row[0]: row[1:] for row in cells}
+
+
+def test_what_stands_in_it():
+    console = Console(width=300)
+    with console.capture() as capture:
+        console.print(results_table(METHODS, "+-"))
+    rows = rows_of(capture.get())
+    heads = ["accuracy, %", "epsilon", "epsilon, estimate", "seconds", "up", "down"]
+    assert rows["algorithm"] == heads
+    accuracy = "51.00 +- 1.00"
+    assert rows["distributed_distillation"] == [
+        *(accuracy, "-", "-", "1.62", "712.7 kB", "2.5 MB"),
+    ]
+    assert rows["dp_fedct"] == [accuracy, "0.3", "-", "1.62", "470 B", "3 GB"]
+    assert rows["dp_fedct_estimated"] == [accuracy, "-", "1.235e+05", "1.62", "-", "-"]
+
+
+@pytest.mark.parametrize("columns", ["", "40"])
+def test_nothing_is_cut_in_a_file(tmp_path, monkeypatch, columns):
+    """A console that is no terminal is taken to have 80 columns, or what COLUMNS says."""
+    monkeypatch.setenv("COLUMNS", columns)
+    with (tmp_path / "log").open("w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        with Progress({"num_repeats": 1, "rounds": 1, "baselines": ()}) as progress:
+            progress.show_results(METHODS, "DIR")
+    text = (tmp_path / "log").read_text()
+    assert "…" not in text
+    assert rows_of(text).keys() > METHODS.keys()
