@@ -35,7 +35,7 @@ def get_config() -> ConfigDict:
     config.evaluate_test = (
         False  # look at the test set then, too: for curves, nothing is selected by it
     )
-    config.checkpoint_every = 0  # rounds; 0 = by the clock, at most 3 % of the time
+    config.checkpoint_every = 0  # rounds; 0 = by the clock, waiting 3 % of the time at most
     config.paper_table = ""  # the paper's table to print beside the results, such as "xclp/1"
 
     config.dataset = ConfigDict()

@@ -11,7 +11,7 @@ the model that `training.initial_model` names as it is.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -30,8 +30,8 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.sampling import sample_clients
 from jaxfed.host.checkpoint import Checkpoints
+from jaxfed.host.checkpoint_writer import CheckpointWriter
 from jaxfed.host.prefetch import prefetched
-from jaxfed.host.save_schedule import SaveSchedule
 from jaxfed.kernels.padding import in_batches
 from jaxfed.models import Model
 
@@ -122,21 +122,21 @@ def _trained(
     done = saved.progress["round"] if saved else 0
     if saved:
         state = saved.state(template=state)
-    schedule = SaveSchedule(config.checkpoint_every)
+    every = config.checkpoint_every
+    writer = CheckpointWriter(checkpoints, every) if checkpoints else nullcontext()
 
     def cohort_of(number: int) -> Cohort:
         return federation.cohort(sample_clients(config, federation, seed, number))
 
     left = range(done + 1, rounds + 1)
-    with closing(prefetched(cohort_of, left)) as cohorts:
+    with closing(prefetched(cohort_of, left)) as cohorts, writer as saves:
         for number in left:
             state, metrics = algorithm.round(state, next(cohorts), jax.random.fold_in(key, number))
             if has_diverged(metrics):
                 raise _divergence(config, f"the loss of round {number} of {rounds} is not finite")
             is_last = number == rounds
-            if checkpoints and (is_last or schedule.is_due(number, is_last=is_last)):
-                with schedule.saving():
-                    checkpoints.save(number, state, {"round": number})
+            if saves and (is_last or saves.are_due(number, is_last=is_last)):
+                saves.save(number, state, {"round": number}, at_once=is_last)
             report(number, rounds)
     return state.model
 

@@ -10,11 +10,11 @@ All methods of a repeat see the same clients, the same cohorts and the same keys
 `labeled_cohorts` those that need labels have cohorts of their own (`jaxfed.federation.sampling`). The
 rounds of an experiment have one numbering, its steps 1 .. num_repeats * methods * rounds. After each step its
 line is in metrics.jsonl; after some (`jaxfed.host.save_schedule`) a checkpoint holds the state and what of
-metrics.jsonl belongs to it. A process that is killed at any instant loses the rounds since then, ten
-seconds of work or one round (more where saves are slow), and what it had written of them is dropped when
-the experiment resumes.
-One that is asked to stop saves the round it is in. While the device works on a round, the host
-prepares the cohort of the next.
+metrics.jsonl belongs to it, both as they are then, though it is written while the next rounds run
+(`jaxfed.host.checkpoint_writer`). A process that is killed at any instant loses the rounds since the newest
+that is whole, ten seconds of work or one round (more of states that are slow to save), and what it had
+written of them is dropped when the experiment resumes. One that is asked to stop saves the round it is in.
+While the device works on a round, the host prepares the cohort of the next.
 
 A method with a validation measure is selected by it: the state with the best `validation_accuracy`
 (the earlier of equals) is kept beside the current one, and after the last round it alone is measured
@@ -44,7 +44,6 @@ numbers of one that was never stopped, times apart.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -60,7 +59,7 @@ from ml_collections import ConfigDict
 from jaxfed.config import methods
 from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.simulation import Simulation
-from jaxfed.experiment.prediction_table import write_predictions
+from jaxfed.experiment.method_end import leave_predictions, leave_states
 from jaxfed.experiment.progress import Progress
 from jaxfed.experiment.selected import Selected
 from jaxfed.experiment.summary import divergence, summarize
@@ -77,9 +76,9 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.sampling import sample_clients
 from jaxfed.host.checkpoint import Checkpoint, Checkpoints
+from jaxfed.host.checkpoint_writer import CheckpointWriter
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.prefetch import prefetched
-from jaxfed.host.save_schedule import SaveSchedule
 
 
 class Played(NamedTuple):
@@ -154,12 +153,12 @@ class Experiment:
         saved_step = saved.progress["step"] if saved else 0
         self.workdir.restore_metrics(saved.progress["metrics"] if saved else None)
         self.progress.resumed(saved_step)
-        schedule = SaveSchedule(self.config.checkpoint_every)
         left = (leg for leg in legs(self.config) if leg.last_step > saved_step)
-        for repeat, legs_of_repeat in groupby(left, key=attrgetter("repeat")):
-            federation = self._federation(repeat)
-            for leg in legs_of_repeat:
-                self._run_leg(leg, federation, saved, checkpoints, schedule)
+        with CheckpointWriter(checkpoints, self.config.checkpoint_every) as saves:
+            for repeat, legs_of_repeat in groupby(left, key=attrgetter("repeat")):
+                federation = self._federation(repeat)
+                for leg in legs_of_repeat:
+                    self._run_leg(leg, federation, saved, saves)
         return summarize(self.config, self.workdir.read_metrics())
 
     def _federation(self, repeat: int) -> Federation:
@@ -176,8 +175,7 @@ class Experiment:
         leg: Leg,
         federation: Federation,
         saved: Checkpoint | None,
-        checkpoints: Checkpoints,
-        schedule: SaveSchedule,
+        saves: CheckpointWriter,
     ) -> None:
         """Run one method to its last round, from the saved step where that lies in this leg."""
         config = methods.with_own_training(self.config, leg.name)
@@ -241,24 +239,17 @@ class Experiment:
                         self.progress.stopped(divergence(self.config, record), leg.last_step)
                         return
                     if is_last:
-                        self._keep(leg, selected, rounds)
-                        self._write_predictions(leg, algorithm, federation, selected)
-                    if self._is_save_due(schedule, leg, round_number, is_last=is_last):
-                        step = leg.last_step if is_last else leg.first_step + round_number - 1
+                        whose_end = self.workdir, leg.name, leg.repeat
+                        leave_states(*whose_end, config, selected)
+                        numbers = self.simulation.numbers
+                        leave_predictions(*whose_end, algorithm, federation, numbers, selected)
+                    step = leg.last_step if is_last else leg.first_step + round_number - 1
+                    ends = self.interruption.is_pending or step == num_steps(self.config)
+                    if ends or saves.are_due(round_number, is_last=is_last):
                         progress = {"step": step, "metrics": self.workdir.metrics_mark()}
-                        with schedule.saving():
-                            checkpoints.save(step, selected, progress)
+                        saves.save(step, selected, progress, at_once=ends)
                     self.progress.finished_round(record, rounds)
             self.progress.completed(leg.last_step)
-
-    def _is_save_due(
-        self, schedule: SaveSchedule, leg: Leg, round_number: int, *, is_last: bool
-    ) -> bool:
-        return (
-            schedule.is_due(round_number, is_last=is_last)
-            or self.interruption.is_pending
-            or (is_last and leg.last_step == num_steps(self.config))
-        )
 
     def _measure(
         self,
@@ -298,32 +289,6 @@ class Experiment:
             return {}
         quality = algorithm.evaluate(state, federation)
         return {f"round_{name}": value for name, value in quality.items() if name != HAS_NO_MODEL}
-
-    def _write_predictions(
-        self, leg: Leg, algorithm: FederatedAlgorithm, federation: Federation, selected: Selected
-    ) -> None:
-        """The labels of the state that counts; written again where a process was killed before it saved."""
-        if algorithm.predictions is None:
-            return
-        write_predictions(
-            self.workdir.predictions(leg.name, leg.repeat),
-            algorithm.predictions(selected.final, federation),
-            federation.y,
-            self.simulation.numbers,
-        )
-
-    def _keep(self, leg: Leg, selected: Selected, last_round: int) -> None:
-        """Leave the method's result where later experiments find it: the selected state and the last."""
-        last = last_round, selected.state
-        kept = {False: (selected.round, selected.best), True: last}
-        if selected.best == ():  # nothing to select by
-            kept = {False: last}
-        for is_last, (round_number, state) in kept.items():
-            folder = self.workdir.final_state(leg.name, leg.repeat, last=is_last)
-            if folder.exists():  # of a process that was killed before it saved this round
-                shutil.rmtree(folder)
-            record = {"round": round_number, "network": self.config.model.name}
-            Checkpoints(folder).save(round_number, state, record)
 
 
 def is_evaluated(config: ConfigDict, round_number: int) -> bool:

@@ -15,36 +15,52 @@ from launch import entry
 
 # launch.run with a method of many rounds, which ends its own process where it is told to.
 DRIVER = """
-import os, signal
+import os, signal, threading
 from pathlib import Path
 import jax
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.host import save_schedule
 from launch import entry, run
 
 how, _, when = os.environ.get("STOP", "").partition("@")
-save = Checkpoints.save
+write, replace = Checkpoints.write, Path.replace
+played, has_gone_on = [], threading.Event()
 
 def end(signum):
     os.kill(os.getpid(), signum)
 
-def stopping_save(self, step, *rest):
+def end_two_rounds_later(*paths):
+    if threading.current_thread() is threading.main_thread():
+        return replace(*paths)
+    assert has_gone_on.wait(timeout=100), "the run has waited for its writer"
+    end(signal.SIGKILL)
+
+def stopping_write(self, step, *rest):
     if str(step) == when and how == "before_save":
         end(signal.SIGKILL)
     if str(step) == when and how == "while_saving":
         Path.replace = lambda *paths: end(signal.SIGKILL)  # all is written but the name
-    save(self, step, *rest)
+    if str(step) == when and how == "beside":
+        Path.replace = end_two_rounds_later
+    write(self, step, *rest)
     if str(step) == when and how == "after_save":
         end(signal.SIGKILL)
 
-Checkpoints.save = stopping_save
+Checkpoints.write = stopping_write
+if how == "beside":  # a save is due after every round
+    save_schedule._MOST_LOST, save_schedule.LARGEST_SHARE = 0.0, 1e9
 
 def drift(*, num_classes):
     def init(key, federation):
         return {"w": jax.random.normal(key, (3,)), "rounds": 0}
 
     def round(state, cohort, key):
+        played.append(state["rounds"])
+        if how == "beside" and len(played) == 3:
+            has_gone_on.set()
+            signal.pause()
         if str(state["rounds"] + 1) == when and how in ("SIGINT", "SIGTERM"):
             end(getattr(signal, how))
         w = state["w"] + jax.random.normal(key, (3,))
@@ -60,10 +76,10 @@ entry.start(run.main)
 """
 
 
-def drift(workdir: Path, stop: str = "") -> subprocess.CompletedProcess[str]:
+def drift(workdir: Path, stop: str = "", every: int = 1) -> subprocess.CompletedProcess[str]:
     """Run the driver for 2 repeats of 6 rounds; `stop` says where the process ends itself."""
     options = ["algorithm=drift", "baselines=", "rounds=6", "num_repeats=2", "cohort_size=3"]
-    options.append("checkpoint_every=1")
+    options.append(f"checkpoint_every={every}")
     return subprocess.run(
         [
             *(sys.executable, "-c", DRIVER, f"--config={DIGITS}", f"--workdir={workdir}"),
@@ -93,22 +109,28 @@ def test_killed_and_stopped_anywhere_equals_uninterrupted(tmp_path):
 
     parts = tmp_path / "parts"
     killed = -signal.SIGKILL
-    for stop, status, lines in (
-        ("before_save@2", killed, 2),
-        ("while_saving@2", killed, 2),
-        ("SIGTERM@4", 143, 4),
-        ("SIGINT@5", 130, 5),
-        ("after_save@8", killed, 8),
+    by_clock = tmp_path / "by_clock"
+    for place, every, stop, status, lines in (
+        (parts, 1, "before_save@2", killed, 2),
+        (parts, 1, "while_saving@2", killed, 2),
+        (parts, 1, "SIGTERM@4", 143, 4),
+        (parts, 1, "SIGINT@5", 130, 5),
+        (parts, 1, "after_save@8", killed, 8),
+        (by_clock, 0, "SIGTERM@4", 143, 4),
+        # The writer has all of step 5 but its name when round 6 has ended and 7 has begun.
+        (by_clock, 0, "beside@5", killed, 6),
     ):
-        stopped = drift(parts, stop)
+        stopped = drift(place, stop, every)
         assert stopped.returncode == status, stopped.stderr
-        assert len((parts / "metrics.jsonl").read_text().splitlines()) == lines
-        assert not (parts / "summary.json").exists()
+        assert len((place / "metrics.jsonl").read_text().splitlines()) == lines
+        assert not (place / "summary.json").exists()
         if status != killed:
             assert f"stopped by {stop[:-2]}; the same command continues" in stopped.stderr
             assert "Traceback" not in stopped.stderr
-    assert drift(parts).returncode == 0
-    assert results(parts) == results(tmp_path / "whole")
+    assert [file.name for file in (by_clock / "checkpoints").glob("*.npz")] == ["4.npz"]
+    for place, every in ((parts, 1), (by_clock, 0)):
+        assert drift(place, every=every).returncode == 0
+        assert results(place) == results(tmp_path / "whole")
 
 
 def test_smoke_from_the_command_line(tmp_path, monkeypatch):

@@ -147,16 +147,16 @@ def test_what_is_damaged_does_not_change_results(launch, whole, tmp_path, caplog
         assert results(workdir) == whole
 
 
-@pytest.mark.parametrize(("seconds", "saved"), [(5.0, 0), (0.0, 2)])
+@pytest.mark.parametrize(("seconds", "saved"), [(10.0, (0,)), (0.0, (1, 2))])
 def test_killed_between_saves_by_the_clock_it_ends_with_the_same_numbers(
     launch, whole, tmp_path, monkeypatch, seconds, saved
 ):
-    monkeypatch.setattr(save_schedule, "_SECONDS", seconds)
+    monkeypatch.setattr(save_schedule, "_MOST_LOST", seconds)
     monkeypatch.setattr(save_schedule, "LARGEST_SHARE", 1e9)
     workdir, by_clock = tmp_path / "w", "--config.checkpoint_every=0"
     interrupted(launch, workdir, by_clock)
     assert len((workdir / "metrics.jsonl").read_text().splitlines()) == 3
-    assert len(list(workdir.glob("checkpoints/*.npz"))) == saved
+    assert len(list(workdir.glob("checkpoints/*.npz"))) in saved  # by when the writer was free
     assert launch(workdir, by_clock) == (0, "")
     assert results(workdir) == whole
     assert (workdir / "checkpoints" / "12.npz").exists()  # whatever the clock says
