@@ -39,6 +39,7 @@ from jaxfed.host import storage
 _CONFIG, _METRICS, _SUMMARY, _LOCK = "config.json", "metrics.jsonl", "summary.json", ".lock"
 _PARTITION, _CHECKPOINTS, _STATES, _PLOTS = "partition.json", "checkpoints", "states", "plots"
 _MOST_NAMED = 4  # keys that differ
+_OF_REPORTS = ("paper_table",)
 _PREPROCESSING, _DATA, _DELETED = "preprocessing", "data.json", ".deleted.json"
 _PREDICTIONS, _AUDIT = "predictions", "audit"
 _OWN = (
@@ -257,7 +258,8 @@ def _check_contents(path: Path) -> dict[str, Any] | None:
 def _check_owner(path: Path, config: Mapping[str, Any]) -> None:
     """Refuse a directory made by another config, naming the keys that differ.
 
-    One that was changed may have others that follow it, so that no single one of them is the cause.
+    One that was changed may have others that follow it. Of keys that differ alike, from the same value to the
+    same, the first is named, and what reports alone read only where it is all; the rest are counted.
     """
     owner = _check_contents(path)
     if owner is None:
@@ -265,10 +267,13 @@ def _check_owner(path: Path, config: Mapping[str, Any]) -> None:
     there, given = dict(flatten(owner)), dict(flatten(plain(config)))
     differing = [key for key in {**given, **there} if there.get(key) != given.get(key)]
     if differing:
-        shown = [
-            f"config.{key} is {_shown(there, key)} there, {_shown(given, key)} now"
-            for key in differing[:_MOST_NAMED]
+        told: dict[str, str] = {}
+        for key in sorted(differing, key=lambda key: key in _OF_REPORTS):
+            told.setdefault(f"{_shown(there, key)} there, {_shown(given, key)} now", key)
+        telling = [
+            f"config.{key} is {values}" for values, key in told.items() if key not in _OF_REPORTS
         ]
+        shown = telling[:_MOST_NAMED] or [f"config.{key} is {v}" for v, key in told.items()]
         more = len(differing) - len(shown)
         raise Unresumable(
             f"--workdir={path}: made by another config: {'; '.join(shown)}"

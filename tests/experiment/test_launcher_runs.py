@@ -239,7 +239,10 @@ def test_another_config_is_refused(tmp_path):
             {**CONFIG, "alpha": 0.9, "a_follower": 0.9},
             "config.alpha is 0.5 there, 0.9 now; config.a_follower is absent there",
         ),
-        ({**CONFIG, **dict.fromkeys("abcdef", 1)}, "config.d is absent there, 1 now; and 2 more"),
+        (
+            {**CONFIG, **{key: number for number, key in enumerate("abcdef")}},
+            "config.d is absent there, 3 now; and 2 more",
+        ),
     ):
         with pytest.raises(UsageError, match="made by another config") as caught:
             is_finished(tmp_path, changed)
@@ -247,6 +250,24 @@ def test_another_config_is_refused(tmp_path):
         with pytest.raises(UsageError), open_workdir(tmp_path, changed):
             pass
     assert json.loads((tmp_path / "config.json").read_text()) == CONFIG
+
+
+@pytest.mark.parametrize(
+    ("changes", "end"),
+    [
+        # What follows a key goes from the same value to the same.
+        ({"alpha": 0.9, "follower": 0.9, "paper_table": "x/1"}, "0.5 there, 0.9 now; and 2 more"),
+        ({"paper_table": "x/1"}, 'config.paper_table is "" there, "x/1" now'),
+    ],
+)
+def test_keys_that_nobody_has_set_are_counted_only(tmp_path, changes, end):
+    config = {**CONFIG, "follower": 0.5, "paper_table": ""}
+    with open_workdir(tmp_path, config):
+        pass
+    with pytest.raises(UsageError, match="made by another config") as caught:
+        is_finished(tmp_path, config | changes)
+    assert str(caught.value).endswith(end)
+    assert str(caught.value).count("there") == 1
 
 
 def test_overwrite_deletes_our_files_and_no_others(tmp_path):
