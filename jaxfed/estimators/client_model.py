@@ -124,7 +124,8 @@ def fitted(task: Task) -> ClientModel:
         accuracy = float(np.mean(model.labels(x) == y))
         if recipe.has_probabilities:
             model.probabilities(x, int(classes[-1]) + 1)
-    told = tuple(dict.fromkeys(one_line(each.message) for each in warned))
+    lines = dict.fromkeys(one_line(each.message) for each in warned)
+    told = tuple(line for line in lines if not line.startswith(recipe.harmless))
     return model._replace(train_accuracy=accuracy, warnings=told)
 
 

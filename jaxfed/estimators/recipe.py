@@ -27,6 +27,7 @@ class Recipe:
         settings: its keywords.
         is_scaled: examples are standardized first, by means and deviations of what it is fitted on.
         is_binary: the class knows two classes only; more are fitted one against the rest.
+        harmless: how warnings begin that tell a user nothing, for the class does what is asked all the same.
 
     Raises:
         UsageError: another package or one that is not installed, a name that is no classifier in it, keywords
@@ -38,6 +39,7 @@ class Recipe:
     settings: Mapping[str, Any] = field(default_factory=dict)
     is_scaled: bool = False
     is_binary: bool = False
+    harmless: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Make one, so that what is wrong is said before any client trains."""

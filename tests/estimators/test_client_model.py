@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import bad_estimators
 import numpy as np
@@ -125,6 +126,16 @@ def test_warnings_are_kept_with_the_model():
     model = fitted(task_of(named.logistic_regression(max_steps=1)))
     (warning,) = model.warnings
     assert warning.startswith("lbfgs failed to converge")
+    recipe = replace(named.logistic_regression(max_steps=1), harmless=("lbfgs failed",))
+    assert fitted(task_of(recipe)).warnings == ()
+
+
+def test_rules_are_fitted_without_a_warning():
+    """Of scikit-learn 1.8 and 1.9, that it understands imodels' old name of the L1 penalty."""
+    pytest.importorskip("imodels")
+    model = fitted(task_of(named.rulefit(max_rules=10)))
+    assert model.train_accuracy > 0.6
+    assert model.warnings == ()
 
 
 def test_one_against_the_rest():
