@@ -42,6 +42,12 @@ METHODS = (
     "xclp",
     "centralized",
 )
+# With `every_method`. SemiFL learns from labels that the server has, which members of clients are none of.
+OTHERS = (
+    *("fedavg_network", "fedsem", "fedavg_per_client_lp", "fedavg_xclp_prototypes"),
+    *("scaffold", "feddyn", "mixmatch", "fedmatch", "fedsiam", "fedrgd"),
+    *("per_client_lp", "pooled_lp", "client_knn"),
+)
 
 
 class Cell(NamedTuple):
@@ -68,6 +74,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
     fashion_mnist cifar10           in place of digits
     heterogeneous                   labels by Dirichlet(0.5)
+    every_method                    all of the package whose clients have labels
     dp                              with DP-FedAvg of clients and of records (requirements-privacy.txt)
     smoke                           two rounds, few methods and shadow models
     """
@@ -94,6 +101,10 @@ def get_config(variant: str = "") -> ConfigDict:
         {"transfer_steps": 0, "private_steps": steps, "digest_steps": steps, "revisit_steps": steps}
     )
     config.protofssl = ConfigDict({"unlabeled_query": 40})
+    config.fedmatch = ConfigDict(
+        {"supervised_weight": 1.0, "consistency_weight": 0.01, "l2_weight": 1e-3, "l1_weight": 1e-6}
+    )
+    config.fedrgd = ConfigDict({"num_groups": 2, "self_training": False})
     _cell(config, "digits")
     return base.apply_variants(config, variant, VARIANTS, exclusive=[tuple(CELLS)])
 
@@ -112,6 +123,10 @@ def _cell(config: ConfigDict, name: str) -> None:
 
 def _heterogeneous(config: ConfigDict) -> None:
     config.federation.partition = "dirichlet"
+
+
+def _every_method(config: ConfigDict) -> None:
+    config.baselines = (*config.baselines, *OTHERS)
 
 
 def _dp(config: ConfigDict) -> None:
@@ -135,6 +150,7 @@ def _smoke(config: ConfigDict) -> None:
 VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
     **{name: partial(_cell, name=name) for name in CELLS},
     "heterogeneous": _heterogeneous,
+    "every_method": _every_method,
     "dp": _dp,
     "smoke": _smoke,
 }

@@ -9,6 +9,7 @@ import pytest
 from invoking import invoke
 from rich.console import Console
 
+from jaxfed.algorithms import ALGORITHMS
 from jaxfed.api.conduct import conduct
 from jaxfed.config import check
 from jaxfed.config import file as config_file
@@ -286,3 +287,12 @@ def test_looking_changes_no_round(audited, tmp_path):
     for seen, unseen in zip(*lines, strict=True):
         del seen["seconds"], unseen["seconds"]
         assert seen == unseen
+
+
+def test_every_method_is_asked_for():
+    """All of the package but those with labels at the server, and those of another kind's features."""
+    config = config_file.load("ml_collections_configs/audit.py:every_method,dp", ())
+    asked = (config.algorithm, *config.baselines)
+    assert len(set(asked)) == len(asked)
+    assert (set(ALGORITHMS) - set(ALGORITHMS.from_outside())) - set(asked) == {"semifl", "network"}
+    check.check(config)
