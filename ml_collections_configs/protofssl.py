@@ -90,7 +90,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from ml_collections_configs import base
-from ml_collections_configs.protofssl_data import CELLS, SEVERE, SEVERE_TABLE, Cell
+from ml_collections_configs.protofssl_data import CELLS, SEVERE, Cell, deal
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -242,35 +242,19 @@ def _cell(config: ConfigDict, cell: Cell) -> None:
     config.rounds = 300
     config.evaluate_every = 10
     config.num_repeats = 3
-    config.dataset.name = cell.dataset
-    config.dataset.pooled = config.dataset.balanced = True
-    config.dataset.train_size = cell.train_size + cell.held_out
-    config.dataset.test_size = cell.held_out
-    config.dataset.validation_fraction = cell.held_out / (cell.train_size + cell.held_out)
-    config.federation.num_clients = 100
-    config.federation.labeled_per_class = cell.labels
-    if cell.partition == "noniid":
-        config.federation.partition = "table"
-        config.federation.skew = "unlabeled"
+    deal(config, cell)
     if cell.partition == "severe":
-        config.federation.partition = "table"
-        config.federation.table = SEVERE_TABLE
-        config.federation.labeled_per_class = 0
-        config.federation.num_labeled = 10 * cell.labels * config.federation.num_clients
         config.training.epochs = 15
         config.protofssl.num_helpers = 15
     config.model = ConfigDict({"name": "resnet9"})
     config.fedprox.mu, config.protofssl_fedprox.mu = cell.mu
-    translation = 4  # an eighth of the image
     if cell.dataset == "stl10":
-        config.dataset.unlabeled_size = 98_000
         config.model.pools = (3, 2, 4, 4)
-        translation = 12
     config.fixmatch.training = ConfigDict(
         {
             "epochs": 2,
             "unlabeled_ratio": 10,
-            "augmentation": (f"translate:{translation}", "flip"),
+            "augmentation": (f"translate:{cell.translation}", "flip"),
             "strong_augmentation": ("randaugment:2:14",),
         }
     )

@@ -6,6 +6,8 @@ W. Kim, K. Park, K. Sohn, R. Shu, H.-S. Kim. "Federated Semi-Supervised Learning
 
 from typing import NamedTuple
 
+from ml_collections import ConfigDict
+
 
 class Cell(NamedTuple):
     """A column of Table 3: examples are clients', without those to validate and to test on.
@@ -19,6 +21,8 @@ class Cell(NamedTuple):
     labels: int  # of each class, a client
     mu: tuple[float, float]
     partition: str = "iid"  # "noniid", "severe"
+    unlabeled_size: int = 0  # more examples, whose class nobody knows
+    translation: int = 4  # of an image, an eighth of its side
 
 
 CELLS = {
@@ -26,8 +30,28 @@ CELLS = {
     "cifar10_noniid": Cell("cifar10", 54_000, 3_000, 5, (1e-2, 1e-2), "noniid"),
     "svhn_iid": Cell("svhn_cropped", 54_000, 2_000, 5, (1e-4, 1e-3)),
     "svhn_noniid": Cell("svhn_cropped", 54_000, 2_000, 5, (1e-4, 1e-3), "noniid"),
-    "stl10": Cell("stl10", 10_000, 1_500, 10, (1e-2, 1e-2)),
+    "stl10": Cell("stl10", 10_000, 1_500, 10, (1e-2, 1e-2), "iid", 98_000, translation=12),
 }
 SEVERE = Cell("cifar10", 54_000, 3_000, 5, (1e-2, 1e-2), "severe")
 _SEVERE_ROW = (0.5, 0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.05, 0.0, 0.0)
 SEVERE_TABLE = tuple(tuple(_SEVERE_ROW[(c - row) % 10] for c in range(10)) for row in range(10))
+
+
+def deal(config: ConfigDict, cell: Cell) -> None:
+    """The cell's examples to a hundred clients."""
+    held_in = cell.train_size + cell.held_out
+    config.dataset.name = cell.dataset
+    config.dataset.pooled = config.dataset.balanced = True
+    config.dataset.train_size, config.dataset.test_size = held_in, cell.held_out
+    config.dataset.validation_fraction = cell.held_out / held_in
+    config.dataset.unlabeled_size = cell.unlabeled_size
+    config.federation.num_clients = 100
+    config.federation.labeled_per_class = cell.labels
+    if cell.partition == "noniid":
+        config.federation.partition = "table"
+        config.federation.skew = "unlabeled"
+    if cell.partition == "severe":
+        config.federation.partition = "table"
+        config.federation.table = SEVERE_TABLE
+        config.federation.labeled_per_class = 0
+        config.federation.num_labeled = 10 * cell.labels * config.federation.num_clients
