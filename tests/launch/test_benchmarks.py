@@ -16,6 +16,7 @@ from launch.benchmarks import (
     contest,
     labeling_cost,
     learners,
+    row_sums,
     secure_hamming,
     shadow_models,
 )
@@ -111,6 +112,20 @@ def test_xclp_costs_stand_beside_per_client_lps_and_the_papers(short, monkeypatc
         assert "operations by the paper" in as_line(row)
     np.testing.assert_array_equal(*labels)
     np.testing.assert_array_equal(contests[0].peers["per-client LP"]().shape, (3, 20))
+
+
+def test_rounds_of_many_clients_give_everybody_its_sums(short, monkeypatch):
+    monkeypatch.setattr(row_sums, "CLIENTS", 6)
+    single, double = list(row_sums.masking(with_peers=True))[-2:]
+    assert (single.peers.keys(), double.peers.keys()) == ({"numpy_twister"}, set())
+    for drawn in (single, double):
+        assert drawn.case == {"n": 6, "classes": 10, "clients": 6}
+        sums = drawn.ours()
+        expected = np.random.default_rng(0).random((6, 6, 10), np.float32).sum(axis=0)
+        np.testing.assert_allclose(np.concatenate([sums[j] for j in range(6)]), expected, rtol=1e-6)
+        row = run_contest(drawn, 5, {})
+        figure = row["figures"]["us a client and peer"]["measured"]
+        assert figure == pytest.approx(1e6 * row["median_seconds"]["jaxfed"] / 30)
 
 
 @pytest.mark.usefixtures("quick_compilation")

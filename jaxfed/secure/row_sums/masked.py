@@ -13,7 +13,8 @@ The server sees p - 1 masked matrices on each client's rows: uniform and indepen
 the sum, and hence with p = 2 the other's contribution; that is the task, not the protocol.
 
 Cost: a client expands p - 1 streams, one a partner, over all n' rows at once: in all p (p - 1) seeds and
-streams, 20 us each, and p (p - 1) n' C entries at 1.4 ns. With 500 clients these are 250,000 streams, 5 s.
+streams, 20 us each, and p (p - 1) n' C entries at 1.4 ns. With 500 clients these are 250,000 streams, 5 s
+(`launch.bench --kernel=row_sums` measures a round of 500, by double masks, too).
 
 Departures from the printed protocol, all needed:
   * Rows R_j are left out of client j's upload instead of sent as zeros.
