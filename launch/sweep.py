@@ -6,7 +6,8 @@ python -m launch.sweep --config=ml_collections_configs/NAME.py[:VARIANT] --workd
 With `--sweep.KEY` the points are all combinations of the values, in place of those of `sweep(add)`. A
 baseline that the swept keys do not change runs at one point, and its rows stand at the others, too.
 
-Finished points are skipped, unfinished ones resume. A point that fails does not stop the others;
+All points are checked before the first one runs: one that cannot work, with its data too, is a line and exit
+status 2. Finished points are skipped, unfinished ones resume. A point that fails does not stop the others;
 the sweep then exits with 1, and whenever the same command is given again: a point of whose methods some went
 wrong is finished all the same. DIR/sweep.csv has the results so far.
 """
@@ -52,24 +53,27 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
 
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
     from jaxfed.experiment import sweep, sweep_plan
+    from jaxfed.experiment.point_check import check_points
     from jaxfed.experiment.sweep_progress import SweepProgress
     from jaxfed.host.location import location
 
     directory = location(_WORKDIR.value, "--workdir")
     plan = sweep_plan.plan(_CONFIG.value, overrides, _GRID.value, directory)
     command = sweep.run_command(plan)
+    titles = {point.name: point.title for point in plan.points}
     for name, same in plan.repeated.items():
-        print(f"{name} is the same experiment as {same}, which runs once", file=sys.stderr)
+        print(f"{name} is the same experiment as {titles[same]}, which runs once", file=sys.stderr)
     reused = [pair for point in plan.points for pair in point.reused.items()]
     for (method, name), times in Counter(reused).items():
         print(
-            f"{method}: {name} runs it for {times + 1} points, where it is the same",
+            f"{method}: {titles[name]} runs it for {times + 1} points, where it is the same",
             file=sys.stderr,
         )
     if _DRY_RUN.value:
         for point in plan.points:
             print(shlex.join(command(point, directory / point.name)))
         return 0
+    check_points(plan, sweep.unfinished(plan, directory))
     with sweep.claim(plan, directory):
         points = sweep.unfinished(plan, directory)
         failed = sweep.complaining(plan, directory, points)
@@ -87,7 +91,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         f"results are in {directory / 'sweep.csv'}"
     )
     for name in failed:
-        print(f"failed: {name}, see {directory / 'logs' / name}.log", file=sys.stderr)
+        print(f"failed: {titles[name]}, see {directory / 'logs' / name}.log", file=sys.stderr)
     return 1 if failed else 0
 
 

@@ -74,15 +74,15 @@ class Simulation:
             split from 0 on, of the test split behind it; -1 those of another, public data set.
     """
 
-    def __init__(self, config: ConfigDict) -> None:
-        """Load the data set and take the part of it that the config asks for.
+    def __init__(self, config: ConfigDict, dataset: Dataset | None = None) -> None:
+        """Load the data set, unless it is given (`clients_set`), and take the part that the config asks for.
 
         Raises:
             UsageError: the set cannot be found or read, or is smaller than asked for.
         """
         self._config = config
         self._vectors: np.ndarray | None = None
-        dataset = clients_set(config)
+        dataset = dataset or clients_set(config)
         self._public = public_set(config, dataset)
         self._dataset, self.numbers = taken(dataset, config)
         if self._public is not None:

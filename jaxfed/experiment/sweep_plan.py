@@ -11,7 +11,7 @@ import hashlib
 import inspect
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
@@ -47,6 +47,11 @@ class Point(NamedTuple):
     texts: tuple[str, ...]
     settings: dict[str, Any]
     reused: dict[str, str]
+
+    @property
+    def title(self) -> str:
+        """The point by its values, for people: names of directories cannot have all of them."""
+        return _title(config_file.as_text(key, value) for key, value in self.overrides.items())
 
 
 @dataclass(frozen=True)
@@ -240,10 +245,14 @@ def _point(
     try:
         loaded = _load(config, [*overrides, *texts])
     except UsageError as error:
-        raise UsageError(f"sweep point {name}: {error}") from None
+        raise UsageError(f"sweep point {_title(texts)}: {error}") from None
     settings = loaded.to_dict()
     flat = dict(flatten(settings))
     return Point(name, {key: flat[key] for key in values}, texts, settings, {}), loaded
+
+
+def _title(texts: Iterable[str]) -> str:
+    return ",".join(sorted(texts)) or "base"
 
 
 def point_name(texts: Sequence[str]) -> str:
@@ -251,7 +260,7 @@ def point_name(texts: Sequence[str]) -> str:
 
     Where characters had to be replaced or cut, a digest of the whole keeps it unique.
     """
-    name = ",".join(sorted(texts)) or "base"
+    name = _title(texts)
     safe = re.sub(r"[^A-Za-z0-9._=,+-]+", "_", name)
     if safe == name and len(name) <= _MAX_NAME:
         return name

@@ -18,19 +18,19 @@ class SweepProgress(Terminal):
 
     def started(self, point: Point) -> None:
         """Name the point beside the bar."""
-        self._running.append(point.name)
+        self._running.append(point.title)
         self._describe_running()
         if not self.is_interactive:
-            self.say(f"{point.name}: started")
+            self.say(f"{point.title}: started")
 
     def ended(self, point: Point, seconds: float, failure: str) -> None:
         """One line on how a point ended."""
-        self._running.remove(point.name)
+        self._running.remove(point.title)
         self._num_ended += 1
         self.advance()
         self._describe_running()
         outcome = f"failed with {failure}" if failure else f"finished in {seconds:.1f} s"
-        self.say(f"[{self._num_ended}/{self._num_points}] {point.name}: {outcome}")
+        self.say(f"[{self._num_ended}/{self._num_points}] {point.title}: {outcome}")
 
     def _describe_running(self) -> None:
         first = self._running[0] if self._running else ""

@@ -353,12 +353,48 @@ def test_a_finished_point_whose_methods_went_wrong_stays_a_failure(config, tmp_p
     assert "failed: seed=2, see" in done.stderr
 
 
+def test_no_point_runs_where_one_cannot(config, tmp_path):
+    """What the data say against it is known before the first one runs."""
+    path, directory = config(""), tmp_path / "out"
+    grid = "--sweep.federation.num_clients=2,2000"
+    done = launch(f"--config={path}", f"--workdir={directory}", grid)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    key = "federation.num_clients=2000"
+    assert done.stderr.startswith(f"jaxfed: sweep point {key}: config.{key}: at most 1797")
+    assert not directory.exists()
+
+
+def test_points_are_told_by_their_values(config):
+    path = config(
+        "def sweep(add): add(**{'xclp.presence': ('1@hamming',), 'xclp.hamming': 'phe'})\n"
+    )
+    (point,) = sweep_plan.plan(path, ["xclp.row_sums=masked"]).points
+    assert point.title == "xclp.hamming=phe,xclp.presence=('1@hamming',)"
+    with pytest.raises(UsageError, match=r"^sweep point xclp\.presence=\('1@nowhere',\): config"):
+        sweep_plan.plan(config("def sweep(add): add(**{'xclp.presence': ('1@nowhere',)})\n"))
+
+
+# A method whose rounds fail, for a point that nothing can be said against before.
+BROKEN = """
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.federation.algorithm import FederatedAlgorithm
+
+def broken(*, num_classes):
+    def round(state, cohort, key):
+        raise RuntimeError("it broke")
+    return FederatedAlgorithm(lambda key, federation: 0, round, lambda state, federation: {})
+
+ALGORITHMS["broken"] = broken
+
+"""
+
+
 def test_a_real_sweep_with_a_failing_point(config, tmp_path):
     path, directory = (
         config(
-            "def sweep(add):\n"
+            f"{BROKEN}def sweep(add):\n"
             "    add(**{'xclp.num_bits': 64})\n"
-            "    add(**{'dataset.name': 'no_such_data'})\n"
+            "    add(**{'algorithm': 'broken'})\n"
         ),
         tmp_path / "out",
     )
@@ -371,7 +407,7 @@ def test_a_real_sweep_with_a_failing_point(config, tmp_path):
         "--config.baselines=client_knn",
     )
     assert done.returncode == 1, done.stderr
-    assert "failed: dataset.name=no_such_data" in done.stderr
+    assert "failed: algorithm=broken, see" in done.stderr
     assert "1 of 2 points are finished" in done.stdout
     rows = read_csv(directory)
     assert [row["algorithm"] for row in rows] == ["xclp", "client_knn"]
