@@ -24,14 +24,27 @@ from absl import logging
 
 from jaxfed.errors import UsageError
 from jaxfed.host import storage
+from jaxfed.host.location import location
 
 _INDEX = "index.json"
 _BEGUN = ".jaxfed-begun-"  # names of directories that are not complete yet
 
 
 def directory() -> Path:
-    """Where caches are kept: $JAXFED_CACHE, else ~/.cache/jaxfed."""
-    return Path(os.environ.get("JAXFED_CACHE") or Path.home() / ".cache" / "jaxfed").expanduser()
+    """Where caches are kept: $JAXFED_CACHE, else ~/.cache/jaxfed.
+
+    Raises:
+        UsageError: a path that the system cannot look for.
+    """
+    return location(os.environ.get("JAXFED_CACHE") or "~/.cache/jaxfed", "$JAXFED_CACHE")
+
+
+def not_writable(place: Path, error: OSError) -> UsageError:
+    """What a place where nothing can be kept is refused with."""
+    return UsageError(
+        f"{place}: cannot be written ({error.strerror}), where decoded data and features are kept; "
+        "set $JAXFED_CACHE to a folder that can be"
+    )
 
 
 def files_key(files: list[Path], *settings: object) -> str:
@@ -118,10 +131,7 @@ def _begun(target: Path) -> Iterator[Path]:
         except OSError as error:
             if storage.is_full(error):
                 raise
-            raise UsageError(
-                f"{home}: decoded data cannot be kept there ({error.strerror}); set $JAXFED_CACHE "
-                "to a folder that can be written"
-            ) from error
+            raise not_writable(home, error) from error
         yield made
 
 

@@ -23,6 +23,7 @@ from absl import logging
 from flax import nnx
 
 from jaxfed.data.cache import directory as cache_home
+from jaxfed.data.cache import not_writable
 from jaxfed.errors import UsageError
 from jaxfed.host import storage
 from jaxfed.models import Model
@@ -229,7 +230,7 @@ class _Shards:
                 file.write(contents)
         except OSError as error:
             if not storage.is_full(error):
-                raise
+                raise not_writable(self._directory, error) from error
             self._is_full = True
             logging.warning(
                 "%s: the disk is full; features are computed and not kept", self._directory

@@ -1,9 +1,13 @@
-"""Paths that a user gives, `~` expanded: `location`, which the system can look for, and `file_to_write`."""
+"""Paths that a user gives, `~` expanded: `location`, which the system can look for, and where it can write,
+`file_to_write` and `folder_to_write`.
+"""
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from jaxfed.errors import UsageError
@@ -53,12 +57,42 @@ def file_to_write(given: str | os.PathLike[str], key: str) -> Path:
         UsageError: as `location`; a folder, or a place where no file can be made.
     """
     path = location(given, key)
-    place = path if path.exists() else next(parent for parent in path.parents if parent.exists())
-    try:
+    place = _nearest(path)
+    with _refusing(given, key, place):
         if place == path:
             path.open("ab").close()
         else:
             tempfile.TemporaryFile(dir=place).close()
+    return path
+
+
+def folder_to_write(given: str | os.PathLike[str], key: str) -> Path:
+    """The path of a folder that is there or can be made, and that files can be written in.
+
+    Nothing is left behind, as by `file_to_write`.
+
+    Args:
+        given: as the user wrote it.
+        key: where, as in `location`.
+
+    Raises:
+        UsageError: as `location`; a file, or a place where no folder can be made.
+    """
+    path = location(given, key)
+    place = _nearest(path)
+    with _refusing(given, key, place):
+        tempfile.TemporaryFile(dir=place).close()
+    return path
+
+
+def _nearest(path: Path) -> Path:
+    """The path, or the nearest folder above it that is there."""
+    return next(place for place in (path, *path.parents) if place.exists())
+
+
+@contextmanager
+def _refusing(given: str | os.PathLike[str], key: str, place: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UsageError(f"{key}={given}: cannot write in {place}: {error.strerror}") from error
-    return path

@@ -96,6 +96,13 @@ def test_what_is_kept_is_not_computed_again(extract, no_computing, tmp_path):
         extract(_images(), cache=False)
 
 
+def test_a_cache_that_cannot_be_written_is_named(extract, monkeypatch):
+    monkeypatch.setattr(module, "_extractor", lambda *_: lambda x: np.zeros((len(x), 1280)))
+    monkeypatch.setenv("JAXFED_CACHE", "/proc")
+    with pytest.raises(UsageError, match=r"^/proc/features/.*cannot be written .*JAXFED_CACHE"):
+        extract(_images())
+
+
 @pytest.mark.parametrize("changed", ["image", "weights", "image_size", "order"])
 def test_whatever_changes_the_features_changes_the_key(changed, weights, tmp_path):
     images, size, path = _images(), SIZE, weights

@@ -210,7 +210,10 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     write_tfds(tmp_path)
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "file"))
-    with pytest.raises(UsageError, match="JAXFED_CACHE"):
+    with pytest.raises(UsageError, match=r"file: cannot be written .*; set \$JAXFED_CACHE"):
+        load("tiny", root=tmp_path)
+    monkeypatch.setenv("JAXFED_CACHE", "n" * 300)
+    with pytest.raises(UsageError, match=r"^\$JAXFED_CACHE=n*: File name too long"):
         load("tiny", root=tmp_path)
 
 

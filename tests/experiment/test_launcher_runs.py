@@ -1,4 +1,5 @@
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -10,8 +11,11 @@ import pytest
 from invoking import DIGITS, ROOT, invoke
 
 from jaxfed.errors import UsageError
+from jaxfed.experiment import compilation_cache
 from jaxfed.experiment.workdir import is_finished, open_workdir
 from launch import entry
+
+CACHE = "execution.compilation_cache"
 
 # launch.run with a method of many rounds, which ends its own process where it is told to.
 DRIVER = """
@@ -186,6 +190,18 @@ def test_smoke_from_the_command_line(tmp_path, monkeypatch):
             [f"--config={DIGITS}", "--workdir=W", "--config.execution.compilation_cache="],
             "config.execution.compilation_cache='': allowed are 'auto', 'off' or a folder",
         ),
+        (
+            [f"--config={DIGITS}", "--workdir=W", f"--config.{CACHE}={'n' * 300}"],
+            f"jaxfed: config.{CACHE}={'n' * 300}: File name too long",
+        ),
+        (
+            [f"--config={DIGITS}", "--workdir=W", f"--config.{CACHE}=~nobody-of-this-name/x"],
+            f"jaxfed: config.{CACHE}=~nobody",
+        ),
+        (
+            [f"--config={DIGITS}", "--workdir=W", f"--config.{CACHE}=pyproject.toml/x"],
+            f"config.{CACHE}=pyproject.toml/x: cannot write in pyproject.toml: Not a directory",
+        ),
         ([f"--config={DIGITS}", "--workdir=tests", "--overwrite"], "is no workdir of launch.run"),
     ],
 )
@@ -198,6 +214,39 @@ def test_a_mistake_is_one_line_and_leaves_nothing(arguments, words, monkeypatch,
     assert complaint.count("\n") == 1
     assert words in complaint
     assert not workdir.exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("n" * 300, f"{'n' * 300}: File name too long"),
+        ("~nobody-of-this-name", "~nobody-of-this-name: "),
+        ("pyproject.toml", "pyproject.toml/xla: cannot write in pyproject.toml: Not a directory"),
+        ("/proc/cache", "/proc/cache/xla: cannot write in /proc: "),
+    ],
+)
+def test_a_cache_that_cannot_be_is_one_line(place, words, monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("JAXFED_CACHE", place)
+    workdir = tmp_path / "w"
+    command = [f"--config={DIGITS}", f"--workdir={workdir}"]
+    status, complaint = invoke(command, monkeypatch, capsys)
+    assert (status, complaint.count("\n")) == (2, 1)
+    assert complaint.startswith(f"jaxfed: $JAXFED_CACHE={words}")
+    assert not workdir.exists()
+
+
+def test_a_home_that_cannot_be_written_is_no_obstacle(monkeypatch, tmp_path, caplog):
+    monkeypatch.delenv("JAXFED_CACHE", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert compilation_cache.folder("auto") == tmp_path / ".cache" / "jaxfed" / "xla"
+    assert compilation_cache.folder("off") is None
+    assert compilation_cache.folder("~/mine") == tmp_path / "mine"
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setenv("HOME", "/proc")
+    with caplog.at_level(logging.WARNING):
+        assert compilation_cache.folder("auto") is None
+    assert "cannot write in /proc" in caplog.text
+    assert "compiled programs are not kept" in caplog.text
 
 
 def test_helpshort():

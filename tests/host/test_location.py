@@ -8,7 +8,7 @@ from jaxfed.config import file as config_file
 from jaxfed.data import load
 from jaxfed.errors import UsageError
 from jaxfed.experiment.records import find
-from jaxfed.host.location import file_to_write, location
+from jaxfed.host.location import file_to_write, folder_to_write, location
 from jaxfed.models.pretrained import find_weights
 from jaxfed.reports.report import write_report
 
@@ -26,6 +26,17 @@ def test_a_file_to_write_is_asked_for_and_left_as_it_is(tmp_path):
     assert file_to_write(there, "--out").read_text() == "kept"
     assert not file_to_write(tmp_path / "b" / "c.json", "--out").parent.exists()
     assert list(tmp_path.iterdir()) == [there]
+
+
+def test_a_folder_to_write_is_asked_for_and_not_made(tmp_path):
+    assert folder_to_write(tmp_path, "--out") == tmp_path
+    assert not folder_to_write(tmp_path / "a" / "b", "--out").parent.exists()
+    (tmp_path / "file").touch()
+    for place in ("file", "file/x"):
+        words = f"^--out={tmp_path}/{place}: cannot write in {tmp_path}/file: Not a directory"
+        with pytest.raises(UsageError, match=words):
+            folder_to_write(tmp_path / place, "--out")
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize(
