@@ -79,38 +79,24 @@ def evaluate(state: Transduction, federation: Federation) -> Metrics:
     Pooled over clients, so a client counts by its points. A point that gets no label is wrong, and one of
     which nobody knows the class does not count.
     """
-    label, truth, is_new, is_unlabeled = [], [], [], []
-    for client in range(federation.num_clients):
-        points = federation.points(client)
-        num_labeled = len(federation.partition.labeled[client])
-        num_new = len(federation.partition.new[client])
-        position = np.arange(len(points))
-        label.append(state.label[client, : len(points)])
-        truth.append(federation.y[points])
-        is_new.append(position >= len(points) - num_new)
-        is_unlabeled.append((position >= num_labeled) & (position < len(points) - num_new))
-    predicted, true = np.concatenate(label), np.concatenate(truth)
+    said = predictions(state, federation)
+    truth = federation.y[said.example]
     metrics: Metrics = {}
-    for name, chosen in (("test", is_new), ("unlabeled", is_unlabeled)):
-        rows = np.concatenate(chosen) & (true != UNLABELED)
+    for name, role in (("test", "new"), ("unlabeled", "unlabeled")):
+        rows = (said.role == role) & (truth != UNLABELED)
         if rows.any():
-            metrics[f"{name}_accuracy"] = accuracy(predicted[rows], true[rows])
-            metrics[f"{name}_balanced_accuracy"] = balanced_accuracy(predicted[rows], true[rows])
+            metrics[f"{name}_accuracy"] = accuracy(said.label[rows], truth[rows])
+            metrics[f"{name}_balanced_accuracy"] = balanced_accuracy(said.label[rows], truth[rows])
     return metrics
 
 
 def evaluate_clients(state: Transduction, federation: Federation) -> Metrics:
     """Each client's accuracy on its new points. A point without a label is wrong."""
-    new = federation.partition.new
-    label = [
-        state.label[client, : len(federation.points(client))][-len(points) :]
-        for client, points in enumerate(new)
-        if len(points)
-    ]
-    owner = np.repeat(np.arange(federation.num_clients), list(map(len, new)))
-    predicted = np.concatenate([state.label[:0, 0], *label])
-    truth = federation.y[np.concatenate(new)]
-    return over_clients("test", predicted, truth, owner, federation.num_clients)
+    said = predictions(state, federation)
+    is_new = said.role == "new"
+    truth = federation.y[said.example[is_new]]
+    owner = said.client[is_new]
+    return over_clients("test", said.label[is_new], truth, owner, federation.num_clients)
 
 
 def predictions(state: Transduction, federation: Federation) -> Predictions:
