@@ -220,20 +220,24 @@ def test_a_damaged_account_of_the_data_is_refused(tmp_path, damaged):
             workdir.check_data({"y": "int32[40] 1"})
 
 
+@pytest.mark.parametrize("every", [0, 1])
 def test_a_full_disk_is_one_line_and_the_same_command_continues(
-    launch, whole, tmp_path, full_disk, monkeypatch
+    launch, whole, tmp_path, full_disk, monkeypatch, every
 ):
-    """Full while metrics, checkpoints or plots are written."""
+    """Full while metrics, checkpoints or plots are written; by the clock a thread writes them."""
+    monkeypatch.setattr(save_schedule, "_MOST_LOST", 0.0)
+    monkeypatch.setattr(save_schedule, "LARGEST_SHARE", 1e9)
+    saving = f"--config.checkpoint_every={every}"
     for number, limit in enumerate((150, 1000, 3000)):
         workdir = tmp_path / str(number)
         with full_disk(after=limit):
-            status, complaint = launch(workdir)
+            status, complaint = launch(workdir, saving)
         assert (status, complaint.count("\n")) == (1, 1), complaint
         assert "File too large" in complaint
         assert "with more room the same command continues" in complaint
         assert not list(workdir.rglob("*.partial"))
         assert not (workdir / "summary.json").exists()
-        assert launch(workdir) == (0, "")
+        assert launch(workdir, saving) == (0, "")
         assert results(workdir) == whole
 
 
