@@ -12,6 +12,7 @@ from jaxfed.reports.style import (
     measurement_text,
     metric_label,
     setting_label,
+    setting_labels,
     setting_text,
 )
 from jaxfed.reports.tables import (
@@ -61,7 +62,7 @@ def chosen_settings(
     return Table(
         name=name,
         title=f"{title}: settings chosen by cross-validation",
-        columns=(*map(setting_label, keys), *(names[algorithm] for algorithm in algorithms)),
+        columns=(*setting_labels(keys), *(names[algorithm] for algorithm in algorithms)),
         rows=tuple(lines),
         num_settings=len(keys),
         caption=(
@@ -130,7 +131,7 @@ def validated_settings(sweep: Sweep, metric: str, name: str) -> Table | None:
         name=name,
         title=f"{sweep.name}: every method at its own settings, chosen by validation",
         columns=(
-            *map(setting_label, problem),
+            *setting_labels(problem),
             *("method", f"{label}, as given", "chosen", metric_label(_VALIDATION)),
             *(f"{label}, chosen", "gain"),
         ),

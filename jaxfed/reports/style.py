@@ -194,6 +194,15 @@ def setting_label(key: str) -> str:
     return known or f"{leaf.replace('_', ' ')}{owner}"
 
 
+def setting_labels(keys: Sequence[str]) -> list[str]:
+    """The names of several keys, those that would be alike with their sections."""
+    labels = [setting_label(key) for key in keys]
+    return [
+        f"{label} ({key.rpartition('.')[0]})" if labels.count(label) > 1 and "." in key else label
+        for key, label in zip(keys, labels, strict=True)
+    ]
+
+
 def setting_text(value: Any, key: str = "") -> str:
     """A value, of the config's `key` if given, as it is printed in a row or on an axis."""
     if key in ("algorithm", "baselines") and value:

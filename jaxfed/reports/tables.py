@@ -20,7 +20,7 @@ from jaxfed.reports.style import (
     is_accuracy,
     measurement_text,
     metric_label,
-    setting_label,
+    setting_labels,
     setting_text,
 )
 
@@ -184,7 +184,7 @@ def settings_table(
     any_unfinished = any(row.state != "finished" for row in rows)
     algorithms = sort_algorithms({name for run in runs for name in run.results})
     main, baseline = _compared(runs, algorithms)
-    settings = [*map(setting_label, keys), *["state"] * any_unfinished]
+    settings = [*setting_labels(keys), *["state"] * any_unfinished]
     names = method_names(runs)
     headings = [*settings, *(names[algorithm] for algorithm in algorithms)]
     if baseline:

@@ -55,6 +55,14 @@ def test_a_setting_says_whose_it_is(key, label):
     assert setting_label(key) == label
 
 
+def test_no_two_columns_are_named_alike(tmp_path):
+    for number in (1, 2):
+        keys = {"rounds": number, "preprocessing__rounds": 3 - number}
+        make_run(tmp_path / str(number), **keys, learner__name=f"tree{number}")
+    (overview,) = build([tmp_path])[0].tables
+    assert overview.columns[:4] == ("run", "rounds", "rounds (preprocessing)", "learner")
+
+
 def test_epsilons_stand_beside_accuracies(tmp_path):
     path = make_run(tmp_path / "r", {"xclp": (0.5,), "dp_fedavg": (0.4,)})
     assert "promise" not in tables.run_table(read_run(path), "r").caption
