@@ -106,7 +106,7 @@ def get_config() -> ConfigDict:
     config.xclp.row_sums = "plaintext"
     config.xclp.influence = "labels"
     config.xclp.similarity_power = 1.0
-    config.xclp.class_balanced = False
+    config.xclp.label_matrix = "plain"  # what is propagated; "class_balanced" in the authors' code
     config.xclp.relative_confidence = False
     config.xclp.tolerance = 1e-6
     config.xclp.max_steps = 1000
@@ -119,7 +119,7 @@ def get_config() -> ConfigDict:
         config[name] = ConfigDict()
         for key in (
             *("num_neighbors", "self_edges", "alpha", "similarity_power"),
-            *("class_balanced", "relative_confidence", "tolerance", "max_steps"),
+            *("label_matrix", "relative_confidence", "tolerance", "max_steps"),
         ):
             config[name][key] = config.xclp.get_oneway_ref(key)
     config.client_knn = ConfigDict()

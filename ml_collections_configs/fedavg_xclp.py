@@ -360,7 +360,7 @@ def _on_xclp_labels(config: ConfigDict, name: str) -> None:
 
 def _authors(config: ConfigDict) -> None:
     config.xclp.similarity_power = 3.0  # and so per-client LP's, which follows
-    config.xclp.class_balanced = True
+    config.xclp.label_matrix = "class_balanced"
     config.xclp.relative_confidence = True
     config.pseudo_label.class_weights = True
     config.pseudo_label.augmented_features = True

@@ -37,7 +37,7 @@ def per_client_lp(*, execution: Execution = HERE, **fields: Any) -> FederatedAlg
     """Label propagation inside each client on exact cosines. A client without labels gets none.
 
     Clients go one after another, those of like size padded to one shape. Keywords are the fields of
-    `jaxfed.xclp.Propagation`, of which `class_balanced` and `relative_confidence` go by the client's own
+    `jaxfed.xclp.Propagation`, of which `label_matrix` and `relative_confidence` go by the client's own
     labels and confidences, since it knows no others; `execution` may remember neighbors.
 
     Cost: sum_j n_j^2 d operations; memory O(n_j k) a client.

@@ -11,6 +11,9 @@ of it beforehand, and used:
   are half as many of them, and with them of the dot products and vector sums, which cost as much.
 
 At alpha = 0.99, 10 to 20 steps are left.
+
+`propagate_centered` leaves the part along those eigenvectors out of the right-hand side and of the solution,
+and so takes alpha = 1, too, where I - W is singular along them alone.
 """
 
 from collections.abc import Callable
@@ -24,6 +27,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from jaxfed.errors import UsageError
+from jaxfed.kernels.components import Components, without_leading
 from jaxfed.kernels.graph import Graph, propagation_matvec, reachable
 
 # Steps between two true residuals: each costs a product, and bounds how far rounding can carry the
@@ -35,6 +39,12 @@ _AIM = 0.7
 _ACCEPT = 0.9
 # A restart keeps the search direction unless the recursion was off by more than this factor.
 _TRUSTED = 2.0
+# Where the system is nearly singular, a residual below so much |z| tells rounding, and further steps add to
+# it.
+_ROUNDING = 1e-7
+# Of the preconditioner I + beta W: at beta = 1 it would be blind to eigenvalue -1, which bipartite
+# components have, such as two points that have only each other.
+_LARGEST_BETA = 0.99
 
 
 class Convergence(NamedTuple):
@@ -107,22 +117,50 @@ def propagate(
     """
     y = jnp.asarray(y, jnp.float32)
     n = graph.neighbors.shape[0]
-    if y.ndim != 2 or y.shape[0] != n:
-        raise UsageError(f"y must be [n, C] with n = {n} points of the graph, got {y.shape}")
+    _check_columns(y, n)
     _check("alpha", alpha, "in (0, 1) as float32", lambda value: 0 < float(np.float32(value)) < 1)
-    _check("tolerance", tolerance, "positive", lambda value: value > 0)
-    _check("max_steps", max_steps, "at least 1", lambda value: value >= 1)
-    if block_columns is None:
-        block_columns = _default_block_columns(n)
-    elif block_columns < 1:
-        raise UsageError(f"block_columns must be at least 1, got {block_columns}")
     return _propagate(
         graph,
         y,
         _scalar(alpha, np.float32),
         _scalar(tolerance, np.float32),
         _scalar(max_steps, np.int32),
-        block_columns=block_columns,
+        block_columns=_block_columns(block_columns, n, tolerance, max_steps),
+    )
+
+
+def propagate_centered(
+    graph: Graph,
+    found: Components,
+    y: ArrayLike,
+    alpha: ArrayLike,
+    *,
+    tolerance: ArrayLike = 1e-6,
+    max_steps: ArrayLike = 1000,
+    block_columns: int | None = None,
+) -> tuple[Array, Convergence]:
+    """Solve (I - alpha W) Z = P^ Y, where P^ takes off the leading eigenvector of every component.
+
+    Z = P^ (I - alpha W)^-1 Y = (I - alpha W)^-1 Y - sum_K v_K (v_K^T Y) / ((1 - alpha) |v_K|^2), computed
+    without the difference; at alpha = 1 it is the pseudo-inverse of I - W times Y.
+
+    Arguments, errors and cost are those of `propagate`, beside
+      found: of `jaxfed.kernels.components.components(graph)`.
+      alpha: in (0, 1].
+    The residual is relative to P^ Y. Steps grow with the inverse root of the gap below eigenvalue 1.
+    """
+    y = jnp.asarray(y, jnp.float32)
+    n = graph.neighbors.shape[0]
+    _check_columns(y, n)
+    _check("alpha", alpha, "in (0, 1]", lambda value: 0 < float(np.float32(value)) <= 1)
+    return _propagate(
+        graph,
+        y,
+        _scalar(alpha, np.float32),
+        _scalar(tolerance, np.float32),
+        _scalar(max_steps, np.int32),
+        found,
+        block_columns=_block_columns(block_columns, n, tolerance, max_steps),
     )
 
 
@@ -131,6 +169,22 @@ def _scalar(value: ArrayLike, dtype: type) -> ArrayLike:
     if isinstance(value, jax.Array):
         return value.astype(dtype)
     return np.asarray(value, dtype)[()]
+
+
+def _check_columns(y: Array, n: int) -> None:
+    if y.ndim != 2 or y.shape[0] != n:
+        raise UsageError(f"y must be [n, C] with n = {n} points of the graph, got {y.shape}")
+
+
+def _block_columns(given: int | None, n: int, tolerance: ArrayLike, max_steps: ArrayLike) -> int:
+    """What is given, checked with the other settings, or what suits the device."""
+    _check("tolerance", tolerance, "positive", lambda value: value > 0)
+    _check("max_steps", max_steps, "at least 1", lambda value: value >= 1)
+    if given is None:
+        return _default_block_columns(n)
+    if given < 1:
+        raise UsageError(f"block_columns must be at least 1, got {given}")
+    return given
 
 
 def _default_block_columns(n: int) -> int:
@@ -142,17 +196,28 @@ def _default_block_columns(n: int) -> int:
 
 @partial(jax.jit, static_argnames="block_columns")
 def _propagate(
-    graph: Graph, y: Array, alpha: Array, tolerance: Array, max_steps: Array, *, block_columns: int
+    graph: Graph,
+    y: Array,
+    alpha: Array,
+    tolerance: Array,
+    max_steps: Array,
+    found: Components | None = None,
+    *,
+    block_columns: int,
 ) -> tuple[Array, Convergence]:
-    """Solve blocks of columns one after another."""
+    """Solve blocks of columns one after another; beside leading eigenvectors where components are given."""
     n, num_columns = y.shape
     # By a power of two, which is exact: squares of y neither overflow nor vanish.
     largest = jnp.max(jnp.abs(y), axis=0, initial=0.0)
     unit = jnp.exp2(jnp.floor(jnp.log2(jnp.where(largest > 0, largest, 1.0))))
     y = y / unit[None]
-    start = _perron_start(graph, y, alpha)
+    if found is None:
+        start = _perron_start(graph, y, alpha)
+    else:
+        y = without_leading(graph, found, y)
+        start = jnp.zeros_like(y)
     if num_columns <= min(8, block_columns):
-        z, info = _solve_block(graph, y, start, alpha, tolerance, max_steps)
+        z, info = _solve_block(graph, y, start, alpha, tolerance, max_steps, found)
         return z * unit[None], info
     num_blocks = -(-num_columns // block_columns)
     width = -(-num_columns // (16 * num_blocks)) * 16
@@ -162,7 +227,7 @@ def _propagate(
         return padded.reshape(n, num_blocks, width).swapaxes(0, 1)
 
     def solve(block: tuple[Array, Array]) -> tuple[Array, Convergence]:
-        return _solve_block(graph, *block, alpha, tolerance, max_steps)
+        return _solve_block(graph, *block, alpha, tolerance, max_steps, found)
 
     blocks = into_blocks(y), into_blocks(start)
     if num_blocks == 1:
@@ -187,9 +252,21 @@ def _perron_start(graph: Graph, y: Array, alpha: Array) -> Array:
 
 
 def _solve_block(
-    graph: Graph, y: Array, start: Array, alpha: Array, tolerance: Array, max_steps: Array
+    graph: Graph,
+    y: Array,
+    start: Array,
+    alpha: Array,
+    tolerance: Array,
+    max_steps: Array,
+    found: Components | None,
 ) -> tuple[Array, Convergence]:
     """Rounds of conjugate gradient steps from `start`, each round ended by a true residual."""
+
+    def kept(x: Array) -> Array:
+        """Without what rounding has brought in along leading eigenvectors, where these are left out."""
+        return x if found is None else without_leading(graph, found, x)
+
+    beta = jnp.minimum(alpha, _LARGEST_BETA)
     y_norm = _dot(y, y)
     aim, accept = ((share * tolerance) ** 2 * y_norm for share in (_AIM, _ACCEPT))
 
@@ -200,7 +277,7 @@ def _solve_block(
         """One step; z is left alone, its change since the last verification is summed apart."""
         count, change, state = carry
         moves = live(state)
-        smoothed = propagation_matvec(graph, state.residual, -alpha)
+        smoothed = propagation_matvec(graph, state.residual, -beta)
         slope = _dot(state.residual, smoothed)
         ratio = jnp.where(moves, slope / state.slope, 0.0)
         direction = smoothed + ratio[None] * state.direction
@@ -222,13 +299,15 @@ def _solve_block(
 
     def verify(change: Array, state: _State) -> _State:
         """Add the change to z, and put the true residual in the place of the recursive one."""
-        z = state.z + change
-        residual = y - propagation_matvec(graph, z, alpha)
+        z = kept(state.z + change)
+        residual = kept(y - propagation_matvec(graph, z, alpha))
         norm = _dot(residual, residual)
         # Where the recursion ends again without having halved the true residual (squared: a quarter),
         # rounding allows no more.
         ended = state.residual_norm <= aim
         stuck = ended & (norm > 0.25 * state.claimed_norm)
+        if found is not None:
+            stuck |= norm <= _ROUNDING**2 * _dot(z, z)
         trusted = norm <= _TRUSTED**2 * state.residual_norm
         return state._replace(
             z=z,

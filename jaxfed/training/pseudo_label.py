@@ -28,10 +28,11 @@ from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Array, Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution import HERE, Execution
-from jaxfed.kernels import conjugate_gradient, knn, lsh
+from jaxfed.kernels import knn, lsh
 from jaxfed.training.losses import Augment
 from jaxfed.training.server_state import ServerState, client_keys, cohort_statistics
 from jaxfed.xclp.cosine_propagation import propagate_over_cosines
+from jaxfed.xclp.smoother import joint_scores
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
@@ -127,11 +128,7 @@ def xclp_labels(
         codes = lsh.project_bits(vectors, key, p.num_bits)
         graph = xclp.server_graph(*knn.hamming_knn(codes, p.num_neighbors, valid=valid), p)
         one_hot = jax.nn.one_hot(y.reshape(-1), p.num_classes, dtype=jnp.float32)
-        if p.class_balanced:
-            one_hot = xclp.balanced(one_hot)
-        z, info = conjugate_gradient.propagate(
-            graph, one_hot, p.alpha, tolerance=p.tolerance, max_steps=p.max_steps
-        )
+        z, info = joint_scores(graph, one_hot, p)
         label, confidence = xclp.predict(z)
         confidence = jnp.where(valid, confidence, 0)
         if p.relative_confidence:

@@ -7,7 +7,6 @@
 from jaxfed.xclp.algorithm import (
     Prediction,
     Result,
-    count_messages,
     cross_client_label_propagation,
     edge_weights,
     one_hot_labels,
@@ -24,19 +23,21 @@ from jaxfed.xclp.cross_steps import (
     setup,
 )
 from jaxfed.xclp.influence import INFLUENCE
+from jaxfed.xclp.label_matrix import LABEL_MATRICES
+from jaxfed.xclp.messages import count_messages
 from jaxfed.xclp.parameters import Parameters, Propagation
-from jaxfed.xclp.prediction import balanced, predict, relative
+from jaxfed.xclp.prediction import predict, relative
 
 __all__ = [
     "HAMMING",
     "INFLUENCE",
+    "LABEL_MATRICES",
     "PROJECTIONS",
     "ROW_SUMS",
     "Parameters",
     "Prediction",
     "Propagation",
     "Result",
-    "balanced",
     "count_messages",
     "cross_client_label_propagation",
     "drawn_seed",

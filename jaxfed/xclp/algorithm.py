@@ -25,13 +25,14 @@ Departures from the printed algorithm, each on purpose:
     rounding can leave, are zero (S has no negative entry).
 
 Switches for what the authors' released code does and the paper does not say: `similarity_power=3`
-(edge weights cubed), `class_balanced` (Y's columns divided by the class's number of labels),
+(edge weights cubed), `label_matrix="class_balanced"` (Y's columns divided by the class's number of labels),
 `relative_confidence` (confidences divided by the largest of the cohort). Default: the paper. Z is linear
 in Y, so that the clients divide their rows of Z, by sums that arrive with them.
 
-Beyond the paper (its future work): `bit_epsilon` and `label_epsilon` randomize every client's codes and
-labels before anything leaves it, and undo the bias where the server and the clients use them.
-`jaxfed.privacy.randomized_response` says what each promises, and what it does not.
+Beyond the paper: `label_matrix` has two more (`jaxfed.xclp.label_matrix`). And, its future work,
+`bit_epsilon` and `label_epsilon` randomize every client's codes and labels before anything leaves it, and
+undo the bias where the server and the clients use them. `jaxfed.privacy.randomized_response` says what each
+promises, and what it does not.
 """
 
 from __future__ import annotations
@@ -53,10 +54,13 @@ from jaxfed.privacy import randomized_response
 from jaxfed.rules import fields_as_keywords
 from jaxfed.xclp import departures
 from jaxfed.xclp.cross_steps import HAMMING, PROJECTIONS, ROW_SUMS, largest_confidences, setup
-from jaxfed.xclp.influence import INFLUENCE, Solver
+from jaxfed.xclp.influence import INFLUENCE
 from jaxfed.xclp.inputs import checked
+from jaxfed.xclp.messages import count_messages
+from jaxfed.xclp.own_scores import class_counts, client_leading, client_scores
 from jaxfed.xclp.parameters import Parameters
 from jaxfed.xclp.prediction import predict
+from jaxfed.xclp.smoother import smoother
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.channel import Presence
@@ -169,13 +173,16 @@ def cross_client_label_propagation(
     graph = server_graph(  # 6-SS to 9-SS; padding is points without edges
         padded_rows(indices, fill=-1), padded_rows(distances, fill=p.num_bits + 1), p
     )
-    solver = Solver(graph, p.alpha, p.tolerance, p.max_steps)
+    matrix = smoother(graph, p)
     contributions = INFLUENCE[p.influence](  # 10-SS to 13-CS
-        solver, matrices, rows, session, is_secure=p.row_sums != "plaintext"
+        matrix, matrices, rows, session, is_secure=p.row_sums != "plaintext"
     )
-    counts = {client: class_counts(y, p) for client, y in matrices.items()}
+    heard, num_counts = client_leading(matrix, contributions, rows, session)
+    counts = {
+        client: class_counts(y, heard.get(client), num_counts) for client, y in matrices.items()
+    }
     sums = ROW_SUMS[p.row_sums](contributions, counts, rows, session, execution)  # 14-XS
-    scores = {client: client_scores(*own, p) for client, own in sums.items()}
+    scores = {client: client_scores(*own, heard[client], p) for client, own in sums.items()}
     predictions = client_predictions(vectors, scores, p, session)  # 15-CS, 16-CS
 
     accuracy = contributions.accuracy
@@ -192,6 +199,7 @@ def cross_client_label_propagation(
         num_clients=len(clients),
         num_labeled=sum(int(np.sum(labels[client] >= 0)) for client in clients),
         num_points=len(indices),
+        num_counts=num_counts,
         p=p,
     )
     return Result(
@@ -291,26 +299,6 @@ def one_hot_labels(labels: Array, num_classes: int) -> np.ndarray:
     return (np.asarray(labels)[..., None] == np.arange(num_classes)).astype(np.float32)
 
 
-def class_counts(matrix: np.ndarray, p: Parameters) -> np.ndarray:
-    """What of Y^(j) [n_j, C] is summed beside Z: labels of every class [1, C], or nothing, [0, C]."""
-    counts = matrix.sum(axis=0, keepdims=True, dtype=np.float32)
-    return counts if p.class_balanced else counts[:0]
-
-
-def client_scores(own: np.ndarray, counts: np.ndarray, p: Parameters) -> np.ndarray:
-    """CS: Z[R_j] of Y as `p` wants it, out of S times one-hot answers, f32 [n_j, C]; Z is linear in Y.
-
-    Randomized labels: the unbiased estimates of both arguments. `class_balanced`: columns divided by
-    `counts`, the cohort's numbers of labels [1, C].
-    """
-    if p.label_epsilon:
-        own = randomized_response.unbiased(own, p.num_classes, p.label_epsilon)
-        counts = randomized_response.unbiased(counts, p.num_classes, p.label_epsilon)
-    if p.class_balanced:
-        own = own / np.maximum(counts, 1)
-    return own.astype(np.float32)
-
-
 def client_predictions(
     vectors: Sequence[np.ndarray],
     scores: Mapping[int, np.ndarray],
@@ -344,40 +332,6 @@ def _predicted(scores: Sequence[np.ndarray]) -> list[Prediction]:
     return [
         Prediction(*(values[own] for values in arrays)) for own in _rows(list(map(len, scores)))
     ]
-
-
-def count_messages(
-    communication: Communication,
-    *,
-    num_clients: int,
-    num_labeled: int,
-    num_points: int,
-    num_at_server: int = 0,
-    p: Parameters,
-) -> None:
-    """Add the payload bytes of one run of Algorithm 1's plaintext steps, in 4-byte numbers.
-
-    Where the server is a party, `num_at_server` of the points are its own; what it tells itself is no
-    message, and neither it nor its labels are counted in the other two numbers.
-
-    Not in the paper's count: the positions of labeled points, and what the authors' switches sum.
-    """
-    num_remote = num_points - num_at_server
-    is_plaintext = p.row_sums == "plaintext"
-    if not p.has_session or (is_plaintext and p.influence == "labels"):
-        communication.up("positions", 4 * num_labeled)
-        communication.down("influence_columns", 4 * num_points * num_labeled)
-    if p.hamming == "plaintext":
-        communication.up("codes", num_remote * p.num_bits // 8)
-    if is_plaintext:
-        communication.up("contributions", 4 * num_clients * num_points * p.num_classes)
-        communication.down("row_sums", 4 * num_remote * p.num_classes)
-    if is_plaintext and p.class_balanced:
-        communication.up("class_counts", 4 * num_clients * p.num_classes)
-        communication.down("class_counts", 4 * num_clients * p.num_classes)
-    if p.relative_confidence and not p.has_session:
-        communication.up("confidence", 4 * num_clients)
-        communication.down("largest_confidence", 4 * num_clients)
 
 
 def _no_labels(vectors: Sequence[np.ndarray], p: Parameters, session: Session | None) -> Result:

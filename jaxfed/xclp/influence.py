@@ -1,7 +1,8 @@
 """Lines 10 to 13 of Algorithm 1: every client's contribution Z^(j) = S_L^(j) Y_L^(j), two ways.
 
-S = (I - alpha W)^-1 is never formed: conjugate gradient solves (I - alpha W) S_L^(j) = E_L^(j) for the
-columns of client j's labeled points, E_L^(j) their unit vectors, or (I - alpha W) Z = Y at once.
+S = (I - alpha W)^-1, or the matrix that takes its place (`jaxfed.xclp.smoother`), is never formed: conjugate
+gradient solves (I - alpha W) S_L^(j) = E_L^(j) for the columns of client j's labeled points, E_L^(j) their
+unit vectors, or (I - alpha W) Z = Y at once.
 
 "columns", as the paper: client j tells the server which of its points are labeled, gets their columns of
 S and multiplies them with its labels. It sees how far its points reach everybody's.
@@ -21,8 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfed.kernels import conjugate_gradient
-from jaxfed.kernels.graph import Graph
+from jaxfed.kernels.conjugate_gradient import Convergence
 from jaxfed.kernels.padding import padded_rows
 from jaxfed.secure.session.endpoint import DroppedOut
 
@@ -55,25 +55,26 @@ class Accuracy(NamedTuple):
         )
 
 
-class Solver(NamedTuple):
-    """How S Y is computed: W, and the settings of `conjugate_gradient.propagate`."""
+class Matrix(Protocol):
+    """The server's matrix S, n by n, as `jaxfed.xclp.smoother` has it."""
 
-    graph: Graph
-    alpha: float
-    tolerance: float
-    max_steps: int
+    @property
+    def num_points(self) -> int:
+        """n, with padding."""
 
-    def solved(self, y: np.ndarray) -> tuple[jax.Array, Accuracy]:
-        """S Y for Y float32 with the graph's number of rows."""
-        z, info = conjugate_gradient.propagate(
-            self.graph,
-            jnp.asarray(y),
-            self.alpha,
-            tolerance=self.tolerance,
-            max_steps=self.max_steps,
-        )
-        cut_short = bool((~info.converged & (info.steps >= self.max_steps)).any())
-        return z, Accuracy(int(info.steps.max()), float(info.residual.max()), cut_short)
+    @property
+    def max_steps(self) -> int:
+        """Of conjugate gradients, at most."""
+
+    def solved(self, y: np.ndarray) -> tuple[jax.Array, Convergence]:
+        """S Y for Y float32 [n, C]."""
+
+
+def solved(matrix: Matrix, y: np.ndarray) -> tuple[jax.Array, Accuracy]:
+    """S Y, and how accurate it is."""
+    z, info = matrix.solved(y)
+    cut_short = bool((~info.converged & (info.steps >= matrix.max_steps)).any())
+    return z, Accuracy(int(info.steps.max()), float(info.residual.max()), cut_short)
 
 
 class Contributions(NamedTuple):
@@ -83,11 +84,13 @@ class Contributions(NamedTuple):
         values: Z^(j) of every client that has stayed, float32 [n, C], or `EVERYBODY`'s; of shares the
             client's, uint64 (`jaxfed.secure.primitives.fixed_point`).
         shares: the server's share of every client's Z^(j), uint64 [n, C]; empty where `values` are whole.
+        labeled: the numbers of labeled points, int, as the server knows them, of every client in `values`.
         accuracy: of the linear systems.
     """
 
     values: dict[int, np.ndarray]
     shares: dict[int, np.ndarray]
+    labeled: dict[int, np.ndarray]
     accuracy: Accuracy
 
 
@@ -156,7 +159,7 @@ class Sent(InTheClear):
 
 
 def influence_of_labels(
-    solver: Solver, labels: Labels, rows: Rows, session: Session | None, *, is_secure: bool
+    matrix: Matrix, labels: Labels, rows: Rows, session: Session | None, *, is_secure: bool
 ) -> Contributions:
     """No columns for the clients; `is_secure` where line 14 is a protocol."""
     if is_secure:
@@ -164,38 +167,39 @@ def influence_of_labels(
 
         assert session is not None
         return _multiplied(
-            solver,
+            matrix,
             rows,
             session.clients,
             lambda client, n: Transferred(session, client, labels[client], n),
         )
     y = np.concatenate([labels[client] for client in rows])
-    z, accuracy = solver.solved(padded_rows(y))
-    return Contributions({EVERYBODY: np.asarray(z)[: len(y)]}, {}, accuracy)
+    z, accuracy = solved(matrix, padded_rows(y))
+    labeled = {EVERYBODY: np.flatnonzero(y.any(axis=1))}
+    return Contributions({EVERYBODY: np.asarray(z)[: len(y)]}, {}, labeled, accuracy)
 
 
 def influence_columns(
-    solver: Solver, labels: Labels, rows: Rows, session: Session | None, *, is_secure: bool
+    matrix: Matrix, labels: Labels, rows: Rows, session: Session | None, *, is_secure: bool
 ) -> Contributions:
     """Columns for the clients, through the session where there is one."""
     del is_secure
     if session is None:
-        return _multiplied(solver, rows, rows, lambda client, n: InTheClear(labels[client], n))
+        return _multiplied(matrix, rows, rows, lambda client, n: InTheClear(labels[client], n))
     return _multiplied(
-        solver, rows, session.clients, lambda client, n: Sent(labels[client], n, client, session)
+        matrix, rows, session.clients, lambda client, n: Sent(labels[client], n, client, session)
     )
 
 
 def _multiplied(
-    solver: Solver,
+    matrix: Matrix,
     rows: Rows,
     present: Container[int],
     multiplication: Callable[[int, int], Multiplication],
 ) -> Contributions:
     """S_L^(j) Y_L^(j), a client and a block of columns at a time; who leaves contributes nothing."""
-    num_rows = len(solver.graph.neighbors)
+    num_rows = matrix.num_points
     num_points = max(own.stop for own in rows.values())
-    result = Contributions({}, {}, Accuracy())
+    result = Contributions({}, {}, {}, Accuracy())
     for client, own in rows.items():
         if client not in present:
             continue
@@ -207,13 +211,14 @@ def _multiplied(
                 # Zero columns fill the block to a power of two: few shapes, few compilations.
                 unit = np.zeros((num_rows, 1 << (len(block) - 1).bit_length()), np.float32)
                 unit[own.start + block, np.arange(len(block))] = 1
-                columns, accuracy = solver.solved(unit)  # 10-SS, 12-CS
+                columns, accuracy = solved(matrix, unit)  # 10-SS, 12-CS
                 result = result._replace(accuracy=result.accuracy.worst(accuracy))
                 way.multiply(columns, block)  # 13-CS
             value, share = way.finished()
         except DroppedOut:
             continue
         result.values[client] = value
+        result.labeled[client] = own.start + labeled
         if share is not None:
             result.shares[client] = share
     return result

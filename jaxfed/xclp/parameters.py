@@ -13,6 +13,7 @@ from jaxfed.secure.primitives.key_sizes import KEY_BITS
 from jaxfed.xclp import departures
 from jaxfed.xclp.cross_steps import HAMMING, PROJECTIONS, ROW_SUMS
 from jaxfed.xclp.influence import INFLUENCE
+from jaxfed.xclp.label_matrix import LABEL_MATRICES
 
 _SEED_BITS = 256
 _EPSILON = Rule(float, "finite numbers from 0 (no noise) on", lambda epsilon: 0 <= epsilon < np.inf)
@@ -22,6 +23,7 @@ _OF_PROPAGATION = {
     "num_neighbors": at_least(1),
     "alpha": between(0, 1, closed=False),
     "similarity_power": POSITIVE,
+    "label_matrix": one_of(LABEL_MATRICES),
     "tolerance": between(0, 1, closed=False),
     "max_steps": at_least(1),
 }
@@ -49,7 +51,8 @@ class Propagation:
             its k - 1 nearest others. Off: of its k nearest others, as in the authors' code.
         alpha: how far labels travel, in (0, 1).
         similarity_power: exponent on edge weights; 3 in the authors' code.
-        class_balanced: divide Y's columns by the number of labels of the class.
+        label_matrix: what is propagated, of `LABEL_MATRICES` (`jaxfed.xclp.label_matrix`): "plain" in the
+            paper, "class_balanced" in the authors' code. "poisson" has no alpha: it goes as if by 1.
         relative_confidence: divide confidences by the largest.
         tolerance: relative residual at which a column of the linear system is solved.
         max_steps: conjugate-gradient steps at most; a column that needs more is warned of.
@@ -60,7 +63,7 @@ class Propagation:
     self_edges: bool = False
     alpha: float = 0.99
     similarity_power: float = 1.0
-    class_balanced: bool = False
+    label_matrix: str = "plain"
     relative_confidence: bool = False
     tolerance: float = 1e-6
     max_steps: int = 1000
@@ -93,9 +96,11 @@ class Parameters(Propagation):
         presence: which clients leave, and at which stage, where steps are protocols: "CLIENT@STAGE" or
             "SHARE%@STAGE" (`jaxfed.xclp.departures`).
 
-    Of what propagation is given, `class_balanced` goes by the cohort's labels: the clients learn its number
-    of each class; the server does where `row_sums` is plaintext. `relative_confidence` goes by the cohort's
-    largest: the server learns every client's largest one, the clients the cohort's.
+    Of what propagation is given, `label_matrix` goes by the cohort's labels. But for "plain" the clients
+    learn the cohort's number of each class, for "centered" and "poisson" in each component of the graph, and
+    of their own points the component and the flat part; the server learns the numbers where `row_sums` is
+    plaintext. `relative_confidence` goes by the cohort's largest: the server learns every client's largest
+    one, the clients the cohort's.
     """
 
     num_bits: int = 4096

@@ -37,8 +37,3 @@ def relative(confidences: jax.Array) -> jax.Array:
     """Confidences [n], n > 0, divided by the largest of them; zeros stay zeros."""
     largest = confidences.max()
     return confidences / jnp.where(largest > 0, largest, 1)
-
-
-def balanced(y: jax.Array) -> jax.Array:
-    """Y [n, C] with every column divided by its sum, the class's number of labels, where it has any."""
-    return y / jnp.maximum(y.sum(axis=0, keepdims=True), 1)

@@ -194,7 +194,7 @@ def test_the_authors_variant_does_as_their_code(cell, rate):
     assert config.training.learning_rate == rate
     assert config.model.normalize_features
     for section in (config.xclp, config.per_client_lp):
-        assert section.class_balanced
+        assert section.label_matrix == "class_balanced"
         assert section.relative_confidence
         assert section.similarity_power == 3
     crops = ("rotate:10", "crop:8", "flip") if "mini" in cell else ("translate:4", "flip")

@@ -100,7 +100,7 @@ def test_a_wrong_sweep_is_one_line(config, body, message):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("xclp.class_balanced", True),
+        ("xclp.relative_confidence", True),
         ("seed", 3),
         ("xclp.alpha", 0.1 + 0.2),
         ("xclp.tolerance", 1e-7),

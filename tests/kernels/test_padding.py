@@ -69,7 +69,7 @@ def without_padding(monkeypatch):
     [
         {},
         {"influence": "columns"},
-        {"relative_confidence": True, "class_balanced": True, "similarity_power": 3.0},
+        {"relative_confidence": True, "label_matrix": "class_balanced", "similarity_power": 3.0},
         {"row_sums": "masked"},
     ],
     ids=str,

@@ -17,7 +17,8 @@ from jaxfed.errors import UsageError
 from jaxfed.kernels import hamming, lsh
 from jaxfed.kernels.graph import normalized_graph
 from jaxfed.privacy import randomized_response as rr
-from jaxfed.xclp import algorithm
+from jaxfed.secure.influence.leading import Leading
+from jaxfed.xclp.own_scores import client_scores
 
 SIGNIFICANCE = 1e-6
 
@@ -279,11 +280,12 @@ def test_xclp_scores_are_unbiased_in_the_labels(monkeypatch):
 
 def test_classes_are_balanced_by_unbiased_counts():
     """By the matrix of answers that was inverted; a count that noise makes less than 1 is 1."""
-    p = xclp.Parameters(num_classes=3, label_epsilon=1.5, class_balanced=True)
+    p = xclp.Parameters(num_classes=3, label_epsilon=1.5, label_matrix="class_balanced")
     keep, other = rr.answer_probabilities(1.5, 3)
     answers = np.full((3, 3), other) + (keep - other) * np.eye(3)
     counts, z = np.array([[12.0, 5.0, 0.25]]), np.random.default_rng(0).random((7, 3))
-    scores = algorithm.client_scores(z @ answers, counts @ answers, p)
+    own = Leading(np.zeros(7, np.int32), np.zeros(7, np.float32))
+    scores = client_scores(z @ answers, counts @ answers, own, p)
     np.testing.assert_allclose(scores, z / [12, 5, 1], atol=1e-5)
 
 

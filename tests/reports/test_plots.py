@@ -65,7 +65,7 @@ def test_scale_for(values, scale):
     [
         ("federation.graph", ["labeled", "labeled+unlabeled"]),
         ("federation.left_out_client", [0, 1, 2]),
-        ("xclp.class_balanced", [False, True]),
+        ("xclp.relative_confidence", [False, True]),
         ("federation.table", [[1], [2]]),
     ],
 )

@@ -36,7 +36,7 @@ def dense_labels(
     y,
     *,
     similarity_power=1.0,
-    class_balanced=False,
+    label_matrix="plain",
     relative_confidence=False,
     self_edges=False,
 ):
@@ -47,7 +47,7 @@ def dense_labels(
         cosines = np.insert(cosines, 0, 1.0, axis=1)
     w = reference.normalized_graph(indices, np.maximum(cosines, 0) ** similarity_power)
     one_hot = (np.asarray(y)[:, None] == np.arange(NUM_CLASSES)).astype(float)
-    if class_balanced:
+    if label_matrix == "class_balanced":
         one_hot /= np.maximum(one_hot.sum(axis=0), 1)
     z = np.maximum(reference.propagate(w, one_hot, ALPHA), 0)
     reached = z.max(axis=1) > 1e-12
@@ -70,7 +70,7 @@ def label(name, federation, **keywords):
 
 
 SWITCHES = {
-    "class_balanced": True,
+    "label_matrix": "class_balanced",
     "relative_confidence": True,
     "similarity_power": 3.0,
     "self_edges": True,
@@ -115,5 +115,5 @@ def test_switches_follow_those_of_xclp_unless_given(name):
     given = [f"xclp.{key}={value}" for key, value in (SWITCHES | {"alpha": 0.5}).items()]
     section = file.load(digits, given)[name]
     assert {**SWITCHES, "alpha": 0.5}.items() <= section.to_dict().items()
-    own = file.load(digits, [*given, f"{name}.class_balanced=false"])
-    assert (own[name].class_balanced, own.xclp.class_balanced) == (False, True)
+    own = file.load(digits, [*given, f"{name}.label_matrix=plain"])
+    assert (own[name].label_matrix, own.xclp.label_matrix) == ("plain", "class_balanced")

@@ -1,0 +1,46 @@
+"""What one run of Algorithm 1 sends where its steps are in the clear: bytes by kind of message."""
+
+from __future__ import annotations
+
+from jaxfed.federation.communication import Communication
+from jaxfed.xclp.label_matrix import BY_COMPONENT
+from jaxfed.xclp.parameters import Parameters
+
+
+def count_messages(
+    communication: Communication,
+    *,
+    num_clients: int,
+    num_labeled: int,
+    num_points: int,
+    num_at_server: int = 0,
+    num_counts: int = 1,
+    p: Parameters,
+) -> None:
+    """Add the payload bytes of one run of Algorithm 1's plaintext steps, in 4-byte numbers.
+
+    Where the server is a party, `num_at_server` of the points are its own; what it tells itself is no
+    message, and neither it nor its labels are counted in the other two numbers.
+
+    `num_counts` components have labels, where `label_matrix` goes by components.
+
+    Not in the paper's count: the positions of labeled points, and what the authors' switches sum.
+    """
+    num_remote = num_points - num_at_server
+    is_plaintext = p.row_sums == "plaintext"
+    if not p.has_session or (is_plaintext and p.influence == "labels"):
+        communication.up("positions", 4 * num_labeled)
+        communication.down("influence_columns", 4 * num_points * num_labeled)
+    if p.hamming == "plaintext":
+        communication.up("codes", num_remote * p.num_bits // 8)
+    if is_plaintext:
+        communication.up("contributions", 4 * num_clients * num_points * p.num_classes)
+        communication.down("row_sums", 4 * num_remote * p.num_classes)
+    if is_plaintext and p.label_matrix != "plain":
+        communication.up("class_counts", 4 * num_clients * num_counts * p.num_classes)
+        communication.down("class_counts", 4 * num_clients * num_counts * p.num_classes)
+    if p.label_matrix in BY_COMPONENT and not p.has_session:
+        communication.down("leading", 8 * num_remote)
+    if p.relative_confidence and not p.has_session:
+        communication.up("confidence", 4 * num_clients)
+        communication.down("largest_confidence", 4 * num_clients)
