@@ -116,6 +116,7 @@ def test_xclp_costs_stand_beside_per_client_lps_and_the_papers(short, monkeypatc
 
 def test_rounds_of_many_clients_give_everybody_its_sums(short, monkeypatch):
     monkeypatch.setattr(row_sums, "CLIENTS", 6)
+    monkeypatch.setattr(row_sums, "TWISTED", 2)
     single, double = list(row_sums.masking(with_peers=True))[-2:]
     assert (single.peers.keys(), double.peers.keys()) == ({"numpy_twister"}, set())
     for drawn in (single, double):
@@ -126,6 +127,8 @@ def test_rounds_of_many_clients_give_everybody_its_sums(short, monkeypatch):
         row = run_contest(drawn, 5, {})
         figure = row["figures"]["us a client and peer"]["measured"]
         assert figure == pytest.approx(1e6 * row["median_seconds"]["jaxfed"] / 30)
+        for peer in row["peers"].values():
+            assert peer["scaled_from_part"] == 1 / 3
 
 
 @pytest.mark.usefixtures("quick_compilation")
