@@ -26,7 +26,8 @@ from jaxfed.federation.execution import HERE, Execution
 from jaxfed.kernels.padding import padded_rows
 from jaxfed.rules import fields_as_keywords
 from jaxfed.xclp import Propagation, one_hot_labels
-from jaxfed.xclp.cosine_propagation import propagate_over_cosines
+from jaxfed.xclp.cosine_propagation import choose_over_cosines, propagate_over_cosines
+from jaxfed.xclp.selection import Choice, mean_metrics
 from jaxfed.xclp.transduction import as_vectors, client_arrays, padded, transductive
 
 _SMALLEST_CAPACITY = 64  # clients with fewer points share a program
@@ -38,7 +39,8 @@ def per_client_lp(*, execution: Execution = HERE, **fields: Any) -> FederatedAlg
 
     Clients go one after another, those of like size padded to one shape. Keywords are the fields of
     `jaxfed.xclp.Propagation`, of which `label_matrix` and `relative_confidence` go by the client's own
-    labels and confidences, since it knows no others; `execution` may remember neighbors.
+    labels and confidences, since it knows no others; so does `select`, and the client prior changes
+    nothing. With `select` a round reports the clients' mean hit rates. `execution` may remember neighbors.
 
     Cost: sum_j n_j^2 d operations; memory O(n_j k) a client.
     """
@@ -48,6 +50,7 @@ def per_client_lp(*, execution: Execution = HERE, **fields: Any) -> FederatedAlg
         del key
         label = np.full(cohort.mask.shape, UNLABELED, np.int32)
         confidence = np.zeros(cohort.mask.shape, np.float32)
+        choices: list[Choice[Propagation]] = []
         cohort = cohort._replace(x=as_vectors(np.asarray(cohort.x), axes=2))
         sizes = np.asarray(cohort.mask).sum(axis=1)
         for rows, capacity in size_buckets(sizes, smallest=_SMALLEST_CAPACITY):
@@ -55,11 +58,16 @@ def per_client_lp(*, execution: Execution = HERE, **fields: Any) -> FederatedAlg
             for row in rows:
                 x, y, mask = (field[row, :capacity] for field in (cohort.x, cohort.y, cohort.mask))
                 one_hot = one_hot_labels(y, p.num_classes)
+                vectors, valid, own = jnp.asarray(x), jnp.asarray(mask), p
+                if p.select:
+                    alone = np.zeros(capacity, int)
+                    choice = choose_over_cosines(vectors, one_hot, valid, alone, p, execution)
+                    own, choices = choice.p, [*choices, choice]
                 outputs = propagate_over_cosines(
-                    jnp.asarray(x), jnp.asarray(one_hot), jnp.asarray(mask), p, execution
+                    vectors, jnp.asarray(one_hot), valid, own, execution
                 )
                 label[row, :capacity], confidence[row, :capacity] = outputs
-        return label, confidence, {}
+        return label, confidence, mean_metrics(choices) if p.select else {}
 
     return transductive(label_points)
 
@@ -68,7 +76,8 @@ def per_client_lp(*, execution: Execution = HERE, **fields: Any) -> FederatedAlg
 def pooled_lp(*, execution: Execution = HERE, **fields: Any) -> FederatedAlgorithm:
     """Label propagation over the exact-cosine graph of all clients' vectors together.
 
-    Keywords are the fields of `jaxfed.xclp.Propagation`; `execution` may remember neighbors.
+    Keywords are the fields of `jaxfed.xclp.Propagation`; `execution` may remember neighbors. What `select`
+    has chosen is in the metrics.
 
     Cost: n^2 d operations; memory O(n (d + k + C)).
     """
@@ -80,15 +89,28 @@ def pooled_lp(*, execution: Execution = HERE, **fields: Any) -> FederatedAlgorit
         points = padded_rows(vectors.astype(np.float32))
         y = padded_rows(one_hot_labels(labels, p.num_classes))
         is_point = jnp.asarray(np.arange(len(points)) < len(vectors))
+        sizes = np.asarray(cohort.mask).sum(axis=1)
+        owner = padded_rows(np.repeat(np.arange(len(sizes)), sizes))
+        chosen, metrics = p, {}
+        if p.select:
+            choice = choose_over_cosines(jnp.asarray(points), y, is_point, owner, p, execution)
+            chosen, metrics = choice.p, choice.metrics()
+        of_clients = np.zeros((len(sizes), p.num_classes), np.float32)
+        np.add.at(of_clients, owner, y)
         outputs = propagate_over_cosines(
-            jnp.asarray(points), jnp.asarray(y), is_point, p, execution
+            jnp.asarray(points),
+            jnp.asarray(y),
+            is_point,
+            chosen,
+            execution,
+            client_counts=jnp.asarray(of_clients[owner]),
         )
         label, confidence = (np.asarray(values)[: len(vectors)] for values in outputs)
-        ends = np.cumsum(np.asarray(cohort.mask).sum(axis=1))[:-1]
+        ends = np.cumsum(sizes)[:-1]
         return (
             padded(np.split(label, ends), cohort, UNLABELED),
             padded(np.split(confidence, ends), cohort, 0),
-            {},
+            metrics,
         )
 
     return transductive(label_points)

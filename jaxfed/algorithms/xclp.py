@@ -32,7 +32,7 @@ def xclp(*, execution: Execution = HERE, **parameters: Any) -> FederatedAlgorith
     The seed of Pi, where Pi has one, comes from the round's key. `execution` may bring worker
     processes, and is told of progress. Beside the labels a round reports how well codes by the seed's Pi
     estimate cosines (`cosine_rmse`, and what theory expects): a diagnostic of the simulation, which sees
-    all vectors.
+    all vectors. With `select` it reports what was chosen, and how many labels came back.
 
     `views`: one more client takes part, with the examples that it is curious about as its unlabeled points,
     and looks at its own rows of Z.
@@ -56,6 +56,7 @@ def xclp(*, execution: Execution = HERE, **parameters: Any) -> FederatedAlgorith
                 "cosine_rmse": measured,
                 "cosine_rmse_theory": theory,
                 "communication": result.communication.metrics(),
+                **(result.choice.metrics() if result.choice else {}),
             },
         )
 

@@ -31,7 +31,7 @@ from jaxfed.federation.execution import HERE, Execution
 from jaxfed.kernels import knn, lsh
 from jaxfed.training.losses import Augment
 from jaxfed.training.server_state import ServerState, client_keys, cohort_statistics
-from jaxfed.xclp.cosine_propagation import propagate_over_cosines
+from jaxfed.xclp.cosine_propagation import choose_over_cosines, propagate_over_cosines
 from jaxfed.xclp.smoother import joint_scores
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def xclp_labels(
         if at_server and not in_one_program:
             raise UsageError(
                 "labels_at='server': the server is a party of XCLP then; allowed are hamming='plaintext', "
-                "row_sums='plaintext', influence='labels' and no noise"
+                "row_sums='plaintext', influence='labels', no noise, no client prior and nothing to select"
             )
         if in_one_program:
             label, confidence, metrics, cut_short = label_cohort(
@@ -182,15 +182,19 @@ def xclp_labels(
 
 
 def is_one_program(p: xclp.Parameters) -> bool:
-    """Whether XCLP labels a cohort in one compiled program: without protocols, noise and columns."""
+    """Whether XCLP labels a cohort in one compiled program: without protocols, noise, columns and choice."""
     noisy = p.bit_epsilon > 0 or p.label_epsilon > 0
-    return not p.has_session and p.influence == "labels" and not noisy
+    chooses = bool(p.select) or p.client_prior > 0
+    return not p.has_session and p.influence == "labels" and not noisy and not chooses
 
 
 def per_client_lp_labels(
     embed: Embed, propagation: xclp.Propagation, map_clients: MapClients
 ) -> PseudoLabel:
-    """Label propagation over exact cosines inside each client; a client without labels gets none."""
+    """Label propagation over exact cosines inside each client; a client without labels gets none.
+
+    With `select` every client chooses for itself, in every round and one after another.
+    """
 
     def label_client(shared: Any, client: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
         del shared
@@ -205,12 +209,25 @@ def per_client_lp_labels(
     ) -> PseudoLabels:
         del communication
         features = embed(state, cohort, key)
-        label, confidence = label_clients(
-            None, (features, jnp.asarray(cohort.y), jnp.asarray(cohort.mask))
-        )
+        y, mask = jnp.asarray(cohort.y), jnp.asarray(cohort.mask)
+        if not propagation.select:
+            return _completed(cohort, *label_clients(None, (features, y, mask)))
+        chosen = [
+            _chosen_alone(*client, propagation) for client in zip(features, y, mask, strict=True)
+        ]
+        label, confidence = (jnp.stack(values) for values in zip(*chosen, strict=True))
         return _completed(cohort, label, confidence)
 
     return pseudo_label
+
+
+def _chosen_alone(
+    features: jax.Array, y: jax.Array, mask: jax.Array, p: xclp.Propagation
+) -> tuple[jax.Array, jax.Array]:
+    """Labels and confidences of one client, with the settings that its own labels choose."""
+    one_hot = xclp.one_hot_labels(np.asarray(y), p.num_classes)
+    choice = choose_over_cosines(features, one_hot, mask, np.zeros(len(y), int), p)
+    return propagate_over_cosines(features, jnp.asarray(one_hot), mask, choice.p)
 
 
 def network_labels(
@@ -348,7 +365,8 @@ def _label_on_host(
     for row, prediction in zip(rows, result.predictions, strict=True):
         label[row, mask[row]] = prediction.labels
         confidence[row, mask[row]] = prediction.confidences
-    return label, confidence, {"steps": result.steps, "residual": result.residual}
+    metrics: Metrics = {"steps": result.steps, "residual": result.residual}
+    return label, confidence, {**metrics, **(result.choice.metrics() if result.choice else {})}
 
 
 def _completed(cohort: Cohort, label: Array, confidence: Array) -> PseudoLabels:

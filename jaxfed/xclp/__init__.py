@@ -8,11 +8,7 @@ from jaxfed.xclp.algorithm import (
     Prediction,
     Result,
     cross_client_label_propagation,
-    edge_weights,
-    one_hot_labels,
     propagate_labels,
-    server_graph,
-    with_self_edges,
 )
 from jaxfed.xclp.cross_steps import (
     HAMMING,
@@ -25,6 +21,12 @@ from jaxfed.xclp.cross_steps import (
 from jaxfed.xclp.influence import INFLUENCE
 from jaxfed.xclp.label_matrix import LABEL_MATRICES
 from jaxfed.xclp.messages import count_messages
+from jaxfed.xclp.neighborhoods import (
+    edge_weights,
+    one_hot_labels,
+    server_graph,
+    with_self_edges,
+)
 from jaxfed.xclp.parameters import Parameters, Propagation
 from jaxfed.xclp.prediction import predict, relative
 

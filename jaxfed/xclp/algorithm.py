@@ -48,25 +48,25 @@ import numpy as np
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.kernels import lsh
-from jaxfed.kernels.graph import Graph, cosine_from_hamming, normalized_graph
 from jaxfed.kernels.padding import padded_rows
 from jaxfed.privacy import randomized_response
 from jaxfed.rules import fields_as_keywords
 from jaxfed.xclp import departures
-from jaxfed.xclp.cross_steps import HAMMING, PROJECTIONS, ROW_SUMS, largest_confidences, setup
+from jaxfed.xclp.cross_steps import PROJECTIONS, ROW_SUMS, largest_confidences, setup
+from jaxfed.xclp.federated_selection import choose, most_of
 from jaxfed.xclp.influence import INFLUENCE
 from jaxfed.xclp.inputs import checked
-from jaxfed.xclp.messages import count_messages
+from jaxfed.xclp.messages import count_messages, count_selection
+from jaxfed.xclp.neighborhoods import Neighborhoods, rows_of
 from jaxfed.xclp.own_scores import class_counts, client_leading, client_scores
 from jaxfed.xclp.parameters import Parameters
 from jaxfed.xclp.prediction import predict
-from jaxfed.xclp.smoother import smoother
+from jaxfed.xclp.selection import Choice
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.channel import Presence
     from jaxfed.secure.session.parties import Session
 
-Array = jax.Array | np.ndarray
 _NOISE = 0x6E6F6973  # sets the keys of noise apart from those of Pi's rows, 0 ... L - 1
 
 
@@ -88,6 +88,7 @@ class Result(NamedTuple):
         residual: largest relative residual of any column, recomputed.
         communication: bytes that Algorithm 1 sends: codes and contributions up, influence columns and
             row sums down; of a secure protocol instead every message that went through its channel.
+        choice: what `Parameters.select` has chosen; None where nothing was to be chosen.
     """
 
     predictions: list[Prediction]
@@ -95,6 +96,7 @@ class Result(NamedTuple):
     steps: int
     residual: float
     communication: Communication
+    choice: Choice[Parameters] | None = None
 
 
 @fields_as_keywords(Parameters)
@@ -160,29 +162,28 @@ def cross_client_label_propagation(
     )  # 1-XS
     if session and not session.clients:
         return _no_labels(vectors, p, session)
-    planes = PROJECTIONS[p.projection](p.seed, p.num_bits, vectors[0].shape[1], session)
+    largest = most_of(p)
+    planes = PROJECTIONS[p.projection](p.seed, largest.num_bits, vectors[0].shape[1], session)
     codes = execution.once(client_codes, vectors, planes)  # 2-CS to 4-CS
     codes, labels = randomized(codes, labels, p, session)
-    clients, indices, distances = HAMMING[p.hamming](  # 5-XS, with 7-SS streamed in
-        codes, session, execution, num_neighbors=p.num_neighbors, key_bits=p.key_bits
-    )
-    if not len(indices):
+    around = Neighborhoods(codes, labels, p, largest.num_neighbors, session, execution)
+    choice = choose(p, around, session, execution) if p.select else None
+    p = choice.p if choice else p
+    near = around.of(p.num_bits)  # 5-XS to 7-SS
+    rows = near.rows
+    if not len(near.indices):
         return _no_labels(vectors, p, session)
-    matrices = {client: one_hot_labels(labels[client], p.num_classes) for client in clients}
-    rows = dict(zip(clients, _rows([len(y) for y in matrices.values()]), strict=True))  # R_j
-    graph = server_graph(  # 6-SS to 9-SS; padding is points without edges
-        padded_rows(indices, fill=-1), padded_rows(distances, fill=p.num_bits + 1), p
-    )
-    matrix = smoother(graph, p)
+    matrix = around.matrix(p)  # 8-SS, 9-SS
     contributions = INFLUENCE[p.influence](  # 10-SS to 13-CS
-        matrix, matrices, rows, session, is_secure=p.row_sums != "plaintext"
+        matrix, near.labels, rows, session, is_secure=p.row_sums != "plaintext"
     )
-    heard, num_counts = client_leading(matrix, contributions, rows, session)
-    counts = {
-        client: class_counts(y, heard.get(client), num_counts) for client, y in matrices.items()
-    }
+    needs_counts = p.label_matrix != "plain" or p.client_prior > 0
+    heard, num_counts = client_leading(
+        matrix, contributions, rows, session, needs_counts=needs_counts
+    )
+    counts = {j: class_counts(y, heard.get(j), num_counts) for j, y in near.labels.items()}
     sums = ROW_SUMS[p.row_sums](contributions, counts, rows, session, execution)  # 14-XS
-    scores = {client: client_scores(*own, heard[client], p) for client, own in sums.items()}
+    scores = {j: client_scores(*own, heard[j], near.labels[j], p) for j, own in sums.items()}
     predictions = client_predictions(vectors, scores, p, session)  # 15-CS, 16-CS
 
     accuracy = contributions.accuracy
@@ -196,18 +197,21 @@ def cross_client_label_propagation(
     communication = session.communication() if session else Communication()
     count_messages(
         communication,
-        num_clients=len(clients),
-        num_labeled=sum(int(np.sum(labels[client] >= 0)) for client in clients),
-        num_points=len(indices),
+        num_clients=len(rows),
+        num_labeled=(num_labeled := sum(int(np.sum(labels[client] >= 0)) for client in rows)),
+        num_points=len(near.indices),
         num_counts=num_counts,
         p=p,
     )
+    if choice:
+        count_selection(communication, choice, num_clients=len(rows), num_labeled=num_labeled, p=p)
     return Result(
         predictions=predictions,
         unreached=sum(int(np.sum(prediction.labels < 0)) for prediction in predictions),
         steps=accuracy.steps,
         residual=accuracy.residual,
         communication=communication,
+        choice=choice,
     )
 
 
@@ -234,7 +238,7 @@ def client_codes(vectors: Sequence[np.ndarray], planes: jax.Array) -> list[np.nd
     """
     joint = np.concatenate([np.asarray(v, np.float32) for v in vectors])
     codes = np.asarray(lsh.sign_bits(jnp.asarray(padded_rows(joint)), planes))
-    return [codes[rows] for rows in _rows([len(v) for v in vectors])]
+    return [codes[rows] for rows in rows_of([len(v) for v in vectors])]
 
 
 def randomized(
@@ -251,7 +255,7 @@ def randomized(
     if not session:
         keys = jax.random.split(jax.random.fold_in(setup(p.seed), _NOISE))
         bits, answers = map(randomized_response.from_key, keys)
-    rows = _rows([len(y) for y in labels])
+    rows = rows_of([len(y) for y in labels])
     if p.bit_epsilon:
         joint = jnp.asarray(np.concatenate(codes))
         noisy = np.asarray(randomized_response.randomize_bits(joint, bits, p.bit_epsilon))
@@ -262,41 +266,6 @@ def randomized(
         )
         labels = [answered[own] for own in rows]
     return codes, labels
-
-
-def server_graph(indices: Array, distances: Array, p: Parameters) -> Graph:
-    """Lines 6 to 9, SS: cosines of the kept pairs, B + B^T, D^-1/2 (B + B^T) D^-1/2."""
-    indices, distances = jnp.asarray(indices), jnp.asarray(distances)
-    if p.bit_epsilon:
-        estimates = randomized_response.unbiased_distances(distances, p.num_bits, p.bit_epsilon)
-        distances = jnp.maximum(estimates, 0)
-    similarity = cosine_from_hamming(distances, p.num_bits)
-    if p.self_edges:
-        indices, similarity = with_self_edges(indices, similarity)
-    return normalized_graph(indices, edge_weights(similarity, p.similarity_power))
-
-
-def with_self_edges(indices: jax.Array, similarity: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Line 7 as printed: the point itself, similarity 1, and all but the last of its neighbors [n, k].
-
-    A point of the padding has itself for a neighbor too, which reaches nobody.
-    """
-    own = jnp.arange(len(indices), dtype=indices.dtype)[:, None]
-    return (
-        jnp.concatenate([own, indices[:, :-1]], axis=1),
-        jnp.concatenate([jnp.ones_like(similarity[:, :1]), similarity[:, :-1]], axis=1),
-    )
-
-
-def edge_weights(similarity: jax.Array, power: float) -> jax.Array:
-    """max(similarity, 0)^power: negative similarities are no edges."""
-    positive = jnp.maximum(similarity, 0)
-    return positive if power == 1 else positive**power
-
-
-def one_hot_labels(labels: Array, num_classes: int) -> np.ndarray:
-    """float32 [..., C]: Y_ic = 1 where point i is labeled c, zero rows where unlabeled (-1)."""
-    return (np.asarray(labels)[..., None] == np.arange(num_classes)).astype(np.float32)
 
 
 def client_predictions(
@@ -330,7 +299,7 @@ def _predicted(scores: Sequence[np.ndarray]) -> list[Prediction]:
     labels, confidences = predict(jnp.asarray(padded_rows(z)))
     arrays = [np.asarray(values) for values in (labels, confidences, z)]
     return [
-        Prediction(*(values[own] for values in arrays)) for own in _rows(list(map(len, scores)))
+        Prediction(*(values[own] for values in arrays)) for own in rows_of(list(map(len, scores)))
     ]
 
 
@@ -340,9 +309,3 @@ def _no_labels(vectors: Sequence[np.ndarray], p: Parameters, session: Session | 
     nothing = [np.zeros((len(v), p.num_classes), np.float32) for v in vectors]
     unreached = sum(len(v) for v in vectors)
     return Result(_predicted(nothing), unreached, 0, 0.0, communication)
-
-
-def _rows(sizes: Sequence[int]) -> list[slice]:
-    """R_j: the rows of the joint arrays that belong to client j."""
-    ends = np.cumsum(sizes)
-    return [slice(int(end) - size, int(end)) for size, end in zip(sizes, ends, strict=True)]

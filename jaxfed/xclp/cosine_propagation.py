@@ -9,12 +9,20 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.kernels import knn
-from jaxfed.kernels.graph import normalized_graph
-from jaxfed.xclp import Propagation, edge_weights, predict, relative, with_self_edges
-from jaxfed.xclp.smoother import joint_scores
+from jaxfed.kernels.graph import Graph, normalized_graph
+from jaxfed.xclp import client_prior
+from jaxfed.xclp.influence import EVERYBODY
+from jaxfed.xclp.leave_one_out import Labeled, labeled_rows
+from jaxfed.xclp.neighborhoods import edge_weights, with_self_edges
+from jaxfed.xclp.parameters import Propagation
+from jaxfed.xclp.prediction import predict, relative
+from jaxfed.xclp.selection import Choice, plaintext_total, select, settings_of
+from jaxfed.xclp.smoother import joint_scores, smoother
 
 
 def propagate_over_cosines(
@@ -23,6 +31,7 @@ def propagate_over_cosines(
     valid: jax.Array | None,
     p: Propagation,
     execution: Execution = HERE,
+    client_counts: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Labels int32 [n] (-1: no label arrives) and confidences f32 [n] of vectors [n, d].
 
@@ -30,16 +39,49 @@ def propagate_over_cosines(
         vectors: float32 [n, d].
         y: float32 [n, C], one-hot, zero where unlabeled.
         valid: bool [n], False on padding; None: all are points.
-        p: k, `self_edges`, alpha, the edges' power, tolerance and step limit, `label_matrix` and
-            `relative_confidence`, both over these n vectors.
+        p: everything but `select`: k, `self_edges`, alpha, the edges' power, tolerance and step limit,
+            `label_matrix`, `client_prior` and `relative_confidence`, the latter over these n vectors.
         execution: may remember neighbors, unless this is traced.
+        client_counts: labels of every class of each point's client, [n, C]; None: all are of one client,
+            whose frequencies are the cohort's, so that a prior changes nothing.
 
     Cost: n^2 d operations; memory O(n (d + k + C)).
     """
     indices, cosines = execution.once(knn.cosine_knn, vectors, p.num_neighbors, valid=valid)
-    if p.self_edges:
-        indices, cosines = with_self_edges(indices, cosines)
-    graph = normalized_graph(indices, edge_weights(cosines, p.similarity_power))
-    z, _ = joint_scores(graph, y, p)
+    z, _ = joint_scores(_graph(indices, cosines, p), y, p)
+    if client_counts is not None:
+        z = jnp.asarray(
+            client_prior.weighed(z, client_counts, y.sum(axis=0, keepdims=True), p.client_prior)
+        )
     label, confidence = predict(z)
     return label, relative(confidence) if p.relative_confidence else confidence
+
+
+def choose_over_cosines(
+    vectors: jax.Array,
+    y: np.ndarray,
+    valid: jax.Array,
+    owner: np.ndarray,
+    p: Propagation,
+    execution: Execution = HERE,
+) -> Choice[Propagation]:
+    """The settings out of `p.select`, by leave-one-out over these vectors; arguments as above.
+
+    `owner`: the client of each point, int [n].
+    """
+    most = max(s.num_neighbors for s in settings_of(p))
+    indices, cosines = execution.once(knn.cosine_knn, vectors, most, valid=valid)
+    answers = np.where(y.any(axis=1), y.argmax(axis=1), -1)
+
+    def evidence(s: Propagation) -> dict[int, Labeled]:
+        k = s.num_neighbors
+        graph = _graph(indices[:, :k], cosines[:, :k], s)
+        return {EVERYBODY: labeled_rows(smoother(graph, s), y, owner, answers)}
+
+    return select(p, evidence, plaintext_total)
+
+
+def _graph(indices: jax.Array, cosines: jax.Array, p: Propagation) -> Graph:
+    if p.self_edges:
+        indices, cosines = with_self_edges(indices, cosines)
+    return normalized_graph(indices, edge_weights(cosines, p.similarity_power))

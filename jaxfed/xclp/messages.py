@@ -5,6 +5,7 @@ from __future__ import annotations
 from jaxfed.federation.communication import Communication
 from jaxfed.xclp.label_matrix import BY_COMPONENT
 from jaxfed.xclp.parameters import Parameters
+from jaxfed.xclp.selection import Choice
 
 
 def count_messages(
@@ -44,3 +45,29 @@ def count_messages(
     if p.relative_confidence and not p.has_session:
         communication.up("confidence", 4 * num_clients)
         communication.down("largest_confidence", 4 * num_clients)
+
+
+def count_selection(
+    communication: Communication,
+    choice: Choice[Parameters],
+    *,
+    num_clients: int,
+    num_labeled: int,
+    p: Parameters,
+) -> None:
+    """Add the payload bytes of choosing settings by leave-one-out, in 4-byte numbers, without codes.
+
+    For every matrix M that was tried what a labeling of the labeled points alone sends, its diagonals, and
+    every client's three counts a setting.
+    """
+    if p.has_session:
+        return
+    communication.up("positions", 4 * num_labeled)
+    communication.down("influence_columns", 4 * choice.num_matrices * num_labeled**2)
+    communication.up(
+        "contributions", 4 * choice.num_matrices * num_clients * num_labeled * p.num_classes
+    )
+    communication.down("row_sums", 4 * choice.num_matrices * num_labeled * p.num_classes)
+    communication.down("diagonals", 8 * choice.num_matrices * num_labeled)
+    communication.up("hits", 12 * choice.num_settings * num_clients)
+    communication.down("setting", 4 * num_clients)

@@ -8,46 +8,71 @@ of Z as `label_matrix` wants it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+import jax
 import numpy as np
 
+from jaxfed.kernels.components import Components
 from jaxfed.privacy import randomized_response
 from jaxfed.secure.influence import leading
 from jaxfed.secure.influence.leading import Leading
-from jaxfed.xclp import label_matrix
+from jaxfed.xclp import client_prior, label_matrix
 from jaxfed.xclp.influence import Contributions
-from jaxfed.xclp.parameters import Parameters
-from jaxfed.xclp.smoother import Smoother
+from jaxfed.xclp.label_matrix import Rows
+from jaxfed.xclp.parameters import Parameters, Propagation
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.parties import Session
 
+Array = jax.Array | np.ndarray
+
+
+class Graded(Protocol):
+    """The server's matrix M as `jaxfed.xclp.smoother` has it, or a part of it."""
+
+    @property
+    def p(self) -> Propagation:
+        """The settings that it is made by."""
+
+    @property
+    def num_points(self) -> int:
+        """n, with padding."""
+
+    @property
+    def found(self) -> Components | None:
+        """Components of the points, where they are needed."""
+
+    def flat(self, is_labeled: np.ndarray) -> tuple[Array, Array]:
+        """(f, F), float32 [n] both, of bool [n]."""
+
 
 def client_leading(
-    matrix: Smoother,
+    matrix: Graded,
     contributions: Contributions,
     rows: Mapping[int, slice],
     session: Session | None,
+    *,
+    needs_counts: bool,
 ) -> tuple[dict[int, Leading], int]:
     """What every client hears of its own points, and how many rows of counts are summed beside Z.
 
-    One row for each component with labels, where `label_matrix` goes by components; one for all points for
-    "class_balanced", none for "plain", and nothing to hear.
+    One row for each component with labels, where `label_matrix` goes by components; else there is nothing to
+    hear, and one row for all points if `needs_counts`, or none.
     """
     num_rows = max(own.stop for own in rows.values())
     if matrix.found is None:
         nothing = Leading(np.zeros(num_rows, np.int32), np.zeros(num_rows, np.float32))
         own = {j: Leading(*(values[r] for values in nothing)) for j, r in rows.items()}
-        return own, int(matrix.p.label_matrix != "plain")
+        return own, int(needs_counts)
     labeled = np.zeros(matrix.num_points, bool)
     for positions in contributions.labeled.values():
         labeled[positions] = True
     root = np.asarray(matrix.found.root)
     roots = np.unique(root[labeled])
-    number = np.full(len(root), -1, np.int32)
-    number[roots] = np.arange(len(roots))
-    everything = Leading(number[root], np.asarray(matrix.flat(labeled)[0]))
+    place = np.searchsorted(roots, root)
+    number = np.where(np.isin(root, roots), place, -1).astype(np.int32)
+    everything = Leading(number, np.asarray(matrix.flat(labeled)[0]))
     own = {j: Leading(*(values[r] for values in everything)) for j, r in rows.items()}
     if session is None:
         return own, len(roots)
@@ -67,10 +92,8 @@ def class_counts(matrix: np.ndarray, own: Leading | None, num_counts: int) -> np
     return counts
 
 
-def client_scores(
-    values: np.ndarray, counts: np.ndarray, own: Leading, p: Parameters
-) -> np.ndarray:
-    """CS: Z[R_j] as `p` wants it, out of M times one-hot answers, f32 [n_j, C]; Z is linear in these.
+def own_rows(values: np.ndarray, counts: np.ndarray, own: Leading, p: Parameters) -> Rows:
+    """CS: what its scores are made of, out of M times one-hot answers, f32 [n_j, C].
 
     `counts`: the cohort's numbers of labels [t, C], by component. Randomized labels: the unbiased estimates
     of both.
@@ -79,6 +102,19 @@ def client_scores(
         values = randomized_response.unbiased(values, p.num_classes, p.label_epsilon)
         counts = randomized_response.unbiased(counts, p.num_classes, p.label_epsilon)
     none = np.zeros((1, p.num_classes), counts.dtype)  # row -1, of components without labels
-    own_counts = np.concatenate([counts, none])[own.component]
-    z = label_matrix.scores(p.label_matrix, label_matrix.Rows(values, own_counts, own.flat))
+    return Rows(values, np.concatenate([counts, none])[own.component], own.flat)
+
+
+def client_scores(
+    values: np.ndarray, counts: np.ndarray, own: Leading, labels: np.ndarray, p: Parameters
+) -> np.ndarray:
+    """CS: Z[R_j] as `p` wants it, f32 [n_j, C]; arguments as `own_rows`, and one-hot answers [n_j, C]."""
+    z = label_matrix.scores(p.label_matrix, own_rows(values, counts, own, p))
+    if p.client_prior:
+        client, cohort = labels.sum(axis=0), counts.sum(axis=0)
+        if p.label_epsilon:
+            client, cohort = randomized_response.unbiased(
+                np.stack([client, cohort]), p.num_classes, p.label_epsilon
+            )
+        z = client_prior.weighed(z, client, cohort, p.client_prior)
     return np.asarray(z, np.float32)

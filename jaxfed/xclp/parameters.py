@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.rules import POSITIVE, Rule, at_least, between, check_values, one_of
+from jaxfed.rules import NOT_NEGATIVE, POSITIVE, Rule, at_least, between, check_values, one_of
 from jaxfed.secure.primitives.key_sizes import KEY_BITS
-from jaxfed.xclp import departures
+from jaxfed.xclp import candidates, departures
 from jaxfed.xclp.cross_steps import HAMMING, PROJECTIONS, ROW_SUMS
 from jaxfed.xclp.influence import INFLUENCE
 from jaxfed.xclp.label_matrix import LABEL_MATRICES
@@ -24,6 +24,7 @@ _OF_PROPAGATION = {
     "alpha": between(0, 1, closed=False),
     "similarity_power": POSITIVE,
     "label_matrix": one_of(LABEL_MATRICES),
+    "client_prior": NOT_NEGATIVE,
     "tolerance": between(0, 1, closed=False),
     "max_steps": at_least(1),
 }
@@ -53,6 +54,10 @@ class Propagation:
         similarity_power: exponent on edge weights; 3 in the authors' code.
         label_matrix: what is propagated, of `LABEL_MATRICES` (`jaxfed.xclp.label_matrix`): "plain" in the
             paper, "class_balanced" in the authors' code. "poisson" has no alpha: it goes as if by 1.
+        client_prior: beta, how much a client's own label frequencies weigh its scores
+            (`jaxfed.xclp.client_prior`); 0 = not at all. Where a client is alone they are the cohort's.
+        select: settings to be chosen by leave-one-out, starting from the given ones: "KEY" or
+            "KEY:VALUE:..." (`jaxfed.xclp.candidates`, `jaxfed.xclp.selection`).
         relative_confidence: divide confidences by the largest.
         tolerance: relative residual at which a column of the linear system is solved.
         max_steps: conjugate-gradient steps at most; a column that needs more is warned of.
@@ -64,6 +69,8 @@ class Propagation:
     alpha: float = 0.99
     similarity_power: float = 1.0
     label_matrix: str = "plain"
+    client_prior: float = 0.0
+    select: Sequence[str] = ()
     relative_confidence: bool = False
     tolerance: float = 1e-6
     max_steps: int = 1000
@@ -71,6 +78,15 @@ class Propagation:
     def __post_init__(self) -> None:
         """Reject what has no meaning, with one line that names it."""
         check_values("xclp", _OF_PROPAGATION, vars(self))
+        rules = {**_OF_PROPAGATION, **_OF_XCLP}
+        for key, values in candidates.parsed(self.select, self.selectable).items():
+            for value in values:
+                check_values("xclp.select", {key: rules[key]}, {key: value})
+
+    @property
+    def selectable(self) -> tuple[str, ...]:
+        """Keys that `select` may name."""
+        return tuple(key for key in candidates.CANDIDATES if hasattr(self, key))
 
 
 @dataclass(frozen=True)

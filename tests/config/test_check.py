@@ -62,6 +62,8 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
         "alpha": 0,
         "similarity_power": 1.0,
         "label_matrix": "plain",
+        "client_prior": 0.0,
+        "select": (),
         "relative_confidence": False,
         "tolerance": 1e-6,
         "max_steps": 1000,

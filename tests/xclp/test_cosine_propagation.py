@@ -1,5 +1,7 @@
 """The exact-cosine baselines against dense float64 label propagation, client by client and pooled."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from jaxfed.config import file
 from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
 from jaxfed.kernels import reference
+from jaxfed.xclp import Propagation
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -60,11 +63,13 @@ def dense_labels(
 
 
 def label(name, federation, **keywords):
-    algorithm = ALGORITHMS[name](
-        num_classes=NUM_CLASSES, num_neighbors=NUM_NEIGHBORS, alpha=ALPHA, **keywords
-    )
+    return label_cohort(name, federation, federation.cohort(), **keywords)
+
+
+def label_cohort(name, federation, cohort, **keywords):
+    given = {"num_neighbors": NUM_NEIGHBORS, "alpha": ALPHA}
+    algorithm = ALGORITHMS[name](num_classes=NUM_CLASSES, **{**given, **keywords})
     key = jax.random.key(0)
-    cohort = federation.cohort()
     state, metrics = algorithm.round(algorithm.init(key, federation), cohort, key)
     return state, metrics, cohort
 
@@ -117,3 +122,45 @@ def test_switches_follow_those_of_xclp_unless_given(name):
     assert {**SWITCHES, "alpha": 0.5}.items() <= section.to_dict().items()
     own = file.load(digits, [*given, f"{name}.label_matrix=plain"])
     assert (own[name].label_matrix, own.xclp.label_matrix) == ("plain", "class_balanced")
+
+
+CHOICE = ("alpha:0.3", "label_matrix:centered", "num_neighbors:3", "client_prior:1")
+
+
+def labels_that_come_back(federation, p):
+    """Hits of leave-one-out over pooled points, by labeling anew without each label."""
+    cohort = federation.cohort()
+    kept = {key: value for key, value in vars(p).items() if key not in ("num_classes", "select")}
+    method = ALGORITHMS["pooled_lp"](num_classes=NUM_CLASSES, **kept)
+    hit = []
+    for place in zip(*np.nonzero(cohort.y >= 0), strict=True):
+        y = cohort.y.copy()
+        y[place] = -1
+        key = jax.random.key(0)
+        state, _ = method.round(method.init(key, federation), cohort._replace(y=y), key)
+        hit.append(state.label[place] == cohort.y[place])
+    return np.array(hit)
+
+
+def test_pooled_chooses_what_refits_would(federation):
+    found, metrics, cohort = label("pooled_lp", federation, select=CHOICE)
+    given = Propagation(NUM_CLASSES, num_neighbors=NUM_NEIGHBORS, alpha=ALPHA)
+    chosen = replace(given, **metrics["selected"])
+    rates = metrics["leave_one_out"]
+    assert rates["given_accuracy"] == labels_that_come_back(federation, given).mean()
+    assert rates["accuracy"] == labels_that_come_back(federation, chosen).mean()
+    again, _, _ = label("pooled_lp", federation, **{"alpha": ALPHA, **metrics["selected"]})
+    np.testing.assert_array_equal(found.label[cohort.mask], again.label[cohort.mask])
+
+
+def test_every_client_chooses_for_itself(federation):
+    found, metrics, cohort = label("per_client_lp", federation, select=CHOICE)
+    assert "selected" not in metrics
+    rates = []
+    for j in np.flatnonzero((cohort.y >= 0).any(axis=1)):
+        alone = federation.cohort([j])
+        one, own, _ = label_cohort("pooled_lp", federation, alone, select=CHOICE)
+        mask = cohort.mask[j]
+        np.testing.assert_array_equal(found.label[j, mask], one.label[j, mask])
+        rates.append(own["leave_one_out"]["accuracy"])
+    np.testing.assert_allclose(metrics["leave_one_out"]["accuracy"], np.mean(rates))

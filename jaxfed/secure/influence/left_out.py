@@ -1,0 +1,76 @@
+"""Choosing settings by leave-one-out through a session: what clients hear for it, sealed.
+
+    diagonals    server -> client    M_ii and F_ii of its labeled points, float32    8 m_j bytes, for every
+    matrix setting      server -> client    the number of the setting that was chosen        4 bytes
+
+M_ii says how much a labeled point's own label stays where it is (`jaxfed.xclp.leave_one_out`): how many
+points, and how near, are around it. With columns of M the client has it in any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from jaxfed.secure.errors import ProtocolError
+from jaxfed.secure.session.endpoint import SERVER, DroppedOut, Endpoint
+
+if TYPE_CHECKING:
+    from jaxfed.secure.session.parties import Session
+
+
+class Diagonals(NamedTuple):
+    """Of labeled points, float32 [m] both: M_ii, and the flat part F_ii of one label."""
+
+    matrix: np.ndarray
+    flat: np.ndarray
+
+
+def sent_diagonals(session: Session, own: Mapping[int, Diagonals]) -> dict[int, Diagonals]:
+    """What every client that stays takes of its own.
+
+    Raises:
+        ProtocolError: a message of another length, or with a number below zero or not finite.
+    """
+    heard = {}
+    for client, diagonals in own.items():
+        message = np.concatenate(diagonals).astype("<f4").tobytes()
+        try:
+            session.endpoints[SERVER].send(client, "diagonals", message)
+            heard[client] = received_diagonals(session.endpoints[client], len(diagonals.flat))
+        except DroppedOut:
+            continue
+    return heard
+
+
+def received_diagonals(endpoint: Endpoint, num_labeled: int) -> Diagonals:
+    """A client takes its own.
+
+    Raises:
+        ProtocolError: as `sent_diagonals`.
+    """
+    message = endpoint.receive(SERVER, "diagonals")
+    if len(message) != 8 * num_labeled:
+        raise ProtocolError(f"{num_labeled} labels have 8 bytes each, got {len(message)} bytes")
+    values = np.frombuffer(message, "<f4").astype(np.float32).reshape(2, num_labeled)
+    if not np.all(np.isfinite(values)) or np.any(values[1] < 0):
+        raise ProtocolError("diagonals that are not finite, or flat parts below zero")
+    return Diagonals(*values)
+
+
+def tell_setting(session: Session, chosen: int, num_settings: int) -> None:
+    """Every client hears which of the settings it goes on with.
+
+    Raises:
+        ProtocolError: a number that is none of them.
+    """
+    for client in list(session.clients):
+        try:
+            session.endpoints[SERVER].send(client, "setting", np.uint32(chosen).tobytes())
+            message = session.endpoints[client].receive(SERVER, "setting")
+        except DroppedOut:
+            continue
+        if len(message) != 4 or int(np.frombuffer(message, "<u4")[0]) >= num_settings:
+            raise ProtocolError(f"a setting is a number below {num_settings}, of 4 bytes")

@@ -1,0 +1,46 @@
+"""Which settings of XCLP and of label propagation are to be chosen, and what from: `xclp.select`.
+
+("alpha", "label_matrix")                    the values of `CANDIDATES`, every combination
+("alpha:0.5:0.9:0.99", "num_neighbors")      of alpha these ones
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jaxfed.errors import UsageError
+from jaxfed.xclp.label_matrix import LABEL_MATRICES
+
+CANDIDATES: dict[str, tuple[Any, ...]] = {
+    "alpha": (0.5, 0.8, 0.9, 0.95, 0.99),
+    "label_matrix": LABEL_MATRICES,
+    "num_neighbors": (5, 10, 20),
+    "similarity_power": (1.0, 3.0),
+    "num_bits": (1024, 4096),
+    "client_prior": (0.0, 0.1, 0.3, 1.0),
+}
+
+
+def parsed(entries: Sequence[str], keys: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """Key -> values, of entries "KEY" or "KEY:VALUE:...".
+
+    Raises:
+        UsageError: an unknown key, one that comes twice, or a value that is none of its kind.
+    """
+    found: dict[str, tuple[Any, ...]] = {}
+    for entry in entries:
+        key, *texts = str(entry).split(":")
+        if key not in keys or key in found:
+            raise UsageError(
+                f"xclp.select={entry!r}: allowed is each once of {', '.join(map(repr, keys))}, "
+                "with values as in 'alpha:0.5:0.9' or without"
+            )
+        kind = type(CANDIDATES[key][0])
+        try:
+            found[key] = tuple(kind(text) for text in texts) or CANDIDATES[key]
+        except ValueError:
+            raise UsageError(
+                f"xclp.select={entry!r}: values of {key} are {kind.__name__}s, as {CANDIDATES[key][0]}"
+            ) from None
+    return found

@@ -1,0 +1,45 @@
+"""A client's own label frequencies as a prior of its classes: scores weighed by how they differ from the
+cohort's.
+
+    Z'_ic = Z_ic (pi_jc / pi_c)^beta                                    for every point i of client j
+
+    pi_c  = (n_c + 1) / (n + C)                    the cohort's share of class c among its n labels pi_jc =
+    (n_jc + C pi_c) / (n_j + C)            client j's, drawn to the cohort's by as much as C labels weigh
+
+It is the correction of label shift (Saerens, Latinne, Decaestecker, Neural Computation 2002) with
+frequencies of labels for the new shares. Scores at alpha near 1 are flat, which would let the prior decide
+alone: they are to be sharpened first, p^gamma, and p^gamma (pi_j / pi) has its largest entry where p (pi_j
+/ pi)^(1 / gamma) has: beta is 1 / gamma, 0 switches the prior off, and how large it should be leave-one-out
+tells (`jaxfed.xclp.selection`). A client without labels has pi_j = pi and keeps its scores.
+
+Client j needs its own labels and the cohort's number of each class, as with
+`label_matrix="class_balanced"`; nothing else leaves it. Left out, a label counts neither in n_jc nor in
+n_c.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Array = jax.Array | np.ndarray
+
+
+def weighed(scores: Array, own: Array, cohort: Array, beta: float) -> Array:
+    """Z', float32 [m, C].
+
+    Args:
+        scores: Z [m, C]; entries below zero count as zero.
+        own: n_j, the client's numbers of labels, [C] or one row a point, [m, C].
+        cohort: n, the same of all clients.
+        beta: 0 or more.
+    """
+    if not beta:
+        return scores
+    xp = jnp if isinstance(scores, jax.Array) else np
+    num_classes = scores.shape[-1]
+    own, cohort = (xp.maximum(xp.asarray(counts, np.float32), 0) for counts in (own, cohort))
+    share = (cohort + 1) / (cohort.sum(axis=-1, keepdims=True) + num_classes)
+    own_share = (own + num_classes * share) / (own.sum(axis=-1, keepdims=True) + num_classes)
+    return xp.maximum(scores, 0) * (own_share / share) ** np.float32(beta)

@@ -1,0 +1,149 @@
+"""`jaxfed.xclp.selection` over a federation: whose labels, through which messages, and who adds up.
+
+Without a session one process has everything, and does what the parties would. Through a session, for every
+matrix M that is tried, lines 10 to 14 run once among the labeled points alone, m of n
+(`jaxfed.xclp.leave_one_out.AtLabeled`):
+
+    CS: positions of its labels;  XS: influence of labels upon labels, as `influence` and `row_sums` say
+    SS: M_ii and F_ii to their owner;  CS: X_i - M_ii y_i, hits of all settings that have M in common
+    XS: sums of the clients' counts, masked where `row_sums` is;  SS: which setting was chosen
+
+so that of settings that were not chosen nobody sees scores of any unlabeled point, and a setting costs (m /
+n) of a labeling beside its columns. A client that leaves meanwhile has no say in the choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from jaxfed.federation.execution import Execution
+from jaxfed.kernels.padding import padded_rows
+from jaxfed.privacy import randomized_response
+from jaxfed.secure.influence import columns as influence_columns
+from jaxfed.secure.influence import left_out
+from jaxfed.secure.influence.left_out import Diagonals
+from jaxfed.secure.session.endpoint import DroppedOut
+from jaxfed.xclp.cross_steps import ROW_SUMS
+from jaxfed.xclp.influence import EVERYBODY, INFLUENCE
+from jaxfed.xclp.label_matrix import Rows
+from jaxfed.xclp.leave_one_out import AtLabeled, Labeled, diagonal, labeled_rows
+from jaxfed.xclp.neighborhoods import Neighborhoods, rows_of
+from jaxfed.xclp.own_scores import class_counts, client_leading, own_rows
+from jaxfed.xclp.parameters import Parameters
+from jaxfed.xclp.selection import Choice, plaintext_total, priors_of, select, settings_of
+
+if TYPE_CHECKING:
+    from jaxfed.secure.session.parties import Session
+
+
+def most_of(p: Parameters) -> Parameters:
+    """The most bits and neighbors that any of the settings asks for."""
+    tried = settings_of(p) if p.select else [p]
+    return replace(
+        p,
+        select=(),
+        num_bits=max(s.num_bits for s in tried),
+        num_neighbors=max(s.num_neighbors for s in tried),
+    )
+
+
+def choose(
+    p: Parameters, around: Neighborhoods, session: Session | None, execution: Execution
+) -> Choice[Parameters]:
+    """The settings that the federation goes on with."""
+    if session is None:
+        return select(p, lambda s: {EVERYBODY: _joint(s, around)}, plaintext_total)
+    positions = _positions(session, around, p)
+
+    def evidence(s: Parameters) -> dict[int, Labeled]:
+        return _through_session(s, around, positions, session, execution)
+
+    def total(counts: Mapping[int, np.ndarray]) -> np.ndarray | None:
+        if p.row_sums == "plaintext":
+            return plaintext_total(counts)
+        from jaxfed.secure.row_sums.server_sums import server_sums
+
+        sums = server_sums(session, counts, is_resilient=p.row_sums != "masked")
+        return None if sums is None else np.rint(sums).astype(np.int64)
+
+    choice = select(p, evidence, total)
+    settings, priors = settings_of(p), priors_of(p)
+    found = [replace(s, client_prior=beta) for s in settings for beta in priors]
+    left_out.tell_setting(session, found.index(choice.p), len(found))
+    return choice
+
+
+def _joint(s: Parameters, around: Neighborhoods) -> Labeled:
+    """Of everybody's labeled points, in the clear."""
+    matrix, near = around.matrix(s), around.of(s.num_bits)
+    y = np.concatenate(list(near.labels.values()))
+    answers = np.where(y.any(axis=1), y.argmax(axis=1), -1)
+    owner = np.concatenate([np.full(r.stop - r.start, j) for j, r in near.rows.items()])
+    y, owner, answers = padded_rows(y), padded_rows(owner), padded_rows(answers, fill=-1)
+    return labeled_rows(matrix, _unbiased(y, s), owner, answers)
+
+
+def _positions(session: Session, around: Neighborhoods, p: Parameters) -> dict[int, np.ndarray]:
+    """Which of its points are labeled, int [m_j], as the server hears it from every client that stays."""
+    found = {}
+    for client, y in around.of(p.num_bits).labels.items():
+        if client not in session.clients:
+            continue
+        own = np.flatnonzero(y.any(axis=1))
+        try:
+            found[client] = influence_columns.sent_positions(session, client, own, len(y))
+        except DroppedOut:
+            continue
+    return found
+
+
+def _through_session(
+    s: Parameters,
+    around: Neighborhoods,
+    positions: Mapping[int, np.ndarray],
+    session: Session,
+    execution: Execution,
+) -> dict[int, Labeled]:
+    """Of every client that stays, what it knows of its own labeled points."""
+    near = around.of(s.num_bits)
+    clients = [j for j in near.labels if j in positions and j in session.clients]
+    if not any(len(positions[j]) for j in clients):
+        return {}
+    joint = np.concatenate([near.rows[j].start + positions[j] for j in clients])
+    matrix = around.matrix(s)
+    part = AtLabeled(matrix, joint)
+    labels = {j: near.labels[j][positions[j]] for j in clients}
+    rows = dict(zip(clients, rows_of([len(y) for y in labels.values()]), strict=True))
+    contributions = INFLUENCE[s.influence](
+        part, labels, rows, session, is_secure=s.row_sums != "plaintext"
+    )
+    heard, num_counts = client_leading(part, contributions, rows, session, needs_counts=True)
+    counts = {j: class_counts(y, heard.get(j), num_counts) for j, y in labels.items()}
+    sums = ROW_SUMS[s.row_sums](contributions, counts, rows, session, execution)
+    # Where the server was given Y it has solved for no columns.
+    own = diagonal(matrix, joint) if EVERYBODY in contributions.values else part.diagonal
+    flat = part.flat(np.ones(part.num_points, bool))[1]
+    told = {j: Diagonals(own[rows[j]], np.asarray(flat)[rows[j]]) for j in sums}
+    return {
+        j: Labeled(
+            rows=own_rows(*sums[j], heard[j], s),
+            own=Rows(of_client.matrix, np.ones(len(labels[j]), np.float32), of_client.flat),
+            labels=_unbiased(labels[j], s),
+            answers=labels[j].argmax(axis=1),
+            client_counts=_unbiased(labels[j], s).sum(axis=0),
+            cohort_counts=_unbiased(sums[j][1], s).sum(axis=0),
+        )
+        for j, of_client in left_out.sent_diagonals(session, told).items()
+    }
+
+
+def _unbiased(y: np.ndarray, p: Parameters) -> np.ndarray:
+    """Y, or of randomized labels its unbiased estimate."""
+    if not p.label_epsilon:
+        return y
+    estimate = randomized_response.unbiased(y, p.num_classes, p.label_epsilon)
+    return estimate.astype(np.float32)

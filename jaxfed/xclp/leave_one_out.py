@@ -1,0 +1,179 @@
+"""What a labeled point's scores would be without its own label: of every one, without solving again.
+
+Z is a function of X = M Y, counts and flat parts (`jaxfed.xclp.label_matrix`), so that without the label
+y_i of point i its scores follow from X_i - M_ii y_i. M_ii is in the column of M that line 12 solves for,
+where columns are sent or multiplied. Where the server is given Y it solves for M Y alone, C columns; then
+
+    M_ii = (M e_i)_i                                one more column a label, for `EXACT_UP_TO` labels and less
+    M_ii ~ s_i (M_c b_g)_i + (M - M_c)_ii           beyond: labels dealt at random to `NUM_PROBES` groups g,
+                                                    b_g = sum over l in g of s_l e_l, signs s at random
+
+(Bekas, Kokiopoulou, Saad, Applied Numerical Mathematics 2007: probing, here with signs; each label's error
+has mean zero and variance sum over the others in its group of (M_c)_il^2.) M_c is M beside the leading
+eigenvectors, which are known and would be most of the error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from jaxfed.kernels.components import Components
+from jaxfed.kernels.conjugate_gradient import Convergence
+from jaxfed.kernels.padding import padded_length
+from jaxfed.xclp import client_prior
+from jaxfed.xclp.label_matrix import BY_COMPONENT, Rows, scores, without_own
+from jaxfed.xclp.parameters import Propagation
+from jaxfed.xclp.smoother import Smoother, smoother
+
+EXACT_UP_TO = 256
+NUM_PROBES = 64
+_COLUMN_BLOCK = 256
+_SEED = 0x100
+
+
+class Labeled(NamedTuple):
+    """Some labeled points, of one client or of all, and what their scores are made of.
+
+    Fields:
+        rows: with all labels.
+        own: what each label adds at its own point.
+        labels: Y of these points, float32 [m, C]; of randomized labels the unbiased estimates.
+        answers: the labels, int [m]; of randomized ones the answers.
+        client_counts: the numbers of labels of each point's client, float32 [m, C] or [C].
+        cohort_counts: of all clients, float32 [C].
+    """
+
+    rows: Rows
+    own: Rows
+    labels: np.ndarray
+    answers: np.ndarray
+    client_counts: np.ndarray
+    cohort_counts: np.ndarray
+
+
+def left_out_scores(points: Labeled, p: Propagation) -> np.ndarray:
+    """Z of every labeled point as if its own label were not there, float32 [m, C]."""
+    z = scores(p.label_matrix, without_own(points.rows, points.labels, points.own))
+    client, cohort = (n - points.labels for n in (points.client_counts, points.cohort_counts))
+    return np.asarray(client_prior.weighed(z, client, cohort, p.client_prior))
+
+
+def hits(left_out: np.ndarray, answers: np.ndarray) -> np.ndarray:
+    """bool [m]: which points get their own label back; one that no other label reaches does not."""
+    return np.asarray((left_out.argmax(axis=1) == answers) & (left_out.max(axis=1) > 0))
+
+
+def labeled_rows(
+    matrix: Smoother, y: np.ndarray, owner: np.ndarray, answers: np.ndarray
+) -> Labeled:
+    """Where one party has graph and labels: of all labeled points, in ascending order.
+
+    Args:
+        matrix: M, n by n.
+        y: Y, float32 [n, C], zero rows where unlabeled.
+        owner: the client of each point, int [n].
+        answers: int [n], -1 where unlabeled.
+
+    Cost: C columns of M, and as many as `diagonal` needs.
+    """
+    points = np.flatnonzero(answers >= 0)
+    values, _ = matrix.solved(y)
+    flat, own_flat = matrix.flat(answers >= 0)
+    of_clients = np.zeros((int(owner.max(initial=0)) + 1, y.shape[1]), np.float32)
+    np.add.at(of_clients, owner[points], y[points])
+    arrays = [np.asarray(a)[points] for a in (values, matrix.counts(y), flat, own_flat)]
+    own = Rows(diagonal(matrix, points), np.ones(len(points), np.float32), arrays[3])
+    return Labeled(
+        Rows(*arrays[:3]),
+        own,
+        y[points],
+        answers[points],
+        of_clients[owner[points]],
+        of_clients.sum(axis=0),
+    )
+
+
+def diagonal(
+    matrix: Smoother,
+    points: np.ndarray,
+    *,
+    exact_up_to: int = EXACT_UP_TO,
+    num_probes: int = NUM_PROBES,
+) -> np.ndarray:
+    """M_ii of some points, float32 [m]: solved for, or estimated where they are more than `exact_up_to`.
+
+    Args:
+        matrix: M, n by n.
+        points: their numbers, int [m].
+        exact_up_to: as many are solved for, a column each.
+        num_probes: columns of the estimate.
+
+    The same points give the same numbers.
+    """
+    if len(points) <= exact_up_to:
+        found = np.zeros(len(points), np.float32)
+        for start in range(0, len(points), _COLUMN_BLOCK):
+            block = points[start : start + _COLUMN_BLOCK]
+            columns = np.arange(len(block))
+            unit = np.zeros((matrix.num_points, 1 << (len(block) - 1).bit_length()), np.float32)
+            unit[block, columns] = 1
+            solved = np.asarray(matrix.solved(unit)[0])
+            found[start : start + len(block)] = solved[block, columns]
+        return found
+    known: np.ndarray | float = 0.0
+    if matrix.p.label_matrix not in BY_COMPONENT:
+        matrix = smoother(matrix.graph, replace(matrix.p, label_matrix="centered", select=()))
+        known = np.asarray(matrix.flat(np.zeros(matrix.num_points, bool))[1])[points]
+    rng = np.random.default_rng((_SEED, len(points)))
+    group = rng.permutation(len(points)) % num_probes
+    sign = rng.choice(np.array([-1, 1], np.float32), len(points))
+    probes = np.zeros((matrix.num_points, num_probes), np.float32)
+    probes[points, group] = sign
+    solved = np.asarray(matrix.solved(probes)[0])
+    return np.asarray(sign * solved[points, group] + known, np.float32)
+
+
+class AtLabeled:
+    """M among labeled points alone, as the server has it: what choosing settings through a session needs.
+
+    Columns that are solved for leave their M_ii in `diagonal`.
+
+    Args:
+        matrix: M, n by n.
+        points: labeled points, int [m], in the order in which they are to be numbered.
+    """
+
+    def __init__(self, matrix: Smoother, points: np.ndarray) -> None:
+        self._matrix, self._num_labeled = matrix, len(points)
+        self.p, self.num_points = matrix.p, padded_length(len(points))
+        self.max_steps = matrix.max_steps
+        self._points = np.zeros(self.num_points, np.int64)
+        self._points[: len(points)] = points
+        self.diagonal = np.zeros(self.num_points, np.float32)
+
+    @property
+    def found(self) -> Components | None:
+        """The components of the labeled points; None as `Smoother.found`."""
+        found = self._matrix.found
+        return None if found is None else Components(*(own[self._points] for own in found))
+
+    def flat(self, is_labeled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """As `Smoother.flat`, of the labeled points among which `is_labeled` says who counts."""
+        joint = np.zeros(self._matrix.num_points, bool)
+        joint[self._points[: self._num_labeled]] = is_labeled[: self._num_labeled]
+        flat, own = (np.asarray(part)[self._points] for part in self._matrix.flat(joint))
+        return flat, own
+
+    def solved(self, y: np.ndarray) -> tuple[jax.Array, Convergence]:
+        """M Y at the labeled points, for Y [m, C] of these."""
+        joint = np.zeros((self._matrix.num_points, y.shape[1]), np.float32)
+        joint[self._points[: self._num_labeled]] = y[: self._num_labeled]
+        z, info = self._matrix.solved(joint)
+        z = z[self._points]
+        rows, columns = np.nonzero(y)
+        self.diagonal[rows] = np.asarray(z)[rows, columns]
+        return z, info

@@ -1,0 +1,138 @@
+"""Lines 5 to 9 of Algorithm 1: who is near whom, and the graph of it, each found once for all settings.
+
+Settings with the same number of bits have the codes and their nearest others in common: fewer neighbors are
+the first of more, and fewer bits the first rows of Pi.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfed.federation.execution import Execution
+from jaxfed.kernels.graph import Graph, cosine_from_hamming, normalized_graph
+from jaxfed.kernels.padding import padded_rows
+from jaxfed.privacy import randomized_response
+from jaxfed.xclp.cross_steps import HAMMING
+from jaxfed.xclp.parameters import Parameters
+from jaxfed.xclp.smoother import Smoother, smoother
+
+if TYPE_CHECKING:
+    from jaxfed.secure.session.parties import Session
+
+Array = jax.Array | np.ndarray
+
+
+class Neighborhood(NamedTuple):
+    """What the server keeps of H, and whose.
+
+    Fields:
+        labels: Y^(j) of every client that takes part, float32 [n_j, C], in the clients' order.
+        rows: R_j of the same clients.
+        indices, distances: of the nearest others of all points, int32 [n, k].
+    """
+
+    labels: dict[int, np.ndarray]
+    rows: dict[int, slice]
+    indices: np.ndarray
+    distances: np.ndarray
+
+
+class Neighborhoods:
+    """Of one labeling, or of all that are tried.
+
+    Args:
+        codes: B^(j), uint32 [n_j, L / 32], of the most bits that are asked for.
+        labels: int [n_j], -1 = unlabeled.
+        p: the given settings.
+        most: neighbors of a point, at most.
+        session: the parties, where line 5 is a protocol.
+        execution: as everywhere.
+    """
+
+    def __init__(
+        self,
+        codes: Sequence[np.ndarray],
+        labels: Sequence[np.ndarray],
+        p: Parameters,
+        most: int,
+        session: Session | None,
+        execution: Execution,
+    ) -> None:
+        self._codes, self._labels, self._p, self._most = codes, labels, p, most
+        self._session, self._execution = session, execution
+        self._found: dict[int, Neighborhood] = {}
+        self._graphs: dict[tuple[int, int, float], Graph] = {}
+
+    def of(self, num_bits: int) -> Neighborhood:
+        """By codes of so many bits."""
+        if num_bits not in self._found:
+            clients, indices, distances = HAMMING[self._p.hamming](  # 5-XS, with 7-SS streamed in
+                [own[:, : num_bits // 32] for own in self._codes],
+                self._session,
+                self._execution,
+                num_neighbors=self._most,
+                key_bits=self._p.key_bits,
+            )
+            labels = {j: one_hot_labels(self._labels[j], self._p.num_classes) for j in clients}
+            rows = dict(zip(clients, rows_of([len(y) for y in labels.values()]), strict=True))
+            self._found[num_bits] = Neighborhood(labels, rows, indices, distances)
+        return self._found[num_bits]
+
+    def matrix(self, p: Parameters) -> Smoother:
+        """M, of the graph that these settings make."""
+        key = p.num_bits, p.num_neighbors, p.similarity_power
+        if key not in self._graphs:
+            near = self.of(p.num_bits)
+            k = p.num_neighbors
+            self._graphs[key] = server_graph(  # padding is points without edges
+                padded_rows(near.indices[:, :k], fill=-1),
+                padded_rows(near.distances[:, :k], fill=p.num_bits + 1),
+                p,
+            )
+        return smoother(self._graphs[key], p)
+
+
+def server_graph(indices: Array, distances: Array, p: Parameters) -> Graph:
+    """Lines 6 to 9, SS: cosines of the kept pairs, B + B^T, D^-1/2 (B + B^T) D^-1/2."""
+    indices, distances = jnp.asarray(indices), jnp.asarray(distances)
+    if p.bit_epsilon:
+        estimates = randomized_response.unbiased_distances(distances, p.num_bits, p.bit_epsilon)
+        distances = jnp.maximum(estimates, 0)
+    similarity = cosine_from_hamming(distances, p.num_bits)
+    if p.self_edges:
+        indices, similarity = with_self_edges(indices, similarity)
+    return normalized_graph(indices, edge_weights(similarity, p.similarity_power))
+
+
+def with_self_edges(indices: jax.Array, similarity: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Line 7 as printed: the point itself, similarity 1, and all but the last of its neighbors [n, k].
+
+    A point of the padding has itself for a neighbor too, which reaches nobody.
+    """
+    own = jnp.arange(len(indices), dtype=indices.dtype)[:, None]
+    return (
+        jnp.concatenate([own, indices[:, :-1]], axis=1),
+        jnp.concatenate([jnp.ones_like(similarity[:, :1]), similarity[:, :-1]], axis=1),
+    )
+
+
+def edge_weights(similarity: jax.Array, power: float) -> jax.Array:
+    """max(similarity, 0)^power: negative similarities are no edges."""
+    positive = jnp.maximum(similarity, 0)
+    return positive if power == 1 else positive**power
+
+
+def one_hot_labels(labels: Array, num_classes: int) -> np.ndarray:
+    """float32 [..., C]: Y_ic = 1 where point i is labeled c, zero rows where unlabeled (-1)."""
+    return (np.asarray(labels)[..., None] == np.arange(num_classes)).astype(np.float32)
+
+
+def rows_of(sizes: Sequence[int]) -> list[slice]:
+    """R_j: the rows of the joint arrays that belong to client j."""
+    ends = np.cumsum(sizes)
+    return [slice(int(end) - size, int(end)) for size, end in zip(sizes, ends, strict=True)]

@@ -1,0 +1,186 @@
+"""Settings chosen by leave-one-out: `xclp.select`, with no label but the clients' own and no system solved
+twice.
+
+For each setting s (`jaxfed.xclp.candidates`), the given one first, a labeled point i is a hit where its
+scores without its own label (`jaxfed.xclp.leave_one_out`) are largest for this label. Client j counts
+
+    h_js  hits,      d_js  points that are a hit with s and not with the given setting, or the other way
+    round,
+
+the server adds up over the clients, h_s and d_s, and takes the s with most hits, of equals the first, if
+
+    h_s - h_given  >  sqrt(d_s),
+
+one standard error of the difference of paired counts (McNemar, Psychometrika 1947; for trees' sizes the
+rule of one standard error is Breiman et al., 1984); else the given one. With the few labels for which all
+this matters most hits alone say little: forty of them tell two settings apart that differ by 10 points, and
+of a hundred settings some are lucky. The strength of the client prior (`jaxfed.xclp.client_prior`) is
+chosen after that, by most hits with the settings that were chosen, of equals the weakest: it does little
+harm where it is wrong.
+
+What it tells: the server h and d of all settings, as sums over the clients; clients which setting was
+chosen. The hit rate of what was chosen is reported; it is a little too good, being the best of several.
+
+Cost: settings that differ in `label_matrix` alone share neighbors and graph, and "plain" and
+"class_balanced" their systems too; those that differ in alpha share the graph; num_neighbors, the
+neighbors. So one set of codes, one of neighbors a value of num_bits, and for every matrix M the columns
+that `leave_one_out` states: at most as many labelings as there are settings. With `client_prior` nothing
+more is solved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from jaxfed.xclp.candidates import CANDIDATES, parsed
+from jaxfed.xclp.label_matrix import BY_COMPONENT
+from jaxfed.xclp.leave_one_out import Labeled, hits, left_out_scores
+from jaxfed.xclp.parameters import Propagation
+
+P = TypeVar("P", bound=Propagation)
+Evidence = Callable[[P], Mapping[int, Labeled]]  # of every client, for one setting
+Total = Callable[
+    [Mapping[int, np.ndarray]], np.ndarray | None
+]  # of the clients' counts, int [G, t]
+
+
+class Choice(NamedTuple, Generic[P]):
+    """What was chosen.
+
+    Fields:
+        p: the settings, which select nothing any more.
+        chosen: key -> value of everything that was to be chosen.
+        accuracy: share of labels that come back by leave-one-out, with these settings; None without labels.
+        given_accuracy: the same with the given settings.
+        num_settings: of how many.
+        num_matrices: how many matrices M these have.
+    """
+
+    p: P
+    chosen: dict[str, Any]
+    accuracy: float | None
+    given_accuracy: float | None
+    num_settings: int
+    num_matrices: int
+
+    def metrics(self) -> dict[str, Any]:
+        """As a round reports them."""
+        return {
+            "selected": self.chosen,
+            "leave_one_out": {
+                "accuracy": self.accuracy,
+                "given_accuracy": self.given_accuracy,
+                "settings": self.num_settings,
+            },
+        }
+
+
+def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
+    """Choose among what `p.select` names.
+
+    Args:
+        p: the given settings.
+        evidence: leave-one-out's matter with some settings; is asked for once for all that have it in common.
+        total: adds up the clients' counts; None where there is nobody, or too few to hide among.
+    """
+    settings, priors = settings_of(p), priors_of(p)
+    remembered: dict[tuple[Any, ...], Mapping[int, Labeled]] = {}
+
+    def matter(s: P) -> Mapping[int, Labeled]:
+        key = _in_common(s)
+        if key not in remembered:
+            remembered[key] = evidence(s)
+        return remembered[key]
+
+    hit = [_hits(matter(s), s) for s in settings]
+    size = len(settings) * len(priors), len(remembered)
+    everywhere = [client for client in hit[0] if all(client in own for own in hit)]
+    sums = total({client: _counts([own[client] for own in hit]) for client in everywhere})
+    if sums is None or not sums[0, 2]:
+        return Choice(settings[0], _chosen(p, settings[0]), None, None, *size)
+    best = int(np.argmax(sums[:, 0]))
+    if sums[best, 0] - sums[0, 0] <= np.sqrt(sums[best, 1]):
+        best = 0
+    found, accuracy = settings[best], sums[best, 0] / sums[0, 2]
+    if len(priors) > 1:
+        tried = [replace(found, client_prior=beta) for beta in priors]
+        hit = [_hits(matter(found), s) for s in tried]
+        again = total({client: _counts([own[client] for own in hit]) for client in everywhere})
+        if again is not None and again[0, 2]:
+            strongest = int(np.argmax(again[:, 0]))
+            found, accuracy = tried[strongest], again[strongest, 0] / again[0, 2]
+    return Choice(
+        found,
+        _chosen(p, found),
+        float(accuracy),
+        float(sums[0, 0] / sums[0, 2]),
+        *size,
+    )
+
+
+def mean_metrics(choices: Sequence[Choice[P]]) -> dict[str, Any]:
+    """Where every client chooses for itself: hit rates over those that have labels."""
+    rates = [(c.accuracy, c.given_accuracy) for c in choices if c.accuracy is not None]
+    accuracy, given = np.mean(np.array(rates, float), axis=0).tolist() if rates else (None, None)
+    return {"leave_one_out": {"accuracy": accuracy, "given_accuracy": given}}
+
+
+def settings_of(p: P) -> list[P]:
+    """All combinations but for `client_prior`, the given settings first; none of them selects any more.
+
+    Poisson learning has no alpha, so that it comes once for all of them.
+
+    Raises:
+        UsageError: a combination that cannot be.
+    """
+    values = parsed(p.select, p.selectable)
+    values.pop("client_prior", None)
+    given = replace(p, select=())
+    found = [given]
+    for combination in product(*values.values()):
+        chosen = dict(zip(values, combination, strict=True))
+        if chosen.get("label_matrix", p.label_matrix) == "poisson":
+            chosen.pop("alpha", None)
+        settings = replace(given, **chosen)
+        if settings not in found:
+            found.append(settings)
+    return found
+
+
+def priors_of(p: Propagation) -> list[float]:
+    """The strengths of the client prior to choose from, in ascending order; of the given one alone, that."""
+    values = parsed(p.select, p.selectable).get("client_prior", ())
+    return sorted({float(p.client_prior), *values}) if values else [float(p.client_prior)]
+
+
+def plaintext_total(counts: Mapping[int, np.ndarray]) -> np.ndarray | None:
+    """The sum of the clients' counts in the clear."""
+    return np.sum(list(counts.values()), axis=0) if counts else None
+
+
+def _in_common(s: Propagation) -> tuple[Any, ...]:
+    """What graph and M depend on: settings with the same share leave-one-out's matter."""
+    matrix = s.label_matrix if s.label_matrix in BY_COMPONENT else "plain"
+    alpha = None if matrix == "poisson" else s.alpha
+    bits = getattr(s, "num_bits", None)
+    return matrix, alpha, s.num_neighbors, s.similarity_power, bits
+
+
+def _hits(points: Mapping[int, Labeled], s: Propagation) -> dict[int, np.ndarray]:
+    return {client: hits(left_out_scores(own, s), own.answers) for client, own in points.items()}
+
+
+def _counts(hit: list[np.ndarray]) -> np.ndarray:
+    """A client's h_js, d_js and number of labels, int [settings, 3]."""
+    return np.array([[own.sum(), (own != hit[0]).sum(), len(own)] for own in hit], np.int64)
+
+
+def _chosen(p: Propagation, found: Propagation) -> dict[str, Any]:
+    """The values of what was to be chosen."""
+    names = {entry.partition(":")[0] for entry in p.select}
+    return {key: getattr(found, key) for key in CANDIDATES if key in names}

@@ -1,0 +1,146 @@
+"""Leave-one-out of all label matrices against refits without each label, and estimated diagonals."""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dense_xclp import dense_scores
+
+from jaxfed.kernels.graph import normalized_graph
+from jaxfed.xclp import Propagation
+from jaxfed.xclp.label_matrix import LABEL_MATRICES
+from jaxfed.xclp.leave_one_out import (
+    AtLabeled,
+    diagonal,
+    hits,
+    labeled_rows,
+    left_out_scores,
+)
+from jaxfed.xclp.smoother import joint_scores, smoother
+
+NUM_CLASSES = 3
+
+
+def clustered_graph(sizes=(30, 14, 6, 1), k=4, seed=0):
+    """Neighbors [n, k] within parts of these sizes, and the dense weights B + B^T."""
+    rng = np.random.default_rng(seed)
+    n = sum(sizes)
+    indices, weights = np.full((n, k), -1, np.int32), np.zeros((n, k), np.float32)
+    dense, start = np.zeros((n, n)), 0
+    for size in sizes:
+        for own in range(size):
+            others = np.setdiff1d(np.arange(size), [own])[: max(size - 1, 0)]
+            found = rng.choice(others, min(k, len(others)), replace=False) if size > 1 else others
+            indices[start + own, : len(found)] = start + found
+            weights[start + own, : len(found)] = rng.uniform(0.2, 1, len(found))
+            dense[start + own, start + found] = weights[start + own, : len(found)]
+        start += size
+    return indices, weights, dense + dense.T
+
+
+def case(labeled=0.4, seed=1):
+    indices, weights, dense = clustered_graph()
+    rng = np.random.default_rng(seed)
+    n = len(indices)
+    answers = np.where(rng.random(n) < labeled, rng.integers(NUM_CLASSES, size=n), -1)
+    answers[-1], answers[44] = 2, 1  # a point without edges, and one of few labels of its part
+    owner = rng.integers(4, size=n)
+    y = (answers[:, None] == np.arange(NUM_CLASSES)).astype(np.float32)
+    return normalized_graph(indices, weights), dense, y, owner, answers
+
+
+def dense_prior(z, own, cohort, beta):
+    """The formulas of `jaxfed.xclp.client_prior` for one point."""
+    share = (cohort + 1) / (cohort.sum() + NUM_CLASSES)
+    own_share = (own + NUM_CLASSES * share) / (own.sum() + NUM_CLASSES)
+    return np.maximum(z, 0) * (own_share / share) ** beta
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+@pytest.mark.parametrize("kind", LABEL_MATRICES)
+def test_is_what_is_found_without_each_label(kind, beta):
+    graph, dense, y, owner, answers = case()
+    p = Propagation(NUM_CLASSES, alpha=0.9, label_matrix=kind, client_prior=beta)
+    points = labeled_rows(smoother(graph, p), y, owner, answers)
+    ours = left_out_scores(points, p)
+    expected = []
+    for i in np.flatnonzero(answers >= 0):
+        without = y.astype(float)
+        without[i] = 0
+        z = dense_scores(dense, without, p)[i]
+        own = without[owner == owner[i]].sum(axis=0)
+        expected.append(dense_prior(z, own, without.sum(axis=0), beta) if beta else z)
+    expected = np.array(expected)
+    np.testing.assert_allclose(ours, expected, atol=3e-5 * np.abs(expected).max())
+    hit = (expected.argmax(1) == answers[answers >= 0]) & (expected.max(1) > 1e-6)
+    np.testing.assert_array_equal(hits(ours, points.answers), hit)
+    assert beta or 0 < hit.sum() < len(hit)
+
+
+@pytest.mark.parametrize("kind", LABEL_MATRICES)
+def test_joint_scores_are_those_of_the_definition(kind):
+    graph, dense, y, _, _ = case()
+    p = Propagation(NUM_CLASSES, alpha=0.9, label_matrix=kind)
+    z, _ = joint_scores(graph, y, p)
+    expected = dense_scores(dense, y.astype(float), p)
+    np.testing.assert_allclose(z, expected, atol=3e-5 * np.abs(expected).max())
+
+
+def test_poisson_learning_is_the_limit_of_centered_labels_scaled_by_degrees():
+    """Up to what moves all classes alike, which is nothing for as many labels of each class."""
+    indices, weights, dense = clustered_graph(sizes=(40,))
+    y = np.zeros((40, NUM_CLASSES))
+    y[np.arange(6), np.arange(6) % NUM_CLASSES] = 1
+    root = np.sqrt(dense.sum(1))
+    w = dense / np.outer(root, root)
+    graph = normalized_graph(indices, weights)
+    p = Propagation(NUM_CLASSES, label_matrix="poisson")
+    poisson = np.asarray(joint_scores(graph, y.astype(np.float32), p)[0])
+    poisson = poisson - poisson.mean(axis=1, keepdims=True)
+    gaps = []
+    for alpha in (0.9, 0.99, 0.999, 0.99999):
+        source = y / root[:, None]
+        centered = source - np.outer(root, root @ source) / (root @ root)
+        z = np.linalg.solve(np.eye(40) - alpha * w, centered) / root[:, None]
+        gaps.append(np.abs(z - z.mean(axis=1, keepdims=True) - poisson).max())
+    assert gaps == sorted(gaps, reverse=True)
+    assert gaps[-1] < 1e-4 * np.abs(poisson).max() * 10
+
+
+@pytest.mark.parametrize("kind", ["plain", "centered", "poisson"])
+def test_estimated_diagonals_are_near_and_exact_with_a_column_a_label(kind):
+    rng = np.random.default_rng(3)
+    indices = rng.integers(400, size=(400, 5)).astype(np.int32)
+    indices[:, 0] = (np.arange(400) + 1) % 400
+    graph = normalized_graph(indices, np.ones(indices.shape, np.float32))
+    matrix = smoother(graph, Propagation(NUM_CLASSES, alpha=0.9, label_matrix=kind))
+    points = np.arange(0, 400, 2)
+    exact = diagonal(matrix, points)
+    np.testing.assert_allclose(
+        diagonal(matrix, points, exact_up_to=0, num_probes=len(points)), exact, rtol=1e-4
+    )
+    estimate = diagonal(matrix, points, exact_up_to=0, num_probes=32)
+    np.testing.assert_array_equal(estimate, diagonal(matrix, points, exact_up_to=0, num_probes=32))
+    assert np.sqrt(np.mean((estimate / exact - 1) ** 2)) < 0.05
+
+
+def test_among_labeled_points_the_matrix_is_the_same():
+    graph, _, _, _, answers = case()
+    matrix = smoother(graph, Propagation(NUM_CLASSES, alpha=0.9, label_matrix="centered"))
+    points = np.flatnonzero(answers >= 0)
+    part = AtLabeled(matrix, points)
+    unit = np.zeros((part.num_points, 4), np.float32)
+    unit[np.arange(4), np.arange(4)] = 1
+    z, _ = part.solved(unit)
+    whole = np.zeros((matrix.num_points, 4), np.float32)
+    whole[points[:4], np.arange(4)] = 1
+    expected = np.asarray(matrix.solved(whole)[0])[points]
+    np.testing.assert_array_equal(np.asarray(z)[: len(points)], expected)
+    np.testing.assert_array_equal(part.diagonal[:4], expected[np.arange(4), np.arange(4)])
+    counts = np.zeros(part.num_points, bool)
+    counts[:5] = True
+    joint = np.isin(np.arange(matrix.num_points), points[:5])
+    for ours, theirs in zip(part.flat(counts), matrix.flat(jnp.asarray(joint)), strict=True):
+        np.testing.assert_array_equal(ours[: len(points)], np.asarray(theirs)[points])
+    assert replace(part.p, label_matrix="centered") == matrix.p

@@ -1,0 +1,221 @@
+"""Settings chosen by leave-one-out: as by refits, over protocols as in the clear, and when none are."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from secure_labels import digits
+
+from jaxfed.errors import UsageError
+from jaxfed.secure.errors import ProtocolError
+from jaxfed.secure.influence import left_out
+from jaxfed.secure.session.channel import Presence
+from jaxfed.secure.session.parties import Session
+from jaxfed.xclp import Parameters, Propagation, cross_client_label_propagation, propagate_labels
+from jaxfed.xclp.label_matrix import Rows
+from jaxfed.xclp.leave_one_out import Labeled
+from jaxfed.xclp.selection import plaintext_total, priors_of, select, settings_of
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
+GIVEN = {"num_classes": 10, "num_bits": 128, "num_neighbors": 3, "alpha": 0.9}
+SELECT = (
+    "alpha:0.5",
+    "label_matrix:class_balanced:centered",
+    "num_neighbors:5",
+    "client_prior:0.5",
+)
+
+
+@cache
+def data():
+    return digits(3, 60, labeled=0.4)
+
+
+def refit_hits(p):
+    """Which labeled points get their label back when it is hidden from everybody: by labeling anew."""
+    vectors, labels = data()
+    found = []
+    for client, own in enumerate(labels):
+        for i in np.flatnonzero(own >= 0):
+            hidden = [y.copy() for y in labels]
+            hidden[client][i] = -1
+            again = cross_client_label_propagation(vectors, hidden, p).predictions[client]
+            found.append(again.labels[i] == own[i])
+    return np.array(found)
+
+
+def test_chooses_what_refits_would():
+    p = Parameters(**{**GIVEN, "num_bits": 64}, select=("alpha:0.5:0.9", "label_matrix:centered"))
+    hit = {s: refit_hits(s) for s in settings_of(p)}
+    given, best = hit[settings_of(p)[0]], max(hit.values(), key=np.sum)
+    better = best.sum() - given.sum() > np.sqrt((best != given).sum())
+    choice = cross_client_label_propagation(*data(), p).choice
+    assert choice.given_accuracy == given.mean()
+    assert choice.accuracy == (best if better else given).mean() == hit[choice.p].mean()
+    assert choice.num_settings == len(hit) == 3
+    assert choice.metrics()["selected"] == {
+        "alpha": choice.p.alpha,
+        "label_matrix": choice.p.label_matrix,
+    }
+
+
+@cache
+def in_the_clear():
+    return cross_client_label_propagation(*data(), Parameters(**GIVEN, select=SELECT))
+
+
+PROTOCOLS = [
+    {"row_sums": "masked"},
+    {"row_sums": "masked", "influence": "columns"},
+    {"hamming": "masked", "row_sums": "masked_resilient"},
+    {"hamming": "masked"},
+    {"hamming": "masked", "influence": "columns"},
+]
+
+
+@pytest.mark.parametrize("protocols", PROTOCOLS, ids=str)
+def test_through_a_session_as_in_the_clear(protocols):
+    p = Parameters(**GIVEN, **protocols, select=SELECT)
+    ours, theirs = cross_client_label_propagation(*data(), p), in_the_clear()
+    assert ours.choice.chosen == theirs.choice.chosen
+    assert ours.choice.accuracy == theirs.choice.accuracy
+    assert ours.choice.given_accuracy == theirs.choice.given_accuracy
+    for mine, other in zip(ours.predictions, theirs.predictions, strict=True):
+        np.testing.assert_array_equal(mine.labels, other.labels)
+    assert ours.communication.download["diagonals"] % 8 == 0
+    assert ours.communication.download["setting"] == 4 * 3
+
+
+def test_what_is_chosen_is_run():
+    chosen = in_the_clear()
+    again = cross_client_label_propagation(*data(), chosen.choice.p)
+    for mine, other in zip(chosen.predictions, again.predictions, strict=True):
+        for one, two in zip(mine, other, strict=True):
+            np.testing.assert_array_equal(one, two)
+
+
+def test_the_order_of_clients_does_not_matter():
+    vectors, labels = data()
+    order = [2, 0, 1]
+    p = Parameters(**{**GIVEN, "num_bits": 2048}, select=SELECT)  # hardly any equal distances
+    first = cross_client_label_propagation(vectors, labels, p)
+    moved = cross_client_label_propagation(
+        [vectors[j] for j in order], [labels[j] for j in order], p
+    )
+    assert moved.choice.metrics() == first.choice.metrics()
+    for place, j in enumerate(order):
+        np.testing.assert_array_equal(moved.predictions[place].labels, first.predictions[j].labels)
+
+
+def test_who_leaves_while_settings_are_chosen_has_no_say():
+    presence = Presence()
+    presence.lose_when(1, "receive", "diagonals", after=1)
+    vectors, labels = data()
+    predictions = propagate_labels(
+        vectors, labels, row_sums="masked", presence=presence, select=SELECT, **GIVEN
+    )
+    assert presence.gone == {1}
+    assert np.all(predictions[1].labels == -1)
+    assert all(np.all(predictions[j].labels >= 0) for j in (0, 2))
+
+
+@pytest.mark.parametrize("labels", ["none", "one"])
+def test_with_hardly_any_labels_the_given_settings_stay(labels):
+    vectors, some = data()
+    hidden = [np.full_like(y, -1) for y in some]
+    if labels == "one":
+        hidden[0][0] = 4
+    p = Parameters(**GIVEN, select=SELECT)
+    choice = cross_client_label_propagation(vectors, hidden, p).choice
+    assert choice.p == replace(p, select=())
+
+
+def evidence(hit, wanted):
+    """Made so that setting number s, by its alpha, has hits `hit[s]`."""
+
+    def of(p):
+        own = hit[wanted.index(p.alpha)]
+        values = np.where(np.array(own)[:, None] == np.arange(2), np.float32(1), np.float32(0))
+        m = len(own)
+        nothing = np.zeros(m, np.float32)
+        return {
+            0: Labeled(
+                Rows(np.ascontiguousarray(values[:, ::-1]), np.ones((m, 2)), nothing),
+                Rows(nothing, nothing, nothing),
+                np.zeros((m, 2), np.float32),
+                np.zeros(m, int),
+                np.zeros(2),
+                np.zeros(2),
+            )
+        }
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("given", "other", "moves"),
+    [
+        ([1, 1, 0, 0], [1, 1, 1, 0], False),  # 1 gained of 1 that differ: no more than sqrt(1)
+        ([1, 1, 0, 0], [1, 1, 1, 1], True),  # 2 of 2
+        ([1, 0, 0, 0, 0], [0, 1, 1, 0, 0], False),  # 1 of 3
+        ([1, 0, 0, 0, 0], [0, 1, 1, 1, 1], True),  # 3 of 5
+        ([1, 1, 1, 1], [1, 1, 0, 0], False),
+    ],
+)
+def test_moves_from_the_given_settings_by_one_standard_error(given, other, moves):
+    p = Propagation(2, alpha=0.9, select=("alpha:0.5",))
+    choice = select(p, evidence([given, other], [0.9, 0.5]), plaintext_total)
+    assert choice.p.alpha == (0.5 if moves else 0.9)
+    assert choice.given_accuracy == np.mean(given)
+    assert choice.accuracy == np.mean(other if moves else given)
+
+
+def test_too_few_to_hide_among_choose_nothing():
+    p = Propagation(2, alpha=0.9, select=("alpha:0.5",))
+    choice = select(p, evidence([[0, 0, 0], [1, 1, 1]], [0.9, 0.5]), lambda counts: None)
+    assert (choice.p.alpha, choice.accuracy) == (0.9, None)
+
+
+def test_settings_are_all_combinations_and_poisson_learning_comes_once():
+    p = Propagation(2, alpha=0.9, select=("alpha:0.5:0.9", "label_matrix", "client_prior:1"))
+    found = settings_of(p)
+    assert found[0] == replace(p, select=())
+    assert len(found) == len(set(found)) == 2 * 3 + 1
+    assert priors_of(p) == [0.0, 1.0]
+    assert priors_of(replace(p, select=())) == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        (("beta",), "xclp.select='beta'"),
+        (("alpha", "alpha:0.5"), "each once"),
+        (("alpha:high",), "values of alpha are floats"),
+        (("alpha:1.5",), "xclp.select.alpha=1.5"),
+        (("label_matrix:flat",), "xclp.select.label_matrix='flat'"),
+        (("num_bits:100",), "xclp.select.num_bits=100"),
+    ],
+)
+def test_what_cannot_be_chosen_is_refused(entries, message):
+    with pytest.raises(UsageError, match=message) as error:
+        Parameters(2, select=entries)
+    assert "\n" not in str(error.value)
+
+
+def test_propagation_alone_has_no_codes_to_choose():
+    with pytest.raises(UsageError, match="num_bits"):
+        Propagation(2, select=("num_bits",))
+
+
+def test_messages_that_cannot_be_are_refused():
+    session = Session(1)
+    two = np.ones(2, np.float32)
+    for wrong in (left_out.Diagonals(two, -two), left_out.Diagonals(two * np.nan, two)):
+        with pytest.raises(ProtocolError, match="diagonals"):
+            left_out.sent_diagonals(session, {0: wrong})
+    with pytest.raises(ProtocolError, match="8 bytes each"):
+        left_out.sent_diagonals(session, {0: left_out.Diagonals(two, two[:1])})
+    with pytest.raises(ProtocolError, match="below 3"):
+        left_out.tell_setting(session, 3, 3)
