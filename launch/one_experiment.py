@@ -68,9 +68,12 @@ def conducted(
             summary = conduct(
                 config, place, progress, interruption, overwrite=_OVERWRITE.value, audited=audited
             )
-    progress.show_results(summary["algorithms"], str(place))
+    from jaxfed.reports.method_names import method_names  # with matplotlib, loaded by now
+
+    names = method_names([read_run(place)])
+    progress.show_results(summary["algorithms"], str(place), names)
     if audited:
         found = read_audit(place)
         assert found is not None  # it has just been written
-        progress.show_audit(found["methods"], str(place / "audit"))
+        progress.show_audit(found["methods"], str(place / "audit"), names)
     return status(summary)

@@ -65,10 +65,12 @@ def conduct(
         progress.working_on("drawing plots")
         # Here, because matplotlib takes a third of a second that a mistake need not wait for.
         from jaxfed.reports.audit import write_audit
+        from jaxfed.reports.method_names import methods_of
         from jaxfed.reports.plots import draw_plots
 
+        run = directory.finished_run(summary)
         if found is not None:
-            write_audit(found, directory.audit)
-        draw_plots(directory.finished_run(summary), directory.plots)
+            write_audit(found, directory.audit, methods_of([run]))
+        draw_plots(run, directory.plots)
         directory.finish(summary)
     return summary

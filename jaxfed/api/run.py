@@ -27,7 +27,7 @@ from jaxfed.config import file as config_file
 from jaxfed.errors import UsageError
 from jaxfed.experiment import workdir as workdirs
 from jaxfed.experiment.progress import Progress
-from jaxfed.experiment.records import read_json
+from jaxfed.experiment.records import read_json, read_run
 from jaxfed.experiment.remedy import OF_A_CALL, remedied
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.location import location
@@ -85,5 +85,7 @@ def _run(
     with Progress(settings.to_dict(), console) as shown:
         summary = conduct(settings, place, shown, Interruption(), overwrite=overwrite)
     if progress:
-        shown.show_results(summary["algorithms"], str(place))
+        from jaxfed.reports.method_names import method_names  # with matplotlib, loaded by now
+
+        shown.show_results(summary["algorithms"], str(place), method_names([read_run(place)]))
     return Result(place, settings, read_json(place / "summary.json"), owns_workdir=owns_workdir)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rich import box
@@ -54,6 +55,9 @@ _OF_A_ROUND = (
 )
 
 
+_AS_IN_CONFIG: Mapping[str, str] = MappingProxyType({})  # names of methods
+
+
 class Progress(Terminal):
     """Shows the rounds of one experiment; a context manager.
 
@@ -103,15 +107,22 @@ class Progress(Terminal):
         self.completed(steps)
         self.say(text)
 
-    def show_results(self, algorithms: Mapping[str, Any], where: str) -> None:
-        """Print the final table and where everything is."""
-        self.show(results_table(algorithms, "±" if self.can_print("±") else "+-"))
+    def show_results(
+        self, algorithms: Mapping[str, Any], where: str, names: Mapping[str, str] = _AS_IN_CONFIG
+    ) -> None:
+        """Print the final table, in which methods have these names, and where everything is."""
+        self.show(results_table(algorithms, "±" if self.can_print("±") else "+-", names))
         self.say(f"results are in {where}")
 
-    def show_audit(self, methods: Sequence[Mapping[str, Any]], where: str) -> None:
-        """Print how vulnerable each method is, and where all of the audit is."""
+    def show_audit(
+        self,
+        methods: Sequence[Mapping[str, Any]],
+        where: str,
+        names: Mapping[str, str] = _AS_IN_CONFIG,
+    ) -> None:
+        """Print how vulnerable each method is, by these names, and where all of the audit is."""
         sign = "†" if self.can_print("†") else "*"
-        self.show(audit_table(methods, sign))
+        self.show(audit_table(methods, sign, names))
         if any(row.get("accuracy_on") == "asked" for row in methods):
             self.say(
                 f"{sign} tested on nothing held out: of its answers to those that attacks ask about"
@@ -136,7 +147,11 @@ def _measured(record: Mapping[str, Any]) -> list[str]:
     return [f"{text} {value:.4f}" for text, value in found if value is not None]
 
 
-def results_table(algorithms: Mapping[str, Mapping[str, Any]], sign: str = "±") -> Table:
+def results_table(
+    algorithms: Mapping[str, Mapping[str, Any]],
+    sign: str = "±",
+    names: Mapping[str, str] = _AS_IN_CONFIG,
+) -> Table:
     """Mean ± deviation of every method's final metrics, from `algorithms` of summary.json."""
     table = Table(box=box.SIMPLE)
     table.add_column("algorithm", no_wrap=True)
@@ -149,11 +164,15 @@ def results_table(algorithms: Mapping[str, Mapping[str, Any]], sign: str = "±")
         table.add_column(column.heading, justify="right", no_wrap=True)
     for name, metrics in algorithms.items():
         cells = [_cell(_entry(metrics, column.metric), column, sign) for column in shown]
-        table.add_row(name, *cells)
+        table.add_row(names.get(name, name), *cells)
     return table
 
 
-def audit_table(methods: Sequence[Mapping[str, Any]], sign: str = "†") -> Table:
+def audit_table(
+    methods: Sequence[Mapping[str, Any]],
+    sign: str = "†",
+    names: Mapping[str, str] = _AS_IN_CONFIG,
+) -> Table:
     """Accuracy beside membership inference, from `methods` of audit.json, the least vulnerable first.
 
     Methods that show nobody anything have no attack, and come before all others. `sign` marks accuracies that
@@ -172,7 +191,7 @@ def audit_table(methods: Sequence[Mapping[str, Any]], sign: str = "†") -> Tabl
         if "auc" in row:
             interval = f"{row['low']:.3f} to {row['high']:.3f}"
             seen = (f"{row['auc']:.3f}", interval, f"{100 * row['tpr_at_1_percent']:.1f}")
-        table.add_row(row["method"], accuracy, *seen)
+        table.add_row(names.get(row["method"], row["method"]), accuracy, *seen)
     return table
 
 

@@ -85,8 +85,14 @@ class Run:
         algorithms = others | (self.summary or {}).get("algorithms", {})
         return {
             algorithm: dict(_measurements(algorithms[algorithm]))
-            for algorithm in sort_algorithms(algorithms)
+            for algorithm in sort_algorithms(
+                algorithms, {name: self.algorithm_of(name) for name in algorithms}
+            )
         }
+
+    def algorithm_of(self, method: str) -> str:
+        """The algorithm that a method is, by the config: a variant's section names it."""
+        return str(self.settings.get(f"{method}.algorithm", method))
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -321,12 +327,30 @@ def read_metrics(workdir: Path) -> list[dict[str, Any]]:
     return records
 
 
-def sort_algorithms(names: Iterable[str]) -> list[str]:
-    """The paper's method, its baselines, all others by name, and LP on pooled data."""
-    given = set(names)
-    first = [name for name in _FIRST_ALGORITHMS if name in given]
-    last = [name for name in _LAST_ALGORITHMS if name in given]
-    return [*first, *sorted(given.difference(first, last)), *last]
+def algorithms_of(runs: Iterable[Run]) -> dict[str, str]:
+    """Method -> the algorithm that it is in all runs that have it; its own name where they differ."""
+    found: dict[str, set[str]] = {}
+    for run in runs:
+        for name in run.results:
+            found.setdefault(name, set()).add(run.algorithm_of(name))
+    return {name: min(of) if len(of) == 1 else name for name, of in found.items()}
+
+
+def sort_algorithms(
+    names: Iterable[str], algorithms: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
+    """The paper's method, its baselines, all others by name, and LP on pooled data.
+
+    Variants, of which `algorithms` says what they are, stand behind their algorithm.
+    """
+    order = {name: rank for rank, name in enumerate(_FIRST_ALGORITHMS, -len(_FIRST_ALGORITHMS))}
+    order |= {name: rank for rank, name in enumerate(_LAST_ALGORITHMS, 1)}
+
+    def place(name: str) -> tuple[int, str, bool, str]:
+        algorithm = algorithms.get(name, name)
+        return order.get(algorithm, 0), algorithm, algorithm != name, name
+
+    return sorted(set(names), key=place)
 
 
 def _measurements(

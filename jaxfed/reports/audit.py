@@ -19,8 +19,9 @@ from matplotlib.figure import Figure
 from jaxfed.experiment.records import Run
 from jaxfed.experiment.workdir import write_json
 from jaxfed.reports.csv_file import write_csv
+from jaxfed.reports.method_names import USUAL, Methods, methods_of
 from jaxfed.reports.provenance import provenance
-from jaxfed.reports.style import LIGHT, Theme, algorithm_label, dress, new_figure
+from jaxfed.reports.style import LIGHT, Theme, dress, new_figure
 from jaxfed.reports.tables import Cell, Table
 
 _MOVES = 200  # of names that stand too close
@@ -41,7 +42,7 @@ _HEADINGS = (
 )
 
 
-def write_audit(audit: Mapping[str, Any], folder: Path) -> None:
+def write_audit(audit: Mapping[str, Any], folder: Path, methods: Methods) -> None:
     """Write tables and figure of what audit.json holds."""
     for name, rows in (
         ("vulnerability", audit["methods"]),
@@ -49,15 +50,17 @@ def write_audit(audit: Mapping[str, Any], folder: Path) -> None:
         ("attacks", audit["attacks"]),
     ):
         write_csv(folder / f"{name}.csv", COLUMNS, map(_in_columns, rows))
-    (folder / "vulnerability.md").write_text(vulnerability_table(audit["methods"]), "utf-8")
-    vulnerability_figure(audit["methods"]).savefig(folder / "vulnerability.png")
+    (folder / "vulnerability.md").write_text(
+        vulnerability_table(audit["methods"], methods), "utf-8"
+    )
+    vulnerability_figure(audit["methods"], methods).savefig(folder / "vulnerability.png")
     write_json(folder / "audit.json", audit)
 
 
-def vulnerability_table(rows: Sequence[Mapping[str, Any]]) -> str:
+def vulnerability_table(rows: Sequence[Mapping[str, Any]], methods: Methods = USUAL) -> str:
     """The table in Markdown."""
     lines = ["| " + " | ".join(_HEADINGS) + " |", "|" + "---|" * len(_HEADINGS)]
-    lines += ["| " + " | ".join(cells) + " |" for cells in _table_rows(rows)]
+    lines += ["| " + " | ".join(cells) + " |" for cells in _table_rows(rows, methods)]
     return "\n".join([*lines, *(f"\n{line}" for line in which_accuracy(rows))]) + "\n"
 
 
@@ -77,7 +80,9 @@ def audit_table(audit: Mapping[str, Any], run: Run, name: str) -> Table:
         name=name,
         title=f"{run.name}: membership inference",
         columns=_HEADINGS,
-        rows=tuple(tuple(map(Cell, cells)) for cells in _table_rows(audit["methods"])),
+        rows=tuple(
+            tuple(map(Cell, cells)) for cells in _table_rows(audit["methods"], methods_of([run]))
+        ),
         num_settings=1,
         caption=(
             "AUC of the strongest attack on what a method sends: 0.5 is a guess. Messages of round "
@@ -93,11 +98,11 @@ def _in_columns(row: Mapping[str, Any]) -> dict[str, Any]:
     return {column: row.get(column) for column in COLUMNS}
 
 
-def _table_rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
+def _table_rows(rows: Sequence[Mapping[str, Any]], methods: Methods) -> Iterator[list[str]]:
     """The least vulnerable first; methods that show nobody anything before all others."""
     for row in sorted(rows, key=lambda row: row.get("auc", 0.0)):
         accuracy = _percent(row["accuracy"], row["accuracy_spread"]) + f" {_ASKED}" * _is_asked(row)
-        cells = [algorithm_label(row["method"]), accuracy]
+        cells = [methods.name(row["method"]), accuracy]
         if "auc" in row:
             cells += [
                 f"{row['auc']:.3f}",
@@ -117,7 +122,9 @@ def attack_text(row: Mapping[str, Any]) -> str:
     return text if row["leaves"] else f"{text} (which nobody has)"
 
 
-def vulnerability_figure(rows: Sequence[Mapping[str, Any]], theme: Theme = LIGHT) -> Figure:
+def vulnerability_figure(
+    rows: Sequence[Mapping[str, Any]], methods: Methods = USUAL, theme: Theme = LIGHT
+) -> Figure:
     """Accuracy against the AUC of the strongest attack, with its interval; left and up is better.
 
     Names stand beside the points, for there are more methods than colors that can be told apart.
@@ -147,7 +154,7 @@ def vulnerability_figure(rows: Sequence[Mapping[str, Any]], theme: Theme = LIGHT
             capsize=2,
         )
         ax.annotate(
-            algorithm_label(row["method"]),
+            methods.name(row["method"]),
             (row["high"], accuracy),
             xytext=(most + 0.02, height),
             va="center",

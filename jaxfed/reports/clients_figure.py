@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from jaxfed.experiment.records import Measurement, sort_algorithms
+from jaxfed.reports.method_names import USUAL, Methods
 from jaxfed.reports.style import (
     LIGHT,
     Theme,
-    algorithm_label,
     algorithm_styles,
     dress,
     legend,
@@ -66,6 +66,7 @@ def clients_figure(
     means: Mapping[str, Sequence[tuple[int, Measurement]]],
     metric: str,
     *,
+    methods: Methods = USUAL,
     theme: Theme = LIGHT,
 ) -> Figure:
     """Above, clients' accuracies and their mean; below, their deviation over clients.
@@ -74,13 +75,15 @@ def clients_figure(
         clients: by method.
         means: the mean of each method, with methods of one model for all (FedAvg) beside the others.
         metric: its name.
+        methods: what they are called, and which algorithms they are.
         theme: light or dark.
     """
     figure = new_figure(6.4, 5.6, theme)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
     dress(above, theme, ylabel=metric_label(metric))
     dress(below, theme, xlabel="Round", ylabel="Deviation [%]")
-    for algorithm, style in algorithm_styles(sort_algorithms({*means, *clients}), theme).items():
+    order = sort_algorithms({*means, *clients}, methods.algorithms)
+    for algorithm, style in algorithm_styles(order, theme, methods.algorithms).items():
         color, line = style["color"], style["linestyle"]
         if algorithm in clients:
             rounds, accuracy = clients[algorithm]
@@ -97,7 +100,7 @@ def clients_figure(
                 color=color,
                 linestyle=line,
                 linewidth=1.8,
-                label=algorithm_label(algorithm),
+                label=methods.name(algorithm),
                 zorder=style["zorder"],
             )
     below.set_ylim(bottom=0)

@@ -1,9 +1,10 @@
 """What reports call the methods of some runs, where the config says more than the name does."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from jaxfed.experiment.records import Run
-from jaxfed.reports.style import algorithm_label
+from jaxfed.experiment.records import Run, algorithms_of
+from jaxfed.reports.style import algorithm_label, setting_label, setting_text
 
 _LABELERS = {
     "xclp": "XCLP",
@@ -11,31 +12,98 @@ _LABELERS = {
     "per_client_lp": "per-client LP",
     "network": "network",
 }
+_MOST_SETTINGS = 2  # of a variant, that its name tells
+
+
+@dataclass(frozen=True)
+class Methods:
+    """What is known of methods beside the names that they have in the config.
+
+    Attributes:
+        names: method -> what it is called, where that is not as usual.
+        algorithms: method -> the algorithm that it is, where that has another name.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    algorithms: Mapping[str, str] = field(default_factory=dict)
+
+    def name(self, method: str) -> str:
+        """What a method is called."""
+        return self.names.get(method, algorithm_label(method))
+
+
+USUAL = Methods()
+
+
+def methods_of(runs: Sequence[Run]) -> Methods:
+    """Names and algorithms of all methods that the runs have results of."""
+    return Methods(method_names(runs), algorithms_of(runs))
 
 
 def method_names(runs: Sequence[Run]) -> dict[str, str]:
-    """Method -> its name; `FedProx + XCLP` where it has pseudo-labels of XCLP in all runs that have it."""
-    methods = dict.fromkeys(name for run in runs for name in run.results)
-    return {method: _name(method, runs) for method in methods}
+    """Method -> its name, which tells what all runs that have it agree on.
+
+    `FedProx + XCLP` where it has pseudo-labels of XCLP. Of a variant without a title of its own the title of
+    its algorithm and what its section sets, `XCLP, propagation alpha 0.9`. The config's own name stands
+    behind it, `XCLP (again)`, where the section sets more than two keys or none, runs differ in one, or two
+    methods would be named alike.
+    """
+    algorithms = algorithms_of(runs)
+    names = {
+        method: _name(method, algorithm, [run for run in runs if method in run.results])
+        for method, algorithm in algorithms.items()
+    }
+    alike = [name for name in names.values() if list(names.values()).count(name) > 1]
+    return {
+        method: f"{name} ({method})" if name in alike and name != algorithm_label(method) else name
+        for method, name in names.items()
+    }
 
 
 def difference_name(names: Mapping[str, str], main: str, other: str) -> str:
-    """`MAIN − OTHER`, a name that is a sum in brackets."""
+    """`MAIN − OTHER`, a name of several parts in brackets."""
     both = [names.get(method, algorithm_label(method)) for method in (main, other)]
-    return " − ".join(f"({name})" if " + " in name else name for name in both)
+    return " − ".join(f"({name})" if " + " in name or ", " in name else name for name in both)
 
 
-def _name(method: str, runs: Sequence[Run]) -> str:
-    name = algorithm_label(method)
-    labelers = {_labeler(run, method) for run in runs if method in run.results}
-    if len(labelers) != 1 or labelers == {"none"} or " + " in name:
+def _name(method: str, algorithm: str, runs: Sequence[Run]) -> str:
+    is_untitled = method != algorithm and method == algorithm_label(method)
+    name = algorithm_label(algorithm if is_untitled else method)
+    labelers = {_labeler(run, method) for run in runs}
+    says_labeler = len(labelers) == 1 and " + " not in name
+    if says_labeler and labelers != {"none"}:
+        (labeler,) = labelers
+        name = f"{name} + {_LABELERS.get(labeler, labeler)}"
+    if not is_untitled:
         return name
-    (labeler,) = labelers
-    return f"{name} + {_LABELERS.get(labeler, labeler)}"
+    settings = _own_settings(method, runs)
+    if says_labeler and f"{method}.pseudo_label" in settings:
+        del settings[f"{method}.pseudo_label"]
+        is_told = True
+    else:
+        is_told = bool(settings)
+    told = [f"{setting_label(key)} {text}" for key, text in settings.items() if text is not None]
+    name = ", ".join([name, *told[:_MOST_SETTINGS]])
+    is_told &= len(settings) == len(told) <= _MOST_SETTINGS
+    return name if is_told else f"{name} ({method})"
 
 
 def _labeler(run: Run, method: str) -> str:
     """Whose pseudo-labels a method has by its own section, else by that of its algorithm."""
-    sections = (method, run.settings.get(f"{method}.algorithm", method))
+    sections = (method, run.algorithm_of(method))
     keys = (f"{section}.pseudo_label" for section in sections)
     return str(next((run.settings[key] for key in keys if key in run.settings), "none"))
+
+
+def _own_settings(method: str, runs: Sequence[Run]) -> dict[str, str | None]:
+    """The keys of a variant's section and their values as printed; None where runs differ in it."""
+    of_section = {
+        key: [run.settings.get(key) for run in runs]
+        for run in runs
+        for key, value in run.settings.items()
+        if key.startswith(f"{method}.") and key != f"{method}.algorithm" and value != {}
+    }
+    return {
+        key: setting_text(values[0]) if all(value == values[0] for value in values) else None
+        for key, values in of_section.items()
+    }

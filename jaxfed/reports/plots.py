@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -35,12 +34,11 @@ from jaxfed.reports.clients_figure import (
     accuracies_of_clients,
     clients_figure,
 )
-from jaxfed.reports.method_names import method_names
+from jaxfed.reports.method_names import USUAL, Methods, methods_of
 from jaxfed.reports.partition_figure import partition_figure
 from jaxfed.reports.style import (
     LIGHT,
     Theme,
-    algorithm_label,
     algorithm_styles,
     dress,
     is_accuracy,
@@ -48,6 +46,7 @@ from jaxfed.reports.style import (
     legend,
     metric_label,
     new_figure,
+    text_width,
 )
 
 # Clients times classes up to which a partition is drawn as bubbles; above, as heat maps.
@@ -80,7 +79,7 @@ def run_figures(run: Run, theme: Theme = LIGHT) -> dict[str, Figure]:
 def run_plots(run: Run) -> dict[str, Callable[[Theme], Figure]]:
     """How to draw each plot that one run has data for; `run_figures` draws them."""
     drawings: dict[str, Callable[[Theme], Figure]] = {}
-    names = method_names([run])
+    methods = methods_of([run])
     metrics = [
         name
         for name in ("test_accuracy", "test_balanced_accuracy", "unlabeled_accuracy")
@@ -88,18 +87,18 @@ def run_plots(run: Run) -> dict[str, Callable[[Theme], Figure]]:
     ]
     if metrics:
         drawings["algorithms"] = lambda theme: algorithms_figure(
-            run.results, metrics, names=names, theme=theme
+            run.results, metrics, methods=methods, theme=theme
         )
     lines = read_metrics(run.workdir)
     for name, metric in {"rounds": (*metrics, "test_accuracy")[0], **_OVER_ROUNDS}.items():
-        rounds = rounds_by_algorithm(lines, metric)
+        rounds = rounds_by_algorithm(lines, metric, methods.algorithms)
         if rounds:
-            drawings[name] = partial(_rounds_of, rounds, metric, names)
+            drawings[name] = partial(_rounds_of, rounds, metric, methods)
     for name, (each, mean) in _OVER_CLIENTS.items():
         clients = accuracies_of_clients(lines, each)
         if clients:
-            means = rounds_by_algorithm(lines, mean)
-            drawings[name] = partial(_clients_of, clients, means, mean)
+            means = rounds_by_algorithm(lines, mean, methods.algorithms)
+            drawings[name] = partial(_clients_of, clients, means, mean, methods)
     if (run.workdir / "partition.json").is_file():
         drawings["partition"] = partial(_partition_of, run.workdir / "partition.json")
     return drawings
@@ -123,19 +122,20 @@ def _partition_of(file: Path, theme: Theme) -> Figure:
 def _rounds_of(
     rounds: Mapping[str, Sequence[tuple[int, Measurement]]],
     metric: str,
-    names: Mapping[str, str],
+    methods: Methods,
     theme: Theme,
 ) -> Figure:
-    return rounds_figure(rounds, metric, names=names, theme=theme)
+    return rounds_figure(rounds, metric, methods=methods, theme=theme)
 
 
 def _clients_of(
     clients: Mapping[str, ClientAccuracies],
     means: Mapping[str, Sequence[tuple[int, Measurement]]],
     metric: str,
+    methods: Methods,
     theme: Theme,
 ) -> Figure:
-    return clients_figure(clients, means, metric, theme=theme)
+    return clients_figure(clients, means, metric, methods=methods, theme=theme)
 
 
 def draw_plots(run: Run, folder: Path) -> None:
@@ -155,16 +155,16 @@ def algorithms_figure(
     results: Mapping[str, Mapping[str, Measurement]],
     metrics: Sequence[str],
     *,
-    names: Mapping[str, str] = MappingProxyType({}),
+    methods: Methods = USUAL,
     theme: Theme = LIGHT,
 ) -> Figure:
-    """One row a method, one panel a metric: every repeat as a dot, mean and deviation over them.
-
-    Methods have the names given here, else their usual ones.
-    """
+    """One row a method, one panel a metric: every repeat as a dot, mean and deviation over them."""
     algorithms = list(results)
-    styles = algorithm_styles(algorithms, theme)
-    figure = new_figure(max(5.0, 1.8 + 2.6 * len(metrics)), 1.3 + 0.42 * len(algorithms), theme)
+    styles = algorithm_styles(algorithms, theme, methods.algorithms)
+    labels = [methods.name(algorithm) for algorithm in algorithms]
+    room = max(0.0, max(text_width(label, 9) for label in labels) - 2.0)  # that long names need
+    width, height = max(5.0, 1.8 + 2.6 * len(metrics)) + room, 1.3 + 0.42 * len(algorithms)
+    figure = new_figure(width, height, theme)
     panels = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
     for ax, metric in zip(panels, metrics, strict=True):
         for row, algorithm in enumerate(algorithms):
@@ -195,7 +195,7 @@ def algorithms_figure(
         _end_at_limits(ax, metric, "x")
     panels[0].set_yticks(
         range(len(algorithms)),
-        [names.get(a, algorithm_label(a)) for a in algorithms],
+        labels,
         color=theme.ink,
     )
     panels[0].set_ylim(len(algorithms) - 0.4, -0.6)
@@ -210,7 +210,7 @@ def curve_figure(
     *,
     title: str = "",
     above: tuple[str, Sequence[float]] | None = None,
-    names: Mapping[str, str] = MappingProxyType({}),
+    methods: Methods = USUAL,
     theme: Theme = LIGHT,
 ) -> Figure:
     """A metric against a swept value, one line a method, error bars of one sample deviation.
@@ -223,7 +223,7 @@ def curve_figure(
         metric: name of the metric; accuracies are shown in percent.
         title: what is held fixed, where that needs saying.
         above: what else the values are, and how large: marked on top.
-        names: what methods are called, where that is not as usual.
+        methods: what they are called, and which algorithms they are.
         theme: light or dark.
     """
     figure = new_figure(6.4, 4.2, theme)
@@ -233,7 +233,7 @@ def curve_figure(
     if above is not None:
         mark_above(ax, positions, *above, color=theme.muted)
     joined = is_quantity(key, values)
-    _draw_series(ax, positions, series, _scale(metric), theme, joined=joined, labels=names)
+    _draw_series(ax, positions, series, _scale(metric), theme, methods, joined=joined)
     _end_at_limits(ax, metric, "y")
     legend(figure, ax, theme)
     return figure
@@ -262,7 +262,7 @@ def cosine_error_figure(
         label="Theory",
         zorder=2,
     )
-    _draw_series(ax, positions, {"xclp": measured}, 1.0, theme, labels={"xclp": "Measured"})
+    _draw_series(ax, positions, {"xclp": measured}, 1.0, theme, Methods({"xclp": "Measured"}))
     ax.set_yscale("log")
     thin_log_ticks(ax)
     legend(figure, ax, theme)
@@ -270,7 +270,9 @@ def cosine_error_figure(
 
 
 def rounds_by_algorithm(
-    lines: Sequence[Mapping[str, Any]], metric: str
+    lines: Sequence[Mapping[str, Any]],
+    metric: str,
+    algorithms: Mapping[str, str] = USUAL.algorithms,
 ) -> dict[str, list[tuple[int, Measurement]]]:
     """Method -> (round, metric over repeats), for the methods that have several rounds."""
     gathered: dict[str, dict[int, list[float]]] = {}
@@ -280,7 +282,7 @@ def rounds_by_algorithm(
             by_round.setdefault(line["round"], []).append(line[metric])
     return {
         algorithm: [(number, measure(gathered[algorithm][number])) for number in sorted(by_round)]
-        for algorithm in sort_algorithms(gathered)
+        for algorithm in sort_algorithms(gathered, algorithms)
         if len(by_round := gathered[algorithm]) > 1
     }
 
@@ -289,7 +291,7 @@ def rounds_figure(
     rounds: Mapping[str, Sequence[tuple[int, Measurement]]],
     metric: str,
     *,
-    names: Mapping[str, str] = MappingProxyType({}),
+    methods: Methods = USUAL,
     theme: Theme = LIGHT,
 ) -> Figure:
     """A metric over rounds, one line a method; the band is one sample deviation over repeats."""
@@ -297,7 +299,7 @@ def rounds_figure(
     ax = figure.subplots()
     dress(ax, theme, xlabel="Round", ylabel=metric_label(metric))
     scale = _scale(metric)
-    for algorithm, style in algorithm_styles(list(rounds), theme).items():
+    for algorithm, style in algorithm_styles(list(rounds), theme, methods.algorithms).items():
         numbers = np.array([number for number, _ in rounds[algorithm]])
         mean = scale * np.array([m.mean for _, m in rounds[algorithm]])
         deviation = scale * np.array([m.std or 0.0 for _, m in rounds[algorithm]])
@@ -309,7 +311,7 @@ def rounds_figure(
             color=color,
             linestyle=style["linestyle"],
             linewidth=1.8,
-            label=names.get(algorithm, algorithm_label(algorithm)),
+            label=methods.name(algorithm),
             zorder=style["zorder"],
         )
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -337,13 +339,14 @@ def _draw_series(
     series: Mapping[str, Sequence[Measurement | None]],
     scale: float,
     theme: Theme,
+    methods: Methods,
     *,
     joined: bool = True,
-    labels: Mapping[str, str] | None = None,
 ) -> None:
     # Names stand apart, so methods can stand side by side at each; on a scale they cannot.
     step = 0.0 if joined else 0.5 / len(series)
-    for index, (algorithm, style) in enumerate(algorithm_styles(list(series), theme).items()):
+    styles = algorithm_styles(list(series), theme, methods.algorithms)
+    for index, (algorithm, style) in enumerate(styles.items()):
         kept = [(x, m) for x, m in zip(positions, series[algorithm], strict=True) if m is not None]
         if not kept:
             continue
@@ -352,7 +355,7 @@ def _draw_series(
             [x + shift for x, _ in kept],
             [scale * m.mean for _, m in kept],
             yerr=[scale * (m.std or 0.0) for _, m in kept],
-            label=(labels or {}).get(algorithm, algorithm_label(algorithm)),
+            label=methods.name(algorithm),
             linewidth=1.8,
             elinewidth=1.2,
             markersize=6,

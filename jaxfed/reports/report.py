@@ -15,6 +15,7 @@ from jaxfed.experiment.records import (
     Point,
     Run,
     Sweep,
+    algorithms_of,
     find,
     read_audit,
     sort_algorithms,
@@ -31,13 +32,12 @@ from jaxfed.reports.curves import (
     merged_values,
     swept_keys,
 )
-from jaxfed.reports.method_names import method_names
+from jaxfed.reports.method_names import methods_of
 from jaxfed.reports.sections import Picture, Section
 from jaxfed.reports.selection import chosen_settings, validated_settings
 from jaxfed.reports.style import (
     LIGHT,
     MOST_LINES,
-    algorithm_label,
     metric_label,
     setting_label,
     setting_text,
@@ -146,7 +146,7 @@ def _run_section(run: Run, names: _Names) -> Section:
             Picture(
                 names.take("plots", run.name, "audit"),
                 _AUDIT_CAPTION,
-                partial(vulnerability_figure, found["methods"]),
+                partial(vulnerability_figure, found["methods"], methods_of([run])),
             )
         )
     return Section(run.name, "run", (table, *_there(chosen, audited)), tuple(pictures))
@@ -266,6 +266,7 @@ def _family_pictures(
             yield from _curve_pictures(sweep, curve, metric, names)
         return
     (algorithm,) = algorithms
+    name = methods_of([run for curve in family for run in _runs(curve)]).name(algorithm)
     key, values = family[0].key, merged_values(family)
     others = _others(family)
     series = {}
@@ -276,11 +277,9 @@ def _family_pictures(
     across = ", ".join(map(setting_label, others))
     yield Picture(
         names.take("plots", sweep.name, key),
-        f"{metric_label(metric)} of {algorithm_label(algorithm)} against {setting_label(key)}, a line for "
+        f"{metric_label(metric)} of {name} against {setting_label(key)}, a line for "
         f"each value of {across}. Mean over repeats; error bars are one sample deviation.",
-        lambda theme: plots.curve_figure(
-            key, values, series, metric, title=algorithm_label(algorithm), theme=theme
-        ),
+        lambda theme: plots.curve_figure(key, values, series, metric, title=name, theme=theme),
     )
 
 
@@ -290,8 +289,12 @@ def _others(family: Sequence[Curve]) -> list[str]:
 
 
 def _algorithms(curve: Curve) -> list[str]:
-    runs = [point.run for point in curve.points if point.run is not None]
-    return sort_algorithms({name for run in runs for name in run.results})
+    algorithms = algorithms_of(_runs(curve))
+    return sort_algorithms(algorithms, algorithms)
+
+
+def _runs(curve: Curve) -> list[Run]:
+    return [point.run for point in curve.points if point.run is not None]
 
 
 def _measured(curve: Curve, algorithm: str, metric: str) -> list[Measurement | None]:
@@ -310,7 +313,7 @@ def _curve_pictures(sweep: Sweep, curve: Curve, metric: str, names: _Names) -> I
     parts = ["plots", sweep.name, curve.key, fixed]
     series = {algorithm: _measured(curve, algorithm, metric) for algorithm in _algorithms(curve)}
     composed = _composed(curve)
-    names_of = method_names([point.run for point in curve.points if point.run is not None])
+    methods = methods_of(_runs(curve))
     on_top = f"On top: {composed[0]}. " if composed else ""
     if any(m is not None for measurements in series.values() for m in measurements):
         yield Picture(
@@ -324,7 +327,7 @@ def _curve_pictures(sweep: Sweep, curve: Curve, metric: str, names: _Names) -> I
                 metric,
                 title=fixed,
                 above=composed,
-                names=names_of,
+                methods=methods,
                 theme=theme,
             ),
         )

@@ -3,7 +3,15 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxfed.experiment.records import Measurement, Point, Run, Sweep, sort_algorithms
+from jaxfed.experiment.records import (
+    Measurement,
+    Point,
+    Run,
+    Sweep,
+    algorithms_of,
+    sort_algorithms,
+)
+from jaxfed.reports.comparison import paired_difference
 from jaxfed.reports.curves import swept_keys
 from jaxfed.reports.method_names import method_names
 from jaxfed.reports.provenance import provenance
@@ -22,7 +30,6 @@ from jaxfed.reports.tables import (
     Cell,
     Row,
     Table,
-    paired_difference,
     records,
     result_cell,
 )
@@ -44,11 +51,12 @@ def chosen_settings(
     if not found:
         return None
     runs = [run for _, run in found]
-    algorithms = sort_algorithms({a for run in runs for a in run.results if _chosen(run, a)})
+    choosing = {a for run in runs for a in run.results if _chosen(run, a)}
+    algorithms = sort_algorithms(choosing, algorithms_of(runs))
     names = method_names(runs)
     lines = [
         (
-            *(Cell(setting_text(value, key)) for key, value in zip(keys, row.values, strict=True)),
+            *(Cell(setting_text(v, key, names)) for key, v in zip(keys, row.values, strict=True)),
             *(Cell(_chosen(run, algorithm) or "–") for algorithm in algorithms),
         )
         for row, run in found
@@ -108,17 +116,19 @@ def validated_settings(sweep: Sweep, metric: str, name: str) -> Table | None:
         before = given[0].run.results if given else {}
         best = dict(_best(given + [each for each in finished if each not in given]))
         after = {algorithm: each.run.results[algorithm] for algorithm, each in best.items()}
+        of = algorithms_of(run for _, run in finished)
         for algorithm, (point, run) in best.items():
+            names = method_names([run])
             chosen = {key: sweep.value(point, key) for key in choices}
             texts = [f"{setting_label(k)} {setting_text(v, k)}" for k, v in chosen.items()]
             lines.append(
                 (
-                    *(Cell(setting_text(value, key)) for key, value in values.items()),
-                    Cell(method_names([run])[algorithm]),
-                    result_cell(before, algorithm, metric),
+                    *(Cell(setting_text(value, key, names)) for key, value in values.items()),
+                    Cell(names[algorithm]),
+                    result_cell(before, algorithm, metric, of),
                     Cell(", ".join(texts)),
                     Cell(measurement_text(_VALIDATION, after[algorithm][_VALIDATION])),
-                    result_cell(after, algorithm, metric),
+                    result_cell(after, algorithm, metric, of),
                     Cell(_gain(before, after, algorithm, metric)),
                 )
             )
@@ -163,7 +173,8 @@ def _alike(sweep: Sweep, problem: Sequence[str]) -> list[list[_Finished]]:
 
 def _best(points: Sequence[_Finished]) -> Iterator[tuple[str, _Finished]]:
     """Each method that validates, and its point; of equals the first."""
-    for algorithm in sort_algorithms({a for _, run in points for a in run.results}):
+    algorithms = algorithms_of(run for _, run in points)
+    for algorithm in sort_algorithms(algorithms, algorithms):
         validated = [each for each in points if _VALIDATION in each.run.results.get(algorithm, {})]
         if validated:
             yield (

@@ -2,14 +2,17 @@
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.textpath import TextPath
 
 from jaxfed.experiment.records import Measurement
 from jaxfed.federation.communication import bytes_unit
@@ -203,11 +206,14 @@ def setting_labels(keys: Sequence[str]) -> list[str]:
     ]
 
 
-def setting_text(value: Any, key: str = "") -> str:
-    """A value, of the config's `key` if given, as it is printed in a row or on an axis."""
+def setting_text(value: Any, key: str = "", names: Mapping[str, str] = MappingProxyType({})) -> str:
+    """A value, of the config's `key` if given, as it is printed in a row or on an axis.
+
+    Methods have the names given here, else their usual ones.
+    """
     if key in ("algorithm", "baselines") and value:
-        names = [value] if isinstance(value, str) else value
-        return ", ".join(algorithm_label(str(name)) for name in names)
+        methods = [value] if isinstance(value, str) else map(str, value)
+        return ", ".join(names.get(method, algorithm_label(method)) for method in methods)
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, list | tuple):
@@ -257,8 +263,13 @@ def _digits(size: float) -> int:
     return min(6, max(0, 2 - math.floor(math.log10(abs(size)))))
 
 
-def algorithm_styles(names: Sequence[str], theme: Theme) -> dict[str, dict[str, Any]]:
-    """Color and marker of each method, in their order: the same in every plot, different within this one."""
+def algorithm_styles(
+    names: Sequence[str], theme: Theme, algorithms: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, dict[str, Any]]:
+    """Color and marker of each method, in their order: the same in every plot, different within this one.
+
+    `algorithms` says of variants which algorithm they are: that decides which lines are broken and on top.
+    """
     slots = {name: _OWN_COLOR.index(name) for name in names if name in _OWN_COLOR}
     others = list(range(len(_OWN_COLOR), len(theme.palette)))
     for name in sorted(set(names) - set(_OWN_COLOR)):
@@ -270,8 +281,8 @@ def algorithm_styles(names: Sequence[str], theme: Theme) -> dict[str, dict[str, 
         name: {
             "color": theme.palette[slots[name]],
             "marker": _MARKERS[slots[name]],
-            "linestyle": "--" if name in POOLED else "-",
-            "zorder": 4 if name == "xclp" else 3,
+            "linestyle": "--" if algorithms.get(name, name) in POOLED else "-",
+            "zorder": 4 if algorithms.get(name, name) == "xclp" else 3,
         }
         for name in names
     }
@@ -306,18 +317,36 @@ def legend(figure: Figure, ax: Axes, theme: Theme, *, columns: int = 0) -> None:
     """What the lines of `ax` are, above all axes, where it hides nothing; 0 columns are as many as fit."""
     handles, labels = ax.get_legend_handles_labels()
     if handles:
-        most = columns or (4 if max(map(len, labels)) < 20 else 3)
         figure.legend(
             handles,
             labels,
             loc="outside upper left",
-            ncols=min(most, len(handles)),
+            ncols=min(columns, len(handles)) or _columns_that_fit(labels, figure.get_figwidth()),
             frameon=False,
-            fontsize=9,
+            fontsize=_LEGEND_SIZE,
             labelcolor=theme.ink,
             handletextpad=0.5,
             columnspacing=1.4,
         )
+
+
+_LEGEND_SIZE = 9  # points
+
+
+def _columns_that_fit(labels: Sequence[str], width: float) -> int:
+    """The most columns of a legend, up to four, that are not wider than a figure of so many inches."""
+    inches = [text_width(label, _LEGEND_SIZE) for label in labels]
+    beside = 4.2 * _LEGEND_SIZE / 72  # of each text: its line, and the spaces around
+    for columns in range(min(4, len(labels)), 1, -1):
+        filled = np.array_split(inches, columns)  # as matplotlib fills them
+        if sum(max(each) + beside for each in filled) <= width:
+            return columns
+    return 1
+
+
+def text_width(text: str, size: float) -> float:
+    """How wide a text is, in inches, in letters of so many points."""
+    return float(TextPath((0, 0), text, size).get_extents().width) / 72
 
 
 def sequential(theme: Theme, color: str) -> matplotlib.colors.Colormap:

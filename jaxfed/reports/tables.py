@@ -1,6 +1,5 @@
 """Tables of results: methods against settings, differences paired by seed, and what made them."""
 
-import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,14 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxfed.experiment.records import Measurement, Run, measure, sort_algorithms
+from jaxfed.experiment.records import Measurement, Run, algorithms_of, sort_algorithms
 from jaxfed.paper_numbers import PAPER_TABLES
 from jaxfed.paper_numbers.table import PaperCell, PaperTable
+from jaxfed.reports.comparison import best_methods, main_and_baseline, paired_difference
 from jaxfed.reports.csv_file import write_csv
 from jaxfed.reports.method_names import difference_name, method_names
 from jaxfed.reports.provenance import provenance
 from jaxfed.reports.style import (
-    POOLED,
     difference_text,
     is_accuracy,
     measurement_text,
@@ -125,12 +124,12 @@ class Table:
 
 def run_table(run: Run, name: str) -> Table:
     """Methods against metrics of one run, and below, its main method minus each other one."""
-    results, names = run.results, method_names([run])
+    results, names, of = run.results, method_names([run]), algorithms_of([run])
     metrics = [m for m in _RUN_METRICS if any(m in found for found in results.values())]
     rows = [
         (
             Cell(names[algorithm]),
-            *(result_cell(results, algorithm, metric) for metric in metrics),
+            *(result_cell(results, algorithm, metric, of) for metric in metrics),
         )
         for algorithm in results
     ]
@@ -182,8 +181,9 @@ def settings_table(
     """
     runs = [row.run for row in rows if row.run is not None]
     any_unfinished = any(row.state != "finished" for row in rows)
-    algorithms = sort_algorithms({name for run in runs for name in run.results})
-    main, baseline = _compared(runs, algorithms)
+    columns = algorithms_of(runs)
+    algorithms = sort_algorithms(columns, columns)
+    main, baseline = main_and_baseline(runs, algorithms)
     settings = [*setting_labels(keys), *["state"] * any_unfinished]
     names = method_names(runs)
     headings = [*settings, *(names[algorithm] for algorithm in algorithms)]
@@ -194,13 +194,14 @@ def settings_table(
     for row in rows:
         run = row.run
         pairs = list(zip(keys, row.values, strict=True))
-        cells = [Cell(setting_text(value, key)) for key, value in pairs]
+        cells = [Cell(setting_text(value, key, names)) for key, value in pairs]
         if any_unfinished:
             cells.append(Cell(row.state))
         results = run.results if run is not None else {}
         reused = run.reused if run is not None else {}
+        of = algorithms_of([run]) if run is not None else {}
         for algorithm in algorithms:
-            cell = result_cell(results, algorithm, metric)
+            cell = result_cell(results, algorithm, metric, of)
             cells.append(cell._replace(text=cell.text + _REUSED) if algorithm in reused else cell)
         if baseline:
             gain = paired_difference(results, main, baseline, metric)
@@ -275,19 +276,6 @@ def _printed(table: PaperTable, column: str, cell: PaperCell) -> str:
     return text if std is None else f"{text} ± {std:.{of_std}f}"
 
 
-def paired_difference(
-    results: Mapping[str, Mapping[str, Measurement]], main: str | None, other: str, metric: str
-) -> Measurement | None:
-    """`main` minus `other` in one accuracy, seed by seed; None where that makes no sense."""
-    if main is None or main == other or not is_accuracy(metric):
-        return None
-    minuend = results.get(main, {}).get(metric)
-    subtrahend = results.get(other, {}).get(metric)
-    if minuend is None or subtrahend is None or len(minuend.values) != len(subtrahend.values):
-        return None
-    return measure([a - b for a, b in zip(minuend.values, subtrahend.values, strict=True)])
-
-
 def primary_metric(runs: Iterable[Run]) -> str | None:
     """The measure of the paper's table that all the runs name, else the first accuracy that any has."""
     runs = list(runs)
@@ -340,50 +328,15 @@ def slug(text: str) -> str:
 
 
 def result_cell(
-    results: Mapping[str, Mapping[str, Measurement]], algorithm: str, metric: str
+    results: Mapping[str, Mapping[str, Measurement]],
+    method: str,
+    metric: str,
+    algorithms: Mapping[str, str],
 ) -> Cell:
-    """A method's metric, bold if it is among the best of these results."""
-    measurement = results.get(algorithm, {}).get(metric)
-    return Cell(measurement_text(metric, measurement), algorithm in _best(results, metric))
-
-
-def _best(results: Mapping[str, Mapping[str, Measurement]], metric: str) -> set[str]:
-    """The method with the best mean and those within noise of it; none where nothing is compared."""
-    means = {
-        algorithm: found[metric].mean
-        for algorithm, found in results.items()
-        if metric in found and algorithm not in POOLED
-    }
-    if len(means) < 2 or not is_accuracy(metric):
-        return set()
-    first = max(means, key=lambda algorithm: means[algorithm])
-    return {first} | {
-        algorithm
-        for algorithm in means
-        if is_within_noise(paired_difference(results, first, algorithm, metric))
-    }
-
-
-def is_within_noise(difference: Measurement | None) -> bool:
-    """Whether the mean of a paired difference is at most two of its standard errors, s / sqrt(n).
-
-    About what a two-sided test at 5 % asks; with few seeds that would ask for more (t = 4.3 with three).
-    Of one seed's difference the noise is not known: only 0 is within it.
-    """
-    if difference is None:
-        return False
-    standard_error = (difference.std or 0.0) / math.sqrt(len(difference.values))
-    return abs(difference.mean) <= 2 * standard_error
-
-
-def _compared(runs: Sequence[Run], algorithms: Sequence[str]) -> tuple[str, str]:
-    """The main method of the runs and the baseline that its gain is over; empty if there is none."""
-    mains = {run.algorithm for run in runs if run.finished}
-    if len(mains) != 1 or None in mains:
-        return "", ""
-    main = str(mains.pop())
-    others = [name for name in algorithms if name != main and name not in POOLED]
-    return main, others[0] if others else ""
+    """A method's metric, bold if it is among the best of these results (`best_methods`)."""
+    measurement = results.get(method, {}).get(metric)
+    best = best_methods(results, metric, algorithms)
+    return Cell(measurement_text(metric, measurement), method in best)
 
 
 def _markdown_row(cells: Iterable[str]) -> str:

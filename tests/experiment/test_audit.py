@@ -125,7 +125,7 @@ def test_the_entry_shows_what_it_found(audited, tmp_path, monkeypatch, capsys):
     shutil.copytree(place, again)
     (again / "summary.json").unlink()
     shown = []
-    monkeypatch.setattr(Progress, "show_audit", lambda _, *told: shown.append(told))
+    monkeypatch.setattr(Progress, "show_audit", lambda _, *told: shown.append(told[:2]))
     arguments = [SPEC, f"--workdir={again}", *(f"--config.{setting}" for setting in TREES)]
     assert invoke(arguments, monkeypatch, capsys, main=audit.main)[0] == 0
     assert shown == [(found(place)["methods"], str(again / "audit"))]

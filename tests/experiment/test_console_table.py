@@ -5,7 +5,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from jaxfed.experiment.progress import Progress, results_table
+from jaxfed.experiment.progress import Progress, audit_table, results_table
 
 
 def metric(*values):
@@ -48,6 +48,18 @@ def test_what_stands_in_it():
     ]
     assert rows["dp_fedct"] == [accuracy, "0.3", "-", "1.62", "470 B", "3 GB"]
     assert rows["dp_fedct_estimated"] == [accuracy, "-", "1.235e+05", "1.62", "-", "-"]
+
+
+def test_methods_have_the_names_that_are_given():
+    names = {"dp_fedct": "DP-FedCT, bits"}
+    console = Console(width=300)
+    with console.capture() as capture:
+        console.print(results_table(METHODS, "+-", names))
+        console.print(audit_table([{"method": "dp_fedct", "accuracy": 0.5}], "*", names))
+    rows = rows_of(capture.get())
+    assert rows.keys() >= {"DP-FedCT, bits", "dp_fedct_estimated"}
+    assert "dp_fedct" not in rows
+    assert rows["DP-FedCT, bits"][0] == "50.00"  # of the last table, the audit's
 
 
 @pytest.mark.parametrize("columns", ["", "40"])

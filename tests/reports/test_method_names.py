@@ -26,7 +26,7 @@ def test_a_run(tmp_path):
         "xclp": "XCLP",
         "fedavg_xclp": "FedAvg + XCLP",
         "fedprox": "FedProx + XCLP",
-        "quick": "quick + XCLP",
+        "quick": "FedProx + XCLP (quick)",
         "scaffold": "SCAFFOLD",
     }
     rows = [row[0].text for row in tables.run_table(run, "r").rows]

@@ -1,0 +1,204 @@
+"""An algorithm's second name: in reports a variant goes by its algorithm, and is called by what it sets."""
+
+import json
+
+import pytest
+from small_workdirs import make_run, make_sweep
+from whole_figures import assert_nothing_is_cut
+
+from jaxfed.experiment.records import read_run, sort_algorithms
+from jaxfed.reports import tables
+from jaxfed.reports.method_names import method_names
+from jaxfed.reports.plots import run_figures
+from jaxfed.reports.report import build
+from jaxfed.reports.style import LIGHT
+
+# The pooled variant is best, and would by its name stand before all that are not XCLP's baselines.
+ACCURACIES = {
+    "a_pooled": (0.45, 0.46),
+    "a_xclp": (0.2, 0.21),
+    "fedavg": (0.1, 0.12),
+    "xclp": (0.3, 0.31),
+    "pooled_lp": (0.4, 0.41),
+}
+SECTIONS = {
+    "a_pooled__algorithm": "pooled_lp",
+    "a_pooled__alpha": 0.9,
+    "a_xclp__algorithm": "xclp",
+    "a_xclp__alpha": 0.9,
+}
+DOTTED = {key.replace("__", "."): value for key, value in SECTIONS.items()}
+NAMES = {
+    "xclp": "XCLP",
+    "a_xclp": "XCLP, propagation alpha 0.9",
+    "fedavg": "FedAvg",
+    "pooled_lp": "LP on pooled data",
+    "a_pooled": "LP on pooled data, propagation alpha 0.9",
+}
+GAIN = "XCLP − FedAvg"  # not over itself with another alpha
+
+
+def run_of(place, accuracies=None, **settings):
+    return read_run(make_run(place, accuracies or ACCURACIES, rounds=2, **{**SECTIONS, **settings}))
+
+
+def test_a_run(tmp_path):
+    run = run_of(tmp_path / "r")
+    assert list(run.results) == list(NAMES)
+    assert method_names([run]) == NAMES
+    rows = {row[0].text: row[1] for row in tables.run_table(run, "r").rows}
+    *names, to_variant, _, _, to_pooled = rows
+    assert names == list(NAMES.values())
+    assert to_variant == "XCLP − (XCLP, propagation alpha 0.9)"
+    assert to_pooled == "XCLP − (LP on pooled data, propagation alpha 0.9)"
+    assert [name for name, cell in rows.items() if cell.best] == ["XCLP"]
+
+
+def test_figures_of_a_run(tmp_path):
+    figures = run_figures(run_of(tmp_path / "r"))
+    labels = figures["algorithms"].axes[0].get_yticklabels()
+    assert [label.get_text() for label in labels] == list(NAMES.values())
+    lines = {line.get_label(): line for line in figures["rounds"].axes[0].lines}
+    assert list(lines) == list(NAMES.values())
+    broken = [name for name, line in lines.items() if line.get_linestyle() == "--"]
+    assert broken == [NAMES["pooled_lp"], NAMES["a_pooled"]]
+    above = [name for name, line in lines.items() if line.get_zorder() == 4]
+    assert above == [NAMES["xclp"], NAMES["a_xclp"]]
+    for figure in figures.values():
+        assert_nothing_is_cut(figure)
+
+
+def test_figures_have_room_for_long_names(tmp_path):
+    """Of the variant of clients' models, too."""
+    settings = {
+        "a_xclp__hamming": "masked" * 4,
+        "a_xclp__rows": 9,
+        "a_pooled__class_balanced": True,
+    }
+    run = run_of(tmp_path / "r", **settings)
+    lines = [
+        {"repeat": 0, "algorithm": name, "round": number, "round_client_test_accuracy": [0.5, 0.6]}
+        | {"test_accuracy": 0.5, "round_test_accuracy": 0.55}
+        for name in ACCURACIES
+        for number in (1, 2)
+    ]
+    (run.workdir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    figures = run_figures(run)
+    legend = [text.get_text() for text in figures["clients"].legends[0].get_texts()]
+    assert legend == list(method_names([run]).values())
+    for figure in figures.values():
+        assert_nothing_is_cut(figure)
+
+
+def test_a_table_of_runs(tmp_path):
+    """Also where the run that is told of first has no variant."""
+    runs = [
+        run_of(tmp_path / "a", {"xclp": (0.8, 0.81), "fedavg": (0.5, 0.52)}),
+        run_of(tmp_path / "b"),
+    ]
+    rows = [tables.Row([run.name], run) for run in runs]
+    table = tables.settings_table("t", "t", ["run"], rows, "test_accuracy")
+    assert table.columns == ("run", *NAMES.values(), GAIN)
+    bold = [[cell.best for cell in row].index(True) for row in table.rows]
+    assert bold == [1, 1]
+    assert table.rows[1][5].text == "45.50 ± 0.71"
+    assert not table.rows[1][5].best
+
+
+def test_a_name_that_is_pooled_in_one_run_is_no_baseline(tmp_path):
+    accuracies = {"xclp": (0.8, 0.81), "a_pooled": (0.9, 0.91)}
+    runs = [
+        run_of(tmp_path / algorithm, accuracies, a_pooled__algorithm=algorithm)
+        for algorithm in ("fedavg", "pooled_lp")
+    ]
+    rows = [tables.Row([run.name], run) for run in runs]
+    both = tables.settings_table("t", "t", ["run"], rows, "test_accuracy")
+    assert both.columns == ("run", "XCLP", "a_pooled")
+    # Each row is by its own run: FedAvg with that name is best, pooled data are not compared.
+    assert [row[2].best for row in both.rows] == [True, False]
+    one = tables.settings_table("t", "t", ["run"], rows[:1], "test_accuracy")
+    assert one.columns[-1] == "XCLP − (FedAvg, propagation alpha 0.9)"
+
+
+def test_a_sweep(tmp_path):
+    key = "federation.labeled_fraction"
+    swept = {f"f{fraction}": {key: fraction, **DOTTED} for fraction in (0.1, 0.2)}
+    points = [(name, overrides, ACCURACIES) for name, overrides in swept.items()]
+    (section,) = build([make_sweep(tmp_path / "s", points, {key: 0.1, **DOTTED})])
+    assert section.tables[0].columns[-6:] == (*NAMES.values(), GAIN)
+    figure = section.pictures[0].draw(LIGHT)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(NAMES.values())
+    assert_nothing_is_cut(figure)
+
+
+def test_the_list_of_methods_is_told_by_their_names(tmp_path):
+    for name, baselines in (("a", ["a_xclp", "fedavg"]), ("b", ["a_xclp"])):
+        make_run(tmp_path / name, ACCURACIES, baselines=baselines, **SECTIONS)
+    (table,) = build([tmp_path])[0].tables
+    assert table.columns[1] == "other methods"
+    assert [row[1].text for row in table.rows] == [
+        "XCLP, propagation alpha 0.9, FedAvg",
+        "XCLP, propagation alpha 0.9",
+    ]
+
+
+# Sections "mine" and "yours" beside one another -> what they are called.
+NAMED = [
+    ({"algorithm": "xclp"}, {}, "XCLP (mine)"),
+    (
+        {"algorithm": "xclp", "alpha": 0.9, "num_neighbors": 5},
+        {},
+        "XCLP, propagation alpha 0.9, neighbors k 5",
+    ),
+    (
+        {"algorithm": "xclp", "alpha": 0.9, "num_neighbors": 5, "num_bits": 64},
+        {},
+        "XCLP, propagation alpha 0.9, neighbors k 5 (mine)",
+    ),
+    (
+        {"algorithm": "fedavg", "training": {"learning_rate": 0.01}},
+        {},
+        "FedAvg, learning rate 0.01",
+    ),
+    ({"algorithm": "fedavg", "training": {}}, {}, "FedAvg (mine)"),
+    ({"algorithm": "fedprox", "pseudo_label": "xclp"}, {}, "FedProx + XCLP"),
+    (
+        {"algorithm": "fedprox", "pseudo_label": "xclp", "mu": 0.1},
+        {},
+        "FedProx + XCLP, mu 0.1",
+    ),
+    (
+        {"algorithm": "xclp", "alpha": 0.9},
+        {"algorithm": "xclp", "alpha": 0.9},
+        "XCLP, propagation alpha 0.9 (mine)",
+    ),
+    ({"algorithm": "fedavg", "pseudo_label": "xclp"}, None, "FedAvg + XCLP (mine)"),
+    ({"algorithm": "anothers", "mu": 0.1}, {}, "anothers, mu 0.1"),
+]
+
+
+@pytest.mark.parametrize(("mine", "yours", "name"), NAMED)
+def test_a_variant_is_called_by_what_it_sets(tmp_path, mine, yours, name):
+    beside = "fedavg_xclp" if yours is None else "yours"
+    accuracies = dict.fromkeys(("xclp", "mine", beside), (0.5, 0.6))
+    run = read_run(make_run(tmp_path / "r", accuracies, mine=mine, yours=yours or {}))
+    assert method_names([run])["mine"] == name
+
+
+def test_a_title_of_its_own_stays(tmp_path):
+    settings = {"fedadam": {"algorithm": "fedavg", "training": {"server_optimizer": "adam"}}}
+    run = read_run(make_run(tmp_path / "r", {"xclp": (0.5,), "fedadam": (0.5,)}, **settings))
+    assert method_names([run])["fedadam"] == "FedAdam"
+
+
+def test_what_runs_differ_in_is_not_told(tmp_path):
+    runs = [run_of(tmp_path / str(alpha), a_xclp__alpha=alpha) for alpha in (0.5, 0.9)]
+    assert method_names(runs)["a_xclp"] == "XCLP (a_xclp)"
+    assert method_names(runs[:1])["a_xclp"] == "XCLP, propagation alpha 0.5"
+
+
+def test_variants_stand_behind_their_algorithms():
+    of = {"a": "xclp", "b": "pooled_lp", "c": "scaffold", "d": "fedavg"}
+    names = ["d", "c", "b", "a", "pooled_lp", "scaffold", "fedavg", "client_knn", "xclp"]
+    order = ["xclp", "a", "client_knn", "fedavg", "d", "scaffold", "c", "pooled_lp", "b"]
+    assert sort_algorithms(names, of) == order
