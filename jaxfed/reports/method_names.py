@@ -77,15 +77,21 @@ def _name(method: str, algorithm: str, runs: Sequence[Run]) -> str:
     if not is_untitled:
         return name
     settings = _own_settings(method, runs)
-    if says_labeler and f"{method}.pseudo_label" in settings:
-        del settings[f"{method}.pseudo_label"]
-        is_told = True
-    else:
-        is_told = bool(settings)
-    told = [f"{setting_label(key)} {text}" for key, text in settings.items() if text is not None]
+    has_said = says_labeler and settings.pop(f"{method}.pseudo_label", None) is not None
+    told = [
+        f"{_own_label(key, method, algorithm)} {text}"
+        for key, text in settings.items()
+        if text is not None
+    ]
+    says_all = len(settings) == len(told) <= _MOST_SETTINGS and (has_said or bool(told))
     name = ", ".join([name, *told[:_MOST_SETTINGS]])
-    is_told &= len(settings) == len(told) <= _MOST_SETTINGS
-    return name if is_told else f"{name} ({method})"
+    return name if says_all else f"{name} ({method})"
+
+
+def _own_label(key: str, method: str, algorithm: str) -> str:
+    """What a key of a variant's section is called: as the algorithm's key is, without saying whose."""
+    label = setting_label(f"{algorithm}{key.removeprefix(method)}")
+    return label.removesuffix(f" of {algorithm_label(algorithm)}")
 
 
 def _labeler(run: Run, method: str) -> str:

@@ -154,6 +154,7 @@ _SETTINGS = {
     "num_bits": "LSH bits L",
     "num_neighbors": "neighbors k",
     "alpha": "propagation alpha",
+    "feddyn.alpha": "regularization alpha",
     "num_clients": "clients",
     "labeled_fraction": "labeled fraction",
     "bit_epsilon": "epsilon of each LSH bit",

@@ -7,11 +7,12 @@ import threading
 import numpy as np
 import pandas
 import pytest
-from invoking import invoke
+from invoking import DIGITS, invoke
 
 import jaxfed
 from jaxfed.api import result as results
 from jaxfed.config import file
+from jaxfed.experiment.progress import Progress
 
 TRAINED = "fedavg_xclp:smoke"
 FEW = {"baselines": ("fedavg",), "rounds": 4}
@@ -53,6 +54,20 @@ def test_it_is_the_launchers_path(trained, tmp_path, monkeypatch, capsys):
             w / "predictions" / f"{file_name}.csv.gz" for w in (trained.workdir, tmp_path / "w")
         ]
         assert tables[0].read_bytes() == tables[1].read_bytes()
+
+
+def test_the_console_has_the_names_of_reports(tmp_path, monkeypatch, capsys):
+    shown = []
+    monkeypatch.setattr(Progress, "show_results", lambda _, *told: shown.append(told[-1]))
+    settings = {"algorithm": "client_knn", "baselines": ("mine",), "mine__algorithm": "client_knn"}
+    settings |= {"mine__num_neighbors": 3, "num_repeats": 1}
+    jaxfed.run("xclp_digits:smoke", workdir=tmp_path / "a", **settings)
+    told = {
+        key.replace("__", "."): value for key, value in {**settings, "baselines": "mine"}.items()
+    }
+    arguments = [f"--config={DIGITS}:smoke", *(f"--config.{key}={told[key]}" for key in told)]
+    invoke([*arguments, f"--workdir={tmp_path / 'b'}"], monkeypatch, capsys)
+    assert shown == 2 * [{"client_knn": "Client kNN", "mine": "Client kNN, neighbors k 3"}]
 
 
 def test_tables(trained):

@@ -125,10 +125,12 @@ def test_the_entry_shows_what_it_found(audited, tmp_path, monkeypatch, capsys):
     shutil.copytree(place, again)
     (again / "summary.json").unlink()
     shown = []
-    monkeypatch.setattr(Progress, "show_audit", lambda _, *told: shown.append(told[:2]))
+    monkeypatch.setattr(Progress, "show_audit", lambda _, *told: shown.append(told))
     arguments = [SPEC, f"--workdir={again}", *(f"--config.{setting}" for setting in TREES)]
     assert invoke(arguments, monkeypatch, capsys, main=audit.main)[0] == 0
-    assert shown == [(found(place)["methods"], str(again / "audit"))]
+    ((methods, where, names),) = shown
+    assert (methods, where) == (found(place)["methods"], str(again / "audit"))
+    assert names["xclp"] == "XCLP"
 
 
 def test_the_console_table(audited):

@@ -49,6 +49,7 @@ def test_setting_text(value, text):
         ("training.learning_rate", "learning rate"),
         ("learner.name", "learner"),
         ("xclp.num_bits", "LSH bits L"),
+        ("feddyn.alpha", "regularization alpha"),
     ],
 )
 def test_a_setting_says_whose_it_is(key, label):

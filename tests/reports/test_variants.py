@@ -120,6 +120,23 @@ def test_a_name_that_is_pooled_in_one_run_is_no_baseline(tmp_path):
     assert one.columns[-1] == "XCLP − (FedAvg, propagation alpha 0.9)"
 
 
+@pytest.mark.parametrize(
+    ("main", "others", "gain"),
+    [
+        ("a_xclp", ("xclp", "fedavg"), ["(XCLP, propagation alpha 0.9) − FedAvg"]),
+        ("xclp", ("a_xclp", "fedavg"), [GAIN]),
+        ("xclp", ("a_xclp", "a_pooled"), []),
+    ],
+)
+def test_what_a_gain_is_over(tmp_path, main, others, gain):
+    run = run_of(tmp_path / "r", {name: ACCURACIES[name] for name in (main, *others)})
+    summary = {**run.summary, "algorithm": main}
+    (run.workdir / "summary.json").write_text(json.dumps(summary))
+    rows = [tables.Row([7], read_run(run.workdir))]
+    table = tables.settings_table("t", "t", ["seed"], rows, "test_accuracy")
+    assert [heading for heading in table.columns if " − " in heading] == gain
+
+
 def test_a_sweep(tmp_path):
     key = "federation.labeled_fraction"
     swept = {f"f{fraction}": {key: fraction, **DOTTED} for fraction in (0.1, 0.2)}
@@ -161,6 +178,7 @@ NAMED = [
         "FedAvg, learning rate 0.01",
     ),
     ({"algorithm": "fedavg", "training": {}}, {}, "FedAvg (mine)"),
+    ({"algorithm": "feddyn", "alpha": 0.5}, {}, "FedDyn, regularization alpha 0.5"),
     ({"algorithm": "fedprox", "pseudo_label": "xclp"}, {}, "FedProx + XCLP"),
     (
         {"algorithm": "fedprox", "pseudo_label": "xclp", "mu": 0.1},
