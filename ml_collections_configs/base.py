@@ -213,6 +213,13 @@ def tuned(config: ConfigDict) -> None:
     config.selection.settings = "cross_validated"
 
 
+def auto(config: ConfigDict) -> None:
+    """XCLP and label propagation with what leave-one-out chooses; given is what holds with few labels."""
+    config.xclp.label_matrix = "class_balanced"
+    config.xclp.alpha = 0.9
+    config.xclp.select = ("alpha", "label_matrix", "client_prior")
+
+
 def beside_tuned(add: Add, variant: str) -> Add:
     """`add`; with the variant `tuned` one that adds every point twice, with given settings first."""
     if "tuned" not in variant.split(","):
@@ -237,7 +244,7 @@ def apply_variants(
 
     Args:
         config: changed in place.
-        variant: names out of `own` and the shared `tuned` and `smoke`; '' for none.
+        variant: names out of `own` and the shared `tuned`, `auto` and `smoke`; '' for none.
         own: the file's variants; one of them may replace a shared one, which otherwise come last.
         exclusive: groups of variants of which one only can be meant.
 
@@ -245,7 +252,7 @@ def apply_variants(
         UsageError: there is no such variant, or two exclude each other.
     """
     variants: dict[str, Variant] = {**(own or {})}
-    for name, shared in (("tuned", tuned), ("smoke", smoke)):
+    for name, shared in (("tuned", tuned), ("auto", auto), ("smoke", smoke)):
         variants.setdefault(name, shared)
     names = [name for name in variant.split(",") if name]
     for name in names:
@@ -253,7 +260,7 @@ def apply_variants(
             raise UsageError(
                 f"--config=...:{variant}: no variant {name!r}{suggestion(name, variants)}"
             )
-    for group in exclusive:
+    for group in (*exclusive, ("tuned", "auto")):
         rivals = [name for name in dict.fromkeys(names) if name in group]
         if len(rivals) > 1:
             raise UsageError(

@@ -50,6 +50,7 @@ def get_config(variant: str = "") -> ConfigDict:
     graphs         sweep over the graph on labeled points only, or on unlabeled ones too (Table 3)
     tuned          L and k of XCLP, k of per-client LP by cross-validation over the labeled points, judged
                    by balanced accuracy; in a sweep every point twice, with the paper's values and so
+    auto           XCLP and label propagation with what leave-one-out chooses
     smoke          digits, a small CNN and six clients drawn by Dirichlet in place of the centers
     """
     config = base.get_config()

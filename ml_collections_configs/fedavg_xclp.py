@@ -124,6 +124,7 @@ def get_config(variant: str = "") -> ConfigDict:
     labeled_only        stage 1 alone: FedAvg on the given labels
     fully_supervised    the same on all labels
     fedmatch fedsiam fixmatch fedprox scaffold      that method alone; the last two on XCLP's labels
+    auto                XCLP and per-client LP with what leave-one-out chooses in every round
     authors             what the code of XCLP's authors does and the paper does not say
     alphas              the two methods that propagate labels; in a sweep over alpha
     smoke               six rounds

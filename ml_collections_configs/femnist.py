@@ -42,6 +42,7 @@ def get_config(variant: str = "") -> ConfigDict:
     chars74k    the stand-in, all writers at once; LP on pooled data in place of per-client LP
     tuned       every method's alpha by cross-validation over the labeled points, in every group; in a
                 sweep every point twice, with the paper's alpha and so
+    auto        XCLP and label propagation with what leave-one-out chooses
     smoke       digits, which name no writers: two groups of four clients drawn by Dirichlet
     """
     config = base.get_config()

@@ -20,7 +20,8 @@ from ml_collections_configs import base, xclp_prediction
 
 def get_config(variant: str = "") -> ConfigDict:
     """Variants: smoke; tuned, every method at settings chosen by cross-validation over the labeled
-    points, in a sweep beside the given ones; privacy, a sweep over budgets of randomized response.
+    points, in a sweep beside the given ones; auto, XCLP and label propagation at settings chosen by
+    leave-one-out; privacy, a sweep over budgets of randomized response.
     """
     config = base.get_config()
     config.dataset.name = "digits"

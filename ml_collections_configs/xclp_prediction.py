@@ -9,6 +9,7 @@ Variants, to be joined by commas:
   sweeps          one key at a time around the defaults, on 10,000 + 2,000 of the images
   tuned           every method at settings of its own (alpha, kNN's k), by cross-validation over the labeled
                   points; in a sweep every point twice, with the paper's settings and so
+  auto            XCLP and label propagation with what leave-one-out chooses (`jaxfed.xclp.selection`)
   smoke           under a minute: 500 + 200 of the images, two repeats
 """
 

@@ -69,9 +69,14 @@ class Choice(NamedTuple, Generic[P]):
     num_matrices: int
 
     def metrics(self) -> dict[str, Any]:
-        """As a round reports them."""
+        """As a round reports them: numbers, of names a one for what was chosen."""
         return {
-            "selected": self.chosen,
+            "selected": {
+                key: {name: int(name == value) for name in CANDIDATES[key]}
+                if isinstance(value, str)
+                else value
+                for key, value in self.chosen.items()
+            },
             "leave_one_out": {
                 "accuracy": self.accuracy,
                 "given_accuracy": self.given_accuracy,

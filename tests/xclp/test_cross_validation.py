@@ -260,6 +260,17 @@ def test_tuned_is_a_variant_of_every_config():
     assert small("xclp").selection.candidates.per_client_lp.alpha[-1] == 0.99
 
 
+def test_auto_is_a_variant_of_every_config():
+    names = ("xclp_digits", "xclp_fashion_mnist", "xclp_cifar10", "femnist", "fed_isic2019")
+    for name in (*names, "fedavg_xclp"):
+        config = file.load(f"ml_collections_configs/{name}.py:auto")
+        check.check(config)
+        for section in (config.xclp, config.per_client_lp, config.pooled_lp):
+            assert section.select == ("alpha", "label_matrix", "client_prior")
+    with pytest.raises(UsageError, match="exclude each other"):
+        file.load(f"{DIGITS},auto")
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

@@ -55,10 +55,12 @@ def test_chooses_what_refits_would():
     assert choice.given_accuracy == given.mean()
     assert choice.accuracy == (best if better else given).mean() == hit[choice.p].mean()
     assert choice.num_settings == len(hit) == 3
-    assert choice.metrics()["selected"] == {
-        "alpha": choice.p.alpha,
-        "label_matrix": choice.p.label_matrix,
-    }
+    assert choice.chosen == {"alpha": choice.p.alpha, "label_matrix": choice.p.label_matrix}
+    reported = choice.metrics()["selected"]
+    assert reported["alpha"] == choice.p.alpha
+    assert [kind for kind, one in reported["label_matrix"].items() if one] == [
+        choice.p.label_matrix
+    ]
 
 
 @cache
