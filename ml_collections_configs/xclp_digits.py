@@ -9,6 +9,7 @@ are new points to be labeled. XCLP Section 4.1 with the preprocessing function `
         --workdir=runs/xclp_digits_tuned
     python -m launch.sweep --config=ml_collections_configs/xclp_digits.py:privacy \
         --workdir=runs/xclp_digits_privacy
+    python -m launch.sweep --config=ml_collections_configs/xclp_digits.py:late --workdir=runs/xclp_digits_late
 """
 
 from collections.abc import Callable
@@ -21,22 +22,31 @@ from ml_collections_configs import base, xclp_prediction
 def get_config(variant: str = "") -> ConfigDict:
     """Variants: smoke; tuned, every method at settings chosen by cross-validation over the labeled
     points, in a sweep beside the given ones; auto, XCLP and label propagation at settings chosen by
-    leave-one-out; privacy, a sweep over budgets of randomized response.
+    leave-one-out; privacy, a sweep over budgets of randomized response; late, half and all of the unlabeled
+    points come after the graph is made, beside none, over shares of labels.
     """
     config = base.get_config()
     config.dataset.name = "digits"
     config.client_knn.num_neighbors = 1  # a client has 1.4 labels a class
-    return base.apply_variants(config, variant, {"privacy": xclp_prediction.privacy})
+    return base.apply_variants(config, variant, {"privacy": xclp_prediction.privacy, "late": _late})
+
+
+def _late(config: ConfigDict) -> None:
+    for name, fraction in (("xclp_half_late", 0.5), ("xclp_late", 1.0)):
+        config[name] = ConfigDict({"algorithm": "xclp", "late_fraction": fraction})
+    config.baselines = ("xclp_half_late", "xclp_late", "client_knn", "pooled_lp")
 
 
 def sweep(add: Callable[..., None], variant: str = "") -> None:
-    """The share of labels, the number of clients and of bits, one at a time; or privacy budgets."""
+    """Shares of labels, numbers of clients and of bits, one at a time; late: the first alone; or budgets."""
     add = base.beside_tuned(add, variant)
     if "privacy" in variant.split(","):
         xclp_prediction.privacy_budgets(add)
         return
     for labeled_fraction in (0.02, 0.05, 0.1, 0.2, 0.5):
         add(**{"federation.labeled_fraction": labeled_fraction})
+    if "late" in variant.split(","):
+        return
     for num_clients in (2, 5, 10, 20, 50):
         add(**{"federation.num_clients": num_clients})
     for num_bits in (64, 256, 1024, 4096):

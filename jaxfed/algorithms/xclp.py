@@ -5,6 +5,10 @@
 
 Leaves a client: its points' part in H (to the server), its masked contribution to Z. The method itself is
 `jaxfed.xclp`; this file gives it a cohort.
+
+With `late_fraction` so large a share of each client's unlabeled points is no part of the graph: they come
+after it is made, and are labeled by their nearest codes in it (`jaxfed.xclp.out_of_sample`). Their codes
+leave the client, too.
 """
 
 from __future__ import annotations
@@ -20,13 +24,26 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.evaluate import cosine_rmse
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.federation.exposure import View
-from jaxfed.rules import fields_as_keywords
-from jaxfed.xclp import Parameters, cross_client_label_propagation, drawn_seed, setup
+from jaxfed.rules import SHARE, fields_as_keywords, keywords
+from jaxfed.xclp import (
+    Parameters,
+    Result,
+    cross_client_label_propagation,
+    drawn_seed,
+    label_later,
+    setup,
+)
+from jaxfed.xclp.out_of_sample import check_in_the_clear, count_later
 from jaxfed.xclp.transduction import as_vectors, client_arrays, padded, transductive
 
+_LATE = 0x6C617465  # sets who comes late apart from what else the round's key draws
 
+
+@keywords(late_fraction=SHARE)
 @fields_as_keywords(Parameters, but=("seed",))
-def xclp(*, execution: Execution = HERE, **parameters: Any) -> FederatedAlgorithm:
+def xclp(
+    *, late_fraction: float = 0.0, execution: Execution = HERE, **parameters: Any
+) -> FederatedAlgorithm:
     """XCLP as a one-round algorithm; keywords are the fields of `jaxfed.xclp.Parameters` but `seed`.
 
     The seed of Pi, where Pi has one, comes from the round's key. `execution` may bring worker
@@ -34,22 +51,30 @@ def xclp(*, execution: Execution = HERE, **parameters: Any) -> FederatedAlgorith
     estimate cosines (`cosine_rmse`, and what theory expects): a diagnostic of the simulation, which sees
     all vectors. With `select` it reports what was chosen, and how many labels came back.
 
+    `late_fraction`: of each client's unlabeled points so many, drawn by the round's key, come after the
+    graph is made. In the clear only.
+
     `views`: one more client takes part, with the examples that it is curious about as its unlabeled points,
     and looks at its own rows of Z.
     """
-    Parameters(**parameters)  # reject bad values when the method is made, not in round 1
+    given = Parameters(**parameters)  # reject bad values when the method is made, not in round 1
+    if late_fraction:
+        check_in_the_clear(given, f"xclp.late_fraction={late_fraction}")
 
     def label_points(cohort: Cohort, key: jax.Array) -> tuple[np.ndarray, np.ndarray, Metrics]:
         seed = drawn_seed(key)
         p = Parameters(**parameters, seed=seed)
         vectors, labels = client_arrays(cohort)
+        ids = np.asarray(cohort.client_id).tolist()
+        late = [late_points(y, late_fraction, j, key) for j, y in zip(ids, labels, strict=True)]
         result = cross_client_label_propagation(
-            vectors, labels, p, execution, client_ids=np.asarray(cohort.client_id).tolist()
+            *_without(vectors, labels, late), p, execution, client_ids=ids
         )
+        found = _labeled(result, vectors, late, p)
         measured, theory = cosine_rmse(np.concatenate(vectors), setup(seed), p.num_bits)
         return (
-            padded([prediction.labels for prediction in result.predictions], cohort, UNLABELED),
-            padded([prediction.confidences for prediction in result.predictions], cohort, 0),
+            padded([label for label, _ in found], cohort, UNLABELED),
+            padded([confidence for _, confidence in found], cohort, 0),
             {
                 "steps": result.steps,
                 "residual": result.residual,
@@ -81,3 +106,47 @@ def xclp(*, execution: Execution = HERE, **parameters: Any) -> FederatedAlgorith
         return [View("scores", "probabilities", np.asarray([-1], np.int32), answers)]
 
     return transductive(label_points)._replace(views=views)
+
+
+def late_points(labels: np.ndarray, fraction: float, client: int, key: jax.Array) -> np.ndarray:
+    """bool [n_j]: which of a client's points come late; as many of the unlabeled as the fraction says.
+
+    It depends on the round's key, the client's id and its labels, not on the others.
+    """
+    is_late = np.zeros(len(labels), bool)
+    unlabeled = np.flatnonzero(labels < 0)
+    seed = int(jax.random.bits(jax.random.fold_in(key, _LATE))), max(client, 0)
+    chosen = np.random.default_rng(seed).permutation(unlabeled)
+    is_late[chosen[: round(fraction * len(unlabeled))]] = True
+    return is_late
+
+
+def _without(
+    vectors: list[np.ndarray], labels: list[np.ndarray], late: list[np.ndarray]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The points that are there in time; no copy where all are."""
+    if not any(own.any() for own in late):
+        return vectors, labels
+    return (
+        [v[~own] for v, own in zip(vectors, late, strict=True)],
+        [y[~own] for y, own in zip(labels, late, strict=True)],
+    )
+
+
+def _labeled(
+    result: Result, vectors: list[np.ndarray], late: list[np.ndarray], p: Parameters
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Labels and confidences of all points of each client, by the graph that has those that are not late."""
+    there = [own[:2] for own in result.predictions]
+    if not any(own.any() for own in late):
+        return there
+    later = label_later(result, [v[own] for v, own in zip(vectors, late, strict=True)], p)
+    num_late, chosen = sum(int(own.sum()) for own in late), result.kept.p if result.kept else p
+    count_later(result.communication, num_late, chosen)
+    found = []
+    for in_graph, afterwards, own in zip(there, later, late, strict=True):
+        joint = tuple(np.empty(len(own), values.dtype) for values in in_graph)
+        for values, early, rest in zip(joint, in_graph, afterwards, strict=False):
+            values[~own], values[own] = early, rest
+        found.append((joint[0], joint[1]))
+    return found

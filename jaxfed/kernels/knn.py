@@ -61,6 +61,48 @@ def hamming_knn(
     return _hamming_knn(bits, valid, num_neighbors, backend)
 
 
+def hamming_knn_among(
+    queries: jax.Array,
+    bits: jax.Array,
+    num_neighbors: int,
+    *,
+    valid: jax.Array | None = None,
+    backend: str = "auto",
+) -> tuple[jax.Array, jax.Array]:
+    """Each query's `num_neighbors` nearest points in Hamming distance, exactly; queries are no points.
+
+    Args:
+      queries: uint32 [m, W], packed codes.
+      bits: uint32 [n, W], of the points, n > 0.
+      num_neighbors: k > 0; may exceed n.
+      valid: bool [n], False for padding: such a point is nobody's neighbor.
+      backend: as for `hamming_knn`.
+
+    Returns:
+      (indices int32 [m, k], distances int32 [m, k]), rows sorted by (distance, index). Where fewer than k
+      valid points exist: index -1, distance L + 1.
+
+    Raises:
+      UsageError: as `hamming_knn`.
+
+    Cost: m n W word operations and m n k comparisons; memory for m n distances: a few hundred queries at
+    a time are meant.
+    """
+    n = bits.shape[0]
+    valid = _check(n, num_neighbors, valid)
+    missing = bits.shape[1] * lsh.WORD_BITS + 1
+    distances = hamming.distances(bits, queries, backend=backend)
+    distances = jnp.where(valid[:, None], distances, missing)
+    ids = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32)[:, None], distances.shape)
+    nearest, indices = _smallest(distances, ids, num_neighbors)
+    indices = jnp.where(nearest < missing, indices, -1)
+    beyond = ((0, 0), (0, num_neighbors - len(nearest)))
+    return (
+        jnp.pad(indices.T, beyond, constant_values=-1),
+        jnp.pad(nearest.T, beyond, constant_values=missing),
+    )
+
+
 def cosine_knn(
     vectors: jax.Array, num_neighbors: int, *, valid: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array]:

@@ -94,6 +94,8 @@ _ALGORITHMS = {
     "fixmatch_fedprox": "FixMatch-FedProx",
     "protofssl_fedprox": "ProtoFSSL-FedProx",
     # Variants by the names that they go by.
+    "xclp_half_late": "XCLP, half of the points late",
+    "xclp_late": "XCLP, unlabeled points late",
     "protofssl_mean": "ProtoFSSL, mean network",
     "protofssl_xclp": "ProtoFSSL + XCLP",
     "protofssl_clipped": "ProtoFSSL, embeddings clipped",

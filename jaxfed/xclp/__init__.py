@@ -5,10 +5,8 @@
 """
 
 from jaxfed.xclp.algorithm import (
-    Prediction,
     Result,
     cross_client_label_propagation,
-    propagate_labels,
 )
 from jaxfed.xclp.cross_steps import (
     HAMMING,
@@ -20,6 +18,7 @@ from jaxfed.xclp.cross_steps import (
 )
 from jaxfed.xclp.influence import INFLUENCE
 from jaxfed.xclp.label_matrix import LABEL_MATRICES
+from jaxfed.xclp.labeling import Labeling, propagate_labels
 from jaxfed.xclp.messages import count_messages
 from jaxfed.xclp.neighborhoods import (
     edge_weights,
@@ -27,8 +26,9 @@ from jaxfed.xclp.neighborhoods import (
     server_graph,
     with_self_edges,
 )
+from jaxfed.xclp.out_of_sample import label_later
 from jaxfed.xclp.parameters import Parameters, Propagation
-from jaxfed.xclp.prediction import predict, relative
+from jaxfed.xclp.prediction import Prediction, predict, relative
 
 __all__ = [
     "HAMMING",
@@ -36,6 +36,7 @@ __all__ = [
     "LABEL_MATRICES",
     "PROJECTIONS",
     "ROW_SUMS",
+    "Labeling",
     "Parameters",
     "Prediction",
     "Propagation",
@@ -44,6 +45,7 @@ __all__ = [
     "cross_client_label_propagation",
     "drawn_seed",
     "edge_weights",
+    "label_later",
     "one_hot_labels",
     "plaintext_hamming",
     "predict",

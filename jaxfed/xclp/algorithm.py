@@ -39,7 +39,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +51,6 @@ from jaxfed.federation.execution import HERE, Execution
 from jaxfed.kernels import lsh
 from jaxfed.kernels.padding import padded_rows
 from jaxfed.privacy import randomized_response
-from jaxfed.rules import fields_as_keywords
 from jaxfed.xclp import departures
 from jaxfed.xclp.cross_steps import PROJECTIONS, ROW_SUMS, largest_confidences, setup
 from jaxfed.xclp.federated_selection import choose, most_of
@@ -60,7 +60,7 @@ from jaxfed.xclp.messages import count_messages, count_selection
 from jaxfed.xclp.neighborhoods import Neighborhoods, rows_of
 from jaxfed.xclp.own_scores import class_counts, client_leading, client_scores
 from jaxfed.xclp.parameters import Parameters
-from jaxfed.xclp.prediction import predict
+from jaxfed.xclp.prediction import Prediction, predict
 from jaxfed.xclp.selection import Choice
 
 if TYPE_CHECKING:
@@ -70,12 +70,24 @@ if TYPE_CHECKING:
 _NOISE = 0x6E6F6973  # sets the keys of noise apart from those of Pi's rows, 0 ... L - 1
 
 
-class Prediction(NamedTuple):
-    """What one client learns: `labels` int32 [n_j], `confidences` and `scores` f32 [n_j], [n_j, C]."""
+class Kept(NamedTuple):
+    """What the server has after a labeling in the clear.
 
-    labels: np.ndarray
-    confidences: np.ndarray
+    Fields:
+        codes: uint32 [n_j, L / 32] a client, as they came, with their noise.
+        planes: Pi, float32 [L, d], which the clients have.
+        root_degrees: D^1/2 of all points, float32 [n or more].
+        scores: Z without the client prior, float32 [n, C].
+        class_counts: of each client's answers, float32 [clients, C].
+        p: the settings.
+    """
+
+    codes: list[np.ndarray]
+    planes: jax.Array
+    root_degrees: jax.Array
     scores: np.ndarray
+    class_counts: np.ndarray
+    p: Parameters
 
 
 class Result(NamedTuple):
@@ -89,6 +101,8 @@ class Result(NamedTuple):
         communication: bytes that Algorithm 1 sends: codes and contributions up, influence columns and
             row sums down; of a secure protocol instead every message that went through its channel.
         choice: what `Parameters.select` has chosen; None where nothing was to be chosen.
+        kept: what labels for later points are made of (`jaxfed.xclp.out_of_sample`); None where a step is
+            a protocol, since nobody has it all then, or there are no points.
     """
 
     predictions: list[Prediction]
@@ -97,47 +111,7 @@ class Result(NamedTuple):
     residual: float
     communication: Communication
     choice: Choice[Parameters] | None = None
-
-
-@fields_as_keywords(Parameters)
-def propagate_labels(
-    vectors: Sequence[np.ndarray],
-    labels: Sequence[np.ndarray],
-    *,
-    execution: Execution = HERE,
-    presence: Presence | Sequence[str] = (),
-    **parameters: Any,
-) -> list[Prediction]:
-    """Label every client's points with XCLP; the keywords are the fields of `Parameters`.
-
-        propagate_labels(vectors, labels, *, num_classes, num_bits=4096, num_neighbors=10,
-                         alpha=0.99, seed=0, hamming="plaintext", row_sums="plaintext", ...)
-
-    Args:
-        vectors: one float [n_j, d] array a client; n_j may be 0.
-        labels: one int [n_j] array a client, -1 = unlabeled.
-        execution: worker processes, and who is told of progress; no influence on the result.
-        presence: which clients leave, where steps are protocols: by stages, as in `Parameters`, or at any
-            message, as a `jaxfed.secure.session.channel.Presence`.
-        **parameters: see `Parameters`.
-
-    Returns:
-        One (labels int32 [n_j], confidences f32 [n_j], scores f32 [n_j, C]) a client. Labeled points
-        are predicted too, as in the paper. Label -1, confidence 0: no label reaches the point, or the
-        client has left. Who leaves before line 6 is as if it had never been there; before its part of
-        line 14 is through, as if its points were unlabeled (Section 3.3).
-
-    Raises:
-        UsageError: a parameter out of range, lists of different length, vectors that are not finite
-            or of different d, a label outside -1 .. C - 1.
-
-    Cost: n d L + n^2 L / 64 + (steps) n k C operations, O(n (L / 8 + k + C)) bytes; no n x n array.
-    """
-    if isinstance(presence, Sequence):
-        p, planned = Parameters(presence=presence, **parameters), None
-    else:
-        p, planned = Parameters(**parameters), presence
-    return cross_client_label_propagation(vectors, labels, p, execution, planned).predictions
+    kept: Kept | None = None
 
 
 def cross_client_label_propagation(
@@ -148,7 +122,7 @@ def cross_client_label_propagation(
     presence: Presence | None = None,
     client_ids: Sequence[int] | None = None,
 ) -> Result:
-    """Run Algorithm 1 on the clients' (V^(j), Y^(j)); arguments and errors as `propagate_labels`.
+    """Run Algorithm 1 on the clients' (V^(j), Y^(j)); arguments and errors as `jaxfed.xclp.propagate_labels`.
 
     `client_ids`: the clients' numbers in the federation, by which `parameters.presence` calls them;
     0, 1, ... if left out. An explicit `presence` takes its place.
@@ -185,6 +159,21 @@ def cross_client_label_propagation(
     sums = ROW_SUMS[p.row_sums](contributions, counts, rows, session, execution)  # 14-XS
     scores = {j: client_scores(*own, heard[j], near.labels[j], p) for j, own in sums.items()}
     predictions = client_predictions(vectors, scores, p, session)  # 15-CS, 16-CS
+    kept: Kept | None = None
+    if not session:
+        plain = replace(p, client_prior=0.0)
+        if p.client_prior:
+            scores = {
+                j: client_scores(*own, heard[j], near.labels[j], plain) for j, own in sums.items()
+            }
+        kept = Kept(
+            codes=[own[:, : p.num_bits // 32] for own in codes],
+            planes=planes[: p.num_bits],
+            root_degrees=matrix.graph.root_degrees,
+            scores=np.concatenate(list(scores.values())),
+            class_counts=np.stack([y.sum(axis=0) for y in near.labels.values()]),
+            p=p,
+        )
 
     accuracy = contributions.accuracy
     if accuracy.cut_short:
@@ -212,6 +201,7 @@ def cross_client_label_propagation(
         residual=accuracy.residual,
         communication=communication,
         choice=choice,
+        kept=kept,
     )
 
 

@@ -110,11 +110,15 @@ def client_scores(
 ) -> np.ndarray:
     """CS: Z[R_j] as `p` wants it, f32 [n_j, C]; arguments as `own_rows`, and one-hot answers [n_j, C]."""
     z = label_matrix.scores(p.label_matrix, own_rows(values, counts, own, p))
-    if p.client_prior:
-        client, cohort = labels.sum(axis=0), counts.sum(axis=0)
-        if p.label_epsilon:
-            client, cohort = randomized_response.unbiased(
-                np.stack([client, cohort]), p.num_classes, p.label_epsilon
-            )
-        z = client_prior.weighed(z, client, cohort, p.client_prior)
-    return np.asarray(z, np.float32)
+    return with_prior(np.asarray(z, np.float32), labels.sum(axis=0), counts.sum(axis=0), p)
+
+
+def with_prior(z: np.ndarray, own: np.ndarray, cohort: np.ndarray, p: Parameters) -> np.ndarray:
+    """CS: scores [m, C] weighed by numbers [C] of answers, the client's and the cohort's, as `p` wants it."""
+    if not p.client_prior:
+        return z
+    if p.label_epsilon:
+        own, cohort = randomized_response.unbiased(
+            np.stack([own, cohort]), p.num_classes, p.label_epsilon
+        )
+    return np.asarray(client_prior.weighed(z, own, cohort, p.client_prior), np.float32)

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 UNLABELED = -1
+
+
+class Prediction(NamedTuple):
+    """What one client learns: `labels` int32 [n_j], `confidences` and `scores` f32 [n_j], [n_j, C]."""
+
+    labels: np.ndarray
+    confidences: np.ndarray
+    scores: np.ndarray
 
 
 @jax.jit

@@ -1,0 +1,76 @@
+"""`propagate_labels`: XCLP on arrays, and what it returns, which labels points that come later as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxfed.federation.execution import HERE, Execution
+from jaxfed.rules import fields_as_keywords
+from jaxfed.xclp.algorithm import Result, cross_client_label_propagation
+from jaxfed.xclp.out_of_sample import label_later
+from jaxfed.xclp.parameters import Parameters
+from jaxfed.xclp.prediction import Prediction
+
+if TYPE_CHECKING:
+    from jaxfed.secure.session.channel import Presence
+
+
+class Labeling(list[Prediction]):
+    """One `Prediction` a client, in the clients' order; `label` does the same for later points."""
+
+    def __init__(self, predictions: Iterable[Prediction], result: Result, p: Parameters) -> None:
+        super().__init__(predictions)
+        self._result, self._p = result, p
+
+    def label(self, vectors: Sequence[np.ndarray]) -> list[Prediction]:
+        """Label points that were not there, by their nearest in the graph that there is.
+
+        Arguments, result, errors and cost as `jaxfed.xclp.out_of_sample.label_later`.
+        """
+        return label_later(self._result, vectors, self._p)
+
+
+@fields_as_keywords(Parameters)
+def propagate_labels(
+    vectors: Sequence[np.ndarray],
+    labels: Sequence[np.ndarray],
+    *,
+    execution: Execution = HERE,
+    presence: Presence | Sequence[str] = (),
+    **parameters: Any,
+) -> Labeling:
+    """Label every client's points with XCLP; the keywords are the fields of `Parameters`.
+
+        propagate_labels(vectors, labels, *, num_classes, num_bits=4096, num_neighbors=10,
+                         alpha=0.99, seed=0, hamming="plaintext", row_sums="plaintext", ...)
+
+    Args:
+        vectors: one float [n_j, d] array a client; n_j may be 0.
+        labels: one int [n_j] array a client, -1 = unlabeled.
+        execution: worker processes, and who is told of progress; no influence on the result.
+        presence: which clients leave, where steps are protocols: by stages, as in `Parameters`, or at any
+            message, as a `jaxfed.secure.session.channel.Presence`.
+        **parameters: see `Parameters`.
+
+    Returns:
+        A list with one (labels int32 [n_j], confidences f32 [n_j], scores f32 [n_j, C]) a client. Labeled
+        points are predicted too, as in the paper. Label -1, confidence 0: no label reaches the point, or the
+        client has left. Who leaves before line 6 is as if it had never been there; before its part of
+        line 14 is through, as if its points were unlabeled (Section 3.3). Its method `label(vectors)` labels
+        points that come later.
+
+    Raises:
+        UsageError: a parameter out of range, lists of different length, vectors that are not finite
+            or of different d, a label outside -1 .. C - 1.
+
+    Cost: n d L + n^2 L / 64 + (steps) n k C operations, O(n (L / 8 + k + C)) bytes; no n x n array.
+    """
+    if isinstance(presence, Sequence):
+        p, planned = Parameters(presence=presence, **parameters), None
+    else:
+        p, planned = Parameters(**parameters), presence
+    result = cross_client_label_propagation(vectors, labels, p, execution, planned)
+    return Labeling(result.predictions, result, p)

@@ -1,0 +1,103 @@
+"""XCLP's key late_fraction: who comes late, and what the others' labels have to do with it."""
+
+import jax
+import numpy as np
+import pytest
+
+from jaxfed.algorithms.xclp import late_points, xclp
+from jaxfed.config import file as config_file
+from jaxfed.config.assembly import make_algorithm
+from jaxfed.config.simulation import Simulation
+from jaxfed.errors import UsageError
+from jaxfed.federation.clients import Federation
+
+KEY = jax.random.key(5)
+SMALL = (
+    *("xclp.num_bits=256", "xclp.num_neighbors=4", "federation.labeled_fraction=0.3"),
+    *("dataset.train_size=180", "dataset.test_size=60"),
+)
+SETTINGS = {"num_classes": 3, "num_bits": 256, "num_neighbors": 4}
+
+
+@pytest.fixture(scope="module")
+def federation():
+    rng = np.random.default_rng(0)
+    centers = rng.standard_normal((3, 12)) * 3
+    clients = []
+    for size in (30, 0, 17, 42):
+        y = rng.integers(3, size=size)
+        x = centers[y] + rng.standard_normal((size, 12))
+        clients.append((x.astype(np.float32), np.where(np.arange(size) < 5, y, -1)))
+    return Federation.from_clients(clients, num_classes=3)
+
+
+def labeled(federation, clients=None, **keywords):
+    method = xclp(**SETTINGS, **keywords)
+    state = method.init(KEY, federation)
+    return method.round(state, federation.cohort(clients), KEY)
+
+
+def test_a_share_of_the_unlabeled_points_is_late():
+    labels = np.array([3, -1, -1, 0, -1, -1, -1, -1, -1, -1])
+    for fraction, count in ((0.0, 0), (0.3, 2), (0.5, 4), (1.0, 8)):
+        is_late = late_points(labels, fraction, 2, KEY)
+        assert is_late.sum() == count
+        assert not is_late[labels >= 0].any()
+    half = [late_points(labels, 0.5, client, KEY) for client in (2, 2, 3)]
+    np.testing.assert_array_equal(half[0], half[1])
+    assert not np.array_equal(half[0], half[2])
+
+
+def test_late_points_have_no_part_in_the_others_labels(federation):
+    """The graph with them taken out of the data gives the others the same."""
+    late, _ = labeled(federation, late_fraction=0.5)
+    cohort = federation.cohort()
+    clients, is_late = [], []
+    for row, mask in enumerate(np.asarray(cohort.mask)):
+        y = np.asarray(cohort.y)[row, mask]
+        is_late.append(late_points(y, 0.5, row, KEY))
+        clients.append((np.asarray(cohort.x)[row, mask][~is_late[-1]], y[~is_late[-1]]))
+    early, _ = labeled(Federation.from_clients(clients, num_classes=3))
+    for row, own in enumerate(is_late):
+        count = np.sum(~own)
+        np.testing.assert_array_equal(late.label[row, : len(own)][~own], early.label[row, :count])
+        np.testing.assert_array_equal(
+            late.confidence[row, : len(own)][~own], early.confidence[row, :count]
+        )
+        assert np.all(late.label[row, : len(own)][own] >= 0)
+        assert np.all(late.label[row, len(own) :] == -1)
+
+
+@pytest.mark.parametrize("fraction", [0.5, 1.0])
+def test_order_is_inert_and_bytes_are_those_of_all_points(federation, fraction):
+    forward, metrics = labeled(federation, late_fraction=fraction)
+    backward, _ = labeled(federation, [3, 1, 0, 2], late_fraction=fraction)
+    np.testing.assert_array_equal(forward.label, backward.label)
+    codes = metrics["communication"]["upload"]["codes"]
+    assert codes == 89 * 256 // 8
+    assert metrics["communication"]["download"]["row_sums"] == 4 * 89 * 3
+
+
+def test_without_a_share_nothing_changes(federation):
+    plain, _ = labeled(federation)
+    none, _ = labeled(federation, late_fraction=0.0)
+    np.testing.assert_array_equal(plain.label, none.label)
+
+
+def test_refusals():
+    with pytest.raises(UsageError, match=r"late_fraction=1.5: allowed are 0 to 1"):
+        xclp(**SETTINGS, late_fraction=1.5)
+    with pytest.raises(UsageError, match=r"late_fraction=0.5: xclp.hamming='masked'.*'plaintext'"):
+        xclp(**SETTINGS, late_fraction=0.5, hamming="masked")
+
+
+def test_the_shipped_variant():
+    """Its methods follow the settings of XCLP, and on digits lose little by coming late."""
+    config = config_file.load("xclp_digits:late", SMALL)
+    federation = Simulation(config).federation(0)
+    accuracy = {}
+    for name in ("xclp", "xclp_late"):
+        method = make_algorithm(config, name, federation)
+        state, _ = method.round(method.init(KEY, federation), federation.cohort(), KEY)
+        accuracy[name] = method.evaluate(state, federation)["test_accuracy"]
+    assert accuracy["xclp_late"] > accuracy["xclp"] - 0.1
