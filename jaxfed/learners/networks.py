@@ -9,6 +9,7 @@ parameters, BatchNorm statistics and optimizer are its own and stay with it; not
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -120,8 +121,8 @@ def network(
         UsageError: a value that is not allowed; in `fit`, a soft loss without soft targets.
         LearnerError: in `predict` and its like, scores that are nan or infinite; it has the others' answers.
 
-    Cost: of a step, forward and back over both batches. A program is compiled for each number of clients, and
-    for fits with and without public labels.
+    Cost: of a step, forward and back over both batches. A program is compiled for each number of clients, for
+    fits with and without public labels, and for all clients in their order: their states are not copied.
     """
     model = training.model
     keeps_optimizer = optimizer_state == "kept" and start == "warm"
@@ -199,14 +200,23 @@ def network(
 
     fit_clients = training.map_clients(fit_one)
 
-    @jax.jit
+    @partial(jax.jit, static_argnames="is_everyone")
     def fit_cohort(
-        state: NetworkState, cohort: Cohort, shared: Any, own: dict[str, jax.Array], key: jax.Array
+        state: NetworkState,
+        cohort: Cohort,
+        shared: Any,
+        own: dict[str, jax.Array],
+        key: jax.Array,
+        *,
+        is_everyone: bool,
     ) -> _Trained:
         x, y, mask = map(jnp.asarray, (cohort.x, cohort.y, cohort.mask))
         data = ClientData(x, y, (y >= 0).astype(jnp.float32), y >= 0, mask)
-        clients = _Client(gather(state, cohort.client_id), data, own, client_keys(key, cohort))
-        trained = fit_clients(shared, clients)
+        # Copies of large networks' states in and out take as long as two steps.
+        before = state if is_everyone else gather(state, cohort.client_id)
+        trained = fit_clients(shared, _Client(before, data, own, client_keys(key, cohort)))
+        if is_everyone:
+            return trained
         return trained._replace(state=scatter(state, cohort.client_id, trained.state))
 
     def fit(
@@ -217,7 +227,9 @@ def network(
         cohort = padded(cohort, training.clients_multiple)
         targets, own = _targets(taught, public_loss, len(cohort.client_id))
         public_x = None if taught is None else jnp.asarray(taught.x)
-        trained = fit_cohort(state, cohort, (public_x, targets, jnp.int32(steps)), own, key)
+        shared = public_x, targets, jnp.int32(steps)
+        is_everyone = np.array_equal(cohort.client_id, np.arange(len(state.fits)))
+        trained = fit_cohort(state, cohort, shared, own, key, is_everyone=is_everyone)
         ids, loss, taken, is_whole = jax.device_get(
             (cohort.client_id, trained.loss, trained.steps, trained.is_whole)
         )

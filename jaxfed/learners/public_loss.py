@@ -29,6 +29,7 @@ from jaxfed.training.losses import (
     augmented_logits,
     mean_where,
     softmax_cross_entropy,
+    taken,
 )
 
 if TYPE_CHECKING:
@@ -124,12 +125,18 @@ def taught_loss(
         draw_key, pass_key = jax.random.split(key)
         drawn = jax.random.randint(draw_key, (batch_size,), 0, jnp.maximum(count, 1))
         rows = jnp.searchsorted(rank, drawn, side="right").astype(jnp.int32)
-        theirs = public.x[rows]
-        x = jnp.concatenate(
-            [
-                jnp.where(jnp.any(batch.used), batch.x, _as_many(theirs, len(batch.x))),
-                jnp.where(count > 0, theirs, _as_many(batch.x, batch_size)),
-            ]
+        has_own, has_public = jnp.any(batch.used), count > 0
+        x = jax.lax.cond(
+            has_own & has_public,
+            lambda own, theirs: jnp.concatenate([own, theirs]),
+            lambda own, theirs: jnp.concatenate(
+                [
+                    jnp.where(has_own, own, _as_many(theirs, len(own))),
+                    jnp.where(has_public, theirs, _as_many(own, batch_size)),
+                ]
+            ),
+            batch.x,
+            taken(public.x, rows),
         )
         logits, state = augmented_logits(model, state, x, pass_key, augment)
         on_own, on_public = logits[: len(batch.x)], logits[len(batch.x) :]

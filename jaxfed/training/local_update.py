@@ -19,7 +19,7 @@ import optax
 from flax import nnx
 
 from jaxfed.training.episodes import Episodes, draw
-from jaxfed.training.losses import Batch, Loss
+from jaxfed.training.losses import Batch, Loss, taken
 
 Scheme = Literal["joint", "paired"]  # of a config; methods of episodes make them themselves
 Optimizer = Callable[[jax.Array], optax.GradientTransformation]  # of the round's learning rate
@@ -257,7 +257,7 @@ def _batch_gradient(
 def batch_of(data: ClientData, index: jax.Array, used: jax.Array) -> Batch:
     """The batch of these rows, int32 [B], of which those count that are used, bool [B]."""
     return Batch(
-        x=data.x[index],
+        x=taken(data.x, index),
         label=jnp.maximum(data.label[index], 0),
         weight=jnp.where(used, data.weight[index], 0),
         used=used,

@@ -10,6 +10,7 @@ the running statistics on. A method with a loss of its own needs no training loo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -44,6 +45,14 @@ class Batch(NamedTuple):
     weight: jax.Array
     used: jax.Array
     is_labeled: jax.Array
+
+
+def taken(x: jax.Array, index: jax.Array) -> jax.Array:
+    """x[index], [B, ...]: the examples of these rows.
+
+    Read as rows of one axis: XLA:CPU gathers examples of many short axes number by number.
+    """
+    return x.reshape(len(x), math.prod(x.shape[1:]))[index].reshape(len(index), *x.shape[1:])
 
 
 class Loss(Protocol):

@@ -19,13 +19,12 @@ from jaxfed.models.wrapping import normalized
 from jaxfed.training.ingredients import Training
 from jaxfed.training.local_update import Batches
 from launch.benchmarks.contest import Contest
-from launch.benchmarks.learners import IN_TURN, RATE, TORCH, equally_good, torch_loop
+from launch.benchmarks.learners import IN_TURN, MULTIPLY_ADDS, RATE, TORCH, equally_good, torch_loop
 from launch.benchmarks.peers import optional_peer
 from launch.benchmarks.rounds import NUM_CLASSES, Parameters, as_dict, noisy_patterns, on_cpu
 
 SHADOWS, TARGETS, HELD_OUT = 64, 400, 500  # of one client with 200 labels
 STEPS, BATCH = 50, 50
-_MULTIPLY_ADDS = 784 * 512 + 512 * 512 + 512 * 10
 
 
 def shadow_models(with_peers: bool) -> Iterator[Contest]:
@@ -77,7 +76,7 @@ def shadow_models(with_peers: bool) -> Iterator[Contest]:
         ours=together,
         peers=peers,
         agreement=the_same_or_as_good,
-        operations=6 * _MULTIPLY_ADDS * SHADOWS * STEPS * BATCH,
+        operations=2 * MULTIPLY_ADDS * SHADOWS * STEPS * BATCH,
         operation="matmul_f32_flops",
         targets={name: 1.0 if on_cpu() else 2.0 for name in peers},
     )

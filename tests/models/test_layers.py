@@ -12,9 +12,11 @@ from small_networks import BATCH, CIFAR, NUM_CLASSES, inputs_of, random_state, t
 
 from jaxfed.models import MODELS
 from jaxfed.models.layers import (
+    Layers,
     WeightNorm,
     dropout,
     max_pool,
+    narrow_product,
     overlapping_max_pool,
     unit_vectors,
 )
@@ -45,6 +47,29 @@ def test_momentum_0_keeps_the_last_batch_whatever_came_before():
         for before in (statistics, jax.tree.map(lambda r: 3 * r, statistics))
     )
     jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def test_the_gradient_of_few_columns_is_a_product_of_rows():
+    rng = np.random.default_rng(0)
+    x, kernel, slope = (rng.standard_normal(n) for n in ((8, 4, 6), (6, 3), (8, 4, 3)))
+    x, kernel, slope = (jnp.asarray(a, jnp.float32) for a in (x, kernel, slope))
+
+    @jax.jit
+    def both(x, kernel, slope):
+        value, back = jax.vjp(
+            lambda x, kernel: narrow_product(x, kernel, (((2,), (0,)), ((), ()))), x, kernel
+        )
+        return value, *back(slope)
+
+    value, by_x, by_kernel = both(x, kernel, slope)
+    np.testing.assert_allclose(value, x @ kernel, atol=1e-5)
+    np.testing.assert_allclose(by_x, slope @ kernel.T, atol=1e-5)
+    np.testing.assert_allclose(by_kernel, np.einsum("abd,abc->dc", x, slope), atol=1e-5)
+    program = both.lower(x, kernel, slope).compile().as_text()
+    assert "f32[3,6]{1,0} dot(" in program
+    assert "f32[6,3]{1,0} dot(" not in program
+    layer = Layers(nnx.Rngs(0)).classifier(6, 3)
+    assert layer.dot_general is narrow_product
 
 
 def test_weight_norm_is_g_v_over_norm_v_in_value_and_derivatives():
