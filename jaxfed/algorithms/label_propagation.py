@@ -59,15 +59,16 @@ def per_client_lp(*, execution: Execution = HERE, **fields: Any) -> FederatedAlg
                 x, y, mask = (field[row, :capacity] for field in (cohort.x, cohort.y, cohort.mask))
                 one_hot = one_hot_labels(y, p.num_classes)
                 vectors, valid, own = jnp.asarray(x), jnp.asarray(mask), p
-                if p.select:
+                sharpness = None
+                if p.asks_labels:
                     alone = np.zeros(capacity, int)
                     choice = choose_over_cosines(vectors, one_hot, valid, alone, p, execution)
-                    own, choices = choice.p, [*choices, choice]
+                    own, sharpness, choices = choice.p, choice.sharpness, [*choices, choice]
                 outputs = propagate_over_cosines(
-                    vectors, jnp.asarray(one_hot), valid, own, execution
+                    vectors, jnp.asarray(one_hot), valid, own, execution, sharpness=sharpness
                 )
                 label[row, :capacity], confidence[row, :capacity] = outputs
-        return label, confidence, mean_metrics(choices) if p.select else {}
+        return label, confidence, mean_metrics(choices) if p.asks_labels else {}
 
     return transductive(label_points)
 
@@ -91,10 +92,10 @@ def pooled_lp(*, execution: Execution = HERE, **fields: Any) -> FederatedAlgorit
         is_point = jnp.asarray(np.arange(len(points)) < len(vectors))
         sizes = np.asarray(cohort.mask).sum(axis=1)
         owner = padded_rows(np.repeat(np.arange(len(sizes)), sizes))
-        chosen, metrics = p, {}
-        if p.select:
+        chosen, metrics, sharpness = p, {}, None
+        if p.asks_labels:
             choice = choose_over_cosines(jnp.asarray(points), y, is_point, owner, p, execution)
-            chosen, metrics = choice.p, choice.metrics()
+            chosen, metrics, sharpness = choice.p, choice.metrics(), choice.sharpness
         of_clients = np.zeros((len(sizes), p.num_classes), np.float32)
         np.add.at(of_clients, owner, y)
         outputs = propagate_over_cosines(
@@ -104,6 +105,7 @@ def pooled_lp(*, execution: Execution = HERE, **fields: Any) -> FederatedAlgorit
             chosen,
             execution,
             client_counts=jnp.asarray(of_clients[owner]),
+            sharpness=sharpness,
         )
         label, confidence = (np.asarray(values)[: len(vectors)] for values in outputs)
         ends = np.cumsum(sizes)[:-1]

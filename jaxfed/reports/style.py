@@ -139,6 +139,8 @@ _METRICS = {
     "consensus_change": "Share of public examples whose label changed",
     "agreement": "Share of votes that a label has, mean",
     "round_consensus_accuracy": "Accuracy of each round's labels of public examples",
+    "test_expected_calibration_error": "Expected calibration error",
+    "unlabeled_expected_calibration_error": "Expected calibration error on unlabeled data",
     "unreached": "Points no label reaches",
     "cosine_rmse": "RMSE of the cosine estimate",
     "cosine_rmse_theory": "RMSE of the cosine estimate, theory",

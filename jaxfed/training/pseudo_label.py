@@ -150,7 +150,8 @@ def xclp_labels(
         if at_server and not in_one_program:
             raise UsageError(
                 "labels_at='server': the server is a party of XCLP then; allowed are hamming='plaintext', "
-                "row_sums='plaintext', influence='labels', no noise, no client prior and nothing to select"
+                "row_sums='plaintext', influence='labels', no noise, no client prior, nothing to select and "
+                "confidence='entropy'"
             )
         if in_one_program:
             label, confidence, metrics, cut_short = label_cohort(
@@ -184,7 +185,7 @@ def xclp_labels(
 def is_one_program(p: xclp.Parameters) -> bool:
     """Whether XCLP labels a cohort in one compiled program: without protocols, noise, columns and choice."""
     noisy = p.bit_epsilon > 0 or p.label_epsilon > 0
-    chooses = bool(p.select) or p.client_prior > 0
+    chooses = p.asks_labels or p.client_prior > 0
     return not p.has_session and p.influence == "labels" and not noisy and not chooses
 
 
@@ -210,7 +211,7 @@ def per_client_lp_labels(
         del communication
         features = embed(state, cohort, key)
         y, mask = jnp.asarray(cohort.y), jnp.asarray(cohort.mask)
-        if not propagation.select:
+        if not propagation.asks_labels:
             return _completed(cohort, *label_clients(None, (features, y, mask)))
         chosen = [
             _chosen_alone(*client, propagation) for client in zip(features, y, mask, strict=True)
@@ -227,7 +228,9 @@ def _chosen_alone(
     """Labels and confidences of one client, with the settings that its own labels choose."""
     one_hot = xclp.one_hot_labels(np.asarray(y), p.num_classes)
     choice = choose_over_cosines(features, one_hot, mask, np.zeros(len(y), int), p)
-    return propagate_over_cosines(features, jnp.asarray(one_hot), mask, choice.p)
+    return propagate_over_cosines(
+        features, jnp.asarray(one_hot), mask, choice.p, sharpness=choice.sharpness
+    )
 
 
 def network_labels(

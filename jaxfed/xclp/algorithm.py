@@ -52,6 +52,7 @@ from jaxfed.kernels import lsh
 from jaxfed.kernels.padding import padded_rows
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp import departures
+from jaxfed.xclp.calibration import calibrated
 from jaxfed.xclp.cross_steps import PROJECTIONS, ROW_SUMS, largest_confidences, setup
 from jaxfed.xclp.federated_selection import choose, most_of
 from jaxfed.xclp.influence import INFLUENCE
@@ -141,7 +142,7 @@ def cross_client_label_propagation(
     codes = execution.once(client_codes, vectors, planes)  # 2-CS to 4-CS
     codes, labels = randomized(codes, labels, p, session)
     around = Neighborhoods(codes, labels, p, largest.num_neighbors, session, execution)
-    choice = choose(p, around, session, execution) if p.select else None
+    choice = choose(p, around, session, execution) if p.asks_labels else None
     p = choice.p if choice else p
     near = around.of(p.num_bits)  # 5-XS to 7-SS
     rows = near.rows
@@ -158,7 +159,8 @@ def cross_client_label_propagation(
     counts = {j: class_counts(y, heard.get(j), num_counts) for j, y in near.labels.items()}
     sums = ROW_SUMS[p.row_sums](contributions, counts, rows, session, execution)  # 14-XS
     scores = {j: client_scores(*own, heard[j], near.labels[j], p) for j, own in sums.items()}
-    predictions = client_predictions(vectors, scores, p, session)  # 15-CS, 16-CS
+    sharpness = choice.sharpness if choice else None
+    predictions = client_predictions(vectors, scores, p, session, sharpness)  # 15-CS, 16-CS
     kept: Kept | None = None
     if not session:
         plain = replace(p, client_prior=0.0)
@@ -263,13 +265,15 @@ def client_predictions(
     scores: Mapping[int, np.ndarray],
     p: Parameters,
     session: Session | None,
+    sharpness: float | None,
 ) -> list[Prediction]:
     """Lines 15 and 16, CS: labels and confidences of every client's own rows of Z.
 
-    A client without them, because it has left, gets what unreached points get.
+    A client without them, because it has left, gets what unreached points get. `sharpness`: of calibrated
+    confidences.
     """
     nothing = [np.zeros((len(v), p.num_classes), np.float32) for v in vectors]
-    predictions = _predicted([scores.get(j, own) for j, own in enumerate(nothing)])
+    predictions = _predicted([scores.get(j, own) for j, own in enumerate(nothing)], sharpness)
     if not p.relative_confidence:
         return predictions
     own = {j: predictions[j].confidences.max(initial=0) for j in scores}
@@ -283,10 +287,12 @@ def client_predictions(
     ]
 
 
-def _predicted(scores: Sequence[np.ndarray]) -> list[Prediction]:
-    """Of all clients' rows in one call."""
+def _predicted(scores: Sequence[np.ndarray], sharpness: float | None = None) -> list[Prediction]:
+    """Of all clients' rows in one call; confidences calibrated by a sharpness, or line 16's."""
     z = np.concatenate(scores)
     labels, confidences = predict(jnp.asarray(padded_rows(z)))
+    if sharpness is not None:
+        confidences = calibrated(z, sharpness)
     arrays = [np.asarray(values) for values in (labels, confidences, z)]
     return [
         Prediction(*(values[own] for values in arrays)) for own in rows_of(list(map(len, scores)))

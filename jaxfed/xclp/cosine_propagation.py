@@ -16,6 +16,7 @@ from jaxfed.federation.execution import HERE, Execution
 from jaxfed.kernels import knn
 from jaxfed.kernels.graph import Graph, normalized_graph
 from jaxfed.xclp import client_prior
+from jaxfed.xclp.calibration import calibrated
 from jaxfed.xclp.influence import EVERYBODY
 from jaxfed.xclp.leave_one_out import Labeled, labeled_rows
 from jaxfed.xclp.neighborhoods import edge_weights, with_self_edges
@@ -32,6 +33,7 @@ def propagate_over_cosines(
     p: Propagation,
     execution: Execution = HERE,
     client_counts: jax.Array | None = None,
+    sharpness: float | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Labels int32 [n] (-1: no label arrives) and confidences f32 [n] of vectors [n, d].
 
@@ -44,6 +46,7 @@ def propagate_over_cosines(
         execution: may remember neighbors, unless this is traced.
         client_counts: labels of every class of each point's client, [n, C]; None: all are of one client,
             whose frequencies are the cohort's, so that a prior changes nothing.
+        sharpness: of calibrated confidences, as `choose_over_cosines` has found it; None: line 16's.
 
     Cost: n^2 d operations; memory O(n (d + k + C)).
     """
@@ -54,6 +57,8 @@ def propagate_over_cosines(
             client_prior.weighed(z, client_counts, y.sum(axis=0, keepdims=True), p.client_prior)
         )
     label, confidence = predict(z)
+    if sharpness is not None:
+        return label, jnp.asarray(calibrated(z, sharpness))
     return label, relative(confidence) if p.relative_confidence else confidence
 
 

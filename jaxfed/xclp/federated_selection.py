@@ -27,6 +27,7 @@ from jaxfed.secure.influence import columns as influence_columns
 from jaxfed.secure.influence import left_out
 from jaxfed.secure.influence.left_out import Diagonals
 from jaxfed.secure.session.endpoint import DroppedOut
+from jaxfed.xclp.calibration import SHARPNESS
 from jaxfed.xclp.cross_steps import ROW_SUMS
 from jaxfed.xclp.influence import EVERYBODY, INFLUENCE
 from jaxfed.xclp.label_matrix import Rows
@@ -74,6 +75,8 @@ def choose(
     settings, priors = settings_of(p), priors_of(p)
     found = [replace(s, client_prior=beta) for s in settings for beta in priors]
     left_out.tell_setting(session, found.index(choice.p), len(found))
+    if choice.sharpness is not None:
+        left_out.tell_setting(session, SHARPNESS.index(choice.sharpness), len(SHARPNESS))
     return choice
 
 

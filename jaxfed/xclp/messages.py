@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jaxfed.federation.communication import Communication
+from jaxfed.xclp.calibration import SHARPNESS
 from jaxfed.xclp.label_matrix import BY_COMPONENT
 from jaxfed.xclp.parameters import Parameters
 from jaxfed.xclp.selection import Choice
@@ -71,3 +72,6 @@ def count_selection(
     communication.down("diagonals", 8 * choice.num_matrices * num_labeled)
     communication.up("hits", 12 * choice.num_settings * num_clients)
     communication.down("setting", 4 * num_clients)
+    if choice.sharpness is not None:
+        communication.up("log_likelihoods", 4 * len(SHARPNESS) * num_clients)
+        communication.down("setting", 4 * num_clients)

@@ -43,6 +43,7 @@ from jaxfed.kernels.graph import cosine_from_hamming
 from jaxfed.kernels.padding import in_batches, padded_rows
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp.algorithm import Kept, Result, client_codes
+from jaxfed.xclp.calibration import calibrated
 from jaxfed.xclp.cross_steps import setup
 from jaxfed.xclp.inputs import checked
 from jaxfed.xclp.neighborhoods import edge_weights
@@ -82,6 +83,8 @@ def label_later(result: Result, vectors: Sequence[np.ndarray], p: Parameters) ->
     else:
         z = np.concatenate(_of_clients(result.kept, vectors))
     labels, confidences = (np.asarray(a)[: len(z)] for a in predict(jnp.asarray(padded_rows(z))))
+    if result.choice and result.choice.sharpness is not None:
+        confidences = np.asarray(calibrated(z, result.choice.sharpness))
     if p.relative_confidence:
         of_graph = np.concatenate([own.scores for own in result.predictions])
         largest = np.asarray(predict(jnp.asarray(padded_rows(of_graph)))[1]).max()

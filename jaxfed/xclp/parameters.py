@@ -11,6 +11,7 @@ from jaxfed.errors import UsageError
 from jaxfed.rules import NOT_NEGATIVE, POSITIVE, Rule, at_least, between, check_values, one_of
 from jaxfed.secure.primitives.key_sizes import KEY_BITS
 from jaxfed.xclp import candidates, departures
+from jaxfed.xclp.calibration import CONFIDENCES
 from jaxfed.xclp.cross_steps import HAMMING, PROJECTIONS, ROW_SUMS
 from jaxfed.xclp.influence import INFLUENCE
 from jaxfed.xclp.label_matrix import LABEL_MATRICES
@@ -25,6 +26,7 @@ _OF_PROPAGATION = {
     "similarity_power": POSITIVE,
     "label_matrix": one_of(LABEL_MATRICES),
     "client_prior": NOT_NEGATIVE,
+    "confidence": one_of(CONFIDENCES),
     "tolerance": between(0, 1, closed=False),
     "max_steps": at_least(1),
 }
@@ -58,6 +60,8 @@ class Propagation:
             (`jaxfed.xclp.client_prior`); 0 = not at all. Where a client is alone they are the cohort's.
         select: settings to be chosen by leave-one-out, starting from the given ones: "KEY" or
             "KEY:VALUE:..." (`jaxfed.xclp.candidates`, `jaxfed.xclp.selection`).
+        confidence: "entropy", line 16; "calibrated", the probability that the label is right, by
+            leave-one-out (`jaxfed.xclp.calibration`).
         relative_confidence: divide confidences by the largest.
         tolerance: relative residual at which a column of the linear system is solved.
         max_steps: conjugate-gradient steps at most; a column that needs more is warned of.
@@ -71,6 +75,7 @@ class Propagation:
     label_matrix: str = "plain"
     client_prior: float = 0.0
     select: Sequence[str] = ()
+    confidence: str = "entropy"
     relative_confidence: bool = False
     tolerance: float = 1e-6
     max_steps: int = 1000
@@ -82,6 +87,16 @@ class Propagation:
         for key, values in candidates.parsed(self.select, self.selectable).items():
             for value in values:
                 check_values("xclp.select", {key: rules[key]}, {key: value})
+
+        if self.relative_confidence and self.confidence != "entropy":
+            raise UsageError(
+                f"xclp.relative_confidence=True: allowed with confidence='entropy', not {self.confidence!r}"
+            )
+
+    @property
+    def asks_labels(self) -> bool:
+        """Whether anything is chosen by leave-one-out before the labeling: settings, or a sharpness."""
+        return bool(self.select) or self.confidence == "calibrated"
 
     @property
     def selectable(self) -> tuple[str, ...]:

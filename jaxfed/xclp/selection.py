@@ -37,6 +37,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from jaxfed.xclp.calibration import likeliest, log_likelihoods
 from jaxfed.xclp.candidates import CANDIDATES, parsed
 from jaxfed.xclp.label_matrix import BY_COMPONENT
 from jaxfed.xclp.leave_one_out import Labeled, hits, left_out_scores
@@ -59,6 +60,8 @@ class Choice(NamedTuple, Generic[P]):
         given_accuracy: the same with the given settings.
         num_settings: of how many.
         num_matrices: how many matrices M these have.
+        sharpness: of calibrated confidences (`jaxfed.xclp.calibration`); None where they are line 16's.
+        log_loss: what it reaches on labels by leave-one-out, mean nats; None without labels.
     """
 
     p: P
@@ -67,6 +70,8 @@ class Choice(NamedTuple, Generic[P]):
     given_accuracy: float | None
     num_settings: int
     num_matrices: int
+    sharpness: float | None = None
+    log_loss: float | None = None
 
     def metrics(self) -> dict[str, Any]:
         """As a round reports them: numbers, of names a one for what was chosen."""
@@ -82,6 +87,11 @@ class Choice(NamedTuple, Generic[P]):
                 "given_accuracy": self.given_accuracy,
                 "settings": self.num_settings,
             },
+            **(
+                {"calibration": {"sharpness": self.sharpness, "log_loss": self.log_loss}}
+                if self.sharpness is not None
+                else {}
+            ),
         }
 
 
@@ -107,7 +117,8 @@ def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
     everywhere = [client for client in hit[0] if all(client in own for own in hit)]
     sums = total({client: _counts([own[client] for own in hit]) for client in everywhere})
     if sums is None or not sums[0, 2]:
-        return Choice(settings[0], _chosen(p, settings[0]), None, None, *size)
+        flat = 1.0 if p.confidence == "calibrated" else None
+        return Choice(settings[0], _chosen(p, settings[0]), None, None, *size, sharpness=flat)
     best = int(np.argmax(sums[:, 0]))
     if sums[best, 0] - sums[0, 0] <= np.sqrt(sums[best, 1]):
         best = 0
@@ -119,12 +130,24 @@ def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
         if again is not None and again[0, 2]:
             strongest = int(np.argmax(again[:, 0]))
             found, accuracy = tried[strongest], again[strongest, 0] / again[0, 2]
+    sharpness, log_loss = None, None
+    if found.confidence == "calibrated":
+        left_out = {
+            j: (left_out_scores(own, found), own.answers) for j, own in matter(found).items()
+        }
+        likely = total({j: log_likelihoods(*left_out[j]) for j in everywhere})
+        sharpness = 1.0
+        if likely is not None:
+            sharpness, likelihood = likeliest(likely)
+            log_loss = -likelihood / float(sums[0, 2])
     return Choice(
         found,
         _chosen(p, found),
         float(accuracy),
         float(sums[0, 0] / sums[0, 2]),
         *size,
+        sharpness,
+        log_loss,
     )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Predictions
+from jaxfed.federation.calibration_error import expected_calibration_error
 from jaxfed.federation.clients import UNLABELED, Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_clients
@@ -74,7 +75,7 @@ def transductive(label_points: LabelPoints) -> FederatedAlgorithm:
 
 
 def evaluate(state: Transduction, federation: Federation) -> Metrics:
-    """Accuracy on the clients' new points (`test_`) and on their unlabeled ones (`unlabeled_`).
+    """Accuracy and calibration error on the clients' new points (`test_`) and unlabeled ones (`unlabeled_`).
 
     Pooled over clients, so a client counts by its points. A point that gets no label is wrong, and one of
     which nobody knows the class does not count.
@@ -87,6 +88,10 @@ def evaluate(state: Transduction, federation: Federation) -> Metrics:
         if rows.any():
             metrics[f"{name}_accuracy"] = accuracy(said.label[rows], truth[rows])
             metrics[f"{name}_balanced_accuracy"] = balanced_accuracy(said.label[rows], truth[rows])
+            is_right = said.label[rows] == truth[rows]
+            metrics[f"{name}_expected_calibration_error"] = expected_calibration_error(
+                said.confidence[rows], is_right
+            )
     return metrics
 
 
