@@ -36,6 +36,7 @@ from jaxfed.reports.clients_figure import (
 )
 from jaxfed.reports.method_names import USUAL, Methods, methods_of
 from jaxfed.reports.partition_figure import partition_figure
+from jaxfed.reports.reliability_figure import reliabilities, reliability_figure
 from jaxfed.reports.style import (
     LIGHT,
     Theme,
@@ -99,6 +100,11 @@ def run_plots(run: Run) -> dict[str, Callable[[Theme], Figure]]:
         if clients:
             means = rounds_by_algorithm(lines, mean, methods.algorithms)
             drawings[name] = partial(_clients_of, clients, means, mean, methods)
+    bins = reliabilities(run)
+    if bins:
+        drawings["reliability"] = lambda theme: reliability_figure(
+            bins, methods=methods, theme=theme
+        )
     if (run.workdir / "partition.json").is_file():
         drawings["partition"] = partial(_partition_of, run.workdir / "partition.json")
     return drawings

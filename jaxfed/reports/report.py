@@ -128,6 +128,8 @@ def _run_section(run: Run, names: _Names) -> Section:
         "algorithms": "Every repeat as a dot; the marker is their mean, the bar one sample "
         "deviation.",
         "partition": _PARTITION_CAPTION,
+        "reliability": "How often labels are right where a method is so sure of them, in bins of equally "
+        "many points of all repeats; on the dashed line confidences are probabilities.",
         **dict.fromkeys(("clients", "clients_validation"), _CLIENTS_CAPTION),
     }
     over_rounds = "Mean over repeats; the band is one sample deviation."

@@ -96,6 +96,8 @@ _ALGORITHMS = {
     # Variants by the names that they go by.
     "xclp_half_late": "XCLP, half of the points late",
     "xclp_late": "XCLP, unlabeled points late",
+    "xclp_calibrated": "XCLP, calibrated",
+    "xclp_auto_calibrated": "XCLP (auto), calibrated",
     "protofssl_mean": "ProtoFSSL, mean network",
     "protofssl_xclp": "ProtoFSSL + XCLP",
     "protofssl_clipped": "ProtoFSSL, embeddings clipped",

@@ -64,6 +64,7 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
         "label_matrix": "plain",
         "client_prior": 0.0,
         "select": (),
+        "confidence": "entropy",
         "relative_confidence": False,
         "tolerance": 1e-6,
         "max_steps": 1000,

@@ -1,0 +1,91 @@
+"""How often labels are right against how sure methods are of them: reliability diagrams.
+
+DeGroot, Fienberg, "The Comparison and Evaluation of Forecasters", The Statistician 1983; bins as
+`jaxfed.federation.calibration_error` has them.
+"""
+
+import csv
+import gzip
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from jaxfed.errors import UsageError
+from jaxfed.experiment.records import Run
+from jaxfed.federation.calibration_error import Reliability, reliability
+from jaxfed.reports.method_names import USUAL, Methods
+from jaxfed.reports.style import LIGHT, Theme, algorithm_styles, dress, legend, new_figure
+
+CALIBRATED = "calibration.sharpness"  # of a method whose confidences are to be probabilities
+_ROLES = ("new", "test", "unlabeled")  # the first of them that a method has labeled counts
+_PERCENT = 100.0
+
+
+def reliabilities(run: Run) -> dict[str, Reliability]:
+    """Method -> its bins over all repeats, of the points it was tested on.
+
+    Only of runs in which a method has calibrated confidences; methods without predictions are left out.
+
+    Raises:
+        UsageError: a file of predictions that launch.run has not written.
+    """
+    if not any(CALIBRATED in metrics for metrics in run.results.values()):
+        return {}
+    found = {}
+    for method in run.results:
+        files = [
+            run.workdir / "predictions" / f"{method}-{repeat}.csv.gz"
+            for repeat in range(run.num_repeats)
+        ]
+        parts = [_judged(file) for file in files if file.is_file()]
+        if parts and sum(len(confidence) for confidence, _ in parts):
+            confidence, is_right = map(np.concatenate, zip(*parts, strict=True))
+            found[method] = reliability(confidence, is_right)
+    return found
+
+
+def _judged(file: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Confidences float64 [n], and which labels are right, bool [n], of points of known class."""
+    try:
+        with gzip.open(file, "rt", encoding="utf-8", newline="") as stream:
+            rows = [row for row in csv.DictReader(stream) if row["truth"]]
+        role = next((role for role in _ROLES if any(row["role"] == role for row in rows)), "")
+        judged = [row for row in rows if row["role"] == role]
+        confidence = np.array([float(row["confidence"]) for row in judged], np.float64)
+        return confidence, np.array([row["label"] == row["truth"] for row in judged], bool)
+    except (KeyError, ValueError, OSError, EOFError) as error:
+        raise UsageError(f"{file} was not written by launch.run: {error!r}") from None
+
+
+def reliability_figure(
+    bins: Mapping[str, Reliability], *, methods: Methods = USUAL, theme: Theme = LIGHT
+) -> Figure:
+    """One line a method, a point a bin; on the diagonal confidences are what they say.
+
+    Args:
+        bins: by method.
+        methods: what they are called, and which algorithms they are.
+        theme: light or dark.
+    """
+    figure = new_figure(5.2, 5.2, theme)
+    ax = figure.subplots()
+    dress(ax, theme, xlabel="Confidence [%]", ylabel="Right [%]")
+    ax.plot([0, _PERCENT], [0, _PERCENT], color=theme.muted, linewidth=1, linestyle="--")
+    for method, style in algorithm_styles(list(bins), theme, methods.algorithms).items():
+        own = bins[method]
+        ax.plot(
+            _PERCENT * own.confidence,
+            _PERCENT * own.accuracy,
+            label=methods.name(method),
+            linewidth=1.6,
+            markersize=5,
+            **style,
+        )
+    ax.set_xlim(0, _PERCENT)
+    ax.set_ylim(0, _PERCENT)
+    for line in ax.lines:
+        line.set_clip_on(False)
+    legend(figure, ax, theme)
+    return figure
