@@ -14,7 +14,7 @@ n) of a labeling beside its columns. A client that leaves meanwhile has no say i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -56,12 +56,9 @@ def choose(
     p: Parameters, around: Neighborhoods, session: Session | None, execution: Execution
 ) -> Choice[Parameters]:
     """The settings that the federation goes on with."""
+    evidence = evidence_of(p, around, session, execution)
     if session is None:
-        return select(p, lambda s: {EVERYBODY: _joint(s, around)}, plaintext_total)
-    positions = _positions(session, around, p)
-
-    def evidence(s: Parameters) -> dict[int, Labeled]:
-        return _through_session(s, around, positions, session, execution)
+        return select(p, evidence, plaintext_total)
 
     def total(counts: Mapping[int, np.ndarray]) -> np.ndarray | None:
         if p.row_sums == "plaintext":
@@ -78,6 +75,16 @@ def choose(
     if choice.sharpness is not None:
         left_out.tell_setting(session, SHARPNESS.index(choice.sharpness), len(SHARPNESS))
     return choice
+
+
+def evidence_of(
+    p: Parameters, around: Neighborhoods, session: Session | None, execution: Execution
+) -> Callable[[Parameters], dict[int, Labeled]]:
+    """What leave-one-out goes by with some settings: every client's, or in the clear `EVERYBODY`'s."""
+    if session is None:
+        return lambda s: {EVERYBODY: _joint(s, around)}
+    positions = _positions(session, around, p)
+    return lambda s: _through_session(s, around, positions, session, execution)
 
 
 def _joint(s: Parameters, around: Neighborhoods) -> Labeled:
