@@ -10,6 +10,8 @@ are new points to be labeled. XCLP Section 4.1 with the preprocessing function `
     python -m launch.sweep --config=ml_collections_configs/xclp_digits.py:privacy \
         --workdir=runs/xclp_digits_privacy
     python -m launch.sweep --config=ml_collections_configs/xclp_digits.py:late --workdir=runs/xclp_digits_late
+    python -m launch.sweep --config=ml_collections_configs/xclp_digits.py:calibrated \
+        --workdir=runs/xclp_digits_calibrated
 """
 
 from collections.abc import Callable
@@ -23,18 +25,30 @@ def get_config(variant: str = "") -> ConfigDict:
     """Variants: smoke; tuned, every method at settings chosen by cross-validation over the labeled
     points, in a sweep beside the given ones; auto, XCLP and label propagation at settings chosen by
     leave-one-out; privacy, a sweep over budgets of randomized response; late, half and all of the unlabeled
-    points come after the graph is made, beside none, over shares of labels.
+    points come after the graph is made, beside none, over shares of labels; calibrated, confidences by
+    leave-one-out beside line 16's, over the same.
     """
     config = base.get_config()
     config.dataset.name = "digits"
     config.client_knn.num_neighbors = 1  # a client has 1.4 labels a class
-    return base.apply_variants(config, variant, {"privacy": xclp_prediction.privacy, "late": _late})
+    return base.apply_variants(
+        config,
+        variant,
+        {"privacy": xclp_prediction.privacy, "late": _late, "calibrated": _calibrated},
+    )
 
 
 def _late(config: ConfigDict) -> None:
     for name, fraction in (("xclp_half_late", 0.5), ("xclp_late", 1.0)):
         config[name] = ConfigDict({"algorithm": "xclp", "late_fraction": fraction})
     config.baselines = ("xclp_half_late", "xclp_late", "client_knn", "pooled_lp")
+
+
+def _calibrated(config: ConfigDict) -> None:
+    for algorithm in ("xclp", "pooled_lp"):
+        section = {"algorithm": algorithm, "confidence": "calibrated"}
+        config[f"{algorithm}_calibrated"] = ConfigDict(section)
+    config.baselines = ("xclp_calibrated", "pooled_lp", "pooled_lp_calibrated", "client_knn")
 
 
 def sweep(add: Callable[..., None], variant: str = "") -> None:
@@ -45,7 +59,7 @@ def sweep(add: Callable[..., None], variant: str = "") -> None:
         return
     for labeled_fraction in (0.02, 0.05, 0.1, 0.2, 0.5):
         add(**{"federation.labeled_fraction": labeled_fraction})
-    if "late" in variant.split(","):
+    if {"late", "calibrated"}.intersection(variant.split(",")):
         return
     for num_clients in (2, 5, 10, 20, 50):
         add(**{"federation.num_clients": num_clients})

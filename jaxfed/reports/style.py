@@ -97,7 +97,7 @@ _ALGORITHMS = {
     "xclp_half_late": "XCLP, half of the points late",
     "xclp_late": "XCLP, unlabeled points late",
     "xclp_calibrated": "XCLP, calibrated",
-    "xclp_auto_calibrated": "XCLP (auto), calibrated",
+    "pooled_lp_calibrated": "LP on pooled data, calibrated",
     "protofssl_mean": "ProtoFSSL, mean network",
     "protofssl_xclp": "ProtoFSSL + XCLP",
     "protofssl_clipped": "ProtoFSSL, embeddings clipped",

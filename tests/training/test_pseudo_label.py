@@ -73,7 +73,11 @@ def expected_xclp(features, cohort, parameters):
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"label_matrix": "class_balanced", "relative_confidence": True, "similarity_power": 3.0}],
+    [
+        {},
+        {"label_matrix": "class_balanced", "relative_confidence": True, "similarity_power": 3.0},
+        {"confidence": "calibrated"},
+    ],
     ids=str,
 )
 def test_xclp_on_a_padded_cohort_is_algorithm_1(model, cohort, settings, monkeypatch):
@@ -107,7 +111,13 @@ def test_xclp_on_a_padded_cohort_is_algorithm_1(model, cohort, settings, monkeyp
 
 
 @pytest.mark.parametrize(
-    "switches", [{}, {"label_matrix": "class_balanced", "relative_confidence": True}], ids=str
+    "switches",
+    [
+        {},
+        {"label_matrix": "class_balanced", "relative_confidence": True},
+        {"confidence": "calibrated"},
+    ],
+    ids=str,
 )
 def test_per_client_lp_is_the_one_shot_method_on_features(model, cohort, switches):
     embed = pseudo_label.embedding(model, map_clients)
