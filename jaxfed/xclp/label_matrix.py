@@ -14,7 +14,9 @@ normalization with equal shares: Zhu, Ghahramani, Lafferty, ICML 2003; the autho
 "centered" never forms it. "poisson" is Poisson learning (Calder, Cook, Thorpe, Slepcev, ICML 2020), without
 class priors. (I - alpha W)^-1 beside v goes to (I - W)^+ with alpha to 1: so it is the limit of "centered"
 for D^-1/2 Y, with one more term, which moves all classes alike where a component has as many labels of
-each. "centered" itself goes to (I - W)^+ Y, where labels of points with many edges count more.
+each. "centered" itself goes to (I - W)^+ Y, where labels of points with many edges count more. Far from all
+labels its scores are below zero, most for the class with most labels: where classes are unequal it leans to
+small ones.
 
 Scores. Of "centered" and "poisson" Z has both signs. Line 16 wants shares, and a class without a label in
 the component, whose column is zero, must not win where all others are below zero. So every class with a

@@ -52,7 +52,7 @@ class Propagation:
         num_neighbors: k, edges each point proposes.
         self_edges: line 7 as printed: each row's k largest entries are its own, cos(0) = 1, and those of
             its k - 1 nearest others. Off: of its k nearest others, as in the authors' code.
-        alpha: how far labels travel, in (0, 1).
+        alpha: how far labels travel, in (0, 1). "auto", in Python only, is 0.99 with "alpha" in `select`.
         similarity_power: exponent on edge weights; 3 in the authors' code.
         label_matrix: what is propagated, of `LABEL_MATRICES` (`jaxfed.xclp.label_matrix`): "plain" in the
             paper, "class_balanced" in the authors' code. "poisson" has no alpha: it goes as if by 1.
@@ -82,6 +82,9 @@ class Propagation:
 
     def __post_init__(self) -> None:
         """Reject what has no meaning, with one line that names it."""
+        if isinstance(self.alpha, str) and self.alpha == "auto":
+            object.__setattr__(self, "alpha", Propagation.alpha)
+            object.__setattr__(self, "select", ("alpha", *self.select))
         check_values("xclp", _OF_PROPAGATION, vars(self))
         rules = {**_OF_PROPAGATION, **_OF_XCLP}
         for key, values in candidates.parsed(self.select, self.selectable).items():

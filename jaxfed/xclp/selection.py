@@ -1,11 +1,9 @@
-"""Settings chosen by leave-one-out: `xclp.select`, with no label but the clients' own and no system solved
-twice.
+"""Settings chosen by leave-one-out, `xclp.select`: by the clients' own labels, with no system solved twice.
 
 For each setting s (`jaxfed.xclp.candidates`), the given one first, a labeled point i is a hit where its
 scores without its own label (`jaxfed.xclp.leave_one_out`) are largest for this label. Client j counts
 
-    h_js  hits,      d_js  points that are a hit with s and not with the given setting, or the other way
-    round,
+    h_js  hits,    d_js  points that are a hit with s and not with the given setting, or the other way round,
 
 the server adds up over the clients, h_s and d_s, and takes the s with most hits, of equals the first, if
 

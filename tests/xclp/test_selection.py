@@ -206,6 +206,12 @@ def test_what_cannot_be_chosen_is_refused(entries, message):
     assert "\n" not in str(error.value)
 
 
+def test_alpha_may_be_left_to_leave_one_out():
+    p = Parameters(2, alpha="auto", select=("label_matrix:centered",))
+    assert (p.alpha, p.select) == (0.99, ("alpha", "label_matrix:centered"))
+    assert {s.num_neighbors for s in settings_of(p)} == {p.num_neighbors}
+
+
 def test_propagation_alone_has_no_codes_to_choose():
     with pytest.raises(UsageError, match="num_bits"):
         Propagation(2, select=("num_bits",))
