@@ -19,6 +19,10 @@ from jaxfed.reports.method_names import USUAL, Methods
 from jaxfed.reports.style import LIGHT, Theme, algorithm_styles, dress, legend, new_figure
 
 CALIBRATED = "calibration.sharpness"  # of a method whose confidences are to be probabilities
+CAPTION = (
+    "How often labels are right where a method is so sure of them, in bins of equally many points of all "
+    "repeats; on the dashed line confidences are probabilities."
+)
 _ROLES = ("new", "test", "unlabeled")  # the first of them that a method has labeled counts
 _PERCENT = 100.0
 

@@ -22,7 +22,7 @@ from jaxfed.experiment.records import (
 )
 from jaxfed.host.location import location
 from jaxfed.paper_numbers import paper_table
-from jaxfed.reports import page, plots, tables
+from jaxfed.reports import page, plots, reliability_figure, tables
 from jaxfed.reports.audit import audit_table, vulnerability_figure
 from jaxfed.reports.curves import (
     Curve,
@@ -128,8 +128,7 @@ def _run_section(run: Run, names: _Names) -> Section:
         "algorithms": "Every repeat as a dot; the marker is their mean, the bar one sample "
         "deviation.",
         "partition": _PARTITION_CAPTION,
-        "reliability": "How often labels are right where a method is so sure of them, in bins of equally "
-        "many points of all repeats; on the dashed line confidences are probabilities.",
+        "reliability": reliability_figure.CAPTION,
         **dict.fromkeys(("clients", "clients_validation"), _CLIENTS_CAPTION),
     }
     over_rounds = "Mean over repeats; the band is one sample deviation."
@@ -187,11 +186,15 @@ def _sweep_section(sweep: Sweep, names: _Names) -> Section:
         )
     ]
     base = next((run for point in sweep.points if (run := _base_run(sweep, point))), None)
-    partition = plots.run_plots(base).get("partition") if base is not None else None
-    if partition is not None:
-        name = names.take("plots", sweep.name, "partition")
-        caption = f"{_PARTITION_CAPTION[:-1]}, at the config's own values."
-        pictures.append(Picture(name, caption, partition))
+    drawn = plots.run_plots(base) if base is not None else {}
+    for kind, caption in (
+        ("partition", _PARTITION_CAPTION),
+        ("reliability", reliability_figure.CAPTION),
+    ):
+        if kind in drawn:
+            name = names.take("plots", sweep.name, kind)
+            at_own = f"{caption[:-1]}, at the config's own values."
+            pictures.append(Picture(name, at_own, drawn[kind]))
     return Section(
         sweep.name,
         "sweep",
