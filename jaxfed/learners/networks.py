@@ -30,7 +30,7 @@ from jaxfed.learners.learner import (
     check_taught,
 )
 from jaxfed.learners.own_batches import own_batches
-from jaxfed.learners.public_loss import PUBLIC_LOSSES, Public, taught_loss
+from jaxfed.learners.public_loss import PUBLIC_LOSSES, Public, public_rows, taught_loss
 from jaxfed.rules import NOT_NEGATIVE, at_least, keywords, one_of
 from jaxfed.training.client_round import at_rate
 from jaxfed.training.ingredients import Training
@@ -169,7 +169,6 @@ def network(
             loss = taught_loss(
                 model,
                 public,
-                batch_size=public_batch_size,
                 pseudo_weight=pseudo_weight,
                 public_loss=public_loss,
                 augment=training.augment,
@@ -180,6 +179,9 @@ def network(
         plan = own_batches(
             data, state.order, size=training.batches.size, done=state.steps, steps=steps
         )
+        if public_x is not None:
+            drawn = public_rows(public, batch_size=public_batch_size, public_loss=public_loss)
+            plan = plan._replace(beside=lambda step, key: drawn(key))
         trained = train(
             _first(state, client.key),
             data,

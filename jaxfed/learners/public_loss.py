@@ -88,11 +88,28 @@ class Public(NamedTuple):
         return has_weight & (self.label >= 0) if public_loss == "label" else has_weight
 
 
+def public_rows(
+    public: Public, *, batch_size: int, public_loss: str = "label"
+) -> Callable[[jax.Array], jax.Array]:
+    """P: a step's key -> rows of U, int32 [|P|], drawn with replacement among those that count.
+
+    Cost: log U comparisons for each.
+    """
+    # Draws are by rank among the examples that count.
+    rank = jnp.cumsum(public.counts(public_loss), dtype=jnp.int32)
+
+    def rows(key: jax.Array) -> jax.Array:
+        draw_key, _ = jax.random.split(key)
+        drawn = jax.random.randint(draw_key, (batch_size,), 0, jnp.maximum(rank[-1], 1))
+        return jnp.searchsorted(rank, drawn, side="right").astype(jnp.int32)
+
+    return rows
+
+
 def taught_loss(
     model: Model,
     public: Public,
     *,
-    batch_size: int,
     pseudo_weight: float,
     public_loss: str = "label",
     augment: Augment | None = None,
@@ -100,39 +117,36 @@ def taught_loss(
 ) -> Loss:
     """The loss above, of one client, on the batches of its own examples that `train` hands it.
 
+    `Batch.beside` is P, of `public_rows`.
+
     A client without labels of its own has the second term alone, and one that is taught nothing the first:
     rows of the other batch then stand for the missing ones where BatchNorm looks.
 
     Args:
         model: f.
         public: U and its targets.
-        batch_size: |P|.
         pseudo_weight: lambda.
         public_loss: d; "label" is `pointwise` of labels, others are in `SOFT_DISTANCES`.
         augment: random changes of both batches.
         pointwise: l.
 
-    Cost: a pass over |B| + |P| examples and log U comparisons for each of P; U is never copied.
+    Cost: a pass over |B| + |P| examples; U is never copied.
     """
-    # Draws are by rank among the examples that count.
-    rank = jnp.cumsum(public.counts(public_loss), dtype=jnp.int32)
-    count = rank[-1]
+    has_public = jnp.any(public.counts(public_loss))
 
     def loss(
         state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, nnx.State]:
         del anchor
-        draw_key, pass_key = jax.random.split(key)
-        drawn = jax.random.randint(draw_key, (batch_size,), 0, jnp.maximum(count, 1))
-        rows = jnp.searchsorted(rank, drawn, side="right").astype(jnp.int32)
-        has_own, has_public = jnp.any(batch.used), count > 0
+        _, pass_key = jax.random.split(key)  # the other is for `public_rows`
+        rows, has_own = batch.beside, jnp.any(batch.used)
         x = jax.lax.cond(
             has_own & has_public,
             lambda own, theirs: jnp.concatenate([own, theirs]),
             lambda own, theirs: jnp.concatenate(
                 [
                     jnp.where(has_own, own, _as_many(theirs, len(own))),
-                    jnp.where(has_public, theirs, _as_many(own, batch_size)),
+                    jnp.where(has_public, theirs, _as_many(own, len(rows))),
                 ]
             ),
             batch.x,
@@ -145,7 +159,7 @@ def taught_loss(
         else:
             assert public.soft is not None
             distance = SOFT_DISTANCES[public_loss](on_public, public.soft[rows])
-        weight = jnp.where(count > 0, public.weight[rows], 0)
+        weight = jnp.where(has_public, public.weight[rows], 0)
         weighted = jnp.sum(weight * distance) / jnp.maximum(jnp.sum(weight), 1e-12)
         own = mean_where(pointwise(on_own, batch.label), batch.used)
         return own + pseudo_weight * weighted, state

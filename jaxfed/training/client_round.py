@@ -16,11 +16,11 @@ from jaxfed.training.local_update import (
     ClientData,
     ClientUpdate,
     MakeGradient,
-    Plan,
     Trained,
     train,
 )
 from jaxfed.training.losses import Loss
+from jaxfed.training.plan import Plan
 from jaxfed.training.server_state import with_statistics
 
 

@@ -20,6 +20,7 @@ from flax import nnx
 
 from jaxfed.training.episodes import Episodes, draw
 from jaxfed.training.losses import Batch, Loss, taken
+from jaxfed.training.plan import Plan, after_steps
 
 Scheme = Literal["joint", "paired"]  # of a config; methods of episodes make them themselves
 Optimizer = Callable[[jax.Array], optax.GradientTransformation]  # of the round's learning rate
@@ -133,13 +134,6 @@ class Batches:
         return self.epochs * per_epoch
 
 
-class Plan(NamedTuple):
-    """Which examples each step takes; `rows(step)` -> (index int32 [B], used bool [B])."""
-
-    num_steps: jax.Array
-    rows: Callable[[jax.Array], tuple[jax.Array, jax.Array]]
-
-
 def train(
     state: nnx.State,
     data: ClientData,
@@ -176,25 +170,27 @@ def train(
         plan = _PLANS[plan.scheme](data, plan, plan_key)
     start, statistics = nnx.split_state(state, nnx.Param, ...)
     make = gradient or _batch_gradient
-    gradient_of = make(loss, anchor=state, data=data, plan=plan, key=step_key)
 
-    def step(number: jax.Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        parameters, statistics, optimizer_state, total = carry
-        value, statistics, slope, _ = gradient_of(parameters, statistics, number)
-        if correction is not None:
-            slope = jax.tree.map(jnp.add, slope, correction)
-        updates, optimizer_state = optimizer.update(slope, optimizer_state, parameters)
-        parameters = optax.apply_updates(parameters, updates)
-        if after_step is not None:
-            parameters = after_step(parameters, number, plan.num_steps)
-        return parameters, statistics, optimizer_state, total + value
+    def step_of(plan: Plan) -> Callable[[jax.Array, Any], Any]:
+        gradient_of = make(loss, anchor=state, data=data, plan=plan, key=step_key)
+
+        def step(number: jax.Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
+            parameters, statistics, optimizer_state, total = carry
+            value, statistics, slope, _ = gradient_of(parameters, statistics, number)
+            if correction is not None:
+                slope = jax.tree.map(jnp.add, slope, correction)
+            updates, optimizer_state = optimizer.update(slope, optimizer_state, parameters)
+            parameters = optax.apply_updates(parameters, updates)
+            if after_step is not None:
+                parameters = after_step(parameters, number, plan.num_steps)
+            return parameters, statistics, optimizer_state, total + value
+
+        return step
 
     if optimizer_state is None:
         optimizer_state = optimizer.init(start)
     carry = (start, statistics, optimizer_state, jnp.float32(0))
-    parameters, statistics, optimizer_state, total = jax.lax.fori_loop(
-        0, plan.num_steps, step, carry
-    )
+    parameters, statistics, optimizer_state, total = after_steps(plan, step_key, step_of, carry)
     return Trained(
         nnx.merge_state(parameters, statistics),
         plan.num_steps,
@@ -237,14 +233,15 @@ def _batch_gradient(
         parameters: nnx.State, statistics: nnx.State, number: jax.Array
     ) -> tuple[jax.Array, nnx.State, nnx.State, jax.Array]:
         index, used = plan.rows(number)
-        batch = batch_of(data, index, used)
+        batch_key = jax.random.fold_in(key, number)
+        batch = batch_of(data, index, used)._replace(beside=plan.beside(number, batch_key))
 
         def objective(parameters: nnx.State) -> tuple[jax.Array, nnx.State]:
             value, moved = loss(
                 nnx.merge_state(parameters, rebuilt(statistics)),
                 anchor,
                 batch,
-                jax.random.fold_in(key, number),
+                batch_key,
             )
             return value, nnx.split_state(moved, nnx.Param, ...)[1]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +38,7 @@ class Batch(NamedTuple):
         used: bool [B], False on rows that only fill the batch (they hold real examples all the same,
             so that batch statistics stay those of data).
         is_labeled: bool [B], the label was given, not inferred.
+        beside: what the step's `Plan` drew beside these examples.
     """
 
     x: jax.Array
@@ -45,6 +46,7 @@ class Batch(NamedTuple):
     weight: jax.Array
     used: jax.Array
     is_labeled: jax.Array
+    beside: Any = ()
 
 
 def taken(x: jax.Array, index: jax.Array) -> jax.Array:

@@ -27,12 +27,12 @@ from jaxfed.training.local_update import (
     ClientData,
     GradientOf,
     MakeGradient,
-    Plan,
     batch_of,
     rebuilt,
     usable,
 )
 from jaxfed.training.losses import Loss
+from jaxfed.training.plan import Plan
 
 Records = Literal["poisson", "fixed"]
 

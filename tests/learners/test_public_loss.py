@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxfed.learners.public_loss import PUBLIC_LOSSES, Public, taught_loss
+from jaxfed.learners.public_loss import PUBLIC_LOSSES, Public, public_rows, taught_loss
 from jaxfed.models.model import compose
 from jaxfed.training.losses import Batch
 
@@ -68,10 +68,9 @@ def public_of(num, seed=2):
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4))
 def taken(public, batch, size, public_loss, pseudo_weight):
-    loss = taught_loss(
-        MODEL, public, batch_size=size, pseudo_weight=pseudo_weight, public_loss=public_loss
-    )
-    return loss(nnx.State({}), nnx.State({}), batch, KEY)
+    loss = taught_loss(MODEL, public, pseudo_weight=pseudo_weight, public_loss=public_loss)
+    rows = public_rows(public, batch_size=size, public_loss=public_loss)
+    return loss(nnx.State({}), nnx.State({}), batch._replace(beside=rows(KEY)), KEY)
 
 
 def value_and_seen(public, batch, size=8, public_loss="label", pseudo_weight=0.7):
@@ -131,9 +130,9 @@ def test_public_examples_are_shared_by_clients_not_copied():
 
     def one(label):
         mine = public._replace(label=label, weight=jnp.ones(num), soft=None)
-        return taught_loss(MODEL, mine, batch_size=5, pseudo_weight=1.0)(
-            nnx.State({}), nnx.State({}), batch, KEY
-        )[0]
+        drawn = batch._replace(beside=public_rows(mine, batch_size=5)(KEY))
+        loss = taught_loss(MODEL, mine, pseudo_weight=1.0)
+        return loss(nnx.State({}), nnx.State({}), drawn, KEY)[0]
 
     program = str(jax.make_jaxpr(jax.vmap(one))(jnp.zeros((3, num), jnp.int32)))
     assert f"i32[3,{num}]" in program
