@@ -125,8 +125,7 @@ def _run_section(run: Run, names: _Names) -> Section:
         return Section(run.name, "run", (), (), (os.fspath(run.workdir),))
     table = tables.run_table(run, names.take("tables", run.name))
     captions = {
-        "algorithms": "Every repeat as a dot; the marker is their mean, the bar one sample "
-        "deviation.",
+        "algorithms": "Every repeat as a dot; the marker is their mean, the bar one deviation.",
         "partition": _PARTITION_CAPTION,
         "reliability": reliability_figure.CAPTION,
         **dict.fromkeys(("clients", "clients_validation"), _CLIENTS_CAPTION),
