@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
+
 def git(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
 
