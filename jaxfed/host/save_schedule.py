@@ -9,7 +9,8 @@ so that the run waits for saves 3 % of the time at most, and a process that is k
 seconds of work again: (10 s - w) / 2 before a save is due, as much again for the round that then runs, and
 w until the save counts. Where a round takes longer it is that round and its save. Beyond copies of 0.15 s
 the 3 % win: one of a second comes every 33. Beyond a writing of 10/3 s one save follows the other, and up to
-two of them and a round are lost.
+two of them and a round are lost. Nobody knows the first save's w: it is due as if its writing took 10/3 s,
+the longest for which the ten seconds hold.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from contextlib import contextmanager
 
 LARGEST_SHARE = 0.03  # of the time, that a run waits for saves
 _MOST_LOST = 10.0  # seconds of work
+_LONGEST_WRITING = _MOST_LOST / 3  # for which one is done when the next is due
 
 
 class SaveSchedule:
@@ -30,7 +32,7 @@ class SaveSchedule:
         self._every = every
         self._clock = clock
         self._copied_at = clock()
-        self._copying, self._writing = 0.0, 0.0  # seconds of the last save
+        self._copying, self._writing = 0.0, _LONGEST_WRITING  # seconds of the last save
 
     def is_due(self, round_number: int, *, is_last: bool) -> bool:
         """Whether to save after this round; `is_last` of its stage, where counting ends with a save."""
