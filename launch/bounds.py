@@ -13,8 +13,8 @@ jaxfed/privacy/label_sensitivity.py), of learners of a few stability rates. Tabl
                        label of one public example changes; rows: labels r that change at most; bits: the
                        same of one-hot rows, 2 r; trivial_rows: all of them, |U|, which always holds
 
- With the WORKDIR of a FedCT run its m and |U| are taken, and the share of labels that
-changed in each of its rounds is drawn beside the bound; plots then go to WORKDIR/bounds if no DIR is given.
+With the WORKDIR of a FedCT run its m and |U| are taken, and the share of labels that changed in each of its
+rounds is drawn beside the bound; plots then go to WORKDIR/bounds if no DIR is given.
 """
 
 from __future__ import annotations

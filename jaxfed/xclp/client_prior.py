@@ -3,14 +3,14 @@ cohort's.
 
     Z'_ic = Z_ic (pi_jc / pi_c)^beta                                    for every point i of client j
 
-    pi_c  = (n_c + 1) / (n + C)                    the cohort's share of class c among its n labels pi_jc =
-    (n_jc + C pi_c) / (n_j + C)            client j's, drawn to the cohort's by as much as C labels weigh
+    pi_c  = (n_c + 1) / (n + C)                the cohort's share of class c among its n labels
+    pi_jc = (n_jc + C pi_c) / (n_j + C)        client j's, drawn to the cohort's by as much as C labels weigh
 
 It is the correction of label shift (Saerens, Latinne, Decaestecker, Neural Computation 2002) with
 frequencies of labels for the new shares. Scores at alpha near 1 are flat, which would let the prior decide
-alone: they are to be sharpened first, p^gamma, and p^gamma (pi_j / pi) has its largest entry where p (pi_j
-/ pi)^(1 / gamma) has: beta is 1 / gamma, 0 switches the prior off, and how large it should be leave-one-out
-tells (`jaxfed.xclp.selection`). A client without labels has pi_j = pi and keeps its scores.
+alone: they are to be sharpened first, p^gamma, and p^gamma (pi_j / pi) has its largest entry where
+p (pi_j / pi)^(1 / gamma) has: beta is 1 / gamma, 0 switches the prior off, and how large it should be
+leave-one-out tells (`jaxfed.xclp.selection`). A client without labels has pi_j = pi and keeps its scores.
 
 Client j needs its own labels and the cohort's number of each class, as with
 `label_matrix="class_balanced"`; nothing else leaves it. Left out, a label counts neither in n_jc nor in

@@ -3,15 +3,12 @@
 Networks start alike and draw their own batches; what comes out is compared by their loss on public examples
 that nobody labeled. Forests are the same, tree for tree.
 
-What a client's step of the networks is made of, by CPU time on one core (Intel, AVX-512): matrix products
-60 %, at 140 to 165 GFLOP/s, where 2048 x 2048 on two cores has 270; Adam 18 %, its moments and parameters
-in three passes, bound by square roots and quotients as much as by memory; the rest is batches, draws, a
-copy of the kernel that both directions read, and hundreds of small operations that one core does while the
-other waits. On two cores the floor of the products is 103 GFLOP / 270 GFLOP/s = 0.38 s, and of Adam 28
-bytes a parameter and step, 0.19 s at 24 GB/s and less in cache: 1.5 times PyTorch's 0.92 s leaves 0.04 s
-for all the rest. Taken out of that rest: copies of all states in and out, images gathered number by number,
-the gradient of ten columns, and draws of every step alone. XLA's flags (YNNPACK off, vectors of 512 bits,
-fast mathematics, its concurrent scheduler) make no difference beyond noise.
+A client's step of the networks can be no quicker than its matrix products at the rate that the machine has
+for large ones, and Adam's 28 bytes a parameter (gradient, parameter and two moments read, three of them
+written) at what its memory gives, less in cache. On top come batches, draws, a copy of the kernel that both
+directions read, and hundreds of small operations that one core does while the others wait. With the promise
+of 1.5 little is left for those: in November 2026, on two cores with AVX-512, products took 60 % of the CPU
+time and Adam 18 %.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Choosing settings by leave-one-out through a session: what clients hear for it, sealed.
 
-    diagonals    server -> client    M_ii and F_ii of its labeled points, float32    8 m_j bytes, for every
-    matrix setting      server -> client    the number of the setting that was chosen        4 bytes
+    diagonals    server -> client    M_ii and F_ii of its labeled points, float32    8 m_j bytes, every matrix
+    setting      server -> client    the number of the setting that was chosen       4 bytes
 
 M_ii says how much a labeled point's own label stays where it is (`jaxfed.xclp.leave_one_out`): how many
 points, and how near, are around it. With columns of M the client has it in any case.
