@@ -96,24 +96,13 @@ for 50, 20 or fewer labels in a batch. Where the paper is silent:
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
 from ml_collections_configs import base
+from ml_collections_configs.fedavg_xclp_data import CELLS, NUM_EXAMPLES, Cell
 
 ALPHAS = (0.5, 0.8, 0.9, 0.95, 0.99)  # the paper's is 0.99
-
-
-class Cell(NamedTuple):
-    """A column of Table 4 or 5."""
-
-    dataset: str
-    num_clients: int
-    num_labeled_clients: int  # m_L
-    num_labeled: int  # n_L
-    learning_rate: float
-    is_iid: bool = True
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -213,26 +202,6 @@ def _cell(config: ConfigDict, cell: Cell) -> None:
         config.baselines = ("fedavg_per_client_lp", "fedavg_network")
 
 
-def _cifar10(is_iid: bool, num_labeled_clients: int, num_labeled: int) -> Cell:
-    """A.2: the rate is 0.3 for clients with 50 labels or more, else 0.1."""
-    rate = 0.3 if num_labeled >= 50 * num_labeled_clients else 0.1
-    return Cell("cifar10", 100, num_labeled_clients, num_labeled, rate, is_iid)
-
-
-CELLS = {
-    **{
-        f"cifar10_{split}_{m_l}_{n_l}": _cifar10(split == "iid", m_l, n_l)
-        for split in ("iid", "noniid")
-        for m_l in (100, 50)
-        for n_l in (1000, 5000)
-    },
-    "cifar100_iid_50_5000": Cell("cifar100", 50, 50, 5000, 0.5),
-    "cifar100_iid_100_10000": Cell("cifar100", 100, 100, 10000, 0.5),
-    "mini_imagenet_iid_50_5000": Cell("mini_imagenet", 50, 50, 5000, 1.0),
-    "mini_imagenet_iid_100_10000": Cell("mini_imagenet", 100, 100, 10000, 1.0),
-}
-
-
 def _fashion_mnist(config: ConfigDict) -> None:
     config.baselines = ("fedavg", "fedavg_per_client_lp", "fedavg_network")
     config.rounds = 140
@@ -284,12 +253,9 @@ def _fedmatch(config: ConfigDict) -> None:
 
 def _unlabeled_per_label(config: ConfigDict) -> int:
     """Of a client with labels, rounded up, so that one pass over the labels is one over all."""
-    wanted, num_examples = config.federation, _NUM_EXAMPLES[config.dataset.name]
+    wanted, num_examples = config.federation, NUM_EXAMPLES[config.dataset.name]
     num_labels = wanted.num_labeled // (wanted.num_labeled_clients or wanted.num_clients)
     return max(1, math.ceil(num_examples // wanted.num_clients / num_labels - 1))
-
-
-_NUM_EXAMPLES = {"digits": 1294, "cifar10": 45000, "cifar100": 45000, "mini_imagenet": 45000}
 
 
 def _fedsiam(config: ConfigDict) -> None:

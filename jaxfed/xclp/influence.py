@@ -33,7 +33,7 @@ EVERYBODY = -1  # whose contribution the sum of all clients' is
 _COLUMN_BLOCK = 256  # columns of S solved for at once: n x 256 floats at a time
 
 Labels = Mapping[int, np.ndarray]  # every client's Y^(j), float32 [n_j, C], zero or one-hot rows
-Rows = Mapping[int, slice]  # every client's R_j
+RowsOf = Mapping[int, slice]  # every client's R_j
 
 
 class Accuracy(NamedTuple):
@@ -159,7 +159,7 @@ class Sent(InTheClear):
 
 
 def influence_of_labels(
-    matrix: Matrix, labels: Labels, rows: Rows, session: Session | None, *, is_secure: bool
+    matrix: Matrix, labels: Labels, rows: RowsOf, session: Session | None, *, is_secure: bool
 ) -> Contributions:
     """No columns for the clients; `is_secure` where line 14 is a protocol."""
     if is_secure:
@@ -179,7 +179,7 @@ def influence_of_labels(
 
 
 def influence_columns(
-    matrix: Matrix, labels: Labels, rows: Rows, session: Session | None, *, is_secure: bool
+    matrix: Matrix, labels: Labels, rows: RowsOf, session: Session | None, *, is_secure: bool
 ) -> Contributions:
     """Columns for the clients, through the session where there is one."""
     del is_secure
@@ -192,7 +192,7 @@ def influence_columns(
 
 def _multiplied(
     matrix: Matrix,
-    rows: Rows,
+    rows: RowsOf,
     present: Container[int],
     multiplication: Callable[[int, int], Multiplication],
 ) -> Contributions:

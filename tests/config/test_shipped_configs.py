@@ -25,6 +25,7 @@ FOLDER = Path("ml_collections_configs")
 SHARED = {
     "base",
     "xclp_prediction",
+    "fedavg_xclp_data",
     "fedct_data",
     "protofssl_data",
 }  # parts of configs, no experiments
