@@ -36,7 +36,12 @@ def directory() -> Path:
     Raises:
         UsageError: a path that the system cannot look for.
     """
-    return location(os.environ.get("JAXFED_CACHE") or "~/.cache/jaxfed", "$JAXFED_CACHE")
+    return location(os.environ.get("JAXFED_CACHE") or "~/.cache/jaxfed", named_by())
+
+
+def named_by() -> str:
+    """What an error's line calls the folder of caches by: the variable, where a user has set it."""
+    return "$JAXFED_CACHE" if os.environ.get("JAXFED_CACHE") else "the default cache"
 
 
 def not_writable(place: Path, error: OSError) -> UsageError:

@@ -43,7 +43,7 @@ def folder(setting: str) -> Path | None:
     if setting != "auto":
         return folder_to_write(setting, "config.execution.compilation_cache")
     try:
-        return folder_to_write(cache.directory() / "xla", "$JAXFED_CACHE")
+        return folder_to_write(cache.directory() / "xla", cache.named_by())
     except UsageError as error:
         if os.environ.get("JAXFED_CACHE"):
             raise
