@@ -27,7 +27,9 @@ propagates the same labels again should keep the first answers (call `randomize_
 
 Where the noise comes from is the caller's choice. `from_system`: the operating system's generator, which
 nobody else can repeat; XCLP takes it wherever parties have a session. `from_key`: a JAX key, which makes
-plaintext simulations repeatable, and whose owner can subtract the noise again.
+plaintext simulations repeatable, and whose owner can subtract the noise again; a row has its noise by its
+number. `from_content`: as `from_key`, by what a row is, for questions that are asked one after another: by
+its number different rows would have the same noise in two calls, and their difference none.
 
 Probabilities are integers over the number of words that may be drawn, rounded up to more noise, so that no
 epsilon promises more than it keeps: 2^-32 is the least probability of flipping a bit, 2^-64 that of one
@@ -37,6 +39,7 @@ certain wrong class.
 from __future__ import annotations
 
 import decimal
+import hashlib
 import math
 import secrets
 from collections.abc import Callable
@@ -111,6 +114,33 @@ def from_key(key: jax.Array) -> Draw:
         return _words(key, jnp.arange(rows.start, rows.stop, dtype=jnp.uint32), num_words)
 
     return draw
+
+
+def from_content(key: jax.Array, codes: np.ndarray) -> Draw:
+    """Words out of a typed key for rows uint32 [n, w]: equal ones have equal words, in any call and place.
+
+    Different ones have independent words, but for digests of 64 bits that collide.
+    """
+    digests = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in np.asarray(codes)]
+    numbers = np.array([np.frombuffer(own, "<u4") for own in digests], np.uint32).reshape(-1, 2)
+
+    def draw(rows: range, num_words: int) -> jax.Array:
+        own = np.zeros((len(rows), 2), np.uint32)  # a block may end beyond the last row
+        known = numbers[rows.start : rows.stop]
+        own[: len(known)] = known
+        return _words_of(key, jnp.asarray(own), num_words)
+
+    return draw
+
+
+@partial(jax.jit, static_argnames="num_words")
+def _words_of(key: jax.Array, numbers: jax.Array, num_words: int) -> jax.Array:
+    def words(own: jax.Array) -> jax.Array:
+        return jax.random.bits(
+            jax.random.fold_in(jax.random.fold_in(key, own[0]), own[1]), (num_words,)
+        )
+
+    return jax.vmap(words)(numbers)
 
 
 @partial(jax.jit, static_argnames="num_words")

@@ -11,16 +11,18 @@ self_edges x lists itself and k - 1 others; Z_x is then as much larger as its ow
 
 It is the induction formula of Delalleau, Bengio, Le Roux, "Efficient Non-Parametric Function Induction in
 Semi-Supervised Learning", AISTATS 2005, which minimizes the same energy over x alone, all else fixed; with
-XCLP's normalization in place of theirs. For a point of the graph that has no label and that nobody lists it
-gives the point's own Z back ("centered": but for one part in n of what every label adds, and shares of the
-flat part that differ by alpha). What it does not know is what the later points would have told: they are no
-stations between others, and of many of them, far from all old ones, a new labeling knows more.
+XCLP's normalization in place of theirs. A point that has no label and that nobody lists gets its own Z
+back where it is taken out of the graph and asked for ("centered": but for one part in n of what every label
+adds, and shares of the flat part that differ by alpha); one that is still in the list is its own nearest.
+What it does not know is what the later points would have told: they are no stations between others, and of
+many of them, far from all old ones, a new labeling knows more.
 
 What leaves whom. The client with x sends its codes, and the server, which has all codes of the graph and in
 the clear has Z, answers with Z_x, of which lines 15 and 16 are made: L / 8 bytes up and 4 C down a point. The
 client need not have taken part; it needs Pi. It learns a mixture of at most k points' scores: with points
 of its own choice it can ask for single points of others, as with every method that answers for any input.
-With `bit_epsilon` later codes are randomized, too.
+With `bit_epsilon` later codes are randomized, too: a code has the same noise whenever it is asked for,
+another code another.
 
 Not through protocols: no party has both codes and Z then. It would take SecureHamming between x and all
 points, and row sums of each client's sum_l W_xl Z_l over its own points, for which the server has to tell
@@ -66,8 +68,7 @@ def label_later(result: Result, vectors: Sequence[np.ndarray], p: Parameters) ->
 
     Returns:
         One `Prediction` for each of the arrays. Label -1, confidence 0: none of a point's neighbors has a
-        label within reach. But for noise, a point's prediction does not depend on which others are asked for
-        with it.
+        label within reach. A point's prediction does not depend on which others are asked for with it.
 
     Raises:
         UsageError: steps were protocols; vectors that are not finite or of another d.
@@ -133,7 +134,8 @@ def _extended(kept: Kept, vectors: Sequence[np.ndarray]) -> np.ndarray:
     p = kept.p
     codes = np.concatenate(client_codes(vectors, kept.planes))
     if p.bit_epsilon:
-        draw = randomized_response.from_key(jax.random.fold_in(setup(p.seed), _NOISE))
+        key = jax.random.fold_in(setup(p.seed), _NOISE)
+        draw = randomized_response.from_content(key, codes)
         noisy = randomized_response.randomize_bits(jnp.asarray(codes), draw, p.bit_epsilon)
         codes = np.asarray(noisy)
     of_graph = np.concatenate(kept.codes)

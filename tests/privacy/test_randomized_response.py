@@ -73,6 +73,23 @@ def test_noise_depends_on_the_key_and_not_on_the_neighbors():
     assert rr.randomize_bits(codes[:0], rr.from_key(jax.random.key(1)), 1.0).shape == (0, 2)
 
 
+def test_noise_by_content_is_a_codes_own_in_any_call_and_place():
+    codes = np.random.default_rng(0).integers(0, 2**32, (300, 4), np.uint32)
+
+    def flips(asked):
+        noisy = rr.randomize_bits(asked, rr.from_content(jax.random.key(1), asked), 1.0)
+        return bits_of(noisy) ^ bits_of(asked)
+
+    together = flips(codes)
+    np.testing.assert_array_equal(flips(codes[:0]), together[:0])
+    np.testing.assert_array_equal(flips(codes[::-1]), together[::-1])
+    # Two calls of one row each do not share a mask: the server would have the difference of two codes.
+    np.testing.assert_array_equal(flips(codes[5:6]), together[5:6])
+    q = rr.flip_probability(1.0)
+    assert together.mean() == pytest.approx(q, abs=0.012)
+    assert (together[1:] ^ together[0]).mean() == pytest.approx(2 * q * (1 - q), abs=0.05)
+
+
 @pytest.mark.parametrize("epsilon", [0.5, 1.5, 3.0])
 def test_distances_are_unbiased_with_the_stated_deviation(epsilon):
     """Over many draws, at h = 0, h = L and between."""

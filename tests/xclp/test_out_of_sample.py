@@ -140,9 +140,11 @@ def test_labels_are_those_of_a_labeling_with_them():
     assert len(found) == 2
 
 
-def test_points_do_not_depend_on_who_else_asks():
+@pytest.mark.parametrize("switches", [{}, {"bit_epsilon": 2.0}], ids=str)
+def test_points_do_not_depend_on_who_else_asks(switches):
     vectors, labels, _ = clustered_clients([30, 30])
-    found = propagate_labels(vectors, labels, num_classes=3, num_bits=256, num_neighbors=4)
+    settings = {"num_classes": 3, "num_bits": 256, "num_neighbors": 4, **switches}
+    found = propagate_labels(vectors, labels, **settings)
     (later,), _, _ = clustered_clients([300], seed=4)
     (together,) = found.label([later])
     apart = found.label([later[:1], later[1:290], later[290:]])
