@@ -21,8 +21,9 @@ Departures from the printed algorithm, each on purpose:
   * Line 10 forms no inverse, and line 12 may send no columns: `jaxfed.xclp.influence` has both ways.
     In the clear `Result.communication` counts columns either way, as the paper sends them.
   * A point that no label reaches has Z = 0; it gets label -1 and confidence 0, and is counted.
-  * The conjugate gradient leaves components without labels exactly zero; scores below zero, which
-    rounding can leave, are zero (S has no negative entry).
+  * The conjugate gradient leaves components without labels exactly zero. Scores below zero count as
+    zero: of the paper's rounding alone leaves them (S has no negative entry), of "centered" and
+    "poisson" classes have them that are unlikely.
 
 Switches for what the authors' released code does and the paper does not say: `similarity_power=3`
 (edge weights cubed), `label_matrix="class_balanced"` (Y's columns divided by the class's number of labels),

@@ -22,8 +22,10 @@ Scores. Of "centered" and "poisson" Z has both signs. Line 16 wants shares, and 
 the component, whose column is zero, must not win where all others are below zero. So every class with a
 label in the point's component gets the same amount f_i / C_i on top, C_i being the number of these classes,
 and other classes have 0. f_i is what Z_i sums to along v: v_i sum_l v_l / ((1 - alpha) |v|^2) over the
-component's labels l (for "poisson" with D^-1/2 on both sides and alpha = 0.99). Which class is largest does
-not depend on f, and it is above zero, since Z_i and f_i sum to a row of (I - alpha W)^-1 1_labeled >= 0.
+component's labels l (for "poisson" with D^-1/2 on both sides and alpha = 0.99). Which of these classes is
+largest does not depend on f, unless a client prior weighs the sums. The largest is not below zero: the signed
+scores of a point sum to what, with f_i, is a row of (I - alpha W)^-1 1_labeled >= 0; of "poisson" they sum to
+zero, so that their largest is not below it, and f > 0.
 
 Leave-one-out. Everything is a function of `Rows`: X = M Y with a matrix M that knows no labels, f, and counts
 of labels N. Without labeled point i's own label they are X_i - M_ii y_i, f_i - F_ii, N_i - y_i, exactly: no

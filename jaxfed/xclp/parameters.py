@@ -130,11 +130,14 @@ class Parameters(Propagation):
         presence: which clients leave, and at which stage, where steps are protocols: "CLIENT@STAGE" or
             "SHARE%@STAGE" (`jaxfed.xclp.departures`).
 
-    Of what propagation is given, `label_matrix` goes by the cohort's labels. But for "plain" the clients
-    learn the cohort's number of each class, for "centered" and "poisson" in each component of the graph, and
-    of their own points the component and the flat part; the server learns the numbers where `row_sums` is
-    plaintext. `relative_confidence` goes by the cohort's largest: the server learns every client's largest
-    one, the clients the cohort's.
+    Of what propagation is given, `label_matrix` and `client_prior` go by the cohort's labels. But for "plain"
+    without a prior the clients learn the cohort's number of each class, for "centered" and "poisson" in each
+    component of the graph, and of their own points the component and the flat part; the server learns the
+    numbers where `row_sums` is plaintext. `relative_confidence` goes by the cohort's largest: the server
+    learns every client's largest one, the clients the cohort's. `select` and `confidence="calibrated"` need
+    leave-one-out: the clients learn the numbers of each class in any case, how strongly each label of their
+    own stays where it is, and what was chosen; the server how many labels come back with each setting, and
+    how likely they are, in sum over the clients, of every client where `row_sums` is plaintext.
     """
 
     num_bits: int = 4096
