@@ -65,8 +65,7 @@ def choose(
             return plaintext_total(counts)
         from jaxfed.secure.row_sums.server_sums import server_sums
 
-        sums = server_sums(session, counts, is_resilient=p.row_sums != "masked")
-        return None if sums is None else np.rint(sums).astype(np.int64)
+        return server_sums(session, counts, is_resilient=p.row_sums != "masked")
 
     choice = select(p, evidence, total)
     settings, priors = settings_of(p), priors_of(p)
@@ -134,8 +133,9 @@ def _through_session(
     heard, num_counts = client_leading(part, contributions, rows, session, needs_counts=True)
     counts = {j: class_counts(y, heard.get(j), num_counts) for j, y in labels.items()}
     sums = ROW_SUMS[s.row_sums](contributions, counts, rows, session, execution)
-    # Where the server was given Y it has solved for no columns.
-    own = diagonal(matrix, joint) if EVERYBODY in contributions.values else part.diagonal
+    own = part.diagonal[: len(joint)]
+    if EVERYBODY in contributions.values:  # the server was given Y, and has solved for no columns
+        own = np.where(part.alone[: len(joint)], own, diagonal(matrix, joint))
     flat = part.flat(np.ones(part.num_points, bool))[1]
     told = {j: Diagonals(own[rows[j]], np.asarray(flat)[rows[j]]) for j in sums}
     return {

@@ -12,6 +12,10 @@ where columns are sent or multiplied. Where the server is given Y it solves for 
 has mean zero and variance sum over the others in its group of (M_c)_il^2. On digits, a third labeled, alpha
 = 0.99, that is 14 % of M_ii, and changes at most one hit in a hundred: a test has it.) M_c is M beside the
 leading eigenvectors, which are known and would be most of the error.
+
+Two solves differ by their tolerance. Where a label is alone in its component of the graph, that alone would
+be left, and take part as if another label had reached the point. Whoever solves knows the components: there
+X_i is M_ii y_i and nothing else, and what is left is zero (`alone`).
 """
 
 from __future__ import annotations
@@ -20,9 +24,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from jaxfed.kernels.components import Components
+from jaxfed.kernels.components import Components, components
 from jaxfed.kernels.conjugate_gradient import Convergence
 from jaxfed.kernels.padding import padded_length
 from jaxfed.xclp import client_prior
@@ -34,6 +39,7 @@ EXACT_UP_TO = 256
 NUM_PROBES = 64
 _COLUMN_BLOCK = 256
 _SEED = 0x100
+_ROUNDING = 4 * np.finfo(np.float32).eps  # of X_i and M_ii y_i, where they are the same number
 
 
 class Labeled(NamedTuple):
@@ -58,7 +64,10 @@ class Labeled(NamedTuple):
 
 def left_out_scores(points: Labeled, p: Propagation) -> np.ndarray:
     """Z of every labeled point as if its own label were not there, float32 [m, C]."""
-    z = scores(p.label_matrix, without_own(points.rows, points.labels, points.own))
+    rows = without_own(points.rows, points.labels, points.own)
+    own = np.abs(points.own.values[:, None] * points.labels)
+    values = np.where(np.abs(rows.values) > _ROUNDING * own, rows.values, np.float32(0))
+    z = scores(p.label_matrix, rows._replace(values=values))
     client, cohort = (n - points.labels for n in (points.client_counts, points.cohort_counts))
     return np.asarray(client_prior.weighed(z, client, cohort, p.client_prior))
 
@@ -66,6 +75,15 @@ def left_out_scores(points: Labeled, p: Propagation) -> np.ndarray:
 def hits(left_out: np.ndarray, answers: np.ndarray) -> np.ndarray:
     """bool [m]: which points get their own label back; one that no other label reaches does not."""
     return np.asarray((left_out.argmax(axis=1) == answers) & (left_out.max(axis=1) > 0))
+
+
+def alone(matrix: Smoother, points: np.ndarray) -> np.ndarray:
+    """bool [m]: which of these points have no other of them in their component of the graph."""
+    found = components(matrix.graph) if matrix.found is None else matrix.found
+    _, place, sizes = np.unique(
+        np.asarray(found.root)[points], return_inverse=True, return_counts=True
+    )
+    return np.asarray(sizes[place] == 1)
 
 
 def labeled_rows(
@@ -88,6 +106,7 @@ def labeled_rows(
     np.add.at(of_clients, owner[points], y[points])
     arrays = [np.asarray(a)[points] for a in (values, matrix.counts(y), flat, own_flat)]
     own = Rows(diagonal(matrix, points), np.ones(len(points), np.float32), arrays[3])
+    arrays[0] = np.where(alone(matrix, points)[:, None], own.values[:, None] * y[points], arrays[0])
     return Labeled(
         Rows(*arrays[:3]),
         own,
@@ -141,7 +160,7 @@ def diagonal(
 class AtLabeled:
     """M among labeled points alone, as the server has it: what choosing settings through a session needs.
 
-    Columns that are solved for leave their M_ii in `diagonal`.
+    Columns that are solved for leave their M_ii in `diagonal`. A point that is `alone` gets nothing but that.
 
     Args:
         matrix: M, n by n.
@@ -155,6 +174,8 @@ class AtLabeled:
         self._points = np.zeros(self.num_points, np.int64)
         self._points[: len(points)] = points
         self.diagonal = np.zeros(self.num_points, np.float32)
+        self.alone = np.zeros(self.num_points, bool)
+        self.alone[: len(points)] = alone(matrix, points)
 
     @property
     def found(self) -> Components | None:
@@ -174,7 +195,7 @@ class AtLabeled:
         joint = np.zeros((self._matrix.num_points, y.shape[1]), np.float32)
         joint[self._points[: self._num_labeled]] = y[: self._num_labeled]
         z, info = self._matrix.solved(joint)
-        z = z[self._points]
+        z = jnp.where(self.alone[:, None] & (y == 0), 0, z[self._points])
         rows, columns = np.nonzero(y)
         self.diagonal[rows] = np.asarray(z)[rows, columns]
         return z, info

@@ -52,7 +52,7 @@ P = TypeVar("P", bound=Propagation)
 Evidence = Callable[[P], Mapping[int, Labeled]]  # of every client, for one setting
 Total = Callable[
     [Mapping[int, np.ndarray]], np.ndarray | None
-]  # of the clients' counts, int [G, t]
+]  # of the clients' counts, int [G, t], or sums, float64 [G, t]
 
 
 class Choice(NamedTuple, Generic[P]):
@@ -106,7 +106,7 @@ def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
     Args:
         p: the given settings.
         evidence: leave-one-out's matter with some settings; is asked for once for all that have it in common.
-        total: adds up the clients' counts; None where there is nobody, or too few to hide among.
+        total: adds up the clients' numbers; None where there is nobody, or too few to hide among.
     """
     settings, priors = settings_of(p), priors_of(p)
     remembered: dict[tuple[Any, ...], Mapping[int, Labeled]] = {}
@@ -141,10 +141,7 @@ def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
             j: (left_out_scores(own, found), own.answers) for j, own in matter(found).items()
         }
         likely = total({j: log_likelihoods(*left_out[j]) for j in everywhere})
-        sharpness = 1.0
-        if likely is not None:
-            sharpness, likelihood = likeliest(likely)
-            log_loss = -likelihood / float(sums[0, 2])
+        sharpness, log_loss = (1.0, None) if likely is None else likeliest(likely)
     return Choice(
         found,
         _chosen(p, found),

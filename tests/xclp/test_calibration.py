@@ -10,6 +10,7 @@ from secure_labels import digits
 from jaxfed.algorithms.label_propagation import per_client_lp, pooled_lp
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
+from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.xclp import Parameters, cross_client_label_propagation, label_later
 from jaxfed.xclp.calibration import (
     ANY_CLASS,
@@ -40,7 +41,8 @@ def test_likelihoods_are_sums_over_labels():
     scores = (rng.random((20, 4)) ** 3).astype(np.float32)
     scores[3], scores[4, 1:] = 0, 0
     answers = rng.integers(4, size=20)
-    ours = log_likelihoods(scores, answers)[:, 0] * 2.0**-10
+    *ours, count = log_likelihoods(scores, answers)[:, 0]
+    assert count == len(answers)
     for gamma, found in zip(SHARPNESS, ours, strict=True):
         total = 0.0
         for row, answer in zip(scores.astype(float), answers, strict=True):
@@ -56,11 +58,32 @@ def test_the_sharpness_that_made_the_labels_is_found():
     scores = (1 + 0.1 * rng.random((3000, 5))).astype(np.float32)  # flat, as at alpha near 1
     made_by = np.asarray(probabilities(scores, 45.0)).astype(float)
     answers = np.array([rng.choice(5, p=row / row.sum()) for row in made_by])
-    gamma, likelihood = likeliest(log_likelihoods(scores, answers))
+    gamma, loss = likeliest(log_likelihoods(scores, answers))
     assert gamma in (32.0, 2.0**5.5, 64.0)
-    assert 0 > likelihood > 3000 * np.log(0.2)
+    assert 0 < loss < np.log(5)
     right = scores.argmax(axis=1) == answers
     assert abs(calibrated(scores, gamma).mean() - right.mean()) < 0.03
+
+
+def test_sums_of_a_hundred_clients_fit_under_masks_and_stay_exact():
+    """With 1000 labels each, all of them impossible for the largest gamma: 6.9 nats each."""
+    scores = np.tile(np.array([[2, 1] + [0] * 8], np.float32), (1000, 1))
+    sums = log_likelihoods(scores, np.ones(1000, int))
+    assert sums.min() < -6900
+    points = FixedPoint(100)
+    total = points.decode(
+        np.sum([points.encode(sums) for _ in range(100)], axis=0, dtype=np.uint64)
+    )
+    np.testing.assert_array_equal(total, 100 * sums)
+    np.testing.assert_allclose(likeliest(total)[1], likeliest(sums)[1])
+
+
+def test_where_no_label_is_reached_by_another_shares_are_taken_as_they_are():
+    unreached = log_likelihoods(np.zeros((3, 4), np.float32), np.arange(3))
+    sharpness, loss = likeliest(unreached)
+    assert sharpness == 1.0
+    np.testing.assert_allclose(loss, np.log(4), atol=1e-3)
+    assert likeliest(0 * unreached) == (1.0, None)
 
 
 @cache
@@ -84,10 +107,10 @@ def test_sharpness_is_what_refits_would_find():
             again = cross_client_label_propagation(vectors, hidden, p).predictions[client]
             left_out.append(again.scores[i])
             answers.append(own[i])
-    gamma, likelihood = likeliest(log_likelihoods(np.array(left_out), np.array(answers)))
+    gamma, loss = likeliest(log_likelihoods(np.array(left_out), np.array(answers)))
     choice = in_the_clear().choice
     assert choice.sharpness == gamma
-    np.testing.assert_allclose(choice.log_loss, -likelihood / len(answers), atol=1e-3)
+    np.testing.assert_allclose(choice.log_loss, loss, atol=1e-3)
     assert choice.metrics()["calibration"]["sharpness"] == gamma
 
 

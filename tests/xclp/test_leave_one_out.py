@@ -11,6 +11,7 @@ from sklearn.datasets import load_digits
 from jaxfed.kernels import knn
 from jaxfed.kernels.graph import normalized_graph
 from jaxfed.xclp import Propagation, one_hot_labels
+from jaxfed.xclp.calibration import probabilities
 from jaxfed.xclp.label_matrix import LABEL_MATRICES
 from jaxfed.xclp.leave_one_out import (
     AtLabeled,
@@ -50,6 +51,47 @@ def case(labeled=0.4, seed=1):
     owner = rng.integers(4, size=n)
     y = (answers[:, None] == np.arange(NUM_CLASSES)).astype(np.float32)
     return normalized_graph(indices, weights), dense, y, owner, answers
+
+
+PARTS = (30, 14, 9, 6, 1)  # of which all but the first have one label
+
+
+def lone_labels():
+    indices, weights, _ = clustered_graph(PARTS)
+    starts = np.cumsum((0, *PARTS))
+    answers = np.full(len(indices), -1)
+    answers[:9] = np.arange(9) % NUM_CLASSES
+    answers[starts[1:-1]] = [2, 0, 1, 2]
+    y = (answers[:, None] == np.arange(NUM_CLASSES)).astype(np.float32)
+    return normalized_graph(indices, weights), y, answers
+
+
+@pytest.mark.parametrize("kind", LABEL_MATRICES)
+def test_nothing_is_left_where_no_other_label_reaches(kind):
+    """Two solves leave their tolerance, and any of it would be a hit or a class without a doubt."""
+    graph, y, answers = lone_labels()
+    p = Propagation(NUM_CLASSES, label_matrix=kind)
+    points = labeled_rows(smoother(graph, p), y, np.zeros(len(y), int), answers)
+    left_out = left_out_scores(points, p)
+    np.testing.assert_array_equal(left_out[9:], 0)
+    assert np.all(left_out[:9].max(axis=1) > 0)
+    np.testing.assert_allclose(probabilities(left_out[9:], 1024.0), 1 / 3, rtol=1e-6)
+
+
+@pytest.mark.parametrize("joint", [True, False], ids=["labels", "columns"])
+def test_nor_among_labeled_points_alone(joint):
+    graph, y, answers = lone_labels()
+    positions = np.flatnonzero(answers >= 0)
+    part = AtLabeled(smoother(graph, Propagation(NUM_CLASSES)), positions)
+    one_hot = np.zeros((part.num_points, NUM_CLASSES), np.float32)
+    one_hot[: len(positions)] = y[positions]
+    solved_for = one_hot if joint else np.eye(part.num_points, dtype=np.float32)
+    solved_for[len(positions) :] = 0
+    values = np.asarray(part.solved(solved_for)[0])
+    values = values if joint else values @ one_hot
+    left = values - part.diagonal[:, None] * one_hot
+    np.testing.assert_array_equal(np.flatnonzero(part.alone), np.arange(9, len(positions)))
+    np.testing.assert_array_equal(left[part.alone], 0)
 
 
 def dense_prior(z, own, cohort, beta):

@@ -33,11 +33,12 @@ def data():
     return digits(3, 60, labeled=0.4)
 
 
-def refit_hits(p):
-    """Which labeled points get their label back when it is hidden from everybody: by labeling anew."""
+def refit_hits(p, clients=(0, 1, 2)):
+    """Which of their points get their label back when it is hidden from everybody: by labeling anew."""
     vectors, labels = data()
     found = []
-    for client, own in enumerate(labels):
+    for client in clients:
+        own = labels[client]
         for i in np.flatnonzero(own >= 0):
             hidden = [y.copy() for y in labels]
             hidden[client][i] = -1
@@ -121,6 +122,48 @@ def test_who_leaves_while_settings_are_chosen_has_no_say():
     assert presence.gone == {1}
     assert np.all(predictions[1].labels == -1)
     assert all(np.all(predictions[j].labels >= 0) for j in (0, 2))
+
+
+def test_the_choice_is_of_who_stays():
+    """Who leaves at its positions might have had no labels; who leaves later is counted nowhere."""
+    vectors, labels = data()
+    without = [labels[0], np.full_like(labels[1], -1), labels[2]]
+    p = Parameters(**GIVEN, row_sums="masked", select=SELECT, confidence="calibrated")
+    choices = []
+    for message, direction in (("positions", "send"), ("diagonals", "receive")):
+        presence = Presence()
+        presence.lose_when(1, direction, message)
+        run = cross_client_label_propagation(vectors, labels, p, presence=presence)
+        assert presence.gone == {1}
+        choices.append(run.choice)
+    expected = cross_client_label_propagation(
+        vectors, without, replace(p, row_sums="plaintext")
+    ).choice
+    assert choices[0].chosen == expected.chosen
+    assert choices[0].accuracy == expected.accuracy
+    assert choices[0].given_accuracy == expected.given_accuracy
+    assert choices[0].sharpness == expected.sharpness
+    np.testing.assert_allclose(choices[0].log_loss, expected.log_loss, atol=1e-3)
+    given = Parameters(**GIVEN)
+    assert choices[1].given_accuracy == refit_hits(given, (0, 2)).mean()
+    assert choices[1].given_accuracy != refit_hits(given).mean()
+
+
+def test_the_loss_is_of_who_tells_it():
+    """A client that has left since hits were counted has neither likelihoods nor a number of labels."""
+    both = {j: evidence([[1, 0, 1, 0]], [0.9]) for j in (0, 1)}
+    staying = [(0, 1), (0, 1), (0,)]
+
+    def of(p):
+        return {j: own(p)[0] for j, own in both.items()}
+
+    def total(counts):
+        here = staying.pop(0) if len(staying) > 1 else staying[0]
+        return sum(counts[j] for j in here)
+
+    p = Propagation(2, alpha=0.9, confidence="calibrated", select=("client_prior:0.5",))
+    losses = [select(p, of, total).log_loss, select(p, of, plaintext_total).log_loss]
+    np.testing.assert_allclose(*losses, rtol=1e-6)
 
 
 @pytest.mark.parametrize("labels", ["none", "one"])
