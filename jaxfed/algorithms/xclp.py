@@ -49,29 +49,34 @@ def xclp(
     The seed of Pi, where Pi has one, comes from the round's key. `execution` may bring worker
     processes, and is told of progress. Beside the labels a round reports how well codes by the seed's Pi
     estimate cosines (`cosine_rmse`, and what theory expects): a diagnostic of the simulation, which sees
-    all vectors. With `select` it reports what was chosen, and how many labels came back.
+    all vectors. With `select` it reports what was chosen, and how many labels came back; codes are those of
+    the number of bits that was chosen.
 
     `late_fraction`: of each client's unlabeled points so many, drawn by the round's key, come after the
     graph is made. In the clear only.
 
     `views`: one more client takes part, with the examples that it is curious about as its unlabeled points,
-    and looks at its own rows of Z.
+    and looks at its own rows of Z. It comes in time: points that come late are not in its graph either.
     """
     given = Parameters(**parameters)  # reject bad values when the method is made, not in round 1
     if late_fraction:
         check_in_the_clear(given, f"xclp.late_fraction={late_fraction}")
+
+    def late_in(ids: list[int], labels: list[np.ndarray], key: jax.Array) -> list[np.ndarray]:
+        return [late_points(y, late_fraction, j, key) for j, y in zip(ids, labels, strict=True)]
 
     def label_points(cohort: Cohort, key: jax.Array) -> tuple[np.ndarray, np.ndarray, Metrics]:
         seed = drawn_seed(key)
         p = Parameters(**parameters, seed=seed)
         vectors, labels = client_arrays(cohort)
         ids = np.asarray(cohort.client_id).tolist()
-        late = [late_points(y, late_fraction, j, key) for j, y in zip(ids, labels, strict=True)]
+        late = late_in(ids, labels, key)
         result = cross_client_label_propagation(
             *_without(vectors, labels, late), p, execution, client_ids=ids
         )
         found = _labeled(result, vectors, late, p)
-        measured, theory = cosine_rmse(np.concatenate(vectors), setup(seed), p.num_bits)
+        num_bits = (result.choice.p if result.choice else p).num_bits
+        measured, theory = cosine_rmse(np.concatenate(vectors), setup(seed), num_bits)
         return (
             padded([label for label, _ in found], cohort, UNLABELED),
             padded([confidence for _, confidence in found], cohort, 0),
@@ -89,9 +94,10 @@ def xclp(
         del before, after
         p = Parameters(**parameters, seed=drawn_seed(key))
         ids = np.asarray(cohort.client_id).tolist()
+        vectors, labels = client_arrays(cohort)
+        vectors, labels = _without(vectors, labels, late_in(ids, labels, key))
 
         def answers(x: np.ndarray) -> np.ndarray:
-            vectors, labels = client_arrays(cohort)
             asked = cross_client_label_propagation(
                 [*vectors, as_vectors(x)],
                 [*labels, np.full(len(x), UNLABELED, np.int32)],

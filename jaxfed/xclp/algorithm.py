@@ -193,10 +193,13 @@ def cross_client_label_propagation(
         num_labeled=(num_labeled := sum(int(np.sum(labels[client] >= 0)) for client in rows)),
         num_points=len(near.indices),
         num_counts=num_counts,
+        sent_bits=largest.num_bits,
         p=p,
     )
     if choice:
-        count_selection(communication, choice, num_clients=len(rows), num_labeled=num_labeled, p=p)
+        count_selection(
+            communication, choice, num_clients=len(rows), num_labeled=num_labeled, p=parameters
+        )
     return Result(
         predictions=predictions,
         unreached=sum(int(np.sum(prediction.labels < 0)) for prediction in predictions),

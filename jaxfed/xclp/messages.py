@@ -6,7 +6,7 @@ from jaxfed.federation.communication import Communication
 from jaxfed.xclp.calibration import SHARPNESS
 from jaxfed.xclp.label_matrix import BY_COMPONENT
 from jaxfed.xclp.parameters import Parameters
-from jaxfed.xclp.selection import Choice
+from jaxfed.xclp.selection import Choice, priors_of, settings_of
 
 
 def count_messages(
@@ -17,6 +17,7 @@ def count_messages(
     num_points: int,
     num_at_server: int = 0,
     num_counts: int = 1,
+    sent_bits: int | None = None,
     p: Parameters,
 ) -> None:
     """Add the payload bytes of one run of Algorithm 1's plaintext steps, in 4-byte numbers.
@@ -24,7 +25,8 @@ def count_messages(
     Where the server is a party, `num_at_server` of the points are its own; what it tells itself is no
     message, and neither it nor its labels are counted in the other two numbers.
 
-    `num_counts` components have labels, where `label_matrix` goes by components.
+    `num_counts` components have labels, where `label_matrix` goes by components. `sent_bits`: of a code, if
+    it was sent before fewer bits were chosen; else `p.num_bits`.
 
     Not in the paper's count: the positions of labeled points, and what the authors' switches sum.
     """
@@ -34,11 +36,11 @@ def count_messages(
         communication.up("positions", 4 * num_labeled)
         communication.down("influence_columns", 4 * num_points * num_labeled)
     if p.hamming == "plaintext":
-        communication.up("codes", num_remote * p.num_bits // 8)
+        communication.up("codes", num_remote * (sent_bits or p.num_bits) // 8)
     if is_plaintext:
         communication.up("contributions", 4 * num_clients * num_points * p.num_classes)
         communication.down("row_sums", 4 * num_remote * p.num_classes)
-    if is_plaintext and p.label_matrix != "plain":
+    if is_plaintext and (p.label_matrix != "plain" or p.client_prior > 0):
         communication.up("class_counts", 4 * num_clients * num_counts * p.num_classes)
         communication.down("class_counts", 4 * num_clients * num_counts * p.num_classes)
     if p.label_matrix in BY_COMPONENT and not p.has_session:
@@ -58,20 +60,35 @@ def count_selection(
 ) -> None:
     """Add the payload bytes of choosing settings by leave-one-out, in 4-byte numbers, without codes.
 
-    For every matrix M that was tried what a labeling of the labeled points alone sends, its diagonals, and
-    every client's three counts a setting.
+    For every matrix M that was tried what a labeling of the labeled points alone sends, its diagonals; and
+    every client's three counts a setting, and then a strength of the client prior, if there are several. Of a
+    session only what does not go through its channel.
+
+    Not counted: for every M numbers of labels of each class, and of those by components what clients hear of
+    these.
+
+    Args:
+        communication: where they are added.
+        choice: what was chosen.
+        num_clients: who takes part.
+        num_labeled: points with labels.
+        p: the settings that were given, with what was to be chosen.
     """
-    if p.has_session:
-        return
-    communication.up("positions", 4 * num_labeled)
-    communication.down("influence_columns", 4 * choice.num_matrices * num_labeled**2)
-    communication.up(
-        "contributions", 4 * choice.num_matrices * num_clients * num_labeled * p.num_classes
-    )
-    communication.down("row_sums", 4 * choice.num_matrices * num_labeled * p.num_classes)
-    communication.down("diagonals", 8 * choice.num_matrices * num_labeled)
-    communication.up("hits", 12 * choice.num_settings * num_clients)
-    communication.down("setting", 4 * num_clients)
-    if choice.sharpness is not None:
-        communication.up("log_likelihoods", 4 * len(SHARPNESS) * num_clients)
+    num_matrices, is_plaintext = choice.num_matrices, p.row_sums == "plaintext"
+    if not p.has_session:
+        communication.up("positions", 4 * num_labeled)
+        communication.down("diagonals", 8 * num_matrices * num_labeled)
         communication.down("setting", 4 * num_clients)
+        if choice.sharpness is not None:
+            communication.down("setting", 4 * num_clients)
+    if not p.has_session or (is_plaintext and p.influence == "labels"):
+        communication.down("influence_columns", 4 * num_matrices * num_labeled**2)
+    if is_plaintext:
+        rows = num_matrices * num_labeled
+        communication.up("contributions", 4 * num_clients * rows * p.num_classes)
+        communication.down("row_sums", 4 * rows * p.num_classes)
+        num_priors = len(priors_of(p))
+        tried = len(settings_of(p)) + (num_priors if num_priors > 1 else 0)
+        communication.up("hits", 12 * tried * num_clients)
+        if choice.sharpness is not None:
+            communication.up("log_likelihoods", 4 * len(SHARPNESS) * num_clients)

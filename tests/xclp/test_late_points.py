@@ -37,6 +37,17 @@ def labeled(federation, clients=None, **keywords):
     return method.round(state, federation.cohort(clients), KEY)
 
 
+def without_late(federation):
+    """A federation of the points that come in time, and which of each client's do not."""
+    cohort = federation.cohort()
+    clients, is_late = [], []
+    for row, mask in enumerate(np.asarray(cohort.mask)):
+        y = np.asarray(cohort.y)[row, mask]
+        is_late.append(late_points(y, 0.5, row, KEY))
+        clients.append((np.asarray(cohort.x)[row, mask][~is_late[-1]], y[~is_late[-1]]))
+    return Federation.from_clients(clients, num_classes=3), is_late
+
+
 def test_a_share_of_the_unlabeled_points_is_late():
     labels = np.array([3, -1, -1, 0, -1, -1, -1, -1, -1, -1])
     for fraction, count in ((0.0, 0), (0.3, 2), (0.5, 4), (1.0, 8)):
@@ -51,13 +62,8 @@ def test_a_share_of_the_unlabeled_points_is_late():
 def test_late_points_have_no_part_in_the_others_labels(federation):
     """The graph with them taken out of the data gives the others the same."""
     late, _ = labeled(federation, late_fraction=0.5)
-    cohort = federation.cohort()
-    clients, is_late = [], []
-    for row, mask in enumerate(np.asarray(cohort.mask)):
-        y = np.asarray(cohort.y)[row, mask]
-        is_late.append(late_points(y, 0.5, row, KEY))
-        clients.append((np.asarray(cohort.x)[row, mask][~is_late[-1]], y[~is_late[-1]]))
-    early, _ = labeled(Federation.from_clients(clients, num_classes=3))
+    early_ones, is_late = without_late(federation)
+    early, _ = labeled(early_ones)
     for row, own in enumerate(is_late):
         count = np.sum(~own)
         np.testing.assert_array_equal(late.label[row, : len(own)][~own], early.label[row, :count])
@@ -66,6 +72,16 @@ def test_late_points_have_no_part_in_the_others_labels(federation):
         )
         assert np.all(late.label[row, : len(own)][own] >= 0)
         assert np.all(late.label[row, len(own) :] == -1)
+
+
+def test_who_looks_sees_the_graph_of_the_round(federation):
+    """An audit asks the labeling that is attacked: late points are not in it."""
+    seen = []
+    for of, fraction in ((federation, 0.5), (without_late(federation)[0], 0.0), (federation, 0.0)):
+        (view,) = xclp(**SETTINGS, late_fraction=fraction).views(None, None, of.cohort(), KEY)
+        seen.append(view.answers(np.asarray(federation.x)[:6]))
+    np.testing.assert_array_equal(seen[0], seen[1])
+    assert not np.array_equal(seen[0], seen[2])
 
 
 @pytest.mark.parametrize("fraction", [0.5, 1.0])

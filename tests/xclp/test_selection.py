@@ -3,16 +3,27 @@
 from dataclasses import replace
 from functools import cache
 
+import jax
 import numpy as np
 import pytest
 from secure_labels import digits
 
+from jaxfed.algorithms.xclp import xclp
 from jaxfed.errors import UsageError
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.evaluate import cosine_rmse
 from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.influence import left_out
 from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.parties import Session
-from jaxfed.xclp import Parameters, Propagation, cross_client_label_propagation, propagate_labels
+from jaxfed.xclp import (
+    Parameters,
+    Propagation,
+    cross_client_label_propagation,
+    drawn_seed,
+    propagate_labels,
+    setup,
+)
 from jaxfed.xclp.label_matrix import Rows
 from jaxfed.xclp.leave_one_out import Labeled
 from jaxfed.xclp.selection import plaintext_total, priors_of, select, settings_of
@@ -97,6 +108,41 @@ def test_what_is_chosen_is_run():
     for mine, other in zip(chosen.predictions, again.predictions, strict=True):
         for one, two in zip(mine, other, strict=True):
             np.testing.assert_array_equal(one, two)
+
+
+def test_bits_that_were_chosen_are_those_of_the_estimates_that_are_reported():
+    federation = Federation.from_clients(list(zip(*data(), strict=True)), num_classes=10)
+    method = xclp(**{**GIVEN, "num_bits": 32}, select=("num_bits:512",))
+    key = jax.random.key(0)
+    _, metrics = method.round(method.init(key, federation), federation.cohort(), key)
+    assert metrics["selected"]["num_bits"] == 512
+    pi, vectors = setup(drawn_seed(key)), np.concatenate(data()[0])
+    reported = metrics["cosine_rmse"], metrics["cosine_rmse_theory"]
+    assert reported == pytest.approx(cosine_rmse(vectors, pi, 512))
+
+
+def test_bytes_are_those_of_what_was_sent_to_choose():
+    """Codes of the most bits that any setting asks for; counts of settings, and then of priors."""
+    _, labels = data()
+    n, m = sum(map(len, labels)), sum(int((y >= 0).sum()) for y in labels)
+    up = in_the_clear().communication.upload
+    num_settings = len(settings_of(Parameters(**GIVEN, select=SELECT)))
+    assert num_settings == 1 + 2
+    assert up["hits"] == 3 * 12 * (num_settings + 2)
+    given = {**GIVEN, "num_bits": 512}
+    stays = cross_client_label_propagation(*data(), Parameters(**given, select=("num_bits:544",)))
+    assert stays.choice.p.num_bits == 512
+    assert stays.communication.upload["codes"] == n * 544 // 8
+    prior = cross_client_label_propagation(*data(), Parameters(**GIVEN, client_prior=0.5))
+    assert prior.communication.upload["class_counts"] == 4 * 3 * 10
+    assert prior.communication.download["class_counts"] == 4 * 3 * 10
+    # Through a session, what does not go through its channel: all but positions, diagonals and the setting.
+    p = Parameters(**GIVEN, hamming="masked", select=("alpha:0.5",))
+    chosen = cross_client_label_propagation(*data(), p)
+    communication = chosen.communication
+    assert communication.upload["contributions"] == 4 * 3 * 10 * (n + 2 * m)
+    assert communication.download["row_sums"] == 4 * 10 * (n + 2 * m)
+    assert communication.upload["hits"] == 3 * 12 * 2
 
 
 def test_the_order_of_clients_does_not_matter():
