@@ -32,7 +32,7 @@ from jaxfed.kernels import knn, lsh
 from jaxfed.training.losses import Augment
 from jaxfed.training.server_state import ServerState, client_keys, cohort_statistics
 from jaxfed.xclp.cosine_propagation import choose_over_cosines, propagate_over_cosines
-from jaxfed.xclp.smoother import joint_scores
+from jaxfed.xclp.smoother import scores_of, smoother
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
@@ -123,12 +123,13 @@ def xclp_labels(
     @jax.jit
     def label_cohort(
         features: jax.Array, y: jax.Array, mask: jax.Array, key: jax.Array
-    ) -> tuple[jax.Array, jax.Array, Metrics, jax.Array]:
+    ) -> tuple[jax.Array, jax.Array, Metrics, jax.Array, jax.Array]:
         vectors, valid = features.reshape(mask.size, -1), mask.reshape(-1)
         codes = lsh.project_bits(vectors, key, p.num_bits)
         graph = xclp.server_graph(*knn.hamming_knn(codes, p.num_neighbors, valid=valid), p)
         one_hot = jax.nn.one_hot(y.reshape(-1), p.num_classes, dtype=jnp.float32)
-        z, info = joint_scores(graph, one_hot, p)
+        matrix = smoother(graph, p)
+        z, info = scores_of(matrix, one_hot)
         label, confidence = xclp.predict(z)
         confidence = jnp.where(valid, confidence, 0)
         if p.relative_confidence:
@@ -137,7 +138,8 @@ def xclp_labels(
         shape = mask.shape
         # A column at float32's own limit is as good as solved; one that ran out of steps is not.
         cut_short = jnp.any(~info.converged & (info.steps >= p.max_steps))
-        return label.reshape(shape), confidence.reshape(shape), metrics, cut_short
+        num_counts = matrix.num_counts(one_hot.any(axis=1))
+        return label.reshape(shape), confidence.reshape(shape), metrics, cut_short, num_counts
 
     def pseudo_label(
         state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
@@ -154,7 +156,7 @@ def xclp_labels(
                 "confidence='entropy'"
             )
         if in_one_program:
-            label, confidence, metrics, cut_short = label_cohort(
+            label, confidence, metrics, cut_short, num_counts = label_cohort(
                 *map(jnp.asarray, (entered.x, entered.y, entered.mask)), xclp.setup(seed)
             )
             if cut_short:
@@ -170,6 +172,7 @@ def xclp_labels(
                 num_labeled=int(np.sum(np.asarray(entered.y)[ids >= 0] >= 0)),
                 num_points=int(sizes.sum()),
                 num_at_server=at_server,
+                num_counts=int(num_counts),
                 p=p,
             )
         else:

@@ -66,6 +66,13 @@ class Smoother(NamedTuple):
             return jnp.broadcast_to(y.sum(axis=0, keepdims=True), y.shape)
         return component_sums(self.found.root, y)
 
+    def num_counts(self, is_labeled: Array) -> jax.Array:
+        """Rows of counts that are summed beside Z, int32: one a component with labels, bool [n]; else one."""
+        if self.found is None:
+            return jnp.int32(1)
+        labeled = jnp.asarray(is_labeled).astype(jnp.int32)
+        return jnp.zeros_like(labeled).at[self.found.root].max(labeled).sum(dtype=jnp.int32)
+
     def flat(self, is_labeled: Array) -> tuple[jax.Array, jax.Array]:
         """(f, F), float32 [n] both, of bool [n]: the flat part of every point, and a label's in its own."""
         labeled = jnp.asarray(is_labeled).astype(jnp.float32)[:, None]
@@ -94,8 +101,13 @@ def smoother(graph: Graph, p: Propagation) -> Smoother:
 
 def joint_scores(graph: Graph, y: Array, p: Propagation) -> tuple[jax.Array, Convergence]:
     """Z, float32 [n, C], where one party has graph and labels Y [n, C], one-hot or zero; may be traced."""
-    m, y = smoother(graph, p), jnp.asarray(y)
+    return scores_of(smoother(graph, p), y)
+
+
+def scores_of(m: Smoother, y: Array) -> tuple[jax.Array, Convergence]:
+    """`joint_scores` by an M that is there."""
+    y = jnp.asarray(y)
     values, info = m.solved(y)
     flat, _ = m.flat(y.any(axis=1))
-    z = scores(p.label_matrix, Rows(values, m.counts(y), flat))
+    z = scores(m.p.label_matrix, Rows(values, m.counts(y), flat))
     return jnp.asarray(z), info

@@ -76,6 +76,7 @@ def expected_xclp(features, cohort, parameters):
     [
         {},
         {"label_matrix": "class_balanced", "relative_confidence": True, "similarity_power": 3.0},
+        {"label_matrix": "centered", "num_neighbors": 1},
         {"confidence": "calibrated"},
     ],
     ids=str,
@@ -100,6 +101,9 @@ def test_xclp_on_a_padded_cohort_is_algorithm_1(model, cohort, settings, monkeyp
         )
     upload = result.communication.upload
     assert communication.upload["codes"] == upload["codes"]
+    if parameters.label_matrix == "centered":
+        assert upload["class_counts"] > 3 * 4 * 3  # more components than one; two of three send
+        assert 3 * communication.upload["class_counts"] == 2 * upload["class_counts"]
 
     # A protocol on the host labels the same.
     monkeypatch.setitem(xclp.HAMMING, "host", xclp.plaintext_hamming)
