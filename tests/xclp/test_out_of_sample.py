@@ -150,6 +150,8 @@ def test_points_do_not_depend_on_who_else_asks(switches):
     apart = found.label([later[:1], later[1:290], later[290:]])
     for joint, *parts in zip(together, *apart, strict=True):
         np.testing.assert_array_equal(joint, np.concatenate(parts))
+    (some,) = found.label([later[5:9]])  # in another call, and other places
+    np.testing.assert_array_equal(some.scores, together.scores[5:9])
 
 
 def test_where_no_label_reaches_there_is_none():
