@@ -91,4 +91,4 @@ def count_selection(
         tried = len(settings_of(p)) + (num_priors if num_priors > 1 else 0)
         communication.up("hits", 12 * tried * num_clients)
         if choice.sharpness is not None:
-            communication.up("log_likelihoods", 4 * len(SHARPNESS) * num_clients)
+            communication.up("log_likelihoods", 4 * (len(SHARPNESS) + 1) * num_clients)

@@ -124,7 +124,7 @@ def test_labels_stay_and_confidences_are_probabilities():
     (later,) = label_later(ours, data()[0][:1], ours.kept.p)
     expected = calibrated(later.scores, ours.choice.sharpness)
     np.testing.assert_array_equal(later.confidences, expected)
-    assert ours.communication.upload["log_likelihoods"] == 4 * 3 * len(SHARPNESS)
+    assert ours.communication.upload["log_likelihoods"] == 4 * 3 * (len(SHARPNESS) + 1)
 
 
 @pytest.mark.parametrize("protocols", [{"row_sums": "masked"}, {"hamming": "masked"}], ids=str)
