@@ -26,7 +26,7 @@ from jaxfed.federation.execution import HERE, Execution
 from jaxfed.kernels.padding import padded_rows
 from jaxfed.rules import fields_as_keywords
 from jaxfed.xclp import Propagation, one_hot_labels
-from jaxfed.xclp.cosine_propagation import choose_over_cosines, propagate_over_cosines
+from jaxfed.xclp.cosine_propagation import label_over_cosines
 from jaxfed.xclp.selection import Choice, mean_metrics
 from jaxfed.xclp.transduction import as_vectors, client_arrays, padded, transductive
 
@@ -58,16 +58,11 @@ def per_client_lp(*, execution: Execution = HERE, **fields: Any) -> FederatedAlg
             for row in rows:
                 x, y, mask = (field[row, :capacity] for field in (cohort.x, cohort.y, cohort.mask))
                 one_hot = one_hot_labels(y, p.num_classes)
-                vectors, valid, own = jnp.asarray(x), jnp.asarray(mask), p
-                sharpness = None
-                if p.asks_labels:
-                    alone = np.zeros(capacity, int)
-                    choice = choose_over_cosines(vectors, one_hot, valid, alone, p, execution)
-                    own, sharpness, choices = choice.p, choice.sharpness, [*choices, choice]
-                outputs = propagate_over_cosines(
-                    vectors, jnp.asarray(one_hot), valid, own, execution, sharpness=sharpness
+                *outputs, choice = label_over_cosines(
+                    jnp.asarray(x), one_hot, jnp.asarray(mask), None, p, execution
                 )
                 label[row, :capacity], confidence[row, :capacity] = outputs
+                choices += [choice] if choice else []
         return label, confidence, mean_metrics(choices) if p.asks_labels else {}
 
     return transductive(label_points)
@@ -92,27 +87,13 @@ def pooled_lp(*, execution: Execution = HERE, **fields: Any) -> FederatedAlgorit
         is_point = jnp.asarray(np.arange(len(points)) < len(vectors))
         sizes = np.asarray(cohort.mask).sum(axis=1)
         owner = padded_rows(np.repeat(np.arange(len(sizes)), sizes))
-        chosen, metrics, sharpness = p, {}, None
-        if p.asks_labels:
-            choice = choose_over_cosines(jnp.asarray(points), y, is_point, owner, p, execution)
-            chosen, metrics, sharpness = choice.p, choice.metrics(), choice.sharpness
-        of_clients = np.zeros((len(sizes), p.num_classes), np.float32)
-        np.add.at(of_clients, owner, y)
-        outputs = propagate_over_cosines(
-            jnp.asarray(points),
-            jnp.asarray(y),
-            is_point,
-            chosen,
-            execution,
-            client_counts=jnp.asarray(of_clients[owner]),
-            sharpness=sharpness,
-        )
+        *outputs, choice = label_over_cosines(jnp.asarray(points), y, is_point, owner, p, execution)
         label, confidence = (np.asarray(values)[: len(vectors)] for values in outputs)
         ends = np.cumsum(sizes)[:-1]
         return (
             padded(np.split(label, ends), cohort, UNLABELED),
             padded(np.split(confidence, ends), cohort, 0),
-            metrics,
+            choice.metrics() if choice else {},
         )
 
     return transductive(label_points)

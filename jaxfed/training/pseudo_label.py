@@ -31,7 +31,7 @@ from jaxfed.federation.execution import HERE, Execution
 from jaxfed.kernels import knn, lsh
 from jaxfed.training.losses import Augment
 from jaxfed.training.server_state import ServerState, client_keys, cohort_statistics
-from jaxfed.xclp.cosine_propagation import choose_over_cosines, propagate_over_cosines
+from jaxfed.xclp.cosine_propagation import label_over_cosines, propagate_over_cosines
 from jaxfed.xclp.smoother import scores_of, smoother
 
 if TYPE_CHECKING:
@@ -230,10 +230,8 @@ def _chosen_alone(
 ) -> tuple[jax.Array, jax.Array]:
     """Labels and confidences of one client, with the settings that its own labels choose."""
     one_hot = xclp.one_hot_labels(np.asarray(y), p.num_classes)
-    choice = choose_over_cosines(features, one_hot, mask, np.zeros(len(y), int), p)
-    return propagate_over_cosines(
-        features, jnp.asarray(one_hot), mask, choice.p, sharpness=choice.sharpness
-    )
+    label, confidence, _ = label_over_cosines(features, one_hot, mask, None, p)
+    return label, confidence
 
 
 def network_labels(

@@ -40,7 +40,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
@@ -60,7 +59,7 @@ from jaxfed.xclp.influence import INFLUENCE
 from jaxfed.xclp.inputs import checked
 from jaxfed.xclp.messages import count_messages, count_selection
 from jaxfed.xclp.neighborhoods import Neighborhoods, rows_of
-from jaxfed.xclp.own_scores import class_counts, client_leading, client_scores
+from jaxfed.xclp.own_scores import class_counts, client_leading, client_scores, with_prior
 from jaxfed.xclp.parameters import Parameters
 from jaxfed.xclp.prediction import Prediction, predict
 from jaxfed.xclp.selection import Choice
@@ -159,21 +158,20 @@ def cross_client_label_propagation(
     )
     counts = {j: class_counts(y, heard.get(j), num_counts) for j, y in near.labels.items()}
     sums = ROW_SUMS[p.row_sums](contributions, counts, rows, session, execution)  # 14-XS
-    scores = {j: client_scores(*own, heard[j], near.labels[j], p) for j, own in sums.items()}
+    unweighed = {j: client_scores(*own, heard[j], p) for j, own in sums.items()}
+    scores = {
+        j: with_prior(z, near.labels[j].sum(axis=0), sums[j][1].sum(axis=0), p)
+        for j, z in unweighed.items()
+    }
     sharpness = choice.sharpness if choice else None
     predictions = client_predictions(vectors, scores, p, session, sharpness)  # 15-CS, 16-CS
     kept: Kept | None = None
     if not session:
-        plain = replace(p, client_prior=0.0)
-        if p.client_prior:
-            scores = {
-                j: client_scores(*own, heard[j], near.labels[j], plain) for j, own in sums.items()
-            }
         kept = Kept(
             codes=[own[:, : p.num_bits // 32] for own in codes],
             planes=planes[: p.num_bits],
             root_degrees=matrix.graph.root_degrees,
-            scores=np.concatenate(list(scores.values())),
+            scores=np.concatenate(list(unweighed.values())),
             class_counts=np.stack([y.sum(axis=0) for y in near.labels.values()]),
             p=p,
         )

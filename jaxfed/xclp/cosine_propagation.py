@@ -31,62 +31,88 @@ def propagate_over_cosines(
     y: jax.Array,
     valid: jax.Array | None,
     p: Propagation,
-    execution: Execution = HERE,
-    client_counts: jax.Array | None = None,
-    sharpness: float | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Labels int32 [n] (-1: no label arrives) and confidences f32 [n] of vectors [n, d].
+    """Labels int32 [n] (-1: no label arrives) and confidences f32 [n] of one client's vectors; may be traced.
 
     Args:
         vectors: float32 [n, d].
         y: float32 [n, C], one-hot, zero where unlabeled.
         valid: bool [n], False on padding; None: all are points.
-        p: everything but `select`: k, `self_edges`, alpha, the edges' power, tolerance and step limit,
-            `label_matrix`, `client_prior` and `relative_confidence`, the latter over these n vectors.
-        execution: may remember neighbors, unless this is traced.
-        client_counts: labels of every class of each point's client, [n, C]; None: all are of one client,
-            whose frequencies are the cohort's, so that a prior changes nothing.
-        sharpness: of calibrated confidences, as `choose_over_cosines` has found it; None: line 16's.
+        p: k, `self_edges`, alpha, the edges' power, tolerance and step limit, `label_matrix` and
+            `relative_confidence`, the latter over these n vectors. A client prior changes nothing, since
+            the client's frequencies are the cohort's.
 
     Cost: n^2 d operations; memory O(n (d + k + C)).
     """
-    indices, cosines = execution.once(knn.cosine_knn, vectors, p.num_neighbors, valid=valid)
-    z, _ = joint_scores(_graph(indices, cosines, p), y, p)
-    if client_counts is not None:
-        z = jnp.asarray(
-            client_prior.weighed(z, client_counts, y.sum(axis=0, keepdims=True), p.client_prior)
-        )
+    neighbors = knn.cosine_knn(vectors, p.num_neighbors, valid=valid)
+    return _predicted(_scores(neighbors, y, p), p)
+
+
+def label_over_cosines(
+    vectors: jax.Array,
+    y: np.ndarray,
+    valid: jax.Array,
+    owner: np.ndarray | None,
+    p: Propagation,
+    execution: Execution = HERE,
+) -> tuple[jax.Array, jax.Array, Choice[Propagation] | None]:
+    """Choose what `p` wants chosen, by leave-one-out over these vectors, and propagate with it.
+
+    Args:
+        vectors: float32 [n, d].
+        y: float32 [n, C], one-hot, zero where unlabeled.
+        valid: bool [n], False on padding.
+        owner: the client of each point, int [n]; None: all are one's, and a client prior changes nothing.
+        p: all settings.
+        execution: may remember neighbors.
+
+    Returns:
+        Labels and confidences as `propagate_over_cosines`, the latter calibrated if `p` says so, and what was
+        chosen; None where nothing was to be.
+
+    Cost: n^2 d operations, once; and the systems of all settings (`jaxfed.xclp.selection`).
+    """
+    most = max(s.num_neighbors for s in settings_of(p))
+    near = execution.once(knn.cosine_knn, vectors, most, valid=valid)
+    choice = None
+    if p.asks_labels:
+        choice = _chosen(near, y, np.zeros(len(y), int) if owner is None else owner, p)
+    own = choice.p if choice else p
+    z = _scores(near, jnp.asarray(y), own)
+    if owner is not None:
+        of_clients = np.zeros((int(owner.max(initial=0)) + 1, p.num_classes), np.float32)
+        np.add.at(of_clients, owner, y)
+        weighed = client_prior.weighed(z, of_clients[owner], y.sum(axis=0), own.client_prior)
+        z = jnp.asarray(weighed)
+    return *_predicted(z, own, choice.sharpness if choice else None), choice
+
+
+def _chosen(
+    near: tuple[jax.Array, jax.Array], y: np.ndarray, owner: np.ndarray, p: Propagation
+) -> Choice[Propagation]:
+    answers = np.where(y.any(axis=1), y.argmax(axis=1), -1)
+
+    def evidence(s: Propagation) -> dict[int, Labeled]:
+        return {EVERYBODY: labeled_rows(smoother(_graph(near, s), s), y, owner, answers)}
+
+    return select(p, evidence, plaintext_total)
+
+
+def _scores(near: tuple[jax.Array, jax.Array], y: jax.Array, p: Propagation) -> jax.Array:
+    return joint_scores(_graph(near, p), y, p)[0]
+
+
+def _predicted(
+    z: jax.Array, p: Propagation, sharpness: float | None = None
+) -> tuple[jax.Array, jax.Array]:
     label, confidence = predict(z)
     if sharpness is not None:
         return label, jnp.asarray(calibrated(z, sharpness))
     return label, relative(confidence) if p.relative_confidence else confidence
 
 
-def choose_over_cosines(
-    vectors: jax.Array,
-    y: np.ndarray,
-    valid: jax.Array,
-    owner: np.ndarray,
-    p: Propagation,
-    execution: Execution = HERE,
-) -> Choice[Propagation]:
-    """The settings out of `p.select`, by leave-one-out over these vectors; arguments as above.
-
-    `owner`: the client of each point, int [n].
-    """
-    most = max(s.num_neighbors for s in settings_of(p))
-    indices, cosines = execution.once(knn.cosine_knn, vectors, most, valid=valid)
-    answers = np.where(y.any(axis=1), y.argmax(axis=1), -1)
-
-    def evidence(s: Propagation) -> dict[int, Labeled]:
-        k = s.num_neighbors
-        graph = _graph(indices[:, :k], cosines[:, :k], s)
-        return {EVERYBODY: labeled_rows(smoother(graph, s), y, owner, answers)}
-
-    return select(p, evidence, plaintext_total)
-
-
-def _graph(indices: jax.Array, cosines: jax.Array, p: Propagation) -> Graph:
+def _graph(near: tuple[jax.Array, jax.Array], p: Propagation) -> Graph:
+    indices, cosines = (values[:, : p.num_neighbors] for values in near)
     if p.self_edges:
         indices, cosines = with_self_edges(indices, cosines)
     return normalized_graph(indices, edge_weights(cosines, p.similarity_power))

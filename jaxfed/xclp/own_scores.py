@@ -106,11 +106,11 @@ def own_rows(values: np.ndarray, counts: np.ndarray, own: Leading, p: Parameters
 
 
 def client_scores(
-    values: np.ndarray, counts: np.ndarray, own: Leading, labels: np.ndarray, p: Parameters
+    values: np.ndarray, counts: np.ndarray, own: Leading, p: Parameters
 ) -> np.ndarray:
-    """CS: Z[R_j] as `p` wants it, f32 [n_j, C]; arguments as `own_rows`, and one-hot answers [n_j, C]."""
+    """CS: Z[R_j] without a client prior, f32 [n_j, C]; arguments as `own_rows`."""
     z = label_matrix.scores(p.label_matrix, own_rows(values, counts, own, p))
-    return with_prior(np.asarray(z, np.float32), labels.sum(axis=0), counts.sum(axis=0), p)
+    return np.asarray(z, np.float32)
 
 
 def with_prior(z: np.ndarray, own: np.ndarray, cohort: np.ndarray, p: Parameters) -> np.ndarray:

@@ -302,7 +302,7 @@ def test_classes_are_balanced_by_unbiased_counts():
     answers = np.full((3, 3), other) + (keep - other) * np.eye(3)
     counts, z = np.array([[12.0, 5.0, 0.25]]), np.random.default_rng(0).random((7, 3))
     own = Leading(np.zeros(7, np.int32), np.zeros(7, np.float32))
-    scores = client_scores(z @ answers, counts @ answers, own, z, p)
+    scores = client_scores(z @ answers, counts @ answers, own, p)
     np.testing.assert_allclose(scores, z / [12, 5, 1], atol=1e-5)
 
 
