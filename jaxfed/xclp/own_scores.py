@@ -18,9 +18,9 @@ from jaxfed.privacy import randomized_response
 from jaxfed.secure.influence import leading
 from jaxfed.secure.influence.leading import Leading
 from jaxfed.xclp import client_prior, label_matrix
-from jaxfed.xclp.influence import Contributions
+from jaxfed.xclp.influence import Contributions, Matrix
 from jaxfed.xclp.label_matrix import Rows
-from jaxfed.xclp.parameters import Parameters, Propagation
+from jaxfed.xclp.parameters import Parameters
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.parties import Session
@@ -28,16 +28,8 @@ if TYPE_CHECKING:
 Array = jax.Array | np.ndarray
 
 
-class Graded(Protocol):
-    """The server's matrix M as `jaxfed.xclp.smoother` has it, or a part of it."""
-
-    @property
-    def p(self) -> Propagation:
-        """The settings that it is made by."""
-
-    @property
-    def num_points(self) -> int:
-        """n, with padding."""
+class Graded(Matrix, Protocol):
+    """The server's matrix M, or a part of it, and what makes scores of M Y."""
 
     @property
     def found(self) -> Components | None:
