@@ -38,7 +38,6 @@ promises, and what it does not.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -55,7 +54,7 @@ from jaxfed.xclp import departures
 from jaxfed.xclp.calibration import calibrated
 from jaxfed.xclp.cross_steps import PROJECTIONS, ROW_SUMS, largest_confidences, setup
 from jaxfed.xclp.federated_selection import choose, most_of
-from jaxfed.xclp.influence import INFLUENCE
+from jaxfed.xclp.influence import INFLUENCE, Accuracy, warn_of_cut_short
 from jaxfed.xclp.inputs import checked
 from jaxfed.xclp.messages import count_messages, count_selection
 from jaxfed.xclp.neighborhoods import Neighborhoods, rows_of
@@ -177,13 +176,7 @@ def cross_client_label_propagation(
         )
 
     accuracy = contributions.accuracy
-    if accuracy.cut_short:
-        warnings.warn(
-            f"label propagation stopped at relative residual {accuracy.residual:.1e} after "
-            f"{accuracy.steps} steps, above tolerance={p.tolerance:.1e}: raise max_steps or tolerance",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+    warn_of_cut_short(accuracy, choice.systems if choice else Accuracy(), p.tolerance)
     communication = session.communication() if session else Communication()
     count_messages(
         communication,

@@ -17,7 +17,7 @@ from jaxfed.kernels import knn
 from jaxfed.kernels.graph import Graph, normalized_graph
 from jaxfed.xclp import client_prior
 from jaxfed.xclp.calibration import calibrated
-from jaxfed.xclp.influence import EVERYBODY
+from jaxfed.xclp.influence import EVERYBODY, Accuracy, accuracy_of, warn_of_cut_short
 from jaxfed.xclp.leave_one_out import Labeled, labeled_rows
 from jaxfed.xclp.neighborhoods import edge_weights, with_self_edges
 from jaxfed.xclp.parameters import Propagation
@@ -45,7 +45,7 @@ def propagate_over_cosines(
     Cost: n^2 d operations; memory O(n (d + k + C)).
     """
     neighbors = knn.cosine_knn(vectors, p.num_neighbors, valid=valid)
-    return _predicted(_scores(neighbors, y, p), p)
+    return _predicted(joint_scores(_graph(neighbors, p), y, p)[0], p)
 
 
 def label_over_cosines(
@@ -78,7 +78,10 @@ def label_over_cosines(
     if p.asks_labels:
         choice = _chosen(near, y, np.zeros(len(y), int) if owner is None else owner, p)
     own = choice.p if choice else p
-    z = _scores(near, jnp.asarray(y), own)
+    z, info = joint_scores(_graph(near, own), jnp.asarray(y), own)
+    warn_of_cut_short(
+        accuracy_of(info, own.max_steps), choice.systems if choice else Accuracy(), own.tolerance
+    )
     if owner is not None:
         of_clients = np.zeros((int(owner.max(initial=0)) + 1, p.num_classes), np.float32)
         np.add.at(of_clients, owner, y)
@@ -96,10 +99,6 @@ def _chosen(
         return {EVERYBODY: labeled_rows(smoother(_graph(near, s), s), y, owner, answers)}
 
     return select(p, evidence, plaintext_total)
-
-
-def _scores(near: tuple[jax.Array, jax.Array], y: jax.Array, p: Propagation) -> jax.Array:
-    return joint_scores(_graph(near, p), y, p)[0]
 
 
 def _predicted(

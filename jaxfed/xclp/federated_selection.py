@@ -133,9 +133,11 @@ def _through_session(
     heard, num_counts = client_leading(part, contributions, rows, session, needs_counts=True)
     counts = {j: class_counts(y, heard.get(j), num_counts) for j, y in labels.items()}
     sums = ROW_SUMS[s.row_sums](contributions, counts, rows, session, execution)
-    own = part.diagonal[: len(joint)]
+    own, accuracy = part.diagonal[: len(joint)], contributions.accuracy
     if EVERYBODY in contributions.values:  # the server was given Y, and has solved for no columns
-        own = np.where(part.alone[: len(joint)], own, diagonal(matrix, joint))
+        diagonals, of_diagonals = diagonal(matrix, joint)
+        own = np.where(part.alone[: len(joint)], own, diagonals)
+        accuracy = accuracy.worst(of_diagonals)
     flat = part.flat(np.ones(part.num_points, bool))[1]
     told = {j: Diagonals(own[rows[j]], np.asarray(flat)[rows[j]]) for j in sums}
     return {
@@ -146,6 +148,7 @@ def _through_session(
             answers=labels[j].argmax(axis=1),
             client_counts=_unbiased(labels[j], s).sum(axis=0),
             cohort_counts=_unbiased(sums[j][1], s).sum(axis=0),
+            accuracy=accuracy,
         )
         for j, of_client in left_out.sent_diagonals(session, told).items()
     }

@@ -15,7 +15,9 @@ the server shares of Z^(j), which the row sums put together (`jaxfed.secure.infl
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Container, Mapping
+from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import jax
@@ -56,7 +58,7 @@ class Accuracy(NamedTuple):
 
 
 class Matrix(Protocol):
-    """The server's matrix S, n by n, as `jaxfed.xclp.smoother` has it."""
+    """The server's matrix S, n by n, as `jaxfed.xclp.smoother` has it, or a part of it."""
 
     @property
     def num_points(self) -> int:
@@ -73,8 +75,33 @@ class Matrix(Protocol):
 def solved(matrix: Matrix, y: np.ndarray) -> tuple[jax.Array, Accuracy]:
     """S Y, and how accurate it is."""
     z, info = matrix.solved(y)
-    cut_short = bool((~info.converged & (info.steps >= matrix.max_steps)).any())
-    return z, Accuracy(int(info.steps.max()), float(info.residual.max()), cut_short)
+    return z, accuracy_of(info, matrix.max_steps)
+
+
+def accuracy_of(info: Convergence, max_steps: int) -> Accuracy:
+    """Of all columns of one solve."""
+    steps, residual, converged = (
+        np.asarray(values) for values in (info.steps, info.residual, info.converged)
+    )
+    cut_short = bool((~converged & (steps >= max_steps)).any())
+    return Accuracy(int(steps.max()), float(residual.max()), cut_short)
+
+
+def warn_of_cut_short(labeling: Accuracy, choosing: Accuracy, tolerance: float) -> None:
+    """One line where columns were given up at max_steps: of a labeling, of choosing its settings, or of both.
+
+    The warning is where the caller's caller called it.
+    """
+    systems = {"label propagation": labeling, "choosing by leave-one-out": choosing}
+    cut_short = {name: own for name, own in systems.items() if own.cut_short}
+    if cut_short:
+        worst = reduce(Accuracy.worst, cut_short.values())
+        warnings.warn(
+            f"{' and '.join(cut_short)} stopped at relative residual {worst.residual:.1e} after "
+            f"{worst.steps} steps, above tolerance={tolerance:.1e}: raise max_steps or tolerance",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 class Contributions(NamedTuple):

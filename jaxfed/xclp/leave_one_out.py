@@ -31,6 +31,7 @@ from jaxfed.kernels.components import Components, components
 from jaxfed.kernels.conjugate_gradient import Convergence
 from jaxfed.kernels.padding import padded_length
 from jaxfed.xclp import client_prior
+from jaxfed.xclp.influence import Accuracy, solved
 from jaxfed.xclp.label_matrix import BY_COMPONENT, Rows, scores, without_own
 from jaxfed.xclp.parameters import Propagation
 from jaxfed.xclp.smoother import Smoother, smoother
@@ -52,6 +53,7 @@ class Labeled(NamedTuple):
         answers: the labels, int [m]; of randomized ones the answers.
         client_counts: the numbers of labels of each point's client, float32 [m, C] or [C].
         cohort_counts: of all clients, float32 [C].
+        accuracy: of the linear systems that all of it comes from.
     """
 
     rows: Rows
@@ -60,6 +62,7 @@ class Labeled(NamedTuple):
     answers: np.ndarray
     client_counts: np.ndarray
     cohort_counts: np.ndarray
+    accuracy: Accuracy = Accuracy()
 
 
 def left_out_scores(points: Labeled, p: Propagation) -> np.ndarray:
@@ -100,12 +103,13 @@ def labeled_rows(
     Cost: C columns of M, and as many as `diagonal` needs.
     """
     points = np.flatnonzero(answers >= 0)
-    values, _ = matrix.solved(y)
+    values, accuracy = solved(matrix, y)
     flat, own_flat = matrix.flat(answers >= 0)
     of_clients = np.zeros((int(owner.max(initial=0)) + 1, y.shape[1]), np.float32)
     np.add.at(of_clients, owner[points], y[points])
     arrays = [np.asarray(a)[points] for a in (values, matrix.counts(y), flat, own_flat)]
-    own = Rows(diagonal(matrix, points), np.ones(len(points), np.float32), arrays[3])
+    of_own, accuracy_of_own = diagonal(matrix, points)
+    own = Rows(of_own, np.ones(len(points), np.float32), arrays[3])
     arrays[0] = np.where(alone(matrix, points)[:, None], own.values[:, None] * y[points], arrays[0])
     return Labeled(
         Rows(*arrays[:3]),
@@ -114,6 +118,7 @@ def labeled_rows(
         answers[points],
         of_clients[owner[points]],
         of_clients.sum(axis=0),
+        accuracy.worst(accuracy_of_own),
     )
 
 
@@ -123,8 +128,10 @@ def diagonal(
     *,
     exact_up_to: int = EXACT_UP_TO,
     num_probes: int = NUM_PROBES,
-) -> np.ndarray:
+) -> tuple[np.ndarray, Accuracy]:
     """M_ii of some points, float32 [m]: solved for, or estimated where they are more than `exact_up_to`.
+
+    And how accurate the linear systems are.
 
     Args:
         matrix: M, n by n.
@@ -135,15 +142,16 @@ def diagonal(
     The same points give the same numbers.
     """
     if len(points) <= exact_up_to:
-        found = np.zeros(len(points), np.float32)
+        found, worst = np.zeros(len(points), np.float32), Accuracy()
         for start in range(0, len(points), _COLUMN_BLOCK):
             block = points[start : start + _COLUMN_BLOCK]
             columns = np.arange(len(block))
             unit = np.zeros((matrix.num_points, 1 << (len(block) - 1).bit_length()), np.float32)
             unit[block, columns] = 1
-            solved = np.asarray(matrix.solved(unit)[0])
-            found[start : start + len(block)] = solved[block, columns]
-        return found
+            z, accuracy = solved(matrix, unit)
+            found[start : start + len(block)] = np.asarray(z)[block, columns]
+            worst = worst.worst(accuracy)
+        return found, worst
     known: np.ndarray | float = 0.0
     if matrix.p.label_matrix not in BY_COMPONENT:
         matrix = smoother(matrix.graph, replace(matrix.p, label_matrix="centered", select=()))
@@ -153,8 +161,8 @@ def diagonal(
     sign = rng.choice(np.array([-1, 1], np.float32), len(points))
     probes = np.zeros((matrix.num_points, num_probes), np.float32)
     probes[points, group] = sign
-    solved = np.asarray(matrix.solved(probes)[0])
-    return np.asarray(sign * solved[points, group] + known, np.float32)
+    z, accuracy = solved(matrix, probes)
+    return np.asarray(sign * np.asarray(z)[points, group] + known, np.float32), accuracy
 
 
 class AtLabeled:

@@ -64,8 +64,8 @@ class Propagation:
             leave-one-out (`jaxfed.xclp.calibration`).
         relative_confidence: divide confidences by the largest.
         tolerance: relative residual at which a column of the linear system is solved.
-        max_steps: conjugate-gradient steps at most; a column of the labeling that needs more is warned of,
-            of leave-one-out none.
+        max_steps: conjugate-gradient steps at most; a column that needs more, of the labeling or of
+            leave-one-out, is warned of.
     """
 
     num_classes: int

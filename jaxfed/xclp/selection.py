@@ -37,6 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from itertools import product
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -44,6 +45,7 @@ import numpy as np
 
 from jaxfed.xclp.calibration import likeliest, log_likelihoods
 from jaxfed.xclp.candidates import CANDIDATES, parsed
+from jaxfed.xclp.influence import Accuracy
 from jaxfed.xclp.label_matrix import BY_COMPONENT
 from jaxfed.xclp.leave_one_out import Labeled, hits, left_out_scores
 from jaxfed.xclp.parameters import Propagation
@@ -67,6 +69,7 @@ class Choice(NamedTuple, Generic[P]):
         num_matrices: how many matrices M these have.
         sharpness: of calibrated confidences (`jaxfed.xclp.calibration`); None where they are line 16's.
         log_loss: what it reaches on labels by leave-one-out, mean nats; None without labels.
+        systems: how accurate the linear systems are that were solved to choose.
     """
 
     p: P
@@ -77,6 +80,7 @@ class Choice(NamedTuple, Generic[P]):
     num_matrices: int
     sharpness: float | None = None
     log_loss: float | None = None
+    systems: Accuracy = Accuracy()
 
     def metrics(self) -> dict[str, Any]:
         """As a round reports them: numbers, of names a one for what was chosen."""
@@ -119,11 +123,16 @@ def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
 
     hit = [_hits(matter(s), s) for s in settings]
     size = len(settings) * len(priors), len(remembered)
+    systems = reduce(
+        Accuracy.worst,
+        (own.accuracy for of in remembered.values() for own in of.values()),
+        Accuracy(),
+    )
     everywhere = [client for client in hit[0] if all(client in own for own in hit)]
     sums = total({client: _counts([own[client] for own in hit]) for client in everywhere})
     if sums is None or not sums[0, 2]:
         flat = 1.0 if p.confidence == "calibrated" else None
-        return Choice(settings[0], _chosen(p, settings[0]), None, None, *size, sharpness=flat)
+        return Choice(settings[0], _chosen(p, settings[0]), None, None, *size, flat, None, systems)
     best = int(np.argmax(sums[:, 0]))
     if sums[best, 0] - sums[0, 0] <= np.sqrt(sums[best, 1]):
         best = 0
@@ -150,6 +159,7 @@ def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
         *size,
         sharpness,
         log_loss,
+        systems,
     )
 
 

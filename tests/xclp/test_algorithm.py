@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from jaxfed.errors import UsageError
 from jaxfed.kernels import reference
 from jaxfed.xclp import Parameters, cross_client_label_propagation, predict, propagate_labels
-from jaxfed.xclp.influence import Accuracy
 
 
 def clustered_clients(sizes, num_classes=3, dim=16, labeled=0.3, seed=0):
@@ -182,11 +181,6 @@ def test_slow_convergence_is_told():
     vectors, labels, _ = clustered_clients([50])
     with pytest.warns(RuntimeWarning, match="stopped at relative residual"):
         propagate_labels(vectors, labels, num_classes=3, max_steps=2)
-
-
-def test_accuracy_of_several_systems_is_that_of_the_worst():
-    one, other = Accuracy(steps=9, residual=1e-7), Accuracy(2, 1e-2, cut_short=True)
-    assert one.worst(other) == other.worst(one) == Accuracy(9, 1e-2, cut_short=True)
 
 
 GOOD = np.zeros((2, 3), np.float32), np.array([0, -1])
