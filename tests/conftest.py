@@ -10,9 +10,10 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 # Before JAX starts: two host devices, so that sharded execution is tested without an accelerator.
-_FLAG = "--xla_force_host_platform_device_count=2"
+# A test that needs more starts pytest again with a number of its own.
+_FLAG = "--xla_force_host_platform_device_count"
 if _FLAG not in os.environ.get("XLA_FLAGS", ""):
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}".strip()
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}=2".strip()
 
 import jax  # noqa: E402
 import pytest  # noqa: E402

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxfed.errors import UsageError
-from jaxfed.kernels import knn, lsh, reference
+from jaxfed.kernels import knn, lsh, nearest, reference
 
 BACKENDS = ["popcount", "matmul"]
 
@@ -107,7 +107,7 @@ def test_several_tiles(make, n, num_words, k):
 @pytest.mark.parametrize(("make", "k"), [(tied_codes, 25), (random_codes, 300)])
 def test_several_chunks(monkeypatch, backend, make, k):
     """Columns searched in parts, some smaller than k, their results merged."""
-    monkeypatch.setattr(knn, "_CHUNK_COLUMNS", 256)
+    monkeypatch.setattr(nearest, "_CHUNK_COLUMNS", 256)
     small = {name: kernel._replace(width=96) for name, kernel in knn.hamming._KERNELS.items()}
     monkeypatch.setattr(knn.hamming, "_KERNELS", small)
     bits = make(950, 2)

@@ -1,0 +1,149 @@
+"""Rows of arrays over the devices of a mesh, of one process or of many: one part of the points a device.
+
+    mesh = points_mesh()                        # all devices, of all processes
+    bits = spread(bits, mesh)                   # [n, W]: rows 0 ... n/p - 1 on the first device, and so on
+    indices, distances = knn.hamming_knn(bits, 10)     # follows its argument: so are its results
+
+Functions of this wing that say so find the mesh of what they are given (`mesh_of`) and run one program on
+all of its devices (`by_rows`); in it, `Rows` says which rows are here and reaches the others. With one
+device, and under `jax.jit`, nothing is spread, and the program is the one without a mesh.
+
+With several processes every process calls the same functions with the same values in the same order, as
+`jax.distributed` wants it, and holds the rows of its own devices alone. `everywhere` brings them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxfed.errors import UsageError
+
+AXIS = "points"
+
+_T = TypeVar("_T")
+
+
+def points_mesh(num_devices: int = 0) -> Mesh:
+    """A mesh of so many devices along "points"; 0: of all that there are, at all processes.
+
+    Raises:
+      UsageError: there are not so many, or with several processes some would have no part.
+    """
+    devices = jax.devices()
+    count = num_devices or len(devices)
+    allowed = range(1, len(devices) + 1) if jax.process_count() == 1 else [len(devices)]
+    if count not in allowed:
+        raise UsageError(
+            f"num_devices={num_devices}: allowed are 0 (all) and {allowed[0]} to {allowed[-1]}"
+        )
+    return Mesh(devices[:count], (AXIS,))
+
+
+def spread(array: jax.Array | np.ndarray, mesh: Mesh, *, fill: float = 0) -> jax.Array:
+    """The array [n, ...] with its rows over the mesh, after rows of `fill` up to a multiple of its devices.
+
+    Args:
+      array: on the host, or on one device; with several processes the same at all.
+      mesh: of `points_mesh`.
+      fill: value of the padding.
+    """
+    if mesh_of(array) == mesh:
+        return jnp.asarray(array)
+    missing = -len(array) % mesh.size
+    sharding = NamedSharding(mesh, PartitionSpec(AXIS))
+    if jax.process_count() == 1 and not missing:
+        return jax.device_put(array, sharding)
+    here = np.asarray(array)
+    if missing:
+        here = np.concatenate([here, np.full((missing, *here.shape[1:]), fill, here.dtype)])
+    return jax.make_array_from_callback(here.shape, sharding, lambda rows: here[rows])
+
+
+def mesh_of(array: Any) -> Mesh | None:
+    """The mesh that an array's rows are spread over; None of a traced one, or where all is on one device."""
+    if isinstance(array, jax.core.Tracer) or not isinstance(array, jax.Array):
+        return None
+    sharding = array.sharding
+    if not isinstance(sharding, NamedSharding) or sharding.mesh.axis_names != (AXIS,):
+        return None
+    is_spread = bool(sharding.spec) and sharding.spec[0] == AXIS
+    return sharding.mesh if is_spread and isinstance(sharding.mesh, Mesh) else None
+
+
+def everywhere(tree: _T) -> _T:
+    """The same arrays, whole, on this process's first device; what is not spread stays as it is.
+
+    Cost: every device gets all rows.
+    """
+    return jax.tree.map(_whole, tree)
+
+
+def _whole(array: Any) -> Any:
+    mesh = mesh_of(array)
+    if mesh is None:
+        return array
+    return _copied(array, mesh).addressable_data(0)
+
+
+@partial(jax.jit, static_argnames="mesh")
+def _copied(array: jax.Array, mesh: Mesh) -> jax.Array:
+    return lax.with_sharding_constraint(array, NamedSharding(mesh, PartitionSpec()))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which rows a program has: all, or those of one device of `num_parts`, in whose place it is traced."""
+
+    num_parts: int = 1
+
+    def first(self, num_rows: int, *, back: jax.Array | int = 0) -> jax.Array:
+        """The number of the first row, int32, of `num_rows` here; or of those `back` devices before."""
+        if self.num_parts == 1:
+            return jnp.int32(0)
+        device = (lax.axis_index(AXIS) - back) % self.num_parts
+        return (device * num_rows).astype(jnp.int32)
+
+    def handed_on(self, arrays: _T) -> _T:
+        """Those of the device before this one."""
+        ring = [(device, (device + 1) % self.num_parts) for device in range(self.num_parts)]
+        return jax.tree.map(lambda x: lax.ppermute(x, AXIS, ring), arrays)
+
+    def of_all(self, x: jax.Array) -> jax.Array:
+        """The rows of all devices, [n / p, ...] -> [n, ...]."""
+        return x if self.num_parts == 1 else lax.all_gather(x, AXIS, tiled=True)
+
+    def total(self, x: jax.Array) -> jax.Array:
+        """The sum over all devices."""
+        return x if self.num_parts == 1 else lax.psum(x, AXIS)
+
+
+ALL = Rows()
+
+
+def by_rows(
+    function_of: Callable[[Rows], Callable[..., _T]], mesh: Mesh | None
+) -> Callable[..., _T]:
+    """The function `function_of(rows)`, on the rows of every device of a mesh; on all without one.
+
+    Arguments and results are arrays of which axis 0 is the points'.
+    """
+    if mesh is None or mesh.size == 1:
+        return function_of(ALL)
+    spec = PartitionSpec(AXIS)
+    return jax.shard_map(
+        function_of(Rows(mesh.size)),
+        mesh=mesh,
+        in_specs=spec,
+        out_specs=spec,
+        # Loops start from values that are the same everywhere.
+        check_vma=False,
+    )
