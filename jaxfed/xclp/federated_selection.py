@@ -148,6 +148,7 @@ def _through_session(
             answers=labels[j].argmax(axis=1),
             client_counts=_unbiased(labels[j], s).sum(axis=0),
             cohort_counts=_unbiased(sums[j][1], s).sum(axis=0),
+            num_counts=num_counts,
             accuracy=accuracy,
         )
         for j, of_client in left_out.sent_diagonals(session, told).items()

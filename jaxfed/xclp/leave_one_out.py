@@ -53,6 +53,7 @@ class Labeled(NamedTuple):
         answers: the labels, int [m]; of randomized ones the answers.
         client_counts: the numbers of labels of each point's client, float32 [m, C] or [C].
         cohort_counts: of all clients, float32 [C].
+        num_counts: how many rows of counts of labels are summed beside the scores, one a component or one.
         accuracy: of the linear systems that all of it comes from.
     """
 
@@ -62,6 +63,7 @@ class Labeled(NamedTuple):
     answers: np.ndarray
     client_counts: np.ndarray
     cohort_counts: np.ndarray
+    num_counts: int = 1
     accuracy: Accuracy = Accuracy()
 
 
@@ -118,6 +120,7 @@ def labeled_rows(
         answers[points],
         of_clients[owner[points]],
         of_clients.sum(axis=0),
+        int(matrix.num_counts(answers >= 0)) if len(points) else 0,
         accuracy.worst(accuracy_of_own),
     )
 

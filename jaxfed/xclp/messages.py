@@ -60,12 +60,10 @@ def count_selection(
 ) -> None:
     """Add the payload bytes of choosing settings by leave-one-out, in 4-byte numbers, without codes.
 
-    For every matrix M that was tried what a labeling of the labeled points alone sends, its diagonals; and
-    every client's three counts a setting, and then a strength of the client prior, if there are several. Of a
-    session only what does not go through its channel.
-
-    Not counted: for every M numbers of labels of each class, and of those by components what clients hear of
-    these.
+    For every matrix M that was tried what a labeling of the labeled points alone sends, with numbers of
+    labels of each class in any case, and its diagonals; and every client's three counts a setting, and then
+    of a strength of the client prior, if there are several. Of a session only what does not go through its
+    channel.
 
     Args:
         communication: where they are added.
@@ -74,10 +72,13 @@ def count_selection(
         num_labeled: points with labels.
         p: the settings that were given, with what was to be chosen.
     """
-    num_matrices, is_plaintext = choice.num_matrices, p.row_sums == "plaintext"
+    num_matrices, is_plaintext = len(choice.matrices), p.row_sums == "plaintext"
     if not p.has_session:
         communication.up("positions", 4 * num_labeled)
         communication.down("diagonals", 8 * num_matrices * num_labeled)
+        num_by_component = sum(tried.by_component for tried in choice.matrices)
+        if num_by_component:
+            communication.down("leading", 8 * num_by_component * num_labeled)
         communication.down("setting", 4 * num_clients)
         if choice.sharpness is not None:
             communication.down("setting", 4 * num_clients)
@@ -87,6 +88,9 @@ def count_selection(
         rows = num_matrices * num_labeled
         communication.up("contributions", 4 * num_clients * rows * p.num_classes)
         communication.down("row_sums", 4 * rows * p.num_classes)
+        num_counts = sum(tried.num_counts for tried in choice.matrices)
+        communication.up("class_counts", 4 * num_clients * num_counts * p.num_classes)
+        communication.down("class_counts", 4 * num_clients * num_counts * p.num_classes)
         num_priors = len(priors_of(p))
         tried = len(settings_of(p)) + (num_priors if num_priors > 1 else 0)
         communication.up("hits", 12 * tried * num_clients)

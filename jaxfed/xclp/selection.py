@@ -57,6 +57,18 @@ Total = Callable[
 ]  # of the clients' counts, int [G, t], or sums, float64 [G, t]
 
 
+class Tried(NamedTuple):
+    """A matrix M whose labeling of the labeled points was tried.
+
+    Fields:
+        by_component: whether it goes by components, of which clients hear.
+        num_counts: rows of counts of labels that every client sends and hears.
+    """
+
+    by_component: bool
+    num_counts: int
+
+
 class Choice(NamedTuple, Generic[P]):
     """What was chosen.
 
@@ -66,7 +78,7 @@ class Choice(NamedTuple, Generic[P]):
         accuracy: share of labels that come back by leave-one-out, with these settings; None without labels.
         given_accuracy: the same with the given settings.
         num_settings: of how many.
-        num_matrices: how many matrices M these have.
+        matrices: what was sent for each of the matrices M that these have.
         sharpness: of calibrated confidences (`jaxfed.xclp.calibration`); None where they are line 16's.
         log_loss: what it reaches on labels by leave-one-out, mean nats; None without labels.
         systems: how accurate the linear systems are that were solved to choose.
@@ -77,7 +89,7 @@ class Choice(NamedTuple, Generic[P]):
     accuracy: float | None
     given_accuracy: float | None
     num_settings: int
-    num_matrices: int
+    matrices: tuple[Tried, ...]
     sharpness: float | None = None
     log_loss: float | None = None
     systems: Accuracy = Accuracy()
@@ -122,7 +134,11 @@ def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
         return remembered[key]
 
     hit = [_hits(matter(s), s) for s in settings]
-    size = len(settings) * len(priors), len(remembered)
+    matrices = tuple(
+        Tried(key[0] in BY_COMPONENT, max((own.num_counts for own in of.values()), default=0))
+        for key, of in remembered.items()
+    )
+    size = len(settings) * len(priors), matrices
     systems = reduce(
         Accuracy.worst,
         (own.accuracy for of in remembered.values() for own in of.values()),

@@ -6,6 +6,8 @@ from functools import cache
 import jax
 import numpy as np
 import pytest
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from secure_labels import digits
 
 from jaxfed.algorithms.xclp import xclp
@@ -124,7 +126,7 @@ def test_bits_that_were_chosen_are_those_of_the_estimates_that_are_reported():
 def test_bytes_are_those_of_what_was_sent_to_choose():
     """Codes of the most bits that any setting asks for; counts of settings, and then of priors."""
     _, labels = data()
-    n, m = sum(map(len, labels)), sum(int((y >= 0).sum()) for y in labels)
+    n = sum(map(len, labels))
     up = in_the_clear().communication.upload
     num_settings = len(settings_of(Parameters(**GIVEN, select=SELECT)))
     assert num_settings == 1 + 2
@@ -136,13 +138,41 @@ def test_bytes_are_those_of_what_was_sent_to_choose():
     prior = cross_client_label_propagation(*data(), Parameters(**GIVEN, client_prior=0.5))
     assert prior.communication.upload["class_counts"] == 4 * 3 * 10
     assert prior.communication.download["class_counts"] == 4 * 3 * 10
-    # Through a session, what does not go through its channel: all but positions, diagonals and the setting.
-    p = Parameters(**GIVEN, hamming="masked", select=("alpha:0.5",))
-    chosen = cross_client_label_propagation(*data(), p)
-    communication = chosen.communication
-    assert communication.upload["contributions"] == 4 * 3 * 10 * (n + 2 * m)
-    assert communication.download["row_sums"] == 4 * 10 * (n + 2 * m)
-    assert communication.upload["hits"] == 3 * 12 * 2
+
+
+def test_bytes_of_choosing_are_those_that_a_session_counts():
+    """Of each M all scores of labeled points, counts of labels a component, and which component is whose."""
+    vectors, labels = digits(2, 12, labeled=0.7)
+    n, m = 12, sum(int((y >= 0).sum()) for y in labels)
+    given = {"num_classes": 10, "num_bits": 64, "num_neighbors": 1, "alpha": 0.9}
+    select = ("label_matrix:class_balanced:centered:poisson", "alpha:0.5")
+    p = Parameters(**given, select=select)
+    clear = cross_client_label_propagation(vectors, labels, p)
+    num_matrices, num_by_component = (
+        4,
+        2,
+    )  # the given one, at alpha = 0.5, "centered" there, "poisson"
+    assert clear.choice.p == replace(p, select=())
+    codes = np.concatenate([np.asarray(own) for own in clear.kept.codes])
+    distance = np.bitwise_count(codes[:, None] ^ codes).sum(axis=2).astype(float)
+    np.fill_diagonal(distance, np.inf)
+    edges = coo_array((np.ones(n), (np.arange(n), distance.argmin(axis=1))), shape=(n, n))
+    component = connected_components(edges, directed=False)[1]
+    num_labeled = len(np.unique(component[np.concatenate(labels) >= 0]))
+    assert num_labeled > 1
+    rows = (num_matrices - num_by_component) + num_by_component * num_labeled
+    up, down = clear.communication.upload, clear.communication.download
+    assert up["class_counts"] == down["class_counts"] == 4 * 2 * 10 * rows
+    assert down["leading"] == num_by_component * 8 * m
+    assert up["contributions"] == 4 * 2 * 10 * (n + num_matrices * m)
+    assert up["hits"] == 2 * 12 * len(settings_of(p))
+
+    session = cross_client_label_propagation(vectors, labels, replace(p, hamming="masked"))
+    ours, theirs = session.communication.metrics(), clear.communication.metrics()
+    assert {*theirs["upload"]} - {*ours["upload"]} == {"codes"}
+    for direction in ("upload", "download"):
+        for kind, num_bytes in theirs[direction].items():
+            assert kind == "codes" or ours[direction][kind] == num_bytes
 
 
 def test_the_order_of_clients_does_not_matter():
