@@ -44,7 +44,8 @@ def method_names(runs: Sequence[Run]) -> dict[str, str]:
     """Method -> its name, which tells what all runs that have it agree on.
 
     `FedProx + XCLP` where it has pseudo-labels of XCLP. Of a variant without a title of its own the title of
-    its algorithm and what its section sets, `XCLP, propagation alpha 0.9`. The config's own name stands
+    its algorithm and what its section sets, `XCLP, propagation alpha 0.9`, or that leave-one-out sets it,
+    whatever it starts from (`select`). The config's own name stands
     behind it, `XCLP (again)`, where the section sets more than two keys or none, runs differ in one, or two
     methods would be named alike.
     """
@@ -78,6 +79,8 @@ def _name(method: str, algorithm: str, runs: Sequence[Run]) -> str:
         return name
     settings = _own_settings(method, runs)
     has_said = says_labeler and settings.pop(f"{method}.pseudo_label", None) is not None
+    if settings.get(f"{method}.select") not in (None, setting_text(())):
+        return f"{name}, settings by leave-one-out"
     told = [
         f"{_own_label(key, method, algorithm)} {text}"
         for key, text in settings.items()

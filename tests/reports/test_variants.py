@@ -192,6 +192,11 @@ NAMED = [
     ),
     ({"algorithm": "fedavg", "pseudo_label": "xclp"}, None, "FedAvg + XCLP (mine)"),
     ({"algorithm": "anothers", "mu": 0.1}, {}, "anothers, mu 0.1"),
+    (
+        {"algorithm": "xclp", "alpha": 0.9, "select": ["alpha"]},
+        {"algorithm": "xclp", "alpha": 0.9, "select": []},
+        "XCLP, settings by leave-one-out",
+    ),
 ]
 
 
