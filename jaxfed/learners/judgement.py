@@ -35,6 +35,7 @@ from jaxfed.learners.learner import Learner
 from jaxfed.learners.turn import tell
 from jaxfed.privacy.membership.gap import auc_of
 from jaxfed.training.judgement import Judgement
+from jaxfed.training.last_answer import LastAnswer
 
 
 class LearnersState(Protocol):
@@ -66,8 +67,10 @@ def judged_by_clients(
     `predict` gives the mean of the probabilities of clients that have a model or, where learners give labels
     alone, the shares of their votes; zeros where nobody has one.
 
-    Cost: each client's predictions of the split, and of its own labeled examples.
+    Cost: each client's predictions of the split, and of its own labeled examples. Labels by which a state was
+    measured `predictions` of it tells without asking for them again.
     """
+    measured = LastAnswer[np.ndarray]()
 
     def said_of(
         question: Question, state: LearnersState, x: np.ndarray, client_id: np.ndarray
@@ -86,12 +89,7 @@ def judged_by_clients(
             return _one_hot(labels(state, x), num_classes)
         return said_of("predict_proba", state, x, _clients(state))
 
-    def quality(
-        name: str, state: LearnersState, federation: Federation, split: np.ndarray
-    ) -> Metrics:
-        if not len(split):
-            return {}
-        said, truth = labels(state, federation.x[split]), federation.y[split]
+    def quality(name: str, said: np.ndarray, truth: np.ndarray) -> Metrics:
         each = [accuracy(own, truth) for own in said]
         votes = _one_hot(said, num_classes).sum(axis=0)
         majority = np.where(votes.any(axis=1), votes.argmax(axis=1), -1)
@@ -117,7 +115,10 @@ def judged_by_clients(
         return said
 
     def validate(state: LearnersState, federation: Federation) -> Metrics:
-        return quality("validation", state, federation, federation.validation)
+        split = federation.validation
+        if not len(split):
+            return {}
+        return quality("validation", labels(state, federation.x[split]), federation.y[split])
 
     def evaluate(state: LearnersState, federation: Federation) -> Metrics:
         consensus = consensus_quality(state, federation) if has_consensus else {}
@@ -129,11 +130,15 @@ def judged_by_clients(
                 whose = learner.alone or "of any client"
                 logging.warning("no model (%s) could be fitted: there is no accuracy", whose)
             return {**consensus, HAS_NO_MODEL: True}
-        metrics = quality("test", state, federation, federation.test)
+        metrics: Metrics = {}
+        if len(test := federation.test):
+            said = labels(state, federation.x[test])
+            measured.keep(state, federation, said)
+            metrics = quality("test", said, federation.y[test])
         labeled = federation.partition.labeled
         trained = [
-            accuracy(said, federation.y[points])
-            for said, points in zip(on_own(state, federation, labeled), labeled, strict=True)
+            accuracy(own, federation.y[points])
+            for own, points in zip(on_own(state, federation, labeled), labeled, strict=True)
             if len(points)
         ]
         if trained:
@@ -164,7 +169,9 @@ def judged_by_clients(
 
     def predictions(state: LearnersState, federation: Federation) -> Predictions:
         test = federation.test
-        said = labels(state, federation.x[test])
+        said = measured.taken(state, federation)
+        if said is None:
+            said = labels(state, federation.x[test])
         # One whose classes are not its likeliest ones (a support vector machine) is asked for both.
         has_more = learner.predict_proba is not None
         each = spreads(state, federation.x[test]) if has_more else _one_hot(said, num_classes)

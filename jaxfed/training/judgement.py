@@ -12,6 +12,7 @@ from jaxfed.federation.algorithm import Evaluate, Metrics, Predict, Predictions,
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_clients
 from jaxfed.kernels.padding import in_batches
+from jaxfed.training.last_answer import LastAnswer
 from jaxfed.training.server_roles import Judge
 from jaxfed.training.server_state import ServerState
 
@@ -29,20 +30,32 @@ class Judgement(NamedTuple):
 
 
 def judged_by(judge: Judge) -> Judgement:
-    """Everything that follows from how a state classifies; one compiled program."""
+    """Everything that follows from how a state classifies; one compiled program.
+
+    Cost: what a state was measured by, `predictions` of it tells without another pass.
+    """
     needed, probabilities = judge.needed, jax.jit(judge.probabilities)
+    measured = LastAnswer[np.ndarray]()
 
     def validate(state: ServerState, federation: Federation) -> Metrics:
-        return _quality("validation", state, federation, federation.validation)
+        split = federation.validation
+        if not len(split):
+            return {}
+        return _quality("validation", predict(state, federation.x[split]), federation, split)
 
     def evaluate(state: ServerState, federation: Federation) -> Metrics:
-        return _quality("test", state, federation, federation.test)
+        if not len(federation.test):
+            return {}
+        probability = predict(state, federation.x[federation.test])
+        measured.keep(state, federation, probability)
+        return _quality("test", probability, federation, federation.test)
 
     def evaluate_clients(state: ServerState, federation: Federation) -> Metrics:
         unlabeled = federation.partition.unlabeled
         indices = np.concatenate(unlabeled)
         owner = np.repeat(np.arange(federation.num_clients), list(map(len, unlabeled)))
-        label, truth = _labels(state, federation, indices), federation.y[indices]
+        label = predict(state, federation.x[indices]).argmax(axis=1)
+        truth = federation.y[indices]
         return over_clients("unlabeled", label, truth, owner, federation.num_clients)
 
     def predict(state: ServerState, x: np.ndarray) -> np.ndarray:
@@ -50,7 +63,9 @@ def judged_by(judge: Judge) -> Judgement:
 
     def predictions(state: ServerState, federation: Federation) -> Predictions:
         test = federation.test
-        probability = predict(state, federation.x[test])
+        probability = measured.taken(state, federation)
+        if probability is None:
+            probability = predict(state, federation.x[test])
         return Predictions(
             client=np.full(len(test), -1, np.int32),
             example=test,
@@ -59,19 +74,14 @@ def judged_by(judge: Judge) -> Judgement:
             confidence=probability.max(axis=1),
         )
 
-    def _labels(state: ServerState, federation: Federation, indices: np.ndarray) -> np.ndarray:
-        return predict(state, federation.x[indices]).argmax(axis=1)
-
-    def _quality(
-        name: str, state: ServerState, federation: Federation, indices: np.ndarray
-    ) -> Metrics:
-        if not len(indices):
-            return {}
-        label = _labels(state, federation, indices)
-        truth = federation.y[indices]
-        return {
-            f"{name}_accuracy": accuracy(label, truth),
-            f"{name}_balanced_accuracy": balanced_accuracy(label, truth),
-        }
-
     return Judgement(evaluate, validate, evaluate_clients, predictions, predict)
+
+
+def _quality(
+    name: str, probability: np.ndarray, federation: Federation, indices: np.ndarray
+) -> Metrics:
+    label, truth = probability.argmax(axis=1), federation.y[indices]
+    return {
+        f"{name}_accuracy": accuracy(label, truth),
+        f"{name}_balanced_accuracy": balanced_accuracy(label, truth),
+    }

@@ -234,6 +234,32 @@ def test_a_table_of_labels_alone_asks_once():
     np.testing.assert_array_equal(table.confidence, 1)
 
 
+@pytest.mark.parametrize("has_probabilities", [True, False])
+def test_what_a_state_was_measured_by_is_not_asked_for_again(has_probabilities):
+    learner, asked = toy(has_probabilities=has_probabilities), []
+
+    def counted(state, client_id, x):
+        asked.append(len(x))
+        return learner.predict(state, client_id, x)
+
+    algorithm = method(learner._replace(predict=counted))
+    first, second = rounds_of(algorithm, 2)[0][1:]
+    tables = [algorithm.predictions(state, FEDERATION) for state in (first, second)]
+    algorithm.evaluate(second, FEDERATION)
+    asked.clear()
+    assert_equal(algorithm.predictions(second, FEDERATION), tables[1])
+    assert asked == []
+    # Of another state, of other examples, or once more, it is.
+    algorithm.evaluate(second, FEDERATION)
+    assert_equal(algorithm.predictions(first, FEDERATION), tables[0])
+    fewer = replace(FEDERATION, test=FEDERATION.test[:5])
+    assert len(algorithm.predictions(second, fewer).label) == 4 * 5
+    assert_equal(algorithm.predictions(second, FEDERATION), tables[1])
+    asked.clear()
+    assert_equal(algorithm.predictions(second, FEDERATION), tables[1])
+    assert asked == [20]
+
+
 def test_clients_are_judged_on_their_own_unlabeled_points():
     part = FEDERATION.partition
     split = part._replace(
