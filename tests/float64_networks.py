@@ -132,5 +132,6 @@ def cnn(w, x, norm="none"):
         x = convolved(x, w["units"][i]["linear"])
         x = _batch_norm(x, w["units"][i]["norm"]) if norm == "batch" else x
         x = pooled(_relu(x), 2)
-    x = _relu(_dense(x.reshape(len(x), -1), w["dense"]))
+    x = x.reshape(len(x), -1)
+    x = _relu(_dense(x, w["dense"])) if "dense" in w else x
     return x, _dense(x, w["head"])

@@ -2,17 +2,19 @@
 
 Options are the keywords of a factory in `MODELS`, without `convolution`, which is a matter of execution.
 Their type hints are the rules: a `Literal` lists names, an int counts something and is 1 or more, a
-float is a share from 0 to 1, a `Sequence[int]` holds as many such ints as the network likes. Of other hints,
-or none, networks from outside judge themselves.
+float is a share from 0 to 1, a `Sequence[int]` holds as many such ints as the network likes, and an
+`Annotated[int, rule]` keeps to a rule of its own. Of other hints, or none, networks from outside judge
+themselves.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from jaxfed.errors import UsageError, suggestion
+from jaxfed.rules import Rule
 
 
 def defaults(factory: Callable[..., Any]) -> dict[str, Any]:
@@ -60,6 +62,10 @@ def _rule(hint: Any) -> tuple[str, Callable[[Any], bool]]:
     if get_origin(hint) is Literal:
         names = get_args(hint)
         return ", ".join(map(repr, names)), lambda value: value in names
+    if get_origin(hint) is Annotated:
+        rule = next((own for own in get_args(hint)[1:] if isinstance(own, Rule)), None)
+        if rule:
+            return rule.allowed, lambda value: type(value) is rule.type and rule.holds(value)
     return _RULES.get(hint, _ANYTHING)
 
 

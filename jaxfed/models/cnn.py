@@ -1,9 +1,10 @@
-"""A small CNN: two 3 x 3 convolutions with pooling, one dense layer; minutes of FedAvg on a laptop."""
+"""A small CNN: two 3 x 3 convolutions with pooling, a dense layer or none; minutes of FedAvg on a laptop."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Annotated
 
 import jax
 from flax import nnx
@@ -19,6 +20,7 @@ from jaxfed.models.layers import (
     max_pool,
 )
 from jaxfed.models.model import Model, from_module
+from jaxfed.rules import at_least
 
 
 def cnn(
@@ -26,19 +28,20 @@ def cnn(
     num_classes: int | None,
     *,
     channels: Sequence[int] = (16, 32),
-    hidden: int = 128,
+    hidden: Annotated[int, at_least(0, "; 0 is none")] = 128,
     norm: Norm = "none",
     groups: int = 8,
     momentum: float = 0.9,
     convolution: Convolution = "auto",
 ) -> Model:
-    """Convolution, norm, ReLU and max-pool 2 for each of `channels`; a dense ReLU layer of features.
+    """Convolution, norm, ReLU and max-pool 2 for each of `channels`; a dense ReLU layer of features, or none.
 
     Args:
         input_shape: (H, W, c), 2^len(channels) pixels a side or more.
         num_classes: C; None leaves out the classifier.
         channels: of the convolutions.
-        hidden: D, length of the feature vector.
+        hidden: D, size of the dense layer and length of the feature vector; 0: no such layer, features are
+            the last pooled convolution's.
         norm: "none", "batch" or "group".
         groups: of "group".
         momentum: of the running statistics; 0 keeps the last batch's (ProtoFSSL's "sBN" in code).
@@ -73,12 +76,14 @@ class _CNN(nnx.Module):
             Unit(layers.conv(into, out, use_bias=True), layers.norm(out), identity)
             for into, out in pairwise(channels)
         )
-        self.dense = layers.linear(num_pixels * channels[-1], hidden)
-        self.head = layers.classifier(hidden, num_classes)
+        num_features = num_pixels * channels[-1]
+        self.dense = layers.linear(num_features, hidden) if hidden else None
+        self.head = layers.classifier(hidden or num_features, num_classes)
 
     def features(self, x: jax.Array, rngs: nnx.Rngs | None = None) -> jax.Array:
-        """The dense layer's activation."""
+        """The dense layer's activation, or the flattened last convolution."""
         for unit in self.units:
             # A ReLU after the pooling gives the same with a quarter of the work.
             x = jax.nn.relu(max_pool(unit(x, rngs is None), 2))
-        return jax.nn.relu(self.dense(flatten(x)))
+        x = flatten(x)
+        return x if self.dense is None else jax.nn.relu(self.dense(x))

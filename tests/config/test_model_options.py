@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Sequence
-from typing import Literal, get_origin
+from typing import Annotated, Literal, get_args, get_origin
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ OPTIONS = [(name, option) for name, factory in MODELS.items() for option in defa
 WRONG = {
     bool: (1, "yes", None),
     int: (0, -3, 2.0, True, "16", (16,), None),
+    Annotated: (-1, 0.0, False, "16", (16,), None),
     float: (-0.1, 1.1, float("nan"), "0.9", True, (0.9,), None),
     Sequence[int]: (16, "16", (0,), (16, 2.0), ("16",), ((16,),), None),
     Literal: ("other", "", 1, None, ("batch",)),
@@ -49,12 +50,13 @@ def test_defaults_are_allowed_and_other_keys_are_not(name):
 @pytest.mark.parametrize(("name", "option"), OPTIONS)
 def test_wrong_values_are_one_line(name, option):
     kind = hint(name, option)
-    for value in WRONG[get_origin(kind) if get_origin(kind) is Literal else kind]:
+    for value in WRONG[get_origin(kind) if get_origin(kind) in (Literal, Annotated) else kind]:
         with pytest.raises(UsageError) as caught:
             check_options(name, MODELS[name], {option: value})
         message = str(caught.value)
         assert message.startswith(f"config.model.{option}={value!r}: allowed with {name} are ")
-        assert TOLD.get(kind, repr(defaults(MODELS[name])[option])) in message
+        rule = get_args(kind)[1].allowed if get_origin(kind) is Annotated else ""
+        assert TOLD.get(kind, rule or repr(defaults(MODELS[name])[option])) in message
         assert "\n" not in message
 
 
@@ -63,7 +65,10 @@ def test_wrong_values_are_one_line(name, option):
     [
         (["name=cnn", "hidden=(128,)"], "config.model.hidden=(128,): must be an integer"),
         (["name=cnn", "hidden=many"], "config.model.hidden=many: must be an integer"),
-        (["name=cnn", "hidden=0"], "config.model.hidden=0: allowed with cnn are integers from 1"),
+        (
+            ["name=cnn", "hidden=-1"],
+            "config.model.hidden=-1: allowed with cnn are integers from 0 on; 0 is none",
+        ),
         (["name=cnn", "depth=3"], "config.model.depth: unknown key of cnn; known are channels, "),
         (["name=cnn", "norm=layer"], "config.model.norm='layer': allowed with cnn are 'batch'"),
         (["name=cnn", "norm=group", "groups=3"], "config.model.name='cnn': groups=3 does not"),
@@ -93,6 +98,7 @@ def test_mistakes_on_the_command_line(overrides, told):
         (["hidden=()"], {"name": "mlp", "hidden": ()}),
         (["name=cnn"], {"name": "cnn"}),
         (["hidden=64", "name=cnn", "norm=group"], {"name": "cnn", "hidden": 64, "norm": "group"}),
+        (["name=cnn", "hidden=0"], {"name": "cnn", "hidden": 0}),
         (["name=resnet9", "momentum=0"], {"name": "resnet9", "momentum": 0.0}),
         (["name=fedct_cifar10", "channel_dropout=true"], None),
     ],
