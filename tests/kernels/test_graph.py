@@ -11,13 +11,13 @@ from scipy.sparse.linalg import cg
 
 from jaxfed.errors import UsageError
 from jaxfed.kernels import reference
+from jaxfed.kernels.components import reachable
 from jaxfed.kernels.conjugate_gradient import propagate
 from jaxfed.kernels.graph import (
     cosine_from_hamming,
     matvec,
     normalized_graph,
     propagation_matvec,
-    reachable,
 )
 
 
