@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxfed.training.aggregate import weighted_sum
 from jaxfed.training.clipped_mean import noisy, norm, scaled, shrinking
 from jaxfed.training.local_update import (
     ClientData,
@@ -118,11 +119,7 @@ def private_gradient(
                 values, factors, gradients = jax.vmap(one)(index[there], is_used)
                 total, summed = carry
                 # As a product: XLA's CPU backend takes seconds for scaled gradients that are then added up.
-                summed = jax.tree.map(
-                    lambda s, g: s + jnp.tensordot(factors, g, 1, precision="highest"),
-                    summed,
-                    gradients,
-                )
+                summed = jax.tree.map(lambda s, g: s + weighted_sum(factors, g), summed, gradients)
                 return total + jnp.sum(values), summed
 
             num_drawn = jnp.sum(used, dtype=jnp.int32)
