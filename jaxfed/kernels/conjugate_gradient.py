@@ -152,7 +152,9 @@ def propagate_centered(
       alpha: in (0, 1].
     The residual is relative to P^ Y. Steps grow with the inverse root of the gap below eigenvalue 1.
     """
-    y = _along(graph, y)
+    y, mesh = _along(graph, y), mesh_of(graph.neighbors)
+    if mesh is not None:
+        found = Components(*(spread(part, mesh) for part in found))
     n = graph.neighbors.shape[0]
     _check("alpha", alpha, "in (0, 1]", lambda value: 0 < float(np.float32(value)) <= 1)
     return _propagate(
@@ -163,7 +165,7 @@ def propagate_centered(
         _scalar(max_steps, np.int32),
         found,
         block_columns=_block_columns(block_columns, n, tolerance, max_steps),
-        mesh=mesh_of(graph.neighbors),
+        mesh=mesh,
     )
 
 

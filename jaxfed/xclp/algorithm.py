@@ -169,7 +169,7 @@ def cross_client_label_propagation(
         kept = Kept(
             codes=[own[:, : p.num_bits // 32] for own in codes],
             planes=planes[: p.num_bits],
-            root_degrees=matrix.graph.root_degrees,
+            root_degrees=matrix.root_degrees,
             scores=np.concatenate(list(unweighed.values())),
             class_counts=np.stack([y.sum(axis=0) for y in near.labels.values()]),
             p=p,

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.kernels.conjugate_gradient import Convergence
-from jaxfed.kernels.padding import padded_rows
+from jaxfed.kernels.padding import padded_to
 from jaxfed.secure.session.endpoint import DroppedOut
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def influence_of_labels(
             lambda client, n: Transferred(session, client, labels[client], n),
         )
     y = np.concatenate([labels[client] for client in rows])
-    z, accuracy = solved(matrix, padded_rows(y))
+    z, accuracy = solved(matrix, padded_to(y, matrix.num_points))
     labeled = {EVERYBODY: np.flatnonzero(y.any(axis=1))}
     return Contributions({EVERYBODY: np.asarray(z)[: len(y)]}, {}, labeled, accuracy)
 

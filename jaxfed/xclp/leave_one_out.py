@@ -30,6 +30,7 @@ import numpy as np
 from jaxfed.kernels.components import Components, components
 from jaxfed.kernels.conjugate_gradient import Convergence
 from jaxfed.kernels.padding import padded_length
+from jaxfed.kernels.spread import everywhere
 from jaxfed.xclp import client_prior
 from jaxfed.xclp.influence import Accuracy, solved
 from jaxfed.xclp.label_matrix import BY_COMPONENT, Rows, scores, without_own
@@ -84,7 +85,7 @@ def hits(left_out: np.ndarray, answers: np.ndarray) -> np.ndarray:
 
 def alone(matrix: Smoother, points: np.ndarray) -> np.ndarray:
     """bool [m]: which of these points have no other of them in their component of the graph."""
-    found = components(matrix.graph) if matrix.found is None else matrix.found
+    found = everywhere(components(matrix.graph)) if matrix.found is None else matrix.found
     _, place, sizes = np.unique(
         np.asarray(found.root)[points], return_inverse=True, return_counts=True
     )
