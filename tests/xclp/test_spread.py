@@ -6,6 +6,7 @@ import pytest
 from jaxfed.errors import UsageError
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.federation.memory import Memory
+from jaxfed.host import processes
 from jaxfed.kernels import knn
 from jaxfed.kernels.spread import mesh_of, points_mesh
 from jaxfed.xclp import Parameters, cross_client_label_propagation, smoother
@@ -74,6 +75,16 @@ def test_neighbors_over_devices_are_remembered():
 @pytest.mark.parametrize("execution", [HERE, Execution(num_devices=1)])
 def test_one_device_is_no_mesh(execution):
     assert execution.mesh is None
+
+
+@pytest.mark.parametrize(
+    "draws", [{"bit_epsilon": 2.0}, {"label_epsilon": 2.0}], ids=lambda draws: next(iter(draws))
+)
+def test_several_processes_share_no_noise(monkeypatch, draws):
+    monkeypatch.setattr(processes, "are_several", lambda: True)
+    p = Parameters(num_classes=3, num_bits=512, **draws)
+    with pytest.raises(UsageError, match="allowed in a run of one process"):
+        cross_client_label_propagation(*clients(), p)
 
 
 def test_devices_that_are_not_there():
