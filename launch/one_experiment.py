@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -21,6 +22,16 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "Where results go; made if it do
 _OVERWRITE = flags.DEFINE_bool(
     "overwrite", False, "Delete the results in --workdir and start afresh."
 )
+_COORDINATOR = flags.DEFINE_string(
+    "coordinator",
+    None,
+    "HOST:PORT of process 0, of several processes that run this command, one or more a host; 'auto' takes "
+    "this and the next two from the cluster's environment.",
+)
+_NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many processes there are.")
+_PROCESS_ID = flags.DEFINE_integer(
+    "process_id", None, "Which of them this is; process 0 alone writes --workdir."
+)
 
 
 def conducted(
@@ -37,6 +48,12 @@ def conducted(
         raise UsageError(f"{missing} is missing")
 
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
+    from jaxfed.host import processes
+
+    processes.connect(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
+
+    from rich.console import Console
+
     from jaxfed.api.conduct import conduct
     from jaxfed.config import check
     from jaxfed.config import file as config_file
@@ -53,21 +70,32 @@ def conducted(
             print(f"jaxfed: {line}", file=sys.stderr)
         return 1 if lines else 0
 
-    config = config_file.load(_CONFIG.value, overrides)
-    check.check(config)
-    settings = config.to_dict()
-    place = location(_WORKDIR.value, "--workdir")
+    with processes.together():
+        config = config_file.load(_CONFIG.value, overrides)
+        check.check(config)
+        settings = config.to_dict()
+        place = location(_WORKDIR.value, "--workdir")
+    processes.check_same("a config", json.dumps(workdir.plain(settings), sort_keys=True))
     with remedied(OF_A_SWEEP if IN_A_SWEEP in os.environ else OF_A_COMMAND):
-        if not _OVERWRITE.value and workdir.is_finished(place, settings):
+        finished = b""
+        with processes.together():
+            if processes.is_first() and not _OVERWRITE.value:
+                finished = b"finished" * workdir.is_finished(place, settings)
+        if processes.from_first(finished):
+            if not processes.is_first():
+                return 0
             if audited:
                 audit.check_audited(place)
                 print(f"the audit is in {place / 'audit'}")
             print(f"{place} is finished; --overwrite runs it again")
             return status(read_run(place).summary or {})
-        with Progress(settings) as progress:
+        console = None if processes.is_first() else Console(quiet=True)
+        with Progress(settings, console) as progress:
             summary = conduct(
                 config, place, progress, interruption, overwrite=_OVERWRITE.value, audited=audited
             )
+    if not processes.is_first():
+        return status(summary)
     from jaxfed.reports.method_names import method_names  # with matplotlib, loaded by now
 
     names = method_names([read_run(place)])

@@ -194,7 +194,9 @@ def get_config() -> ConfigDict:
     config.audit.shadows = 64  # models that the attacker trains; 0 = none
 
     config.execution = ConfigDict()  # what changes speed and never results
-    config.execution.strategy = "auto"  # how clients are executed
+    config.execution.strategy = (
+        "auto"  # of clients; "shard_map": over all devices, XCLP's graph too
+    )
     config.execution.chunk_size = 0  # clients at a time in a loop over them
     config.execution.convolution = "auto"
     config.execution.precision = "float32"

@@ -27,6 +27,10 @@ in every round. `fedavg_network` labels by the network itself, `fedsem` by the m
     python -m launch.sweep --config=ml_collections_configs/fedavg_xclp.py:fashion_mnist,alphas \
         --workdir=runs/fedavg_fashion_mnist_alphas
 
+    # XCLP as the paper sets it, as leave-one-out does in every round, and with calibrated confidences too.
+    python -m launch.sweep --config=ml_collections_configs/fedavg_xclp.py:fashion_mnist,choosing \
+        --workdir=runs/fedavg_fashion_mnist_choosing
+
 A cell of the tables is a variant SET_SPLIT_mL_nL: m_L clients hold n_L labels. Its rows are stage 1, which
 is the row of labels only; the rows that start from stage 1; and the two methods that train their own way.
 For Mini-ImageNet, DIR/mini_imagenet is a folder of images (`jaxfed.data.image_folder`).
@@ -116,6 +120,7 @@ def get_config(variant: str = "") -> ConfigDict:
     auto                XCLP and per-client LP with what leave-one-out chooses in every round
     authors             what the code of XCLP's authors does and the paper does not say
     alphas              the two methods that propagate labels; in a sweep over alpha
+    choosing            XCLP's labels beside the network's and none; in a sweep over who chooses its settings
     smoke               six rounds
     """
     config = base.get_config()
@@ -161,9 +166,15 @@ def sweep(add: Callable[..., None], variant: str = "") -> None:
     """How many labels there are in all; with `fashion_mnist`, one at each of so many clients.
 
     With `alphas` each of them at every alpha, which per-client LP takes from XCLP; for a cell of the
-    tables, which says how many labels there are, the alphas alone.
+    tables, which says how many labels there are, the alphas alone. With `choosing` as many labels as the
+    config has, with the paper's settings, with those that leave-one-out chooses (`auto`), and with its
+    confidences too.
     """
     names = variant.split(",")
+    if "choosing" in names:
+        for choice in _choices():
+            add(**choice)
+        return
     numbers = [] if "alphas" in names and CELLS.keys() & set(names) else [20, 50, 100]
     points = [{"federation.num_labeled": number} for number in numbers] or [{}]
     for point in points:
@@ -217,6 +228,19 @@ def _fashion_mnist(config: ConfigDict) -> None:
     config.training.batches = "joint"
     config.training.batch_size = 10
     config.training.labeled_only_rounds = 100
+
+
+def _choosing(config: ConfigDict) -> None:
+    config.algorithm, config.baselines = "fedavg_xclp", ("fedavg", "fedavg_network")
+
+
+def _choices() -> list[dict[str, object]]:
+    chosen = ConfigDict({"xclp": {}})
+    base.auto(chosen)
+    auto = {f"xclp.{key}": value for key, value in chosen.xclp.items()}
+    paper = {key: base.get_config()[key] for key in auto}
+    confidences = [{"xclp.confidence": name} for name in ("entropy", "calibrated")]
+    return [{**paper, **confidences[0]}, *({**auto, **own} for own in confidences)]
 
 
 def _alphas(config: ConfigDict) -> None:
@@ -373,6 +397,7 @@ VARIANTS: dict[str, base.Variant] = {
     "scaffold": partial(_on_xclp_labels, name="scaffold"),
     "authors": _authors,
     "alphas": _alphas,
+    "choosing": _choosing,
     "smoke": _smoke,
 }
 

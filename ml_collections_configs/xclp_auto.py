@@ -40,7 +40,7 @@ class Set(NamedTuple):
 
 SETS = {
     "digits": Set("digits"),
-    "fashion_mnist": Set("fashion_mnist", 5000, 1000),
+    "fashion_mnist": Set("fashion_mnist", 3200, 800),
     "fashion_mnist_features": Set("fashion_mnist", 5000, 1000, "pretrained"),
     "cifar10_features": Set("cifar10", 5000, 1000, "pretrained"),
     "chars74k": Set("chars74k_hnd/chars74k_hnd_28.npz"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,13 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxfed.config.simulation import Simulation
+from jaxfed.errors import UsageError
 from jaxfed.experiment import compilation_cache, environment, workdir
 from jaxfed.experiment.audit import Audit, check_unplayed
 from jaxfed.experiment.loop import Experiment
+from jaxfed.experiment.processes import open_for_all
 from jaxfed.experiment.progress import Progress
+from jaxfed.host import processes
 from jaxfed.host.interruption import Interruption
 
 
@@ -27,6 +31,8 @@ def conduct(
 ) -> dict[str, Any]:
     """Prepare, then make the workdir, then run: a mistake leaves nothing behind.
 
+    Of several processes the first alone writes there (`jaxfed.experiment.processes`).
+
     Args:
         config: resolved and checked.
         place: the workdir.
@@ -39,18 +45,24 @@ def conduct(
         What is in summary.json.
 
     Raises:
-        UsageError: data that cannot be found or do not suffice; a workdir of another experiment.
+        UsageError: data that cannot be found or do not suffice; a workdir of another experiment; processes
+            that differ.
     """
     settings = config.to_dict()
-    compilation_cache.enable(config.execution.compilation_cache)
-    progress.working_on(f"loading {config.dataset.name}")
-    simulation = Simulation(config)
-    audit = Audit(config, simulation, workdir.Workdir(place), progress) if audited else None
-    if audit is None:
-        simulation.check()
-    else:
-        simulation.check(audit.check)
-    with workdir.open_workdir(place, settings, overwrite=overwrite) as directory:
+    if audited and processes.are_several():
+        raise UsageError("--coordinator: an audit is one process's")
+    with processes.together():
+        compilation_cache.enable(config.execution.compilation_cache)
+        progress.working_on(f"loading {config.dataset.name}")
+        simulation = Simulation(config)
+        audit = Audit(config, simulation, workdir.Workdir(place), progress) if audited else None
+        if audit is None:
+            simulation.check()
+        else:
+            simulation.check(audit.check)
+    if processes.are_several():
+        processes.check_same("data", json.dumps(simulation.data_checksums(), sort_keys=True))
+    with open_for_all(place, settings, overwrite=overwrite) as directory:
         if overwrite:  # what is there from now on is this command's own
             interruption.continues = "the same command without --overwrite"
         experiment = Experiment(config, simulation, directory, progress, interruption)
@@ -71,6 +83,7 @@ def conduct(
         run = directory.finished_run(summary)
         if found is not None:
             write_audit(found, directory.audit, methods_of([run]))
-        draw_plots(run, directory.plots)
+        if processes.is_first():
+            draw_plots(run, directory.plots)
         directory.finish(summary)
     return summary

@@ -29,6 +29,7 @@ from jaxfed.experiment import workdir as workdirs
 from jaxfed.experiment.progress import Progress
 from jaxfed.experiment.records import read_json, read_run
 from jaxfed.experiment.remedy import OF_A_CALL, remedied
+from jaxfed.host import processes
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.location import location
 
@@ -64,6 +65,8 @@ def run(
             "config, or a ConfigDict"
         )
     check.check(settings)
+    if processes.are_several():
+        raise UsageError("jaxfed.run: is one process's; several run launch.run")
     if workdir is None:
         place = Path(mkdtemp(prefix="jaxfed-"))
         try:

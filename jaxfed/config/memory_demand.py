@@ -32,7 +32,7 @@ class Demand(NamedTuple):
 
 def available_bytes() -> int:
     """Memory of the device that JAX computes on; of the host where that does not tell."""
-    statistics = jax.devices()[0].memory_stats() or {}
+    statistics = jax.local_devices()[0].memory_stats() or {}
     host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return int(statistics.get("bytes_limit", host))
 

@@ -28,6 +28,7 @@ def describe() -> dict[str, Any]:
         "backend": device.platform,
         "device": processor(),
         "num_devices": jax.device_count(),
+        "num_processes": jax.process_count(),
         "platform": platform.platform(),
         "python": platform.python_version(),
         **{package: version(package) for package in ("jax", "jaxlib", "numpy")},

@@ -60,6 +60,7 @@ from jaxfed.config import methods
 from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.simulation import Simulation
 from jaxfed.experiment.method_end import leave_predictions, leave_states
+from jaxfed.experiment.processes import agree
 from jaxfed.experiment.progress import Progress
 from jaxfed.experiment.selected import Selected
 from jaxfed.experiment.summary import divergence, summarize
@@ -234,6 +235,7 @@ class Experiment:
                         **quality,
                         "seconds": seconds,
                     }
+                    agree(self.interruption, record)
                     self.workdir.append_metrics(record)
                     if "diverged" in quality:
                         self.progress.stopped(divergence(self.config, record), leg.last_step)

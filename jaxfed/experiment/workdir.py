@@ -54,6 +54,7 @@ _OWN = (
     _PLOTS,
     _DATA,
 )  # beside config.json
+TO_RESUME = (_CONFIG, _DATA, _METRICS, _PARTITION, _CHECKPOINTS, _PREPROCESSING)
 
 
 class Workdir:

@@ -6,15 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
 from jaxfed.errors import UsageError
+from jaxfed.federation.client_map import fastest_strategy
 from jaxfed.federation.memory import Memory
+from jaxfed.kernels.spread import points_mesh, spread
 
 Progress = Callable[[str, int, int], None]  # (what is counted, how many are done, of how many)
 
 
 @dataclass(frozen=True)
 class Execution:
-    """Processes, progress and memory of long computations on the host.
+    """Processes, progress and memory of long computations on the host; devices of large ones elsewhere.
 
     Attributes:
         workers: processes that `hamming="phe"` computes in, or clients' estimators are fitted in, beside this
@@ -22,14 +29,17 @@ class Execution:
             `if __name__ == "__main__":`, for they import it.
         progress: told now and then how much is done.
         memory: keeps what will be asked for again; None: nothing is kept.
+        num_devices: that one graph's points are spread over (`jaxfed.kernels.spread`); 0: all, unless they
+            are one CPU's (`fastest_strategy`). With several processes: 0, 1 or the devices of all.
 
     Raises:
-        UsageError: a negative number of processes.
+        UsageError: a negative number of processes; when the mesh is asked for, devices that are not there.
     """
 
     workers: int = 0
     progress: Progress | None = None
     memory: Memory | None = None
+    num_devices: int = 0
 
     def __post_init__(self) -> None:
         """Reject what has no meaning, with one line that names it."""
@@ -42,6 +52,19 @@ class Execution:
         if progress is None:
             return None
         return lambda done, total: progress(what, done, total)
+
+    @property
+    def mesh(self) -> Mesh | None:
+        """What one graph's points are spread over; None: they are on one device."""
+        if self.num_devices == 1 or (not self.num_devices and fastest_strategy() != "shard_map"):
+            return None
+        mesh = points_mesh(self.num_devices)
+        return mesh if mesh.size > 1 else None
+
+    def spread(self, array: np.ndarray, *, fill: float = 0) -> jax.Array:
+        """Rows [n, ...] over the mesh, filled up to a multiple of its devices; or as they are."""
+        mesh = self.mesh
+        return jnp.asarray(array) if mesh is None else spread(array, mesh, fill=fill)
 
     def once(self, compute: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         """`compute(*arguments, **keywords)`, out of the memory where there is one that has it."""

@@ -13,6 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxfed.kernels.spread import everywhere
+
 
 class Memory:
     """Results by the function and by the contents of its arguments, until the memory itself goes.
@@ -40,7 +42,7 @@ def digest_of(arguments: Any) -> bytes:
     leaves, structure = jax.tree.flatten(arguments)
     digest = hashlib.blake2b(repr(structure).encode(), digest_size=32)
     for leaf in leaves:
-        array = np.ascontiguousarray(leaf)
+        array = np.ascontiguousarray(everywhere(leaf))
         digest.update(f"{array.dtype.str}{array.shape}".encode())
         digest.update(array.reshape(-1).view(np.uint8).data)
     return digest.digest()

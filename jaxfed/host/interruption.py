@@ -5,6 +5,8 @@
         with interruption.deferred():
             advance_and_save_a_round()   # a signal waits for the end of this block
 
+With several processes a signal waits until all have heard of it, after a round (`settle`).
+
 The first signal raises `Interrupted` in the main thread, at the end of the deferred block if one is
 running. The second meets the system's own handler and ends the process at once (SIGHUP's does nothing).
 
@@ -48,12 +50,15 @@ class Interruption:
 
     Attributes:
         continues: which command goes on from what is saved; an entry's to change.
+        pending: the signal that has arrived and waits; None where none has.
     """
 
     def __init__(self) -> None:
         self.continues = "the same command"
         self._is_deferred = False
-        self._pending: int | None = None
+        self._settles = False
+        self._is_settled = False
+        self.pending: int | None = None
 
     def __enter__(self) -> Self:
         self._terminals = [stream for stream in _TERMINAL_STREAMS if os.isatty(stream)]
@@ -80,14 +85,24 @@ class Interruption:
         try:
             yield
         finally:
-            self._is_deferred = False
-        if self._pending is not None:
-            raise Interrupted(self._pending)
+            self._is_deferred = self._settles
+        if self.is_pending:
+            assert self.pending is not None
+            raise Interrupted(self.pending)
 
     @property
     def is_pending(self) -> bool:
-        """Whether a signal has arrived that waits for the end of the block."""
-        return self._pending is not None
+        """Whether a signal has arrived that waits for the end of the block, and all have heard of it."""
+        return self.pending is not None and self._settles == self._is_settled
+
+    def settle(self, signum: int) -> None:
+        """Of several processes' signals this one counts at all of them; 0: none has arrived.
+
+        From the first call on, a signal waits for the next.
+        """
+        self._settles = True
+        if signum:
+            self.pending, self._is_settled = signum, True
 
     def _receive(self, signum: int, frame: FrameType | None) -> None:
         for each in self._previous:
@@ -97,7 +112,7 @@ class Interruption:
             self._leave_terminal()
         if not self._is_deferred:
             raise Interrupted(signum)
-        self._pending = signum
+        self.pending = signum
         # os.write, because a handler may run inside another write to the same stream.
         with suppress(OSError):
             os.write(2, b"\njaxfed: stopping after this round; once more stops at once\n")

@@ -9,13 +9,17 @@ commutes with W, so that (I - alpha W)^-1 P^ Y is bounded as alpha goes to 1, wh
 like 1 / (1 - alpha). A point without edges has v = 0: it is a component of its own, and nothing is taken off.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.sharding import Mesh
 
-from jaxfed.kernels.graph import Graph
+from jaxfed.kernels.graph import GRAPH_ROWS, Graph
+from jaxfed.kernels.spread import ALL, Rows, by_rows, mesh_of
 
 
 class Components(NamedTuple):
@@ -30,25 +34,39 @@ class Components(NamedTuple):
     volume: Array
 
 
-@jax.jit
 def components(graph: Graph) -> Components:
-    """Find the components of a graph of n points.
+    """Find the components of a graph of n points, rows over its mesh where it has one.
 
     Every point takes the smallest root among its own and its neighbors', and then its root's root, until
     nothing changes: after a few rounds more than the logarithm of the longest way.
 
-    Cost: 2 n k lookups a round.
+    Cost: 2 n k lookups a round; over a mesh every device has all n roots.
     """
-    n = graph.neighbors.shape[0]
+    return _components(graph, mesh_of(graph.neighbors))
+
+
+@partial(jax.jit, static_argnames="mesh")
+def _components(graph: Graph, mesh: Mesh | None) -> Components:
+    def found(rows: Rows) -> Callable[[Graph], Components]:
+        return lambda graph: _components_by(graph, rows)
+
+    return by_rows(found, mesh, takes=(GRAPH_ROWS,))(graph)
+
+
+def _components_by(graph: Graph, rows: Rows) -> Components:
+    num_rows = graph.neighbors.shape[0]
+    n = num_rows * rows.num_parts
+    overflow_rows = rows.here(graph.overflow_rows, num_rows)
     is_edge, is_overflow_edge = graph.weights > 0, graph.overflow_weights > 0
 
     def smaller(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         _, root = carry
         nearby = jnp.where(is_edge, root[graph.neighbors], n).min(axis=1)
-        least = jnp.minimum(root, nearby)
+        least = jnp.minimum(rows.own(root), nearby)
         if graph.overflow_rows.size:
             over = jnp.where(is_overflow_edge, root[graph.overflow_neighbors], n).min(axis=1)
-            least = least.at[graph.overflow_rows].min(over)
+            least = least.at[overflow_rows].min(over)
+        least = rows.of_all(least)
         # A root that has found a smaller one takes all its points along.
         least = least.at[root].min(least)
         least = least[least]
@@ -56,19 +74,43 @@ def components(graph: Graph) -> Components:
 
     start = (jnp.bool_(True), jnp.arange(n, dtype=jnp.int32))
     _, root = lax.while_loop(lambda carry: carry[0], smaller, start)
-    return Components(root, component_sums(root, graph.root_degrees[:, None] ** 2)[:, 0])
+    root = rows.own(root)
+    return Components(root, component_sums(root, graph.root_degrees[:, None] ** 2, rows)[:, 0])
 
 
-def component_sums(root: Array, values: Array) -> Array:
-    """At every point the sum of its component's rows: [n, C] -> [n, C]."""
-    return jnp.zeros_like(values).at[root].add(values)[root]
+def reachable(graph: Graph, start: Array, rows: Rows = ALL) -> Array:
+    """Return the points of all components that hold a starting point: bool [n] -> bool [n].
+
+    `rows`: those that are here.
+
+    Cost: 2 n k lookups for every edge on the way from the starting points to the farthest point.
+    """
+    is_edge, is_overflow_edge = graph.weights > 0, graph.overflow_weights > 0
+    overflow_rows = rows.here(graph.overflow_rows, start.shape[0])
+
+    def further(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        _, reached = state
+        of_all = rows.of_all(reached)
+        grown = reached | (is_edge & of_all[graph.neighbors]).any(axis=1)
+        if graph.overflow_rows.size:
+            over = (is_overflow_edge & of_all[graph.overflow_neighbors]).any(axis=1)
+            grown = grown.at[overflow_rows].max(over)
+        return rows.any(grown != reached) & rows.any(~grown), grown
+
+    return lax.while_loop(lambda state: state[0], further, (rows.any(start), start))[1]
 
 
-def without_leading(graph: Graph, found: Components, y: Array) -> Array:
-    """P^ Y: Y [n, C] without its parts along v_K of every component."""
+def component_sums(root: Array, values: Array, rows: Rows = ALL) -> Array:
+    """At every point the sum of its component's rows: [n, C] -> [n, C]; `rows` are those here."""
+    sums = jnp.zeros((rows.num_parts * values.shape[0], *values.shape[1:]), values.dtype)
+    return rows.total(sums.at[root].add(values))[root]
+
+
+def without_leading(graph: Graph, found: Components, y: Array, rows: Rows = ALL) -> Array:
+    """P^ Y: Y [n, C] without its parts along v_K of every component; `rows` are those here."""
     v = graph.root_degrees[:, None]
     volume = jnp.where(found.volume > 0, found.volume, 1.0)[:, None]
     # Once more takes off what rounding has left.
     for _ in range(2):
-        y = y - v * (component_sums(found.root, v * y) / volume)
+        y = y - v * (component_sums(found.root, v * y, rows) / volume)
     return y

@@ -24,11 +24,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.sharding import Mesh
 from jax.typing import ArrayLike
 
 from jaxfed.errors import UsageError
-from jaxfed.kernels.components import Components, without_leading
-from jaxfed.kernels.graph import Graph, propagation_matvec, reachable
+from jaxfed.kernels.components import Components, reachable, without_leading
+from jaxfed.kernels.graph import GRAPH_ROWS, Graph, propagation_matvec
+from jaxfed.kernels.spread import ROWS, SAME, Rows, by_rows, mesh_of, spread
 
 # Steps between two true residuals: each costs a product, and bounds how far rounding can carry the
 # recursive residual away. 4 to 16 need the same steps; without any, float32 ends at 2 to 6e-6.
@@ -42,7 +44,6 @@ _TRUSTED = 2.0
 # Where the system is nearly singular, a residual below so much |z| tells rounding, and further steps add to
 # it.
 _ROUNDING = 1e-7
-_FEW, _LANES = 8, 16  # beyond so many columns they are padded to multiples of a CPU's vector unit
 # Of the preconditioner I + beta W: at beta = 1 it would be blind to eigenvalue -1, which bipartite
 # components have, such as two points that have only each other.
 _LARGEST_BETA = 0.99
@@ -96,7 +97,8 @@ def propagate(
     fall any more (float32 reaches about 1e-7 |z| / |y|) stops and is reported as not converged.
 
     Args:
-      graph: W, n by n, from `normalized_graph`.
+      graph: W, n by n, from `normalized_graph`. Over a mesh the columns are solved there together,
+        to the same tolerance, and z's rows lie as the graph's.
       y: float [n, C].
       alpha: in (0, 1).
       tolerance: positive, relative to each column's norm.
@@ -116,12 +118,18 @@ def propagate(
     Cost: a step is two products with W and 14 passes over n x C floats; memory 7 n block_columns
     floats beside Y and Z. Under vmap all graphs take as many steps as the slowest.
     """
-    y = jnp.asarray(y, jnp.float32)
+    y = _along(graph, y)
     n = graph.neighbors.shape[0]
-    _check_columns(y, n)
     _check("alpha", alpha, "in (0, 1) as float32", lambda value: 0 < float(np.float32(value)) < 1)
-    block = _block_columns(block_columns, n, tolerance, max_steps)
-    return _solved(graph, y, alpha, tolerance, max_steps, None, block)
+    return _propagate(
+        graph,
+        y,
+        _scalar(alpha, np.float32),
+        _scalar(tolerance, np.float32),
+        _scalar(max_steps, np.int32),
+        block_columns=_block_columns(block_columns, n, tolerance, max_steps),
+        mesh=mesh_of(graph.neighbors),
+    )
 
 
 def propagate_centered(
@@ -144,41 +152,21 @@ def propagate_centered(
       alpha: in (0, 1].
     The residual is relative to P^ Y. Steps grow with the inverse root of the gap below eigenvalue 1.
     """
-    y = jnp.asarray(y, jnp.float32)
+    y, mesh = _along(graph, y), mesh_of(graph.neighbors)
+    if mesh is not None:
+        found = Components(*(spread(part, mesh) for part in found))
     n = graph.neighbors.shape[0]
-    _check_columns(y, n)
     _check("alpha", alpha, "in (0, 1]", lambda value: 0 < float(np.float32(value)) <= 1)
-    block = _block_columns(block_columns, n, tolerance, max_steps)
-    return _solved(graph, y, alpha, tolerance, max_steps, found, block)
-
-
-def _solved(
-    graph: Graph,
-    y: Array,
-    alpha: ArrayLike,
-    tolerance: ArrayLike,
-    max_steps: ArrayLike,
-    found: Components | None,
-    block_columns: int,
-) -> tuple[Array, Convergence]:
-    """By one program for all numbers of columns that are padded to the same one."""
-    num_columns = y.shape[1]
-    wide = -(-num_columns // _LANES) * _LANES
-    is_padded = num_columns > _FEW and block_columns % _LANES == 0
-    if is_padded and wide > num_columns and not isinstance(y, jax.core.Tracer):
-        y = jnp.pad(y, ((0, 0), (0, wide - num_columns)))
-    z, info = _propagate(
+    return _propagate(
         graph,
         y,
         _scalar(alpha, np.float32),
         _scalar(tolerance, np.float32),
         _scalar(max_steps, np.int32),
         found,
-        block_columns=block_columns,
+        block_columns=_block_columns(block_columns, n, tolerance, max_steps),
+        mesh=mesh,
     )
-    if z.shape[1] == num_columns:
-        return z, info
-    return z[:, :num_columns], jax.tree.map(lambda values: values[:num_columns], info)
 
 
 def _scalar(value: ArrayLike, dtype: type) -> ArrayLike:
@@ -188,9 +176,13 @@ def _scalar(value: ArrayLike, dtype: type) -> ArrayLike:
     return np.asarray(value, dtype)[()]
 
 
-def _check_columns(y: Array, n: int) -> None:
+def _along(graph: Graph, y: ArrayLike) -> Array:
+    """Y as an array, with its rows where the graph has them."""
+    y = jnp.asarray(y, jnp.float32)
+    n, mesh = graph.neighbors.shape[0], mesh_of(graph.neighbors)
     if y.ndim != 2 or y.shape[0] != n:
         raise UsageError(f"y must be [n, C] with n = {n} points of the graph, got {y.shape}")
+    return y if mesh is None else spread(y, mesh)
 
 
 def _block_columns(given: int | None, n: int, tolerance: ArrayLike, max_steps: ArrayLike) -> int:
@@ -211,7 +203,7 @@ def _default_block_columns(n: int) -> int:
     return 64 if n <= 20_000 else 32
 
 
-@partial(jax.jit, static_argnames="block_columns")
+@partial(jax.jit, static_argnames=("block_columns", "mesh"))
 def _propagate(
     graph: Graph,
     y: Array,
@@ -221,30 +213,50 @@ def _propagate(
     found: Components | None = None,
     *,
     block_columns: int,
+    mesh: Mesh | None = None,
+) -> tuple[Array, Convergence]:
+    def solved(rows: Rows) -> Callable[..., tuple[Array, Convergence]]:
+        return partial(_propagate_rows, block_columns=block_columns, rows=rows)
+
+    takes = (GRAPH_ROWS, ROWS, SAME, SAME, SAME, ROWS)
+    solve = by_rows(solved, mesh, takes=takes, gives=(ROWS, SAME))
+    return solve(graph, y, alpha, tolerance, max_steps, found)
+
+
+def _propagate_rows(
+    graph: Graph,
+    y: Array,
+    alpha: Array,
+    tolerance: Array,
+    max_steps: Array,
+    found: Components | None,
+    *,
+    block_columns: int,
+    rows: Rows,
 ) -> tuple[Array, Convergence]:
     """Solve blocks of columns one after another; beside leading eigenvectors where components are given."""
     n, num_columns = y.shape
     # By a power of two, which is exact: squares of y neither overflow nor vanish.
-    largest = jnp.max(jnp.abs(y), axis=0, initial=0.0)
+    largest = rows.largest(jnp.max(jnp.abs(y), axis=0, initial=0.0))
     unit = jnp.exp2(jnp.floor(jnp.log2(jnp.where(largest > 0, largest, 1.0))))
     y = y / unit[None]
     if found is None:
-        start = _perron_start(graph, y, alpha)
+        start = _perron_start(graph, y, alpha, rows)
     else:
-        y = without_leading(graph, found, y)
+        y = without_leading(graph, found, y, rows)
         start = jnp.zeros_like(y)
-    if num_columns <= min(_FEW, block_columns):
-        z, info = _solve_block(graph, y, start, alpha, tolerance, max_steps, found)
+    if num_columns <= min(8, block_columns):
+        z, info = _solve_block(graph, y, start, alpha, tolerance, max_steps, found, rows)
         return z * unit[None], info
     num_blocks = -(-num_columns // block_columns)
-    width = -(-num_columns // (_LANES * num_blocks)) * _LANES
+    width = -(-num_columns // (16 * num_blocks)) * 16
 
     def into_blocks(x: Array) -> Array:
         padded = jnp.pad(x, ((0, 0), (0, num_blocks * width - num_columns)))
         return padded.reshape(n, num_blocks, width).swapaxes(0, 1)
 
     def solve(block: tuple[Array, Array]) -> tuple[Array, Convergence]:
-        return _solve_block(graph, *block, alpha, tolerance, max_steps, found)
+        return _solve_block(graph, *block, alpha, tolerance, max_steps, found, rows)
 
     blocks = into_blocks(y), into_blocks(start)
     if num_blocks == 1:
@@ -256,15 +268,15 @@ def _propagate(
     return z * unit[None], jax.tree.map(lambda x: x.reshape(num_blocks * width)[:num_columns], info)
 
 
-def _perron_start(graph: Graph, y: Array, alpha: Array) -> Array:
+def _perron_start(graph: Graph, y: Array, alpha: Array, rows: Rows) -> Array:
     """The solution's part along v = D^1/2 1 on the components that hold labels: [n, C].
 
     W v = v, so (I - alpha W)^-1 v = v / (1 - alpha). Components without labels stay exactly zero.
     """
-    reached = reachable(graph, (y != 0).any(axis=1))
+    reached = reachable(graph, (y != 0).any(axis=1), rows)
     v = jnp.where(reached, graph.root_degrees, 0.0)
-    squared = v @ v
-    share = jnp.matmul(v[None], y, precision=lax.Precision.HIGHEST)
+    squared = rows.total(v @ v)
+    share = rows.total(jnp.matmul(v[None], y, precision=lax.Precision.HIGHEST))
     return v[:, None] * (share / ((1 - alpha) * jnp.where(squared > 0, squared, 1.0)))
 
 
@@ -276,15 +288,20 @@ def _solve_block(
     tolerance: Array,
     max_steps: Array,
     found: Components | None,
+    rows: Rows,
 ) -> tuple[Array, Convergence]:
     """Rounds of conjugate gradient steps from `start`, each round ended by a true residual."""
 
     def kept(x: Array) -> Array:
         """Without what rounding has brought in along leading eigenvectors, where these are left out."""
-        return x if found is None else without_leading(graph, found, x)
+        return x if found is None else without_leading(graph, found, x, rows)
+
+    def dot(a: Array, b: Array) -> Array:
+        """Dot products of columns: [n, C], [n, C] -> [C]."""
+        return rows.total(jnp.sum(a * b, axis=0))
 
     beta = jnp.minimum(alpha, _LARGEST_BETA)
-    y_norm = _dot(y, y)
+    y_norm = dot(y, y)
     aim, accept = ((share * tolerance) ** 2 * y_norm for share in (_AIM, _ACCEPT))
 
     def live(state: _State) -> Array:
@@ -294,12 +311,12 @@ def _solve_block(
         """One step; z is left alone, its change since the last verification is summed apart."""
         count, change, state = carry
         moves = live(state)
-        smoothed = propagation_matvec(graph, state.residual, -beta)
-        slope = _dot(state.residual, smoothed)
+        smoothed = propagation_matvec(graph, state.residual, -beta, rows)
+        slope = dot(state.residual, smoothed)
         ratio = jnp.where(moves, slope / state.slope, 0.0)
         direction = smoothed + ratio[None] * state.direction
-        product = propagation_matvec(graph, direction, alpha)
-        curvature = _dot(direction, product)
+        product = propagation_matvec(graph, direction, alpha, rows)
+        curvature = dot(direction, product)
         length = jnp.where(moves, slope / jnp.where(moves, curvature, 1.0), 0.0)
         residual = state.residual - length[None] * product
         return (
@@ -309,7 +326,7 @@ def _solve_block(
                 residual=residual,
                 direction=direction,
                 slope=jnp.where(moves, slope, jnp.inf),
-                residual_norm=jnp.where(moves, _dot(residual, residual), state.residual_norm),
+                residual_norm=jnp.where(moves, dot(residual, residual), state.residual_norm),
                 steps=state.steps + moves.astype(jnp.int32),
             ),
         )
@@ -317,14 +334,14 @@ def _solve_block(
     def verify(change: Array, state: _State) -> _State:
         """Add the change to z, and put the true residual in the place of the recursive one."""
         z = kept(state.z + change)
-        residual = kept(y - propagation_matvec(graph, z, alpha))
-        norm = _dot(residual, residual)
+        residual = kept(y - propagation_matvec(graph, z, alpha, rows))
+        norm = dot(residual, residual)
         # Where the recursion ends again without having halved the true residual (squared: a quarter),
         # rounding allows no more.
         ended = state.residual_norm <= aim
         stuck = ended & (norm > 0.25 * state.claimed_norm)
         if found is not None:
-            stuck |= norm <= _ROUNDING**2 * _dot(z, z)
+            stuck |= norm <= _ROUNDING**2 * dot(z, z)
         trusted = norm <= _TRUSTED**2 * state.residual_norm
         return state._replace(
             z=z,
@@ -350,7 +367,7 @@ def _solve_block(
         residual=first,
         direction=jnp.zeros_like(y),
         slope=jnp.full_like(y_norm, jnp.inf),
-        residual_norm=_dot(first, first),
+        residual_norm=dot(first, first),
         claimed_norm=jnp.full_like(y_norm, jnp.inf),
         steps=jnp.zeros(y.shape[1], jnp.int32),
         done=jnp.zeros(y.shape[1], bool),
@@ -358,11 +375,6 @@ def _solve_block(
     state = lax.while_loop(lambda state: ~jnp.all(state.done), advance, state)
     residual = jnp.sqrt(state.residual_norm / jnp.where(y_norm > 0, y_norm, 1.0))
     return state.z, Convergence(state.steps, residual, residual <= tolerance)
-
-
-def _dot(a: Array, b: Array) -> Array:
-    """Dot products of columns: [n, C], [n, C] -> [C]."""
-    return jnp.sum(a * b, axis=0)
 
 
 def _check(name: str, value: ArrayLike, allowed: str, holds: Callable[[Any], bool]) -> None:

@@ -8,17 +8,24 @@ every row its own k neighbors and room for k reverse edges; what exceeds that go
 rows* of k slots each, as many a node as it needs, whose sums are added to the node's row. A point
 with c reverse edges needs ceil(c / k) - 1 overflow rows, and there are at most n k reverse edges,
 so n overflow rows always suffice and no edge is ever lost unless the caller sets less room.
+
+The rows of a graph may lie over the devices of a mesh (`jaxfed.kernels.spread`), overflow rows with the
+rows that they belong to. A product then gathers X on every device; while the graph is built every device
+sees all n k edges of B and keeps those of its own rows.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.sharding import Mesh
 from jax.typing import ArrayLike
 
 from jaxfed.errors import UsageError
+from jaxfed.kernels.spread import ALL, ROWS, SAME, Rows, by_rows, mesh_of, spread
 
 # Slots whose gathers are unrolled into one fused loop. One batched gather is 2 to 12 times slower
 # on CPU; unrolling everything makes k = 100 take minutes to compile.
@@ -49,14 +56,21 @@ class Graph(NamedTuple):
     num_lost: Array
 
 
-class _Edges(NamedTuple):
-    """Edges of B told apart by where their two entries of B + B^T are stored."""
+# Of which of its parts axis 0 is the points'.
+GRAPH_ROWS = Graph._make([*[ROWS] * 6, SAME])
 
-    targets: Array  # int32 [n, k], valid everywhere: the point itself where there is no edge
-    weights: Array  # float32 [n, k], B_ij + B_ji where j also has i for a neighbor, else B_ij
-    reverse_weights: Array  # float32 [n, k], B_ij where i must be listed under j too, else 0
+
+class _Edges(NamedTuple):
+    """Edges of B told apart by where their two entries of B + B^T are stored, in m of n rows."""
+
+    targets: Array  # int32 [m, k], valid everywhere: the point itself where there is no edge
+    weights: Array  # float32 [m, k], B_ij + B_ji where j also has i for a neighbor, else B_ij
+    under: (
+        Array  # int32 [n, k], the row of these under which i must be listed too; m: none of these
+    )
+    reverse_weights: Array  # float32 [n, k], B_ij of those
     ranks: Array  # int32 [n, k], position of i in j's list of reverse edges
-    counts: Array  # int32 [n], length of that list
+    counts: Array  # int32 [m], length of that list
 
 
 def cosine_from_hamming(distances: ArrayLike, num_bits: int) -> Array:
@@ -93,12 +107,13 @@ def normalized_graph(
     so that the product below is a fixed number of gathers a row.
 
     Args:
-      indices: int [n, k], the neighbors of each point; -1 where there is none.
+      indices: int [n, k], the neighbors of each point; -1 where there is none. Over a mesh: so is
+        the graph.
       weights: float [n, k]; one that is not positive is no edge.
       capacity: overflow rows to provide. By default as many as needed when called on arrays (this
         waits for the device once; the number is rounded up, so that graphs of one size share their
         compiled code), and n, which always suffices, under jit or vmap. A smaller number makes the
-        product up to a third cheaper there; check `num_lost`.
+        product up to a third cheaper there; check `num_lost`. Over a mesh: on every device.
 
     Returns:
       Graph, float32.
@@ -121,25 +136,28 @@ def normalized_graph(
         raise UsageError(f"capacity must not be negative, got {capacity}")
     n, k = indices.shape
     indices, weights = indices.astype(jnp.int32), weights.astype(jnp.float32)
+    mesh = mesh_of(indices)
+    if mesh is not None:
+        weights = spread(weights, mesh)
 
     if isinstance(indices, jax.core.Tracer) or isinstance(weights, jax.core.Tracer):
-        return _place(_match(indices, weights), n if capacity is None else capacity)
+        return _place(_match(indices, weights, ALL), n if capacity is None else capacity)
 
-    edges, num_invalid, num_needed = _match_and_check(indices, weights)
+    edges, num_invalid, num_needed = _match_and_check(indices, weights, mesh)
     if num_invalid:
         raise UsageError(
             f"{num_invalid} of {n * k} neighbors have an index outside [-1, {n}) "
             "or a weight that is not finite"
         )
     if capacity is None:
-        step = max(16, n // 32)
-        capacity = min(n, -(-int(num_needed) // step) * step)
+        num_rows = n if mesh is None else n // mesh.size
+        step = max(16, num_rows // 32)
+        capacity = min(num_rows, -(-int(num_needed) // step) * step)
     elif capacity < num_needed:
         raise UsageError(f"capacity {capacity} loses edges, this graph needs {num_needed}")
-    return _place(edges, capacity)
+    return _place(edges, capacity, mesh)
 
 
-@jax.jit
 def matvec(graph: Graph, x: Array) -> Array:
     """Return W X.
 
@@ -156,39 +174,34 @@ def matvec(graph: Graph, x: Array) -> Array:
 
     Cost: (2 n + m) k C multiply-adds; reads 8 (2 n + m) k bytes of graph and as many rows of x.
     """
-    return _add_product(graph, jnp.zeros_like(x), jnp.float32(1), x)
+    mesh = mesh_of(graph.neighbors)
+    return _matvec(graph, x if mesh is None else spread(x, mesh), mesh)
 
 
-def propagation_matvec(graph: Graph, x: Array, alpha: Array) -> Array:
-    """Return (I - alpha W) X, in one pass less than by `matvec`; arguments and cost as there."""
-    return _add_product(graph, x, -alpha, x)
+@partial(jax.jit, static_argnames="mesh")
+def _matvec(graph: Graph, x: Array, mesh: Mesh | None) -> Array:
+    def product(rows: Rows) -> Callable[[Graph, Array], Array]:
+        return lambda graph, x: _add_product(graph, jnp.zeros_like(x), jnp.float32(1), x, rows)
+
+    return by_rows(product, mesh, takes=(GRAPH_ROWS, ROWS))(graph, x)
 
 
-def reachable(graph: Graph, start: Array) -> Array:
-    """Return the points of all components that hold a starting point: bool [n] -> bool [n].
+def propagation_matvec(graph: Graph, x: Array, alpha: Array, rows: Rows = ALL) -> Array:
+    """Return (I - alpha W) X, in one pass less than by `matvec`, of the rows that are here.
 
-    Cost: 2 n k lookups for every edge on the way from the starting points to the farthest point.
+    Arguments and cost as there.
     """
-    is_edge, is_overflow_edge = graph.weights > 0, graph.overflow_weights > 0
-
-    def spread(state: tuple[Array, Array]) -> tuple[Array, Array]:
-        _, reached = state
-        further = reached | (is_edge & reached[graph.neighbors]).any(axis=1)
-        if graph.overflow_rows.size:
-            over = (is_overflow_edge & reached[graph.overflow_neighbors]).any(axis=1)
-            further = further.at[graph.overflow_rows].max(over)
-        return (further != reached).any() & ~further.all(), further
-
-    return lax.while_loop(lambda state: state[0], spread, (start.any(), start))[1]
+    return _add_product(graph, x, -alpha, x, rows)
 
 
-def _add_product(graph: Graph, y: Array, factor: Array, x: Array) -> Array:
+def _add_product(graph: Graph, y: Array, factor: Array, x: Array, rows: Rows) -> Array:
     """Return Y + factor W X."""
+    num_rows, x = x.shape[0], rows.of_all(x)
     y = _add_slots(y, graph.neighbors, factor * graph.weights, x)
     if graph.overflow_rows.size:
         nothing = jnp.zeros((graph.overflow_rows.shape[0], x.shape[1]), x.dtype)
         overflow = _add_slots(nothing, graph.overflow_neighbors, factor * graph.overflow_weights, x)
-        y = y.at[graph.overflow_rows].add(
+        y = y.at[rows.here(graph.overflow_rows, num_rows)].add(
             overflow, indices_are_sorted=True, mode="promise_in_bounds"
         )
     return y
@@ -222,50 +235,65 @@ def _add_slots(y: Array, neighbors: Array, weights: Array, x: Array) -> Array:
     return lax.fori_loop(0, whole, step, y)
 
 
-@jax.jit
-def _match_and_check(indices: Array, weights: Array) -> tuple[_Edges, Array, Array]:
-    """Return the edges, the number of invalid entries, and the overflow rows needed."""
+@partial(jax.jit, static_argnames="mesh")
+def _match_and_check(
+    indices: Array, weights: Array, mesh: Mesh | None
+) -> tuple[_Edges, Array, Array]:
+    """Return the edges, the number of invalid entries, and the overflow rows that a device needs."""
     n, k = indices.shape
-    invalid = (indices < -1) | (indices >= n) | ~jnp.isfinite(weights)
-    edges = _match(indices, weights)
-    return edges, invalid.sum(dtype=jnp.int32), _overflow_rows_needed(edges.counts, k).sum()
+
+    def matched(rows: Rows) -> Callable[[Array, Array], tuple[_Edges, Array, Array]]:
+        def match(indices: Array, weights: Array) -> tuple[_Edges, Array, Array]:
+            invalid = (indices < -1) | (indices >= n) | ~jnp.isfinite(weights)
+            edges = _match(indices, weights, rows)
+            num_needed = rows.largest(_overflow_rows_needed(edges.counts, k).sum())
+            return edges, rows.total(invalid.sum(dtype=jnp.int32)), num_needed
+
+        return match
+
+    return by_rows(matched, mesh, gives=(ROWS, SAME, SAME))(indices, weights)
 
 
 def _overflow_rows_needed(counts: Array, k: int) -> Array:
     return jnp.maximum(counts + (k - 1), k) // k - 1
 
 
-def _match(indices: Array, weights: Array) -> _Edges:
+def _match(indices: Array, weights: Array, rows: Rows) -> _Edges:
     """Merge mutual edges, and rank the others within their target's list of reverse edges."""
-    n, k = indices.shape
-    own = jnp.arange(n, dtype=jnp.int32)[:, None]
+    num_rows, k = indices.shape
+    n = num_rows * rows.num_parts
+    own = rows.own(jnp.arange(n, dtype=jnp.int32))[:, None]
     # An index out of range is refused outside jit; inside it must at least not reach other rows.
     is_edge = (weights > 0) & (indices >= 0) & (indices < n)
     weights = jnp.where(is_edge, weights, 0.0)
     targets = jnp.where(is_edge, indices, own)
     listed = jnp.where(is_edge, indices, -1)
+    all_listed, all_weights = rows.of_all(listed), rows.of_all(weights)
 
     def compare(slot: Array, sums: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         back_weight, num_back, num_same = sums
-        neighbor, weight = listed[:, slot], weights[:, slot]
+        neighbor, weight = all_listed[:, slot], all_weights[:, slot]
         is_back = is_edge & (neighbor[targets] == own)
         return (
             back_weight + jnp.where(is_back, weight[targets], 0.0),
             num_back + is_back.astype(jnp.int32),
-            num_same + (listed == neighbor[:, None]).astype(jnp.int32),
+            num_same + (listed == listed[:, slot, None]).astype(jnp.int32),
         )
 
-    zeros = jnp.zeros((n, k), jnp.int32)
+    zeros = jnp.zeros((num_rows, k), jnp.int32)
     back_weight, num_back, num_same = lax.fori_loop(
         0, k, compare, (jnp.zeros_like(weights), zeros, zeros)
     )
     is_listed = is_edge & (num_back == 0)
-    ranks, counts = _rank_within_target(jnp.where(is_listed, targets, n).reshape(n * k), n)
+    under = rows.here(rows.of_all(jnp.where(is_listed, targets, n)), num_rows)
+    under = jnp.where((under >= 0) & (under < num_rows), under, num_rows)
+    ranks, counts = _rank_within_target(under.reshape(n * k), num_rows)
     return _Edges(
         targets=targets,
         # A point that lists j twice shares the weight of the way back between the two.
         weights=weights + back_weight / jnp.maximum(num_same, 1).astype(jnp.float32),
-        reverse_weights=jnp.where(is_listed, weights, 0.0),
+        under=under,
+        reverse_weights=rows.of_all(jnp.where(is_listed, weights, 0.0)),
         ranks=ranks.reshape(n, k),
         counts=counts,
     )
@@ -303,43 +331,55 @@ def _rank_within_target(targets: Array, n: int) -> tuple[Array, Array]:
     return ranks.reshape(-1)[:num_edges], counts[:n]
 
 
-@partial(jax.jit, static_argnames="capacity")
-def _place(edges: _Edges, capacity: int) -> Graph:
+@partial(jax.jit, static_argnames=("capacity", "mesh"))
+def _place(edges: _Edges, capacity: int, mesh: Mesh | None = None) -> Graph:
     """Write the edges into a table and overflow rows, and normalize."""
-    n, k = edges.targets.shape
+
+    def placed(rows: Rows) -> Callable[[_Edges], Graph]:
+        return lambda edges: _place_rows(edges, capacity, rows)
+
+    return by_rows(placed, mesh, gives=GRAPH_ROWS)(edges)
+
+
+def _place_rows(edges: _Edges, capacity: int, here: Rows) -> Graph:
+    n, k = edges.under.shape
+    num_rows = edges.targets.shape[0]
     sources = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32)[:, None], (n, k))
-    is_listed = edges.reverse_weights > 0
+    is_listed = edges.under < num_rows
     num_overflow_rows = _overflow_rows_needed(edges.counts, k)
     row_start = jnp.cumsum(num_overflow_rows) - num_overflow_rows
 
-    # n and `capacity` lie outside: such entries are dropped by the scatters.
+    # `num_rows` and `capacity` lie outside: such entries are dropped by the scatters.
     in_table = is_listed & (edges.ranks < k)
-    table = jnp.where(in_table, edges.targets, n), edges.ranks
+    table = jnp.where(in_table, edges.under, num_rows), edges.ranks
     in_overflow = is_listed & (edges.ranks >= k)
-    overflow_row = row_start[edges.targets] + edges.ranks // k - 1
+    overflow_row = row_start[jnp.minimum(edges.under, num_rows - 1)] + edges.ranks // k - 1
     overflow_row = jnp.where(in_overflow, jnp.minimum(overflow_row, capacity), capacity)
     overflow = overflow_row, edges.ranks % k
 
-    unused = jnp.broadcast_to(sources[:, :1], (n, k))
+    unused = here.own(sources)
     reverse_neighbors = unused.at[table].set(sources, mode="drop")
-    reverse_weights = jnp.zeros((n, k)).at[table].set(edges.reverse_weights, mode="drop")
+    reverse_weights = jnp.zeros((num_rows, k)).at[table].set(edges.reverse_weights, mode="drop")
     neighbors = jnp.concatenate([edges.targets, reverse_neighbors], axis=1)
     weights = jnp.concatenate([edges.weights, reverse_weights], axis=1)
 
-    rows = jnp.full(capacity, n - 1, jnp.int32).at[overflow_row].set(edges.targets, mode="drop")
-    overflow_neighbors = jnp.broadcast_to(rows[:, None], (capacity, k))
+    rows = jnp.full(capacity, num_rows - 1, jnp.int32)
+    rows = rows.at[overflow_row].set(edges.under, mode="drop")
+    overflow_rows = rows if here.num_parts == 1 else rows + here.first(num_rows)
+    overflow_neighbors = jnp.broadcast_to(overflow_rows[:, None], (capacity, k))
     overflow_neighbors = overflow_neighbors.at[overflow].set(sources, mode="drop")
     overflow_weights = jnp.zeros((capacity, k)).at[overflow].set(edges.reverse_weights, mode="drop")
 
     degree = weights.sum(axis=1).at[rows].add(overflow_weights.sum(axis=1), indices_are_sorted=True)
     root = jnp.sqrt(degree)
     scale = jnp.where(degree > 0, 1.0 / jnp.where(degree > 0, root, 1.0), 0.0)
+    all_scales = here.of_all(scale)
     return Graph(
         neighbors=neighbors,
-        weights=weights * scale[:, None] * scale[neighbors],
-        overflow_rows=rows,
+        weights=weights * scale[:, None] * all_scales[neighbors],
+        overflow_rows=overflow_rows,
         overflow_neighbors=overflow_neighbors,
-        overflow_weights=overflow_weights * scale[rows][:, None] * scale[overflow_neighbors],
+        overflow_weights=overflow_weights * scale[rows][:, None] * all_scales[overflow_neighbors],
         root_degrees=root,
-        num_lost=(in_overflow & (overflow_row == capacity)).sum(dtype=jnp.int32),
+        num_lost=here.total((in_overflow & (overflow_row == capacity)).sum(dtype=jnp.int32)),
     )

@@ -28,8 +28,13 @@ def padded_length(n: int) -> int:
 
 def padded_rows(array: np.ndarray, fill: float = 0) -> np.ndarray:
     """The array [n, ...] with rows of `fill` added up to `padded_length(n)`, on the host."""
+    return padded_to(array, padded_length(len(array)), fill)
+
+
+def padded_to(array: np.ndarray, length: int, fill: float = 0) -> np.ndarray:
+    """The array [n, ...] with rows of `fill` added up to this length, on the host."""
     array = np.asarray(array)
-    missing = padded_length(len(array)) - len(array)
+    missing = length - len(array)
     if not missing:
         return array
     return np.concatenate([array, np.full((missing, *array.shape[1:]), fill, array.dtype)])

@@ -28,6 +28,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxfed.errors import UsageError
 
 AXIS = "points"
+ROWS, SAME = PartitionSpec(AXIS), PartitionSpec()
 
 _T = TypeVar("_T")
 
@@ -59,7 +60,7 @@ def spread(array: jax.Array | np.ndarray, mesh: Mesh, *, fill: float = 0) -> jax
     if mesh_of(array) == mesh:
         return jnp.asarray(array)
     missing = -len(array) % mesh.size
-    sharding = NamedSharding(mesh, PartitionSpec(AXIS))
+    sharding = NamedSharding(mesh, ROWS)
     if jax.process_count() == 1 and not missing:
         return jax.device_put(array, sharding)
     here = np.asarray(array)
@@ -75,7 +76,7 @@ def mesh_of(array: Any) -> Mesh | None:
     sharding = array.sharding
     if not isinstance(sharding, NamedSharding) or sharding.mesh.axis_names != (AXIS,):
         return None
-    is_spread = bool(sharding.spec) and sharding.spec[0] == AXIS
+    is_spread = sharding.mesh.size > 1 and bool(sharding.spec) and sharding.spec[0] == AXIS
     return sharding.mesh if is_spread and isinstance(sharding.mesh, Mesh) else None
 
 
@@ -96,7 +97,7 @@ def _whole(array: Any) -> Any:
 
 @partial(jax.jit, static_argnames="mesh")
 def _copied(array: jax.Array, mesh: Mesh) -> jax.Array:
-    return lax.with_sharding_constraint(array, NamedSharding(mesh, PartitionSpec()))
+    return lax.with_sharding_constraint(array, NamedSharding(mesh, SAME))
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,17 @@ class Rows:
         device = (lax.axis_index(AXIS) - back) % self.num_parts
         return (device * num_rows).astype(jnp.int32)
 
+    def here(self, ids: jax.Array, num_rows: int) -> jax.Array:
+        """The places of rows with these numbers among the `num_rows` here; others are out of range."""
+        return ids if self.num_parts == 1 else ids - self.first(num_rows)
+
+    def own(self, x: jax.Array) -> jax.Array:
+        """The rows here of all, [n, ...] -> [n / p, ...]."""
+        if self.num_parts == 1:
+            return x
+        num_rows = x.shape[0] // self.num_parts
+        return lax.dynamic_slice_in_dim(x, self.first(num_rows), num_rows)
+
     def handed_on(self, arrays: _T) -> _T:
         """Those of the device before this one."""
         ring = [(device, (device + 1) % self.num_parts) for device in range(self.num_parts)]
@@ -125,25 +137,42 @@ class Rows:
         """The sum over all devices."""
         return x if self.num_parts == 1 else lax.psum(x, AXIS)
 
+    def largest(self, x: jax.Array) -> jax.Array:
+        """The largest of all devices, element by element."""
+        return x if self.num_parts == 1 else lax.pmax(x, AXIS)
+
+    def any(self, x: jax.Array) -> jax.Array:
+        """Whether any element is true on any device."""
+        if self.num_parts == 1:
+            return x.any()
+        return self.total(x.any().astype(jnp.int32)) > 0
+
 
 ALL = Rows()
 
 
 def by_rows(
-    function_of: Callable[[Rows], Callable[..., _T]], mesh: Mesh | None
+    function_of: Callable[[Rows], Callable[..., _T]],
+    mesh: Mesh | None,
+    *,
+    takes: Any = ROWS,
+    gives: Any = ROWS,
 ) -> Callable[..., _T]:
     """The function `function_of(rows)`, on the rows of every device of a mesh; on all without one.
 
-    Arguments and results are arrays of which axis 0 is the points'.
+    Args:
+        function_of: of one device's rows.
+        mesh: of `points_mesh`.
+        takes: of each argument, a tree or a prefix of it: `ROWS` where axis 0 is the points', else `SAME`.
+        gives: of the result; what is `SAME` has to be the same on all devices.
     """
-    if mesh is None or mesh.size == 1:
+    if mesh is None:
         return function_of(ALL)
-    spec = PartitionSpec(AXIS)
     return jax.shard_map(
         function_of(Rows(mesh.size)),
         mesh=mesh,
-        in_specs=spec,
-        out_specs=spec,
+        in_specs=takes,
+        out_specs=gives,
         # Loops start from values that are the same everywhere.
         check_vma=False,
     )

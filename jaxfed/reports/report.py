@@ -26,7 +26,6 @@ from jaxfed.reports import page, plots, reliability_figure, tables
 from jaxfed.reports.audit import audit_table, vulnerability_figure
 from jaxfed.reports.curves import (
     Curve,
-    beside_curves,
     curves,
     families,
     merged_values,
@@ -42,6 +41,7 @@ from jaxfed.reports.style import (
     setting_label,
     setting_text,
 )
+from jaxfed.reports.sweep_tables import curve_tables, other_keys, row_of
 from jaxfed.reports.tables import Table
 
 
@@ -197,7 +197,10 @@ def _sweep_section(sweep: Sweep, names: _Names) -> Section:
     return Section(
         sweep.name,
         "sweep",
-        (*_curve_tables(sweep, found, metric, names), *_selection_tables(sweep, metric, names)),
+        (
+            *curve_tables(sweep, found, metric, partial(names.take, "tables")),
+            *_selection_tables(sweep, metric, names),
+        ),
         tuple(pictures),
         unfinished,
         failed,
@@ -210,38 +213,10 @@ def _base_run(sweep: Sweep, point: Point) -> Run | None:
     return point.run if is_base and point.run is not None and point.run.finished else None
 
 
-def _curve_tables(
-    sweep: Sweep, found: Sequence[Curve], metric: str, names: _Names
-) -> Iterator[Table]:
-    for family in families(found):
-        key = family[0].key
-        keys = [*_others(family), key]
-        rows = [_row(sweep, point, keys) for curve in family for point in curve.points]
-        yield tables.settings_table(
-            names.take("tables", sweep.name, key),
-            f"{sweep.name}, {setting_label(key)}",
-            keys,
-            rows,
-            metric,
-            sweep.command,
-        )
-    rest = beside_curves(sweep, found)
-    if rest:
-        keys = swept_keys(sweep) or list(sweep.base)
-        yield tables.settings_table(
-            names.take("tables", sweep.name, "points"),
-            f"{sweep.name}, {'other ' if found else ''}points",
-            keys or ["point"],
-            [_row(sweep, point, keys) for point in rest],
-            metric,
-            sweep.command,
-        )
-
-
 def _selection_tables(sweep: Sweep, metric: str, names: _Names) -> tuple[Table, ...]:
     """What was chosen without test labels: in the runs by cross-validation, among them by validation."""
     keys = [key for key in swept_keys(sweep) if not key.startswith("selection.")]
-    rows = [_row(sweep, point, keys) for point in sweep.points]
+    rows = [row_of(sweep, point, keys) for point in sweep.points]
     return _there(
         chosen_settings(
             names.take("tables", sweep.name, "chosen"),
@@ -252,12 +227,6 @@ def _selection_tables(sweep: Sweep, metric: str, names: _Names) -> tuple[Table, 
         ),
         validated_settings(sweep, metric, names.take("tables", sweep.name, "validated")),
     )
-
-
-def _row(sweep: Sweep, point: Point, keys: Sequence[str]) -> tables.Row:
-    """A point by its values of some keys; by its name where there are none."""
-    values = [sweep.value(point, key) for key in keys] or [point.name]
-    return tables.Row(values, point.run, point.failure)
 
 
 def _family_pictures(
@@ -272,7 +241,7 @@ def _family_pictures(
     (algorithm,) = algorithms
     name = methods_of([run for curve in family for run in _runs(curve)]).name(algorithm)
     key, values = family[0].key, merged_values(family)
-    others = _others(family)
+    others = other_keys(family)
     series = {}
     for curve in family:
         settings = {other: sweep.value(curve.points[0], other) for other in others}
@@ -285,11 +254,6 @@ def _family_pictures(
         f"each value of {across}. Mean over repeats; error bars are one sample deviation.",
         lambda theme: plots.curve_figure(key, values, series, metric, title=name, theme=theme),
     )
-
-
-def _others(family: Sequence[Curve]) -> list[str]:
-    """The keys beside theirs in which curves along one key differ."""
-    return list(dict.fromkeys(other for curve in family for other in curve.fixed))
 
 
 def _algorithms(curve: Curve) -> list[str]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from jaxfed.training.aggregate import weighted_sum
+
 
 def divergence(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
     """KL(p || q) = sum_c p_c (log p_c - log q_c), float32 [...] of log-probabilities [..., C] twice."""
@@ -34,7 +36,7 @@ def mean_divergence(others: jax.Array, own: jax.Array, is_there: jax.Array) -> j
     """
     count = jnp.maximum(jnp.sum(is_there), 1).astype(jnp.float32)
     each = divergence(others, own[None])
-    return jnp.tensordot(is_there.astype(jnp.float32), each, axes=1) / count
+    return weighted_sum(is_there.astype(jnp.float32), each) / count
 
 
 def majority(others: jax.Array, own: jax.Array, is_there: jax.Array) -> jax.Array:
@@ -44,5 +46,5 @@ def majority(others: jax.Array, own: jax.Array, is_there: jax.Array) -> jax.Arra
     def vote(log_probability: jax.Array) -> jax.Array:
         return jax.nn.one_hot(jnp.argmax(log_probability, axis=-1), num_classes)
 
-    votes = vote(own) + jnp.tensordot(is_there.astype(jnp.float32), vote(others), axes=1)
+    votes = vote(own) + weighted_sum(is_there.astype(jnp.float32), vote(others))
     return jnp.argmax(votes, axis=-1).astype(jnp.int32)

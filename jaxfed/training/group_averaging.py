@@ -18,7 +18,7 @@ from flax import nnx
 
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
-from jaxfed.training.aggregate import Aggregate, in_all, weighted_mean
+from jaxfed.training.aggregate import Aggregate, in_all, weighted_mean, weighted_sum
 from jaxfed.training.server_state import ServerState, client_draws, stacked_for
 
 
@@ -78,11 +78,11 @@ def gradient_diversity(deltas: nnx.State, counts: jax.Array) -> jax.Array:
     included = counts.astype(jnp.float32)
     leaves = jax.tree.leaves(nnx.filter_state(deltas, nnx.Param))
     squares = sum(
-        (jnp.dot(included, _squares(leaf)) for leaf in leaves),
+        (weighted_sum(included, _squares(leaf)) for leaf in leaves),
         jnp.float32(0),
     )
     together = sum(
-        (jnp.sum(jnp.square(jnp.tensordot(included, leaf, axes=1))) for leaf in leaves),
+        (jnp.sum(jnp.square(weighted_sum(included, leaf))) for leaf in leaves),
         jnp.float32(0),
     )
     return jnp.where(squares > 0, squares / jnp.maximum(together, jnp.finfo(jnp.float32).tiny), 0)

@@ -16,6 +16,8 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxfed.training.aggregate import weighted_sum
+
 Distance = Literal["euclidean", "mean_squared"]
 
 _TINY = 1e-12  # under the root, whose slope at 0 is infinite
@@ -118,7 +120,7 @@ def mean_probabilities(
 
     by_each = jax.vmap(one)(helpers)  # [H, n, C]
     weights = has_any.astype(jnp.float32) / jnp.maximum(jnp.sum(has_any), 1).astype(jnp.float32)
-    return jnp.tensordot(weights, by_each, axes=1)
+    return weighted_sum(weights, by_each)
 
 
 def sharpened(probability: jax.Array, temperature: float) -> jax.Array:

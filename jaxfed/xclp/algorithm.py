@@ -45,8 +45,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution import HERE, Execution
+from jaxfed.host import processes
 from jaxfed.kernels import lsh
 from jaxfed.kernels.padding import padded_rows
 from jaxfed.privacy import randomized_response
@@ -129,6 +131,12 @@ def cross_client_label_propagation(
     """
     p = parameters
     vectors, labels = checked(vectors, labels, p.num_classes)
+    draws = p.bit_epsilon > 0 or p.label_epsilon > 0 or p.projection == "group_secret"
+    if draws and processes.are_several():
+        raise UsageError(
+            "bit_epsilon, label_epsilon and projection='group_secret' draw from the system, each process "
+            "its own: allowed in a run of one process"
+        )
     if not any(len(v) for v in vectors):
         return _no_labels(vectors, p, None)
     session = open_session(
@@ -169,7 +177,7 @@ def cross_client_label_propagation(
         kept = Kept(
             codes=[own[:, : p.num_bits // 32] for own in codes],
             planes=planes[: p.num_bits],
-            root_degrees=matrix.graph.root_degrees,
+            root_degrees=matrix.root_degrees,
             scores=np.concatenate(list(unweighed.values())),
             class_counts=np.stack([y.sum(axis=0) for y in near.labels.values()]),
             p=p,

@@ -18,6 +18,7 @@ import numpy as np
 from jaxfed.federation.execution import Execution
 from jaxfed.kernels import knn, lsh
 from jaxfed.kernels.padding import padded_rows
+from jaxfed.kernels.spread import everywhere
 from jaxfed.xclp.influence import Contributions
 
 if TYPE_CHECKING:
@@ -81,9 +82,9 @@ def plaintext_hamming(
     del session, key_bits
     joint = np.concatenate(codes)
     bits = padded_rows(joint)
-    is_point = jnp.asarray(np.arange(len(bits)) < len(joint))
-    found = execution.once(knn.hamming_knn, jnp.asarray(bits), num_neighbors, valid=is_point)
-    indices, distances = (np.asarray(values)[: len(joint)] for values in found)
+    is_point = execution.spread(np.arange(len(bits)) < len(joint), fill=False)
+    found = execution.once(knn.hamming_knn, execution.spread(bits), num_neighbors, valid=is_point)
+    indices, distances = (np.asarray(values)[: len(joint)] for values in everywhere(found))
     return list(range(len(codes))), indices, distances
 
 

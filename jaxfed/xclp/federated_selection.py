@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxfed.federation.execution import Execution
-from jaxfed.kernels.padding import padded_rows
+from jaxfed.kernels.padding import padded_to
 from jaxfed.privacy import randomized_response
 from jaxfed.secure.influence import columns as influence_columns
 from jaxfed.secure.influence import left_out
@@ -92,7 +92,8 @@ def _joint(s: Parameters, around: Neighborhoods) -> Labeled:
     y = np.concatenate(list(near.labels.values()))
     answers = np.where(y.any(axis=1), y.argmax(axis=1), -1)
     owner = np.concatenate([np.full(r.stop - r.start, j) for j, r in near.rows.items()])
-    y, owner, answers = padded_rows(y), padded_rows(owner), padded_rows(answers, fill=-1)
+    n = matrix.num_points
+    y, owner, answers = padded_to(y, n), padded_to(owner, n), padded_to(answers, n, fill=-1)
     return labeled_rows(matrix, _unbiased(y, s), owner, answers)
 
 

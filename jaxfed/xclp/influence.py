@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.kernels.conjugate_gradient import Convergence
-from jaxfed.kernels.padding import padded_rows
+from jaxfed.kernels.padding import padded_to
 from jaxfed.secure.session.endpoint import DroppedOut
 
 if TYPE_CHECKING:
@@ -70,14 +70,6 @@ class Matrix(Protocol):
 
     def solved(self, y: np.ndarray) -> tuple[jax.Array, Convergence]:
         """S Y for Y float32 [n, C]."""
-
-
-def shared_width(num_columns: int) -> int:
-    """Columns with zeros among them, as many as others have: powers of two, 16 and more.
-
-    Zero columns are solved at once, and few widths have few compilations.
-    """
-    return max(16, 1 << (num_columns - 1).bit_length())
 
 
 def solved(matrix: Matrix, y: np.ndarray) -> tuple[jax.Array, Accuracy]:
@@ -208,7 +200,7 @@ def influence_of_labels(
             lambda client, n: Transferred(session, client, labels[client], n),
         )
     y = np.concatenate([labels[client] for client in rows])
-    z, accuracy = solved(matrix, padded_rows(y))
+    z, accuracy = solved(matrix, padded_to(y, matrix.num_points))
     labeled = {EVERYBODY: np.flatnonzero(y.any(axis=1))}
     return Contributions({EVERYBODY: np.asarray(z)[: len(y)]}, {}, labeled, accuracy)
 
@@ -243,7 +235,8 @@ def _multiplied(
             labeled = way.positions()
             for start in range(0, len(labeled), _COLUMN_BLOCK):
                 block = labeled[start : start + _COLUMN_BLOCK]
-                unit = np.zeros((num_rows, shared_width(len(block))), np.float32)
+                # Zero columns fill the block to a power of two: few shapes, few compilations.
+                unit = np.zeros((num_rows, 1 << (len(block) - 1).bit_length()), np.float32)
                 unit[own.start + block, np.arange(len(block))] = 1
                 columns, accuracy = solved(matrix, unit)  # 10-SS, 12-CS
                 result = result._replace(accuracy=result.accuracy.worst(accuracy))

@@ -89,9 +89,12 @@ class Neighborhoods:
         if key not in self._graphs:
             near = self.of(p.num_bits)
             k = p.num_neighbors
-            self._graphs[key] = server_graph(  # padding is points without edges
-                padded_rows(near.indices[:, :k], fill=-1),
-                padded_rows(near.distances[:, :k], fill=p.num_bits + 1),
+            nobody = p.num_bits + 1  # padding is points without edges
+            indices = padded_rows(near.indices[:, :k], fill=-1)
+            distances = padded_rows(near.distances[:, :k], fill=nobody)
+            self._graphs[key] = server_graph(
+                self._execution.spread(indices, fill=-1),
+                self._execution.spread(distances, fill=nobody),
                 p,
             )
         return smoother(self._graphs[key], p)

@@ -20,6 +20,7 @@ import numpy as np
 from jaxfed.kernels.components import Components, component_sums, components
 from jaxfed.kernels.conjugate_gradient import Convergence, propagate, propagate_centered
 from jaxfed.kernels.graph import Graph
+from jaxfed.kernels.spread import everywhere
 from jaxfed.xclp.label_matrix import BY_COMPONENT, Rows, scores
 from jaxfed.xclp.parameters import Propagation
 
@@ -29,7 +30,10 @@ _FLAT_ALPHA = 0.99  # of what Poisson learning's scores get on top, which would 
 
 
 class Smoother(NamedTuple):
-    """M of one labeling. `found` is None where no components are needed."""
+    """M of one labeling, its graph's rows over a mesh or not; all else, and what comes out, is on one device.
+
+    `found` is None where no components are needed.
+    """
 
     graph: Graph
     found: Components | None
@@ -41,6 +45,11 @@ class Smoother(NamedTuple):
         return len(self.graph.neighbors)
 
     @property
+    def root_degrees(self) -> jax.Array:
+        """D^1/2, float32 [n]."""
+        return everywhere(self.graph.root_degrees)
+
+    @property
     def max_steps(self) -> int:
         """Of conjugate gradients, at most."""
         return self.p.max_steps
@@ -49,14 +58,16 @@ class Smoother(NamedTuple):
         """M Y for Y float32 [n, C], n the graph's points, and how each column was solved."""
         tolerance, max_steps, y = self.p.tolerance, self.p.max_steps, jnp.asarray(y)
         if self.found is None:
-            return propagate(self.graph, y, self.p.alpha, tolerance=tolerance, max_steps=max_steps)
+            return everywhere(
+                propagate(self.graph, y, self.p.alpha, tolerance=tolerance, max_steps=max_steps)
+            )
         solve = partial(
             propagate_centered, self.graph, self.found, tolerance=tolerance, max_steps=max_steps
         )
         if self.p.label_matrix == "centered":
-            return solve(y, self.p.alpha)
+            return everywhere(solve(y, self.p.alpha))
         scale = self._inverse_root_degrees()[:, None]
-        z, info = solve(scale * y, 1.0)
+        z, info = everywhere(solve(scale * y, 1.0))
         return scale * z, info
 
     def counts(self, y: Array) -> jax.Array:
@@ -80,7 +91,7 @@ class Smoother(NamedTuple):
             return jnp.zeros_like(labeled[:, 0]), jnp.zeros_like(labeled[:, 0])
         volume = jnp.where(self.found.volume > 0, self.found.volume, 1.0)
         if self.p.label_matrix == "centered":
-            v = self.graph.root_degrees
+            v = self.root_degrees
             mass = component_sums(self.found.root, v[:, None] * labeled)[:, 0]
             share = v / ((1 - self.p.alpha) * volume)
             return share * mass, share * v
@@ -89,13 +100,13 @@ class Smoother(NamedTuple):
         return share * count, share
 
     def _inverse_root_degrees(self) -> jax.Array:
-        root = self.graph.root_degrees
+        root = self.root_degrees
         return jnp.where(root > 0, 1 / jnp.where(root > 0, root, 1.0), 1.0)
 
 
 def smoother(graph: Graph, p: Propagation) -> Smoother:
     """M for this graph and `p.label_matrix`; finds the components where they are needed."""
-    found = components(graph) if p.label_matrix in BY_COMPONENT else None
+    found = everywhere(components(graph)) if p.label_matrix in BY_COMPONENT else None
     return Smoother(graph, found, p)
 
 

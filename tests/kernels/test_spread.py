@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.export
@@ -37,10 +38,11 @@ def assert_equal(found, expected):
 
 
 @pytest.mark.skipif(jax.device_count() > 2, reason="this is the process of its own")
-def test_four_devices_pass_this_file():
+def test_four_devices_pass_too():
+    graphs = str(Path(__file__).with_name("test_spread_graph.py"))
     flags = "--xla_force_host_platform_device_count=4"
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", __file__, "-k", "4_devices"],
+        [sys.executable, "-m", "pytest", "-q", "-k", "4_devices", __file__, graphs],
         env={**os.environ, "XLA_FLAGS": flags},
         capture_output=True,
         text=True,
@@ -56,8 +58,8 @@ def test_rows_are_spread_in_order_and_come_together_again(num_devices, n):
     there = spread(array, mesh, fill=-1)
     rows = -(-n // num_devices)
     assert [part.data.shape for part in there.addressable_shards] == [(rows, 3)] * num_devices
-    assert mesh_of(there) == mesh
-    assert spread(there, mesh) is there
+    assert mesh_of(there) == (mesh if num_devices > 1 else None)
+    assert num_devices == 1 or spread(there, mesh) is there
     back = everywhere(there)
     assert len(back.devices()) == 1
     assert_equal([back[:n]], [array])
@@ -103,7 +105,7 @@ def test_neighbors_over_devices_equal_the_oracle(num_devices, n, num_words, k, b
     found = knn.hamming_knn(
         spread(bits, mesh), k, valid=spread(valid, mesh, fill=False), backend=backend
     )
-    assert {mesh_of(array) for array in found} == {mesh}
+    assert {mesh_of(array) for array in found} == {mesh if num_devices > 1 else None}
     assert_equal(together(found, n), reference.hamming_knn(bits, k, valid))
 
 

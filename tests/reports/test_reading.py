@@ -104,8 +104,9 @@ def test_a_failed_point_says_why(tmp_path):
     (sweep / "logs" / "bad.failure").write_text("exit status 2: jaxfed: <no> data")
     (section,) = build([sweep])
     assert [path.rpartition("/")[2] for path in section.unfinished] == ["left"]
-    (table,) = section.tables
+    table, gains = section.tables
     assert [row[1].text for row in table.rows] == ["finished", "failed", "not started"]
+    assert [row[0].text for row in gains.rows] == ["64", "ahead", "behind"]
     page = write_report([sweep]).read_text()
     failed, unfinished = re.findall(r'<div class="notice">(.*?)</div>', page)
     assert "bad</code>: exit status 2: jaxfed: &lt;no&gt; data" in failed

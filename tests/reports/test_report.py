@@ -84,7 +84,9 @@ def test_report_of_everything(tmp_path):
         "one.csv",
         "two.csv",
         "bits-xclp-num-bits.csv",
+        "bits-xclp-num-bits-gains.csv",
         "bits-xclp-alpha.csv",
+        "bits-xclp-alpha-gains.csv",
         "paper-xclp-3.csv",
     }
     # The same results make the same report, and the report is no result.

@@ -1,0 +1,236 @@
+"""Several processes of one run, on this machine."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+from invoking import DIGITS, ROOT, invoke
+
+from jaxfed.experiment.records import read_run
+
+TALK = """
+import sys
+import numpy as np
+from jaxfed.errors import UsageError
+from jaxfed.experiment.workdir import open_workdir
+from jaxfed.experiment.processes import agree, open_for_all
+from jaxfed.federation.client_map import client_map
+from jaxfed.federation.execution import HERE
+from jaxfed.host import processes
+from jaxfed.host.interruption import Interrupted, Interruption
+from jaxfed.kernels import knn
+from jaxfed.kernels.spread import everywhere
+
+address, number, place = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+processes.connect(address, 2, number)
+assert processes.are_several() and processes.is_first() == (number == 0)
+assert processes.told("x" * number + "é") == ["é", "xé"]
+assert processes.from_first(b"a\\0b" if number == 0 else b"") == b"a\\0b"
+assert processes.from_first(b"") == b""
+
+def problem(check, *arguments):
+    try:
+        check(*arguments)
+    except UsageError as error:
+        return str(error)
+
+def block(fails):
+    with processes.together():
+        if fails:
+            raise UsageError("no such thing")
+
+assert problem(processes.check_same, "a number", "1") is None
+other = problem(processes.check_same, "a number", str(number))
+assert other == "process 1 has a number other than process 0's"
+assert problem(block, False) is None
+assert problem(block, number == 1) == ("no such thing" if number == 1 else "process 1: no such thing")
+
+# All have the results of common work.
+bits = np.random.default_rng(0).integers(0, 16, (21, 1), dtype=np.uint32)
+valid = np.ones(21, bool)
+found = everywhere(knn.hamming_knn(HERE.spread(bits), 4, valid=HERE.spread(valid, fill=False)))
+for one, other in zip(found, knn.hamming_knn(bits, 4), strict=True):
+    np.testing.assert_array_equal(one[:21], other)
+double = client_map(lambda factor, x: factor * x, strategy="shard_map")
+np.testing.assert_array_equal(double(np.float32(2), np.arange(4, dtype=np.float32)), [0, 2, 4, 6])
+
+# The first one's workdir is where all go on from; the other writes elsewhere.
+config = {"algorithm": "one", "dataset": {}, "num_repeats": 1}
+with open_for_all(place, config) as workdir:
+    assert (str(workdir.path) == place) == (number == 0)
+    assert workdir.read_metrics() == [{"round": 1}]
+    workdir.append_metrics({"round": 2})
+refused = problem(lambda: open_for_all(place, {**config, "num_repeats": 2}).__enter__())
+assert "made by another config" in refused and refused.startswith("process 0: ") == (number == 1)
+
+# A signal for one is a signal for all, after the round; other numbers are told.
+with Interruption() as interruption:
+    agree(interruption, {"round": 1, "seconds": float(number), "loss": 0.5})
+    interruption.pending = 15 if number == 1 else None
+    assert not interruption.is_pending
+    with interruption.deferred():
+        pass
+    try:
+        with interruption.deferred():
+            agree(interruption, {"round": 2})
+    except Interrupted as error:
+        assert error.exit_status == 143
+    else:
+        raise AssertionError("nobody heard")
+text = problem(agree, interruption, {"round": 3, "loss": float(number)})
+assert text.startswith("process 1 has come to loss=1.0 in round 3, process 0 to 0.0")
+print("done", number)
+"""
+
+
+def free_address():
+    with socket.socket() as listening:
+        listening.bind(("localhost", 0))
+        return f"localhost:{listening.getsockname()[1]}"
+
+
+def started(stack, *commands):
+    """Processes of one device each, which end with the stack."""
+    running = []
+    for command in commands:
+        process = subprocess.Popen(
+            [sys.executable, *command],
+            cwd=ROOT,
+            env={**os.environ, "XLA_FLAGS": "", "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        running.append(process)
+    return running
+
+
+def outputs(running):
+    return [(*process.communicate(), process.returncode) for process in running]
+
+
+def runs(workdirs, *arguments):
+    """Commands of two processes of one run."""
+    address = free_address()
+    return [
+        [
+            *("-m", "launch.run", f"--config={DIGITS}:smoke", f"--workdir={workdir}"),
+            *(f"--coordinator={address}", "--num_processes=2", f"--process_id={number}"),
+            *arguments,
+        ]
+        for number, workdir in enumerate(workdirs)
+    ]
+
+
+def test_what_processes_tell_each_other(tmp_path):
+    workdir = tmp_path / "workdir"
+    workdir.mkdir()
+    config = {"algorithm": "one", "dataset": {}, "num_repeats": 1}
+    (workdir / "config.json").write_text(json.dumps(config))
+    (workdir / "metrics.jsonl").write_text('{"round": 1}\n')
+    address = free_address()
+    commands = [["-c", TALK, address, str(number), str(workdir)] for number in range(2)]
+    with ExitStack() as stack:
+        for number, (out, error, status) in enumerate(outputs(started(stack, *commands))):
+            assert (status, out.splitlines()[-1:]) == (0, [f"done {number}"]), error
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    assert lines == ['{"round": 1}', '{"round": 2}']
+
+
+SMALL = (
+    "--config.baselines=()",
+    "--config.num_repeats=1",
+    "--config.dataset.train_size=200",
+    "--config.execution.compilation_cache=off",
+)
+
+
+@pytest.mark.slow
+def test_two_processes_come_to_what_one_does(tmp_path, monkeypatch, capsys):
+    both, alone, elsewhere = (tmp_path / name for name in ("both", "alone", "elsewhere"))
+    with ExitStack() as stack:
+        for _, error, status in outputs(started(stack, *runs([both, elsewhere], *SMALL))):
+            assert status == 0, error
+    assert not elsewhere.exists()
+    arguments = [f"--config={DIGITS}:smoke", f"--workdir={alone}", *SMALL]
+    assert invoke(arguments, monkeypatch, capsys)[0] in (0, None)
+    found, expected = read_run(both), read_run(alone)
+    assert found.summary["environment"]["num_processes"] == 2
+    assert found.summary["test_accuracy"] == expected.summary["test_accuracy"]
+    labels = [place / "predictions" / "xclp-0.csv.gz" for place in (both, alone)]
+    assert labels[0].exists() == labels[1].exists()
+    assert sorted(path.name for path in both.iterdir()) == sorted(
+        path.name for path in alone.iterdir()
+    )
+
+
+@pytest.mark.slow
+def test_a_signal_for_one_stops_both_and_they_go_on(tmp_path):
+    """Whose state is spread, saved by the first, and sent to the other."""
+    config = "ml_collections_configs/fedavg_xclp.py:smoke"
+    arguments = [
+        f"--config={config}",
+        "--config.baselines=()",
+        "--config.num_repeats=1",
+        "--config.algorithm=fedavg",
+        "--config.checkpoint_every=1",
+    ]
+    both, elsewhere = tmp_path / "both", tmp_path / "elsewhere"
+    long = [*arguments, "--config.rounds=400"]
+    with ExitStack() as stack:
+        running = started(stack, *runs([both, elsewhere], *long))
+        metrics = both / "metrics.jsonl"
+        while not metrics.exists() or len(metrics.read_text().splitlines()) < 3:
+            assert all(process.poll() is None for process in running), outputs(running)
+            time.sleep(0.1)
+        running[1].send_signal(signal.SIGTERM)
+        assert [status for _, _, status in outputs(running)] == [143, 143]
+    rounds = len(metrics.read_text().splitlines())
+    with ExitStack() as stack:
+        running = started(stack, *runs([both, elsewhere], *long))
+        while len(metrics.read_text().splitlines()) < rounds + 3:
+            assert all(process.poll() is None for process in running), outputs(running)
+            time.sleep(0.1)
+        running[0].send_signal(signal.SIGTERM)
+        (out, *_), _ = outputs(running)
+    assert f"resuming after {rounds - 1} finished rounds" in out
+    numbers = [json.loads(line)["round"] for line in metrics.read_text().splitlines()]
+    assert numbers == list(range(len(numbers)))
+    assert np.all(np.diff(numbers) == 1)
+
+
+MISTAKES = {
+    "--process_id=0: goes with --coordinator=HOST:PORT alone": ["--process_id=0"],
+    "--num_processes=2: goes with --coordinator=HOST:PORT": [
+        "--coordinator=auto",
+        "--num_processes=2",
+    ],
+    "--coordinator=here: allowed are HOST:PORT and 'auto', by the cluster": ["--coordinator=here"],
+    "--num_processes=None: allowed are integers from 1 on": ["--coordinator=a:1"],
+    "--process_id=2: allowed are 0 to 1": [
+        "--coordinator=a:1",
+        "--num_processes=2",
+        "--process_id=2",
+    ],
+    "--coordinator=auto: ": ["--coordinator=auto"],  # there is no cluster
+}
+
+
+@pytest.mark.parametrize(("message", "arguments"), MISTAKES.items(), ids=MISTAKES)
+def test_flags_that_do_not_fit_are_named(message, arguments, tmp_path, monkeypatch, capsys):
+    place = tmp_path / "none"
+    arguments = [f"--config={DIGITS}:smoke", f"--workdir={place}", *arguments]
+    status, error = invoke(arguments, monkeypatch, capsys)
+    assert status == 2
+    assert error.startswith(f"jaxfed: {message}")
+    assert error.count("\n") == 1
+    assert not place.exists()

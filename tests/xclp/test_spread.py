@@ -1,0 +1,92 @@
+"""XCLP with its graph over two devices, against the same on one."""
+
+import numpy as np
+import pytest
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.execution import HERE, Execution
+from jaxfed.federation.memory import Memory
+from jaxfed.host import processes
+from jaxfed.kernels import knn
+from jaxfed.kernels.spread import mesh_of, points_mesh
+from jaxfed.xclp import Parameters, cross_client_label_propagation, smoother
+
+TWO = Execution(num_devices=2)
+SWITCHES = [
+    {},
+    {"self_edges": True, "influence": "columns"},
+    {"label_matrix": "poisson", "confidence": "calibrated"},
+]
+
+
+def clients(sizes=(40, 0, 25, 61)):
+    rng = np.random.default_rng(0)
+    centers = 2 * rng.standard_normal((3, 16))
+    truth = [rng.integers(3, size=size) for size in sizes]
+    vectors = [centers[y] + rng.standard_normal((len(y), 16)) for y in truth]
+    labels = [np.where(rng.random(len(y)) < 0.3, y, -1) for y in truth]
+    return [v.astype(np.float32) for v in vectors], labels
+
+
+@pytest.fixture
+def meshes(monkeypatch):
+    """What the points of searches and of systems are spread over."""
+    found = {"search": [], "system": []}
+
+    def watched(function, seen, points_of):
+        def watching(first, *arguments, **keywords):
+            seen.append(mesh_of(points_of(first)))
+            return function(first, *arguments, **keywords)
+
+        return watching
+
+    monkeypatch.setattr(knn, "hamming_knn", watched(knn.hamming_knn, found["search"], lambda x: x))
+    for name in ("propagate", "propagate_centered"):
+        solve = watched(getattr(smoother, name), found["system"], lambda graph: graph.neighbors)
+        monkeypatch.setattr(smoother, name, solve)
+    return found
+
+
+@pytest.mark.usefixtures("quick_compilation")
+@pytest.mark.parametrize("switches", SWITCHES, ids=str)
+def test_labels_over_two_devices_are_those_of_one(meshes, switches):
+    vectors, labels = clients()
+    p = Parameters(num_classes=3, num_bits=512, **switches)
+    alone = cross_client_label_propagation(vectors, labels, p)
+    assert {*meshes["search"], *meshes["system"]} == {None}  # by default: they are one CPU's
+    for seen in meshes.values():
+        seen.clear()
+    both = cross_client_label_propagation(vectors, labels, p, TWO)
+    assert set(meshes["search"]) == set(meshes["system"]) == {points_mesh(2)}
+    for one, other in zip(alone.predictions, both.predictions, strict=True):
+        np.testing.assert_array_equal(one.labels, other.labels)
+        np.testing.assert_allclose(one.scores, other.scores, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(np.concatenate(alone.kept.codes), np.concatenate(both.kept.codes))
+
+
+def test_neighbors_over_devices_are_remembered():
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 2**32, (10, 2), dtype=np.uint32)
+    remembering = Execution(memory=Memory(), num_devices=2)
+    found = [remembering.once(knn.hamming_knn, remembering.spread(bits), 3) for _ in range(2)]
+    assert found[0] is found[1]
+
+
+@pytest.mark.parametrize("execution", [HERE, Execution(num_devices=1)])
+def test_one_device_is_no_mesh(execution):
+    assert execution.mesh is None
+
+
+@pytest.mark.parametrize(
+    "draws", [{"bit_epsilon": 2.0}, {"label_epsilon": 2.0}], ids=lambda draws: next(iter(draws))
+)
+def test_several_processes_share_no_noise(monkeypatch, draws):
+    monkeypatch.setattr(processes, "are_several", lambda: True)
+    p = Parameters(num_classes=3, num_bits=512, **draws)
+    with pytest.raises(UsageError, match="allowed in a run of one process"):
+        cross_client_label_propagation(*clients(), p)
+
+
+def test_devices_that_are_not_there():
+    with pytest.raises(UsageError, match="num_devices=5: allowed are"):
+        _ = Execution(num_devices=5).mesh
