@@ -38,6 +38,9 @@ client, is said with its results (`jaxfed.experiment.summary`).
 A one-shot method has one round where a round has all clients (`rounds_of`): a second one would do the same
 again, and count its messages twice. The steps that it does not need are passed over.
 
+`seconds` of a line are all that has passed since the line before, or since the method was ready to start:
+the round, what judges it, and the save after the round before. Compilation is in them.
+
 Everything random follows from `seed`, `repeat` and `round`, so a resumed experiment ends with the
 numbers of one that was never stopped, times apart.
 """
@@ -210,14 +213,13 @@ class Experiment:
         first_round = max(leg.first_step, saved_step + 1) - leg.first_step + 1
         left = range(first_round, rounds + 1)
         with closing(prefetched(cohort_of, left)) as cohorts:
+            ended = time.perf_counter()
             for round_number in left:
                 with self.interruption.deferred():
-                    started = time.perf_counter()
                     round_key = jax.random.fold_in(key, round_number)
                     cohort, before = next(cohorts), selected.state
                     state, metrics = algorithm.round(before, cohort, round_key)
                     jax.block_until_ready(state)
-                    seconds = time.perf_counter() - started
                     is_last = round_number == rounds
                     if has_diverged(metrics):
                         quality: Metrics = {"diverged": True}
@@ -227,13 +229,14 @@ class Experiment:
                         selected, quality = self._measure(
                             config, algorithm, federation, round_number, state, selected
                         )
+                    before_this, ended = ended, time.perf_counter()
                     record = {
                         "repeat": leg.repeat,
                         "algorithm": leg.name,
                         "round": round_number,
                         **metrics,
                         **quality,
-                        "seconds": seconds,
+                        "seconds": ended - before_this,
                     }
                     agree(self.interruption, record)
                     self.workdir.append_metrics(record)

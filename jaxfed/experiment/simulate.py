@@ -43,8 +43,8 @@ class Simulated:
         state: the state that validation selected; the last one of a method that does not validate.
         last_state: after the last round.
         metrics: of `state`, final: `test_accuracy` and others.
-        records: one a round: `round`, `seconds`, what the round said, and what the state was worth where
-            it was judged. Round 0 is the state before the first.
+        records: one a round: `round`, `seconds` of it and of judging it, what the round said, and what the
+            state was worth where it was judged. Round 0 is the state before the first.
     """
 
     algorithm: FederatedAlgorithm
@@ -129,7 +129,6 @@ def simulate(
             selected.state, federation.cohort(clients), jax.random.fold_in(key, number)
         )
         jax.block_until_ready(state)
-        seconds = time.perf_counter() - started
         if has_diverged(metrics):
             raise UsageError(
                 f"simulate: diverged in round {number}, its loss is not finite; lower the learning rate"
@@ -141,6 +140,7 @@ def simulate(
             selected = selected.after(number, state, quality)
         else:
             selected = selected._replace(state=state)
+        seconds = time.perf_counter() - started
         tell({"round": number, **metrics, **quality, "seconds": seconds})
     final = algorithm.evaluate(selected.final, federation)
     if final.get(HAS_NO_MODEL):

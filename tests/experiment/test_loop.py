@@ -27,6 +27,7 @@ from jaxfed.experiment.workdir import Workdir, open_workdir
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.sampling import num_groups, sample_clients
 from jaxfed.host.checkpoint import Checkpoints
+from jaxfed.host.checkpoint_writer import CheckpointWriter
 from jaxfed.host.interruption import Interrupted, Interruption
 
 
@@ -110,6 +111,32 @@ def test_lines_and_files(config, tmp_path):
         "11.npz",
         "12.npz",
     ]
+
+
+def test_seconds_are_all_that_passes(config, tmp_path, monkeypatch):
+    """A round takes 1 s by this clock, judging it 10 and a save 100, which the next line has."""
+    now = [0.0]
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    plain = drift(num_classes=10)
+
+    def taking(seconds, function):
+        def timed(*arguments, **keywords):
+            now[0] += seconds
+            return function(*arguments, **keywords)
+
+        return timed
+
+    def timed_drift(*, num_classes: int) -> Any:
+        return plain._replace(round=taking(1, plain.round), evaluate=taking(10, plain.evaluate))
+
+    monkeypatch.setitem(ALGORITHMS, "drift", timed_drift)
+    monkeypatch.setattr(CheckpointWriter, "save", taking(100, CheckpointWriter.save))
+    config.drift, config.baselines = ConfigDict(), ()
+    config.evaluate_every, config.num_repeats = 1, 1
+    with open_workdir(tmp_path, config.to_dict()) as workdir:
+        run(config, workdir)
+        records = workdir.read_metrics()
+    assert [record["seconds"] for record in records] == [11, 111, 111]
 
 
 @pytest.mark.parametrize(("every", "expected"), [(0, [3]), (1, [1, 2, 3]), (2, [2, 3]), (9, [3])])
