@@ -44,6 +44,7 @@ _TRUSTED = 2.0
 # Where the system is nearly singular, a residual below so much |z| tells rounding, and further steps add to
 # it.
 _ROUNDING = 1e-7
+_FEW, _LANES = 8, 16  # beyond so many columns they are padded to multiples of a CPU's vector unit
 # Of the preconditioner I + beta W: at beta = 1 it would be blind to eigenvalue -1, which bipartite
 # components have, such as two points that have only each other.
 _LARGEST_BETA = 0.99
@@ -121,15 +122,8 @@ def propagate(
     y = _along(graph, y)
     n = graph.neighbors.shape[0]
     _check("alpha", alpha, "in (0, 1) as float32", lambda value: 0 < float(np.float32(value)) < 1)
-    return _propagate(
-        graph,
-        y,
-        _scalar(alpha, np.float32),
-        _scalar(tolerance, np.float32),
-        _scalar(max_steps, np.int32),
-        block_columns=_block_columns(block_columns, n, tolerance, max_steps),
-        mesh=mesh_of(graph.neighbors),
-    )
+    block = _block_columns(block_columns, n, tolerance, max_steps)
+    return _solved(graph, y, alpha, tolerance, max_steps, None, block)
 
 
 def propagate_centered(
@@ -157,16 +151,39 @@ def propagate_centered(
         found = Components(*(spread(part, mesh) for part in found))
     n = graph.neighbors.shape[0]
     _check("alpha", alpha, "in (0, 1]", lambda value: 0 < float(np.float32(value)) <= 1)
-    return _propagate(
+    block = _block_columns(block_columns, n, tolerance, max_steps)
+    return _solved(graph, y, alpha, tolerance, max_steps, found, block)
+
+
+def _solved(
+    graph: Graph,
+    y: Array,
+    alpha: ArrayLike,
+    tolerance: ArrayLike,
+    max_steps: ArrayLike,
+    found: Components | None,
+    block_columns: int,
+) -> tuple[Array, Convergence]:
+    """By one program for all numbers of columns that are padded to the same one."""
+    num_columns, mesh = y.shape[1], mesh_of(graph.neighbors)
+    wide = -(-num_columns // _LANES) * _LANES
+    is_padded = num_columns > _FEW and block_columns % _LANES == 0
+    is_here = mesh is None and not isinstance(y, jax.core.Tracer)
+    if is_padded and is_here and wide > num_columns:
+        y = jnp.pad(y, ((0, 0), (0, wide - num_columns)))
+    z, info = _propagate(
         graph,
         y,
         _scalar(alpha, np.float32),
         _scalar(tolerance, np.float32),
         _scalar(max_steps, np.int32),
         found,
-        block_columns=_block_columns(block_columns, n, tolerance, max_steps),
+        block_columns=block_columns,
         mesh=mesh,
     )
+    if z.shape[1] == num_columns:
+        return z, info
+    return z[:, :num_columns], jax.tree.map(lambda values: values[:num_columns], info)
 
 
 def _scalar(value: ArrayLike, dtype: type) -> ArrayLike:
@@ -245,11 +262,11 @@ def _propagate_rows(
     else:
         y = without_leading(graph, found, y, rows)
         start = jnp.zeros_like(y)
-    if num_columns <= min(8, block_columns):
+    if num_columns <= min(_FEW, block_columns):
         z, info = _solve_block(graph, y, start, alpha, tolerance, max_steps, found, rows)
         return z * unit[None], info
     num_blocks = -(-num_columns // block_columns)
-    width = -(-num_columns // (16 * num_blocks)) * 16
+    width = -(-num_columns // (_LANES * num_blocks)) * _LANES
 
     def into_blocks(x: Array) -> Array:
         padded = jnp.pad(x, ((0, 0), (0, num_blocks * width - num_columns)))

@@ -72,6 +72,14 @@ class Matrix(Protocol):
         """S Y for Y float32 [n, C]."""
 
 
+def shared_width(num_columns: int) -> int:
+    """Columns with zeros among them, as many as others have: powers of two, 16 and more.
+
+    Zero columns are solved at once, and few widths have few compilations.
+    """
+    return max(16, 1 << (num_columns - 1).bit_length())
+
+
 def solved(matrix: Matrix, y: np.ndarray) -> tuple[jax.Array, Accuracy]:
     """S Y, and how accurate it is."""
     z, info = matrix.solved(y)
@@ -235,8 +243,7 @@ def _multiplied(
             labeled = way.positions()
             for start in range(0, len(labeled), _COLUMN_BLOCK):
                 block = labeled[start : start + _COLUMN_BLOCK]
-                # Zero columns fill the block to a power of two: few shapes, few compilations.
-                unit = np.zeros((num_rows, 1 << (len(block) - 1).bit_length()), np.float32)
+                unit = np.zeros((num_rows, shared_width(len(block))), np.float32)
                 unit[own.start + block, np.arange(len(block))] = 1
                 columns, accuracy = solved(matrix, unit)  # 10-SS, 12-CS
                 result = result._replace(accuracy=result.accuracy.worst(accuracy))

@@ -32,7 +32,7 @@ from jaxfed.kernels.conjugate_gradient import Convergence
 from jaxfed.kernels.padding import padded_length
 from jaxfed.kernels.spread import everywhere
 from jaxfed.xclp import client_prior
-from jaxfed.xclp.influence import Accuracy, solved
+from jaxfed.xclp.influence import Accuracy, shared_width, solved
 from jaxfed.xclp.label_matrix import BY_COMPONENT, Rows, scores, without_own
 from jaxfed.xclp.parameters import Propagation
 from jaxfed.xclp.smoother import Smoother, smoother
@@ -40,7 +40,6 @@ from jaxfed.xclp.smoother import Smoother, smoother
 EXACT_UP_TO = 256
 NUM_PROBES = 64
 _COLUMN_BLOCK = 256
-_LEAST_COLUMNS = 32  # zeros beside few labels: clients of any number share a program
 _SEED = 0x100
 _ROUNDING = 4 * np.finfo(np.float32).eps  # of X_i and M_ii y_i, where they are the same number
 
@@ -151,8 +150,7 @@ def diagonal(
         for start in range(0, len(points), _COLUMN_BLOCK):
             block = points[start : start + _COLUMN_BLOCK]
             columns = np.arange(len(block))
-            width = max(_LEAST_COLUMNS, 1 << (len(block) - 1).bit_length())
-            unit = np.zeros((matrix.num_points, width), np.float32)
+            unit = np.zeros((matrix.num_points, shared_width(len(block))), np.float32)
             unit[block, columns] = 1
             z, accuracy = solved(matrix, unit)
             found[start : start + len(block)] = np.asarray(z)[block, columns]

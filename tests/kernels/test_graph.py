@@ -10,7 +10,7 @@ from scipy import sparse
 from scipy.sparse.linalg import cg
 
 from jaxfed.errors import UsageError
-from jaxfed.kernels import reference
+from jaxfed.kernels import conjugate_gradient, reference
 from jaxfed.kernels.components import reachable
 from jaxfed.kernels.conjugate_gradient import propagate
 from jaxfed.kernels.graph import (
@@ -182,6 +182,24 @@ def test_columns_do_not_depend_on_their_companions():
         np.testing.assert_allclose(alone, together[:, columns], atol=3e-5 * float(together.max()))
     blocked = propagate(graph, y, 0.99, tolerance=1e-6, block_columns=4)[0]
     np.testing.assert_allclose(blocked, together, atol=3e-5 * float(together.max()))
+
+
+def test_few_programs_solve_many_numbers_of_columns(monkeypatch):
+    """One for 9 to 16, another for 17 to 32; what is padded is not in what comes back."""
+    widths = []
+    solve = conjugate_gradient._propagate
+
+    def counted(graph, y, *settings, **block):
+        widths.append(y.shape[1])
+        return solve(graph, y, *settings, **block)
+
+    monkeypatch.setattr(conjugate_gradient, "_propagate", counted)
+    graph, y = normalized_graph(*knn_lists(40, 3)), one_hot(40, 20)
+    for count in (8, 9, 16, 20):
+        z, info = propagate(graph, y[:, :count], 0.9)
+        assert z.shape == (len(y), count)
+        assert {values.shape for values in info} == {(count,)}
+    assert widths == [8, 16, 16, 32]
 
 
 @pytest.mark.parametrize("scale", [1e-25, 1e25])
