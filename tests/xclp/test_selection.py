@@ -30,15 +30,10 @@ from jaxfed.xclp.label_matrix import Rows
 from jaxfed.xclp.leave_one_out import Labeled
 from jaxfed.xclp.selection import plaintext_total, priors_of, select, settings_of
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
+pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
 
 GIVEN = {"num_classes": 10, "num_bits": 128, "num_neighbors": 3, "alpha": 0.9}
-SELECT = (
-    "alpha:0.5",
-    "label_matrix:class_balanced:centered",
-    "num_neighbors:5",
-    "client_prior:0.5",
-)
+SELECT = ("alpha:0.5", "label_matrix:class_balanced:centered", "client_prior:0.5")
 
 
 @cache
@@ -114,10 +109,10 @@ def test_what_is_chosen_is_run():
 
 def test_bits_that_were_chosen_are_those_of_the_estimates_that_are_reported():
     federation = Federation.from_clients(list(zip(*data(), strict=True)), num_classes=10)
-    method = xclp(**{**GIVEN, "num_bits": 32}, select=("num_bits:512",))
+    method = xclp(**{**GIVEN, "num_bits": 32}, select=("num_bits:512", "num_neighbors:5"))
     key = jax.random.key(0)
     _, metrics = method.round(method.init(key, federation), federation.cohort(), key)
-    assert metrics["selected"]["num_bits"] == 512
+    assert metrics["selected"] == {"num_bits": 512, "num_neighbors": 5}
     pi, vectors = setup(drawn_seed(key)), np.concatenate(data()[0])
     reported = metrics["cosine_rmse"], metrics["cosine_rmse_theory"]
     assert reported == pytest.approx(cosine_rmse(vectors, pi, 512))
