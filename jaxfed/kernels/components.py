@@ -95,7 +95,7 @@ def reachable(graph: Graph, start: Array, rows: Rows = ALL) -> Array:
         if graph.overflow_rows.size:
             over = (is_overflow_edge & of_all[graph.overflow_neighbors]).any(axis=1)
             grown = grown.at[overflow_rows].max(over)
-        return rows.any(grown != reached) & rows.any(~grown), grown
+        return rows.any(grown != reached) & ~rows.all(grown), grown
 
     return lax.while_loop(lambda state: state[0], further, (rows.any(start), start))[1]
 

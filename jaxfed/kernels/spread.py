@@ -147,6 +147,10 @@ class Rows:
             return x.any()
         return self.total(x.any().astype(jnp.int32)) > 0
 
+    def all(self, x: jax.Array) -> jax.Array:
+        """Whether all elements are true on all devices."""
+        return x.all() if self.num_parts == 1 else ~self.any(~x)
+
 
 ALL = Rows()
 
