@@ -7,20 +7,13 @@ import resource
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from importlib.metadata import version
 from typing import Any
 
-# Before JAX starts. Two host devices, so that sharded execution is tested without an accelerator; a test that
-# needs more starts pytest again with a number of its own. XLA's older emitter of fusions compiles in half the
-# time, without LLVM's optimizations in a sixth, and compilation is most of what tests do. XLA ends the
-# process at a flag that it does not know, so that this one is set for versions that do. Flags that are given
-# stay: XLA_FLAGS=--xla_cpu_use_fusion_emitters=true tests as users run.
-_FLAGS = ["--xla_force_host_platform_device_count=2"]
-if version("jaxlib").startswith("0.10."):
-    _FLAGS.append("--xla_cpu_use_fusion_emitters=false")
-for _flag in _FLAGS:
-    if _flag.partition("=")[0] not in os.environ.get("XLA_FLAGS", ""):
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_flag}".strip()
+# Before JAX starts: two host devices, so that sharded execution is tested without an accelerator.
+# A test that needs more starts pytest again with a number of its own.
+_FLAG = "--xla_force_host_platform_device_count"
+if _FLAG not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}=2".strip()
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
