@@ -241,7 +241,7 @@ def test_checks_deal_every_repeat_once(tmp_path, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("jaxfed.experiment.workdir.open_workdir", stop)
+    monkeypatch.setattr("jaxfed.api.conduct.open_for_all", stop)
     with pytest.raises(KeyboardInterrupt):
         run(config_of(*TREES), tmp_path, audited=True)
     assert seeds == [0, 1]
