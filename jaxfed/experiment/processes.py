@@ -47,7 +47,8 @@ def open_for_all(
         if not processes.is_first():
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxfed-"))
             with tarfile.open(fileobj=io.BytesIO(sent)) as archive:
-                archive.extractall(folder, filter="data")
+                archive.extraction_filter = getattr(tarfile, "data_filter", None)  # since 3.11.4
+                archive.extractall(folder)
             directory = stack.enter_context(open_workdir(folder, config))
         yield directory
 
