@@ -277,17 +277,23 @@ def algorithm_styles(
 
     `algorithms` says of variants which algorithm they are: that decides which lines are broken and on top.
     """
-    slots = {name: _OWN_COLOR.index(name) for name in names if name in _OWN_COLOR}
+    looks = {name: (_OWN_COLOR.index(name),) * 2 for name in names if name in _OWN_COLOR}
     others = list(range(len(_OWN_COLOR), len(theme.palette)))
     for name in sorted(set(names) - set(_OWN_COLOR)):
-        # A name's own slot, by a digest of it; the next free one where two names meet.
+        # A name's own slot, by a digest of it; the next free one where two names meet. Where all are taken,
+        # colors come again with other markers.
         own = zlib.crc32(name.encode()) % len(others)
         ring = others[own:] + others[:own]
-        slots[name] = next((slot for slot in ring if slot not in slots.values()), ring[0])
+        possible = [
+            (slot, (slot + shift) % len(_MARKERS))
+            for shift in range(len(_MARKERS))
+            for slot in ring
+        ]
+        looks[name] = next((look for look in possible if look not in looks.values()), possible[0])
     return {
         name: {
-            "color": theme.palette[slots[name]],
-            "marker": _MARKERS[slots[name]],
+            "color": theme.palette[looks[name][0]],
+            "marker": _MARKERS[looks[name][1]],
             "linestyle": "--" if algorithms.get(name, name) in POOLED else "-",
             "zorder": 4 if algorithms.get(name, name) == "xclp" else 3,
         }
@@ -321,14 +327,20 @@ def dress(ax: Axes, theme: Theme, *, title: str = "", xlabel: str = "", ylabel: 
 
 
 def legend(figure: Figure, ax: Axes, theme: Theme, *, columns: int = 0) -> None:
-    """What the lines of `ax` are, above all axes, where it hides nothing; 0 columns are as many as fit."""
+    """What the lines of `ax` are, above all axes, where it hides nothing; 0 columns are as many as fit.
+
+    A long one makes the figure higher, so that the axes stay as they are.
+    """
     handles, labels = ax.get_legend_handles_labels()
     if handles:
+        columns = min(columns, len(handles)) or _columns_that_fit(labels, figure.get_figwidth())
+        more = max(0, math.ceil(len(handles) / columns) - _LEGEND_ROWS)
+        figure.set_figheight(figure.get_figheight() + 1.6 * more * _LEGEND_SIZE / 72)
         figure.legend(
             handles,
             labels,
             loc="outside upper left",
-            ncols=min(columns, len(handles)) or _columns_that_fit(labels, figure.get_figwidth()),
+            ncols=columns,
             frameon=False,
             fontsize=_LEGEND_SIZE,
             labelcolor=theme.ink,
@@ -338,6 +350,7 @@ def legend(figure: Figure, ax: Axes, theme: Theme, *, columns: int = 0) -> None:
 
 
 _LEGEND_SIZE = 9  # points
+_LEGEND_ROWS = 3  # that a figure has room for
 
 
 def _columns_that_fit(labels: Sequence[str], width: float) -> int:

@@ -15,7 +15,14 @@ from jaxfed.experiment.records import (
 )
 from jaxfed.reports import axes, partition_figure, plots
 from jaxfed.reports.report import build, write_report
-from jaxfed.reports.style import DARK, LIGHT, algorithm_styles, setting_text
+from jaxfed.reports.style import (
+    DARK,
+    LIGHT,
+    algorithm_styles,
+    legend,
+    new_figure,
+    setting_text,
+)
 
 
 def lines_of(figure):
@@ -254,6 +261,24 @@ def test_methods_look_the_same_everywhere_and_differ():
     assert together["fed_avg"] == alone
     assert len({style["color"] for style in together.values()}) == len(names)
     assert together["xclp"]["color"] == algorithm_styles(["xclp"], LIGHT)["xclp"]["color"]
+
+
+def test_more_methods_than_colors_differ_by_markers():
+    styles = algorithm_styles([f"variant_{number}" for number in range(40)], LIGHT).values()
+    assert len({(style["color"], style["marker"]) for style in styles}) == 40
+
+
+def test_a_long_legend_makes_the_figure_higher():
+    heights = []
+    for number in (2, 12):
+        figure = new_figure(6, 4, LIGHT)
+        ax = figure.add_subplot()
+        for name in range(number):
+            ax.plot([0, 1], [0, name], label=f"a method of some forty letters, number {name}")
+        legend(figure, ax, LIGHT)
+        figure.canvas.draw()
+        heights.append(ax.get_window_extent().height)
+    assert heights[1] == pytest.approx(heights[0], rel=0.15)
 
 
 def test_one_methods_curves_are_lines_of_one_figure(tmp_path):
