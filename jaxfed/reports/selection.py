@@ -1,4 +1,4 @@
-"""Tables of settings chosen without test labels: by cross-validation in a run, by validation over a sweep."""
+"""Tables of settings chosen without test labels: by clients' labels in a run, by validation over a sweep."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -43,7 +43,9 @@ _NO_CHOICE = ("dataset", "federation", "preprocessing", "execution", "selection"
 def chosen_settings(
     name: str, title: str, keys: Sequence[str], rows: Sequence[Row], command: str = ""
 ) -> Table | None:
-    """What cross-validation chose in each repeat, settings against methods; None where it chose nothing.
+    """What clients' own labels chose in each repeat, settings against methods; None where they chose nothing.
+
+    By cross-validation (`selection.settings`) or leave-one-out (`select`).
 
     Arguments as `jaxfed.reports.tables.settings_table`; rows without a choice are left out.
     """
@@ -65,18 +67,18 @@ def chosen_settings(
         record
         for row, run in found
         for record in records(dict(zip(keys, row.values, strict=True)), run)
-        if record["metric"].startswith((_CHOSEN, "cross_validation."))
+        if record["metric"].startswith((_CHOSEN, "cross_validation.", "leave_one_out."))
     ]
     return Table(
         name=name,
-        title=f"{title}: settings chosen by cross-validation",
+        title=f"{title}: settings chosen by clients' labels",
         columns=(*setting_labels(keys), *(names[algorithm] for algorithm in algorithms)),
         rows=tuple(lines),
         num_settings=len(keys),
         caption=(
-            "What each method chose in each repeat, by how many hidden labels of the clients came back; no "
-            "test label takes part. The CSV has the shares that came back, with these settings and with the "
-            "given ones."
+            "What each method chose in each repeat, by how many of the clients' labels came back, hidden or "
+            "left out; no test label takes part. The CSV has the shares that came back, with these settings "
+            "and with the given ones."
         ),
         provenance=provenance(runs, command),
         records=tuple(numbers),
@@ -88,12 +90,24 @@ def _has_chosen(run: Run) -> bool:
 
 
 def _chosen(run: Run, algorithm: str) -> str:
-    """`alpha 0.9, 0.8; num_neighbors 10, 10`: the values of all repeats."""
-    return "; ".join(
-        f"{metric.removeprefix(_CHOSEN)} {setting_text(found.values)}"
-        for metric, found in run.results[algorithm].items()
-        if metric.startswith(_CHOSEN)
-    )
+    """`alpha 0.9, 0.8; label_matrix plain, centered`: the values of all repeats.
+
+    A choice among names is reported as a number for each name, 1 for the one that was chosen.
+    """
+    values: dict[str, Sequence[Any]] = {}
+    for metric, found in run.results[algorithm].items():
+        if metric.startswith(_CHOSEN):
+            key, _, name = metric.removeprefix(_CHOSEN).partition(".")
+            before = values.get(key, found.values)
+            values[key] = (
+                [
+                    name if is_it else other
+                    for is_it, other in zip(found.values, before, strict=True)
+                ]
+                if name
+                else found.values
+            )
+    return "; ".join(f"{key} {setting_text(list(chosen))}" for key, chosen in values.items())
 
 
 def validated_settings(sweep: Sweep, metric: str, name: str) -> Table | None:

@@ -42,11 +42,11 @@ def table_of(workdir, title):
 
 def test_a_run_shows_what_cross_validation_chose(tmp_path):
     path = make_run(tmp_path / "given", selection__settings="given")
-    assert table_of(path, "chosen by cross-validation") is None
+    assert table_of(path, "chosen by clients' labels") is None
     assert "selection" not in dict(table_of(path, "all methods").provenance)["config"]
     path = make_run(tmp_path / "r", selection__settings="cross_validated")
     cross_validated(path, xclp={"alpha": (0.9, 0.99, 0.5), "num_bits": (64, 4096, 64)})
-    table = table_of(path, "chosen by cross-validation")
+    table = table_of(path, "chosen by clients' labels")
     assert table.columns == ("run", "XCLP")
     assert "selection.settings=cross_validated" in dict(table.provenance)["config"]
     assert [cell.text for cell in table.rows[0]] == [
@@ -59,6 +59,24 @@ def test_a_run_shows_what_cross_validation_chose(tmp_path):
     assert rows["selected.num_bits"] == "64.0 4096.0 64.0"
     assert rows["cross_validation.given_accuracy"] == "0.25 0.25 0.25"
     assert "test_accuracy" not in rows
+
+
+def test_a_name_that_was_chosen_is_told(tmp_path):
+    """Leave-one-out reports names one by one."""
+    path = make_run(tmp_path / "r")
+    summary = json.loads((path / "summary.json").read_text())
+    summary["algorithms"]["xclp"] |= {
+        "selected": {
+            "alpha": metric([0.5, 0.9, 0.5]),
+            "label_matrix": {"plain": metric([1, 0, 0]), "centered": metric([0, 1, 1])},
+        },
+        "leave_one_out": {"accuracy": metric([0.5, 0.6, 0.7])},
+    }
+    (path / "summary.json").write_text(json.dumps(summary))
+    table = table_of(path, "chosen by clients' labels")
+    chosen = "alpha 0.5, 0.9, 0.5; label_matrix plain, centered, centered"
+    assert table.rows[0][1].text == chosen
+    assert "leave_one_out.accuracy" in {record["metric"] for record in table.records}
 
 
 def test_a_sweep_has_given_and_chosen_settings_side_by_side(tmp_path):
@@ -86,7 +104,7 @@ def test_a_sweep_has_given_and_chosen_settings_side_by_side(tmp_path):
         for fraction in ("0.05", "0.1")
         for settings, accuracy in (("given", "40.33 ± 0.58"), ("cross_validated", "50.33 ± 0.58"))
     )
-    chosen = table_of(path, "chosen by cross-validation")
+    chosen = table_of(path, "chosen by clients' labels")
     assert chosen.columns == ("labeled fraction", "XCLP", "Per-client LP")
     assert [row[0].text for row in chosen.rows] == ["0.05", "0.1"]
     assert write_report([path]).is_file()
