@@ -120,10 +120,8 @@ def propagate(
     floats beside Y and Z. Under vmap all graphs take as many steps as the slowest.
     """
     y = _along(graph, y)
-    n = graph.neighbors.shape[0]
     _check("alpha", alpha, "in (0, 1) as float32", lambda value: 0 < float(np.float32(value)) < 1)
-    block = _block_columns(block_columns, n, tolerance, max_steps)
-    return _solved(graph, y, alpha, tolerance, max_steps, None, block)
+    return _solved(graph, y, alpha, tolerance, max_steps, None, block_columns)
 
 
 def propagate_centered(
@@ -149,10 +147,8 @@ def propagate_centered(
     y, mesh = _along(graph, y), mesh_of(graph.neighbors)
     if mesh is not None:
         found = Components(*(spread(part, mesh) for part in found))
-    n = graph.neighbors.shape[0]
     _check("alpha", alpha, "in (0, 1]", lambda value: 0 < float(np.float32(value)) <= 1)
-    block = _block_columns(block_columns, n, tolerance, max_steps)
-    return _solved(graph, y, alpha, tolerance, max_steps, found, block)
+    return _solved(graph, y, alpha, tolerance, max_steps, found, block_columns)
 
 
 def _solved(
@@ -162,10 +158,11 @@ def _solved(
     tolerance: ArrayLike,
     max_steps: ArrayLike,
     found: Components | None,
-    block_columns: int,
+    block_columns: int | None,
 ) -> tuple[Array, Convergence]:
     """By one program for all numbers of columns that are padded to the same one."""
     num_columns, mesh = y.shape[1], mesh_of(graph.neighbors)
+    block_columns = _block_columns(block_columns, len(y), tolerance, max_steps)
     wide = -(-num_columns // _LANES) * _LANES
     is_padded = num_columns > _FEW and block_columns % _LANES == 0
     is_here = mesh is None and not isinstance(y, jax.core.Tracer)

@@ -50,8 +50,12 @@ def is_within_noise(difference: Measurement | None) -> bool:
     """
     if difference is None:
         return False
-    standard_error = (difference.std or 0.0) / math.sqrt(len(difference.values))
-    return abs(difference.mean) <= 2 * standard_error
+    return abs(difference.mean) <= 2 * standard_error(difference)
+
+
+def standard_error(difference: Measurement) -> float:
+    """s / sqrt(n) of paired differences; 0 of one seed."""
+    return (difference.std or 0.0) / math.sqrt(len(difference.values))
 
 
 def main_and_baseline(runs: Sequence[Run], methods: Sequence[str]) -> tuple[str, str]:

@@ -1,11 +1,10 @@
 """What the main method of a sweep gains over each other one, setting by setting, and how often."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from jaxfed.experiment.records import Measurement, algorithms_of, sort_algorithms
-from jaxfed.reports.comparison import main_and_baseline, paired_difference
+from jaxfed.reports.comparison import main_and_baseline, paired_difference, standard_error
 from jaxfed.reports.method_names import method_names
 from jaxfed.reports.provenance import provenance
 from jaxfed.reports.style import difference_text, metric_label, setting_labels, setting_text
@@ -76,11 +75,6 @@ def gains_table(
             if (gain := gained[other][place]) is not None
         ),
     )
-
-
-def standard_error(difference: Measurement) -> float:
-    """s / sqrt(n) of paired differences; 0 of one seed."""
-    return (difference.std or 0.0) / math.sqrt(len(difference.values))
 
 
 def _sign(difference: Measurement) -> int:

@@ -214,7 +214,7 @@ def _base_run(sweep: Sweep, point: Point) -> Run | None:
 
 
 def _selection_tables(sweep: Sweep, metric: str, names: _Names) -> tuple[Table, ...]:
-    """What was chosen without test labels: in the runs by cross-validation, among them by validation."""
+    """What was chosen without test labels: in the runs by clients' labels, among them by validation."""
     keys = [key for key in swept_keys(sweep) if not key.startswith("selection.")]
     rows = [row_of(sweep, point, keys) for point in sweep.points]
     return _there(

@@ -7,7 +7,8 @@ import pytest
 from small_workdirs import ACCURACIES, PER_CLIENT, XCLP, make_sweep, metric
 
 from jaxfed.experiment.records import Measurement
-from jaxfed.reports.gains import gains_table, standard_error
+from jaxfed.reports.comparison import standard_error
+from jaxfed.reports.gains import gains_table
 from jaxfed.reports.report import build, write_report
 
 KEY = "federation.labeled_fraction"
