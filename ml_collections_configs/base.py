@@ -186,6 +186,8 @@ def get_config() -> ConfigDict:
     # Of XCLP's labels by the cohort, of per-client LP's by the client.
     config.pseudo_label.class_weights = False
     config.pseudo_label.augmented_features = False
+    # "network": inferred labels stay where they are right more often than it is on validation examples.
+    config.pseudo_label.safeguard = "none"
 
     config.audit = ConfigDict()  # of `launch.audit`, which infers membership from what methods send
     config.audit.rounds = ()  # in which messages are looked at; () = the last

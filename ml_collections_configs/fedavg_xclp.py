@@ -27,7 +27,8 @@ in every round. `fedavg_network` labels by the network itself, `fedsem` by the m
     python -m launch.sweep --config=ml_collections_configs/fedavg_xclp.py:fashion_mnist,alphas \
         --workdir=runs/fedavg_fashion_mnist_alphas
 
-    # XCLP as the paper sets it, as leave-one-out does in every round, and with calibrated confidences too.
+    # XCLP as the paper sets it, as leave-one-out does in every round, with calibrated confidences too, and
+    # with labels only where these are right more often than the network.
     python -m launch.sweep --config=ml_collections_configs/fedavg_xclp.py:fashion_mnist,choosing \
         --workdir=runs/fedavg_fashion_mnist_choosing
 
@@ -167,8 +168,8 @@ def sweep(add: Callable[..., None], variant: str = "") -> None:
 
     With `alphas` each of them at every alpha, which per-client LP takes from XCLP; for a cell of the
     tables, which says how many labels there are, the alphas alone. With `choosing` as many labels as the
-    config has, with the paper's settings, with those that leave-one-out chooses (`auto`), and with its
-    confidences too.
+    config has, with the paper's settings, with those that leave-one-out chooses (`auto`), with its
+    confidences too, and without the labels that the network is surer of by right.
     """
     names = variant.split(",")
     if "choosing" in names:
@@ -239,8 +240,10 @@ def _choices() -> list[dict[str, object]]:
     base.auto(chosen)
     auto = {f"xclp.{key}": value for key, value in chosen.xclp.items()}
     paper = {key: base.get_config()[key] for key in auto}
-    confidences = [{"xclp.confidence": name} for name in ("entropy", "calibrated")]
-    return [{**paper, **confidences[0]}, *({**auto, **own} for own in confidences)]
+    entropy = {"xclp.confidence": "entropy", "pseudo_label.safeguard": "none"}
+    calibrated = {**entropy, "xclp.confidence": "calibrated"}
+    guarded = {**calibrated, "pseudo_label.safeguard": "network"}
+    return [{**paper, **entropy}, *({**auto, **own} for own in (entropy, calibrated, guarded))]
 
 
 def _alphas(config: ConfigDict) -> None:

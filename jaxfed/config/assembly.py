@@ -202,9 +202,7 @@ def make_training(
         labeled_batches=_labeled_batches(wanted, federation),
         aggregate=aggregate.server_optimizer(_server_optimizer(wanted)),
         weighting=aggregate.WEIGHTINGS[wanted.weighting],
-        pseudo_labels_of=_pseudo_labels(
-            config, map_clients, augment, federation.num_classes, execution
-        ),
+        pseudo_labels_of=_pseudo_labels(config, map_clients, augment, federation, execution),
         batch_statistics=wanted.batch_statistics,
         labeled_only_rounds=wanted.labeled_only_rounds,
         initial_model=initial_model(config, model, repeat),
@@ -329,10 +327,12 @@ def _pseudo_labels(
     config: ConfigDict,
     map_clients: pseudo_label.MapClients,
     augment: losses.Augment | None,
-    num_classes: int,
+    federation: Federation,
     execution: Execution,
 ) -> Callable[[Model], dict[str, pseudo_label.PseudoLabel]]:
-    wanted = config.pseudo_label
+    wanted, num_classes = config.pseudo_label, federation.num_classes
+    split = federation.validation
+    is_guarded = wanted.safeguard == "network"
     with in_section("xclp", *config.xclp):
         xclp_parameters = xclp.Parameters(num_classes=num_classes, **config.xclp)
     with in_section("per_client_lp", *config.per_client_lp):
@@ -346,5 +346,6 @@ def _pseudo_labels(
         xclp_parameters=xclp_parameters,
         own_parameters=own_parameters,
         execution=execution,
+        validation=(federation.x[split], federation.y[split]) if is_guarded else None,
         others={name: config.get(name, {}) for name in PSEUDO_LABELS.from_outside()},
     )

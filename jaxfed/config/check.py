@@ -204,6 +204,7 @@ RULES: dict[str, Rule] = {
     "pseudo_label.confidence": one_of(get_args(Confidence)),
     "pseudo_label.class_weights": Rule(bool, "true or false"),
     "pseudo_label.augmented_features": Rule(bool, "true or false"),
+    "pseudo_label.safeguard": one_of(("none", "network")),
     "selection.settings": one_of(SETTINGS),
     "selection.folds": at_least(2),
     "selection.measure": one_of(MEASURES),
@@ -346,6 +347,13 @@ def _check_together(config: ConfigDict) -> None:
             "config.selection.settings='cross_validated': allowed where a method has values in "
             f"selection.candidates; there are none for {', '.join(chosen)}"
         )
+    if config.pseudo_label.safeguard == "network":
+        for key, has, wanted in (
+            ("xclp.confidence", config.xclp.confidence == "calibrated", "'calibrated'"),
+            ("dataset.validation_fraction", config.dataset.validation_fraction > 0, "above 0"),
+        ):
+            if not has:
+                raise UsageError(f"config.pseudo_label.safeguard='network': allowed with {key} {wanted}")
     if config.algorithm in config.baselines:
         raise UsageError(
             f"config.baselines={config.baselines}: {config.algorithm!r} is the algorithm already"

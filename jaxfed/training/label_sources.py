@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from jaxfed import xclp
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.registry import Registry
@@ -18,6 +20,7 @@ from jaxfed.training import pseudo_label
 from jaxfed.training.graph_points import all_examples, with_prototypes
 from jaxfed.training.losses import Augment
 from jaxfed.training.pseudo_label import Confidence, Embed, MapClients, PseudoLabel
+from jaxfed.training.safeguard import surer_than_network
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
@@ -65,6 +68,7 @@ def label_sources(
     xclp_parameters: xclp.Parameters | None = None,
     own_parameters: xclp.Propagation | None = None,
     execution: Execution = HERE,
+    validation: tuple[np.ndarray, np.ndarray] | None = None,
     others: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, PseudoLabel]:
     """All sources for one model.
@@ -78,6 +82,9 @@ def label_sources(
         xclp_parameters: of XCLP's labels; without them there is no source "xclp" or "xclp_prototypes".
         own_parameters: of label propagation inside each client; without them there is none.
         execution: where the host computes.
+        validation: x and labels that no client holds: propagated labels, their confidences being calibrated,
+            stay only where they are right more often than the network is on these
+            (`jaxfed.training.safeguard`); None: all stay.
         others: keywords of registered sources.
     """
     embed = pseudo_label.embedding(model, map_clients, augment=augment)
@@ -88,25 +95,26 @@ def label_sources(
         "network": network,
         "teacher": pseudo_label.from_teacher(network),
     }
-    propagated: dict[str, tuple[PseudoLabel, int]] = {}
+    propagated: dict[str, tuple[PseudoLabel, xclp.Parameters | xclp.Propagation]] = {}
     if xclp_parameters is not None:
-        num_classes = xclp_parameters.num_classes
         for name, points in (
             ("xclp", all_examples(embed)),
-            ("xclp_prototypes", with_prototypes(embed, num_classes)),
+            ("xclp_prototypes", with_prototypes(embed, xclp_parameters.num_classes)),
         ):
             source = pseudo_label.xclp_labels(points, xclp_parameters, execution)
-            propagated[name] = source, num_classes
+            propagated[name] = source, xclp_parameters
     if own_parameters is not None:
         source = pseudo_label.per_client_lp_labels(embed, own_parameters, map_clients)
-        propagated["per_client_lp"] = source, own_parameters.num_classes
-    for name, (source, num_classes) in propagated.items():
-        sources[name] = source
+        propagated["per_client_lp"] = source, own_parameters
+    for name, (source, parameters) in propagated.items():
+        if validation is not None and parameters.confidence == "calibrated":
+            source = surer_than_network(source, model, embed, validation)
         if class_weights:
-            sources[name] = pseudo_label.class_weighted(
-                source, num_classes, within_clients=name == "per_client_lp"
+            source = pseudo_label.class_weighted(
+                source, parameters.num_classes, within_clients=name == "per_client_lp"
             )
-    num_classes = max((number for _, number in propagated.values()), default=0)
+        sources[name] = source
+    num_classes = max((p.num_classes for _, p in propagated.values()), default=0)
     parts = LabelParts(model, embed, map_clients, num_classes, execution)
     for name in PSEUDO_LABELS.from_outside():
         sources[name] = PSEUDO_LABELS[name](parts, **(others or {}).get(name, {}))

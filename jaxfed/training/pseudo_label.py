@@ -179,7 +179,7 @@ def xclp_labels(
             label, confidence, metrics = _label_on_host(
                 entered, replace(p, seed=seed), communication, execution
             )
-        labels = _completed(cohort, label, confidence)
+        labels = completed(cohort, label, confidence)
         return labels._replace(metrics={**labels.metrics, **metrics})
 
     return pseudo_label
@@ -215,12 +215,12 @@ def per_client_lp_labels(
         features = embed(state, cohort, key)
         y, mask = jnp.asarray(cohort.y), jnp.asarray(cohort.mask)
         if not propagation.asks_labels:
-            return _completed(cohort, *label_clients(None, (features, y, mask)))
+            return completed(cohort, *label_clients(None, (features, y, mask)))
         chosen = [
             _chosen_alone(*client, propagation) for client in zip(features, y, mask, strict=True)
         ]
         label, confidence = (jnp.stack(values) for values in zip(*chosen, strict=True))
-        return _completed(cohort, label, confidence)
+        return completed(cohort, label, confidence)
 
     return pseudo_label
 
@@ -263,7 +263,7 @@ def network_labels(
     ) -> PseudoLabels:
         del communication
         label, weight = predict(state.model, embed(state, cohort, key))
-        return _completed(cohort, label, weight)
+        return completed(cohort, label, weight)
 
     return pseudo_label
 
@@ -373,8 +373,8 @@ def _label_on_host(
     return label, confidence, {**metrics, **(result.choice.metrics() if result.choice else {})}
 
 
-def _completed(cohort: Cohort, label: Array, confidence: Array) -> PseudoLabels:
-    """Given labels with weight 1 over inferred ones, nothing on padding; and how sure those are."""
+def completed(cohort: Cohort, label: Array, confidence: Array) -> PseudoLabels:
+    """Given labels with weight 1 over inferred ones (-1: none), nothing on padding; and how sure those are."""
     return _complete(jnp.asarray(cohort.y), jnp.asarray(cohort.mask), label, confidence)
 
 

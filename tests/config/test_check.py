@@ -126,6 +126,8 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
         ("cohort_size=-1", ("config.cohort_size=-1", "0 is all clients")),
         ("cohort_size=11", ("config.cohort_size=11", "at most 10", "num_clients=10")),
         ("algorithm=xlcp", ("config.algorithm='xlcp'", "did you mean 'xclp'?")),
+        ("pseudo_label.safeguard=server", ("config.pseudo_label.safeguard=", "'network'")),
+        ("pseudo_label.safeguard=network", ("allowed with xclp.confidence 'calibrated'",)),
         ("baselines=xclp", ("config.baselines", "is the algorithm already")),
         ("baselines=client_knn,client_knn", ("config.baselines", "different names")),
         ("baselines=knn", ("config.baselines", "'client_knn'")),
@@ -209,6 +211,13 @@ def test_many_repeats_are_no_reason_to_keep_silent(monkeypatch):
 def test_two_ways_to_say_how_many_labels():
     with pytest.raises(UsageError, match="num_labeled=5"):
         check.check(digits("federation.num_labeled=5", "federation.labeled_per_class=1"))
+
+
+def test_a_safeguard_needs_examples_that_nobody_trains_on():
+    changed = "pseudo_label.safeguard=network", "xclp.confidence=calibrated"
+    with pytest.raises(UsageError, match="validation_fraction above 0"):
+        check.check(digits(*changed))
+    check.check(digits(*changed, "dataset.validation_fraction=0.1"))
 
 
 def test_defaults_are_right_and_every_rule_has_one():

@@ -1,0 +1,119 @@
+r"""A round's own safeguard: an inferred label stays only where it is right more often than the network's would be.
+
+    keep i's label  iff  q_i > rate_b(i),      rate_b = hits of the network / validation examples, in bin b
+
+q_i is the probability that the label is right, which leave-one-out says of calibrated confidences
+(`jaxfed.xclp.calibration`); b(i) the bin of the network's largest probability on i, among `NUM_BINS` bins that
+hold as many validation examples each. A network that is sure of an example, and with reason, learns nothing
+from a label that is less often right; one that is unsure gives way to it.
+
+What the network gets right on labels that it was trained on says nothing: it has them by heart. So its rate
+comes from the validation split, which the server selects models by in any case, and no client's label has a
+part in it. The server sends the bins with the model: `2 * NUM_BINS - 1` numbers to a client and round.
+
+Cost: a forward pass over the cohort's examples and one over the validation split, in every round.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.communication import Communication, num_bytes_of
+from jaxfed.kernels.padding import in_batches
+from jaxfed.training.pseudo_label import Embed, PseudoLabel, PseudoLabels, completed
+from jaxfed.training.server_state import ServerState
+
+if TYPE_CHECKING:
+    from jaxfed.models import Model
+
+NUM_BINS = 10
+_BATCH = 500
+
+
+class Rates(NamedTuple):
+    """How often the network is right.
+
+    Fields:
+        edge: float32 [NUM_BINS - 1], ascending: a confidence at an edge is in the bin above it.
+        rate: float32 [NUM_BINS], in [0, 1].
+    """
+
+    edge: np.ndarray
+    rate: np.ndarray
+
+    def at(self, confidence: jax.Array | np.ndarray) -> np.ndarray:
+        """The rate of each confidence's bin, float32 of its shape."""
+        return self.rate[np.searchsorted(self.edge, np.asarray(confidence), side="right")]
+
+
+def measured(confidence: np.ndarray, is_right: np.ndarray) -> Rates:
+    """Rates over examples that nobody trained on: float32 [n] and bool [n], n > 0.
+
+    A bin that holds no example, because several edges are equal or examples are fewer than bins, has the rate
+    of all.
+    """
+    ascending = np.sort(np.asarray(confidence, np.float32))
+    edge = ascending[np.arange(1, NUM_BINS) * len(ascending) // NUM_BINS]
+    number = np.searchsorted(edge, confidence, side="right")
+    count, hits = (
+        np.bincount(number, weights=weights, minlength=NUM_BINS)
+        for weights in (np.ones(len(number)), np.asarray(is_right, np.float64))
+    )
+    rate = np.where(count > 0, hits / np.maximum(count, 1), np.mean(is_right))
+    return Rates(edge, rate.astype(np.float32))
+
+
+def surer_than_network(
+    pseudo_label: PseudoLabel, model: Model, embed: Embed, validation: tuple[np.ndarray, np.ndarray]
+) -> PseudoLabel:
+    """The labels of a source whose weights are probabilities, without those the network does better on.
+
+    Args:
+        pseudo_label: the source; weights are probabilities that labels are right.
+        model: whose predictions stand against it.
+        embed: features of a cohort's examples.
+        validation: x [n, ...] and labels int [n], n > 0, that no client holds.
+
+    The metric `withheld` is the share of inferred labels that do not stay.
+    """
+    x, y = validation
+
+    @jax.jit
+    def confidences(state: nnx.State, features: jax.Array) -> jax.Array:
+        return jnp.max(_probabilities(model, state, features), axis=-1)
+
+    @jax.jit
+    def judged(state: nnx.State, examples: jax.Array) -> tuple[jax.Array, jax.Array]:
+        share = _probabilities(model, state, model.features(state, examples))
+        return jnp.max(share, axis=-1), jnp.argmax(share, axis=-1)
+
+    def labels(
+        state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+    ) -> PseudoLabels:
+        given = pseudo_label(state, cohort, key, communication)
+        confidence, label = in_batches(lambda rows: judged(state.model, rows), x, _BATCH)
+        rates = measured(confidence, label == y)
+        num_clients = int(np.sum(np.asarray(cohort.client_id) >= 0))
+        communication.down("network_rates", num_clients * num_bytes_of(rates))
+        own = confidences(state.model, embed(state, cohort, key))
+        stays = np.asarray(given.weight) > rates.at(own)
+        inferred = (np.asarray(cohort.y) < 0) & (np.asarray(given.label) >= 0)
+        kept = completed(
+            cohort, jnp.where(stays, given.label, -1), jnp.where(stays, given.weight, 0)
+        )
+        withheld = np.sum(inferred & ~stays) / max(int(inferred.sum()), 1)
+        return kept._replace(
+            metrics={**given.metrics, **kept.metrics, "withheld": np.float32(withheld)}
+        )
+
+    return labels
+
+
+def _probabilities(model: Model, state: nnx.State, features: jax.Array) -> jax.Array:
+    return jax.nn.softmax(model.head(state, features).astype(jnp.float32))
