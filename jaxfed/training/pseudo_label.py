@@ -374,7 +374,7 @@ def _label_on_host(
 
 
 def completed(cohort: Cohort, label: Array, confidence: Array) -> PseudoLabels:
-    """Given labels with weight 1 over inferred ones (-1: none), nothing on padding; and how sure those are."""
+    """Given labels with weight 1 over inferred ones (-1: none), nothing on padding; how sure they are."""
     return _complete(jnp.asarray(cohort.y), jnp.asarray(cohort.mask), label, confidence)
 
 

@@ -1,11 +1,11 @@
-r"""A round's own safeguard: an inferred label stays only where it is right more often than the network's would be.
+r"""A round's own safeguard: an inferred label stays only where it is right more often than the network.
 
     keep i's label  iff  q_i > rate_b(i),      rate_b = hits of the network / validation examples, in bin b
 
 q_i is the probability that the label is right, which leave-one-out says of calibrated confidences
-(`jaxfed.xclp.calibration`); b(i) the bin of the network's largest probability on i, among `NUM_BINS` bins that
-hold as many validation examples each. A network that is sure of an example, and with reason, learns nothing
-from a label that is less often right; one that is unsure gives way to it.
+(`jaxfed.xclp.calibration`); b(i) the bin of the network's largest probability on i, among `NUM_BINS` bins
+that hold as many validation examples each. A network that is sure of an example, and with reason, learns
+nothing from a label that is less often right; one that is unsure gives way to it.
 
 What the network gets right on labels that it was trained on says nothing: it has them by heart. So its rate
 comes from the validation split, which the server selects models by in any case, and no client's label has a
