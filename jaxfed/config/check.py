@@ -353,7 +353,9 @@ def _check_together(config: ConfigDict) -> None:
             ("dataset.validation_fraction", config.dataset.validation_fraction > 0, "above 0"),
         ):
             if not has:
-                raise UsageError(f"config.pseudo_label.safeguard='network': allowed with {key} {wanted}")
+                raise UsageError(
+                    f"config.pseudo_label.safeguard='network': allowed with {key} {wanted}"
+                )
     if config.algorithm in config.baselines:
         raise UsageError(
             f"config.baselines={config.baselines}: {config.algorithm!r} is the algorithm already"
