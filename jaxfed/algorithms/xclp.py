@@ -76,7 +76,7 @@ def xclp(
         )
         found = _labeled(result, vectors, late, p)
         num_bits = (result.choice.p if result.choice else p).num_bits
-        measured, theory = cosine_rmse(np.concatenate(vectors), setup(seed), num_bits)
+        measured, theory = cosine_rmse(vectors, setup(seed), num_bits)
         return (
             padded([label for label, _ in found], cohort, UNLABELED),
             padded([confidence for _, confidence in found], cohort, 0),

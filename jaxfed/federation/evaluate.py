@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,8 @@ import numpy as np
 from jaxfed.federation.algorithm import Metrics
 from jaxfed.kernels import graph, hamming, lsh
 from jaxfed.kernels.padding import padded_rows
+
+_ROWS_AT_ONCE = 4096
 
 
 def accuracy(predicted: np.ndarray, truth: np.ndarray) -> float:
@@ -70,7 +74,12 @@ def over_clients(
 
 
 def cosine_rmse(
-    vectors: np.ndarray, key: jax.Array, num_bits: int, *, num_points: int = 512, seed: int = 0
+    parts: Sequence[np.ndarray],
+    key: jax.Array,
+    num_bits: int,
+    *,
+    num_points: int = 512,
+    seed: int = 0,
 ) -> tuple[float, float]:
     """Root-mean-square error of cos(pi h / L) against the exact cosine, measured and by theory.
 
@@ -84,7 +93,7 @@ def cosine_rmse(
     independent over the draw of Pi; different pairs share Pi, which the mean over pairs does not mind.
 
     Args:
-        vectors: float [n, d].
+        parts: float [n_i, d], the points of one or of several; they may lie on disk.
         key: the typed key that Pi is drawn from.
         num_bits: L.
         num_points: how many points to take at most; cost is its square times (d + L / 32).
@@ -93,16 +102,17 @@ def cosine_rmse(
     Returns:
         (measured, theory); (nan, nan) for fewer than two points of non-zero norm.
     """
-    norms = np.linalg.norm(vectors, axis=1)
+    norms = np.concatenate([_norms(part) for part in parts])
     usable = np.flatnonzero(norms > 0)
     if len(usable) < 2:
         return float("nan"), float("nan")
     chosen = np.random.default_rng(seed).permutation(usable)[:num_points]
-    unit = vectors[chosen].astype(np.float64) / norms[chosen, None]
+    vectors = _rows_of(parts, chosen)
+    unit = vectors.astype(np.float64) / norms[chosen, None]
     pair = np.triu_indices(len(chosen), 1)
     cosine = np.clip(unit @ unit.T, -1, 1)[pair]
 
-    points = jnp.asarray(padded_rows(vectors[chosen].astype(np.float32)))
+    points = jnp.asarray(padded_rows(vectors.astype(np.float32)))
     codes = lsh.project_bits(points, key, num_bits)
     estimate = graph.cosine_from_hamming(hamming.distances(codes, codes), num_bits)
     measured = np.sqrt(np.mean((np.asarray(estimate, np.float64)[pair] - cosine) ** 2))
@@ -113,3 +123,20 @@ def cosine_rmse(
     )
     theory = np.sqrt(np.mean((1 + twice) / 2 - 2 * cosine * once + cosine**2))
     return float(measured), float(theory)
+
+
+def _norms(part: np.ndarray) -> np.ndarray:
+    """Of rows [n, d], a few at a time: squares of all would be as many as the entries."""
+    starts = range(0, max(len(part), 1), _ROWS_AT_ONCE)
+    return np.concatenate(
+        [np.linalg.norm(part[start : start + _ROWS_AT_ONCE], axis=1) for start in starts]
+    )
+
+
+def _rows_of(parts: Sequence[np.ndarray], chosen: np.ndarray) -> np.ndarray:
+    """Rows by their numbers, which go on from part to part."""
+    firsts = np.cumsum([0, *map(len, parts)])
+    whose = np.searchsorted(firsts, chosen, side="right") - 1
+    return np.stack(
+        [parts[part][row - firsts[part]] for part, row in zip(whose, chosen, strict=True)]
+    )

@@ -49,8 +49,8 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.host import processes
-from jaxfed.kernels import lsh
 from jaxfed.kernels.padding import padded_rows
+from jaxfed.kernels.streaming import streamed_bits
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp import departures
 from jaxfed.xclp.calibration import calibrated
@@ -229,10 +229,9 @@ def client_codes(vectors: Sequence[np.ndarray], planes: jax.Array) -> list[np.nd
     """Lines 2 to 4, CS: B^(j) = sign(Pi V^(j)T), packed, uint32 [n_j, L / 32] a client.
 
     A row depends on its own vector and on Pi alone, so one call over all clients' rows is the clients
-    working in parallel.
+    working in parallel. The vectors stay where they are, in memory or on disk; the device has some at a time.
     """
-    joint = np.concatenate([np.asarray(v, np.float32) for v in vectors])
-    codes = np.asarray(lsh.sign_bits(jnp.asarray(padded_rows(joint)), planes))
+    codes = streamed_bits(vectors, planes)
     return [codes[rows] for rows in rows_of([len(v) for v in vectors])]
 
 

@@ -69,7 +69,7 @@ def test_balanced_accuracy_is_scikit_learns():
 def test_cosine_error_is_what_theory_expects(num_bits):
     vectors = np.random.default_rng(0).standard_normal((300, 32)).astype(np.float32)
     errors = np.array(
-        [cosine_rmse(vectors, jax.random.key(s), num_bits, num_points=100) for s in range(8)]
+        [cosine_rmse([vectors], jax.random.key(s), num_bits, num_points=100) for s in range(8)]
     )
     assert np.sqrt(np.mean(errors[:, 0] ** 2)) == pytest.approx(errors[0, 1], rel=0.1)
     # To first order, theory is pi sin(theta) sqrt(p (1 - p) / L), near pi / 2 / sqrt(L) at 90 degrees.
@@ -79,4 +79,4 @@ def test_cosine_error_is_what_theory_expects(num_bits):
 def test_cosine_error_needs_two_vectors():
     vectors = np.zeros((3, 4), np.float32)
     vectors[0] = 1
-    assert np.isnan(cosine_rmse(vectors, jax.random.key(0), 64)).all()
+    assert np.isnan(cosine_rmse([vectors], jax.random.key(0), 64)).all()

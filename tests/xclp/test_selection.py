@@ -115,7 +115,7 @@ def test_bits_that_were_chosen_are_those_of_the_estimates_that_are_reported():
     assert metrics["selected"] == {"num_bits": 512, "num_neighbors": 5}
     pi, vectors = setup(drawn_seed(key)), np.concatenate(data()[0])
     reported = metrics["cosine_rmse"], metrics["cosine_rmse_theory"]
-    assert reported == pytest.approx(cosine_rmse(vectors, pi, 512))
+    assert reported == pytest.approx(cosine_rmse([vectors], pi, 512))
 
 
 def test_bytes_are_those_of_what_was_sent_to_choose():

@@ -1,0 +1,96 @@
+"""Codes of vectors that lie on the host or on disk: the device has a block of their rows at a time.
+
+    B = sign(V Pi^T), packed,     V = V_1 over V_2 over ...,  rows of V in blocks, Pi as a whole
+
+n points of d floats are 4 n d bytes, their codes L / 8 n: at d = 1280 and L = 4096 a tenth. Codes stay
+packed and on the host; whatever searches them takes them from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfed.kernels import lsh
+from jaxfed.kernels.padding import padded_length
+
+# Bytes of float32 vectors in a block: long against what a call costs, short against a device's memory.
+_BLOCK_BYTES = 1 << 23
+_BLOCKS_AT_ONCE = 2  # one on the device, and the next one on its way there
+_MULTIPLE = 256
+
+
+def streamed_bits(
+    parts: Sequence[np.ndarray], planes: jax.Array, *, block_rows: int | None = None
+) -> np.ndarray:
+    """`lsh.sign_bits` of all parts' rows, in order, bit for bit as in one piece.
+
+    While the device projects a block, the host reads the next: where the parts are `np.memmap`s, from
+    disk. Blocks do not end where parts do.
+
+    Args:
+      parts: real [n_i, d], on the host or on disk; computed in float32.
+      planes: float32 [L, d], of `lsh.hyperplanes`.
+      block_rows: rows at a time, rounded up to a multiple of 256; None: `default_block_rows`. Changes
+        memory, not results.
+
+    Returns:
+      uint32 [sum n_i, L / 32], on the host.
+
+    Cost: as `lsh.sign_bits`; on the device two blocks, Pi and their codes, on the host one block
+    beside the codes. One program for all blocks of so many rows; fewer points have one of their own.
+    """
+    num_rows, dim = sum(map(len, parts)), planes.shape[1]
+    block_rows = default_block_rows(dim) if block_rows is None else _rounded(block_rows)
+    block_rows = min(block_rows, padded_length(num_rows))
+    codes = np.empty((num_rows, planes.shape[0] // lsh.WORD_BITS), np.uint32)
+    waiting: list[tuple[int, jax.Array]] = []
+    for first, block in enumerate(_blocks(parts, block_rows, dim)):
+        waiting.append((first * block_rows, lsh.sign_bits(jnp.asarray(block), planes)))
+        if len(waiting) == _BLOCKS_AT_ONCE:
+            _write(codes, *waiting.pop(0))
+    for left in waiting:
+        _write(codes, *left)
+    return codes
+
+
+def default_block_rows(dim: int) -> int:
+    """Rows of a block of 8 MiB of vectors with so many entries."""
+    return _rounded(_BLOCK_BYTES // (4 * max(dim, 1)))
+
+
+def block_rows_within(num_bytes: int, dim: int, num_bits: int) -> int:
+    """Rows of the largest blocks, 256 at least, that `streamed_bits` may take so much memory with."""
+    planes, projections = 4 * num_bits * dim, 4 * num_bits * _MULTIPLE
+    a_row = _BLOCKS_AT_ONCE * (4 * dim + num_bits // 8)
+    rows = (num_bytes - planes - projections) // max(a_row, 1) // _MULTIPLE * _MULTIPLE
+    return min(default_block_rows(dim), max(rows, _MULTIPLE))
+
+
+def _rounded(rows: int) -> int:
+    return max(1, -(-rows // _MULTIPLE)) * _MULTIPLE
+
+
+def _write(codes: np.ndarray, first: int, block: jax.Array) -> None:
+    rows = codes[first : first + len(block)]
+    rows[:] = np.asarray(block)[: len(rows)]
+
+
+def _blocks(parts: Sequence[np.ndarray], block_rows: int, dim: int) -> Iterator[np.ndarray]:
+    """float32 [block_rows, d], all rows of all parts in order; zeros behind the last."""
+    block, filled = np.zeros((block_rows, dim), np.float32), 0
+    for part in parts:
+        start = 0
+        while start < len(part):
+            taken = min(block_rows - filled, len(part) - start)
+            block[filled : filled + taken] = part[start : start + taken]
+            start, filled = start + taken, filled + taken
+            if filled == block_rows:
+                yield block
+                # A new one: on a CPU the device may be reading this one where it lies.
+                block, filled = np.zeros((block_rows, dim), np.float32), 0
+    if filled:
+        yield block

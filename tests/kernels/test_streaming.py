@@ -1,0 +1,82 @@
+"""Vectors that stay on the host or on disk: codes as in one piece, a block of rows at a time."""
+
+import tracemalloc
+
+import jax
+import numpy as np
+import pytest
+
+from jaxfed.kernels import lsh, streaming
+from jaxfed.xclp import propagate_labels
+
+PI = lsh.hyperplanes(jax.random.key(0), 64, 33)
+
+
+def cut(vectors, sizes):
+    return np.split(vectors, np.cumsum(sizes)[:-1])
+
+
+@pytest.mark.parametrize("block_rows", [None, 1, 256, 300, 512, 10_000], ids=str)
+@pytest.mark.parametrize(
+    "sizes",
+    [(1300,), (0, 1, 255, 256, 0, 788), (512, 512), (3,), (0, 0)],
+    ids=str,
+)
+def test_codes_are_those_of_one_piece_however_the_rows_come(block_rows, sizes):
+    vectors = np.random.default_rng(0).standard_normal((sum(sizes), 33), dtype=np.float32)
+    codes = streaming.streamed_bits(cut(vectors, sizes), PI, block_rows=block_rows)
+    np.testing.assert_array_equal(codes, lsh.sign_bits(vectors, PI))
+    assert isinstance(codes, np.ndarray)
+    assert codes.dtype == np.uint32
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int8], ids=str)
+def test_any_real_numbers_are_computed_in_float32(dtype):
+    vectors = (10 * np.random.default_rng(1).standard_normal((300, 33))).astype(dtype)
+    expected = lsh.sign_bits(vectors.astype(np.float32), PI)
+    np.testing.assert_array_equal(streaming.streamed_bits([vectors], PI), expected)
+
+
+def test_the_device_gets_a_block_at_a_time(monkeypatch):
+    rows = []
+    monkeypatch.setattr(
+        streaming.lsh,
+        "sign_bits",
+        lambda block, planes: rows.append(len(block)) or np.zeros((len(block), 2), np.uint32),
+    )
+    streaming.streamed_bits([np.zeros((1000, 33)), np.zeros((500, 33))], PI, block_rows=512)
+    assert rows == [512] * 3
+
+
+@pytest.mark.parametrize("limit", [1 << 18, 1 << 20, 1 << 26], ids=str)
+def test_blocks_within_a_limit_are_as_large_as_it_allows(limit):
+    def taken(rows):
+        return 2 * rows * (4 * 33 + 64 // 8) + PI.nbytes + 256 * 4 * 64
+
+    rows = streaming.block_rows_within(limit, 33, 64)
+    assert rows % 256 == 0
+    assert taken(rows) <= limit
+    assert taken(rows + 256) > limit or rows == streaming.default_block_rows(33)
+    assert streaming.block_rows_within(0, 33, 64) == 256
+
+
+def test_vectors_on_disk_are_labeled_without_being_in_memory(tmp_path):
+    """64 MiB of vectors; of the host's memory a small part of that is taken (NumPy's, as it tells)."""
+    rng = np.random.default_rng(2)
+    centers = rng.standard_normal((4, 4096)).astype(np.float32)
+    truth = rng.integers(4, size=4096)
+    clients = []
+    for number, own in enumerate(np.array_split(truth, 3)):
+        file = np.memmap(tmp_path / f"{number}", np.float32, "w+", shape=(len(own), 4096))
+        for row, of_class in enumerate(own):
+            file[row] = centers[of_class] + rng.standard_normal(4096, dtype=np.float32)
+        file.flush()
+        clients.append(np.memmap(tmp_path / f"{number}", np.float32, "r", shape=file.shape))
+    labels = [np.where(np.arange(len(own)) < 20, own, -1) for own in np.array_split(truth, 3)]
+    total = sum(vectors.nbytes for vectors in clients)
+    tracemalloc.start()
+    found = propagate_labels(clients, labels, num_classes=4, num_bits=32, tolerance=1e-3)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 0.6 * total
+    assert np.mean(np.concatenate([own.labels for own in found]) == truth) > 0.9
