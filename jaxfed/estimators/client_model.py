@@ -31,6 +31,7 @@ class Task(NamedTuple):
         weight: float32 [n]; rows of weight 0 are left out. Where the estimator's `fit` takes no weights,
             all others count one.
         seed: of its random numbers.
+        threads: that a forest may be fitted in; the model is the same.
     """
 
     recipe: Recipe
@@ -38,6 +39,7 @@ class Task(NamedTuple):
     y: np.ndarray
     weight: np.ndarray
     seed: int
+    threads: int = 1
 
 
 class ClientModel(NamedTuple):
@@ -98,7 +100,7 @@ def fitted(task: Task) -> ClientModel:
     """Fit one estimator, and see on its own rows that it predicts.
 
     One thread computes, so that the same task gives the same model wherever it runs, and as many processes
-    as there are cores share them fairly.
+    as there are cores share them fairly. (A forest's trees are the same in several, where cores are left.)
 
     Raises:
         NoPredictionError: its answers are no predictions.
@@ -119,7 +121,11 @@ def fitted(task: Task) -> ClientModel:
         estimator = OneVsRest(make, len(classes))
     with threadpool_limits(1), warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
+        if recipe.is_forest:
+            estimator.set_params(n_jobs=task.threads)
         estimator.fit(x, own.astype(np.int32), **({keyword: weight} if keyword else {}))
+        if recipe.is_forest:
+            estimator.set_params(n_jobs=1)  # votes are added in the threads' order
         model = ClientModel(estimator, classes)
         accuracy = float(np.mean(model.labels(x) == y))
         if recipe.has_probabilities:

@@ -16,6 +16,9 @@ _PACKAGES = {
     "imodels": "requirements-learners.txt",
 }
 
+# Whose trees are drawn from seeds of their own, and so are the same in however many threads they grow.
+_FORESTS = ("sklearn.ensemble.RandomForestClassifier", "sklearn.ensemble.ExtraTreesClassifier")
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -71,6 +74,11 @@ class Recipe:
             if name.rpartition("__")[2] == "random_state" and value is None
         ]
         return made.set_params(**dict.fromkeys(random, seed))
+
+    @property
+    def is_forest(self) -> bool:
+        """Whether several threads, its keyword `n_jobs`, fit the same one in less time."""
+        return self.path in _FORESTS and "n_jobs" not in self.settings and not self.is_scaled
 
     @property
     def has_probabilities(self) -> bool:

@@ -106,6 +106,10 @@ class FittedModels:
         return Task(self._recipe, x, y, weight.astype(np.float32), int(lesson.seed))
 
     def _done(self, tasks: list[Task]) -> list[ClientModel | str]:
+        if last := len(tasks) % max(self._workers, 1):
+            # Of five tasks two processes do the fifth together, or the one would wait for the other.
+            threads = self._workers // last
+            tasks[-last:] = [task._replace(threads=threads) for task in tasks[-last:]]
         if not self._workers or len(tasks) < 2:
             return list(map(fitted_or_why, tasks))
         done: list[ClientModel | str] = []

@@ -207,6 +207,26 @@ def test_processes_give_the_same_models():
         )
 
 
+def test_processes_that_are_left_over_grow_the_last_forest_together(monkeypatch):
+    """Four forests, three processes: the fourth has the threads of all, and the trees are the same."""
+    threads = []
+
+    def processes(count):
+        def mapped(function, tasks):
+            threads.extend(task.threads for task in tasks)
+            return map(function, tasks)
+
+        return mapped
+
+    monkeypatch.setattr(fitted_models, "_processes", processes)
+    alone = learner("random_forest", num_trees=7)
+    beside = learner("random_forest", num_trees=7, execution=Execution(workers=3))
+    state = fitted(beside, taught_of()).state
+    assert threads == [1, 1, 1, 3]
+    votes = alone.predict_proba(fitted(alone, taught_of()).state, ALL, U)
+    np.testing.assert_array_equal(beside.predict_proba(state, ALL, U), votes)
+
+
 def test_a_process_that_dies_leaves_one_client_without_a_model(monkeypatch, caplog):
     """Those after it are fitted by themselves, and which one it died of is seen then."""
     spoiled, sizes = FEDERATION.cohort(), []
