@@ -30,7 +30,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.exposure import View
+from jaxfed.federation.exposure import Instruction, View
 from jaxfed.learners.exposure import probabilities_shown
 from jaxfed.learners.judgement import judged_by_clients
 from jaxfed.learners.learner import Learner, Taught
@@ -92,7 +92,8 @@ def distributed_distillation(
         UsageError: a value that is not allowed; in `init`, no public examples, new points at clients, labels
             at the server.
     """
-    learner = network(public_loss="squared_distance", pseudo_weight=rho)
+    own = {"public_loss": "squared_distance", "pseudo_weight": rho}
+    learner = network(**own)
     if learner.predict_proba is None:
         raise UsageError("network: has no probabilities; allowed are learners that have some")
     mean = soft_mean(num_classes)
@@ -137,5 +138,12 @@ def distributed_distillation(
         shown = after.learner, cohort.client_id, num_classes
         return [probabilities_shown(learner, *shown, summed=sums != "plaintext")]
 
+    def instructions(before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[Instruction]:
+        del after, cohort, key
+        told = before.label, before.weight, before.soft
+        return [Instruction(steps, True, *told, network=tuple(own.items()))]
+
     judged = judged_by_clients(learner, num_classes, has_consensus=True)
-    return FederatedAlgorithm(init, round, views=views, **judged._asdict())
+    return FederatedAlgorithm(
+        init, round, views=views, instructions=instructions, **judged._asdict()
+    )

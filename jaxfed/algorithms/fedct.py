@@ -52,7 +52,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication, label_bytes
-from jaxfed.federation.exposure import View
+from jaxfed.federation.exposure import Instruction, View
 from jaxfed.learners.answers import Question
 from jaxfed.learners.exposure import labels_shown, probabilities_shown
 from jaxfed.learners.judgement import judged_by_clients
@@ -363,8 +363,14 @@ def fedct(
         released = None if noise is None else noisy
         return [labels_shown(learner, *shown, summed=summed, released=released)]
 
+    def instructions(before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[Instruction]:
+        del after, cohort, key
+        return [Instruction(steps, True, before.label, before.weight)]
+
     judged = judged_by_clients(learner, num_classes, has_consensus=True)
-    return FederatedAlgorithm(init, round, views=views, **judged._asdict())
+    return FederatedAlgorithm(
+        init, round, views=views, instructions=instructions, **judged._asdict()
+    )
 
 
 def _check_is_unsaid(**settings: Any) -> None:

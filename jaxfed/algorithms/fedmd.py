@@ -33,9 +33,9 @@ import numpy as np
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.cohort import Cohort, arranged
+from jaxfed.federation.cohort import Cohort, arranged, without_labels
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.exposure import View
+from jaxfed.federation.exposure import Instruction, View
 from jaxfed.learners.exposure import probabilities_shown
 from jaxfed.learners.judgement import judged_by_clients
 from jaxfed.learners.learner import Learner, Taught
@@ -69,6 +69,26 @@ class FedMDState(NamedTuple):
     learner: Any
     turns: np.ndarray
     round: np.ndarray
+
+
+class _Spoken(NamedTuple):
+    """What a round's clients say, and what is made of it.
+
+    Fields:
+        turn: their models after the transfer, and who is there.
+        cohort: who it was of, but for clients that the transfer failed.
+        voters: int32 [K], who is in the sum.
+        communication: so far.
+        mean: float32 [U, C], z; 0 outside of d.
+        weight: float32 [U], 1 in d where there is a z.
+    """
+
+    turn: Turn
+    cohort: Cohort
+    voters: np.ndarray
+    communication: Communication
+    mean: np.ndarray
+    weight: np.ndarray
 
 
 @keywords(
@@ -119,6 +139,7 @@ def fedmd(
     if learner.scores is None:
         raise UsageError("network: has no scores; allowed are learners that have some")
     size = min(subset or len(public), len(public))
+    no_labels = np.full(len(public), -1, np.int32)
 
     def init(key: jax.Array, federation: Federation) -> FedMDState:
         check_clients(federation, public)
@@ -130,14 +151,11 @@ def fedmd(
             )
         return FedMDState(learner.init(key, federation), first_turns(federation), count(0))
 
-    def round(state: FedMDState, cohort: Cohort, key: jax.Array) -> tuple[FedMDState, Metrics]:
-        first_key, draw_key, digest_key, revisit_key = jax.random.split(key, 4)
+    def spoken(state: FedMDState, cohort: Cohort, key: jax.Array) -> _Spoken:
+        """The transfer of those who are new; communicate and aggregate."""
+        first_key, draw_key, *_ = jax.random.split(key, 4)
         communication = Communication()
-        cohort = arranged(cohort)
-        in_round = int(np.sum(np.asarray(cohort.client_id) >= 0))
         models, cohort = transferred(state, cohort, first_key)
-
-        # Communicate and aggregate
         drawn = np.sort(np.asarray(jax.random.permutation(draw_key, len(public)))[:size])
         present = Turn(models, np.asarray(cohort.client_id), np.zeros(0, np.int32), {})
         present, scores = asked(present, learner, "scores", public[drawn], num_classes, first_key)
@@ -158,19 +176,31 @@ def fedmd(
         listening = int(np.sum(present.client_id >= 0)) if is_known else 0
         communication.down("mean", listening * _FLOAT * (total.size + size))
 
-        # Digest, revisit
         weight = np.zeros(len(public), np.float32)
         weight[drawn] = is_known
-        taught = Taught(public, np.full(len(public), -1, np.int32), weight, mean)
+        return _Spoken(present, cohort, voters, communication, mean, weight)
+
+    def round(state: FedMDState, cohort: Cohort, key: jax.Array) -> tuple[FedMDState, Metrics]:
+        _, _, digest_key, revisit_key = jax.random.split(key, 4)
+        cohort = arranged(cohort)
+        in_round = int(np.sum(np.asarray(cohort.client_id) >= 0))
+        present, cohort, voters, communication, mean, weight = spoken(state, cohort, key)
+
+        # Digest, revisit
+        taught = Taught(public, no_labels, weight, mean)
         cohort = cohort._replace(client_id=present.client_id)
         digested = take_turn(
-            learner, present.state, _without_labels(cohort), taught, digest_key, digest_steps
+            learner, present.state, without_labels(cohort), taught, digest_key, digest_steps
         )
         left = _still(cohort, digested)
         revisited = take_turn(learner, digested.state, left, None, revisit_key, revisit_steps)
         turns = with_turns(state.turns, voters)
         failed = in_round - int(np.sum(revisited.client_id >= 0))
-        metrics: Metrics = {**revisited.metrics, "voters": number, "failed_clients": failed}
+        metrics: Metrics = {
+            **revisited.metrics,
+            "voters": int(np.sum(voters >= 0)),
+            "failed_clients": failed,
+        }
         if "train_loss" in digested.metrics:
             metrics["digest_loss"] = digested.metrics["train_loss"]
         after = FedMDState(revisited.state, turns, count(int(state.round) + 1))
@@ -188,7 +218,7 @@ def fedmd(
         if public_labels is not None and transfer_steps:
             taught = Taught(public, public_labels, np.ones(len(public), np.float32))
             turn = take_turn(
-                by_label, models, _without_labels(new), taught, public_key, transfer_steps
+                by_label, models, without_labels(new), taught, public_key, transfer_steps
             )
             models, cohort, new = turn.state, _still(cohort, turn), _still(new, turn)
         if private_steps:
@@ -211,12 +241,27 @@ def fedmd(
             )
         ]
 
+    def instructions(before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[Instruction]:
+        del after
+        said = spoken(before, arranged(cohort), key)  # again: no state has the scores of its round
+        own = (("public_loss", distance),)
+        told = [
+            Instruction(digest_steps, False, no_labels, said.weight, said.mean, own),
+            Instruction(revisit_steps, network=own),
+        ]
+        if int(before.round):
+            return told
+        first = [Instruction(private_steps, network=own)]
+        if public_labels is not None:
+            ones = np.ones(len(public), np.float32)
+            by = (("public_loss", "label"),)
+            first = [Instruction(transfer_steps, False, public_labels, ones, network=by), *first]
+        return [*first, *told]
+
     judged = judged_by_clients(learner, num_classes)
-    return FederatedAlgorithm(init, round, views=views, **judged._asdict())
-
-
-def _without_labels(cohort: Cohort) -> Cohort:
-    return cohort._replace(y=np.full_like(np.asarray(cohort.y), -1))
+    return FederatedAlgorithm(
+        init, round, views=views, instructions=instructions, **judged._asdict()
+    )
 
 
 def _still(cohort: Cohort, turn: Turn) -> Cohort:

@@ -13,7 +13,7 @@ method and no config is known here. `jaxfed.experiment` puts it to work.
 """
 
 from jaxfed.audit.attacks import Attacked, attacks
-from jaxfed.audit.shadows import Shadows, shadow_answers, shadow_memberships
+from jaxfed.audit.shadows import Shadows, on_own_labels, shadow_answers, shadow_memberships
 from jaxfed.audit.sightings import Sighting, sightings
 from jaxfed.audit.targets import Targets, drawn_targets
 from jaxfed.audit.verdict import Verdict, each, messages, over_repeats, strongest
@@ -28,6 +28,7 @@ __all__ = [
     "drawn_targets",
     "each",
     "messages",
+    "on_own_labels",
     "over_repeats",
     "shadow_answers",
     "shadow_memberships",

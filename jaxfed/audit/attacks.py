@@ -9,6 +9,9 @@
 the loss 1 - s(y); probabilities p have the loss -log p_y and phi = log p_y - log sum_{c != y} p_c. Of each
 client's model the population is what that model says of it; scores of all clients' targets are one sample.
 
+An attack by shadows is one for each kind of these that there is (`SHADOWS`), which differ in how well they
+know what the method makes of an example.
+
 Of a message that is seen in several rounds (the attack epochs of FedCT's E.1) every round is attacked, and
 the scores of loss, LiRA and gradients once more by their means over the rounds.
 """
@@ -36,6 +39,9 @@ from jaxfed.privacy.membership import (
 )
 from jaxfed.privacy.membership.evidence import log_odds_of_logits
 
+# How shadow models came to be: on labels of their own alone; taught by the attacked run's public targets
+# besides; by the method itself.
+SHADOWS = ("own_labels", "taught", "played")
 OVER_ROUNDS = 0  # in the place of a round's number: means over all
 _SUMMABLE = ("loss", "lira_offline", "lira_online", "gradient_norm")
 _TUNED_ON = 16  # references; each is attacked by the others for each value of a
@@ -54,6 +60,7 @@ class Attacked(NamedTuple):
         round: when it was sent; `OVER_ROUNDS`.
         attack: its name.
         score: float64 [n], larger for members; nan of targets that the message tells nothing of.
+        shadows: which it needs, of `SHADOWS`; "": none.
     """
 
     message: str
@@ -61,6 +68,7 @@ class Attacked(NamedTuple):
     round: int
     attack: str
     score: np.ndarray
+    shadows: str = ""
 
 
 class _Own(NamedTuple):
@@ -77,7 +85,7 @@ def attacks(
     seen: Mapping[int, list[Sighting]],
     targets: Targets,
     label: np.ndarray,
-    shadows: Callable[[Sighting, int], Shadows | None],
+    shadows: Callable[[Sighting, int], Mapping[str, Shadows]],
 ) -> list[Attacked]:
     """Attack a method's messages.
 
@@ -85,16 +93,20 @@ def attacks(
         seen: round -> what was seen of it.
         targets: n of them, m in the population.
         label: int32 [n + m].
-        shadows: the shadow models for a sighting of a round; None where there are none.
+        shadows: the shadow models for a sighting of a round, by how they came to be.
     """
     found: list[Attacked] = []
     tuned: Tuned = {}
     for number, sighted in sorted(seen.items()):
         for one in sighted:
-            known = shadows(one, number)
-            scores = sighting_scores(one, targets, label, known, tuned)
+            alone = sighting_scores(one, targets, label, None)
+            scored = [("", alone)]
+            for how, known in shadows(one, number).items():
+                scores = sighting_scores(one, targets, label, known, tuned)
+                scored.append((how, {name: scores[name] for name in scores if name not in alone}))
             found += [
-                Attacked(one.message, one.leaves, number, name, score)
+                Attacked(one.message, one.leaves, number, name, score, how)
+                for how, scores in scored
                 for name, score in scores.items()
             ]
     return [*found, *_over_rounds(found)]
@@ -201,10 +213,10 @@ def _tuned_a(shadows: Shadows | None, label: np.ndarray, number: int, tuned: Tun
 
 
 def _over_rounds(found: list[Attacked]) -> list[Attacked]:
-    groups: dict[tuple[str, str], list[Attacked]] = {}
+    groups: dict[tuple[str, str, str], list[Attacked]] = {}
     for one in found:
         if one.attack in _SUMMABLE:
-            groups.setdefault((one.message, one.attack), []).append(one)
+            groups.setdefault((one.message, one.attack, one.shadows), []).append(one)
     return [
         each[0]._replace(round=OVER_ROUNDS, score=np.mean([one.score for one in each], axis=0))
         for each in groups.values()

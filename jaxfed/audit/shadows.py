@@ -6,14 +6,23 @@ as what the attacked model was trained on: the attacker has candidates and the t
 of who is a member. Of a model of half the targets that is half of them, as in LiRA (Carlini et al., S&P
 2022); of one client's among m about R / 2 m of the models have seen an example, and all others have not.
 
+Where a method teaches its clients by public targets, the attacker knows these (FedCT, arXiv 2310.05696,
+Appendix E.1: the server and every client remember what they are sent), and teaches its shadows the same:
+
+    h_t <- A(D_s u P_t, h_{t-1}),    D_s: the shadow's part of the targets,    P_t: what round t taught
+
+with as many local steps in the same order (`jaxfed.federation.exposure.Instruction`). P_t is the attacked
+run's own; that it would have been another without an example is left out.
+
 Shadows are clients of their own federation, so that the learner's `fit` trains them together: networks in one
 program (`jaxfed.federation.client_map`), estimators side by side in processes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import NamedTuple
 
 import jax
@@ -24,8 +33,10 @@ from jaxfed.audit.targets import Targets
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import without_labels
+from jaxfed.federation.exposure import Instruction
 from jaxfed.learners.answers import answers_of
-from jaxfed.learners.learner import Learner
+from jaxfed.learners.learner import Learner, Taught
 
 _SHADOWS = 0x73686164
 
@@ -66,26 +77,29 @@ def shadow_memberships(num_targets: int, size: int, number: int, seed: int) -> n
     return is_in
 
 
+def on_own_labels(rounds: int, steps: int) -> list[list[Instruction]]:
+    """What each of so many rounds tells clients that learn from labels of their own alone."""
+    return [[Instruction(steps)]] * rounds
+
+
 def shadow_answers(
-    learner: Learner,
+    learner: Callable[..., Learner],
     federation: Federation,
     targets: Targets,
     is_in: np.ndarray,
     *,
-    rounds: int,
-    steps: int,
+    instructions: Sequence[Sequence[Instruction]],
     observed: Collection[int],
     key: jax.Array,
 ) -> dict[int, Shadows]:
     """Train the shadows together, and ask them after each of the observed rounds.
 
     Args:
-        learner: of shadows, R of them.
-        federation: whose examples they are.
+        learner: keywords of a network -> learner, of R shadows, whatever its keywords of one state.
+        federation: whose examples they are, and the public ones.
         targets: n of them, and a population of m.
         is_in: bool [R, n].
-        rounds: how many.
-        steps: local steps of a round.
+        instructions: of round 1, 2, ...
         observed: rounds after which they are asked.
         key: typed; a shadow's networks and batches follow from it and its number, whoever else is trained.
 
@@ -97,17 +111,31 @@ def shadow_answers(
     shadow = shadow_federation(federation, targets, is_in)
     cohort = shadow.cohort()
     cohort = cohort._replace(x=jnp.asarray(cohort.x))  # one transfer for all rounds
-    state = learner.init(jax.random.fold_in(key, 0), shadow)
+    public_x = jnp.asarray(federation.public_examples)
+    made = cache(lambda network: learner(**dict(network)))
+    model = made(instructions[0][0].network)
+    state = model.init(jax.random.fold_in(key, 0), shadow)
     said: dict[int, Shadows] = {}
     failed: set[int] = set()
-    for number in range(1, rounds + 1):
-        fitted = learner.fit(state, cohort, None, jax.random.fold_in(key, number), steps)
-        state = fitted.state
-        failed |= set(fitted.failed)
+    for number, told in enumerate(instructions, 1):
+        if model.renewed is None and number not in observed:
+            continue  # each fit is from scratch
+        own_key = jax.random.fold_in(key, number)
+        for place, one in enumerate(told):
+            model = made(one.network)
+            fitted = model.fit(
+                state,
+                cohort if one.on_own else without_labels(cohort),
+                _taught(one, public_x),
+                jax.random.fold_in(own_key, place) if place else own_key,
+                one.steps,
+            )
+            state = fitted.state
+            failed |= set(fitted.failed)
         if number in observed:
             there = np.setdiff1d(np.asarray(cohort.client_id), sorted(failed)).astype(np.int32)
             x = federation.x[targets.examples]
-            answers, silent = _answers(learner, state, there, x, federation.num_classes)
+            answers, silent = _answers(model, state, there, x, federation.num_classes)
             has_answered = ~np.isin(there, list(silent))
             failed |= set(silent)
             said[number] = Shadows(is_in[there[has_answered]], answers[has_answered])
@@ -119,6 +147,12 @@ def shadow_federation(federation: Federation, targets: Targets, is_in: np.ndarra
     labeled = tuple(targets.example[row] for row in is_in)
     nothing = tuple(rows[:0] for rows in labeled)
     return replace(federation, partition=Partition(labeled, nothing, nothing))
+
+
+def _taught(one: Instruction, x: jax.Array) -> Taught | None:
+    if one.label is None or one.weight is None:
+        return None
+    return Taught(x, one.label, one.weight, one.soft)
 
 
 def _answers(

@@ -31,14 +31,14 @@ class Verdict(NamedTuple):
 
     Fields:
         vulnerability: AUC with its interval, TPR at low FPR.
-        attacks: message, round and attack of the two that were chosen.
+        attacks: message, round, attack and its shadows of the two that were chosen.
         members: how many of them were judged.
         others: likewise.
         spread: deviation of the AUC over repeats, divisor R - 1; nan of one.
     """
 
     vulnerability: Vulnerability
-    attacks: tuple[tuple[str, int, str], ...]
+    attacks: tuple[tuple[str, int, str, str], ...]
     members: int
     others: int
     spread: float = float("nan")
@@ -118,8 +118,8 @@ def _area(attacked: Attacked, is_member: np.ndarray, half: np.ndarray) -> Area:
     return area_under_curve(attacked.score[told], is_member[told])
 
 
-def _name(attacked: Attacked) -> tuple[str, int, str]:
-    return attacked.message, attacked.round, attacked.attack
+def _name(attacked: Attacked) -> tuple[str, int, str, str]:
+    return attacked.message, attacked.round, attacked.attack, attacked.shadows
 
 
 def messages(found: Iterable[Attacked]) -> dict[str, list[Attacked]]:

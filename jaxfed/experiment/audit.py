@@ -1,10 +1,11 @@
 """Membership inference against every method of an experiment, on the same clients: what is found, from files.
 
     audit/sightings/METHOD-REPEAT-ROUND.npz   what messages of the round say of the targets; written in it
-    audit/shadows/REPEAT-NAME.npz             what shadow models say of them
+    audit/taught/METHOD-REPEAT-ROUND.npz      what it taught all clients alike, where it did; likewise
+    audit/shadows/REPEAT-NAME.npz             what shadow models say of the targets
 
-Both kinds of arrays are the same whenever they are made, so that a run that was killed goes on from those
-that are there. Shadows are shared by the methods whose shadows are the same (`jaxfed.config.attacker`).
+All arrays are the same whenever they are made, so that a run that was killed goes on from those that are
+there (`jaxfed.experiment.audit_files`; shadows: `jaxfed.experiment.audit_shadows`).
 """
 
 from __future__ import annotations
@@ -15,13 +16,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.audit import (
     Attacked,
-    Shadows,
     Sighting,
     Targets,
     Verdict,
@@ -30,26 +29,26 @@ from jaxfed.audit import (
     each,
     messages,
     over_repeats,
-    shadow_answers,
-    shadow_memberships,
     sightings,
     strongest,
 )
+from jaxfed.audit.attacks import SHADOWS
 from jaxfed.config import methods
-from jaxfed.config.attacker import ShadowPlan, shadow_plan
 from jaxfed.config.simulation import Simulation
 from jaxfed.errors import Unresumable, UsageError
+from jaxfed.experiment.audit_files import AuditFiles
+from jaxfed.experiment.audit_shadows import AuditShadows
 from jaxfed.experiment.loop import Played
 from jaxfed.experiment.progress import Progress
 from jaxfed.experiment.records import audit_file
 from jaxfed.experiment.workdir import Workdir
 from jaxfed.federation.clients import Federation
-from jaxfed.host import storage
 
 STRONGEST = "strongest"
 _NO_AUDIT = "its rounds were run without an audit, which has to see what they send"
-_SHADOWS = 0x73686164
-_Key = tuple[str, str, int, str]  # method, message, round, attack; of all of them "" and -1
+_Key = tuple[
+    str, str, int, str, str
+]  # method, message, round, attack, its shadows; of all "" and -1
 
 
 @dataclass
@@ -70,6 +69,11 @@ class Audit:
     _targets: dict[int, Targets] = field(default_factory=dict)
 
     @cached_property
+    def files(self) -> AuditFiles:
+        """Where what was seen is kept."""
+        return AuditFiles(self.workdir.audit)
+
+    @cached_property
     def rounds(self) -> tuple[int, ...]:
         """Those whose messages are looked at."""
         return tuple(sorted(set(self.config.audit.rounds))) or (int(self.config.rounds),)
@@ -88,16 +92,23 @@ class Audit:
         self._targets_of(repeat, dealt)
 
     def observe(self, played: Played) -> None:
-        """Look at the messages of a round, if it is one of those; its last for one past that."""
+        """Look at the messages of a round, if it is one of those; its last for one past that.
+
+        What is taught until then is written down in every round.
+        """
         looked_at = {min(number, played.last_round) for number in self.rounds}
-        if played.round not in looked_at or played.algorithm.views is None:
-            return
-        targets = self._targets_of(played.repeat, played.federation)
-        views = played.algorithm.views(played.before, played.after, played.cohort, played.key)
-        _save_sightings(
-            self._sightings(played.name, played.repeat, played.round),
-            sightings(views, played.federation, targets),
-        )
+        algorithm, place = played.algorithm, (played.name, played.repeat, played.round)
+        shown = played.before, played.after, played.cohort, played.key
+        if (
+            algorithm.instructions is not None
+            and self.config.audit.shadows
+            and played.round <= max(looked_at)
+        ):
+            self.files.save_instructions(place, algorithm.instructions(*shown))
+        if played.round in looked_at and algorithm.views is not None:
+            targets = self._targets_of(played.repeat, played.federation)
+            seen = sightings(algorithm.views(*shown), played.federation, targets)
+            self.files.save_sightings(place, seen)
 
     def results(self, algorithms: Mapping[str, Any]) -> dict[str, Any]:
         """Attack what was seen.
@@ -122,12 +133,21 @@ class Audit:
             targets = self._targets_of(repeat, federation)
             label = federation.y[targets.examples]
             for name in methods.chosen(self.config):
-                seen = self._seen(name, repeat)
+                seen = self.files.sightings(name, repeat)
                 if not seen:
                     continue
-                known = _Known(self, name, repeat, federation, targets)
+                known = AuditShadows(
+                    self.config,
+                    self.files,
+                    self.progress,
+                    self.rounds,
+                    name,
+                    repeat,
+                    federation,
+                    targets,
+                )
                 self.progress.working_on(f"repeat {repeat + 1} attacks on {name}")
-                attacked = attacks(seen, targets, label, known.shadows)
+                attacked = attacks(seen, targets, label, known.of)
                 leaves |= {(name, one.message): one.leaves for one in attacked}
                 leaves[name, ""] = any(one.leaves for one in attacked)
                 for key, verdict in _judged(name, attacked, targets.is_member, seed):
@@ -179,89 +199,6 @@ class Audit:
             )
         return self._targets[repeat]
 
-    def _sightings(self, name: str, repeat: int, number: int) -> Path:
-        return self.workdir.audit / "sightings" / f"{name}-{repeat}-{number}.npz"
-
-    def _seen(self, name: str, repeat: int) -> dict[int, list[Sighting]]:
-        """Round -> what was seen of it; nothing of a method that shows nothing, or has diverged."""
-        files = self._sightings(name, repeat, 0).parent.glob(f"{name}-{repeat}-*.npz")
-        numbers = sorted(int(file.stem.rpartition("-")[2]) for file in files)
-        there = {
-            number: _load_sightings(self._sightings(name, repeat, number)) for number in numbers
-        }
-        return {number: seen for number, seen in there.items() if seen}
-
-
-@dataclass
-class _Known:
-    """What the attacker of a method knows in one repeat: its shadows, by what they are shadows of."""
-
-    audit: Audit
-    name: str
-    repeat: int
-    federation: Federation
-    targets: Targets
-    _made: dict[int, dict[int, Shadows]] = field(default_factory=dict)
-
-    @cached_property
-    def plan(self) -> ShadowPlan | None:
-        """How they are trained."""
-        if not self.audit.config.audit.shadows:
-            return None
-        return shadow_plan(self.audit.config, self.name, self.federation, self.repeat)
-
-    def shadows(self, seen: Sighting, number: int) -> Shadows | None:
-        """Those for a message of a round."""
-        if self.plan is None:
-            return None
-        # Counts are of models of one client each, whatever is seen of them.
-        of_all = seen.kind != "counts" and (seen.client < 0).any()
-        size = self._size_of_all() if of_all else self._size_of_one()
-        number = min(number, self.plan.rounds)
-        if size not in self._made:
-            self._made[size] = self._of_size(self.plan, size)
-        return self._made[size].get(number)
-
-    def _size_of_one(self) -> int:
-        sizes = np.bincount(self.targets.client[self.targets.is_member])
-        return max(1, round(float(np.mean(sizes[sizes > 0]))))
-
-    def _size_of_all(self) -> int:
-        return int(self.targets.is_member.sum())
-
-    def _of_size(self, plan: ShadowPlan, size: int) -> dict[int, Shadows]:
-        wanted, targets = self.audit.config.audit, self.targets
-        observed = sorted({min(number, plan.rounds) for number in self.audit.rounds})
-        file = f"{self.repeat}-{plan.identity}-{size}.npz"
-        path = self.audit.workdir.audit / "shadows" / file
-        if not path.exists():
-            self.audit.progress.working_on(
-                f"repeat {self.repeat + 1} {wanted.shadows} shadow models of {size} examples"
-            )
-            seed = self.audit.config.seed + self.repeat
-            is_in = shadow_memberships(len(targets.example), size, wanted.shadows, seed)
-            said = shadow_answers(
-                plan.learner(),
-                self.federation,
-                targets,
-                is_in,
-                rounds=plan.rounds,
-                steps=plan.steps,
-                observed=observed,
-                key=jax.random.fold_in(jax.random.key(seed), _SHADOWS),
-            )
-            arrays = {
-                f"{part}_{number}": array
-                for number, shadows in said.items()
-                for part, array in shadows._asdict().items()
-            }
-            _save(path, arrays)
-        with np.load(path) as arrays:
-            return {
-                number: Shadows(arrays[f"is_in_{number}"], arrays[f"answers_{number}"])
-                for number in observed
-            }
-
 
 def check_audited(place: Path) -> None:
     """Whether the finished run in a directory was audited.
@@ -289,16 +226,17 @@ def _judged(
 ) -> list[tuple[_Key, Verdict]]:
     """Every attack; the strongest on each message, and on all that leave a client, or else on any."""
     rows: list[tuple[_Key, Verdict]] = [
-        ((name, one.message, one.round, one.attack), each(one, is_member)) for one in attacked
+        ((name, one.message, one.round, one.attack, one.shadows), each(one, is_member))
+        for one in attacked
     ]
     for message, some in messages(attacked).items():
-        rows.append(((name, message, -1, STRONGEST), strongest(some, is_member, seed)))
+        rows.append(((name, message, -1, STRONGEST, ""), strongest(some, is_member, seed)))
     leaving = [one for one in attacked if one.leaves] or attacked
-    return [*rows, ((name, "", -1, STRONGEST), strongest(leaving, is_member, seed))]
+    return [*rows, ((name, "", -1, STRONGEST, ""), strongest(leaving, is_member, seed))]
 
 
 def _row(key: _Key, verdict: Verdict) -> dict[str, Any]:
-    method, message, number, attack = key
+    method, message, number, attack, shadows = key
     area, at_1, at_01 = verdict.vulnerability
     chosen = "; ".join(dict.fromkeys(_in_words(one) for one in verdict.attacks))
     return {
@@ -306,6 +244,7 @@ def _row(key: _Key, verdict: Verdict) -> dict[str, Any]:
         "message": message,
         "round": number,
         "attack": f"{attack}: {chosen}" if number < 0 else attack,
+        "shadows": shadows,
         "auc": area.auc,
         "low": area.low,
         "high": area.high,
@@ -317,10 +256,12 @@ def _row(key: _Key, verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _in_words(chosen: tuple[str, int, str]) -> str:
-    message, number, attack = chosen
+def _in_words(chosen: tuple[str, int, str, str]) -> str:
+    """Shadows of the usual kind, that learn as clients alone do, go without saying."""
+    message, number, attack, shadows = chosen
     when = f"round {number}" if number else "all rounds"
-    return f"{attack} on {message}, {when}"
+    by = f" by {shadows} shadows" if shadows not in ("", SHADOWS[0]) else ""
+    return f"{attack}{by} on {message}, {when}"
 
 
 def _accuracy(seen: Mapping[int, list[Sighting]], targets: Targets, label: np.ndarray) -> float:
@@ -329,34 +270,3 @@ def _accuracy(seen: Mapping[int, list[Sighting]], targets: Targets, label: np.nd
     others = np.flatnonzero(~targets.is_member)
     right = last.answers[:, others].argmax(axis=-1) == label[others]
     return float(right.mean())
-
-
-def _save_sightings(path: Path, seen: list[Sighting]) -> None:
-    _save(
-        path,
-        {
-            f"{field}_{i}": np.asarray(v)
-            for i, one in enumerate(seen)
-            for field, v in one._asdict().items()
-        },
-    )
-
-
-def _load_sightings(path: Path) -> list[Sighting]:
-    with np.load(path) as arrays:
-        number = len(arrays.files) // len(Sighting._fields)
-        return [
-            Sighting(
-                str(arrays[f"message_{i}"]),
-                str(arrays[f"kind_{i}"]),  # type: ignore[arg-type]
-                bool(arrays[f"leaves_{i}"]),
-                *(arrays[f"{field}_{i}"] for field in ("client", "answers", "norms")),
-            )
-            for i in range(number)
-        ]
-
-
-def _save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with storage.whole_file(path, "wb") as stream:
-        np.savez(stream, **arrays)  # type: ignore[arg-type]

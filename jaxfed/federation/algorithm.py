@@ -21,7 +21,7 @@ import numpy as np
 
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.exposure import Views
+from jaxfed.federation.exposure import Instructions, Views
 
 ServerState = Any  # a pytree of arrays: whatever a method carries from round to round
 Metrics = dict[str, Any]  # name -> number, or a nested dict of numbers
@@ -109,6 +109,9 @@ class FederatedAlgorithm(NamedTuple):
 
     `views(before, after, cohort, key)` are what a round shows to those who receive its messages, for attacks
     to look at (`jaxfed.federation.exposure`); None: no attack is known to this package.
+
+    `instructions(before, after, cohort, key)`, where clients are taught by public targets that all of them
+    are sent, are how a round trained them; None: what they are sent is something else, or nothing.
     """
 
     init: Init
@@ -120,6 +123,7 @@ class FederatedAlgorithm(NamedTuple):
     predictions: PredictionsOf | None = None
     predict: Predict | None = None
     views: Views | None = None
+    instructions: Instructions | None = None
     one_shot: bool = False
 
 

@@ -48,6 +48,11 @@ def padded(cohort: Cohort, multiple: int) -> Cohort:
     )
 
 
+def without_labels(cohort: Cohort) -> Cohort:
+    """The cohort of clients that know no label."""
+    return cohort._replace(y=np.full_like(np.asarray(cohort.y), UNLABELED))
+
+
 def arranged(cohort: Cohort, multiple: int = 1) -> Cohort:
     """The cohort by ascending ids, empty clients (id -1) last and added up to a multiple.
 

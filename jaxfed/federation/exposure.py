@@ -9,12 +9,15 @@ examples what its receiver can make of it for these.
 
 Where parameters travel the receiver computes the answers; where labels or probabilities of public examples
 do, it sends the examples that it is curious about as public ones (E.1's forged unlabeled set).
+
+Where clients are taught by what they agree on, everybody knows what that was, and who attacks can teach
+models of its own the same: `Instruction`, one for each kind of local steps of a round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -54,5 +57,38 @@ class Views(Protocol):
         """Return the views of the round that led from one state to the other, with its cohort and key.
 
         Changes nothing. None before a method has sent anything.
+        """
+        ...
+
+
+class Instruction(NamedTuple):
+    """Local steps that a round asks of each of its clients, with the public targets that it is sent.
+
+    Fields:
+        steps: how many; 0: none.
+        on_own: whether a client learns from labels of its own in them.
+        label: int32 [U], of the public examples, -1 where there is none; None: nothing is taught.
+        weight: float32 [U]; None as `label`.
+        soft: float32 [U, C], probabilities or scores; None: labels alone.
+        network: keywords by which the method makes its clients' networks, beside those of its config.
+    """
+
+    steps: int
+    on_own: bool = True
+    label: np.ndarray | None = None
+    weight: np.ndarray | None = None
+    soft: np.ndarray | None = None
+    network: tuple[tuple[str, Any], ...] = ()
+
+
+class Instructions(Protocol):
+    """What a round told its clients to do."""
+
+    def __call__(
+        self, before: object, after: object, cohort: Cohort, key: jax.Array
+    ) -> list[Instruction]:
+        """Return, in their order, the steps of a client that has been there from the first round on.
+
+        Arguments as those of `Views`. Changes nothing.
         """
         ...

@@ -28,7 +28,7 @@ _MOVES = 200  # of names that stand too close
 
 COLUMNS = (
     *("method", "accuracy", "accuracy_spread", "accuracy_on"),
-    *("message", "round", "attack", "leaves"),
+    *("message", "round", "attack", "shadows", "leaves"),
     *("auc", "low", "high", "spread", "tpr_at_1_percent", "tpr_at_01_percent", "members", "others"),
 )
 _ASKED = "†"

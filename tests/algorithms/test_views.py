@@ -14,6 +14,7 @@ from jaxfed.algorithms.label_propagation import per_client_lp
 from jaxfed.algorithms.local_learning import local_learning
 from jaxfed.algorithms.pate import pate
 from jaxfed.algorithms.xclp import xclp
+from jaxfed.audit import Targets, shadow_answers
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
@@ -36,6 +37,39 @@ def seen_of(algorithm, rounds=1, cohort=COHORT):
         before, key = state, jax.random.fold_in(KEY, number)
         state, _ = algorithm.round(before, cohort, key)
     return state, algorithm.views(before, state, cohort, key)
+
+
+def drawn_networks(**own):
+    """Of learners whose centers are drawn to the mean of soft targets, too."""
+    learner = networks(**own)
+
+    def fit(state, cohort, taught, key, steps):
+        fitted = learner.fit(state, cohort, taught, key, steps)
+        if taught is not None and taught.soft is not None:
+            drawn = np.mean(taught.weight[:, None] * taught.soft, axis=0)
+            fitted.state.center[np.asarray(cohort.client_id)] += drawn[:, None]
+        return fitted
+
+    return learner._replace(fit=fit)
+
+
+FEDMD = {"transfer_steps": 1, "private_steps": 2, "digest_steps": 1, "revisit_steps": 1}
+DISTILLATION = {"network": drawn_networks, "public": U, "num_classes": NUM_CLASSES}
+TEACHING = {
+    "fedct": lambda: fedct(**PUBLIC, steps=2),
+    "distributed_distillation": lambda: distributed_distillation(**DISTILLATION, steps=2, rho=0.5),
+    "fedmd": lambda: fedmd(**DISTILLATION, public_labels=None, **FEDMD),
+    "fedmd, public labels": lambda: fedmd(
+        **DISTILLATION, public_labels=FEDERATION.y[FEDERATION.public], **FEDMD
+    ),
+}
+BY_SCORE, BY_LABEL = {"public_loss": "score_l1"}, {"public_loss": "label"}
+MADE = {
+    "fedct": [{}],
+    "distributed_distillation": [{"public_loss": "squared_distance", "pseudo_weight": 0.5}],
+    "fedmd": [BY_SCORE],
+    "fedmd, public labels": [BY_LABEL, BY_SCORE],
+}
 
 
 def test_labels_are_those_that_clients_agree_on():
@@ -140,3 +174,43 @@ def test_one_more_client_asks_xclp():
     assert right.all()
     again, _ = method.round(method.init(KEY, FEDERATION), COHORT, jax.random.fold_in(KEY, 1))
     np.testing.assert_array_equal(after.label, again.label)
+
+
+@pytest.mark.parametrize("name", sorted(TEACHING))
+def test_who_does_as_told_becomes_the_client(name):
+    """Instructions are all that a round made of a client's own labels: shadows of these are the clients."""
+    method = TEACHING[name]()
+    state = method.init(KEY, FEDERATION)
+    told, seen = [], {}
+    for number in (1, 2, 3):
+        before, key = state, jax.random.fold_in(KEY, number)
+        state, _ = method.round(before, COHORT, key)
+        told.append(method.instructions(before, state, COHORT, key))
+        seen[number] = method.views(before, state, COHORT, key)[0].answers(X)
+    own = np.concatenate(FEDERATION.partition.labeled)
+    client = np.repeat(np.arange(NUM_CLIENTS), list(map(len, FEDERATION.partition.labeled)))
+    nobody = np.arange(9)  # X, of whom nothing is asked but answers
+    targets = Targets(own, client.astype(np.int32), np.ones(len(own), bool), nobody)
+    made = []
+
+    def learner(**network):
+        made.append(network)
+        return drawn_networks()
+
+    said = shadow_answers(
+        learner,
+        FEDERATION,
+        targets,
+        client == np.arange(NUM_CLIENTS)[:, None],
+        instructions=told,
+        observed=(1, 2, 3),
+        key=KEY,
+    )
+    for number, shadows in said.items():
+        answers = shadows.answers[:, len(own) :]
+        shown = softmax(answers, axis=-1) if name.startswith("fedmd") else answers
+        marks = answers.argmax(axis=-1)[..., None] == np.arange(NUM_CLASSES)
+        np.testing.assert_allclose(
+            marks if name == "fedct" else shown, seen[number], atol=1e-6, err_msg=f"round {number}"
+        )
+    assert made == MADE[name]

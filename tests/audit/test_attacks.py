@@ -61,7 +61,11 @@ def world(effect, seed=0, kind="probabilities", shadows=20, targets=TARGETS, poo
 
 
 def found_in(seen, label, shadows, targets=TARGETS):
-    return attacks({1: [seen]}, targets, label, lambda one, number: shadows)
+    return attacks({1: [seen]}, targets, label, lambda one, number: by_own(shadows))
+
+
+def by_own(shadows):
+    return {} if shadows is None else {"own_labels": shadows}
 
 
 def areas(found, targets=TARGETS):
@@ -167,7 +171,7 @@ def test_several_rounds_are_attacked_together():
         blurred = np.where(own, seen.answers * noise, seen.answers)
         blurred /= blurred.sum(axis=-1, keepdims=True)
         sightings[number] = [seen._replace(answers=blurred.astype(np.float32))]
-    found = attacks(sightings, TARGETS, label, lambda one, number: shadows)
+    found = attacks(sightings, TARGETS, label, lambda one, number: by_own(shadows))
     loss = {one.round: one for one in found if one.attack == "loss"}
     assert set(loss) == {3, 5, OVER_ROUNDS}
     np.testing.assert_allclose(loss[OVER_ROUNDS].score, (loss[3].score + loss[5].score) / 2)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from small_training import federation_of, training_of
 
-from jaxfed.audit import drawn_targets, shadow_answers, shadow_memberships
+from jaxfed.audit import drawn_targets, on_own_labels, shadow_answers, shadow_memberships
 from jaxfed.audit.shadows import shadow_federation
 from jaxfed.errors import UsageError
 from jaxfed.learners import LEARNERS, network
@@ -43,7 +43,13 @@ def test_together_is_one_by_one_to_the_bit():
     learner = network(training=training_of(Batches("joint", 4, 1)))
     is_in = shadow_memberships(len(TARGETS.example), 6, 4, seed=0)
     together = shadow_answers(
-        learner, FEDERATION, TARGETS, is_in, rounds=2, steps=3, observed=(1, 2), key=KEY
+        lambda: learner,
+        FEDERATION,
+        TARGETS,
+        is_in,
+        instructions=on_own_labels(2, 3),
+        observed=(1, 2),
+        key=KEY,
     )
     shadow = shadow_federation(FEDERATION, TARGETS, is_in)
     state = learner.init(jax.random.fold_in(KEY, 0), shadow)
@@ -60,7 +66,13 @@ def test_estimators_are_shadows_too():
     learner = LEARNERS["decision_tree"](num_classes=3)
     is_in = shadow_memberships(len(TARGETS.example), 12, 4, seed=0)
     said = shadow_answers(
-        learner, FEDERATION, TARGETS, is_in, rounds=2, steps=1, observed=(2,), key=KEY
+        lambda: learner,
+        FEDERATION,
+        TARGETS,
+        is_in,
+        instructions=on_own_labels(2, 1),
+        observed=(2,),
+        key=KEY,
     )
     label = FEDERATION.y[TARGETS.example]
     right = said[2].answers[:, : len(label)].argmax(axis=-1) == label

@@ -18,7 +18,7 @@ def attack(name, effect, seed=0, message="m"):
 def test_the_stronger_of_two_is_chosen():
     found = [attack("weak", 0.1), attack("strong", 1.5, seed=1)]
     verdict = strongest(found, MEMBER, seed=0)
-    assert {name for _, _, name in verdict.attacks} == {"strong"}
+    assert {name for _, _, name, _ in verdict.attacks} == {"strong"}
     whole = vulnerability(found[1].score, MEMBER)
     assert verdict.vulnerability.area.auc == pytest.approx(whole.area.auc, abs=0.02)
     assert verdict.vulnerability.area.deviation == pytest.approx(whole.area.deviation, rel=0.1)
@@ -48,7 +48,7 @@ def test_repeats_are_averaged():
     assert mean.spread == pytest.approx(np.std([one.auc for one in areas], ddof=1))
     expected = np.sqrt(sum(one.deviation**2 for one in areas)) / 3
     assert mean.vulnerability.area.deviation == pytest.approx(expected)
-    assert mean.attacks == (("m", 1, "a"),)
+    assert mean.attacks == (("m", 1, "a", ""),)
     assert np.isnan(over_repeats(verdicts[:1]).spread)
 
 

@@ -4,7 +4,9 @@ import csv
 import io
 import json
 import shutil
+from itertools import product
 
+import numpy as np
 import pytest
 from invoking import invoke
 from rich.console import Console
@@ -17,7 +19,9 @@ from jaxfed.config.attacker import shadow_plan
 from jaxfed.config.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.experiment.audit import check_audited
+from jaxfed.experiment.audit_files import AuditFiles
 from jaxfed.experiment.progress import Progress
+from jaxfed.federation.exposure import Instruction
 from jaxfed.host.interruption import Interruption
 from jaxfed.reports.audit import attack_text, vulnerability_figure, vulnerability_table
 from jaxfed.reports.report import write_report
@@ -85,6 +89,8 @@ def test_methods_have_accuracy_and_vulnerability(audited):
         attacks = list(csv.DictReader(stream))
     of_fedct = {(row["attack"], row["round"]) for row in attacks if row["method"] == "fedct"}
     assert of_fedct == {(a, r) for a in ("gap", "difficulty", "reference") for r in ("1", "2")}
+    by = {(row["attack"], row["shadows"]) for row in attacks if row["method"] == "fedct"}
+    assert by == {("gap", ""), *product(("difficulty", "reference"), ("own_labels", "taught"))}
     assert (place / "audit" / "vulnerability.png").stat().st_size > 1000
 
 
@@ -169,8 +175,26 @@ def test_the_report_shows_it(audited, tmp_path):
 
 def test_methods_share_shadows(audited):
     _, place = audited
-    # FedCT's clients and lonely ones have the same trees: one set a repeat.
-    assert len(list((place / "audit" / "shadows").iterdir())) == 2
+    # FedCT's clients and lonely ones have the same trees, one set a repeat; and FedCT's have those it taught.
+    assert len(list((place / "audit" / "shadows").iterdir())) == 4
+
+
+def test_what_was_taught_is_kept(tmp_path):
+    label, weight = np.asarray([0, -1], np.int32), np.ones(2, np.float32)
+    told = [
+        Instruction(
+            3, False, label, weight, np.eye(2, dtype=np.float32), (("public_loss", "label"),)
+        ),
+        Instruction(2, network=(("pseudo_weight", 0.1),)),
+    ]
+    files = AuditFiles(tmp_path)
+    files.save_instructions(("fedmd", 0, 1), told)
+    ((first, second),) = files.instructions("fedmd", 0)
+    for field, given, kept in zip(Instruction._fields, told[0], first, strict=True):
+        np.testing.assert_array_equal(given, kept, err_msg=field)
+    assert second == told[1]
+    files.save_instructions(("fedmd", 1, 2), told)
+    assert files.instructions("fedmd", 1) == []  # round 1 was played by somebody who kept nothing
 
 
 def test_runs_without_an_audit_are_refused(tmp_path):
@@ -227,8 +251,8 @@ def test_plans_follow_what_a_method_trains():
         for name in ("fedct", "fedavg", "pate", "xclp", "centralized")
     }
     assert plans["xclp"] is None
-    assert plans["fedct"][:3] == plans["fedavg"][:3] == plans["centralized"][:3]
-    assert (plans["fedct"].rounds, plans["fedct"].steps) == (4, 3)
+    assert plans["fedct"].identity == plans["fedavg"].identity == plans["centralized"].identity
+    assert plans["fedct"].instructions == [[Instruction(3)]] * 4
     assert plans["pate"].rounds == 1  # of teachers
     assert plans["pate"].identity != plans["fedct"].identity
 

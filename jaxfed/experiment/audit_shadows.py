@@ -1,0 +1,107 @@
+"""The shadows that an attacker of a method has in one repeat, trained when they are asked for, kept in files.
+
+Methods whose shadows are the same share them (`jaxfed.config.attacker`). Every method that trains has some
+that learn on labels of their own alone; where the attacked run has taught its clients by public targets there
+are as many more, on the same examples, taught the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import jax
+import numpy as np
+from absl import logging
+from ml_collections import ConfigDict
+
+from jaxfed.audit import Shadows, Sighting, Targets, shadow_answers, shadow_memberships
+from jaxfed.config.attacker import ShadowPlan, shadow_plan, taught_plan
+from jaxfed.experiment.audit_files import AuditFiles
+from jaxfed.experiment.progress import Progress
+from jaxfed.federation.clients import Federation
+
+_SHADOWS = 0x73686164
+
+
+@dataclass
+class AuditShadows:
+    """What the attacker of a method knows in one repeat.
+
+    Attributes:
+        config: of the experiment.
+        files: its audit's.
+        progress: told of what takes long.
+        rounds: whose messages are looked at.
+        name: of the method.
+        repeat: which.
+        federation: the clients.
+        targets: who is asked about.
+    """
+
+    config: ConfigDict
+    files: AuditFiles
+    progress: Progress
+    rounds: Sequence[int]
+    name: str
+    repeat: int
+    federation: Federation
+    targets: Targets
+    _made: dict[str, dict[int, Shadows]] = field(default_factory=dict)
+
+    def of(self, seen: Sighting, number: int) -> dict[str, Shadows]:
+        """Those for a message of a round, by how they came to be (`jaxfed.audit.attacks.SHADOWS`)."""
+        # Counts are of models of one client each, whatever is seen of them.
+        of_all = seen.kind != "counts" and (seen.client < 0).any()
+        size = self._size_of_all() if of_all else self._size_of_one()
+        known: dict[str, Shadows] = {}
+        for how, plan in self._plans.items():
+            said = self._said(how, plan, size).get(min(number, plan.rounds))
+            known |= {} if said is None else {how: said}
+        return known
+
+    @cached_property
+    def _plans(self) -> dict[str, ShadowPlan]:
+        """How they are trained."""
+        if not self.config.audit.shadows:
+            return {}
+        of = self.config, self.name, self.federation, self.repeat
+        plan = shadow_plan(*of)
+        told = self.files.instructions(self.name, self.repeat)
+        plans = {"own_labels": plan, "taught": taught_plan(*of, told) if told else None}
+        return {how: plan for how, plan in plans.items() if plan is not None}
+
+    def _size_of_one(self) -> int:
+        sizes = np.bincount(self.targets.client[self.targets.is_member])
+        return max(1, round(float(np.mean(sizes[sizes > 0]))))
+
+    def _size_of_all(self) -> int:
+        return int(self.targets.is_member.sum())
+
+    def _said(self, how: str, plan: ShadowPlan, size: int) -> dict[int, Shadows]:
+        name = f"{self.repeat}-{plan.identity}-{size}"
+        if name not in self._made:
+            self._made[name] = self.files.shadows(name) or self._trained(how, plan, size, name)
+        return self._made[name]
+
+    def _trained(self, how: str, plan: ShadowPlan, size: int, name: str) -> dict[int, Shadows]:
+        number = self.config.audit.shadows
+        like = f", taught what {self.name} taught its clients" if how == "taught" else ""
+        self.progress.working_on(
+            f"repeat {self.repeat + 1} {number} shadow models of {size} examples{like}"
+        )
+        logging.info("audit: %d shadow models of %d examples%s: %s", number, size, like, name)
+        seed = self.config.seed + self.repeat
+        is_in = shadow_memberships(len(self.targets.example), size, number, seed)
+        said = shadow_answers(
+            plan.learner,
+            self.federation,
+            self.targets,
+            is_in,
+            instructions=plan.instructions,
+            observed=sorted({min(one, plan.rounds) for one in self.rounds}),
+            key=jax.random.fold_in(jax.random.key(seed), _SHADOWS),
+        )
+        self.files.save_shadows(name, said)
+        return said
