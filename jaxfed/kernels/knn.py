@@ -12,12 +12,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.custom_batching import sequential_vmap
 from jax.sharding import Mesh
 
 from jaxfed.errors import UsageError
 from jaxfed.kernels import hamming, lsh, nearest
 from jaxfed.kernels.nearest import Nearer, Nearest
 from jaxfed.kernels.spread import Rows, by_rows, mesh_of, spread
+
+# Of `hamming_knn`: those of `hamming.distances`, and kernels that write no distances
+# (`jaxfed.kernels.fused.search`, imported where it is asked for: Pallas takes a while).
+BACKENDS = (
+    *hamming.BACKENDS,
+    "fused",
+    "fused_bfloat16",
+    "fused_float8",
+    "fused_popcount",
+)
 
 # Points a side of a tile of cosines.
 _COSINE_TILE = 1024
@@ -41,26 +52,34 @@ def hamming_knn(
         bit, with its rows over the mesh.
       num_neighbors: k > 0; may exceed n - 1.
       valid: bool [n], False for padding: such a point is nobody's neighbor and has none.
-      backend: "popcount", "matmul" or "auto", as for `hamming.distances`.
+      backend: "popcount", "matmul" or "auto", as for `hamming.distances`; or by one kernel, whose
+        distances never are in the device's memory, for k up to 64: "fused" (products of int8),
+        "fused_bfloat16", "fused_float8", or "fused_popcount", which a TPU has not. "auto" is none
+        of these until they have been measured (`python -m launch.accelerator`).
 
     Returns:
       (indices int32 [n, k], distances int32 [n, k]), rows sorted by (distance, index), the point
       itself left out. Where fewer than k other valid points exist: index -1, distance L + 1.
 
     Raises:
-      UsageError: `num_neighbors` < 1, unknown backend, codes that are not uint32 [n, W], or `valid`
-        of another length.
+      UsageError: `num_neighbors` < 1, or above 64 with a fused backend, unknown backend, codes that
+        are not uint32 [n, W], or `valid` of another length.
 
     Cost: n^2 W word operations, and k minima over n / s + k s values a point with s about
     sqrt(n / k), at most 32: little beside the distances for k = 10, as much for k = 100. Memory:
     two copies of the codes, the result, and distances of 1024 x 16384 pairs (32 MiB; matmul 4096 x
     16384). Over p devices each has 1 / p of the work, its rows of the result, and three parts of
     the codes. Under `jax.vmap` popcount searches one client after another in that memory; matmul
-    searches them at once, with as many tiles. Compiled anew for each (n, W, k).
+    searches them at once, with as many tiles. The fused search takes a GiB of signs and one client
+    after another. Compiled anew for each (n, W, k).
     """
-    hamming.check_backend(backend)
+    hamming.check_backend(backend, BACKENDS)
     bits = hamming.check_codes(bits)
     valid = _check(bits.shape[0], num_neighbors, valid)
+    if backend.startswith("fused"):
+        from jaxfed.kernels.fused import search
+
+        search.check(backend, num_neighbors, bits.shape[1])
     mesh = mesh_of(bits)
     return _hamming_knn(bits, _along(valid, mesh), num_neighbors, backend, mesh)
 
@@ -162,6 +181,13 @@ def _hamming_knn(
     num_words = bits.shape[1]
     missing = num_words * lsh.WORD_BITS + 1
     dtype = hamming.distance_dtype(num_words)
+
+    if backend.startswith("fused"):
+        from jaxfed.kernels.fused import search
+
+        fused = sequential_vmap(functools.partial(search.nearer, backend))
+        indices, distances = _all_pairs(fused, bits, valid, num_neighbors, missing, dtype, mesh)
+        return indices, distances.astype(jnp.int32)
 
     def nearer(*search: Any) -> Nearest:
         def by(kernel: hamming.TileKernel, *search: Any) -> Nearest:
