@@ -51,6 +51,7 @@ GRAPHS = {
 }
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", GRAPHS)
 def test_is_the_dense_graph(name):
     indices, weights = GRAPHS[name]()
@@ -133,6 +134,7 @@ def one_hot(n, num_classes, labeled=0.3, seed=0):
     return y * (rng.random(n) < labeled)[:, None]
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("alpha", [0.1, 0.9, 0.99, 0.999])
 @pytest.mark.parametrize("num_classes", [1, 5, 10, 62, 150])
 def test_solves_the_dense_system(alpha, num_classes):
@@ -149,6 +151,7 @@ def test_solves_the_dense_system(alpha, num_classes):
     np.testing.assert_array_equal(np.asarray(info.steps)[empty], 0)
 
 
+@pytest.mark.gpu
 def test_reported_residual_is_the_true_one():
     indices, weights = knn_lists(200, 5)
     y = one_hot(200, 10)
@@ -173,6 +176,7 @@ def test_agrees_with_scipy():
     np.testing.assert_allclose(propagate(graph, y, 0.9, tolerance=1e-7)[0], theirs, atol=2e-6)
 
 
+@pytest.mark.gpu
 def test_columns_do_not_depend_on_their_companions():
     graph = normalized_graph(*knn_lists(100, 5))
     y = one_hot(100, 12)

@@ -23,6 +23,7 @@ def test_oracle_by_hand():
     assert reference.hamming_distances(a, b).tolist() == [[3, 3, 61], [32, 32, 32]]
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("backend", hamming.BACKENDS)
 @pytest.mark.parametrize(
     ("n", "m", "num_words"),
@@ -43,6 +44,7 @@ def test_equals_the_oracle(backend, n, m, num_words):
     np.testing.assert_array_equal(distances, reference.hamming_distances(a, b))
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize(
     ("backend", "n", "m"), [("popcount", 1100, 2300), ("popcount", 3, 1025), ("matmul", 4100, 40)]
 )
@@ -51,6 +53,7 @@ def test_several_tiles_a_side(backend, n, m):
     np.testing.assert_array_equal(hamming.distances(a, b, backend=backend), fast_oracle(a, b))
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("backend", ["popcount", "matmul"])
 @pytest.mark.parametrize("num_words", [511, 512, 2100])
 def test_long_codes_do_not_overflow_the_accumulator(backend, num_words):
@@ -61,6 +64,7 @@ def test_long_codes_do_not_overflow_the_accumulator(backend, num_words):
     assert hamming.distances(a, b, backend=backend).tolist() == expected
 
 
+@pytest.mark.gpu
 @given(st.sampled_from([1, 6]), st.sampled_from([4, 5]), st.integers(0, 2**31))
 def test_backends_agree(n, m, seed):
     a, b = codes_of(n, 5, seed), codes_of(m, 5, seed + 1)
@@ -69,6 +73,7 @@ def test_backends_agree(n, m, seed):
         np.testing.assert_array_equal(hamming.distances(a, b, backend=backend), expected)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("backend", hamming.BACKENDS)
 def test_vmap(backend):
     a, b = codes_of(12, 4).reshape(3, 4, 4), codes_of(15, 4, seed=1).reshape(3, 5, 4)

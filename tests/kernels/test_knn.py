@@ -69,6 +69,7 @@ def test_the_two_oracles_agree():
     assert_equal(fast_oracle(bits, 9, valid), reference.hamming_knn(bits, 9, valid))
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("backend", [*BACKENDS, "auto"])
 @pytest.mark.parametrize(
     ("make", "n", "num_words", "k"),
@@ -90,6 +91,7 @@ def test_equals_the_oracle(backend, make, n, num_words, k):
     assert_equal((indices, distances), reference.hamming_knn(bits, k))
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize(
     ("make", "n", "num_words", "k"),
     [
@@ -103,6 +105,7 @@ def test_several_tiles(make, n, num_words, k):
     assert_equal(knn.hamming_knn(bits, k, backend="popcount"), fast_oracle(bits, k))
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("make", "k"), [(tied_codes, 25), (random_codes, 300)])
 def test_several_chunks(monkeypatch, backend, make, k):
@@ -117,6 +120,7 @@ def test_several_chunks(monkeypatch, backend, make, k):
     assert_equal(found, fast_oracle(bits, k, valid))
 
 
+@pytest.mark.gpu
 @given(st.integers(0, 40), st.booleans(), st.booleans(), st.integers(0, 2**31))
 def test_ties_and_padding(n, tied, many_neighbors, seed):
     # One padded shape, so that one program per k serves every n.
@@ -127,6 +131,7 @@ def test_ties_and_padding(n, tied, many_neighbors, seed):
         assert_equal(knn.hamming_knn(bits, k, valid=valid, backend=backend), expected)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("backend", [*BACKENDS, "auto"])
 def test_clients_under_vmap_equal_clients_alone(backend):
     sizes, padded, k = [50, 0, 1, 33, 7], 50, 8
@@ -140,6 +145,7 @@ def test_clients_under_vmap_equal_clients_alone(backend):
         assert (found[1][client, size:] == 65).all()
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("num_words", [511, 512, 700])
 def test_long_codes(num_words):
     """Excluded pairs stay beyond the farthest on both sides of the change to 32-bit sums."""
@@ -209,6 +215,7 @@ def distinct_vectors(n, dim, seed=0):
     return np.random.default_rng(seed).standard_normal((n, dim), dtype=np.float32)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize(
     ("n", "dim", "k"), [(0, 3, 2), (1, 3, 2), (2, 1, 5), (45, 7, 44), (300, 40, 10), (1100, 16, 5)]
 )

@@ -17,6 +17,7 @@ def vectors_of(n, dim, seed=0):
     return np.random.default_rng(seed).standard_normal((n, dim), dtype=np.float32)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize(
     ("n", "dim", "num_bits"),
     [(1, 1, 32), (2, 3, 64), (7, 128, 96), (255, 16, 32), (257, 5, 4096), (700, 33, 256)],
@@ -40,6 +41,7 @@ def test_oracle_packs_the_first_bit_lowest():
     assert reference.project_bits([[1.0]], planes).tolist() == [[1 + 2**5, 2]]
 
 
+@pytest.mark.gpu
 @given(st.sampled_from([0, 3]), st.sampled_from([1, 4]), st.integers(0, 2**31))
 def test_packing_has_the_documented_order_and_an_inverse(n, num_words, seed):
     bits = np.random.default_rng(seed).random((n, num_words * 32)) < 0.5
@@ -49,6 +51,7 @@ def test_packing_has_the_documented_order_and_an_inverse(n, num_words, seed):
     np.testing.assert_array_equal(np.asarray(lsh.unpack_bits(words)), bits)
 
 
+@pytest.mark.gpu
 def test_a_point_has_the_same_code_wherever_it_is_projected():
     """Points alone, in parts, together, reordered, and stacked by client under vmap."""
     num_bits, key = 4096, jax.random.key(5)

@@ -13,6 +13,7 @@ def oracle(a, b):
     return (a.astype(np.int64) @ b.astype(np.int64).T).astype(np.uint16)
 
 
+@pytest.mark.gpu
 @given(st.sampled_from([(1, 1, 1), (3, 5, 70), (8, 0, 4)]), st.booleans(), st.integers(0, 2**31))
 def test_equals_int64(shape, with_bits, seed):
     n, m, d = shape

@@ -104,6 +104,7 @@ def test_matrix_of_all_clients(protocol, sizes):
     assert not told or told[-1] == (total, total)
 
 
+@pytest.mark.gpu
 @given(
     st.sampled_from([[1], [3, 0, 2], [4, 5, 3, 8], [0, 0], [300, 2]]),
     st.sampled_from([1, 4, 7]),
@@ -211,6 +212,7 @@ SWITCHES = [  # hamming, row_sums, number of points
 ]
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize(("hamming", "row_sums", "num_points"), SWITCHES)
 def test_the_switches_of_propagate_labels(hamming, row_sums, num_points):
     """By name, through a real session; a client without points takes part."""

@@ -41,6 +41,7 @@ SWITCHES = [
 ]
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("switches", SWITCHES, ids=str)
 def test_agrees_with_the_dense_algorithm(switches):
     vectors, labels, _ = clustered_clients([40, 25, 60])
@@ -63,6 +64,7 @@ def test_agrees_with_the_dense_algorithm(switches):
     assert result.unreached == np.sum(label < 0)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("n", [2_500, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_labels_agree_at_size(n):
     vectors, labels, truth = clustered_clients([n // 5] * 5, 10, 64, labeled=0.05)

@@ -16,6 +16,10 @@ from jaxfed.kernels.fused import gpu, search, tpu
 from jaxfed.kernels.spread import everywhere, points_mesh, spread
 
 PRODUCTS = ["fused", "fused_bfloat16", "fused_float8"]
+POPCOUNT = pytest.param(
+    "fused_popcount",
+    marks=pytest.mark.skipif(jax.default_backend() == "tpu", reason="counts bits on a GPU only"),
+)
 
 
 def random_codes(n, num_words, seed=0):
@@ -37,8 +41,8 @@ def assert_equal(found, expected):
 @pytest.fixture
 def small_tiles(monkeypatch):
     """And the search without programs of the usual tiles."""
-    monkeypatch.setattr(gpu, "PRODUCT", gpu.Tile(queries=16, points=16, depth=32, programs=4))
-    monkeypatch.setattr(gpu, "POPCOUNT", gpu.Tile(queries=16, points=16, depth=2, programs=4))
+    monkeypatch.setattr(gpu, "PRODUCT", gpu.Tile(16, 16, 32, warps=4, programs=4))
+    monkeypatch.setattr(gpu, "POPCOUNT", gpu.Tile(16, 16, 2, warps=4, programs=4))
     return jax.jit(knn._hamming_knn.__wrapped__, static_argnums=(2, 3, 4))
 
 
@@ -69,7 +73,8 @@ CASES = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.parametrize("backend", [*PRODUCTS[:1], "fused_popcount"])
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ["fused", POPCOUNT])
 @CASES
 def test_equals_the_oracle(small_tiles, make, n, num_words, k, backend):
     codes, valid = make(n, num_words), np.random.default_rng(1).random(n) < 0.9
@@ -88,11 +93,20 @@ def test_a_tpus_kernel_sums_in_passes():
     assert_equal(by_tpu(codes, valid, 3), reference.hamming_knn(codes, 3, valid))
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("backend", PRODUCTS[1:])
 def test_other_operands_are_exact_too(small_tiles, backend):
     codes = tied_codes(40, 3)
     found = small_tiles(jnp.asarray(codes), jnp.ones(40, bool), 5, backend)
     assert_equal(found, reference.hamming_knn(codes, 5))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ["fused", POPCOUNT])
+def test_usual_tiles(backend):
+    codes, valid = tied_codes(300, 5), np.random.default_rng(1).random(300) < 0.9
+    found = knn.hamming_knn(codes, 10, valid=valid, backend=backend)
+    assert_equal(found, reference.hamming_knn(codes, 10, valid))
 
 
 @pytest.mark.parametrize("num_devices", [1, 2])
@@ -105,6 +119,7 @@ def test_chunks_and_devices(monkeypatch, small_tiles, num_devices):
     assert_equal([x[:n] for x in found], reference.hamming_knn(codes, k, valid))
 
 
+@pytest.mark.gpu
 def test_clients_under_vmap_equal_clients_alone(small_tiles):
     codes = tied_codes(60, 1).reshape(3, 20, 1)
     valid = np.arange(20)[None] < np.array([20, 0, 7])[:, None]
@@ -120,6 +135,7 @@ def test_no_points():
     assert indices.shape == distances.shape == (0, 3)
 
 
+@pytest.mark.gpu
 def test_points_with_no_valid_other(small_tiles):
     codes, valid = tied_codes(3, 1), np.array([False, True, False])
     indices, distances = small_tiles(codes, valid, 3, "fused")

@@ -98,6 +98,7 @@ def test_distances(protocol, n, m, num_words, seed):
     np.testing.assert_array_equal(distances(protocol, Network(), a, b), plain(a, b))
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("protocol", ["ot", "masked"])
 def test_distances_of_4096_bits_over_several_blocks(protocol, monkeypatch):
     monkeypatch.setattr(hamming_masked, "BLOCK_POINTS", 16)
