@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from launch.benchmarks import (
+    experiment,
     graphs,
     hashing,
     labeling,
@@ -30,6 +31,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
     "labeling_cost": labeling_cost.labeling_cost,
     "later_points": later_points.later_points,
     "round": rounds.fedavg_round,
+    "experiment": experiment.experiment,
     "protofssl_round": protofssl_round.protofssl_round,
     "learners": learners.learners,
     "shadow_models": shadow_models.shadow_models,

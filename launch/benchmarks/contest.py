@@ -50,6 +50,8 @@ class Contest:
             hours; its times are scaled up, and the row says so. Other peers solve all of it.
         figures: (our result, our median seconds) -> numbers by name, such as "us a pair".
         at_most: name of a figure -> the most that this repository promises.
+        samples: interleaved rounds, where a task takes so long that few must do; 0: as many as asked for.
+        timed: result -> its seconds, of tasks that take their own time; None: by the clock, around the task.
     """
 
     task: str
@@ -64,6 +66,8 @@ class Contest:
     parts: dict[str, float] = field(default_factory=dict)
     figures: Callable[[Any, float], dict[str, float]] | None = None
     at_most: dict[str, float] = field(default_factory=dict)
+    samples: int = 0
+    timed: Callable[[Any], float] | None = None
 
 
 def run_contest(
@@ -84,27 +88,33 @@ def run_contest(
     }
     figures = partial(contest.figures, results["jaxfed"]) if contest.figures else None
     del results
-    repeats = {name: _repeats(solve, first[name]) for name, solve in contestants.items()}
+    rounds = contest.samples or max(rounds, MIN_ROUNDS)
+    takes_long = contest.samples > 0 or contest.timed is not None
+    repeats = {
+        name: 1 if takes_long else _repeats(solve, first[name])
+        for name, solve in contestants.items()
+    }
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     elapsed, others = 0.0, 0.0
-    for _ in range(max(rounds, MIN_ROUNDS)):
+    for _ in range(rounds):
         for name, solve in contestants.items():
             time.sleep(REST)
             busy, start = _others_cpu_seconds(), time.perf_counter()
             for _ in range(repeats[name]):
-                _finished(solve)
+                result = _finished(solve)
             took = time.perf_counter() - start
-            seconds[name].append(took / repeats[name] / contest.parts.get(name, 1))
+            per_task = contest.timed(result) if contest.timed else took / repeats[name]
+            seconds[name].append(per_task / contest.parts.get(name, 1))
             elapsed, others = elapsed + took, others + _others_cpu_seconds() - busy
 
     ours = statistics.median(seconds["jaxfed"])
     row: dict[str, Any] = {
         "task": contest.task,
         "case": contest.case,
-        "rounds": max(rounds, MIN_ROUNDS),
+        "rounds": rounds,
         "seconds": seconds,
         "median_seconds": {name: statistics.median(times) for name, times in seconds.items()},
-        "others_cpu_share": others / elapsed,
+        "others_cpu_share": others / elapsed if elapsed > SHORTEST_SAMPLE else 0.0,
         "agreement": agreement,
         "peers": {},
     }

@@ -14,9 +14,9 @@ def optional_peer(
     try:
         return {name: build(*inputs)}
     except ImportError as error:
+        why = f"{error.name} is not installed" if error.name else str(error)
         print(
-            f"bench: peer {name} left out, {error.name} is not installed "
-            "(pip install -r requirements-peers.txt)",
+            f"bench: peer {name} left out, {why} (pip install -r requirements-peers.txt)",
             file=sys.stderr,
         )
         return {}
