@@ -57,7 +57,7 @@ def conducted(
     from jaxfed.api.conduct import conduct
     from jaxfed.config import check
     from jaxfed.config import file as config_file
-    from jaxfed.experiment import audit, workdir
+    from jaxfed.experiment import workdir
     from jaxfed.experiment.progress import Progress
     from jaxfed.experiment.records import read_audit, read_run
     from jaxfed.experiment.remedy import IN_A_SWEEP, OF_A_COMMAND, OF_A_SWEEP, remedied
@@ -85,7 +85,9 @@ def conducted(
             if not processes.is_first():
                 return 0
             if audited:
-                audit.check_audited(place)
+                from jaxfed.experiment.audit import check_audited
+
+                check_audited(place)
                 print(f"the audit is in {place / 'audit'}")
             print(f"{place} is finished; --overwrite runs it again")
             return status(read_run(place).summary or {})

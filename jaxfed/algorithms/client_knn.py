@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import jax
 import numpy as np
-from sklearn.neighbors import KNeighborsClassifier
 
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import UNLABELED
@@ -34,6 +33,9 @@ def client_knn(*, num_classes: int, num_neighbors: int = 5) -> FederatedAlgorith
         labeled = labels >= 0
         if not labeled.any():
             return np.full(len(labels), UNLABELED, np.int32), np.zeros(len(labels), np.float32)
+        # Here, because scikit-learn takes a second to import, which other methods need not wait for.
+        from sklearn.neighbors import KNeighborsClassifier
+
         classifier = KNeighborsClassifier(
             min(num_neighbors, int(labeled.sum())), metric="cosine", algorithm="brute"
         )

@@ -12,7 +12,6 @@ from ml_collections import ConfigDict
 from jaxfed.config.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.experiment import compilation_cache, environment, workdir
-from jaxfed.experiment.audit import Audit, check_unplayed
 from jaxfed.experiment.loop import Experiment
 from jaxfed.experiment.processes import open_for_all
 from jaxfed.experiment.progress import Progress
@@ -55,7 +54,12 @@ def conduct(
         compilation_cache.enable(config.execution.compilation_cache)
         progress.working_on(f"loading {config.dataset.name}")
         simulation = Simulation(config)
-        audit = Audit(config, simulation, workdir.Workdir(place), progress) if audited else None
+        audit = None
+        if audited:
+            # Here, because what attacks need takes half a second to import; other runs need not wait.
+            from jaxfed.experiment.audit import Audit, check_unplayed
+
+            audit = Audit(config, simulation, workdir.Workdir(place), progress)
         if audit is None:
             simulation.check()
         else:

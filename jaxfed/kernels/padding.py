@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 _SMALLEST_STEP = 256
+_ON_CPU, _ELSEWHERE = 100, 500
 
 
 def padded_length(n: int) -> int:
@@ -38,6 +39,16 @@ def padded_to(array: np.ndarray, length: int, fill: float = 0) -> np.ndarray:
     if not missing:
         return array
     return np.concatenate([array, np.full((missing, *array.shape[1:]), fill, array.dtype)])
+
+
+def rows_at_once() -> int:
+    """How many examples a network is given at a time where it only answers.
+
+    On a CPU so many that activations of small networks stay in its caches: 10,000 images of 28 x 28 through
+    convolutions of 32 and 64 channels take 0.66, 0.72 and 1.31 s by 50, 100 and 500, through 784-512-512-10
+    0.09 s each way. An accelerator wants more.
+    """
+    return _ON_CPU if jax.default_backend() == "cpu" else _ELSEWHERE
 
 
 def in_batches(function: Callable[[Any], Any], x: jax.Array | np.ndarray, size: int) -> Any:

@@ -34,7 +34,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from jaxfed.errors import UsageError
 
@@ -63,7 +63,7 @@ def stability_bound(num_public: int, rate: float, delta: float) -> int:
     """
     if not 0 <= rate <= 1 or not 0 < delta <= 0.5:
         raise UsageError(f"rate={rate}, delta={delta}: allowed are [0, 1] and (0, 1/2]")
-    quantile, mean = float(norm.isf(delta)), num_public * rate
+    quantile, mean = -float(ndtri(delta)), num_public * rate
     bound = mean + quantile * math.sqrt(mean * (1 - rate)) + quantile**2 / 3
     return min(math.ceil(bound), trivial_rows(num_public))
 

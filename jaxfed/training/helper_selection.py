@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from scipy.spatial import cKDTree
 
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
@@ -101,6 +100,8 @@ def nearest_clients(
 
     -1 stands where there is none: for a client that is not known, and where fewer than H others are.
     """
+    from scipy.spatial import cKDTree  # here, because it takes a tenth of a second to import
+
     helper_id = np.full((len(client_id), num_helpers), _NO_CLIENT, np.int32)
     known = np.flatnonzero(is_known)
     asking = np.flatnonzero((client_id >= 0) & is_known[client_id])

@@ -11,12 +11,10 @@ import numpy as np
 from jaxfed.federation.algorithm import Evaluate, Metrics, Predict, Predictions, PredictionsOf
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_clients
-from jaxfed.kernels.padding import in_batches
+from jaxfed.kernels.padding import in_batches, rows_at_once
 from jaxfed.training.last_answer import LastAnswer
 from jaxfed.training.server_roles import Judge
 from jaxfed.training.server_state import ServerState
-
-_BATCH = 500
 
 
 class Judgement(NamedTuple):
@@ -59,7 +57,7 @@ def judged_by(judge: Judge) -> Judgement:
         return over_clients("unlabeled", label, truth, owner, federation.num_clients)
 
     def predict(state: ServerState, x: np.ndarray) -> np.ndarray:
-        return np.asarray(in_batches(partial(probabilities, needed(state)), x, _BATCH))
+        return np.asarray(in_batches(partial(probabilities, needed(state)), x, rows_at_once()))
 
     def predictions(state: ServerState, federation: Federation) -> Predictions:
         test = federation.test

@@ -25,7 +25,7 @@ from flax import nnx
 
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication, num_bytes_of
-from jaxfed.kernels.padding import in_batches
+from jaxfed.kernels.padding import in_batches, rows_at_once
 from jaxfed.training.pseudo_label import Embed, PseudoLabel, PseudoLabels, completed
 from jaxfed.training.server_state import ServerState
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from jaxfed.models import Model
 
 NUM_BINS = 10
-_BATCH = 500
 
 
 class Rates(NamedTuple):
@@ -97,7 +96,7 @@ def surer_than_network(
         state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
     ) -> PseudoLabels:
         given = pseudo_label(state, cohort, key, communication)
-        confidence, label = in_batches(lambda rows: judged(state.model, rows), x, _BATCH)
+        confidence, label = in_batches(lambda rows: judged(state.model, rows), x, rows_at_once())
         rates = measured(confidence, label == y)
         num_clients = int(np.sum(np.asarray(cohort.client_id) >= 0))
         communication.down("network_rates", num_clients * num_bytes_of(rates))

@@ -22,12 +22,11 @@ from flax import nnx
 from jaxfed.federation.algorithm import Round
 from jaxfed.federation.cohort import Cohort, arranged
 from jaxfed.federation.exposure import View, Views
-from jaxfed.kernels.padding import in_batches
+from jaxfed.kernels.padding import in_batches, rows_at_once
 from jaxfed.training.aggregate import Aggregate
 from jaxfed.training.clipped_mean import norm
 from jaxfed.training.server_roles import Judge
 
-_BATCH = 500
 _GRADIENTS = 20  # at a time; each is as large as the message
 _TINY = 1e-37  # below it a probability has no slope
 
@@ -54,7 +53,7 @@ def parameter_views(recorded: Callable[[], Round], judge: Judge, multiple: int) 
     probabilities, norms = jax.jit(judge.probabilities), jax.jit(_gradient_norms(judge))
 
     def answers(seen: list[Any], x: np.ndarray) -> np.ndarray:
-        each = [in_batches(partial(probabilities, one), x, _BATCH) for one in seen]
+        each = [in_batches(partial(probabilities, one), x, rows_at_once()) for one in seen]
         return np.stack(each).astype(np.float32)
 
     def gradients(seen: list[Any], x: np.ndarray, y: np.ndarray) -> np.ndarray:

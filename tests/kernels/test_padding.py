@@ -142,3 +142,14 @@ def test_batches_are_of_one_shape_and_change_nothing(n):
     np.testing.assert_array_equal(doubled, 2 * x)
     np.testing.assert_array_equal(sums, x.sum(axis=1))
     assert set(shapes) == {(4, 3)}
+
+
+@pytest.mark.parametrize(("backend", "rows"), [("cpu", 100), ("gpu", 500)])
+def test_a_network_answers_by_what_a_cpu_keeps_in_its_caches(monkeypatch, backend, rows):
+    monkeypatch.setattr(padding.jax, "default_backend", lambda: backend)
+    seen = []
+    answers = padding.in_batches(
+        lambda x: seen.append(len(x)) or 2 * x, np.arange(250.0), padding.rows_at_once()
+    )
+    np.testing.assert_array_equal(answers, 2 * np.arange(250.0))
+    assert set(seen) == {rows}
