@@ -16,6 +16,10 @@ class Unresumable(UsageError):
     """What is there of a run cannot be gone on with; `jaxfed.experiment.remedy` adds what to do."""
 
 
+class BeyondMemory(UsageError):
+    """What was asked for takes more memory than it may; nothing of it has been computed."""
+
+
 def suggestion(given: str, known: Iterable[str]) -> str:
     """`, did you mean ...?` for the nearest known name, else the list of them while it is short."""
     names = sorted(known)

@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 class Rule(NamedTuple):
-    """What may be given: values of a type for which `holds`; `allowed` says it in words.
+    """What may be given: values of a type (`object`: of any) for which `holds`; `allowed` says it in words.
 
     `choices` are the names, where names are what is allowed.
     """

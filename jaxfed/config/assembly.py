@@ -63,9 +63,11 @@ def make_algorithm(
     repeat: int = 0,
     progress: Progress | None = None,
     map_clients: MapClients | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> FederatedAlgorithm:
     """The method of this name, for clients such as the federation's; `progress` within its rounds.
 
+    `tell` hears what memory its rounds take, before the first of them.
     A model's clients are executed as `config.execution` says, or by `map_clients` where it is given.
 
     Raises:
@@ -73,7 +75,11 @@ def make_algorithm(
     """
     factory, section = methods.factory_of(config, name), methods.keywords(config, name)
     execution = Execution(
-        config.execution.workers, progress, num_devices=_graph_devices(config.execution.strategy)
+        config.execution.workers,
+        progress,
+        num_devices=_graph_devices(config.execution.strategy),
+        tell=tell,
+        memory_limit=config.execution.memory_limit,
     )
     keywords = inspect.signature(factory).parameters
     if "training" in keywords:
@@ -217,6 +223,7 @@ def make_training(
         server=federation.server_examples,
         server_batches=_server_batches(wanted, federation),
         participation=participation(config, federation, config.seed + repeat, config.rounds),
+        execution=execution,
     )
 
 

@@ -36,6 +36,7 @@ from jaxfed.config.simulation import GRAPHS, TESTS
 from jaxfed.data.partition_arguments import Skew
 from jaxfed.data.schemes import Assignment, Quantity, Scheme
 from jaxfed.errors import UsageError
+from jaxfed.federation import memory_limit
 from jaxfed.federation.client_map import STRATEGIES
 from jaxfed.federation.sampling import LABELED_SHARES, SAMPLINGS
 from jaxfed.learners import LEARNERS
@@ -220,9 +221,8 @@ RULES: dict[str, Rule] = {
     "execution.chunk_size": at_least(0, ", 0 is one client"),
     "execution.convolution": one_of(get_args(Convolution)),
     "execution.precision": one_of(DTYPES),
-    "execution.workers": Rule(
-        int, "integers from 0 to 1024, 0 is none", lambda value: 0 <= value <= 1024
-    ),
+    "execution.workers": Rule(int, "integers from 0 to 1024, 0 is none", lambda n: 0 <= n <= 1024),
+    "execution.memory_limit": memory_limit.RULE,
     "execution.compilation_cache": Rule(str, "'auto', 'off' or a folder", bool),
 }
 _SECTIONS = (

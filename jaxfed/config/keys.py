@@ -59,7 +59,7 @@ def _parents(key: str) -> Iterator[str]:
 
 def check_value(key: str, value: Any, rule: Rule) -> None:
     """A key's value is of the rule's type, an integer where a number is meant, and one of those allowed."""
-    is_type = type(value) is rule.type or (rule.type is float and type(value) is int)
+    is_type = rule.type in (object, type(value)) or (rule.type is float and type(value) is int)
     if not is_type or not rule.holds(value):
         given = repr(value) if isinstance(value, str) else value
         meant = did_you_mean(nearest(value, rule.choices)) if isinstance(value, str) else ""

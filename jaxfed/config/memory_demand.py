@@ -6,17 +6,16 @@ much.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import jax
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
 from jaxfed.config.methods import differently_trained, training_key
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.memory_limit import available_bytes, bytes_text
 
 _NEIGHBORS = ("xclp", "per_client_lp", "pooled_lp")  # sections with graphs over points
 
@@ -28,13 +27,6 @@ class Demand(NamedTuple):
     value: object
     num_bytes: int
     what: str
-
-
-def available_bytes() -> int:
-    """Memory of the device that JAX computes on; of the host where that does not tell."""
-    statistics = jax.local_devices()[0].memory_stats() or {}
-    host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return int(statistics.get("bytes_limit", host))
 
 
 def check(config: ConfigDict, federation: Federation, num_features: int) -> None:
@@ -57,8 +49,8 @@ def refuse_beyond(demand: Demand) -> None:
     available = available_bytes()
     if demand.num_bytes > available:
         raise UsageError(
-            f"config.{demand.key}={demand.value}: {demand.what} would take {_text(demand.num_bytes)} of "
-            f"memory, there are {_text(available)}"
+            f"config.{demand.key}={demand.value}: {demand.what} would take {bytes_text(demand.num_bytes)} of "
+            f"memory, there are {bytes_text(available)}"
         )
 
 
@@ -87,7 +79,3 @@ def _demands(config: ConfigDict, federation: Federation, num_features: int) -> I
     for key, number in epochs.items():
         text = f"an order of {max(sizes)} examples each"
         yield Demand(key, number, 4 * number * max(sizes), text)
-
-
-def _text(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:,.3g} GB" if num_bytes < 1e12 else f"{num_bytes / 1e9:,.0f} GB"

@@ -62,6 +62,7 @@ from ml_collections import ConfigDict
 from jaxfed.config import methods
 from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.simulation import Simulation
+from jaxfed.errors import BeyondMemory
 from jaxfed.experiment.method_end import leave_predictions, leave_states
 from jaxfed.experiment.processes import agree
 from jaxfed.experiment.progress import Progress
@@ -162,7 +163,10 @@ class Experiment:
             for repeat, legs_of_repeat in groupby(left, key=attrgetter("repeat")):
                 federation = self._federation(repeat)
                 for leg in legs_of_repeat:
-                    self._run_leg(leg, federation, saved, saves)
+                    try:
+                        self._run_leg(leg, federation, saved, saves)
+                    except BeyondMemory as error:
+                        raise BeyondMemory(f"config.{error}") from error
         return summarize(self.config, self.workdir.read_metrics())
 
     def _federation(self, repeat: int) -> Federation:
@@ -184,7 +188,13 @@ class Experiment:
         """Run one method to its last round, from the saved step where that lies in this leg."""
         config = methods.with_own_training(self.config, leg.name)
         self.progress.working_on(f"repeat {leg.repeat + 1}/{config.num_repeats} {leg.name}")
-        algorithm = make_algorithm(config, leg.name, federation, leg.repeat, self.progress.within)
+
+        def tell(line: str) -> None:
+            self.progress.note(f"{leg.name}: {line}")
+
+        algorithm = make_algorithm(
+            config, leg.name, federation, leg.repeat, self.progress.within, tell=tell
+        )
         rounds = rounds_of(algorithm, config.rounds, config.cohort_size, federation.num_clients)
         if rounds != config.rounds:
             config = config.copy_and_resolve_references()

@@ -71,6 +71,7 @@ class Progress(Terminal):
         super().__init__(num_steps, "preparing", console)
         self._work = ""
         self._latest: dict[str, Any] = {}
+        self._noted: set[str] = set()
 
     def resumed(self, steps: int) -> None:
         """The run continues after this many rounds."""
@@ -92,6 +93,12 @@ class Progress(Terminal):
         self.describe_part(f"{self._work}, {done:,}/{total:,} {what}")
         if done == total:
             self.describe(self._work)
+
+    def note(self, line: str) -> None:
+        """Say what has not been said before: what holds of one repeat mostly holds of the next."""
+        if line not in self._noted:
+            self._noted.add(line)
+            self.say(line)
 
     def finished_round(self, record: Mapping[str, Any], rounds: int) -> None:
         """Count one of a method's rounds and show its line of metrics.jsonl."""

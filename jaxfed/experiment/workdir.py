@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxfed.config.keys import flatten
-from jaxfed.errors import Unresumable, UsageError
+from jaxfed.errors import BeyondMemory, Unresumable, UsageError
 from jaxfed.experiment.records import Run
 from jaxfed.host import storage
 
@@ -126,6 +126,14 @@ class Workdir:
             return []
         return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
+    def is_without_rounds(self) -> bool:
+        """Whether nothing has been computed yet that took more than a moment."""
+        made = (self.checkpoints, self.path / _PREPROCESSING)
+        rounds = [record.get("round", 0) for record in self.read_metrics()]
+        return not any(rounds) and not any(
+            place.exists() and any(place.iterdir()) for place in made
+        )
+
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """Add one line to metrics.jsonl."""
         storage.append(self.path / _METRICS, json.dumps(plain(record)) + "\n")
@@ -183,8 +191,12 @@ def open_workdir(
     Raises:
         Unresumable: the directory belongs to another config.
         UsageError: it belongs to another process or something else altogether, or cannot be written.
+
+    An experiment that takes more memory than it may (`BeyondMemory`), and is told so before its first round,
+    leaves nothing behind.
     """
     path = Path(path)
+    is_new = not path.exists()
     if overwrite:
         _check_contents(path)
     else:
@@ -207,7 +219,13 @@ def open_workdir(
         if not (path / _CONFIG).exists():
             write_json(path / _CONFIG, config)
         _check_owner(path, config)
-        yield Workdir(path)
+        directory = Workdir(path)
+        try:
+            yield directory
+        except BeyondMemory:
+            if is_new and directory.is_without_rounds():
+                shutil.rmtree(path)
+            raise
 
 
 def plain(value: Any) -> Any:

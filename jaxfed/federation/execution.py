@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +15,11 @@ from jax.sharding import Mesh
 from jaxfed.errors import UsageError
 from jaxfed.federation.client_map import fastest_strategy
 from jaxfed.federation.memory import Memory
+from jaxfed.federation.memory_limit import MemoryLimit, bytes_text, memory_limit
+from jaxfed.kernels.footprint import footprint
 from jaxfed.kernels.spread import points_mesh, spread
 
+_T = TypeVar("_T")
 Progress = Callable[[str, int, int], None]  # (what is counted, how many are done, of how many)
 
 
@@ -29,22 +33,31 @@ class Execution:
             `if __name__ == "__main__":`, for they import it.
         progress: told now and then how much is done.
         memory: keeps what will be asked for again; None: nothing is kept.
+        tell: hears, before a step first runs, what memory it takes.
+        memory_limit: bytes of a device's memory that a step may take, or text such as "4 GiB"; None: what the
+            device has. Blocks are cut so that it is kept, where a smaller one does; of a system's columns and
+            of clients at once they change rounding, all others nothing.
         num_devices: that one graph's points are spread over (`jaxfed.kernels.spread`); 0: all, unless they
             are one CPU's (`fastest_strategy`). With several processes: 0, 1 or the devices of all.
 
     Raises:
-        UsageError: a negative number of processes; when the mesh is asked for, devices that are not there.
+        UsageError: a negative number of processes, a limit that is none; when the mesh is asked for, devices
+            that are not there.
     """
 
     workers: int = 0
     progress: Progress | None = None
     memory: Memory | None = None
     num_devices: int = 0
+    tell: Callable[[str], None] | None = None
+    memory_limit: int | str | None = None
 
     def __post_init__(self) -> None:
         """Reject what has no meaning, with one line that names it."""
         if self.workers < 0:
             raise UsageError(f"execution.workers={self.workers}: allowed are 0 (none) and more")
+        if self.memory_limit is not None:
+            memory_limit(self.memory_limit)
 
     def counting(self, what: str) -> Callable[[int, int], None] | None:
         """Progress of one thing: a function of (done, total), or None where nobody listens."""
@@ -52,6 +65,48 @@ class Execution:
         if progress is None:
             return None
         return lambda done, total: progress(what, done, total)
+
+    @cached_property
+    def limit(self) -> MemoryLimit:
+        """Of a device's memory."""
+        return memory_limit(self.memory_limit)
+
+    @property
+    def watches_memory(self) -> bool:
+        """Whether anybody asks what steps take."""
+        return self.memory_limit is not None or self.tell is not None
+
+    def take(self, what: str, num_bytes: int) -> None:
+        """Say that a step takes so much; refuse it where that is more than the limit.
+
+        Raises:
+            UsageError: see `MemoryLimit.check`.
+        """
+        self.limit.check(what, num_bytes)
+        if self.tell is not None:
+            self.tell(f"memory: {what} takes {bytes_text(num_bytes)} {self.limit}")
+
+    def sized(self, what: str, program: Callable[..., _T]) -> Callable[..., _T]:
+        """A program under `jax.jit` that is said and held to the limit (`take`) before it first runs.
+
+        It is compiled once all the same. Where nobody asks it is as it was.
+        """
+        if not self.watches_memory:
+            return program
+        known: set[Any] = set()
+
+        def run(*arguments: Any) -> _T:
+            leaves, structure = jax.tree.flatten(arguments)
+            shapes = (
+                structure,
+                *((np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves),
+            )
+            if shapes not in known:
+                self.take(what, footprint(program, *arguments).total)
+                known.add(shapes)
+            return program(*arguments)
+
+        return run
 
     @property
     def mesh(self) -> Mesh | None:

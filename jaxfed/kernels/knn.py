@@ -13,12 +13,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import sequential_vmap
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 
 from jaxfed.errors import UsageError
 from jaxfed.kernels import hamming, lsh, nearest
+from jaxfed.kernels.footprint import Footprint, footprint
 from jaxfed.kernels.nearest import Nearer, Nearest
-from jaxfed.kernels.spread import Rows, by_rows, mesh_of, spread
+from jaxfed.kernels.spread import ROWS, Rows, by_rows, mesh_of, spread
 
 # Of `hamming_knn`: those of `hamming.distances`, and kernels that write no distances
 # (`jaxfed.kernels.fused.search`, imported where it is asked for: Pallas takes a while).
@@ -32,6 +33,9 @@ BACKENDS = (
 
 # Points a side of a tile of cosines.
 _COSINE_TILE = 1024
+
+# Ids of queries that are no points count from here: no point has one of these.
+_NO_POINT = -(2**30)
 
 # Further than any: cosines lie in [-1, 1], distances are their negatives.
 _NO_COSINE = 2.0
@@ -108,18 +112,13 @@ def hamming_knn_among(
     Raises:
       UsageError: as `hamming_knn`.
 
-    Cost: m n W word operations and m n k comparisons; memory for m n distances: a few hundred queries at
-    a time are meant.
+    Cost: m n W word operations; memory as `hamming_knn`, for the queries' tiles alone.
     """
-    n = bits.shape[0]
-    valid = _check(n, num_neighbors, valid)
-    missing = bits.shape[1] * lsh.WORD_BITS + 1
-    distances = hamming.distances(bits, queries, backend=backend)
-    distances = jnp.where(valid[:, None], distances, missing)
-    ids = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32)[:, None], distances.shape)
-    found = nearest.smallest(distances, ids, num_neighbors)
-    is_query = jnp.ones(queries.shape[0], jnp.bool_)
-    return nearest.as_rows(found, is_query, num_neighbors, missing)
+    hamming.check_backend(backend)
+    valid = _check(bits.shape[0], num_neighbors, valid)
+    return _hamming_knn_among(
+        hamming.check_codes(queries), hamming.check_codes(bits), valid, num_neighbors, backend
+    )
 
 
 def cosine_knn(
@@ -170,24 +169,32 @@ def _along(valid: jax.Array, mesh: Mesh | None) -> jax.Array:
     return valid if mesh is None else spread(valid, mesh)
 
 
-@functools.partial(jax.jit, static_argnames=("num_neighbors", "backend", "mesh"))
-def _hamming_knn(
-    bits: jax.Array,
-    valid: jax.Array,
-    num_neighbors: int,
-    backend: str,
-    mesh: Mesh | None = None,
-) -> tuple[jax.Array, jax.Array]:
-    num_words = bits.shape[1]
-    missing = num_words * lsh.WORD_BITS + 1
-    dtype = hamming.distance_dtype(num_words)
+def hamming_knn_footprint(
+    num_points: int, num_words: int, num_neighbors: int, *, mesh: Mesh | None = None
+) -> Footprint:
+    """What `hamming_knn` takes of a device for so many points, with `backend="auto"`.
 
+    Cost: of compiling the search, which is then compiled when it is called.
+    """
+    sharding = None if mesh is None else NamedSharding(mesh, ROWS)
+    bits = jax.ShapeDtypeStruct((num_points, num_words), jnp.uint32, sharding=sharding)
+    valid = jax.ShapeDtypeStruct((num_points,), jnp.bool_, sharding=sharding)
+    return footprint(_hamming_knn, bits, valid, num_neighbors, "auto", mesh)
+
+
+def no_distance(num_words: int) -> int:
+    """L + 1, of a neighbor that does not exist."""
+    return num_words * lsh.WORD_BITS + 1
+
+
+def hamming_nearer(backend: str, num_words: int) -> Nearer:
+    """`nearest.nearer` by Hamming distances of codes of so many words."""
     if backend.startswith("fused"):
         from jaxfed.kernels.fused import search
 
-        fused = sequential_vmap(functools.partial(search.nearer, backend))
-        indices, distances = _all_pairs(fused, bits, valid, num_neighbors, missing, dtype, mesh)
-        return indices, distances.astype(jnp.int32)
+        fused: Nearer = sequential_vmap(functools.partial(search.nearer, backend))
+        return fused
+    missing, dtype = no_distance(num_words), hamming.distance_dtype(num_words)
 
     def nearer(*search: Any) -> Nearest:
         def by(kernel: hamming.TileKernel, *search: Any) -> Nearest:
@@ -199,8 +206,35 @@ def _hamming_knn(
 
         return hamming.on_platform(backend, by, *search)
 
+    return nearer
+
+
+@functools.partial(jax.jit, static_argnames=("num_neighbors", "backend", "mesh"))
+def _hamming_knn(
+    bits: jax.Array,
+    valid: jax.Array,
+    num_neighbors: int,
+    backend: str,
+    mesh: Mesh | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    num_words = bits.shape[1]
+    missing, dtype = no_distance(num_words), hamming.distance_dtype(num_words)
+    nearer = hamming_nearer(backend, num_words)
     indices, distances = _all_pairs(nearer, bits, valid, num_neighbors, missing, dtype, mesh)
     return indices, distances.astype(jnp.int32)
+
+
+@functools.partial(jax.jit, static_argnames=("num_neighbors", "backend"))
+def _hamming_knn_among(
+    queries: jax.Array, bits: jax.Array, valid: jax.Array, num_neighbors: int, backend: str
+) -> tuple[jax.Array, jax.Array]:
+    (n, num_words), m = bits.shape, queries.shape[0]
+    missing, dtype = no_distance(num_words), hamming.distance_dtype(num_words)
+    best = nearest.nobody(min(num_neighbors, n), m, missing, dtype)
+    search = hamming_nearer(backend, num_words)
+    distances, ids = search(best, queries, jnp.int32(_NO_POINT), bits, valid, jnp.int32(0))
+    found = distances.astype(jnp.int32), ids
+    return nearest.as_rows(found, jnp.ones(m, jnp.bool_), num_neighbors, missing)
 
 
 @functools.partial(jax.jit, static_argnames=("num_neighbors", "mesh"))

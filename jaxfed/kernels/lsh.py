@@ -17,6 +17,7 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 
 from jaxfed.errors import UsageError
+from jaxfed.kernels.footprint import Footprint, footprint
 
 WORD_BITS = 32
 
@@ -79,6 +80,12 @@ def sign_bits(vectors: jax.Array, planes: jax.Array) -> jax.Array:
       uint32 [n, L / 32]; see `project_bits`.
     """
     return _sign_bits(_as_matrix(vectors), planes)
+
+
+def sign_bits_footprint(num_rows: int, dim: int, num_bits: int) -> Footprint:
+    """What `sign_bits` takes of a device for so many vectors; compiles what is then called."""
+    shapes = [jax.ShapeDtypeStruct((rows, dim), jnp.float32) for rows in (num_rows, num_bits)]
+    return footprint(_sign_bits, *shapes)
 
 
 @jax.jit

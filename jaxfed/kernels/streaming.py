@@ -20,7 +20,7 @@ from jaxfed.kernels.padding import padded_length
 # Bytes of float32 vectors in a block: long against what a call costs, short against a device's memory.
 _BLOCK_BYTES = 1 << 23
 _BLOCKS_AT_ONCE = 2  # one on the device, and the next one on its way there
-_MULTIPLE = 256
+SMALLEST_BLOCK = 256  # rows: those of one product of `lsh.sign_bits`
 
 
 def streamed_bits(
@@ -64,14 +64,14 @@ def default_block_rows(dim: int) -> int:
 
 def block_rows_within(num_bytes: int, dim: int, num_bits: int) -> int:
     """Rows of the largest blocks, 256 at least, that `streamed_bits` may take so much memory with."""
-    planes, projections = 4 * num_bits * dim, 4 * num_bits * _MULTIPLE
+    planes, projections = 4 * num_bits * dim, 4 * num_bits * SMALLEST_BLOCK
     a_row = _BLOCKS_AT_ONCE * (4 * dim + num_bits // 8)
-    rows = (num_bytes - planes - projections) // max(a_row, 1) // _MULTIPLE * _MULTIPLE
-    return min(default_block_rows(dim), max(rows, _MULTIPLE))
+    rows = (num_bytes - planes - projections) // max(a_row, 1) // SMALLEST_BLOCK * SMALLEST_BLOCK
+    return min(default_block_rows(dim), max(rows, SMALLEST_BLOCK))
 
 
 def _rounded(rows: int) -> int:
-    return max(1, -(-rows // _MULTIPLE)) * _MULTIPLE
+    return max(1, -(-rows // SMALLEST_BLOCK)) * SMALLEST_BLOCK
 
 
 def _write(codes: np.ndarray, first: int, block: jax.Array) -> None:

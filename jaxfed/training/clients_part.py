@@ -9,12 +9,14 @@ what clients keep
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxfed.federation.clients_at_once import MapClients, fitted
 from jaxfed.federation.cohort import Cohort
 from jaxfed.training import labels_at_server
 from jaxfed.training.aggregate import in_all, weighted_mean
@@ -62,7 +64,39 @@ def clients_part(
         stage: 1 on given labels alone, or 2.
         after_mean: what clients upload when they have the new model.
         joining: the local update of a server that trains beside the clients.
+
+    Raises:
+        BeyondMemory: when it first runs, if it takes more than `training.execution` allows.
     """
+
+    def program_of(map_clients: MapClients) -> TrainRound:
+        return _program(
+            replace(training, map_clients=map_clients),
+            local_update,
+            server_step,
+            stage=stage,
+            after_mean=after_mean,
+            joining=joining,
+        )
+
+    return fitted(
+        "training in a round",
+        program_of,
+        training.map_clients,
+        training.execution,
+        lambda state, cohort, *others: len(cohort.client_id),
+    )
+
+
+def _program(
+    training: Training,
+    local_update: LocalUpdate,
+    server_step: Callable[[nnx.State, Any], nnx.State],
+    *,
+    stage: int,
+    after_mean: AfterMean | None,
+    joining: LocalUpdate | None,
+) -> TrainRound:
     batches = training.labeled_batches if stage == 1 else training.batches
     first_round = 0 if stage == 1 else training.labeled_only_rounds
 

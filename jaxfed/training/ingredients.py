@@ -18,6 +18,7 @@ from flax import nnx
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.client_map import client_map, fastest_strategy
+from jaxfed.federation.execution import HERE, Execution
 from jaxfed.federation.sampling import Participation
 from jaxfed.training.aggregate import Aggregate, by_examples, server_optimizer
 from jaxfed.training.label_sources import label_sources
@@ -89,6 +90,7 @@ class Training:
         server: x [n_s, ...] and labels int [n_s] that the server holds (`Federation.server_examples`); None:
             labels are at clients.
         server_batches: of the server's own training; by default `labeled_batches`.
+        execution: where the host computes, and what memory a round may take.
         participation: who takes part how often, for noise that is fitted to a budget; None: unknown.
     """
 
@@ -117,6 +119,7 @@ class Training:
     server: tuple[np.ndarray, np.ndarray] | None = None
     server_batches: Batches = _OF_THE_OTHERS
     participation: Participation | None = None
+    execution: Execution = HERE
 
     def __post_init__(self) -> None:
         """Make what was left out of the rest.

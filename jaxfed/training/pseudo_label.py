@@ -141,6 +141,8 @@ def xclp_labels(
         num_counts = matrix.num_counts(one_hot.any(axis=1))
         return label.reshape(shape), confidence.reshape(shape), metrics, cut_short, num_counts
 
+    label_within = execution.sized("labeling in a round", label_cohort)
+
     def pseudo_label(
         state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
     ) -> PseudoLabels:
@@ -156,7 +158,7 @@ def xclp_labels(
                 "confidence='entropy'"
             )
         if in_one_program:
-            label, confidence, metrics, cut_short, num_counts = label_cohort(
+            label, confidence, metrics, cut_short, num_counts = label_within(
                 *map(jnp.asarray, (entered.x, entered.y, entered.mask)), xclp.setup(seed)
             )
             if cut_short:

@@ -58,6 +58,7 @@ from jaxfed.xclp.cross_steps import PROJECTIONS, ROW_SUMS, largest_confidences, 
 from jaxfed.xclp.federated_selection import choose, most_of
 from jaxfed.xclp.influence import INFLUENCE, Accuracy, warn_of_cut_short
 from jaxfed.xclp.inputs import checked
+from jaxfed.xclp.memory_plan import planned
 from jaxfed.xclp.messages import count_messages, count_selection
 from jaxfed.xclp.neighborhoods import Neighborhoods, rows_of
 from jaxfed.xclp.own_scores import class_counts, client_leading, client_scores, with_prior
@@ -139,16 +140,21 @@ def cross_client_label_propagation(
         )
     if not any(len(v) for v in vectors):
         return _no_labels(vectors, p, None)
+    largest, plan = most_of(p), None
+    if execution.watches_memory:
+        num_points = sum(map(len, vectors))
+        plan = planned(num_points, vectors[0].shape[1], largest, execution)
+        execution.take(f"labeling of {num_points:,} points ({plan})", plan.num_bytes)
     session = open_session(
         range(len(vectors)) if client_ids is None else client_ids, p, presence
     )  # 1-XS
     if session and not session.clients:
         return _no_labels(vectors, p, session)
-    largest = most_of(p)
     planes = PROJECTIONS[p.projection](p.seed, largest.num_bits, vectors[0].shape[1], session)
-    codes = execution.once(client_codes, vectors, planes)  # 2-CS to 4-CS
+    block_rows = plan.block_rows if plan else None
+    codes = execution.once(client_codes, vectors, planes, block_rows=block_rows)  # 2-CS to 4-CS
     codes, labels = randomized(codes, labels, p, session)
-    around = Neighborhoods(codes, labels, p, largest.num_neighbors, session, execution)
+    around = Neighborhoods(codes, labels, p, largest.num_neighbors, session, execution, plan)
     choice = choose(p, around, session, execution) if p.asks_labels else None
     p = choice.p if choice else p
     near = around.of(p.num_bits)  # 5-XS to 7-SS
@@ -225,13 +231,16 @@ def open_session(
     return Session(len(client_ids), presence=presence)
 
 
-def client_codes(vectors: Sequence[np.ndarray], planes: jax.Array) -> list[np.ndarray]:
+def client_codes(
+    vectors: Sequence[np.ndarray], planes: jax.Array, block_rows: int | None = None
+) -> list[np.ndarray]:
     """Lines 2 to 4, CS: B^(j) = sign(Pi V^(j)T), packed, uint32 [n_j, L / 32] a client.
 
     A row depends on its own vector and on Pi alone, so one call over all clients' rows is the clients
-    working in parallel. The vectors stay where they are, in memory or on disk; the device has some at a time.
+    working in parallel. The vectors stay where they are, in memory or on disk; the device has
+    `block_rows` at a time, which change nothing.
     """
-    codes = streamed_bits(vectors, planes)
+    codes = streamed_bits(vectors, planes, block_rows=block_rows)
     return [codes[rows] for rows in rows_of([len(v) for v in vectors])]
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from jaxfed.federation.execution import Execution
 from jaxfed.kernels import knn, lsh
+from jaxfed.kernels.knn_in_parts import hamming_knn_in_parts
 from jaxfed.kernels.padding import padded_rows
 from jaxfed.kernels.spread import everywhere
 from jaxfed.xclp.influence import Contributions
@@ -73,14 +74,18 @@ def plaintext_hamming(
     *,
     num_neighbors: int,
     key_bits: int,
+    part_points: int | None = None,
 ) -> Neighbors:
     """Lines 5 and 7 with codes in the clear: each point's k nearest others by Hamming distance.
 
     The placeholder of the authors' experiments. Returns who takes part, which is everybody, and
-    (indices, distances), int32 [n, k].
+    (indices, distances), int32 [n, k]. `part_points`: so many on the device at a time; None: all.
     """
     del session, key_bits
     joint = np.concatenate(codes)
+    if part_points is not None:
+        found = execution.once(hamming_knn_in_parts, joint, num_neighbors, part_points=part_points)
+        return list(range(len(codes))), *found
     bits = padded_rows(joint)
     is_point = execution.spread(np.arange(len(bits)) < len(joint), fill=False)
     found = execution.once(knn.hamming_knn, execution.spread(bits), num_neighbors, valid=is_point)

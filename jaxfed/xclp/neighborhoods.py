@@ -18,6 +18,7 @@ from jaxfed.kernels.graph import Graph, cosine_from_hamming, normalized_graph
 from jaxfed.kernels.padding import padded_rows
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp.cross_steps import HAMMING
+from jaxfed.xclp.memory_plan import Plan
 from jaxfed.xclp.parameters import Parameters
 from jaxfed.xclp.smoother import Smoother, smoother
 
@@ -52,6 +53,7 @@ class Neighborhoods:
         most: neighbors of a point, at most.
         session: the parties, where line 5 is a protocol.
         execution: as everywhere.
+        plan: blocks that a limit of memory leaves; None: those that suit the device.
     """
 
     def __init__(
@@ -62,9 +64,12 @@ class Neighborhoods:
         most: int,
         session: Session | None,
         execution: Execution,
+        plan: Plan | None = None,
     ) -> None:
         self._codes, self._labels, self._p, self._most = codes, labels, p, most
         self._session, self._execution = session, execution
+        self._part = {"part_points": plan.part_points} if plan and plan.part_points else {}
+        self._block_columns = plan.block_columns if plan else None
         self._found: dict[int, Neighborhood] = {}
         self._graphs: dict[tuple[int, int, float], Graph] = {}
 
@@ -77,6 +82,7 @@ class Neighborhoods:
                 self._execution,
                 num_neighbors=self._most,
                 key_bits=self._p.key_bits,
+                **self._part,
             )
             labels = {j: one_hot_labels(self._labels[j], self._p.num_classes) for j in clients}
             rows = dict(zip(clients, rows_of([len(y) for y in labels.values()]), strict=True))
@@ -97,7 +103,7 @@ class Neighborhoods:
                 self._execution.spread(distances, fill=nobody),
                 p,
             )
-        return smoother(self._graphs[key], p)
+        return smoother(self._graphs[key], p, self._block_columns)
 
 
 def server_graph(indices: Array, distances: Array, p: Parameters) -> Graph:

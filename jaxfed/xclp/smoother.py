@@ -32,12 +32,14 @@ _FLAT_ALPHA = 0.99  # of what Poisson learning's scores get on top, which would 
 class Smoother(NamedTuple):
     """M of one labeling, its graph's rows over a mesh or not; all else, and what comes out, is on one device.
 
-    `found` is None where no components are needed.
+    `found` is None where no components are needed, `block_columns` where as many are solved together as suit
+    the device.
     """
 
     graph: Graph
     found: Components | None
     p: Propagation
+    block_columns: int | None = None
 
     @property
     def num_points(self) -> int:
@@ -56,14 +58,17 @@ class Smoother(NamedTuple):
 
     def solved(self, y: Array) -> tuple[jax.Array, Convergence]:
         """M Y for Y float32 [n, C], n the graph's points, and how each column was solved."""
-        tolerance, max_steps, y = self.p.tolerance, self.p.max_steps, jnp.asarray(y)
+        y = jnp.asarray(y)
+        tolerance, max_steps, block_columns = self.p.tolerance, self.p.max_steps, self.block_columns
         if self.found is None:
-            return everywhere(
-                propagate(self.graph, y, self.p.alpha, tolerance=tolerance, max_steps=max_steps)
-            )
+            solve = partial(propagate, self.graph)
+        else:
+            solve = partial(propagate_centered, self.graph, self.found)
         solve = partial(
-            propagate_centered, self.graph, self.found, tolerance=tolerance, max_steps=max_steps
+            solve, tolerance=tolerance, max_steps=max_steps, block_columns=block_columns
         )
+        if self.found is None:
+            return everywhere(solve(y, self.p.alpha))
         if self.p.label_matrix == "centered":
             return everywhere(solve(y, self.p.alpha))
         scale = self._inverse_root_degrees()[:, None]
@@ -104,10 +109,10 @@ class Smoother(NamedTuple):
         return jnp.where(root > 0, 1 / jnp.where(root > 0, root, 1.0), 1.0)
 
 
-def smoother(graph: Graph, p: Propagation) -> Smoother:
+def smoother(graph: Graph, p: Propagation, block_columns: int | None = None) -> Smoother:
     """M for this graph and `p.label_matrix`; finds the components where they are needed."""
     found = everywhere(components(graph)) if p.label_matrix in BY_COMPONENT else None
-    return Smoother(graph, found, p)
+    return Smoother(graph, found, p, block_columns)
 
 
 def joint_scores(graph: Graph, y: Array, p: Propagation) -> tuple[jax.Array, Convergence]:

@@ -84,6 +84,21 @@ MISTAKES = {
         )
     },
     f"hidden={HUGE}": (TRAINED, [f"model.hidden=({HUGE},)"], f"hidden=({HUGE},) the parameters"),
+    "no limit of memory": (
+        DIGITS,
+        ["execution.memory_limit=much"],
+        "config.execution.memory_limit='much': allowed are bytes",
+    ),
+    "a labeling beyond the limit of memory": (
+        DIGITS,
+        ["execution.memory_limit=10 kB"],
+        "config.execution.memory_limit='10 kB': labeling of 1,797 points",
+    ),
+    "a round beyond the limit of memory": (
+        TRAINED,
+        ["execution.memory_limit=10000"],
+        "config.execution.memory_limit=10000: training in a round takes",
+    ),
     "hidden too wide": (
         TRAINED,
         ["model.hidden=(1000000000,)"],

@@ -1,0 +1,122 @@
+"""What memory of a device one labeling takes, said before it starts, and the blocks that a limit leaves.
+
+    codes         Pi and two blocks of vectors                      (lines 2 to 4; `kernels.streaming`)
+    neighbors     all codes, or two parts of them                   (lines 5 to 7; `kernels.knn_in_parts`)
+    graph         its edges, in the forms that they go through      (lines 8 and 9)
+    propagation   the graph, labels and solution, and seven arrays for the columns of a block (line 10)
+
+One after another, so that the largest counts. Blocks of vectors and parts of codes change no bit of the
+result, blocks of columns its rounding; so columns are cut last, where all together are too much.
+
+Codes and neighbors are XLA's own analysis of the programs that then run. How many rows the graph needs beyond
+its table shows only when it is there: for the last two there are bounds, by XLA's analysis of graphs of many
+shapes. Of steps that are protocols only the codes are here.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from jaxfed.federation.execution import Execution
+from jaxfed.federation.memory_limit import bytes_text
+from jaxfed.kernels import knn_in_parts, lsh, streaming
+from jaxfed.kernels.knn import hamming_knn_footprint
+from jaxfed.kernels.padding import padded_length
+from jaxfed.xclp.parameters import Parameters
+
+_LANES, _FEW = 16, 8  # of `jaxfed.kernels.conjugate_gradient`
+_GRAPH_FLOATS = 25  # an edge, in numbers of four bytes, while edges are matched and placed
+_DEFAULT_COLUMNS = 64
+_INFLUENCE_COLUMNS = 256  # of `jaxfed.xclp.influence`
+
+
+class Plan(NamedTuple):
+    """Of one labeling.
+
+    Fields:
+        block_rows: vectors projected at a time.
+        part_points: points of a part of the search; None: all at once.
+        block_columns: of the system, solved together; None: as many as suit the device.
+        stages: name -> bytes.
+    """
+
+    block_rows: int
+    part_points: int | None
+    block_columns: int | None
+    stages: dict[str, int]
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the largest stage."""
+        return max(self.stages.values())
+
+    def __str__(self) -> str:
+        """`codes 12 MB, neighbors 230 MB in parts of 16,384 points, ...`."""
+        said = {name: f"{name} {bytes_text(size)}" for name, size in self.stages.items()}
+        if self.part_points:
+            said["neighbors"] += f" in parts of {self.part_points:,} points"
+        return ", ".join(said.values())
+
+
+def planned(num_points: int, dim: int, p: Parameters, execution: Execution) -> Plan:
+    """The plan for so many points with so many features, within the limit if blocks can be small enough.
+
+    Args:
+        num_points: of all clients.
+        dim: d.
+        p: the settings; with `select` its largest.
+        execution: whose limit, and whose devices: every one has its part.
+
+    Cost: of compiling the projection and the search, which the labeling then finds compiled.
+    """
+    limit = execution.limit.num_bytes
+    rows, codes = _projection(num_points, dim, p.num_bits, limit)
+    if p.has_session:
+        return Plan(rows, None, None, {"codes": codes})
+    mesh = execution.mesh
+    devices = 1 if mesh is None else mesh.size
+    n, words = padded_length(num_points), p.num_bits // lsh.WORD_BITS
+    n += -n % devices
+    part: int | None = None
+    neighbors = hamming_knn_footprint(n, words, p.num_neighbors, mesh=mesh).total
+    if neighbors > limit and mesh is None:
+        part = knn_in_parts.part_within(limit, num_points, words, p.num_neighbors)
+        neighbors = knn_in_parts.footprint_of_parts(part, words, p.num_neighbors).total
+    columns = max(p.num_classes, 0 if p.influence == "labels" else _INFLUENCE_COLUMNS)
+    width, propagation = _system(n // devices, p.num_neighbors, columns, limit)
+    stages = {
+        "codes": codes,
+        "neighbors": neighbors,
+        "graph": 4 * _GRAPH_FLOATS * (n // devices) * p.num_neighbors,
+        "propagation": propagation,
+    }
+    return Plan(rows, part, width, stages)
+
+
+def _projection(num_points: int, dim: int, num_bits: int, limit: int) -> tuple[int, int]:
+    """Rows of a block, and bytes of two."""
+    rows = min(streaming.block_rows_within(limit, dim, num_bits), padded_length(num_points))
+    while True:
+        next_block = rows * (4 * dim + num_bits // 8)
+        taken = lsh.sign_bits_footprint(rows, dim, num_bits).total + next_block
+        if taken <= limit or rows == streaming.SMALLEST_BLOCK:
+            return rows, taken
+        rows = max(rows // 2 // streaming.SMALLEST_BLOCK, 1) * streaming.SMALLEST_BLOCK
+
+
+def _system(n: int, k: int, columns: int, limit: int) -> tuple[int | None, int]:
+    """Columns of a block, and bytes of a bound."""
+    for width in (None, 32, 16):
+        taken = propagation_bytes(n, k, columns, width)
+        if taken <= limit:
+            return width, taken
+    return width, taken
+
+
+def propagation_bytes(n: int, k: int, columns: int, block_columns: int | None) -> int:
+    """Bound of the bytes that so many columns take over a graph of k neighbors; 16 overflow rows a 100."""
+    wide = _FEW if columns <= _FEW else -(-columns // _LANES) * _LANES
+    block = min(block_columns or _DEFAULT_COLUMNS, wide)
+    graph = 4 * k + 1 + 2 * k // 6
+    arrays = 7 * wide if block == wide else 4 * wide + 7 * block
+    return 4 * n * (graph + 2 * wide + arrays + 80)

@@ -1,0 +1,132 @@
+"""A labeling within a limit of memory: the same labels by smaller blocks, or one line of refusal."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxfed.errors import BeyondMemory, UsageError
+from jaxfed.federation.execution import Execution
+from jaxfed.federation.memory_limit import bytes_text
+from jaxfed.kernels import conjugate_gradient, knn, knn_in_parts, lsh
+from jaxfed.kernels.footprint import footprint
+from jaxfed.kernels.graph import normalized_graph
+from jaxfed.xclp import Parameters, algorithm, memory_plan, propagate_labels
+
+MB = 10**6
+SETTINGS = {"num_classes": 70, "num_bits": 256, "tolerance": 1e-6}
+
+
+@pytest.fixture(scope="module")
+def clients():
+    rng = np.random.default_rng(0)
+    truth = rng.integers(70, size=4000)
+    vectors = 2 * rng.standard_normal((70, 48))[truth] + rng.standard_normal((4000, 48))
+    labels = np.where(rng.random(4000) < 0.1, truth, -1)
+    return np.array_split(vectors.astype(np.float32), 3), np.array_split(labels, 3)
+
+
+def plan_of(limit, p=None):
+    execution = Execution(memory_limit=limit)
+    return memory_plan.planned(4000, 48, p or Parameters(**SETTINGS), execution)
+
+
+def test_the_same_labels_under_any_limit(clients):
+    """Bit for bit where vectors and codes come in parts; up to rounding where columns do."""
+    free = propagate_labels(*clients, **SETTINGS)
+    for limit, rounding in ((18 * MB, 0), (13 * MB, 1e-4)):
+        plan, said = plan_of(limit), []
+        assert plan.part_points
+        assert bool(plan.block_columns) == bool(rounding)
+        assert plan.num_bytes <= limit
+        held = propagate_labels(
+            *clients, **SETTINGS, execution=Execution(memory_limit=limit, tell=said.append)
+        )
+        taken = bytes_text(plan.num_bytes)
+        held_to = f"of {limit // MB} MB (execution.memory_limit={limit})"
+        assert said == [f"memory: labeling of 4,000 points ({plan}) takes {taken} {held_to}"]
+        for ours, theirs in zip(held, free, strict=True):
+            np.testing.assert_array_equal(ours.labels, theirs.labels)
+            np.testing.assert_allclose(ours.scores, theirs.scores, rtol=rounding, atol=rounding)
+
+
+def test_blocks_are_smaller_the_smaller_the_limit():
+    tight, loose = plan_of(13 * MB), plan_of(1000 * MB)
+    assert loose.part_points is None
+    assert loose.block_columns is None
+    assert tight.part_points in (1024, 2048)
+    assert tight.block_columns == 16
+    assert "in parts of" in str(tight)
+    assert "in parts of" not in str(loose)
+
+
+def test_what_cannot_be_kept_is_refused_with_the_smallest_that_can(clients, monkeypatch):
+    monkeypatch.setattr(algorithm, "client_codes", None)  # nothing is computed first
+    with pytest.raises(
+        BeyondMemory, match=r"execution.memory_limit='1 kB': labeling of 4,000"
+    ) as no:
+        propagate_labels(*clients, **SETTINGS, execution=Execution(memory_limit="1 kB"))
+    message = str(no.value)
+    smallest = int(message.split("allowed are ")[1].split()[0])
+    assert "\n" not in message
+    assert plan_of(smallest).num_bytes == smallest
+    assert plan_of(smallest - 1).num_bytes == smallest
+
+
+def test_what_was_analyzed_is_not_compiled_again(caplog):
+    bits = np.random.default_rng(1).integers(2**32, size=(1000, 8), dtype=np.uint32)
+    with jax.log_compiles():
+        knn.hamming_knn_footprint(1000, 8, 5)
+        knn.hamming_knn(bits, 5)
+        lsh.sign_bits_footprint(512, 7, 32)
+        lsh.sign_bits(np.ones((512, 7), np.float32), jnp.ones((32, 7)))
+    compiled = [line for line in caplog.messages if line.startswith("Finished XLA compilation")]
+    for program in ("_hamming_knn", "_sign_bits"):
+        assert sum(f"jit({program})" in line for line in compiled) == 1
+
+
+@pytest.mark.parametrize(("n", "k", "part_points"), [(700, 7, 256), (700, 1, 300), (50, 60, 64)])
+def test_neighbors_in_parts_are_those_in_one_piece(n, k, part_points):
+    bits = np.random.default_rng(2).integers(4, size=(n, 2), dtype=np.uint32)  # many are equal
+    found = knn_in_parts.hamming_knn_in_parts(bits, k, part_points=part_points)
+    for ours, theirs in zip(found, knn.hamming_knn(bits, k), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("part_points", "k", "codes"),
+    [
+        (0, 1, np.zeros((3, 2), np.uint32)),
+        (8, 0, np.zeros((3, 2), np.uint32)),
+        (8, 1, np.zeros((3, 2), np.int32)),
+        (8, 1, np.zeros(3, np.uint32)),
+    ],
+    ids=["no part", "no neighbors", "dtype", "shape"],
+)
+def test_parts_of_what_is_no_codes_are_refused(part_points, k, codes):
+    with pytest.raises(UsageError, match="must be"):
+        knn_in_parts.hamming_knn_in_parts(codes, k, part_points=part_points)
+
+
+def test_parts_are_the_largest_that_take_no_more():
+    limit = knn_in_parts.footprint_of_parts(2048, 8, 10).total
+    part = knn_in_parts.part_within(2 * limit, 10**6, 8, 10)
+    assert part >= 2048
+    assert knn_in_parts.footprint_of_parts(part, 8, 10).total <= 2 * limit
+    assert knn_in_parts.part_within(1, 10**6, 8, 10) == knn_in_parts.SMALLEST_PART
+
+
+@pytest.mark.parametrize(("columns", "block"), [(20, None), (70, 16), (4, None)])
+def test_bounds_of_graph_and_system_hold(columns, block):
+    n, k = 4096, 10
+    indices = jax.ShapeDtypeStruct((n, k), jnp.int32)
+    weights = jax.ShapeDtypeStruct((n, k), jnp.float32)
+
+    def solved(indices, weights, y):
+        graph = normalized_graph(indices, weights, capacity=n // 8)
+        return conjugate_gradient.propagate(graph, y, 0.99, block_columns=block)
+
+    y = jax.ShapeDtypeStruct((n, columns), jnp.float32)
+    taken = footprint(jax.jit(solved), indices, weights, y).total
+    building = 4 * memory_plan._GRAPH_FLOATS * n * k
+    assert taken <= building + memory_plan.propagation_bytes(n, k, columns, block)
