@@ -10,20 +10,18 @@ optional packages: pip install -r requirements-peers.txt.
 from __future__ import annotations
 
 import json
-import os
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from absl import flags
 
 from jaxfed.errors import UsageError
-from jaxfed.experiment.environment import describe
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.location import file_to_write
 from launch import entry
 from launch.benchmarks import BENCHMARKS
 from launch.benchmarks.contest import MIN_ROUNDS, PEER_RATES, contest_name, processor, run_contest
 from launch.benchmarks.limits import machine_limits
+from launch.benchmarks.record import as_line, environment
 
 KERNEL = flags.DEFINE_list("kernel", [], f"which, of {', '.join(BENCHMARKS)}; default all")
 PEERS = flags.DEFINE_bool("peers", False, "measure the named peers in the same run")
@@ -34,17 +32,6 @@ RECORD = flags.DEFINE_bool(
     "record_peers",
     False,
     f"write the peers' times to {PEER_RATES.name} as usual for this processor",
-)
-_PACKAGES = (
-    "jax",
-    "jaxlib",
-    "numpy",
-    "scipy",
-    "faiss-cpu",
-    "torch",
-    "cryptography",
-    "phe",
-    "gmpy2",
 )
 
 
@@ -75,34 +62,6 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         out.write_text(json.dumps(report, indent=1) + "\n")
 
 
-def as_line(row: dict[str, Any]) -> str:
-    """A contest's figures as one line."""
-    case = " ".join(f"{key}={value}" for key, value in row["case"].items())
-    parts = [f"{row['task']:24s} {case:40s} {1e3 * row['median_seconds']['jaxfed']:9.2f} ms"]
-    for name, figure in row.get("figures", {}).items():
-        promised = f" (at most {figure['at_most']:g})" if figure["at_most"] is not None else ""
-        parts.append(f"{figure['measured']:.3g} {name}{promised}")
-    if "share_of_machine_limit" in row:
-        rate = row["operations_per_second"]
-        parts.append(f"{rate:.3g} {row['operation']}/s = {row['share_of_machine_limit']:.0%}")
-    if "share_of_machine_bandwidth" in row:
-        share = row["share_of_machine_bandwidth"]
-        parts.append(
-            f"{share:.0%} of bandwidth" if share <= 1 else f"{share:.1f} x memory, in cache"
-        )
-    for name, peer in row["peers"].items():
-        target = f" (target {peer['target']})" if peer["target"] else ""
-        figure = f"{peer['ratio']:.2f} x" if not peer["unreliable"] else "unreliable"
-        reason = f": {peer['unreliable']}" if peer["unreliable"] else ""
-        milliseconds = 1e3 * row["median_seconds"][name]
-        part = peer["scaled_from_part"]
-        scaled = f" (scaled up from {part:.2g} of the task)" if part else ""
-        parts.append(f"{name}: {milliseconds:.2f} ms{scaled}, {figure}{target}{reason}")
-        if name in row["agreement"]:
-            parts.append(row["agreement"][name])
-    return " | ".join(parts)
-
-
 def record_peers(contest: Any, row: dict[str, Any]) -> None:
     """Keep the peers' times as the usual ones on this processor."""
     recorded = json.loads(PEER_RATES.read_text()) if PEER_RATES.exists() else {}
@@ -111,18 +70,6 @@ def record_peers(contest: Any, row: dict[str, Any]) -> None:
         times[contest_name(name, contest)] = row["median_seconds"][name]
     PEER_RATES.parent.mkdir(exist_ok=True)
     PEER_RATES.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")
-
-
-def environment() -> dict[str, Any]:
-    """Where the figures come from."""
-    versions = {}
-    for package in _PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {**describe(), "cores_allowed": allowed, "versions": versions}
 
 
 if __name__ == "__main__":

@@ -38,5 +38,10 @@ def bounds() -> None:
     _start("launch.bounds")
 
 
+def accelerator() -> None:
+    """Measure everything on an accelerator, piece by piece."""
+    _start("launch.accelerator")
+
+
 def _start(module: str) -> None:
     runpy.run_module(module, run_name="__main__", alter_sys=True)

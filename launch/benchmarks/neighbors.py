@@ -36,7 +36,7 @@ def hamming_knn(with_peers: bool) -> Iterator[Contest]:
                 ours=partial(knn.hamming_knn, codes, NUM_NEIGHBORS),
                 peers=peer,
                 agreement=_same_distances,
-                operations=n * n * NUM_BITS,
+                operations=(2 if on_gpu else 1) * n * n * NUM_BITS,
                 operation="popcount_bits" if not on_gpu else "matmul_int8_ops",
                 targets=dict.fromkeys(peer, target) if not on_gpu else {},
             )

@@ -1,0 +1,173 @@
+"""All that is to be known of an accelerator, in pieces that fit into ten minutes each.
+
+    python -m launch.accelerator --workdir=DIR [--pieces=NAME,...] [--limit_s=SECONDS] [--small]
+
+First whether results are right there: the tests that hold on every device, labels and neighbors beside a
+CPU's. Then kernels, each as a share of what the device can do; rounds, beside PyTorch's where that is
+installed; the joint graph of as many points as FEMNIST has, which are synthetic; and cells of XCLP's Table 4
+and ProtoFSSL's Table 3 ($JAXFED_DATA is their data's folder), one seed each. Every piece runs in a process of
+its own and writes DIR/NAME.json with device, versions and commit.
+
+The same command goes on from where it was stopped: what has its file is not done again. With --limit_s no
+piece is begun that would not fit; an experiment stops there and goes on next time. What fails, or fails in
+part, makes the exit status 1, and those after it are done all the same; one that has failed as a whole is
+done again next time. On a CPU there is nothing to be known: with --small all pieces run there, on next to
+nothing, to see that they do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from jaxfed.errors import UsageError
+from jaxfed.host import storage
+from jaxfed.host.interruption import Interruption
+from jaxfed.host.location import folder_to_write
+from launch import entry
+
+_WORKDIR = flags.DEFINE_string("workdir", None, "Where results go; made if it does not exist.")
+_PIECES = flags.DEFINE_list("pieces", [], "Which of them; default all.")
+_LIMIT = flags.DEFINE_float("limit_s", None, "Seconds that this call may take.", lower_bound=0)
+_SMALL = flags.DEFINE_bool("small", False, "Next to nothing of every piece, on any device.")
+_MEASURE = flags.DEFINE_string("measure", None, "The one piece of this process; for its own use.")
+
+_STOPPED = (-15, -2, 130, 143)
+
+
+def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> int:
+    """Do what is not done yet, piece by piece."""
+    del interruption  # a piece that is stopped is done again, or goes on
+    for argument in (*arguments, *overrides):
+        raise UsageError(f"{argument}: no such argument; see --helpshort")
+
+    # Imported late, so that --helpshort and a mistyped flag are answered at once.
+    from launch.on_device import PIECES
+
+    for name in _PIECES.value:
+        if name not in PIECES:
+            raise UsageError(f"--pieces={name}: allowed are {', '.join(PIECES)}")
+    if not _WORKDIR.value:
+        raise UsageError("--workdir=DIR is missing")
+    workdir = folder_to_write(_WORKDIR.value, "--workdir")
+    workdir.mkdir(parents=True, exist_ok=True)
+    if _MEASURE.value:
+        _measure(PIECES[_MEASURE.value], workdir)
+        return 0
+    started, failed, begun = time.monotonic(), False, 0
+    chosen = [name for name in PIECES if name in (*_PIECES.value, "limits") or not _PIECES.value]
+    for number, name in enumerate(chosen):
+        piece, recorded = PIECES[name], _recorded(workdir, name)
+        if not recorded:
+            left = None if _LIMIT.value is None else started + _LIMIT.value - time.monotonic()
+            if left is not None and left < piece.seconds:
+                if not begun:
+                    raise UsageError(
+                        f"--limit_s={_LIMIT.value:g}: {name} wants {piece.seconds:g} seconds"
+                    )
+                print(
+                    f"{len(chosen) - number} pieces are left; the same command goes on with {name}"
+                )
+                break
+            print(f"{name}: {piece.about}", flush=True)
+            begun += 1
+            status = _do(piece, workdir, left)
+            if name == "limits" and status == 2:  # one line has said why
+                return 2
+            if status in _STOPPED:
+                print(f"{name} is stopped; the same command goes on with it")
+                break
+            recorded = _recorded(workdir, name)
+            if not recorded:
+                print(f"{name}: has failed, exit status {status}")
+                failed = True
+                continue
+        failed |= bool(recorded["errors"])
+        print(f"{name}: " + ("has failed in part" if recorded["errors"] else "done"))
+    return int(failed)
+
+
+def _do(piece: Any, workdir: Path, seconds: float | None) -> int:
+    """The exit status of a piece's process, which is told to end after so many seconds if it can go on."""
+    if piece.command:
+        command = piece.command(workdir, _SMALL.value)
+    else:
+        command = [sys.executable, "-m", "launch.accelerator", f"--measure={piece.name}"]
+        command += [f"--workdir={workdir}", f"--small={_SMALL.value}"]
+        seconds = None
+    started = time.perf_counter()
+    process = subprocess.Popen(
+        command,
+        # Memory as it is needed: other libraries want some of it, too.
+        env={"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ},
+        start_new_session=True,  # signals come from here alone: an experiment's second one is its last
+    )
+    try:
+        status = process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        status = process.wait()
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+    if (
+        piece.command
+        and (status == 0 or piece.name.startswith("tests_"))
+        and status not in _STOPPED
+    ):
+        try:
+            result = piece.result(workdir, _SMALL.value)
+        except (OSError, SyntaxError):  # it has come to nothing that can be read
+            return status or 1
+        origin = _recorded(workdir, "limits") or {}
+        _record(
+            workdir, piece.name, result, origin.get("environment"), time.perf_counter() - started
+        )
+    return status
+
+
+def _measure(piece: Any, workdir: Path) -> None:
+    """In the piece's own process: what it measures, into its file."""
+    import jax
+
+    from launch.benchmarks.record import environment
+
+    if jax.default_backend() == "cpu" and not _SMALL.value:
+        raise UsageError("this is a CPU: --small tries all pieces on next to nothing")
+    origin = _recorded(workdir, "limits") or {}
+    there = origin.get("environment", {}).get("device")
+    if there not in (None, environment()["device"]):
+        raise UsageError(f"--workdir={workdir}: has {there}; this is {environment()['device']}")
+    started = time.perf_counter()
+    result = piece.measure(_SMALL.value, origin.get("limits", {}))
+    _record(workdir, piece.name, result, environment(), time.perf_counter() - started)
+
+
+def _record(workdir: Path, name: str, result: dict[str, Any], origin: Any, seconds: float) -> None:
+    whole = {"errors": 0, "piece": name, "small": _SMALL.value, "seconds": seconds}
+    with storage.whole_file(workdir / f"{name}.json") as file:
+        file.write(json.dumps({**whole, **result, "environment": origin}, indent=1) + "\n")
+
+
+def _recorded(workdir: Path, name: str) -> dict[str, Any] | None:
+    """What a piece has come to; None where it is not done, or is to be done again."""
+    file = workdir / f"{name}.json"
+    if not file.exists():
+        return None
+    recorded: dict[str, Any] = json.loads(file.read_text())
+    if recorded["small"] != _SMALL.value:
+        has = "a small one" if recorded["small"] else "not a small one"
+        raise UsageError(f"--small={_SMALL.value}: {file} is {has}; choose another --workdir")
+    return recorded
+
+
+if __name__ == "__main__":
+    entry.start(main)

@@ -1,0 +1,30 @@
+"""What `launch.accelerator` does on a device, piece by piece, each in a process of its own.
+
+A piece either measures in Python (`measure`) or is a command whose results lie in files (`command`). Pieces
+know neither each other nor in which order they run; `PIECES` does.
+"""
+
+from launch.on_device import commands, contests, joint_graph
+from launch.on_device.piece import Piece
+
+_ALL = (
+    Piece("limits", 60, "the device's own rates", measure=contests.limits),
+    *commands.tests(),
+    Piece("neighbors", 240, "every way to exact Hamming 10-NN", measure=contests.neighbors),
+    Piece("tiles", 240, "shapes of the fused search's tiles", measure=contests.tiles),
+    Piece(
+        "kernels",
+        400,
+        "lsh, knn beside PyTorch's, graph, conjugate gradients",
+        measure=contests.kernels,
+    ),
+    Piece(
+        "rounds",
+        400,
+        "FedAvg rounds, XCLP's A.2 in bfloat16 beside PyTorch's",
+        measure=contests.rounds,
+    ),
+    Piece("joint_graph", 400, "817,851 synthetic points in one graph", measure=joint_graph.measure),
+    *commands.experiments(),
+)
+PIECES: dict[str, Piece] = {piece.name: piece for piece in _ALL}

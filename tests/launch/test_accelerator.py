@@ -1,0 +1,272 @@
+"""`launch.accelerator`: what its pieces measure, on next to nothing; what is done, stopped, refused."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+
+import jax
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from jaxfed.config import check
+from jaxfed.config import file as config_file
+from jaxfed.errors import UsageError
+from jaxfed.kernels import knn
+from launch import accelerator, on_device
+from launch.benchmarks import contest
+from launch.benchmarks.contest import Contest
+from launch.on_device import PIECES, contests
+from launch.on_device.piece import Piece
+
+
+@pytest.fixture
+def short(monkeypatch):
+    monkeypatch.setattr(contest, "SHORTEST_SAMPLE", 0.001)
+    monkeypatch.setattr(contest, "REST", 0)
+
+
+# ---- what is measured ----
+
+
+@pytest.mark.usefixtures("short")
+def test_every_way_to_neighbors_is_measured():
+    found = PIECES["neighbors"].measure(True, {"popcount_bits": 1e12})
+    assert [row["task"].split()[-1] for row in found["contests"]] == list(knn.BACKENDS)
+    for row in found["contests"]:
+        assert row["figures"]["neighbors unlike XLA's"] == {"measured": 0, "at_most": 0}
+        assert 0 < row["share_of_machine_limit"] < 1
+    assert found["errors"] == 0
+
+
+@pytest.mark.usefixtures("short")
+def test_wrong_neighbors_and_what_raises_are_errors_and_the_rest_goes_on(monkeypatch, capsys):
+    search = knn.hamming_knn
+
+    def damaged(codes, k, *, backend):
+        if backend == "fused_float8":
+            raise NotImplementedError("no such type\nand more")
+        indices, distances = search(codes, k, backend="matmul")
+        return indices, distances + int(backend == "popcount")
+
+    monkeypatch.setattr(knn, "hamming_knn", damaged)
+    found = PIECES["neighbors"].measure(True, {})
+    assert found["errors"] == 2
+    rows = {row["task"].split()[-1]: row for row in found["contests"]}
+    assert rows["popcount"]["figures"]["neighbors unlike XLA's"]["measured"] == 2000
+    assert rows["fused_float8"]["error"] == "NotImplementedError: no such type"
+    assert rows["fused_popcount"]["figures"]["neighbors unlike XLA's"]["measured"] == 0
+    assert "failed: NotImplementedError: no such type" in capsys.readouterr().out
+
+
+def test_the_joint_graph_says_that_its_points_are_synthetic():
+    found = json.loads(json.dumps(PIECES["joint_graph"].measure(True, {"bytes": 1e12})))
+    assert found["is_synthetic"]
+    assert found["points"].startswith("300 synthetic ones, 5 classes")
+    assert found["accuracy_of_synthetic_labels"] > 0.25  # of five classes
+    assert (found["errors"], found["converged"]) == (0, True)
+    stages = [row["stage"] for row in found["stages"]]
+    assert stages == ["codes", "neighbors", "neighbors", "graph", "propagation"]
+    assert 0 < found["stages"][-1]["share_of_limit"]["bytes"] < 1
+
+
+@pytest.mark.usefixtures("short")
+def test_tiles(monkeypatch):
+    (row,) = PIECES["tiles"].measure(True, {})["contests"]
+    assert row["case"]["n"] == contests.SMALL_POINTS
+    assert row["case"]["warps"] == 8
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize(("piece", "benchmark"), [("kernels", "lsh"), ("rounds", "round")])
+def test_benchmarks_are_those_of_bench(monkeypatch, piece, benchmark):
+    def drawn(with_peers):
+        assert not with_peers
+        yield Contest(task=benchmark, case={"n": 1}, ours=lambda: jax.numpy.ones(1))
+        raise AssertionError("a small run wants no more")
+
+    assert benchmark in contests.BENCHMARKS
+    monkeypatch.setitem(contests.BENCHMARKS, benchmark, drawn)
+    found = PIECES[piece].measure(True, {})
+    assert [row["task"] for row in found["contests"]] == [benchmark]
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_commands_are_experiments_that_there_are(tmp_path, small):
+    commands = {
+        name: piece.command(tmp_path, small) for name, piece in PIECES.items() if piece.command
+    }
+    assert len(commands) == 2 + 4 + 5
+    for name, command in commands.items():
+        assert command[:2] == [sys.executable, "-m"]
+        if name.startswith("tests_"):
+            assert command[2:6] == ["pytest", "-q", "-m", "gpu"]
+            continue
+        spec, workdir, *overrides = command[3:]
+        assert workdir == f"--workdir={tmp_path / name}"
+        settings = [
+            text.removeprefix("--config.")
+            for text in overrides
+            if "initial_model" not in text  # which is not there yet
+        ]
+        check.check(config_file.load(spec.removeprefix("--config="), settings))
+    second = " ".join(commands["xclp_table_4_pseudo_labels"])
+    assert small or f"{tmp_path}/xclp_table_4_labeled_only/states/fedavg-{{repeat}}" in second
+
+
+def test_what_tests_have_come_to(tmp_path):
+    case = '<testcase classname="a" name="{}">{}</testcase>'.format
+    cases = [case("good", ""), case("bad", "<failure/>"), case("left", "<skipped/>")]
+    result = partial(PIECES["tests_kernels"].result, tmp_path, False)
+    report = tmp_path / "tests_kernels.xml"
+    report.write_text(f"<testsuites><testsuite>{''.join(cases)}</testsuite></testsuites>")
+    assert result() == {"ran": 2, "skipped": 1, "failed": ["a.bad"], "errors": 1}
+    report.write_text("<testsuites/>")
+    assert result()["errors"] == 1  # nothing has been tested
+
+
+# ---- what is done ----
+
+
+def python(code, name, seconds=0.0):
+    """A piece that runs some code in its folder."""
+
+    def result(out, small):
+        return {"text": (out / f"{name}.txt").read_text(), "errors": 0}
+
+    def command(out, small):
+        return [sys.executable, "-c", f"import os; os.chdir({str(out)!r}); {code}"]
+
+    return Piece(name, seconds, f"about {name}", command=command, result=result)
+
+
+def writing(name, text="x", seconds=0.0):
+    return python(f"open('{name}.txt', 'a').write('{text}')", name, seconds)
+
+
+@pytest.fixture
+def pieces(monkeypatch):
+    flags.FLAGS.mark_as_parsed()
+
+    def chosen(*pieces):
+        monkeypatch.setattr(on_device, "PIECES", {piece.name: piece for piece in pieces})
+
+    return chosen
+
+
+def run(workdir, **values):
+    with flagsaver.flagsaver(workdir=str(workdir), **{"small": True, **values}):
+        return accelerator.main([], [], None)
+
+
+def test_what_is_done_is_not_done_again(pieces, tmp_path, capsys):
+    pieces(writing("limits"), writing("a"), writing("b"))
+    assert run(tmp_path / "there", pieces=["b"]) == 0
+    assert run(tmp_path / "there") == 0
+    assert run(tmp_path / "there") == 0
+    for name in ("limits", "a", "b"):
+        recorded = json.loads((tmp_path / "there" / f"{name}.json").read_text())
+        assert (recorded["text"], recorded["piece"], recorded["small"]) == ("x", name, True)
+    said = capsys.readouterr().out
+    assert said.count("a: about a") == 1
+    assert said.splitlines()[-3:] == ["limits: done", "a: done", "b: done"]
+    with pytest.raises(UsageError, match=r"--small=False: .*limits.json is a small one; choose"):
+        run(tmp_path / "there", small=False)
+
+
+def test_what_fails_is_told_and_the_rest_is_done(pieces, tmp_path, capsys):
+    pieces(writing("limits"), python("raise SystemExit(3)", "a"), writing("b"))
+    assert run(tmp_path) == 1
+    assert (tmp_path / "b.json").exists()
+    assert "a: has failed, exit status 3" in capsys.readouterr().out
+    pieces(writing("limits"), writing("a"), writing("b"))
+    assert run(tmp_path) == 0
+    assert (tmp_path / "b.txt").read_text() == "x"
+    recorded = json.loads((tmp_path / "a.json").read_text())
+    (tmp_path / "a.json").write_text(json.dumps({**recorded, "errors": 2}))
+    assert run(tmp_path) == 1
+    assert "a: has failed in part" in capsys.readouterr().out
+
+
+def test_no_piece_is_begun_that_would_not_fit(pieces, tmp_path, capsys):
+    pieces(writing("limits"), writing("a", seconds=100), writing("b"))
+    assert run(tmp_path, limit_s=50.0) == 0
+    assert sorted(tmp_path.glob("*.json")) == [tmp_path / "limits.json"]
+    assert "2 pieces are left; the same command goes on with a" in capsys.readouterr().out
+    with pytest.raises(UsageError, match="--limit_s=50: a wants 100 seconds"):
+        run(tmp_path, limit_s=50.0)
+
+
+def test_an_experiment_is_stopped_at_the_limit_and_goes_on(pieces, tmp_path, capsys):
+    patient = "import time; open('a.txt', 'a').write('x'); time.sleep(60)"
+    pieces(writing("limits"), python(patient, "a"), writing("b"))
+    assert run(tmp_path, limit_s=1.0) == 0
+    assert "a is stopped; the same command goes on with it" in capsys.readouterr().out
+    assert not (tmp_path / "b.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"workdir": None}, "--workdir=DIR is missing"),
+        ({"pieces": ["limits", "c"]}, "--pieces=c: allowed are limits, a"),
+    ],
+)
+def test_mistakes_are_named(pieces, tmp_path, values, message):
+    pieces(writing("limits"), writing("a"))
+    with flagsaver.flagsaver(**{"workdir": str(tmp_path), **values}):
+        with pytest.raises(UsageError, match=message):
+            accelerator.main([], [], None)
+        with pytest.raises(UsageError, match="--this: no such argument"):
+            accelerator.main(["--this"], [], None)
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="this is no CPU")
+def test_a_cpu_is_refused_in_one_line(tmp_path):
+    command = [sys.executable, "-m", "launch.accelerator", f"--workdir={tmp_path / 'there'}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == ("jaxfed: this is a CPU: --small tries all pieces on next to nothing\n")
+    assert not list((tmp_path / "there").glob("*.json"))
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="its figures would be another device's")
+def test_figures_of_two_devices_do_not_mix(pieces, tmp_path):
+    environment = {"device": "NVIDIA H200"}
+    recorded = {"small": True, "errors": 0, "environment": environment, "limits": {}}
+    (tmp_path / "limits.json").write_text(json.dumps(recorded))
+    with (
+        flagsaver.flagsaver(workdir=str(tmp_path), small=True, measure="limits"),
+        pytest.raises(UsageError, match="has NVIDIA H200; this is "),
+    ):
+        accelerator.main([], [], None)
+
+
+@pytest.mark.slow
+def test_everything_small(tmp_path):
+    command = [sys.executable, "-m", "launch.accelerator", f"--workdir={tmp_path}", "--small"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    assert {path.stem for path in tmp_path.glob("*.json")} == set(PIECES)
+
+
+def test_a_signal_ends_the_piece_too(tmp_path):
+    code = (
+        "from launch import accelerator, entry, on_device; from launch.on_device.piece import Piece; "
+        "import sys; waiting = [sys.executable, '-c', 'import time, os; print(os.getpid(), flush=True);"
+        "time.sleep(60)']; on_device.PIECES = {'limits': Piece('limits', 0, 'waiting', "
+        "command=lambda *_: waiting)}; entry.start(accelerator.main)"
+    )
+    command = [sys.executable, "-c", code, f"--workdir={tmp_path}", "--small"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"limits: waiting\n"
+        piece = int(process.stdout.readline())
+        process.send_signal(signal.SIGTERM)
+        _, error = process.communicate()
+    assert process.returncode == 143
+    assert error == b"jaxfed: stopped by SIGTERM; the same command continues\n"
+    with pytest.raises(ProcessLookupError):
+        os.kill(piece, 0)
