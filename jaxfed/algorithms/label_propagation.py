@@ -12,6 +12,8 @@ vectors; they all leave their owners, so it is no federated method but the bound
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import jax
@@ -23,10 +25,13 @@ from jaxfed.federation.client_map import size_buckets
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution import HERE, Execution
+from jaxfed.federation.exposure import View
 from jaxfed.kernels.padding import padded_rows
 from jaxfed.rules import fields_as_keywords
 from jaxfed.xclp import Propagation, one_hot_labels
-from jaxfed.xclp.cosine_propagation import label_over_cosines
+from jaxfed.xclp.asker import views_of_asker
+from jaxfed.xclp.cosine_propagation import label_over_cosines, smoother_over_cosines
+from jaxfed.xclp.relabeling import relabeled_scores
 from jaxfed.xclp.selection import Choice, mean_metrics
 from jaxfed.xclp.transduction import as_vectors, client_arrays, padded, transductive
 
@@ -75,6 +80,9 @@ def pooled_lp(*, execution: Execution = HERE, **fields: Any) -> FederatedAlgorit
     Keywords are the fields of `jaxfed.xclp.Propagation`; `execution` may remember neighbors. What `select`
     has chosen is in the metrics.
 
+    `views`: one more client hands in the examples that it is curious about, without labels, and looks at its
+    own rows of Z (`jaxfed.xclp.asker`).
+
     Cost: n^2 d operations; memory O(n (d + k + C)).
     """
     p = Propagation(**fields)
@@ -96,4 +104,31 @@ def pooled_lp(*, execution: Execution = HERE, **fields: Any) -> FederatedAlgorit
             choice.metrics() if choice else {},
         )
 
-    return transductive(label_points)
+    def views(before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
+        del before, after, key
+        vectors, labels = client_arrays(cohort)
+        sizes = list(map(len, vectors))
+
+        def relabeled(
+            points: Sequence[np.ndarray], labelings: np.ndarray, rows: slice
+        ) -> np.ndarray:
+            return relabeled_scores(smoother_over_cosines(points, settings()), labelings, rows)
+
+        @cache
+        def settings() -> Propagation:
+            if not p.asks_labels:
+                return p
+            y = one_hot_labels(np.concatenate(labels), p.num_classes)
+            points, owner = np.concatenate(vectors), np.repeat(np.arange(len(sizes)), sizes)
+            every = jnp.ones(len(points), bool)
+            *_, choice = label_over_cosines(jnp.asarray(points), y, every, owner, p, execution)
+            return choice.p if choice else p
+
+        def ask(points: np.ndarray) -> np.ndarray:
+            there = slice(sum(sizes), sum(sizes) + len(points))
+            return relabeled([*vectors, points], np.concatenate(labels)[None], there)[0]
+
+        unlabeled = [v[y < 0] for v, y in zip(vectors, labels, strict=True)]
+        return views_of_asker(ask, relabeled, unlabeled)
+
+    return transductive(label_points)._replace(views=views)

@@ -13,6 +13,7 @@ leave the client, too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -33,8 +34,10 @@ from jaxfed.xclp import (
     label_later,
     setup,
 )
+from jaxfed.xclp.asker import views_of_asker
 from jaxfed.xclp.out_of_sample import check_in_the_clear, count_later
-from jaxfed.xclp.transduction import as_vectors, client_arrays, padded, transductive
+from jaxfed.xclp.relabeling import relabeled_in_the_clear
+from jaxfed.xclp.transduction import client_arrays, padded, transductive
 
 _LATE = 0x6C617465  # sets who comes late apart from what else the round's key draws
 
@@ -56,7 +59,8 @@ def xclp(
     graph is made. In the clear only.
 
     `views`: one more client takes part, with the examples that it is curious about as its unlabeled points,
-    and looks at its own rows of Z. It comes in time: points that come late are not in its graph either.
+    and looks at its own rows of Z (`jaxfed.xclp.asker`). It comes in time: points that come late are not in
+    its graph either.
     """
     given = Parameters(**parameters)  # reject bad values when the method is made, not in round 1
     if late_fraction:
@@ -97,19 +101,27 @@ def xclp(
         vectors, labels = client_arrays(cohort)
         vectors, labels = _without(vectors, labels, late_in(ids, labels, key))
 
-        def answers(x: np.ndarray) -> np.ndarray:
-            asked = cross_client_label_propagation(
-                [*vectors, as_vectors(x)],
-                [*labels, np.full(len(x), UNLABELED, np.int32)],
+        def with_one_more(points: np.ndarray) -> Result:
+            return cross_client_label_propagation(
+                [*vectors, points],
+                [*labels, np.full(len(points), UNLABELED, np.int32)],
                 p,
                 execution,
                 client_ids=[*ids, max(ids, default=-1) + 1],
             )
-            scores = np.maximum(asked.predictions[-1].scores, 0)
-            total = scores.sum(axis=1, keepdims=True)
-            return (scores / np.where(total > 0, total, 1))[None]
 
-        return [View("scores", "probabilities", np.asarray([-1], np.int32), answers)]
+        def relabeled(
+            points: Sequence[np.ndarray], labelings: np.ndarray, rows: slice
+        ) -> np.ndarray:
+            choice = with_one_more(vectors[0][:0]).choice if p.asks_labels else None
+            own = choice.p if choice else p
+            return relabeled_in_the_clear(points, labelings, rows, own, execution)
+
+        return views_of_asker(
+            lambda points: with_one_more(points).predictions[-1].scores,
+            relabeled,
+            [v[y < 0] for v, y in zip(vectors, labels, strict=True)],
+        )
 
     return transductive(label_points)._replace(views=views)
 

@@ -107,8 +107,10 @@ class Audit:
             self.files.save_instructions(place, algorithm.instructions(*shown))
         if played.round in looked_at and algorithm.views is not None:
             targets = self._targets_of(played.repeat, played.federation)
-            seen = sightings(algorithm.views(*shown), played.federation, targets)
-            self.files.save_sightings(place, seen)
+            views = algorithm.views(*shown)
+            if self.config.audit.shadows:
+                self._known(played.name, played.repeat, played.federation).play(views, played.round)
+            self.files.save_sightings(place, sightings(views, played.federation, targets))
 
     def results(self, algorithms: Mapping[str, Any]) -> dict[str, Any]:
         """Attack what was seen.
@@ -136,16 +138,7 @@ class Audit:
                 seen = self.files.sightings(name, repeat)
                 if not seen:
                     continue
-                known = AuditShadows(
-                    self.config,
-                    self.files,
-                    self.progress,
-                    self.rounds,
-                    name,
-                    repeat,
-                    federation,
-                    targets,
-                )
+                known = self._known(name, repeat, federation)
                 self.progress.working_on(f"repeat {repeat + 1} attacks on {name}")
                 attacked = attacks(seen, targets, label, known.of)
                 leaves |= {(name, one.message): one.leaves for one in attacked}
@@ -187,6 +180,12 @@ class Audit:
             "accuracy_on": "test" if tested else "asked" if asked else "",
             **(own[0] if own else {"attack": "", "leaves": False}),
         }
+
+    def _known(self, name: str, repeat: int, federation: Federation) -> AuditShadows:
+        targets = self._targets_of(repeat, federation)
+        return AuditShadows(
+            self.config, self.files, self.progress, self.rounds, name, repeat, federation, targets
+        )
 
     def _targets_of(self, repeat: int, federation: Federation) -> Targets:
         if repeat not in self._targets:

@@ -2,7 +2,8 @@
 
 Methods whose shadows are the same share them (`jaxfed.config.attacker`). Every method that trains has some
 that learn on labels of their own alone; where the attacked run has taught its clients by public targets there
-are as many more, on the same examples, taught the same.
+are as many more, on the same examples, taught the same. Of a method that can be played as often as there are
+shadows (`View.shadows`) they are labelings of its own.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from jaxfed.config.attacker import ShadowPlan, shadow_plan, taught_plan
 from jaxfed.experiment.audit_files import AuditFiles
 from jaxfed.experiment.progress import Progress
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.exposure import View
 
 _SHADOWS = 0x73686164
 
@@ -59,7 +61,11 @@ class AuditShadows:
         for how, plan in self._plans.items():
             said = self._said(how, plan, size).get(min(number, plan.rounds))
             known |= {} if said is None else {how: said}
-        return known
+        name = self._played(seen.message, number)
+        if self.config.audit.shadows and name not in self._made:
+            self._made[name] = self.files.shadows(name) or {}
+        played = self._made.get(name, {}).get(number)
+        return known if played is None else {**known, "played": played}
 
     @cached_property
     def _plans(self) -> dict[str, ShadowPlan]:
@@ -71,6 +77,19 @@ class AuditShadows:
         told = self.files.instructions(self.name, self.repeat)
         plans = {"own_labels": plan, "taught": taught_plan(*of, told) if told else None}
         return {how: plan for how, plan in plans.items() if plan is not None}
+
+    def play(self, views: Sequence[View], number: int) -> None:
+        """Have a round's method itself answer for shadows, where a view can; kept in files."""
+        seed, size = self.config.seed + self.repeat, self._size_of_all()
+        is_in = shadow_memberships(len(self.targets.example), size, self.config.audit.shadows, seed)
+        x, y = (values[self.targets.examples] for values in (self.federation.x, self.federation.y))
+        for view in views:
+            if view.shadows is not None:
+                said = Shadows(is_in, np.asarray(view.shadows(x, y, is_in), np.float32))
+                self.files.save_shadows(self._played(view.message, number), {number: said})
+
+    def _played(self, message: str, number: int) -> str:
+        return f"{self.name}-{self.repeat}-{number}-{message}"
 
     def _size_of_one(self) -> int:
         sizes = np.bincount(self.targets.client[self.targets.is_member])

@@ -40,6 +40,9 @@ class View(NamedTuple):
         gradient_norms: x, y int32 [n] -> float32 [S, n], |grad loss(f(x), y)| by all that the message holds,
             where that is parameters.
         leaves: whether anybody but the client has it; False: a point of reference.
+        shadows: x [n + m, ...], y int32 [n + m], bool [R, n] -> float32 [R, n + m, C], what the receiver
+            would be answered by the method itself, were of the first n examples these and no others the
+            clients' labeled ones; None: playing it so often costs too much.
     """
 
     message: str
@@ -48,6 +51,7 @@ class View(NamedTuple):
     answers: Callable[[np.ndarray], np.ndarray]
     gradient_norms: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
     leaves: bool = True
+    shadows: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] | None = None
 
 
 class Views(Protocol):

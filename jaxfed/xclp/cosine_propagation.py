@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +17,7 @@ import numpy as np
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.kernels import knn
 from jaxfed.kernels.graph import Graph, normalized_graph
+from jaxfed.kernels.padding import padded_rows
 from jaxfed.xclp import client_prior
 from jaxfed.xclp.calibration import calibrated
 from jaxfed.xclp.influence import EVERYBODY, Accuracy, accuracy_of, warn_of_cut_short
@@ -23,7 +26,7 @@ from jaxfed.xclp.neighborhoods import edge_weights, with_self_edges
 from jaxfed.xclp.parameters import Propagation
 from jaxfed.xclp.prediction import predict, relative
 from jaxfed.xclp.selection import Choice, plaintext_total, select, settings_of
-from jaxfed.xclp.smoother import joint_scores, smoother
+from jaxfed.xclp.smoother import Smoother, joint_scores, smoother
 
 
 def propagate_over_cosines(
@@ -88,6 +91,14 @@ def label_over_cosines(
         weighed = client_prior.weighed(z, of_clients[owner], y.sum(axis=0), own.client_prior)
         z = jnp.asarray(weighed)
     return *_predicted(z, own, choice.sharpness if choice else None), choice
+
+
+def smoother_over_cosines(vectors: Sequence[np.ndarray], p: Propagation) -> Smoother:
+    """M of the graph over all these vectors, [n_j, d] a client, padded; n^2 d operations."""
+    joint = np.concatenate(vectors).astype(np.float32)
+    points = jnp.asarray(padded_rows(joint))
+    is_point = jnp.asarray(np.arange(len(points)) < len(joint))
+    return smoother(_graph(knn.cosine_knn(points, p.num_neighbors, valid=is_point), p), p)
 
 
 def _chosen(

@@ -1,5 +1,7 @@
 """What methods say that their messages show: what the round made of the same answers, and no more."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
@@ -10,11 +12,12 @@ from jaxfed.algorithms.centralized import centralized
 from jaxfed.algorithms.distributed_distillation import distributed_distillation
 from jaxfed.algorithms.fedct import fedct
 from jaxfed.algorithms.fedmd import fedmd
-from jaxfed.algorithms.label_propagation import per_client_lp
+from jaxfed.algorithms.label_propagation import per_client_lp, pooled_lp
 from jaxfed.algorithms.local_learning import local_learning
 from jaxfed.algorithms.pate import pate
 from jaxfed.algorithms.xclp import xclp
 from jaxfed.audit import Targets, shadow_answers
+from jaxfed.data import Partition
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
@@ -161,19 +164,70 @@ def test_labels_alone_are_marks_where_a_learner_has_no_more():
     assert not own.leaves
 
 
+GRAPHS = {
+    "xclp": (xclp, {"num_bits": 256}),
+    "xclp, poisson": (xclp, {"num_bits": 256, "label_matrix": "poisson"}),
+    "pooled_lp": (pooled_lp, {}),
+    "pooled_lp, chosen": (pooled_lp, {"select": ("num_neighbors:1:6",)}),
+}
+ASKING = sorted(GRAPHS)
+
+
+def asked_graph(name, **changes):
+    make, settings = GRAPHS[name]
+    method = make(num_classes=NUM_CLASSES, num_neighbors=3, **settings, **changes)
+    return method, *seen_of(method)
+
+
 def test_one_more_client_asks_xclp():
     """Its rows of Z are those that it has as a client of the round, and it changes nobody's state."""
-    settings = {"num_classes": NUM_CLASSES, "num_bits": 256, "num_neighbors": 1}
-    method = xclp(**settings)
-    after, (view,) = seen_of(method)
+    method = xclp(num_classes=NUM_CLASSES, num_bits=256, num_neighbors=1)
+    after, (view, labels) = seen_of(method)
     shares = view.answers(X)
     assert shares.shape == (1, len(X), NUM_CLASSES)
     np.testing.assert_allclose(shares.sum(axis=-1), 1, atol=1e-5)
     # They are members: the nearest of each is its twin, with its label.
     right = shares[0].argmax(axis=1) == FEDERATION.y[:9]
     assert right.all()
+    marks = labels.answers(X)
+    assert labels.kind == "labels"
+    np.testing.assert_array_equal(marks[0], np.eye(NUM_CLASSES)[FEDERATION.y[:9]])
     again, _ = method.round(method.init(KEY, FEDERATION), COHORT, jax.random.fold_in(KEY, 1))
     np.testing.assert_array_equal(after.label, again.label)
+
+
+def test_one_more_client_of_pooled_data():
+    """It gets the labels that it would have as a client of the round."""
+    method, _, (_, labels) = asked_graph("pooled_lp")
+    x = FEDERATION.x[FEDERATION.test]
+    more = np.arange(len(FEDERATION.x), len(FEDERATION.x) + len(x))
+    partition = Partition(
+        (*FEDERATION.partition.labeled, more[:0]),
+        (*FEDERATION.partition.unlabeled, more),
+        (*FEDERATION.partition.new, more[:0]),
+    )
+    joined = replace(
+        FEDERATION,
+        x=np.concatenate([FEDERATION.x, x]),
+        y=np.concatenate([FEDERATION.y, FEDERATION.y[FEDERATION.test]]),
+        partition=partition,
+    )
+    after, _ = method.round(method.init(KEY, joined), joined.cohort(), KEY)
+    np.testing.assert_array_equal(labels.answers(x)[0].argmax(axis=1), after.label[-1, : len(x)])
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_the_method_itself_is_a_shadow(name):
+    """The labeling of exactly the clients' labels answers as the run; without an example, otherwise."""
+    _, _, (scores, labels) = asked_graph(name)
+    own = np.concatenate([*FEDERATION.partition.labeled, FEDERATION.test])
+    x, y = FEDERATION.x[own], FEDERATION.y[own]
+    is_in = np.ones((2, len(own) - len(FEDERATION.test)), bool)
+    is_in[1, 0] = False
+    same, without = both = scores.shadows(x, y, is_in)
+    np.testing.assert_allclose(same, scores.answers(x)[0], rtol=1e-3, atol=1e-4)
+    assert without[0, y[0]] < same[0, y[0]] - 0.01
+    assert labels.shadows(x, y, is_in) is both  # of the same arrays nothing is solved again
 
 
 @pytest.mark.parametrize("name", sorted(TEACHING))

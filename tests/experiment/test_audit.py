@@ -91,6 +91,16 @@ def test_methods_have_accuracy_and_vulnerability(audited):
     assert of_fedct == {(a, r) for a in ("gap", "difficulty", "reference") for r in ("1", "2")}
     by = {(row["attack"], row["shadows"]) for row in attacks if row["method"] == "fedct"}
     assert by == {("gap", ""), *product(("difficulty", "reference"), ("own_labels", "taught"))}
+    of_xclp = [row for row in attacks if row["method"] == "xclp"]
+    assert {row["shadows"] for row in of_xclp} == {"", "played"}
+    assert {row["attack"] for row in of_xclp if row["message"] == "labels"} == {
+        *("gap", "difficulty", "reference"),
+    }
+    best = {
+        kind: max(float(r["auc"]) for r in of_xclp if r["shadows"] == kind)
+        for kind in ("", "played")
+    }
+    assert best["played"] > best[""] + 0.05
     assert (place / "audit" / "vulnerability.png").stat().st_size > 1000
 
 
@@ -114,7 +124,7 @@ def test_an_audit_resumes_from_what_it_has_seen(audited, tmp_path):
     shutil.copytree(place, again)
     for name in ("summary.json", "audit/audit.json", "audit/vulnerability.csv"):
         (again / name).unlink()
-    shadow = next((again / "audit" / "shadows").iterdir())
+    shadow = next((again / "audit" / "shadows").glob("0-*"))
     shadow.unlink()
     kept = {path: path.stat().st_mtime_ns for path in (again / "audit" / "sightings").iterdir()}
     run(config, again, audited=True)
@@ -175,8 +185,12 @@ def test_the_report_shows_it(audited, tmp_path):
 
 def test_methods_share_shadows(audited):
     _, place = audited
-    # FedCT's clients and lonely ones have the same trees, one set a repeat; and FedCT's have those it taught.
-    assert len(list((place / "audit" / "shadows").iterdir())) == 4
+    # FedCT's clients and lonely ones have the same trees, one set a repeat; FedCT's have those it taught.
+    names = [path.name for path in (place / "audit" / "shadows").iterdir()]
+    assert len([name for name in names if not name.startswith("xclp")]) == 4
+    assert {name for name in names if name.startswith("xclp")} == {
+        f"xclp-{repeat}-1-{message}.npz" for repeat in (0, 1) for message in ("scores", "labels")
+    }
 
 
 def test_what_was_taught_is_kept(tmp_path):

@@ -1,0 +1,85 @@
+"""One more client, which asks about examples: what it is told of them, and what it makes of that.
+
+It takes part with the examples that it is curious about as unlabeled points of its own, and looks at its rows
+of Z, or at the labels of line 15 alone. Where an example is a labeled point of another client its nearest is
+this twin, and that label weighs most in its scores: so asks an attack for membership.
+
+    seen       shares Z_xc / sum_c' Z_xc' of the cohort's labels;  labels argmax_c Z_xc
+    shadows    the same of labelings that the attacker makes up
+
+Shadows are the method itself, on one graph: the cohort's unlabeled points, every example that may be a
+member as a point of some client's, and the asker's own. Only who of the second kind is labeled changes with
+the shadow, and all of them are one system (`jaxfed.xclp.relabeling`). This attacker has more than a client
+is sent: the cohort's graph, which the server has, but for the points of which it asks whether they are there.
+What differs from the run: an example that no client has is a point without a label in shadows that are not of
+it, and no point in the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxfed.federation.clients import UNLABELED
+from jaxfed.federation.exposure import View
+from jaxfed.xclp.transduction import as_vectors
+
+_OF_ALL = np.asarray([-1], np.int32)
+
+# One more client's vectors [n, d] -> its rows of Z, [n, C].
+Ask = Callable[[np.ndarray], np.ndarray]
+# Vectors, an array a client; labelings int [S, n'] of the first of them; asked rows [n] -> Z, [S, n, C].
+Relabeled = Callable[[Sequence[np.ndarray], np.ndarray, slice], np.ndarray]
+
+
+def views_of_asker(ask: Ask, relabeled: Relabeled, unlabeled: Sequence[np.ndarray]) -> list[View]:
+    """What one more client sees of the scores of a labeling, and of its labels alone.
+
+    Args:
+        ask: the labeling.
+        relabeled: others of graphs like its own.
+        unlabeled: the cohort's points without labels, [n_j, d] a client.
+    """
+
+    def told(x: np.ndarray) -> np.ndarray:
+        return _shares(ask(as_vectors(x)))[None]
+
+    def marks(x: np.ndarray) -> np.ndarray:
+        shares = remembered(x)
+        is_largest = shares.argmax(axis=-1)[..., None] == np.arange(shares.shape[-1])
+        return is_largest & (shares > 0)
+
+    def shadows(x: np.ndarray, y: np.ndarray, is_in: np.ndarray) -> np.ndarray:
+        points, first = as_vectors(x), sum(map(len, unlabeled))
+        number = is_in.shape[1]
+        labels = np.full((len(is_in), first + number), UNLABELED, np.int32)
+        labels[:, first:] = np.where(is_in, y[:number], UNLABELED)
+        asked = slice(first + number, first + number + len(x))
+        return _shares(relabeled([*unlabeled, points[:number], points], labels, asked))
+
+    remembered, played = _remembering(told), _remembering(shadows)
+    return [
+        View("scores", "probabilities", _OF_ALL, remembered, shadows=played),
+        View("labels", "labels", _OF_ALL, marks, shadows=played),
+    ]
+
+
+def _shares(scores: np.ndarray) -> np.ndarray:
+    """Of every point's positive scores; zeros where it has none."""
+    positive = np.maximum(scores, 0)
+    total = positive.sum(axis=-1, keepdims=True)
+    return positive / np.where(total > 0, total, 1)
+
+
+def _remembering(answer: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """Answers the last question again without asking, if it is of the very same arrays."""
+    last: list[tuple[tuple[Any, ...], np.ndarray]] = []
+
+    def remembered(*asked: Any) -> np.ndarray:
+        if not last or any(one is not other for one, other in zip(asked, last[0][0], strict=True)):
+            last[:] = [(asked, answer(*asked))]
+        return last[0][1]
+
+    return remembered

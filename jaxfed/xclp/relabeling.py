@@ -1,0 +1,109 @@
+"""Many labelings of one graph: what points' scores are where these are labeled, and where those are.
+
+    Z_s = M Y_s,  s = 1 ... S:        M [Y_1 ... Y_S], one block of S C columns
+
+The graph knows no labels, nor does M (`jaxfed.xclp.smoother`): which of its points have labels may change
+without another graph, and all such systems are solved together. The scores are those that `scores_of` makes
+of each labeling by itself, up to the tolerance.
+
+It is how an attacker who asks whether a point was labeled learns what it would be told if it was, and if not
+(`jaxfed.xclp.asker`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import jax
+import numpy as np
+
+from jaxfed.federation.clients import UNLABELED
+from jaxfed.federation.execution import HERE, Execution
+from jaxfed.privacy import randomized_response
+from jaxfed.xclp.algorithm import client_codes, randomized
+from jaxfed.xclp.cross_steps import PROJECTIONS, setup
+from jaxfed.xclp.influence import Accuracy, accuracy_of, warn_of_cut_short
+from jaxfed.xclp.label_matrix import BY_COMPONENT, Rows, scores
+from jaxfed.xclp.neighborhoods import Neighborhoods, one_hot_labels
+from jaxfed.xclp.parameters import Parameters
+from jaxfed.xclp.smoother import Smoother
+
+_NOISE = 0x72656C61  # sets answers in these labelings apart from those of the run
+_ENTRIES = 2**25  # of a block's right-hand sides, 128 MiB
+
+
+def relabeled_in_the_clear(
+    vectors: Sequence[np.ndarray],
+    labels: np.ndarray,
+    rows: slice,
+    p: Parameters,
+    execution: Execution = HERE,
+) -> np.ndarray:
+    """Scores of XCLP's points in every labeling, float32 [S, n', C], with the steps in the clear.
+
+    Arguments and cost as `relabeled_scores`, and of one graph over all vectors, [n_j, d] a client. Nothing is
+    chosen: the settings are those that were.
+    """
+    p = replace(p, hamming="plaintext", row_sums="plaintext", projection="seed", presence=())
+    p = replace(p, select=(), confidence="entropy")
+    planes = PROJECTIONS[p.projection](p.seed, p.num_bits, vectors[0].shape[1], None)
+    nobody = [np.full(len(own), UNLABELED, np.int32) for own in vectors]
+    codes, _ = randomized(execution.once(client_codes, vectors, planes), nobody, p, None)
+    if p.label_epsilon:
+        draw = randomized_response.from_key(jax.random.fold_in(setup(p.seed), _NOISE))
+        answered = randomized_response.randomize_labels(
+            labels.ravel(), draw, p.num_classes, p.label_epsilon
+        )
+        labels = answered.reshape(labels.shape)
+    m = Neighborhoods(codes, nobody, p, p.num_neighbors, None, execution).matrix(p)
+    return relabeled_scores(m, labels, rows, label_epsilon=p.label_epsilon)
+
+
+def relabeled_scores(
+    m: Smoother, labels: np.ndarray, rows: slice, *, label_epsilon: float = 0.0
+) -> np.ndarray:
+    """Scores of some points in every labeling, float32 [S, n', C].
+
+    Args:
+        m: of n points, with padding.
+        labels: int [S, n''], of the first n'' points; -1 = unlabeled, as all others are.
+        rows: the n' points that are asked about.
+        label_epsilon: labels are answers under randomized response, whose bias is taken out; 0: they are
+            labels. The client prior is that of a client without labels, and so none.
+
+    Cost: (steps) n k S C operations, the steps those of the slowest column; a few times n S C floats, in
+    blocks of as many labelings as fit into 128 MiB.
+    """
+    num_classes, n = m.p.num_classes, m.num_points
+    most = max(1, _ENTRIES // (n * num_classes))
+    worst, found = Accuracy(), []
+    for start in range(0, len(labels), most):
+        some = labels[start : start + most]
+        y = np.zeros((n, len(some), num_classes), np.float32)
+        y[: labels.shape[1]] = np.moveaxis(one_hot_labels(some, num_classes), 0, 1)
+        columns = y.reshape(n, -1)
+        values, info = m.solved(columns)
+        worst = worst.worst(accuracy_of(info, m.max_steps))
+        parts = (np.asarray(each)[rows] for each in (values, m.counts(columns)))
+        x, counts = (np.moveaxis(each.reshape(-1, *y.shape[1:]), 0, 1) for each in parts)
+        if label_epsilon:
+            x, counts = (
+                randomized_response.unbiased(each, num_classes, label_epsilon)
+                for each in (x, counts)
+            )
+        for own, own_counts, is_labeled in zip(x, counts, some >= 0, strict=True):
+            flat = _flat(m, is_labeled)[rows]
+            z = scores(m.p.label_matrix, Rows(own, own_counts, flat))
+            found.append(np.asarray(z, np.float32))
+    warn_of_cut_short(worst, Accuracy(), m.p.tolerance)
+    return np.stack(found)
+
+
+def _flat(m: Smoother, is_labeled: np.ndarray) -> np.ndarray:
+    """f, float32 [n]; zeros where no scores are made of it."""
+    there = np.zeros(m.num_points, bool)
+    if m.p.label_matrix not in BY_COMPONENT:
+        return there.astype(np.float32)
+    there[: len(is_labeled)] = is_labeled
+    return np.asarray(m.flat(there)[0])
