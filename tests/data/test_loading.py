@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from tfds_files import prepared_tfds
 
-from jaxfed.data import load
+from jaxfed.data import embedded, load
 from jaxfed.data.cache import cached_arrays
 from jaxfed.data.dataset import Dataset, class_numbers, standardization
 from jaxfed.errors import UsageError
@@ -56,6 +56,18 @@ def test_embedded_sets():
     z = standardization(cancer.x)(cancer.x)
     np.testing.assert_allclose(z.mean(axis=0), 0, atol=1e-4)
     np.testing.assert_allclose(z.std(axis=0), 1, atol=1e-4)
+
+
+@pytest.mark.parametrize("has_file", [True, False])
+def test_digits_are_scikit_learns_whether_or_not_their_file_is_where_it_was(monkeypatch, has_file):
+    from sklearn.datasets import load_digits
+
+    if not has_file:
+        monkeypatch.setattr(embedded, "find_spec", lambda name: None)
+    digits, theirs = load("digits"), load_digits()
+    np.testing.assert_array_equal(digits.x[..., 0], theirs.images)
+    np.testing.assert_array_equal(digits.y, theirs.target)
+    assert digits.class_names == tuple(map(str, theirs.target_names))
 
 
 def test_tfds(tmp_path):
