@@ -79,7 +79,7 @@ def hamming_knn(
     """
     hamming.check_backend(backend, BACKENDS)
     bits = hamming.check_codes(bits)
-    valid = _check(bits.shape[0], num_neighbors, valid)
+    valid = check(bits.shape[0], num_neighbors, valid)
     if backend.startswith("fused"):
         from jaxfed.kernels.fused import search
 
@@ -115,7 +115,7 @@ def hamming_knn_among(
     Cost: m n W word operations; memory as `hamming_knn`, for the queries' tiles alone.
     """
     hamming.check_backend(backend)
-    valid = _check(bits.shape[0], num_neighbors, valid)
+    valid = check(bits.shape[0], num_neighbors, valid)
     return _hamming_knn_among(
         hamming.check_codes(queries), hamming.check_codes(bits), valid, num_neighbors, backend
     )
@@ -147,12 +147,13 @@ def cosine_knn(
     vectors = jnp.asarray(vectors, jnp.float32)
     if vectors.ndim != 2:
         raise UsageError(f"vectors must be a matrix [n, d], got shape {vectors.shape}")
-    valid = _check(vectors.shape[0], num_neighbors, valid)
+    valid = check(vectors.shape[0], num_neighbors, valid)
     mesh = mesh_of(vectors)
     return _cosine_knn(vectors, _along(valid, mesh), num_neighbors, mesh)
 
 
-def _check(n: int, num_neighbors: int, valid: jax.Array | None) -> jax.Array:
+def check(n: int, num_neighbors: int, valid: jax.Array | None) -> jax.Array:
+    """Return `valid` as bool [n]; raise `UsageError` where it or `num_neighbors` has no meaning."""
     if num_neighbors < 1:
         raise UsageError(f"num_neighbors must be at least 1, got {num_neighbors}")
     if valid is None:

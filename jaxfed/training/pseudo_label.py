@@ -28,10 +28,11 @@ from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Array, Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution import HERE, Execution
-from jaxfed.kernels import knn, lsh
+from jaxfed.kernels import lsh
 from jaxfed.training.losses import Augment
 from jaxfed.training.server_state import ServerState, client_keys, cohort_statistics
 from jaxfed.xclp.cosine_propagation import label_over_cosines, propagate_over_cosines
+from jaxfed.xclp.cross_steps import NEIGHBORS
 from jaxfed.xclp.smoother import scores_of, smoother
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def xclp_labels(
     ) -> tuple[jax.Array, jax.Array, Metrics, jax.Array, jax.Array]:
         vectors, valid = features.reshape(mask.size, -1), mask.reshape(-1)
         codes = lsh.project_bits(vectors, key, p.num_bits)
-        graph = xclp.server_graph(*knn.hamming_knn(codes, p.num_neighbors, valid=valid), p)
+        graph = xclp.server_graph(*NEIGHBORS[p.neighbors](codes, p.num_neighbors, valid=valid), p)
         one_hot = jax.nn.one_hot(y.reshape(-1), p.num_classes, dtype=jnp.float32)
         matrix = smoother(graph, p)
         z, info = scores_of(matrix, one_hot)

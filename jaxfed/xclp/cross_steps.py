@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.federation.execution import Execution
-from jaxfed.kernels import knn, lsh
+from jaxfed.kernels import knn, lsh, nn_descent
 from jaxfed.kernels.knn_in_parts import hamming_knn_in_parts
 from jaxfed.kernels.padding import padded_rows
 from jaxfed.kernels.spread import everywhere
@@ -73,13 +73,15 @@ def plaintext_hamming(
     execution: Execution,
     *,
     num_neighbors: int,
+    neighbors: str,
     key_bits: int,
     part_points: int | None = None,
 ) -> Neighbors:
     """Lines 5 and 7 with codes in the clear: each point's k nearest others by Hamming distance.
 
     The placeholder of the authors' experiments. Returns who takes part, which is everybody, and
-    (indices, distances), int32 [n, k]. `part_points`: so many on the device at a time; None: all.
+    (indices, distances), int32 [n, k]. `part_points`: so many on the device at a time; None: all. The
+    approximate search is on one device, of every process.
     """
     del session, key_bits
     joint = np.concatenate(codes)
@@ -87,8 +89,12 @@ def plaintext_hamming(
         found = execution.once(hamming_knn_in_parts, joint, num_neighbors, part_points=part_points)
         return list(range(len(codes))), *found
     bits = padded_rows(joint)
-    is_point = execution.spread(np.arange(len(bits)) < len(joint), fill=False)
-    found = execution.once(knn.hamming_knn, execution.spread(bits), num_neighbors, valid=is_point)
+    is_point = np.arange(len(bits)) < len(joint)
+    if neighbors == "exact":
+        points = execution.spread(bits), execution.spread(is_point, fill=False)
+    else:
+        points = jnp.asarray(bits), jnp.asarray(is_point)
+    found = execution.once(NEIGHBORS[neighbors], points[0], num_neighbors, valid=points[1])
     indices, distances = (np.asarray(values)[: len(joint)] for values in everywhere(found))
     return list(range(len(codes))), indices, distances
 
@@ -100,6 +106,7 @@ def secure_hamming(
     execution: Execution,
     *,
     num_neighbors: int,
+    neighbors: str,
     key_bits: int,
 ) -> Neighbors:
     """Lines 5 and 7 by a protocol in which the server learns H and nobody anything else.
@@ -109,6 +116,7 @@ def secure_hamming(
     from jaxfed.secure import cross_steps
 
     assert session is not None
+    assert neighbors == "exact"  # of all pairs; `Parameters` has seen to it
     return cross_steps.nearest_others(
         session,
         dict(enumerate(codes)),
@@ -194,6 +202,11 @@ def largest_confidences(
 PROJECTIONS: dict[str, Callable[..., jax.Array]] = {
     "seed": projection_of_seed,
     "group_secret": projection_of_group_secret,
+}
+# Of codes in the clear: (codes, k, valid=...) -> (indices, distances).
+NEIGHBORS: dict[str, Callable[..., tuple[jax.Array, jax.Array]]] = {
+    "exact": knn.hamming_knn,
+    "approximate": nn_descent.approximate_hamming_knn,
 }
 HAMMING: dict[str, Callable[..., Neighbors]] = {
     "plaintext": plaintext_hamming,

@@ -21,6 +21,7 @@ from jaxfed.federation.execution import Execution
 from jaxfed.federation.memory_limit import bytes_text
 from jaxfed.kernels import knn_in_parts, lsh, streaming
 from jaxfed.kernels.knn import hamming_knn_footprint
+from jaxfed.kernels.nn_descent import approximate_hamming_knn_footprint
 from jaxfed.kernels.padding import padded_length
 from jaxfed.xclp.parameters import Parameters
 
@@ -78,8 +79,11 @@ def planned(num_points: int, dim: int, p: Parameters, execution: Execution) -> P
     n, words = padded_length(num_points), p.num_bits // lsh.WORD_BITS
     n += -n % devices
     part: int | None = None
-    neighbors = hamming_knn_footprint(n, words, p.num_neighbors, mesh=mesh).total
-    if neighbors > limit and mesh is None:
+    if p.neighbors == "approximate":
+        neighbors = approximate_hamming_knn_footprint(n, words, p.num_neighbors).total
+    else:
+        neighbors = hamming_knn_footprint(n, words, p.num_neighbors, mesh=mesh).total
+    if neighbors > limit and mesh is None and p.neighbors == "exact":
         part = knn_in_parts.part_within(limit, num_points, words, p.num_neighbors)
         neighbors = knn_in_parts.footprint_of_parts(part, words, p.num_neighbors).total
     columns = max(p.num_classes, 0 if p.influence == "labels" else _INFLUENCE_COLUMNS)
@@ -118,5 +122,6 @@ def propagation_bytes(n: int, k: int, columns: int, block_columns: int | None) -
     wide = _FEW if columns <= _FEW else -(-columns // _LANES) * _LANES
     block = min(block_columns or _DEFAULT_COLUMNS, wide)
     graph = 4 * k + 1 + 2 * k // 6
-    arrays = 7 * wide if block == wide else 4 * wide + 7 * block
+    vectors = 8 if block <= _LANES else 7  # those that share directions keep their products, too
+    arrays = vectors * wide if block == wide else 4 * wide + vectors * block
     return 4 * n * (graph + 2 * wide + arrays + 80)

@@ -81,6 +81,7 @@ class Neighborhoods:
                 self._session,
                 self._execution,
                 num_neighbors=self._most,
+                neighbors=self._p.neighbors,
                 key_bits=self._p.key_bits,
                 **self._part,
             )

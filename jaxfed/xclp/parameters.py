@@ -12,7 +12,7 @@ from jaxfed.rules import NOT_NEGATIVE, POSITIVE, Rule, at_least, between, check_
 from jaxfed.secure.primitives.key_sizes import KEY_BITS
 from jaxfed.xclp import candidates, departures
 from jaxfed.xclp.calibration import CONFIDENCES
-from jaxfed.xclp.cross_steps import HAMMING, PROJECTIONS, ROW_SUMS
+from jaxfed.xclp.cross_steps import HAMMING, NEIGHBORS, PROJECTIONS, ROW_SUMS
 from jaxfed.xclp.influence import INFLUENCE
 from jaxfed.xclp.label_matrix import LABEL_MATRICES
 
@@ -33,6 +33,7 @@ _OF_PROPAGATION = {
 _OF_XCLP = {
     "projection": one_of(PROJECTIONS),
     "hamming": one_of(HAMMING),
+    "neighbors": one_of(NEIGHBORS),
     "row_sums": one_of(ROW_SUMS),
     "influence": one_of(INFLUENCE),
     "num_bits": Rule(int, "multiples of 32", lambda bits: bits >= 32 and bits % 32 == 0),
@@ -122,6 +123,10 @@ class Parameters(Propagation):
             and the server does not have, drawn by the operating system; every run has another Pi, and
             labels that differ as they do between seeds. Only with a protocol in `hamming`.
         hamming: protocol of line 5, a key of `HAMMING`.
+        neighbors: "exact", or "approximate": who is near whom is looked for, not by comparing all pairs but
+            by `jaxfed.kernels.nn_descent`, in time that grows with n instead of n^2; some are missed, and
+            labels differ a little. Only with `hamming="plaintext"`, where the server has the codes
+            either way: a protocol shows it the distances, and whom to compare would be told by them.
         key_bits: of Paillier's keys, 2048 or 3072, where `hamming` is "phe" or "phe_paper".
         row_sums: protocol of line 14, a key of `ROW_SUMS`.
         influence: "labels" or "columns", how lines 10 to 13 are computed (`jaxfed.xclp.influence`).
@@ -145,6 +150,7 @@ class Parameters(Propagation):
     seed: int = 0
     projection: str = "seed"
     hamming: str = "plaintext"
+    neighbors: str = "exact"
     key_bits: int = 2048
     row_sums: str = "plaintext"
     influence: str = "labels"
@@ -160,6 +166,11 @@ class Parameters(Propagation):
             raise UsageError(
                 "xclp.projection='group_secret': allowed with a protocol in xclp.hamming, which is "
                 "'plaintext': nobody has a secret from the server then"
+            )
+        if self.neighbors != "exact" and self.hamming != "plaintext":
+            raise UsageError(
+                f"xclp.neighbors={self.neighbors!r}: allowed with xclp.hamming='plaintext', not "
+                f"{self.hamming!r}: a protocol compares all pairs"
             )
         self._check_presence()
 

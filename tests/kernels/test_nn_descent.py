@@ -1,0 +1,115 @@
+"""Approximate neighbors: most of the true ones, at their true distances, and nobody who may not be one."""
+
+import jax
+import numpy as np
+import pytest
+
+from jaxfed.errors import UsageError
+from jaxfed.kernels import knn, lsh
+from jaxfed.kernels.nn_descent import BLOCK, approximate_hamming_knn
+from jaxfed.xclp import Parameters, propagate_labels
+
+N, NUM_BITS, K = 2000, 1280, 5
+
+
+@pytest.fixture(scope="module")
+def planted():
+    """Vectors around 40 centers in 12 dimensions, their classes, and their codes."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(40, size=N)
+    vectors = 1.5 * rng.standard_normal((40, 12))[truth] + rng.standard_normal((N, 12))
+    vectors = vectors.astype(np.float32)
+    return vectors, truth, lsh.project_bits(vectors, jax.random.key(1), NUM_BITS)
+
+
+@pytest.fixture(scope="module")
+def valid():
+    return np.random.default_rng(1).random(N) < 0.9
+
+
+@pytest.fixture(scope="module")
+def found(planted, valid):
+    return [np.asarray(part) for part in approximate_hamming_knn(planted[2], K, valid=valid)]
+
+
+def recall(indices, exact):
+    """The share of the true neighbors, of the points that have some."""
+    pairs = [(own, true[true >= 0]) for own, true in zip(indices, np.asarray(exact), strict=True)]
+    return np.mean([np.isin(true, own).mean() for own, true in pairs if len(true)])
+
+
+def test_most_of_the_true_neighbors(planted, valid, found):
+    exact, _ = knn.hamming_knn(planted[2], K, valid=valid)
+    reached = recall(found[0], exact)
+    assert reached >= 0.97
+    only_tables = approximate_hamming_knn(planted[2], K, valid=valid, num_rounds=0)[0]
+    assert recall(np.asarray(only_tables), exact) < reached - 0.01
+
+
+def test_distances_are_true_and_in_order_and_everybody_is_there_once(planted, valid, found):
+    indices, distances = found
+    codes = np.asarray(planted[2])
+    assert (indices[~valid] == -1).all()
+    assert (distances[~valid] == NUM_BITS + 1).all()
+    own = np.flatnonzero(valid)
+    assert (indices[valid] >= 0).all()
+    assert valid[indices[valid]].all()
+    assert (indices[valid] != own[:, None]).all()
+    true = np.bitwise_count(codes[own][:, None] ^ codes[indices[valid]]).sum(axis=-1)
+    np.testing.assert_array_equal(distances[valid], true)
+    order = distances[valid].astype(np.int64) * N + indices[valid]
+    assert (np.diff(order, axis=1) > 0).all()
+
+
+def test_the_same_every_time(planted, valid, found):
+    again = approximate_hamming_knn(planted[2], K, valid=valid)
+    for one, other in zip(found, again, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_where_fewer_exist_they_are_marked(planted):
+    few = np.arange(N) < 3
+    indices, distances = approximate_hamming_knn(planted[2], K, valid=few)
+    exact = knn.hamming_knn(planted[2], K, valid=few)
+    np.testing.assert_array_equal(indices, exact[0])
+    np.testing.assert_array_equal(distances, exact[1])
+
+
+def test_few_points_are_searched_exactly(planted):
+    bits = planted[2][: 2 * BLOCK]
+    for one, other in zip(approximate_hamming_knn(bits, K), knn.hamming_knn(bits, K), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_mistakes(planted):
+    with pytest.raises(UsageError, match="num_neighbors must be at least 1"):
+        approximate_hamming_knn(planted[2], 0)
+
+
+def test_xclp_labels_as_by_all_pairs(planted):
+    vectors, truth, _ = planted
+    shown = np.where(np.arange(N) % 10 == 0, truth % 8, -1)
+    clients = np.array_split(vectors, 3), np.array_split(shown, 3)
+    labels, scores = {}, {}
+    for neighbors in ("exact", "approximate"):
+        predictions = propagate_labels(
+            *clients, num_classes=8, num_bits=NUM_BITS, neighbors=neighbors
+        )
+        labels[neighbors] = np.concatenate([prediction.labels for prediction in predictions])
+        scores[neighbors] = np.concatenate([prediction.scores for prediction in predictions])
+    assert not np.array_equal(scores["exact"], scores["approximate"])
+    assert np.mean(labels["exact"] == labels["approximate"]) >= 0.97
+    right = {neighbors: np.mean(own == truth % 8) for neighbors, own in labels.items()}
+    assert right["approximate"] >= right["exact"] - 0.01
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"neighbors": "approximate", "hamming": "masked"}, "xclp.neighbors='approximate'.*masked"),
+        ({"neighbors": "some"}, "xclp.neighbors='some'.*'exact', 'approximate'"),
+    ],
+)
+def test_protocols_compare_all_pairs(settings, message):
+    with pytest.raises(UsageError, match=message):
+        Parameters(num_classes=2, **settings)
