@@ -48,10 +48,11 @@ from jaxfed.privacy.sampled_gaussian import (
 )
 from jaxfed.rules import NOT_NEGATIVE, POSITIVE, between, keywords, one_of
 from jaxfed.training.aggregate import over_cohort
+from jaxfed.training.batches import Batches
 from jaxfed.training.client_round import Client, Shared, plain_update
 from jaxfed.training.clipped_mean import Bound, clipped_mean
 from jaxfed.training.ingredients import Training
-from jaxfed.training.local_update import Batches, ClientUpdate
+from jaxfed.training.local_update import ClientUpdate
 from jaxfed.training.privacy_budget import check_model, fitted_noise
 from jaxfed.training.round import federated_training
 from jaxfed.training.server_state import ServerState

@@ -55,9 +55,11 @@ from jaxfed.privacy.sampled_gaussian import (
 )
 from jaxfed.rules import NOT_NEGATIVE, POSITIVE, at_least, between, keywords, one_of
 from jaxfed.training.aggregate import uniformly
+from jaxfed.training.batches import Batches
+from jaxfed.training.client_data import usable
 from jaxfed.training.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.ingredients import Training
-from jaxfed.training.local_update import Batches, ClientUpdate, usable
+from jaxfed.training.local_update import ClientUpdate
 from jaxfed.training.privacy_budget import check_model, fitted_noise
 from jaxfed.training.private_gradient import (
     Records,

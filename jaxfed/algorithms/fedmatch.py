@@ -50,11 +50,12 @@ from jaxfed.models.wrapping import as_float
 from jaxfed.rules import NOT_NEGATIVE, at_least, keywords
 from jaxfed.training import helper_selection, losses, two_part_model
 from jaxfed.training.agreement import majority, mean_divergence
+from jaxfed.training.batches import Batches
 from jaxfed.training.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.helper_selection import Helpers
 from jaxfed.training.ingredients import Training
 from jaxfed.training.labels_at_server import ServerPart
-from jaxfed.training.local_update import Batches, ClientUpdate
+from jaxfed.training.local_update import ClientUpdate
 from jaxfed.training.losses import Augment, Batch, Loss, Pointwise
 from jaxfed.training.round import federated_training
 from jaxfed.training.server_state import together, with_statistics

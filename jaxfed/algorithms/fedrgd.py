@@ -39,11 +39,12 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.rules import SHARE, at_least, keywords
 from jaxfed.training import losses
+from jaxfed.training.batches import Batches
 from jaxfed.training.client_round import Client, Shared, finished, local_steps, plain_update
 from jaxfed.training.group_averaging import group_mail, group_means
 from jaxfed.training.ingredients import Training
 from jaxfed.training.labels_at_server import ServerPart
-from jaxfed.training.local_update import Batches, ClientUpdate
+from jaxfed.training.local_update import ClientUpdate
 from jaxfed.training.round import federated_training
 from jaxfed.training.server_state import ServerState, with_statistics
 

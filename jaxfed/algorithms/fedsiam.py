@@ -45,10 +45,11 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.rules import NOT_NEGATIVE, SHARE, at_least, keywords, one_of
 from jaxfed.training import layer_selection, losses, mean_teacher
 from jaxfed.training.agreement import DIFFERENCES
+from jaxfed.training.batches import Batches
 from jaxfed.training.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.ingredients import Training
 from jaxfed.training.layer_selection import Measured, Schedule
-from jaxfed.training.local_update import Batches, ClientUpdate
+from jaxfed.training.local_update import ClientUpdate
 from jaxfed.training.losses import Augment, Batch, Loss, Pointwise
 from jaxfed.training.mean_teacher import Evaluated
 from jaxfed.training.round import federated_training

@@ -21,7 +21,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
-from jaxfed.federation.client_map import size_buckets
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution import HERE, Execution
@@ -30,12 +29,10 @@ from jaxfed.kernels.padding import padded_rows
 from jaxfed.rules import fields_as_keywords
 from jaxfed.xclp import Propagation, one_hot_labels
 from jaxfed.xclp.asker import views_of_asker
-from jaxfed.xclp.cosine_propagation import label_over_cosines, smoother_over_cosines
+from jaxfed.xclp.cosine_propagation import label_each, label_over_cosines, smoother_over_cosines
 from jaxfed.xclp.relabeling import relabeled_scores
-from jaxfed.xclp.selection import Choice, mean_metrics
-from jaxfed.xclp.transduction import as_vectors, client_arrays, padded, transductive
-
-_SMALLEST_CAPACITY = 64  # clients with fewer points share a program
+from jaxfed.xclp.selection import mean_metrics
+from jaxfed.xclp.transduction import client_arrays, padded, transductive
 
 
 @fields_as_keywords(Propagation)
@@ -53,21 +50,8 @@ def per_client_lp(*, execution: Execution = HERE, **fields: Any) -> FederatedAlg
 
     def label_points(cohort: Cohort, key: jax.Array) -> tuple[np.ndarray, np.ndarray, Metrics]:
         del key
-        label = np.full(cohort.mask.shape, UNLABELED, np.int32)
-        confidence = np.zeros(cohort.mask.shape, np.float32)
-        choices: list[Choice[Propagation]] = []
-        cohort = cohort._replace(x=as_vectors(np.asarray(cohort.x), axes=2))
-        sizes = np.asarray(cohort.mask).sum(axis=1)
-        for rows, capacity in size_buckets(sizes, smallest=_SMALLEST_CAPACITY):
-            capacity = min(capacity, label.shape[1])
-            for row in rows:
-                x, y, mask = (field[row, :capacity] for field in (cohort.x, cohort.y, cohort.mask))
-                one_hot = one_hot_labels(y, p.num_classes)
-                *outputs, choice = label_over_cosines(
-                    jnp.asarray(x), one_hot, jnp.asarray(mask), None, p, execution
-                )
-                label[row, :capacity], confidence[row, :capacity] = outputs
-                choices += [choice] if choice else []
+        vectors, _ = client_arrays(cohort)
+        label, confidence, choices = label_each(vectors, cohort.y, cohort.mask, p, execution)
         return label, confidence, mean_metrics(choices) if p.asks_labels else {}
 
     return transductive(label_points)

@@ -30,9 +30,10 @@ from flax import nnx
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.models.wrapping import as_float
 from jaxfed.rules import NOT_NEGATIVE, POSITIVE, at_least, keywords
+from jaxfed.training.batches import Batches
 from jaxfed.training.client_round import Client, Shared, plain_update
 from jaxfed.training.ingredients import Training
-from jaxfed.training.local_update import Batches, ClientUpdate
+from jaxfed.training.local_update import ClientUpdate
 from jaxfed.training.losses import Augment, Batch, Loss, mean_where, proximal
 from jaxfed.training.prototypes import sharpened
 from jaxfed.training.round import federated_training

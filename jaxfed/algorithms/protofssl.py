@@ -74,10 +74,12 @@ from flax import nnx
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.rules import NOT_NEGATIVE, POSITIVE, at_least, between, keywords, one_of
+from jaxfed.training.batches import Batches
+from jaxfed.training.client_data import ClientData
 from jaxfed.training.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.episodes import Episodes
 from jaxfed.training.ingredients import Training
-from jaxfed.training.local_update import Batches, ClientData, ClientUpdate
+from jaxfed.training.local_update import ClientUpdate
 from jaxfed.training.losses import proximal
 from jaxfed.training.noise_accounting import with_epsilon
 from jaxfed.training.prototype_loss import MissingClass, Targets, prototype_loss

@@ -21,9 +21,10 @@ from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.rules import keywords, one_of
+from jaxfed.training.batches import Batches
 from jaxfed.training.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.ingredients import Training
-from jaxfed.training.local_update import Batches, ClientUpdate, mean_gradient
+from jaxfed.training.local_update import ClientUpdate, mean_gradient
 from jaxfed.training.round import federated_training
 from jaxfed.training.server_state import with_statistics
 

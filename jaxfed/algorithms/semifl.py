@@ -46,13 +46,24 @@ from flax import nnx
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.communication import num_bytes_of
+from jaxfed.federation.ragged import by_extent
 from jaxfed.models.wrapping import as_float
 from jaxfed.rules import NOT_NEGATIVE, POSITIVE, SHARE, keywords
+from jaxfed.training.batches import Batches
+from jaxfed.training.client_data import ClientData, extent
 from jaxfed.training.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.ingredients import Training
 from jaxfed.training.labels_at_server import plain_part
-from jaxfed.training.local_update import Batches, ClientData, ClientUpdate
-from jaxfed.training.losses import Augment, Batch, Loss, Pointwise, augmented_logits, mean_where
+from jaxfed.training.local_update import ClientUpdate
+from jaxfed.training.losses import (
+    Augment,
+    Batch,
+    Loss,
+    Pointwise,
+    augmented_logits,
+    mean_where,
+    taken,
+)
 from jaxfed.training.round import federated_training
 from jaxfed.training.server_state import with_statistics
 
@@ -143,14 +154,17 @@ def labeled(
 ) -> tuple[ClientData, jax.Array]:
     """The client's data with labels by the model; weight 1 on D_fix, whose members are bool [N]."""
 
-    def classify(example: tuple[jax.Array, jax.Array]) -> jax.Array:
-        number, x = example
-        x = x[None] if weak is None else weak(jax.random.fold_in(key, number), x[None])
+    def classify(number: jax.Array) -> jax.Array:
+        x = taken(data.x, number[None])
+        x = x if weak is None else weak(jax.random.fold_in(key, number), x)
         return model.apply(state, x)[0].astype(jnp.float32)
 
-    numbers = jnp.arange(len(data.mask))
-    at_once = min(_LABELED_AT_ONCE, len(data.mask))
-    logits = jax.lax.map(classify, (numbers, data.x), batch_size=at_once)
+    def of_length(length: int) -> jax.Array:
+        numbers = jnp.arange(length)
+        own = jax.lax.map(classify, numbers, batch_size=min(_LABELED_AT_ONCE, length))
+        return jnp.pad(own, ((0, len(data.mask) - length), (0, 0)))
+
+    logits = by_extent(data.x, extent(data), of_length)
     is_sure = data.mask & (jnp.max(jax.nn.softmax(logits), axis=-1) >= threshold)
     label = jnp.where(data.mask, jnp.argmax(logits, axis=-1).astype(jnp.int32), -1)
     return data._replace(label=label, weight=is_sure.astype(jnp.float32)), is_sure

@@ -42,9 +42,9 @@ from jaxfed.federation.execution import HERE, Execution, Progress
 from jaxfed.federation.sampling import participation
 from jaxfed.models import MODELS, Model
 from jaxfed.training import aggregate, augmentation, losses, pseudo_label
+from jaxfed.training.batches import Batches
 from jaxfed.training.ingredients import Training
 from jaxfed.training.label_sources import PSEUDO_LABELS, label_sources
-from jaxfed.training.local_update import Batches
 from jaxfed.training.pseudo_label import MapClients
 from jaxfed.training.server_optimizers import SECOND_MOMENTS, adaptive
 from jaxfed.xclp.cross_validation import cross_validated

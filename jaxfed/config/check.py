@@ -47,8 +47,8 @@ from jaxfed.paper_numbers import PAPER_TABLES
 from jaxfed.rules import POSITIVE, SHARE, Rule, at_least, between, one_of
 from jaxfed.training.aggregate import WEIGHTINGS
 from jaxfed.training.augmentation import AUGMENTATIONS, compose
+from jaxfed.training.batches import Scheme as BatchScheme
 from jaxfed.training.ingredients import BatchStatistics, ClientOptimizer
-from jaxfed.training.local_update import Scheme as BatchScheme
 from jaxfed.training.losses import POINTWISE
 from jaxfed.training.pseudo_label import Confidence
 from jaxfed.xclp import departures

@@ -13,6 +13,12 @@ from jaxfed.data import Partition
 from jaxfed.data.dataset import UNLABELED as UNLABELED
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.ragged import length_for, stacked
+
+_PADDING_ALLOWED = (
+    2.0  # rows of the padded array for one of an example, above which examples are `Ragged`
+)
+_SMALL = 4096  # rows up to which padding costs nothing worth a word
 
 
 def _no_points() -> np.ndarray:
@@ -194,7 +200,7 @@ class Federation:
     @property
     def capacity(self) -> int:
         """N, the size of the largest client: what every cohort is padded to, so shapes never change."""
-        return max((len(self.points(client)) for client in range(self.num_clients)), default=0)
+        return int(self._sizes.max(initial=0))
 
     @property
     def max_labels(self) -> int:
@@ -258,29 +264,50 @@ class Federation:
         part = self.partition
         return np.concatenate([part.labeled[client], part.unlabeled[client], part.new[client]])
 
-    def cohort(self, clients: Sequence[int] | None = None) -> Cohort:
+    def cohort(self, clients: Sequence[int] | None = None, *, ragged: bool | None = None) -> Cohort:
         """Stack the given clients (default all) into a `Cohort`; one copy of their examples.
 
         Every cohort has the capacity of the largest of all clients, and not of its own: one shape, so
         that a round is compiled once for an experiment. A further shape costs as much as all padding of
         tens to hundreds of rounds, measured with clients as unequal as 50 and 2,000 examples.
-        Local steps cost nothing on padding where clients are executed one after another
-        ("map"): each takes as many as its own examples make. What grows with the capacity is memory,
-        K x capacity examples, the sort that orders a client's epochs, and pseudo-labels: features of
-        padding are computed, and XCLP compares all pairs of K x capacity. So of very unequal clients
-        (one of 10,000 among many of 50) the largest is better dealt out to several.
+        Where as many clients could have less than half the examples that there would be room for, they lie
+        behind one another (`Ragged`), in as many rows as the largest so many clients have, and no step,
+        feature or pair of points is computed on padding. What is left of it are the labels, their weights
+        and the mask, 9 bytes for each of K x capacity places.
+
+        Args:
+            clients: their numbers.
+            ragged: whether examples are `Ragged`; None: where it is worth it, the same for all cohorts of
+                as many clients.
         """
         clients = range(self.num_clients) if clients is None else clients
         shape = (len(clients), self.capacity)
-        x = np.zeros((*shape, *self.x.shape[1:]), self.x.dtype)
         y = np.full(shape, UNLABELED, np.int32)
         mask = np.zeros(shape, bool)
-        for row, client in enumerate(clients):
-            points, num_labeled = self.points(client), len(self.partition.labeled[client])
-            x[row, : len(points)] = self.x[points]
+        own = [self.points(client) for client in clients]
+        for row, (client, points) in enumerate(zip(clients, own, strict=True)):
+            num_labeled = len(self.partition.labeled[client])
             y[row, :num_labeled] = self.y[points[:num_labeled]]
             mask[row, : len(points)] = True
+        most = int(self._sizes[: len(clients)].sum())
+        if ragged is None:
+            ragged = mask.size > max(_SMALL, _PADDING_ALLOWED * most)
+        if ragged and own:
+            parts = [self.x[points] for points in own]
+            # One client may stand there twice, and then there are more than of the largest.
+            count = max(1, most, sum(map(len, parts)))
+            examples = stacked(parts, length_for(count, count), self.capacity)
+            return Cohort(np.asarray(clients, np.int32), examples, y, mask)
+        x = np.zeros((*shape, *self.x.shape[1:]), self.x.dtype)
+        for row, points in enumerate(own):
+            x[row, : len(points)] = self.x[points]
         return Cohort(np.asarray(clients, np.int32), x, y, mask)
+
+    @cached_property
+    def _sizes(self) -> np.ndarray:
+        """The numbers of clients' examples, int64 [M], the largest first."""
+        sizes = [len(self.points(client)) for client in range(self.num_clients)]
+        return np.sort(np.array(sizes, np.int64))[::-1]
 
     def without_unlabeled(self) -> Federation:
         """The same clients without their unlabeled points: `XCLP (labeled)` of Table 3."""

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from jaxfed.data.dataset import UNLABELED
+from jaxfed.federation.ragged import Ragged
 
 Array = jax.Array | np.ndarray
 
@@ -20,13 +21,14 @@ class Cohort(NamedTuple):
     Fields:
         client_id: int32 [K], which client each row is; -1 of a row without one. Where a server that has
             labels takes part in a labeling, its examples are rows with numbers below that.
-        x: [K, N, ...], the clients' examples; a client's n_k examples are its first n_k rows.
+        x: [K, N, ...], the clients' examples; a client's n_k examples are its first n_k rows. Of clients of
+            very different sizes a `Ragged`, which stands for that array.
         y: int32 [K, N], class labels; -1 where the example is unlabeled or padding.
         mask: bool [K, N], True on examples, False on padding.
     """
 
     client_id: Array
-    x: Array
+    x: Array | Ragged
     y: Array
     mask: Array
 
@@ -40,9 +42,10 @@ def padded(cohort: Cohort, multiple: int) -> Cohort:
     def pad(array: Array, fill: int) -> np.ndarray:
         return np.concatenate([array, np.full((missing, *array.shape[1:]), fill, array.dtype)])
 
+    x = cohort.x
     return Cohort(
         client_id=pad(cohort.client_id, -1),
-        x=pad(cohort.x, 0),
+        x=x.with_empty(missing) if isinstance(x, Ragged) else pad(x, 0),
         y=pad(cohort.y, UNLABELED),
         mask=pad(cohort.mask, False),
     )
@@ -53,6 +56,13 @@ def without_labels(cohort: Cohort) -> Cohort:
     return cohort._replace(y=np.full_like(np.asarray(cohort.y), UNLABELED))
 
 
+def chosen(cohort: Cohort, places: np.ndarray) -> Cohort:
+    """These of the cohort's clients, in this order; on the host."""
+    x = cohort.x
+    ids, y, mask = (np.asarray(part)[places] for part in (cohort.client_id, cohort.y, cohort.mask))
+    return Cohort(ids, x.of(places) if isinstance(x, Ragged) else np.asarray(x)[places], y, mask)
+
+
 def arranged(cohort: Cohort, multiple: int = 1) -> Cohort:
     """The cohort by ascending ids, empty clients (id -1) last and added up to a multiple.
 
@@ -61,5 +71,5 @@ def arranged(cohort: Cohort, multiple: int = 1) -> Cohort:
     ids = np.asarray(cohort.client_id)
     order = np.argsort(np.where(ids < 0, np.iinfo(np.int32).max, ids), kind="stable")
     if (order != np.arange(len(ids))).any():
-        cohort = Cohort(*(np.asarray(field)[order] for field in cohort))
+        cohort = chosen(cohort, order)
     return padded(cohort, multiple)

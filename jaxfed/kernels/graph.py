@@ -31,6 +31,10 @@ from jaxfed.kernels.spread import ALL, ROWS, SAME, Rows, by_rows, mesh_of, sprea
 # on CPU; unrolling everything makes k = 100 take minutes to compile.
 _UNROLL = 32
 
+# Points up to which a graph has all overflow rows that it could need, and up to which there are eight
+# numbers of them: a program for every number would take longer than what unused rows do.
+_ONE_SHAPE, _FEW_SHAPES = 1024, 8192
+
 
 class Graph(NamedTuple):
     """W in sparse form: O(n k) numbers. Unused slots have weight 0 and any valid index.
@@ -150,12 +154,18 @@ def normalized_graph(
             "or a weight that is not finite"
         )
     if capacity is None:
-        num_rows = n if mesh is None else n // mesh.size
-        step = max(16, num_rows // 32)
-        capacity = min(num_rows, -(-int(num_needed) // step) * step)
+        capacity = _capacity(n if mesh is None else n // mesh.size, int(num_needed))
     elif capacity < num_needed:
         raise UsageError(f"capacity {capacity} loses edges, this graph needs {num_needed}")
     return _place(edges, capacity, mesh)
+
+
+def _capacity(num_rows: int, num_needed: int) -> int:
+    """Overflow rows for a graph of so many rows that needs so many: few numbers, so few programs."""
+    if num_rows <= _ONE_SHAPE:
+        return num_rows
+    step = num_rows // (8 if num_rows <= _FEW_SHAPES else 32)
+    return min(num_rows, -(-num_needed // step) * step)
 
 
 def matvec(graph: Graph, x: Array) -> Array:

@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.cohort import Array, Cohort
+from jaxfed.federation.cohort import Array, Cohort, chosen
 from jaxfed.learners.learner import Fitted, Learner, LearnerError, PredictProba, Taught
 
 
@@ -54,7 +54,7 @@ def mixed(learners: Sequence[Learner]) -> Learner:
         states, metrics = list(state), []
         for part, places in _places(cohort.client_id, num_parts):
             ids = np.asarray(cohort.client_id)[places] // num_parts
-            own = Cohort(ids, *(np.asarray(field)[places] for field in cohort[1:]))
+            own = chosen(cohort, places)._replace(client_id=ids)
             outcome = learners[part].fit(
                 state[part], own, _taught_to(taught, places), jax.random.fold_in(key, part), steps
             )

@@ -20,6 +20,7 @@ from flax import nnx
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, padded
+from jaxfed.federation.ragged import Ragged, apart, joined
 from jaxfed.kernels.padding import in_batches
 from jaxfed.learners.learner import (
     Fitted,
@@ -32,9 +33,10 @@ from jaxfed.learners.learner import (
 from jaxfed.learners.own_batches import own_batches
 from jaxfed.learners.public_loss import PUBLIC_LOSSES, Public, public_rows, taught_loss
 from jaxfed.rules import NOT_NEGATIVE, at_least, keywords, one_of
+from jaxfed.training.client_data import ClientData, usable
 from jaxfed.training.client_round import at_rate
 from jaxfed.training.ingredients import Training
-from jaxfed.training.local_update import ClientData, Trained, train, usable
+from jaxfed.training.local_update import Trained, train
 from jaxfed.training.losses import weighted_loss
 from jaxfed.training.server_state import client_keys, gather, is_finite, scatter, stacked_for
 
@@ -159,8 +161,9 @@ def network(
         return scatter(state, ids, new)
 
     def fit_one(shared: Any, client: _Client) -> _Trained:
-        public_x, targets, most_steps = shared
-        state, data = client.state, client.data
+        (public_x, targets, most_steps), examples = shared
+        state = client.state
+        data = client.data._replace(x=joined(examples, client.data.x))
         loss = weighted_loss(model, augment=training.augment, pointwise=training.pointwise)
         learns = jnp.any(usable(data))
         if public_x is not None:
@@ -212,11 +215,13 @@ def network(
         *,
         is_everyone: bool,
     ) -> _Trained:
-        x, y, mask = map(jnp.asarray, (cohort.x, cohort.y, cohort.mask))
+        examples, x = apart(cohort.x if isinstance(cohort.x, Ragged) else jnp.asarray(cohort.x))
+        y, mask = jnp.asarray(cohort.y), jnp.asarray(cohort.mask)
         data = ClientData(x, y, (y >= 0).astype(jnp.float32), y >= 0, mask)
         # Copies of large networks' states in and out take as long as two steps.
         before = state if is_everyone else gather(state, cohort.client_id)
-        trained = fit_clients(shared, _Client(before, data, own, client_keys(key, cohort)))
+        clients = _Client(before, data, own, client_keys(key, cohort))
+        trained = fit_clients((shared, examples), clients)
         if is_everyone:
             return trained
         return trained._replace(state=scatter(state, cohort.client_id, trained.state))

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxfed.kernels.permutation import permuted
-from jaxfed.training.local_update import ClientData, usable
+from jaxfed.training.client_data import ClientData, usable
 from jaxfed.training.plan import Plan
 
 _AHEAD = 32  # steps whose rows are drawn at once

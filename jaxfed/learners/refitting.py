@@ -25,6 +25,7 @@ from jaxfed.estimators.recipe import Recipe, one_line
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort
 from jaxfed.federation.execution import HERE, Execution
+from jaxfed.federation.ragged import own_examples
 from jaxfed.learners.fitted_models import FittedModels, Lesson
 from jaxfed.learners.learner import Fitted, Learner, LearnerError, Taught, check_taught
 
@@ -94,7 +95,7 @@ def refitting(
         del key
         if taught is not None:
             check_taught(taught, cohort)
-        x, y = np.asarray(cohort.x), np.asarray(cohort.y)
+        x, y = own_examples(cohort.x), np.asarray(cohort.y)
         before, is_fitted = jax.tree.map(np.array, state)
         after = before if taught is None else _with_room(before, len(taught.x), recipe.name)
         public = None if taught is None else _remember_public(models, np.asarray(taught.x))
@@ -102,8 +103,9 @@ def refitting(
         for place, client in enumerate(np.asarray(cohort.client_id).tolist()):
             if client < 0 or not steps:
                 continue
-            is_own = y[place] >= 0
-            own = models.remember(x[place][is_own], y[place][is_own])
+            is_own = y[place, : len(x[place])] >= 0
+            labels = y[place, : len(x[place])][is_own]
+            own = models.remember(x[place][is_own], labels)
             lesson = Lesson(*(field[client] for field in after))._replace(own=own)
             if taught is not None and public is not None:
                 label, weight = (_of_client(each, place) for each in (taught.label, taught.weight))

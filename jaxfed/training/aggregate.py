@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from jaxfed.training.local_update import ClientData, usable
+from jaxfed.training.client_data import ClientData, usable
 
 
 class Apply(Protocol):

@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxfed.federation.ragged import Ragged
 from jaxfed.training.local_update import rebuilt
+from jaxfed.training.losses import taken
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 def measured_statistics(
     model: Model,
     state: nnx.State,
-    x: jax.Array,
+    x: jax.Array | Ragged,
     mask: jax.Array,
     key: jax.Array,
     *,
@@ -47,7 +49,7 @@ def measured_statistics(
 
     def moved(start: nnx.State, number: jax.Array) -> tuple[nnx.State, jax.Array]:
         position = number * batch_size + jnp.arange(batch_size)
-        batch = x[position % jnp.maximum(count, 1)]
+        batch = taken(x, position % jnp.maximum(count, 1))
         _, after = model.train_apply(
             rebuilt(nnx.merge_state(parameters, start)), batch, jax.random.fold_in(key, number)
         )

@@ -9,16 +9,10 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from jaxfed.training.batches import Batches
+from jaxfed.training.client_data import ClientData
 from jaxfed.training.ingredients import Training
-from jaxfed.training.local_update import (
-    AfterStep,
-    Batches,
-    ClientData,
-    ClientUpdate,
-    MakeGradient,
-    Trained,
-    train,
-)
+from jaxfed.training.local_update import AfterStep, ClientUpdate, MakeGradient, Trained, train
 from jaxfed.training.losses import Loss
 from jaxfed.training.plan import Plan
 from jaxfed.training.server_state import with_statistics

@@ -18,12 +18,14 @@ from flax import nnx
 
 from jaxfed.federation.clients_at_once import MapClients, fitted
 from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.ragged import Ragged, apart, joined
 from jaxfed.training import labels_at_server
 from jaxfed.training.aggregate import in_all, weighted_mean
 from jaxfed.training.batch_statistics import measured_statistics
+from jaxfed.training.client_data import ClientData, usable
 from jaxfed.training.client_round import AfterMean, Client, LocalUpdate, Shared
 from jaxfed.training.ingredients import Training
-from jaxfed.training.local_update import ClientData, ClientUpdate, usable
+from jaxfed.training.local_update import ClientUpdate
 from jaxfed.training.pseudo_label import PseudoLabels
 from jaxfed.training.server_state import (
     ServerState,
@@ -100,22 +102,24 @@ def _program(
     batches = training.labeled_batches if stage == 1 else training.batches
     first_round = 0 if stage == 1 else training.labeled_only_rounds
 
-    def update(shared: Shared, inputs: tuple[Client, jax.Array]) -> ClientUpdate:
-        client, key = inputs
+    def update(received: tuple[Shared, Any], inputs: tuple[Client, jax.Array]) -> ClientUpdate:
+        (shared, examples), (client, key) = received, inputs
+        client = client._replace(data=_with(examples, client.data))
         return local_update(shared, client, key, batches=batches)
 
-    def measure(model: nnx.State, inputs: tuple[ClientData, jax.Array]) -> nnx.State:
-        data, key = inputs
+    def measure(received: tuple[nnx.State, Any], inputs: tuple[ClientData, jax.Array]) -> nnx.State:
+        (model, examples), (data, key) = received, inputs
+        data = _with(examples, data)
         return measured_statistics(
             training.model, model, data.x, data.mask, key, batch_size=batches.capacity
         )
 
     def say(
-        model: nnx.State, inputs: tuple[ClientData, nnx.State, jax.Array]
+        received: tuple[nnx.State, Any], inputs: tuple[ClientData, nnx.State, jax.Array]
     ) -> tuple[Any, dict[str, jax.Array]]:
-        data, statistics, key = inputs
+        (model, examples), (data, statistics, key) = received, inputs
         assert after_mean is not None
-        return after_mean(with_statistics(model, statistics), data, key)
+        return after_mean(with_statistics(model, statistics), _with(examples, data), key)
 
     keeps_optimizers = training.client_optimizer == "kept"
     update_clients = training.map_clients(update)
@@ -132,7 +136,8 @@ def _program(
         key: jax.Array,
     ) -> tuple[ServerState, dict[str, jax.Array], Any, Any]:
         ids, keys = cohort.client_id, client_keys(key, cohort)
-        x, y, mask = map(jnp.asarray, (cohort.x, cohort.y, cohort.mask))
+        examples, x = apart(cohort.x if isinstance(cohort.x, Ragged) else jnp.asarray(cohort.x))
+        y, mask = jnp.asarray(cohort.y), jnp.asarray(cohort.mask)
         data = ClientData(x, labels.label, labels.weight, y >= 0, mask)
         stage_round = state.round - first_round
         learning_rate = jnp.float32(training.learning_rate(stage_round.astype(jnp.float32)))
@@ -144,7 +149,7 @@ def _program(
             received,
             gather(state.client_optimizers, ids) if keeps_optimizers else None,
         )
-        updates = update_clients(shared, (clients, keys))
+        updates = update_clients((shared, examples), (clients, keys))
         is_client = jnp.asarray(ids) >= 0
         weights = jax.vmap(lambda is_one, weight: jnp.where(is_one, weight, 0))(
             is_client, updates.weight
@@ -173,16 +178,16 @@ def _program(
         model = nnx.merge_state(parameters, statistics)
         if training.batch_statistics == "static":
             measure_keys = client_keys(jax.random.fold_in(key, _STATISTICS), cohort)
-            measured = measure_clients(model, (data, measure_keys))
-            examples = jnp.sum(cohort.mask, axis=1).astype(jnp.float32)
+            measured = measure_clients((model, examples), (data, measure_keys))
+            count = jnp.sum(cohort.mask, axis=1).astype(jnp.float32)
             if own is not None:
                 server_key = jax.random.fold_in(key, SERVER)
-                measured, examples = labels_at_server.with_servers(
-                    training, measured, examples, model, own, server_key
+                measured, count = labels_at_server.with_servers(
+                    training, measured, count, model, own, server_key
                 )
             statistics = jax.tree.map(
-                lambda new, old: jnp.where(jnp.any(examples > 0), new, old),
-                weighted_mean(measured, examples),
+                lambda new, old: jnp.where(jnp.any(count > 0), new, old),
+                weighted_mean(measured, count),
                 statistics,
             )
         own = state.statistics
@@ -208,12 +213,17 @@ def _program(
         if after_mean is not None:
             say_keys = client_keys(jax.random.fold_in(key, _AFTER_MEAN), cohort)
             inputs = data, cohort_statistics(state, ids), say_keys
-            uploads, said = say_clients(state.model, inputs)
+            uploads, said = say_clients((state.model, examples), inputs)
             sent = dict(sent) | said
         sent = jax.tree.map(lambda count: jnp.where(is_client, count, 0), sent)
         return state, metrics, sent, uploads
 
     return train_round
+
+
+def _with(examples: Any, data: ClientData) -> ClientData:
+    """One client's data with its examples among those that all clients share."""
+    return data._replace(x=joined(examples, data.x))
 
 
 def _num_stacked(clients: Any) -> int:

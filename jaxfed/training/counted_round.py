@@ -104,7 +104,7 @@ def round_costs(
     sent, received, steps = [], [], 0.0
     for number in range(rounds + 1):
         state, metrics = algorithm.round(
-            state, federation.cohort(), jax.random.fold_in(key, number)
+            state, federation.cohort(ragged=False), jax.random.fold_in(key, number)
         )
         counted = metrics["communication"]
         sent.append(counted["upload_bytes"])

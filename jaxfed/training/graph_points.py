@@ -54,7 +54,7 @@ def with_prototypes(embed: Embed, num_classes: int) -> Points:
 
     def points(state: ServerState, cohort: Cohort, key: jax.Array) -> Cohort:
         y, mask = jnp.asarray(cohort.y), jnp.asarray(cohort.mask)
-        x, y, mask = jax.vmap(in_place)(embed(state, cohort, key), y, mask)
+        x, y, mask = jax.vmap(in_place)(jnp.asarray(embed(state, cohort, key)), y, mask)
         return cohort._replace(x=x, y=y, mask=mask)
 
     return points

@@ -21,8 +21,10 @@ from jaxfed.federation.client_map import client_map, fastest_strategy
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.federation.sampling import Participation
 from jaxfed.training.aggregate import Aggregate, by_examples, server_optimizer
+from jaxfed.training.batches import Batches
+from jaxfed.training.client_data import ClientData
 from jaxfed.training.label_sources import label_sources
-from jaxfed.training.local_update import Batches, ClientData, Optimizer
+from jaxfed.training.local_update import Optimizer
 from jaxfed.training.losses import (
     Augment,
     Loss,

@@ -21,10 +21,12 @@ from flax import nnx
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.ragged import Ragged
 from jaxfed.training.batch_statistics import measured_statistics
+from jaxfed.training.client_data import ClientData
 from jaxfed.training.client_round import Client, LocalUpdate, Shared, plain_update
 from jaxfed.training.ingredients import Training
-from jaxfed.training.local_update import ClientData, ClientUpdate
+from jaxfed.training.local_update import ClientUpdate
 from jaxfed.training.server_state import ServerState, server_ids
 
 # Sources of labels that look at no other example: the server as a party would tell them nothing.
@@ -160,9 +162,15 @@ def beside(cohort: Cohort, own: ClientData | None, source: str, multiple: int) -
         return whole.reshape(num_rows + padding, capacity, *array.shape[1:])
 
     ids = np.concatenate([server_ids(num_rows), np.full(padding, -1, np.int32)])
+    x = cohort.x
+    if isinstance(x, Ragged):
+        sizes = np.minimum(capacity, count - capacity * np.arange(num_rows))
+        x = x.beside(jnp.asarray(own.x), sizes).with_empty(padding)
+    else:
+        x = jnp.concatenate([jnp.asarray(x), rows(own.x, 0)])
     return Cohort(
         client_id=np.concatenate([cohort.client_id, ids]),
-        x=jnp.concatenate([jnp.asarray(cohort.x), rows(own.x, 0)]),
+        x=x,
         y=jnp.concatenate([jnp.asarray(cohort.y), rows(own.label, UNLABELED)]),
         mask=jnp.concatenate([jnp.asarray(cohort.mask), rows(own.mask, False)]),
     )

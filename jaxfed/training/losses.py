@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxfed.federation.ragged import Ragged
 from jaxfed.models.wrapping import as_float
 
 if TYPE_CHECKING:
@@ -49,11 +50,13 @@ class Batch(NamedTuple):
     beside: Any = ()
 
 
-def taken(x: jax.Array, index: jax.Array) -> jax.Array:
+def taken(x: jax.Array | Ragged, index: jax.Array) -> jax.Array:
     """x[index], [B, ...]: the examples of these rows.
 
     Read as rows of one axis: XLA:CPU gathers examples of many short axes number by number.
     """
+    if isinstance(x, Ragged):
+        return taken(x.rows, jnp.clip(x.start + index, 0, len(x.rows) - 1))
     return x.reshape(len(x), math.prod(x.shape[1:]))[index].reshape(len(index), *x.shape[1:])
 
 

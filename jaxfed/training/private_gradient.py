@@ -23,15 +23,9 @@ import numpy as np
 from flax import nnx
 
 from jaxfed.training.aggregate import weighted_sum
+from jaxfed.training.client_data import ClientData, usable
 from jaxfed.training.clipped_mean import noisy, norm, scaled, shrinking
-from jaxfed.training.local_update import (
-    ClientData,
-    GradientOf,
-    MakeGradient,
-    batch_of,
-    rebuilt,
-    usable,
-)
+from jaxfed.training.local_update import GradientOf, MakeGradient, batch_of, rebuilt
 from jaxfed.training.losses import Loss
 from jaxfed.training.plan import Plan
 

@@ -19,7 +19,7 @@ from flax import nnx
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
-from jaxfed.training.local_update import ClientData
+from jaxfed.training.client_data import ClientData
 from jaxfed.training.prototypes import (
     Distance,
     Prototypes,

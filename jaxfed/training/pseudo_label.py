@@ -14,6 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import jax
@@ -25,13 +26,17 @@ from jaxfed import xclp
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import Metrics
 from jaxfed.federation.clients import UNLABELED
+from jaxfed.federation.clients_at_once import MapClients as MapClients
 from jaxfed.federation.cohort import Array, Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution import HERE, Execution
+from jaxfed.federation.ragged import Ragged, own_examples
 from jaxfed.kernels import lsh
-from jaxfed.training.losses import Augment
-from jaxfed.training.server_state import ServerState, client_keys, cohort_statistics
-from jaxfed.xclp.cosine_propagation import label_over_cosines, propagate_over_cosines
+from jaxfed.training.embedding import Embed as Embed
+from jaxfed.training.embedding import embedding as embedding
+from jaxfed.training.embedding import of_examples
+from jaxfed.training.server_state import ServerState
+from jaxfed.xclp.cosine_propagation import label_each, propagate_over_cosines
 from jaxfed.xclp.cross_steps import NEIGHBORS
 from jaxfed.xclp.smoother import scores_of, smoother
 
@@ -42,8 +47,6 @@ if TYPE_CHECKING:
 WITHIN_CLIENTS = frozenset({"none", "per_client_lp"})
 
 Confidence = Literal["softmax", "logits"]
-MapClients = Callable[[Callable[[Any, Any], Any]], Callable[[Any, Any], Any]]
-Embed = Callable[[ServerState, Cohort, jax.Array], jax.Array]  # -> float32 [K, N, D]
 Points = Callable[[ServerState, Cohort, jax.Array], Cohort]  # -> what enters the graph, x [K, N, D]
 
 
@@ -121,14 +124,12 @@ def xclp_labels(
     p = parameters
     in_one_program = is_one_program(p)
 
-    @jax.jit
-    def label_cohort(
-        features: jax.Array, y: jax.Array, mask: jax.Array, key: jax.Array
+    def label_points(
+        vectors: jax.Array, y: jax.Array, valid: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, jax.Array, Metrics, jax.Array, jax.Array]:
-        vectors, valid = features.reshape(mask.size, -1), mask.reshape(-1)
         codes = lsh.project_bits(vectors, key, p.num_bits)
         graph = xclp.server_graph(*NEIGHBORS[p.neighbors](codes, p.num_neighbors, valid=valid), p)
-        one_hot = jax.nn.one_hot(y.reshape(-1), p.num_classes, dtype=jnp.float32)
+        one_hot = jax.nn.one_hot(y, p.num_classes, dtype=jnp.float32)
         matrix = smoother(graph, p)
         z, info = scores_of(matrix, one_hot)
         label, confidence = xclp.predict(z)
@@ -136,13 +137,30 @@ def xclp_labels(
         if p.relative_confidence:
             confidence = xclp.relative(confidence)
         metrics = {"steps": info.steps.max(), "residual": info.residual.max()}
-        shape = mask.shape
         # A column at float32's own limit is as good as solved; one that ran out of steps is not.
         cut_short = jnp.any(~info.converged & (info.steps >= p.max_steps))
         num_counts = matrix.num_counts(one_hot.any(axis=1))
-        return label.reshape(shape), confidence.reshape(shape), metrics, cut_short, num_counts
+        return label, confidence, metrics, cut_short, num_counts
+
+    @jax.jit
+    def label_cohort(
+        features: jax.Array, y: jax.Array, mask: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, jax.Array, Metrics, jax.Array, jax.Array]:
+        vectors = features.reshape(mask.size, -1)
+        found = label_points(vectors, y.reshape(-1), mask.reshape(-1), key)
+        return found[0].reshape(mask.shape), found[1].reshape(mask.shape), *found[2:]
+
+    @jax.jit
+    def label_rows(
+        features: Ragged, y: jax.Array, client: jax.Array, number: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, jax.Array, Metrics, jax.Array, jax.Array]:
+        valid = jnp.arange(len(client)) < jnp.sum(features.size)
+        own = jnp.where(valid, y[client, number], UNLABELED)
+        found = label_points(features.rows, own, valid, key)
+        return features.padded(found[0], UNLABELED), features.padded(found[1], 0), *found[2:]
 
     label_within = execution.sized("labeling in a round", label_cohort)
+    label_rows_within = execution.sized("labeling in a round", label_rows)
 
     def pseudo_label(
         state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
@@ -159,9 +177,14 @@ def xclp_labels(
                 "confidence='entropy'"
             )
         if in_one_program:
-            label, confidence, metrics, cut_short, num_counts = label_within(
-                *map(jnp.asarray, (entered.x, entered.y, entered.mask)), xclp.setup(seed)
-            )
+            y, projection = jnp.asarray(entered.y), xclp.setup(seed)
+            if isinstance(entered.x, Ragged):
+                whose = entered.x.places(len(entered.x.rows))
+                labeled = label_rows_within(entered.x, y, *whose, projection)
+            else:
+                mask = jnp.asarray(entered.mask)
+                labeled = label_within(jnp.asarray(entered.x), y, mask, projection)
+            label, confidence, metrics, cut_short, num_counts = labeled
             if cut_short:
                 warnings.warn(
                     f"label propagation stopped at relative residual {metrics['residual']:.1e}: "
@@ -200,7 +223,8 @@ def per_client_lp_labels(
 ) -> PseudoLabel:
     """Label propagation over exact cosines inside each client; a client without labels gets none.
 
-    With `select` every client chooses for itself, in every round and one after another.
+    With `select` every client chooses for itself, in every round and one after another; so clients go where
+    they have very different sizes.
     """
 
     def label_client(shared: Any, client: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
@@ -216,25 +240,13 @@ def per_client_lp_labels(
     ) -> PseudoLabels:
         del communication
         features = embed(state, cohort, key)
+        if isinstance(features, Ragged) or propagation.asks_labels:
+            own = own_examples(features)
+            return completed(cohort, *label_each(own, cohort.y, cohort.mask, propagation)[:2])
         y, mask = jnp.asarray(cohort.y), jnp.asarray(cohort.mask)
-        if not propagation.asks_labels:
-            return completed(cohort, *label_clients(None, (features, y, mask)))
-        chosen = [
-            _chosen_alone(*client, propagation) for client in zip(features, y, mask, strict=True)
-        ]
-        label, confidence = (jnp.stack(values) for values in zip(*chosen, strict=True))
-        return completed(cohort, label, confidence)
+        return completed(cohort, *label_clients(None, (features, y, mask)))
 
     return pseudo_label
-
-
-def _chosen_alone(
-    features: jax.Array, y: jax.Array, mask: jax.Array, p: xclp.Propagation
-) -> tuple[jax.Array, jax.Array]:
-    """Labels and confidences of one client, with the settings that its own labels choose."""
-    one_hot = xclp.one_hot_labels(np.asarray(y), p.num_classes)
-    label, confidence, _ = label_over_cosines(features, one_hot, mask, None, p)
-    return label, confidence
 
 
 def network_labels(
@@ -265,7 +277,7 @@ def network_labels(
         state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
     ) -> PseudoLabels:
         del communication
-        label, weight = predict(state.model, embed(state, cohort, key))
+        label, weight = of_examples(partial(predict, state.model), embed(state, cohort, key))
         return completed(cohort, label, weight)
 
     return pseudo_label
@@ -310,48 +322,6 @@ def class_weighted(
     return weighted
 
 
-def embedding(
-    model: Model,
-    map_clients: MapClients,
-    *,
-    augment: Augment | None = None,
-    batch_size: int = 256,
-) -> Embed:
-    """Features of a cohort's examples, each client's by its own model, in evaluation mode.
-
-    Args:
-        model: its `features` are taken.
-        map_clients: lifts one client's computation to the cohort (`jaxfed.federation.client_map`).
-        augment: changes the examples first. The authors' code computes features with the training
-            augmentation on; the paper does not say so.
-        batch_size: examples at a time.
-    """
-
-    def embed_client(parameters: nnx.State, client: tuple[Any, jax.Array, jax.Array]) -> jax.Array:
-        statistics, x, key = client
-        state = nnx.merge_state(parameters, statistics)
-
-        def embed_one(example: tuple[jax.Array, jax.Array]) -> jax.Array:
-            number, one = example
-            if augment is not None:
-                one = augment(jax.random.fold_in(key, number), one[None])[0]
-            return model.features(state, one[None])[0]
-
-        numbers = jnp.arange(x.shape[0])
-        return jax.lax.map(embed_one, (numbers, x), batch_size=min(batch_size, x.shape[0]))
-
-    embed_clients = jax.jit(map_clients(embed_client))
-
-    def embed(state: ServerState, cohort: Cohort, key: jax.Array) -> jax.Array:
-        parameters, _ = nnx.split_state(state.model, nnx.Param, ...)
-        keys = client_keys(key, cohort)
-        return embed_clients(
-            parameters, (cohort_statistics(state, cohort.client_id), jnp.asarray(cohort.x), keys)
-        )
-
-    return embed
-
-
 def _label_on_host(
     cohort: Cohort,
     p: xclp.Parameters,
@@ -361,8 +331,9 @@ def _label_on_host(
     """Algorithm 1 with each client's own rows of x, as protocols on the host want them."""
     mask, ids = np.asarray(cohort.mask), np.asarray(cohort.client_id)
     rows = np.flatnonzero(ids >= 0)  # others are padding, and no parties
-    everything = np.asarray(cohort.x), np.asarray(cohort.y)
-    vectors, labels = ([array[row][mask[row]] for row in rows] for array in everything)
+    x, y = own_examples(cohort.x), np.asarray(cohort.y)
+    vectors = [x[row][mask[row, : len(x[row])]] for row in rows.tolist()]
+    labels = [y[row][mask[row]] for row in rows]
     result = xclp.cross_client_label_propagation(
         vectors, labels, p, execution, client_ids=ids[rows].tolist()
     )

@@ -25,6 +25,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, arranged
 from jaxfed.federation.communication import Communication, num_bytes_of
+from jaxfed.federation.ragged import on_device
 from jaxfed.training import labels_at_server
 from jaxfed.training.aggregate import Aggregate
 from jaxfed.training.client_round import AfterMean, LocalUpdate
@@ -182,7 +183,7 @@ def federated_training(
         cohort = arranged(cohort, training.clients_multiple)
         if own is not None and source == "none":
             cohort = labels_at_server.nobody_of(cohort)
-        cohort = cohort._replace(x=jnp.asarray(cohort.x))  # one transfer for labeling and training
+        cohort = cohort._replace(x=on_device(cohort.x))  # one transfer for labeling and training
         label_key, train_key = jax.random.split(key)
         communication = Communication()
         if keep_teacher and number >= training.labeled_only_rounds:

@@ -16,6 +16,7 @@ Cost: a forward pass over the cohort's examples and one over the validation spli
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
@@ -26,7 +27,8 @@ from flax import nnx
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication, num_bytes_of
 from jaxfed.kernels.padding import in_batches, rows_at_once
-from jaxfed.training.pseudo_label import Embed, PseudoLabel, PseudoLabels, completed
+from jaxfed.training.embedding import Embed, of_examples
+from jaxfed.training.pseudo_label import PseudoLabel, PseudoLabels, completed
 from jaxfed.training.server_state import ServerState
 
 if TYPE_CHECKING:
@@ -100,7 +102,7 @@ def surer_than_network(
         rates = measured(confidence, label == y)
         num_clients = int(np.sum(np.asarray(cohort.client_id) >= 0))
         communication.down("network_rates", num_clients * num_bytes_of(rates))
-        own = confidences(state.model, embed(state, cohort, key))
+        own = of_examples(partial(confidences, state.model), embed(state, cohort, key))
         stays = np.asarray(given.weight) > rates.at(own)
         inferred = (np.asarray(cohort.y) < 0) & (np.asarray(given.label) >= 0)
         kept = completed(

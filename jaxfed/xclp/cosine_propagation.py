@@ -14,19 +14,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxfed.federation.client_map import size_buckets
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.kernels import knn
 from jaxfed.kernels.graph import Graph, normalized_graph
-from jaxfed.kernels.padding import padded_rows
+from jaxfed.kernels.padding import padded_rows, padded_to
 from jaxfed.xclp import client_prior
 from jaxfed.xclp.calibration import calibrated
 from jaxfed.xclp.influence import EVERYBODY, Accuracy, accuracy_of, warn_of_cut_short
 from jaxfed.xclp.leave_one_out import Labeled, labeled_rows
-from jaxfed.xclp.neighborhoods import edge_weights, with_self_edges
+from jaxfed.xclp.neighborhoods import edge_weights, one_hot_labels, with_self_edges
 from jaxfed.xclp.parameters import Propagation
-from jaxfed.xclp.prediction import predict, relative
+from jaxfed.xclp.prediction import UNLABELED, predict, relative
 from jaxfed.xclp.selection import Choice, plaintext_total, select, settings_of
 from jaxfed.xclp.smoother import Smoother, joint_scores, smoother
+
+Array = jax.Array | np.ndarray
+
+_SMALLEST_CAPACITY = 256  # points; clients with fewer share their programs
 
 
 def propagate_over_cosines(
@@ -99,6 +104,48 @@ def smoother_over_cosines(vectors: Sequence[np.ndarray], p: Propagation) -> Smoo
     points = jnp.asarray(padded_rows(joint))
     is_point = jnp.asarray(np.arange(len(points)) < len(joint))
     return smoother(_graph(knn.cosine_knn(points, p.num_neighbors, valid=is_point), p), p)
+
+
+def label_each(
+    vectors: Sequence[np.ndarray],
+    y: Array,
+    mask: Array,
+    p: Propagation,
+    execution: Execution = HERE,
+) -> tuple[np.ndarray, np.ndarray, list[Choice[Propagation]]]:
+    """Every client for itself, one after another, by few programs however unequal they are.
+
+    A client is padded to the next power of two, or to 256 points; its numbers of hubs and of labels are
+    padded likewise (`normalized_graph`, `diagonal`). So programs are a few for every power of two
+    that there is, and not for every client; padding takes part in nothing.
+
+    Args:
+        vectors: each client's, float [n_k, d] or more of them.
+        y: int [K, N], labels, -1 where there is none.
+        mask: bool [K, N], a client's points are its first n_k.
+        p: all settings.
+        execution: may remember neighbors.
+
+    Returns:
+        Labels int32 [K, N] (-1: none) and confidences float32 [K, N], and what clients chose that had to.
+    """
+    y, mask = np.asarray(y), np.asarray(mask)
+    label = np.full(mask.shape, UNLABELED, np.int32)
+    confidence = np.zeros(mask.shape, np.float32)
+    choices: list[Choice[Propagation]] = []
+    sizes = mask.sum(axis=1)
+    for rows, capacity in size_buckets(sizes, smallest=_SMALLEST_CAPACITY):
+        capacity = min(capacity, mask.shape[1])
+        for row in rows:
+            own = padded_to(vectors[row][: sizes[row]], capacity)
+            one_hot = one_hot_labels(y[row, :capacity], p.num_classes)
+            is_point = jnp.asarray(mask[row, :capacity])
+            *outputs, choice = label_over_cosines(
+                jnp.asarray(own), one_hot, is_point, None, p, execution
+            )
+            label[row, :capacity], confidence[row, :capacity] = outputs
+            choices += [choice] if choice else []
+    return label, confidence, choices
 
 
 def _chosen(

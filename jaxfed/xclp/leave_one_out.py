@@ -32,14 +32,15 @@ from jaxfed.kernels.conjugate_gradient import Convergence
 from jaxfed.kernels.padding import padded_length
 from jaxfed.kernels.spread import everywhere
 from jaxfed.xclp import client_prior
-from jaxfed.xclp.influence import Accuracy, shared_width, solved
+from jaxfed.xclp.influence import Accuracy, solved
 from jaxfed.xclp.label_matrix import BY_COMPONENT, Rows, scores, without_own
 from jaxfed.xclp.parameters import Propagation
 from jaxfed.xclp.smoother import Smoother, smoother
 
 EXACT_UP_TO = 256
 NUM_PROBES = 64
-_COLUMN_BLOCK = 256
+_WIDTHS = (16, 64, 256)  # of columns solved for at once: few, so few programs
+_WIDE_FROM = 20_000  # points; in smaller graphs 64 columns fill a CPU's caches
 _SEED = 0x100
 _ROUNDING = 4 * np.finfo(np.float32).eps  # of X_i and M_ii y_i, where they are the same number
 
@@ -147,10 +148,12 @@ def diagonal(
     """
     if len(points) <= exact_up_to:
         found, worst = np.zeros(len(points), np.float32), Accuracy()
-        for start in range(0, len(points), _COLUMN_BLOCK):
-            block = points[start : start + _COLUMN_BLOCK]
+        widths = _WIDTHS if matrix.num_points > _WIDE_FROM else _WIDTHS[:2]
+        for start in range(0, len(points), widths[-1]):
+            block = points[start : start + widths[-1]]
             columns = np.arange(len(block))
-            unit = np.zeros((matrix.num_points, shared_width(len(block))), np.float32)
+            width = next(width for width in widths if width >= len(block))
+            unit = np.zeros((matrix.num_points, width), np.float32)
             unit[block, columns] = 1
             z, accuracy = solved(matrix, unit)
             found[start : start + len(block)] = np.asarray(z)[block, columns]

@@ -19,6 +19,7 @@ from jaxfed.federation.calibration_error import expected_calibration_error
 from jaxfed.federation.clients import UNLABELED, Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_clients
+from jaxfed.federation.ragged import own_examples
 
 
 class Transduction(NamedTuple):
@@ -130,16 +131,16 @@ def client_arrays(cohort: Cohort) -> tuple[list[np.ndarray], list[np.ndarray]]:
     An image is the vector of its pixels.
     """
     sizes = np.asarray(cohort.mask).sum(axis=1)
-    x, y = as_vectors(np.asarray(cohort.x), axes=2), np.asarray(cohort.y)
+    x, y = own_examples(cohort.x), np.asarray(cohort.y)
     return (
-        [x[row, :size] for row, size in enumerate(sizes)],
+        [as_vectors(x[row][:size]) for row, size in enumerate(sizes)],
         [y[row, :size] for row, size in enumerate(sizes)],
     )
 
 
-def as_vectors(x: np.ndarray, *, axes: int = 1) -> np.ndarray:
-    """Examples, numbered by so many axes, as vectors."""
-    return x.reshape(*x.shape[:axes], math.prod(x.shape[axes:]))
+def as_vectors(x: np.ndarray) -> np.ndarray:
+    """Examples [n, ...] as vectors [n, d]."""
+    return x.reshape(len(x), math.prod(x.shape[1:]))
 
 
 def padded(clients: list[np.ndarray], cohort: Cohort, fill: float) -> np.ndarray:

@@ -14,6 +14,7 @@ from launch.benchmarks import (
     protofssl_round,
     rounds,
     row_sums,
+    scaling,
     secure_hamming,
     shadow_models,
 )
@@ -31,6 +32,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
     "labeling_cost": labeling_cost.labeling_cost,
     "later_points": later_points.later_points,
     "round": rounds.fedavg_round,
+    "scaling": scaling.scaling,
     "experiment": experiment.experiment,
     "protofssl_round": protofssl_round.protofssl_round,
     "learners": learners.learners,

@@ -23,7 +23,7 @@ from jaxfed.learners import LEARNERS, mixed, network
 from jaxfed.learners.answers import answers_of
 from jaxfed.learners.turn import Turn, asked
 from jaxfed.testing.method_checks import assert_equal
-from jaxfed.training.local_update import Batches
+from jaxfed.training.batches import Batches
 
 pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
 

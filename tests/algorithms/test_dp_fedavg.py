@@ -23,8 +23,8 @@ from jaxfed.privacy.sampled_gaussian import (
     epsilon_of,
 )
 from jaxfed.training import aggregate
+from jaxfed.training.batches import Batches
 from jaxfed.training.clipped_mean import clipped_mean
-from jaxfed.training.local_update import Batches
 from jaxfed.training.privacy_budget import fitted_noise
 
 pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")

@@ -11,7 +11,7 @@ from small_training import RATE, federation_of, rounds_of, training_of
 from jaxfed.algorithms.feddyn import feddyn
 from jaxfed.errors import UsageError
 from jaxfed.training import aggregate
-from jaxfed.training.local_update import Batches
+from jaxfed.training.batches import Batches
 
 ALPHA = 0.3
 WHOLE = Batches("joint", size=64, epochs=3)  # every batch is all that a client has: no randomness

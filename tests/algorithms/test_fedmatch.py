@@ -20,8 +20,8 @@ from jaxfed.algorithms.fedmatch import Weights, fedmatch, fedmatch_loss, psi_los
 from jaxfed.errors import UsageError
 from jaxfed.models.mlp import mlp
 from jaxfed.training.aggregate import uniformly
+from jaxfed.training.batches import Batches
 from jaxfed.training.helper_selection import Helpers, random_input
-from jaxfed.training.local_update import Batches
 from jaxfed.training.losses import Batch, softmax_cross_entropy
 from jaxfed.training.server_state import together
 from jaxfed.training.two_part_model import composed, two_part_model

@@ -16,8 +16,8 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.models.mlp import mlp
 from jaxfed.training import aggregate
+from jaxfed.training.batches import Batches
 from jaxfed.training.group_averaging import Groups, _memberships, gradient_diversity
-from jaxfed.training.local_update import Batches
 
 pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
 

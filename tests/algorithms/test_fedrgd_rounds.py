@@ -20,7 +20,7 @@ from small_training import KEY, RATE, double, training_of
 from jaxfed.algorithms.fedrgd import fedrgd
 from jaxfed.federation.clients import Federation
 from jaxfed.training import aggregate
-from jaxfed.training.local_update import Batches
+from jaxfed.training.batches import Batches
 
 pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
 

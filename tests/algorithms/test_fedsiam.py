@@ -22,7 +22,7 @@ from jaxfed.algorithms.fedsiam import fedsiam, siamese_loss
 from jaxfed.errors import UsageError
 from jaxfed.models.mlp import mlp
 from jaxfed.training.aggregate import uniformly
-from jaxfed.training.local_update import Batches
+from jaxfed.training.batches import Batches
 from jaxfed.training.losses import Batch, softmax_cross_entropy
 from jaxfed.training.mean_teacher import ramp_up, twins
 from jaxfed.training.server_state import together

@@ -18,7 +18,7 @@ from jaxfed.algorithms.mixmatch import mixed_up, mixmatch, mixmatch_loss
 from jaxfed.errors import UsageError
 from jaxfed.models.mlp import mlp
 from jaxfed.models.model import from_module
-from jaxfed.training.local_update import Batches
+from jaxfed.training.batches import Batches
 from jaxfed.training.losses import Batch
 
 pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")

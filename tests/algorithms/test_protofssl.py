@@ -16,9 +16,9 @@ from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.models.model import from_module
+from jaxfed.training.batches import Batches
 from jaxfed.training.episodes import Episodes
 from jaxfed.training.label_sources import label_sources
-from jaxfed.training.local_update import Batches
 from jaxfed.training.losses import Batch
 from jaxfed.training.prototype_loss import prototype_loss
 from jaxfed.training.prototypes import Prototypes, completed

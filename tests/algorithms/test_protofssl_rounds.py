@@ -16,7 +16,7 @@ from small_training import KEY, RATE, clients_with, training_of
 
 from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.federation.clients import Federation
-from jaxfed.training.local_update import Batches
+from jaxfed.training.batches import Batches
 from jaxfed.training.pseudo_label import PseudoLabels
 
 pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")

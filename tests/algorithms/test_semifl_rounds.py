@@ -20,7 +20,7 @@ from small_training import KEY, RATE, double, training_of
 from jaxfed.algorithms.semifl import semifl
 from jaxfed.federation.clients import Federation
 from jaxfed.training import aggregate
-from jaxfed.training.local_update import Batches
+from jaxfed.training.batches import Batches
 from jaxfed.training.server_state import with_statistics
 
 pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")

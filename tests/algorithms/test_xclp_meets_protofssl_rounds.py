@@ -25,8 +25,8 @@ from jaxfed import xclp
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import Communication
+from jaxfed.training.batches import Batches
 from jaxfed.training.label_sources import label_sources
-from jaxfed.training.local_update import Batches
 
 pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
 

@@ -9,7 +9,7 @@ from jaxfed.audit import drawn_targets, on_own_labels, shadow_answers, shadow_me
 from jaxfed.audit.shadows import shadow_federation
 from jaxfed.errors import UsageError
 from jaxfed.learners import LEARNERS, network
-from jaxfed.training.local_update import Batches
+from jaxfed.training.batches import Batches
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 

@@ -17,6 +17,7 @@ from launch.benchmarks import (
     labeling_cost,
     learners,
     row_sums,
+    scaling,
     secure_hamming,
     shadow_models,
 )
@@ -202,3 +203,25 @@ def test_processes_of_a_contestants_own_are_not_others():
         taken = contest._own_ticks() - before
         worker.communicate(b"\n")
     assert taken >= 0.4 * os.sysconf("SC_CLK_TCK")
+
+
+def test_rounds_are_the_same_at_every_place_of_scaling(monkeypatch):
+    monkeypatch.setattr(scaling, "EXAMPLES", 3)
+    monkeypatch.setattr(scaling, "SAMPLES", 1)
+    places = {name: scaling.Place(name) for name in (scaling.TWO, scaling.ONE, scaling.PROCESSES)}
+    try:
+        row = run_contest(scaling.cohort_contest(places, 3), 1, {})
+    finally:
+        for place in places.values():
+            place.close()
+    assert row["agreement"].keys() == row["peers"].keys() == {scaling.ONE, scaling.PROCESSES}
+    per_example = row["figures"]["us a client-example"]["measured"]
+    assert per_example == pytest.approx(1e6 * row["median_seconds"]["jaxfed"] / 9)
+
+
+def test_unequal_clients_beside_equal_ones(short, monkeypatch):
+    monkeypatch.setattr(scaling, "SAMPLES", 1)
+    monkeypatch.setitem(scaling.UNEQUAL, "fedavg", (30, 300, 5))
+    row = run_contest(scaling.unequal_contest("fedavg"), 1, {})
+    assert row["peers"].keys() == {scaling.EQUAL, scaling.PADDED}
+    assert row["case"] == {"clients": 30, "largest": 300, "others": 5}

@@ -11,7 +11,7 @@ from jaxfed.errors import UsageError
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.learners import LEARNERS, Fitted, Learner, Taught, mixed
 from jaxfed.testing.method_checks import assert_equal, padded
-from jaxfed.training.local_update import Batches
+from jaxfed.training.batches import Batches
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

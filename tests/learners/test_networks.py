@@ -16,7 +16,7 @@ from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.learners.learner import Taught
 from jaxfed.learners.networks import network
 from jaxfed.testing.method_checks import assert_equal, padded
-from jaxfed.training.local_update import Batches
+from jaxfed.training.batches import Batches
 
 pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
 

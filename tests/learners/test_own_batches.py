@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxfed.learners.own_batches import own_batches
-from jaxfed.training.local_update import ClientData
+from jaxfed.training.client_data import ClientData
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 KEY = jax.random.key(0)

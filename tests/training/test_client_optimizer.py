@@ -21,7 +21,7 @@ from small_training import (
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.host.checkpoint import Checkpoints
-from jaxfed.training.local_update import Batches
+from jaxfed.training.batches import Batches
 
 pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
 

@@ -10,9 +10,9 @@ from small_training import KEY, federation_of
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.federation.communication import num_bytes_of
 from jaxfed.models import MODELS
+from jaxfed.training.batches import Batches
 from jaxfed.training.counted_round import CountingClients, round_costs
 from jaxfed.training.ingredients import Training
-from jaxfed.training.local_update import Batches
 
 pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
 

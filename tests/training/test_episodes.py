@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
+from jaxfed.training.batches import Batches, _episodes
+from jaxfed.training.client_data import ClientData
 from jaxfed.training.episodes import Episodes, draw
-from jaxfed.training.local_update import Batches, ClientData, _episodes
 
 SIZES = Episodes(num_classes=3, support=2, query=2, unlabeled=5)
 

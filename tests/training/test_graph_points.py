@@ -12,9 +12,9 @@ from jaxfed import xclp
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
+from jaxfed.training.batches import Batches
 from jaxfed.training.graph_points import all_examples, with_prototypes
 from jaxfed.training.label_sources import label_sources
-from jaxfed.training.local_update import Batches
 
 pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
 

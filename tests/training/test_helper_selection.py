@@ -12,8 +12,8 @@ from small_training import KEY, assert_same, federation_of, training_of
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.federation.communication import Communication
 from jaxfed.models.mlp import mlp
+from jaxfed.training.batches import Batches
 from jaxfed.training.helper_selection import Seen, helper_sender, nearest_clients, random_input
-from jaxfed.training.local_update import Batches
 from jaxfed.training.server_state import stacked_for
 
 

@@ -30,8 +30,8 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.sampling import Sampling, sample_clients
 from jaxfed.training import aggregate, labels_at_server, losses, pseudo_label
+from jaxfed.training.batches import Batches
 from jaxfed.training.graph_points import all_examples
-from jaxfed.training.local_update import Batches
 from jaxfed.training.server_state import client_keys, cohort_statistics
 
 pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")

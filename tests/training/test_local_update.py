@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxfed.training import losses
-from jaxfed.training.local_update import Batches, ClientData, train
+from jaxfed.training.batches import Batches
+from jaxfed.training.client_data import ClientData
+from jaxfed.training.local_update import train
 from jaxfed.training.losses import Batch
 
 KEY = jax.random.key(0)

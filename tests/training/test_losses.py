@@ -11,7 +11,7 @@ from jaxfed.models.mlp import mlp
 from jaxfed.models.wrapping import in_precision, normalized
 from jaxfed.training import aggregate, losses
 from jaxfed.training.augmentation import compose
-from jaxfed.training.local_update import ClientData
+from jaxfed.training.client_data import ClientData
 from jaxfed.training.losses import Batch
 
 KEY = jax.random.key(0)

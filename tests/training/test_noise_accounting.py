@@ -9,7 +9,7 @@ from scipy.stats import norm
 from small_training import KEY, federation_of, training_of
 
 from jaxfed.algorithms.protofssl import protofssl
-from jaxfed.training.local_update import Batches
+from jaxfed.training.batches import Batches
 
 pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
 

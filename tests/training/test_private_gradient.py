@@ -10,7 +10,7 @@ from flax import nnx
 from small_training import KEY
 
 from jaxfed.models.mlp import mlp
-from jaxfed.training.local_update import ClientData
+from jaxfed.training.client_data import ClientData
 from jaxfed.training.losses import weighted_loss
 from jaxfed.training.private_gradient import drawn_examples, private_gradient, sample_size
 

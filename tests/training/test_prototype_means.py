@@ -11,7 +11,7 @@ from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
 from jaxfed.secure.class_means import message_bytes
-from jaxfed.training.local_update import Batches
+from jaxfed.training.batches import Batches
 from jaxfed.training.prototype_means import SUMS
 from jaxfed.training.prototype_sharing import drawn
 from jaxfed.training.prototypes import Prototypes

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import stats
 from small_training import KEY
 
-from jaxfed.training.local_update import ClientData
+from jaxfed.training.client_data import ClientData
 from jaxfed.training.prototype_sharing import client_prototypes, drawn, perturbed, withheld
 from jaxfed.training.prototypes import Prototypes
 

@@ -10,7 +10,7 @@ from small_training import federation_of, rounds_of, training_of
 
 from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.errors import UsageError
-from jaxfed.training.local_update import Batches
+from jaxfed.training.batches import Batches
 from jaxfed.training.prototypes import class_means, log_probabilities, sharpened, support_means
 
 pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")

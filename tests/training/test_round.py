@@ -29,8 +29,8 @@ from jaxfed.errors import UsageError
 from jaxfed.models.model import from_module
 from jaxfed.testing.method_checks import num_compilations
 from jaxfed.training import aggregate, pseudo_label
+from jaxfed.training.batches import Batches
 from jaxfed.training.graph_points import all_examples
-from jaxfed.training.local_update import Batches
 from jaxfed.training.server_state import gather, scatter
 
 pytestmark = pytest.mark.usefixtures("shared_programs")

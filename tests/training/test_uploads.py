@@ -13,7 +13,7 @@ from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.federation.cohort import padded
 from jaxfed.training import aggregate
-from jaxfed.training.local_update import Batches
+from jaxfed.training.batches import Batches
 
 pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
 

@@ -1,0 +1,38 @@
+"""What one client trains on: its examples, the labels of the round, and which of its rows take part."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxfed.federation.ragged import Ragged
+
+
+class ClientData(NamedTuple):
+    """One client's examples with the labels it trains on.
+
+    Fields:
+        x: [N, ...]; in a cohort of very different sizes a `Ragged`, which is read by rows.
+        label: int32 [N], given or pseudo-label; -1 keeps the example out of training.
+        weight: float32 [N], in [0, 1].
+        is_labeled: bool [N], the label was given.
+        mask: bool [N], False on padding.
+    """
+
+    x: jax.Array | Ragged
+    label: jax.Array
+    weight: jax.Array
+    is_labeled: jax.Array
+    mask: jax.Array
+
+
+def usable(data: ClientData) -> jax.Array:
+    """bool [N]: examples that take part in training."""
+    return data.mask & (data.label >= 0)
+
+
+def extent(data: ClientData) -> jax.Array:
+    """int32 scalar: the client's examples are among its first so many rows."""
+    return jnp.max(jnp.where(data.mask, jnp.arange(1, len(data.mask) + 1, dtype=jnp.int32), 0))

@@ -1,0 +1,194 @@
+"""Rounds of more clients, of more devices and processes, and of very unequal clients.
+
+A FedAvg round of K clients (5 to 1,000) with 20 images each, on one CPU device, on two forced ones, and in
+two processes of one device (`jaxfed.host.processes`); a place's processes stay for all cases:
+
+    strong scaling    one K at three places: the ratios of a row
+    weak scaling      K at one device beside 2 K at two: "us a client-example" of two rows
+
+Two devices made of two cores share what one device had for itself, so that 1 is what can be hoped for here;
+what is seen is what spreading costs. Samples go by turns.
+
+Then rounds of one client with many examples among many with few, against as many examples dealt equally
+("equal deal"), and against arrays padded to the largest client ("padded"). The ratio to the equal deal is
+near 1 where nobody pays for padding; at least 1 / 1.3 of it is promised.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxfed.config.assembly import make_algorithm
+from jaxfed.data import Partition
+from jaxfed.federation.clients import Federation
+from launch.benchmarks.contest import Contest
+from launch.benchmarks.rounds import NUM_CLASSES, noisy_patterns
+from ml_collections_configs import base
+
+ONE, TWO, PROCESSES = "one device", "two devices", "two processes"
+COHORTS = (5, 20, 100, 1000)
+WORKER = "launch.benchmarks.scaling_worker"
+EXAMPLES = 20  # of a client
+SAMPLES = 5
+EQUAL, PADDED = "equal deal", "padded"
+# name -> clients, examples of the largest, of each other
+UNEQUAL = {"fedavg": (100, 10_000, 50), "fedavg_xclp": (40, 2_000, 50)}
+PROMISED = 1 / 1.3
+
+
+def scaling(with_peers: bool) -> Iterator[Contest]:
+    """Cohorts of all sizes at three places, then unequal clients; there are no peers to install."""
+    del with_peers
+    places = {name: Place(name) for name in (TWO, ONE, PROCESSES)}
+    for num_clients in COHORTS:
+        yield cohort_contest(places, num_clients)
+    for place in places.values():
+        place.close()
+    for method in UNEQUAL:
+        yield unequal_contest(method)
+
+
+def cohort_contest(places: dict[str, Place], num_clients: int) -> Contest:
+    """One K: two devices against the other places."""
+
+    def at(place: str) -> Callable[[], dict[str, float]]:
+        return lambda: places[place].played(num_clients, EXAMPLES)
+
+    return Contest(
+        task="FedAvg round, scaling",
+        case={"clients": num_clients, "examples": EXAMPLES, "model": "mlp 32"},
+        ours=at(TWO),
+        peers={name: at(name) for name in (ONE, PROCESSES)},
+        agreement=_same_loss,
+        figures=lambda result, took: {
+            "us a client-example": 1e6 * took / (num_clients * EXAMPLES),
+        },
+        samples=SAMPLES,
+        timed=lambda result: result["seconds"],
+    )
+
+
+def unequal_contest(method: str) -> Contest:
+    """One client of many examples among many of few, against the same examples dealt equally."""
+    num_clients, largest, others = UNEQUAL[method]
+    sizes = [largest] + [others] * (num_clients - 1)
+    total = sum(sizes)
+    equal = [total // num_clients] * num_clients
+    ours = round_of(method, federation_of(sizes))
+    peers = {EQUAL: round_of(method, federation_of(equal))}
+    if method == "fedavg":  # a graph of all places of the padded array would not end
+        peers[PADDED] = round_of(method, federation_of(sizes), ragged=False)
+    return Contest(
+        task=f"{method} round, unequal clients",
+        case={"clients": num_clients, "largest": largest, "others": others},
+        ours=ours,
+        peers=peers,
+        figures=lambda result, took: {"us a client-example": 1e6 * took / total},
+        targets={EQUAL: PROMISED},
+        samples=SAMPLES,
+    )
+
+
+def federation_of(sizes: list[int]) -> Federation:
+    """Images of clients of these sizes, half of them labeled."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(NUM_CLASSES, size=sum(sizes)).astype(np.int32)
+    points = np.split(np.arange(len(y)), np.cumsum(sizes)[:-1])
+    partition = Partition(
+        tuple(own[: (len(own) + 1) // 2] for own in points),
+        tuple(own[(len(own) + 1) // 2 :] for own in points),
+        tuple(own[:0] for own in points),
+    )
+    return Federation(noisy_patterns(rng, y, 28, 1), y, partition, NUM_CLASSES)
+
+
+def round_of(
+    method: str, federation: Federation, *, ragged: bool | None = None, strategy: str = "auto"
+) -> Callable[[], float]:
+    """A round of all clients, from the host's examples on; its loss."""
+    config = base.get_config()
+    config.model.name, config.model.hidden = "mlp", (32,)
+    config.training.epochs, config.training.batches = 1, "joint"
+    config.training.batch_size = 50
+    config.xclp.num_bits = 1024
+    config.execution.strategy = strategy
+    algorithm = make_algorithm(config, method, federation)
+    state, key = algorithm.init(jax.random.key(0), federation), jax.random.key(1)
+
+    def advance() -> float:
+        after, metrics = algorithm.round(state, federation.cohort(ragged=ragged), key)
+        jax.block_until_ready(after.model)
+        return float(metrics["train_loss"])
+
+    return advance
+
+
+class Place:
+    """Where rounds are played: processes that wait for a case a line and answer its seconds and its loss."""
+
+    def __init__(self, name: str) -> None:
+        number = 2 if name == PROCESSES else 1
+        devices = 2 if name == TWO else 1
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            address = f"localhost:{free.getsockname()[1]}"
+        flags = (
+            f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+        )
+        environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+        self._processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", WORKER, address, str(number), str(own)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=environment,
+                cwd=Path(__file__).parents[2],
+            )
+            for own in range(number)
+        ]
+        atexit.register(self.close)
+
+    def played(self, num_clients: int, examples: int) -> dict[str, float]:
+        """Seconds and loss of one round, as the first process has them."""
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.write(f"{num_clients} {examples}\n")
+            process.stdin.flush()
+        answers = [_answer(process) for process in self._processes]
+        return answers[0]
+
+    def close(self) -> None:
+        """End the processes: without a further line they have nothing to do."""
+        for process in self._processes:
+            if process.stdin is not None:
+                process.stdin.close()
+        for process in self._processes:
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+def _answer(process: subprocess.Popen[str]) -> dict[str, float]:
+    """The next line that is one: between them Gloo says whom it has met."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("{"):
+            return dict(json.loads(line))
+    raise RuntimeError(f"{WORKER} ended with exit status {process.wait()}")
+
+
+def _same_loss(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
+    assert np.isclose(ours["loss"], theirs["loss"], rtol=1e-3), f"{ours} and {theirs}"
+    return f"losses {ours['loss']:.4f} and {theirs['loss']:.4f}"

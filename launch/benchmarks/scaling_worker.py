@@ -1,0 +1,40 @@
+"""One process of a place where `launch.benchmarks.scaling` has rounds played.
+
+    python -m launch.benchmarks.scaling_worker HOST:PORT NUM_PROCESSES PROCESS_ID
+
+Reads lines "CLIENTS EXAMPLES" and answers each by a line of JSON, the seconds of a round and its loss; what a
+case has compiled and allocated stays for the next time. Ends with its input.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+
+import jax
+
+from jaxfed.host import processes
+from launch.benchmarks.scaling import federation_of, round_of
+
+
+def main(address: str, num_processes: int, process_id: int) -> None:
+    """Answer until there is no further line."""
+    if num_processes > 1:
+        processes.connect(address, num_processes, process_id)
+    strategy = "shard_map" if jax.device_count() > 1 else "auto"
+    rounds: dict[tuple[int, int], Callable[[], float]] = {}
+    for line in sys.stdin:
+        clients, examples = map(int, line.split())
+        if (clients, examples) not in rounds:
+            advance = round_of("fedavg", federation_of([examples] * clients), strategy=strategy)
+            advance()
+            rounds[clients, examples] = advance
+        start = time.perf_counter()
+        loss = rounds[clients, examples]()
+        print(json.dumps({"seconds": time.perf_counter() - start, "loss": loss}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

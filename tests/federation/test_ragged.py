@@ -1,0 +1,145 @@
+"""Examples without room for what clients do not have: they read like the padded array, and are few rows."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import arranged, padded
+from jaxfed.federation.ragged import Ragged, apart, by_extent, joined, length_for, own_examples
+
+
+def federation_of(sizes):
+    rng = np.random.default_rng(0)
+    return Federation.from_clients(
+        [
+            (rng.standard_normal((n, 2, 3)).astype(np.float32), rng.integers(-1, 2, n))
+            for n in sizes
+        ],
+        num_classes=2,
+    )
+
+
+def both(federation, clients=None):
+    return (federation.cohort(clients, ragged=ragged) for ragged in (False, True))
+
+
+def test_it_reads_like_the_padded_array():
+    whole, ragged = both(federation_of([3, 0, 40, 7]), [3, 0, 1, 2])
+    assert isinstance(ragged.x, Ragged)
+    assert ragged.x.shape == whole.x.shape
+    assert ragged.x.dtype == whole.x.dtype
+    assert len(ragged.x) == 4
+    np.testing.assert_array_equal(ragged.x, whole.x)
+    np.testing.assert_array_equal(jax.jit(jnp.asarray)(ragged.x), whole.x)
+    np.testing.assert_array_equal(ragged.x[3, 5:], whole.x[3, 5:])
+    for own, padded_own, mask in zip(own_examples(ragged.x), whole.x, whole.mask, strict=True):
+        np.testing.assert_array_equal(own, padded_own[mask])
+    for name in ("client_id", "y", "mask"):
+        np.testing.assert_array_equal(getattr(ragged, name), getattr(whole, name))
+    values = jnp.arange(len(ragged.x.rows), dtype=jnp.float32)
+    np.testing.assert_array_equal(ragged.x.padded(values, -1)[:, 0], [0, 7, -1, 10])
+
+
+def test_order_and_empty_clients():
+    federation = federation_of([3, 0, 40, 7])
+    for change in (
+        lambda cohort: arranged(cohort, 3),
+        lambda cohort: padded(cohort, 5),
+        lambda cohort: padded(arranged(cohort), 6),
+    ):
+        whole, ragged = map(change, both(federation, [2, 0, 3]))
+        assert isinstance(ragged.x, Ragged)
+        jax.tree.map(np.testing.assert_array_equal, whole[:1], ragged[:1])
+        np.testing.assert_array_equal(ragged.x, whole.x)
+        # Rows of clients follow each other in the clients' order: ties between points go by it.
+        assert (np.diff(ragged.x.start[ragged.x.size > 0]) > 0).all()
+
+
+def test_further_examples_behind_the_clients():
+    ragged = federation_of([3, 40]).cohort(ragged=True).x
+    others = np.arange(42, dtype=np.float32).reshape(7, 2, 3)
+    more = ragged.beside(jnp.asarray(others), np.array([4, 3])).with_empty(1)
+    np.testing.assert_array_equal(more[:2], ragged)
+    np.testing.assert_array_equal(more[2, :4], others[:4])
+    np.testing.assert_array_equal(more[3, :3], others[4:])
+    assert more.num_rows == 50
+    assert len(more) == 5
+
+
+def test_one_client_in_a_compiled_program():
+    whole, ragged = both(federation_of([3, 0, 40, 7]))
+    shared, own = apart(ragged.x)
+
+    @jax.jit
+    def rows(shared, own, index):
+        x = joined(shared, own)
+        assert x.shape == (40, 2, 3)
+        return x[index], x[:2]
+
+    for client, size in enumerate((3, 0, 40, 7)):
+        one = jax.tree.map(lambda leaf, client=client: leaf[client], own)
+        index = jnp.arange(max(size, 1))
+        taken, first = rows(shared, one, index)
+        np.testing.assert_array_equal(taken[:size], whole.x[client, :size])
+        np.testing.assert_array_equal(first[: min(size, 2)], whole.x[client, : min(size, 2)])
+
+
+def test_rows_follow_the_sum_of_examples():
+    """One of 2,000 among 99 of 20: room for the largest so many clients, and one shape for all cohorts."""
+    federation = federation_of([20] * 40 + [2000] + [20] * 59)
+    shapes = set()
+    for clients in ([40, *range(9)], range(10), range(50, 60)):
+        cohort = federation.cohort(list(clients))
+        assert isinstance(cohort.x, Ragged)
+        assert len(cohort.x.rows) <= 2000 + 9 * 20 + 256
+        shapes.add(cohort.x.rows.shape)
+    assert len(shapes) == 1
+    assert len(federation.cohort().x.rows) <= 2000 + 99 * 20 + 256
+
+
+@pytest.mark.parametrize("sizes", [[50, 20, 30], [400] * 100, [200, 300, 400] * 30])
+def test_clients_of_like_size_stay_padded(sizes):
+    assert isinstance(federation_of(sizes).cohort().x, np.ndarray)
+
+
+def test_a_client_may_stand_there_twice():
+    whole, ragged = both(federation_of([3, 400, 7]), [1, 1, 0])
+    np.testing.assert_array_equal(ragged.x, whole.x)
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "parts", "expected"),
+    [
+        *((1, 1, 1, 256), (257, 257, 1, 512), (2000, 2048, 1, 2048), (1400, 2048, 1, 2048)),
+        *((1200, 2048, 1, 1280), (100, 2048, 1, 256), (1, 100, 2, 512), (0, 256, 1, 256)),
+    ],
+)
+def test_lengths_are_few_and_fit(count, most, parts, expected):
+    length = length_for(count, most, parts=parts)
+    assert length == expected
+    assert length >= count
+    assert length % (256 * parts) == 0
+
+
+def test_of_all_counts_lengths_are_few_and_none_far_above():
+    lengths = [length_for(count, 100_000) for count in range(1, 100_000, 97)]
+    assert len(set(lengths)) <= 18
+    for count, length in zip(range(1, 100_000, 97), lengths, strict=True):
+        assert length <= max(256, 1.5 * count + 512)
+
+
+def test_a_branch_is_not_far_above_the_extent():
+    lengths = []
+    x = Ragged(jnp.zeros((9, 1)), jnp.int32(0), jnp.int32(0), 1000)
+
+    def of_length(length):
+        lengths.append(length)
+        return jnp.int32(length)
+
+    found = jax.jit(lambda extent: by_extent(x, extent, of_length))
+    for extent in (0, 1, 63, 64, 65, 250, 251, 1000):
+        assert extent <= found(jnp.int32(extent)) <= max(64, 4 * extent + 3)
+    assert len(set(lengths)) == len(lengths) <= 4
+    assert by_extent(jnp.zeros((7, 1)), jnp.int32(1), lambda length: length) == 7
