@@ -16,7 +16,7 @@ from jax.custom_batching import sequential_vmap
 from jax.sharding import Mesh, NamedSharding
 
 from jaxfed.errors import UsageError
-from jaxfed.kernels import hamming, lsh, nearest
+from jaxfed.kernels import hamming, lsh, nearest, pairs_once
 from jaxfed.kernels.footprint import Footprint, footprint
 from jaxfed.kernels.nearest import Nearer, Nearest
 from jaxfed.kernels.spread import ROWS, Rows, by_rows, mesh_of, spread
@@ -70,12 +70,13 @@ def hamming_knn(
         are not uint32 [n, W], or `valid` of another length.
 
     Cost: n^2 W word operations, and k minima over n / s + k s values a point with s about
-    sqrt(n / k), at most 32: little beside the distances for k = 10, as much for k = 100. Memory:
-    two copies of the codes, the result, and distances of 1024 x 16384 pairs (32 MiB; matmul 4096 x
-    16384). Over p devices each has 1 / p of the work, its rows of the result, and three parts of
-    the codes. Under `jax.vmap` popcount searches one client after another in that memory; matmul
-    searches them at once, with as many tiles. The fused search takes a GiB of signs and one client
-    after another. Compiled anew for each (n, W, k).
+    sqrt(n / k), at most 32: little beside the distances for k = 10, as much for k = 100. By popcount,
+    for more than 2048 points and k up to n / 128, half of it (`jaxfed.kernels.pairs_once`). Memory:
+    three copies of the codes, the result, and 64 MiB of minima, or distances of 1024 x 16384 pairs
+    (32 MiB; matmul 4096 x 16384). Over p devices each has 1 / p of the work, its rows of the result,
+    and four parts of the codes. Under `jax.vmap` popcount searches one client after another in that
+    memory; matmul searches them at once, with as many tiles. The fused search takes a GiB of signs
+    and one client after another. Compiled anew for each (n, W, k).
     """
     hamming.check_backend(backend, BACKENDS)
     bits = hamming.check_codes(bits)
@@ -195,17 +196,31 @@ def hamming_nearer(backend: str, num_words: int) -> Nearer:
 
         fused: Nearer = sequential_vmap(functools.partial(search.nearer, backend))
         return fused
-    missing, dtype = no_distance(num_words), hamming.distance_dtype(num_words)
 
     def nearer(*search: Any) -> Nearest:
         def by(kernel: hamming.TileKernel, *search: Any) -> Nearest:
-            def tile_distances(a: jax.Array, b: jax.Array, excluded: jax.Array) -> jax.Array:
-                start = jnp.where(excluded, missing, 0).astype(dtype)
-                return kernel.distances(a, b, start)
-
-            return nearest.nearer(tile_distances, kernel.width, *search)
+            return _nearer_by(kernel, num_words)(*search)
 
         return hamming.on_platform(backend, by, *search)
+
+    return nearer
+
+
+def _nearer_by(kernel: hamming.TileKernel, num_words: int) -> Nearer:
+    missing, dtype = no_distance(num_words), hamming.distance_dtype(num_words)
+
+    def tile_distances(a: jax.Array, b: jax.Array, excluded: jax.Array) -> jax.Array:
+        return kernel.distances(a, b, jnp.where(excluded, missing, 0).astype(dtype))
+
+    def nearer(
+        best: Nearest,
+        queries: jax.Array,
+        first_query: jax.Array,
+        points: jax.Array,
+        *ids: jax.Array,
+    ) -> Nearest:
+        operands = kernel.words(queries), first_query, kernel.words(points), *ids
+        return nearest.nearer(tile_distances, kernel.width, best, *operands)
 
     return nearer
 
@@ -220,9 +235,28 @@ def _hamming_knn(
 ) -> tuple[jax.Array, jax.Array]:
     num_words = bits.shape[1]
     missing, dtype = no_distance(num_words), hamming.distance_dtype(num_words)
-    nearer = hamming_nearer(backend, num_words)
-    indices, distances = _all_pairs(nearer, bits, valid, num_neighbors, missing, dtype, mesh)
-    return indices, distances.astype(jnp.int32)
+    if backend.startswith("fused"):
+        fused = hamming_nearer(backend, num_words)
+        indices, distances = _all_pairs(fused, bits, valid, num_neighbors, missing, dtype, mesh)
+        return indices, distances.astype(jnp.int32)
+    k = max(1, min(num_neighbors, bits.shape[0]))
+
+    def found_by(rows: Rows) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
+        def by(kernel: hamming.TileKernel, bits: jax.Array, valid: jax.Array) -> Nearest:
+            if kernel.pairs_once and pairs_once.suits(bits.shape[0], num_words, k, kernel.width):
+                return pairs_once.hamming_neighbors(kernel, bits, valid, k, rows)
+            best = nearest.nobody(k, bits.shape[0], missing, dtype)
+            nearer = _nearer_by(kernel, num_words)
+            distances, ids = nearest.around_the_ring(nearer, best, bits, valid, rows)
+            return distances.astype(jnp.int32), ids
+
+        def search(bits: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Array]:
+            best = hamming.on_platform(backend, by, bits, valid)
+            return nearest.as_rows(best, valid, num_neighbors, missing)
+
+        return search
+
+    return by_rows(found_by, mesh)(bits, valid)
 
 
 @functools.partial(jax.jit, static_argnames=("num_neighbors", "backend"))

@@ -124,9 +124,9 @@ class Rows:
         num_rows = x.shape[0] // self.num_parts
         return lax.dynamic_slice_in_dim(x, self.first(num_rows), num_rows)
 
-    def handed_on(self, arrays: _T) -> _T:
-        """Those of the device before this one."""
-        ring = [(device, (device + 1) % self.num_parts) for device in range(self.num_parts)]
+    def handed_on(self, arrays: _T, places: int = 1) -> _T:
+        """Those of the device so many places before this one."""
+        ring = [(device, (device + places) % self.num_parts) for device in range(self.num_parts)]
         return jax.tree.map(lambda x: lax.ppermute(x, AXIS, ring), arrays)
 
     def of_all(self, x: jax.Array) -> jax.Array:

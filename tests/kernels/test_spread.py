@@ -39,10 +39,13 @@ def assert_equal(found, expected):
 
 @pytest.mark.skipif(jax.device_count() > 2, reason="this is the process of its own")
 def test_four_devices_pass_too():
-    graphs = str(Path(__file__).with_name("test_spread_graph.py"))
+    others = [
+        str(Path(__file__).with_name(name))
+        for name in ("test_spread_graph.py", "test_pairs_once.py")
+    ]
     flags = "--xla_force_host_platform_device_count=4"
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-k", "4_devices", __file__, graphs],
+        [sys.executable, "-m", "pytest", "-q", "-k", "3_devices or 4_devices", __file__, *others],
         env={**os.environ, "XLA_FLAGS": flags},
         capture_output=True,
         text=True,

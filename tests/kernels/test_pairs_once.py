@@ -1,0 +1,137 @@
+"""The search that counts a distance once for both of its points, with tiles and blocks of a few points.
+
+Three and four devices are tried by the process of its own that `test_spread` starts.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxfed.kernels import hamming, knn, nearest, pairs_once
+from jaxfed.kernels.spread import ALL, by_rows, everywhere, points_mesh, spread
+
+KERNEL = hamming._KERNELS["popcount"]
+DEVICES = [
+    pytest.param(count, id=f"{count}_devices") for count in (2, 3, 4) if count <= jax.device_count()
+]
+
+
+def random_codes(n, num_words):
+    return np.random.default_rng(0).integers(0, 2**32, (n, num_words), dtype=np.uint32)
+
+
+def tied_codes(n, num_words):
+    """Three random bits a point, the rest zero: most distances are equal, many points too."""
+    codes = np.zeros((n, num_words), np.uint32)
+    codes[:, -1] = np.random.default_rng(0).integers(0, 8, n)
+    return codes
+
+
+def expected(bits, k, valid):
+    """By one stable sort a row."""
+    missing = bits.shape[1] * 32 + 1
+    distances = np.bitwise_count(bits[:, None] ^ bits).sum(axis=2, dtype=np.int64)
+    distances[:, ~valid] = missing
+    np.fill_diagonal(distances, missing)
+    indices = np.argsort(distances, axis=1, kind="stable")[:, :k]
+    distances = np.take_along_axis(distances, indices, axis=1)
+    found = valid[:, None] & (distances < missing)
+    return np.where(found, indices, -1), np.where(found, distances, missing)
+
+
+def found_by(bits, valid, k, width, num_devices=1):
+    """As `knn.hamming_knn` does it, with tiles of another width."""
+    kernel, missing = KERNEL._replace(width=width), bits.shape[1] * 32 + 1
+
+    def of(rows):
+        def search(bits, valid):
+            best = pairs_once.hamming_neighbors(kernel, bits, valid, k, rows)
+            return nearest.as_rows(best, valid, k, missing)
+
+        return search
+
+    mesh = points_mesh(num_devices) if num_devices > 1 else None
+    arrays = (jnp.asarray(bits), jnp.asarray(valid))
+    if mesh is not None:
+        arrays = (spread(bits, mesh), spread(valid, mesh, fill=False))
+    found = jax.jit(by_rows(of, mesh))(*arrays)
+    return [np.asarray(array)[: len(bits)] for array in everywhere(found)]
+
+
+def assert_equal(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("make", "n", "num_words", "k", "width", "block", "share_valid"),
+    [
+        pytest.param(tied_codes, 700, 1, 5, 96, 10_000, 1, id="one block, ties"),
+        pytest.param(tied_codes, 701, 2, 3, 32, 128, 0.8, id="many blocks, ties, padding"),
+        pytest.param(random_codes, 700, 9, 10, 64, 200, 1, id="many blocks, words left over"),
+        pytest.param(random_codes, 300, 12, 2, 32, 100, 0.02, id="fewer valid than neighbors"),
+        pytest.param(random_codes, 300, 3, 1, 64, 10_000, 0, id="none valid"),
+    ],
+)
+def test_equals_the_oracle(monkeypatch, make, n, num_words, k, width, block, share_valid):
+    monkeypatch.setattr(pairs_once, "_BLOCK_POINTS", block)
+    bits, valid = make(n, num_words), np.random.default_rng(1).random(n) < share_valid
+    assert_equal(found_by(bits, valid, k, width), expected(bits, k, valid))
+
+
+@pytest.mark.parametrize("num_devices", DEVICES)
+def test_over_devices_equals_the_oracle(monkeypatch, num_devices):
+    """Two and four devices meet twice half way, and share what is left; one and three never do."""
+    monkeypatch.setattr(pairs_once, "_BLOCK_POINTS", 128)
+    n, k = 1001, 3
+    bits, valid = tied_codes(n, 2), np.random.default_rng(1).random(n) < 0.8
+    assert_equal(found_by(bits, valid, k, 64, num_devices), expected(bits, k, valid))
+
+
+def test_half_of_the_distances_are_counted():
+    """Tiles are counted as they are compared."""
+    counted = []
+
+    def distances(a, b, start):
+        jax.debug.callback(lambda: counted.append(1))
+        return KERNEL.distances(a, b, start)
+
+    n, width = 640, 64
+    bits = jnp.asarray(random_codes(n, 1))
+    kernel = KERNEL._replace(width=width, distances=distances)
+    search = jax.jit(partial(pairs_once.hamming_neighbors, kernel, k=2, rows=ALL))
+    jax.block_until_ready(search(bits, jnp.ones(n, bool)))
+    jax.effects_barrier()
+    tiles = n // width
+    assert len(counted) == tiles * (tiles + 1) // 2
+
+
+@pytest.mark.parametrize(
+    ("n", "num_words", "k", "is_suited"),
+    [
+        (10_000, 128, 10, True),
+        (100_000, 128, 10, True),
+        (2048, 128, 10, False),  # a tile or two
+        (10_000, 128, 100, False),  # as many candidates as points
+        (10_000, 2**13, 10, True),
+        (10_000, 2**16, 10, False),  # a distance and a number in more than 31 bits
+    ],
+)
+def test_where_it_is_used(n, num_words, k, is_suited):
+    assert pairs_once.suits(n, num_words, k, KERNEL.width) == is_suited
+
+
+def test_the_search_uses_it_on_a_cpu_for_many_points_alone():
+    def program(n, backend):
+        bits = jax.ShapeDtypeStruct((n, 2), jnp.uint32)
+        search = jax.jit(partial(knn.hamming_knn, num_neighbors=3, backend=backend))
+        return search.trace(bits).lower(lowering_platforms=("cpu",)).as_text()
+
+    strips = 4096 // 16
+    of_strips = f"tensor<4x{strips}x1024xi16>"
+    assert of_strips in program(4096, "popcount")
+    assert of_strips in program(4096, "auto")
+    assert of_strips not in program(4096, "matmul")
