@@ -304,11 +304,11 @@ class _Search:
                 of_j = jnp.minimum(of_j, lax.dynamic_slice_in_dim(distances, at, self.lanes))
             return of_i, of_j
 
-        start = (
+        farthest = (
             jnp.full((self.width, self.lanes), self.missing, distances.dtype),
             jnp.full((self.lanes, self.width), self.missing, distances.dtype),
         )
-        of_i, of_j = lax.fori_loop(0, _STRIP // _PLACES_PER_PASS, look_at_places, start)
+        of_i, of_j = lax.fori_loop(0, _STRIP // _PLACES_PER_PASS, look_at_places, farthest)
         return of_i.T, of_j
 
     def with_strips(
