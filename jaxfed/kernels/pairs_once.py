@@ -34,7 +34,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxfed.kernels import hamming, lsh, nearest
+from jaxfed.kernels import column_minima, hamming, lsh, nearest
 from jaxfed.kernels.nearest import Nearest
 from jaxfed.kernels.spread import Rows
 
@@ -43,13 +43,8 @@ _STRIP = 16
 # Points whose strips' minima are held for each other at a time: two times 2 bytes x 16384 x 1024 strips.
 _BLOCK_POINTS = 16384
 
-# Minima looked at in one vectorized loop.
-_ROWS_PER_PASS = 32
-
 # Points of every strip looked at in one vectorized loop.
 _PLACES_PER_PASS = 4
-
-_LARGEST = jnp.iinfo(jnp.int32).max
 
 
 class _Part(NamedTuple):
@@ -319,7 +314,7 @@ class _Search:
 
         def of_tile(tile: tuple[jax.Array, jax.Array, jax.Array]) -> Nearest:
             minima, distances, strips = tile
-            least, number = _first_numbered(minima, self.k)
+            least, number = column_minima.first_numbered(minima, self.k)
             if self.num_blocks == 1:
                 return least, first + number * _STRIP
             return nearest.smallest(
@@ -344,18 +339,18 @@ class _Search:
         def of_tile(tile: tuple[jax.Array, ...]) -> Nearest:
             number, ids, distances, strips = tile
             # In the order of their numbers, so that points are in the order of theirs.
-            strips = jnp.where(distances < self.missing, strips, _LARGEST)
-            strips = _ascending(strips)
+            strips = jnp.where(distances < self.missing, strips, column_minima.LARGEST)
+            strips = column_minima.ascending(strips)
             places = (jnp.clip(strips - columns.first, 0, None) // _STRIP).T
             points = self.points_of_tile(queries, number)
             counted = self.distances_in_strips(points, columns, places)
             place = jnp.arange(_STRIP, dtype=jnp.int32)[None, None, :]
             their_ids = strips.T[:, :, None] + place
             excluded = (their_ids == ids[:, None, None]) | ~columns.allowed_in[places]
-            excluded |= (strips == _LARGEST).T[:, :, None]
+            excluded |= (strips == column_minima.LARGEST).T[:, :, None]
             counted = jnp.where(excluded, self.missing, counted)
             counted = counted.reshape(self.width, -1).T
-            distances, number = _first_numbered(counted, self.k)
+            distances, number = column_minima.first_numbered(counted, self.k)
             rank = jnp.arange(self.k, dtype=jnp.int32)[:, None, None]
             strip = jnp.where(number[None] // _STRIP == rank, strips[:, None], 0).sum(axis=0)
             return distances, strip + number % _STRIP
@@ -388,38 +383,3 @@ class _Search:
 def _put(minima: jax.Array, found: jax.Array, tile: jax.Array, strips_of: jax.Array) -> jax.Array:
     """Minima of a block with those of one tile over one tile's strips."""
     return lax.dynamic_update_slice(minima, found[None], (tile, strips_of * found.shape[0], 0))
-
-
-def _first_numbered(distances: jax.Array, k: int) -> Nearest:
-    """The k first of each column by (distance, row), as int32, [m, queries] -> [k, queries], and their rows.
-
-    One minimum after another over distance * 2^b + row, by vectorized passes over some rows each.
-    """
-    num_rows, num_queries = distances.shape
-    bits = num_rows.bit_length()
-    rows_per_pass = math.gcd(num_rows, _ROWS_PER_PASS)
-
-    def next_first(last: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
-        def look_at_rows(number: jax.Array, least: jax.Array) -> jax.Array:
-            for offset in range(rows_per_pass):
-                row = number * rows_per_pass + offset
-                distance = lax.dynamic_index_in_dim(distances, row, keepdims=False)
-                numbered = (distance.astype(jnp.int32) << bits) | row
-                least = jnp.minimum(least, jnp.where(numbered > last, numbered, _LARGEST))
-            return least
-
-        none = jnp.full(num_queries, _LARGEST, jnp.int32)
-        first = lax.fori_loop(0, num_rows // rows_per_pass, look_at_rows, none)
-        return first, first
-
-    _, found = lax.scan(next_first, jnp.full(num_queries, -1, jnp.int32), length=k)
-    return found >> bits, found & (2**bits - 1)
-
-
-def _ascending(x: jax.Array) -> jax.Array:
-    """Each column of [k, queries] sorted: k is small, and a sort takes one column at a time."""
-    k = x.shape[0]
-    number = jnp.arange(k, dtype=jnp.int32)[:, None, None]
-    equal_before = (x[None] == x[:, None]) & (number.swapaxes(0, 1) < number)
-    rank = ((x[None] < x[:, None]) | equal_before).astype(jnp.int32).sum(axis=1)
-    return jnp.where(rank[None] == number, x[None], 0).sum(axis=1)
