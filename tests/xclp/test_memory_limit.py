@@ -14,27 +14,28 @@ from jaxfed.kernels.graph import normalized_graph
 from jaxfed.xclp import Parameters, algorithm, memory_plan, propagate_labels
 
 MB = 10**6
-SETTINGS = {"num_classes": 70, "num_bits": 256, "tolerance": 1e-6}
+POINTS, CLASSES = 2000, 40  # few enough that the search in one piece takes more than the system
+SETTINGS = {"num_classes": CLASSES, "num_bits": 256, "tolerance": 1e-6}
 
 
 @pytest.fixture(scope="module")
 def clients():
     rng = np.random.default_rng(0)
-    truth = rng.integers(70, size=4000)
-    vectors = 2 * rng.standard_normal((70, 48))[truth] + rng.standard_normal((4000, 48))
-    labels = np.where(rng.random(4000) < 0.1, truth, -1)
+    truth = rng.integers(CLASSES, size=POINTS)
+    vectors = 2 * rng.standard_normal((CLASSES, 48))[truth] + rng.standard_normal((POINTS, 48))
+    labels = np.where(rng.random(POINTS) < 0.1, truth, -1)
     return np.array_split(vectors.astype(np.float32), 3), np.array_split(labels, 3)
 
 
 def plan_of(limit, p=None):
     execution = Execution(memory_limit=limit)
-    return memory_plan.planned(4000, 48, p or Parameters(**SETTINGS), execution)
+    return memory_plan.planned(POINTS, 48, p or Parameters(**SETTINGS), execution)
 
 
 def test_the_same_labels_under_any_limit(clients):
     """Bit for bit where vectors and codes come in parts; up to rounding where columns do."""
     free = propagate_labels(*clients, **SETTINGS)
-    for limit, rounding in ((18 * MB, 0), (13 * MB, 1e-4)):
+    for limit, rounding in ((6 * MB, 0), (44 * MB // 10, 1e-4)):
         plan, said = plan_of(limit), []
         assert plan.part_points
         assert bool(plan.block_columns) == bool(rounding)
@@ -43,15 +44,15 @@ def test_the_same_labels_under_any_limit(clients):
             *clients, **SETTINGS, execution=Execution(memory_limit=limit, tell=said.append)
         )
         taken = bytes_text(plan.num_bytes)
-        held_to = f"of {limit // MB} MB (execution.memory_limit={limit})"
-        assert said == [f"memory: labeling of 4,000 points ({plan}) takes {taken} {held_to}"]
+        held_to = f"of {bytes_text(limit)} (execution.memory_limit={limit})"
+        assert said == [f"memory: labeling of 2,000 points ({plan}) takes {taken} {held_to}"]
         for ours, theirs in zip(held, free, strict=True):
             np.testing.assert_array_equal(ours.labels, theirs.labels)
             np.testing.assert_allclose(ours.scores, theirs.scores, rtol=rounding, atol=rounding)
 
 
 def test_blocks_are_smaller_the_smaller_the_limit():
-    tight, loose = plan_of(13 * MB), plan_of(1000 * MB)
+    tight, loose = plan_of(44 * MB // 10), plan_of(1000 * MB)
     assert loose.part_points is None
     assert loose.block_columns is None
     assert tight.part_points in (1024, 2048)
@@ -63,7 +64,7 @@ def test_blocks_are_smaller_the_smaller_the_limit():
 def test_what_cannot_be_kept_is_refused_with_the_smallest_that_can(clients, monkeypatch):
     monkeypatch.setattr(algorithm, "client_codes", None)  # nothing is computed first
     with pytest.raises(
-        BeyondMemory, match=r"execution.memory_limit='1 kB': labeling of 4,000"
+        BeyondMemory, match=r"execution.memory_limit='1 kB': labeling of 2,000"
     ) as no:
         propagate_labels(*clients, **SETTINGS, execution=Execution(memory_limit="1 kB"))
     message = str(no.value)
