@@ -209,7 +209,7 @@ class Experiment:
         elif algorithm.validate:
             metrics = algorithm.validate(state, federation)
             selected = selected.after(0, state, metrics)
-            metrics = {**metrics, **self._watched(algorithm, state, federation)}
+            metrics = {**metrics, **_of_round(self._watched(algorithm, state, federation))}
             if metrics:
                 start = {"repeat": leg.repeat, "algorithm": leg.name, "round": 0, **metrics}
                 self.workdir.append_metrics(start)
@@ -286,9 +286,11 @@ class Experiment:
             validation = algorithm.validate(state, federation)
             selected = selected.after(round_number, state, validation)
             final = selected.best
-            metrics = {**validation, **self._watched(algorithm, state, federation)}
+            watched = self._watched(algorithm, state, federation)
+            metrics = {**validation, **_of_round(watched)}
             if is_last:
-                quality = algorithm.evaluate(final, federation)
+                is_known = final is state and self.config.evaluate_test
+                quality = watched if is_known else algorithm.evaluate(final, federation)
                 metrics |= {**quality, "selected_round": selected.round}
                 if np.isfinite(selected.validation_accuracy):  # there is a validation split
                     metrics["selected_validation_accuracy"] = selected.validation_accuracy
@@ -300,10 +302,12 @@ class Experiment:
         self, algorithm: FederatedAlgorithm, state: ServerState, federation: Federation
     ) -> Metrics:
         """With `evaluate_test`, what the test set says of a round's state; nothing is selected by it."""
-        if not self.config.evaluate_test:
-            return {}
-        quality = algorithm.evaluate(state, federation)
-        return {f"round_{name}": value for name, value in quality.items() if name != HAS_NO_MODEL}
+        return algorithm.evaluate(state, federation) if self.config.evaluate_test else {}
+
+
+def _of_round(quality: Metrics) -> Metrics:
+    """What the test set says, under names that say that nothing is selected by it."""
+    return {f"round_{name}": value for name, value in quality.items() if name != HAS_NO_MODEL}
 
 
 def is_evaluated(config: ConfigDict, round_number: int) -> bool:

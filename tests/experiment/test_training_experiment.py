@@ -25,11 +25,13 @@ from jaxfed.config.assembly import (
 from jaxfed.config.check import check
 from jaxfed.config.simulation import Simulation
 from jaxfed.errors import UsageError
+from jaxfed.experiment import loop
 from jaxfed.experiment.loop import Experiment
 from jaxfed.experiment.progress import Progress
 from jaxfed.experiment.records import Run
 from jaxfed.experiment.selected import Selected
 from jaxfed.experiment.workdir import open_workdir
+from jaxfed.federation.clients import Federation
 from jaxfed.federation.sampling import sample_clients
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
@@ -97,6 +99,27 @@ def test_the_test_set_is_watched_on_request_and_selects_nothing(config, tmp_path
         "round_test",
         "train_loss",
     }
+
+
+def test_a_state_that_has_been_watched_is_not_measured_again(config, tmp_path, monkeypatch):
+    config.algorithm, config.num_repeats, config.rounds, config.baselines = "fedavg", 1, 2, ()
+    config.training.labeled_only_rounds, config.dataset.validation_fraction = 0, 0.0
+    config.evaluate_test, config.evaluate_every = True, 2
+    asked = []
+
+    def made(*arguments, **options):
+        algorithm = make_algorithm(*arguments, **options)
+
+        def evaluate(state, federation):
+            asked.append(int(state.round))
+            return algorithm.evaluate(state, federation)
+
+        return algorithm._replace(evaluate=evaluate)
+
+    monkeypatch.setattr(loop, "make_algorithm", made)
+    _, records = run(config, tmp_path)
+    assert asked == [0, 2]
+    assert records[-1]["test_accuracy"] == records[-1]["round_test_accuracy"]
 
 
 def read_run_of(path, summary):
@@ -245,6 +268,19 @@ def test_normalization_is_that_of_the_clients_examples(config):
     mean, deviation = federation.normalization
     np.testing.assert_allclose(mean, federation.x[held].mean(), rtol=1e-5)
     np.testing.assert_allclose(deviation, federation.x[held].std(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_bytes_are_normalized_to_the_last_digit(channels):
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (40, 5, 5, channels)).astype(np.uint8)
+    x[..., 0] //= 4
+    federation = Federation.from_clients([(x[:7], np.zeros(7, int)), (x[7:], np.ones(33, int))])
+    values = x.astype(np.float64)
+    mean = values.mean(axis=(0, 1, 2))
+    deviation = np.sqrt(np.square(values).mean(axis=(0, 1, 2)) - np.square(mean))
+    for found, expected in zip(federation.normalization, (mean, deviation), strict=True):
+        np.testing.assert_array_equal(found, (expected / 255).astype(np.float32))
 
 
 @pytest.mark.parametrize(
