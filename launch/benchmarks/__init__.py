@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from launch.benchmarks import (
+    approximate_neighbors,
     experiment,
     graphs,
     hashing,
@@ -26,8 +27,10 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
     "hamming": hashing.distances,
     "knn": neighbors.hamming_knn,
     "cosine_knn": neighbors.cosine_knn,
+    "approximate_knn": approximate_neighbors.approximate_knn,
     "graph": graphs.construction,
     "label_propagation": graphs.propagation,
+    "large_propagation": graphs.large_propagation,
     "xclp": labeling.xclp,
     "labeling_cost": labeling_cost.labeling_cost,
     "later_points": later_points.later_points,
