@@ -7,8 +7,8 @@ of it beforehand, and used:
 * W's largest eigenvalue, 1, has the eigenvector D^1/2 1 on every component: the solution's part
   along it is put in at the start, which saves a fifth of the steps.
 * M^-1 = I + alpha W, the first terms of the inverse's Neumann series, is a preconditioner that is
-  positive definite for every graph. A step then takes two products with W instead of one, but there
-  are half as many of them, and with them of the dot products and vector sums, which cost as much.
+  positive definite for every graph. A step then takes two products with W, but there are half as many, and
+  with them of the dot products and vector sums, which cost as much.
 
 Up to 16 columns share their search directions (`jaxfed.kernels.directions`), which halves the steps once
 more: at alpha = 0.99 some 10 to 20 are left. What else was tried stands there.
@@ -41,10 +41,7 @@ _VERIFY_EVERY = 16
 # residual too, because evaluating it in float32 has itself an error (about 3e-8 |z|).
 _AIM = 0.7
 _ACCEPT = 0.9
-# A restart keeps the search direction unless the recursion was off by more than this factor.
-_TRUSTED = 2.0
-# Where the system is nearly singular, a residual below so much |z| tells rounding, and further steps add to
-# it.
+# Where the system is nearly singular, a residual below so much |z| tells rounding: further steps add to it.
 _ROUNDING = 1e-7
 _FEW, _LANES = 8, 16  # beyond so many columns they are padded to multiples of a CPU's vector unit
 # Of the preconditioner I + beta W: at beta = 1 it would be blind to eigenvalue -1, which bipartite
@@ -88,9 +85,8 @@ def propagate(
 ) -> tuple[Array, Convergence]:
     """Solve (I - alpha W) Z = Y, each column to |y - (I - alpha W) z| <= tolerance |y|.
 
-    Every column is its own system with its own end; it then rests while the others go on. What it
-    is solved to does not depend on its companions, how soon does: up to 16 columns go in
-    directions that they share. All share the products with W, which is where the time goes.
+    Every column is a system with its own end, at which it rests while the others go on. Up to 16 share their
+    search directions; all share the products with W, which is where the time goes.
 
     Differs from `jax.scipy.sparse.linalg.cg`: that one takes all columns for one vector (one step
     size, one stop), trusts the recursive residual, which in float32 drifts to several times 1e-6,
@@ -118,9 +114,8 @@ def propagate(
       UsageError: shapes do not fit, or alpha, tolerance or max_steps is out of range (values are
         checked unless traced).
 
-    Cost: a step is two products with W and 14 passes over n x C floats, up to C = 16 twice as many;
-    memory 8 n block_columns floats beside Y and Z. Under vmap all graphs take as many steps as
-    the slowest.
+    Cost: a step is two products with W and 14 passes over n x C floats, up to C = 16 twice as many; memory 8
+    n block_columns floats beside Y and Z. Under vmap all graphs take as many steps as the slowest.
     """
     y = _along(graph, y)
     _check("alpha", alpha, "in (0, 1) as float32", lambda value: 0 < float(np.float32(value)) < 1)
@@ -363,11 +358,10 @@ def _solve_block(
         stuck = ended & (norm > 0.25 * state.claimed_norm)
         if found is not None:
             stuck |= norm <= _ROUNDING**2 * squares(z)
-        trusted = norm <= _TRUSTED**2 * state.residual_norm
         return state._replace(
             z=z,
             residual=residual,
-            last=by.corrected(state.last, trusted),
+            last=by.corrected(state.last, state.residual_norm, norm),
             residual_norm=norm,
             claimed_norm=jnp.where(ended, norm, state.claimed_norm),
             # NaN compares false: such a column is done, and not converged.

@@ -37,6 +37,8 @@ from jaxfed.kernels.spread import Rows
 # Added to G, scaled to unit diagonal: more than float32 leaves unknown of its sums over n, so that it is
 # positive where columns depend on each other; where they do not it changes next to nothing.
 _RIDGE = 1e-5
+# A column alone keeps its direction unless its residual was off by more than this factor.
+_TRUSTED = 2.0
 
 
 class Directions(Protocol):
@@ -66,8 +68,8 @@ class Directions(Protocol):
     def along(self, directions: Array, lengths: Array) -> Array:
         """P times lengths: [n, C]."""
 
-    def corrected(self, last: tuple[Array, ...], trusted: Array) -> tuple[Array, ...]:
-        """After R has been replaced; bool [C]: whether it was about what it is."""
+    def corrected(self, last: tuple[Array, ...], claimed: Array, true: Array) -> tuple[Array, ...]:
+        """After R has been replaced; squared norms [C] that it had, and has."""
 
 
 class Alone(NamedTuple):
@@ -104,9 +106,9 @@ class Alone(NamedTuple):
         """Column by column."""
         return lengths[None] * directions
 
-    def corrected(self, last: tuple[Array, ...], trusted: Array) -> tuple[Array, ...]:
+    def corrected(self, last: tuple[Array, ...], claimed: Array, true: Array) -> tuple[Array, ...]:
         """A new direction where the old <R, Z> was wrong."""
-        return (jnp.where(trusted, last[0], jnp.inf),)
+        return (jnp.where(true <= _TRUSTED**2 * claimed, last[0], jnp.inf),)
 
     def _dots(self, a: Array, b: Array) -> Array:
         return self.rows.total(jnp.sum(a * b, axis=0))
@@ -149,7 +151,7 @@ class Together(NamedTuple):
             product = product + directions[:, column, None] * lengths[column][None]
         return product
 
-    def corrected(self, last: tuple[Array, ...], trusted: Array) -> tuple[Array, ...]:
+    def corrected(self, last: tuple[Array, ...], claimed: Array, true: Array) -> tuple[Array, ...]:
         """As they are."""
         return last
 
