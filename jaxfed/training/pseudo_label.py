@@ -37,7 +37,7 @@ from jaxfed.training.embedding import embedding as embedding
 from jaxfed.training.embedding import of_examples
 from jaxfed.training.server_state import ServerState
 from jaxfed.xclp.cosine_propagation import label_each, propagate_over_cosines
-from jaxfed.xclp.cross_steps import NEIGHBORS
+from jaxfed.xclp.cross_steps import NEIGHBORS, search_keywords
 from jaxfed.xclp.smoother import scores_of, smoother
 
 if TYPE_CHECKING:
@@ -128,7 +128,8 @@ def xclp_labels(
         vectors: jax.Array, y: jax.Array, valid: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, jax.Array, Metrics, jax.Array, jax.Array]:
         codes = lsh.project_bits(vectors, key, p.num_bits)
-        graph = xclp.server_graph(*NEIGHBORS[p.neighbors](codes, p.num_neighbors, valid=valid), p)
+        search, how = NEIGHBORS[p.neighbors], search_keywords(p.neighbors, execution)
+        graph = xclp.server_graph(*search(codes, p.num_neighbors, valid=valid, **how), p)
         one_hot = jax.nn.one_hot(y, p.num_classes, dtype=jnp.float32)
         matrix = smoother(graph, p)
         z, info = scores_of(matrix, one_hot)
