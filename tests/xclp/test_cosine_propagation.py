@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,7 +12,9 @@ from jaxfed.config import file
 from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
 from jaxfed.kernels import reference
+from jaxfed.testing.method_checks import num_compilations
 from jaxfed.xclp import Propagation
+from jaxfed.xclp.cosine_propagation import label_each, label_over_cosines
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -166,3 +169,35 @@ def test_every_client_chooses_for_itself(federation):
         np.testing.assert_array_equal(found.label[j, mask], one.label[j, mask])
         rates.append(own["leave_one_out"]["accuracy"])
     np.testing.assert_allclose(metrics["leave_one_out"]["accuracy"], np.mean(rates))
+
+
+def test_unequal_clients_share_a_few_programs():
+    """After two clients, whose numbers of labels are of two classes, no other size compiles anything."""
+    rng = np.random.default_rng(3)
+    centers = rng.standard_normal((NUM_CLASSES, 12))
+    sizes = (240, 30, 3, 57, 100, 256, 9)
+    y = [rng.integers(NUM_CLASSES, size=n) for n in sizes]
+    x = [(centers[own] + rng.standard_normal((len(own), 12))).astype(np.float32) for own in y]
+    x[3][5:] = x[3][5]  # a hub
+    given = [np.where(rng.random(len(own)) < 0.2, own, -1) for own in y]
+    given[2][:] = -1
+    settings = {"label_matrix": "centered", "select": ("alpha:0.3:0.9",)}  # not what is compiled
+    p = Propagation(NUM_CLASSES, num_neighbors=NUM_NEIGHBORS, alpha=ALPHA, **settings)
+
+    def padded(clients):
+        labels = np.full((len(clients), 256), -1)
+        for row, client in enumerate(clients):
+            labels[row, : sizes[client]] = given[client]
+        mask = np.arange(256) < np.array([sizes[client] for client in clients])[:, None]
+        return label_each([x[client] for client in clients], labels, mask, p)
+
+    padded([0, 1])
+    before = num_compilations()
+    label, confidence, choices = padded(range(len(sizes)))
+    assert num_compilations() == before
+    for j, n in enumerate(sizes):
+        one_hot = np.asarray(given[j][:, None] == np.arange(NUM_CLASSES), np.float32)
+        alone = label_over_cosines(jnp.asarray(x[j]), one_hot, jnp.ones(n, dtype=bool), None, p)
+        np.testing.assert_array_equal(label[j, :n], alone[0])
+        np.testing.assert_allclose(confidence[j, :n], alone[1], atol=1e-4)
+        assert choices[j].chosen == alone[2].chosen
