@@ -1,5 +1,7 @@
 """Where clients are drawn far to what they agree on, shadows that are taught the same know them better."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 from scipy.special import softmax
@@ -71,19 +73,26 @@ def clients(seed):
     return Federation(x, y, partition, CLASSES, public=public, test=np.arange(n + PUBLIC, total))
 
 
-def areas(seed):
-    """Attack and shadows -> area."""
+def areas(seed, *, learns=True):
+    """Attack and shadows -> area, of targets that the clients have, or of as many that nobody has."""
     federation, key = clients(seed), jax.random.key(seed)
     targets = drawn_targets(federation, population=40, seed=seed)
+    played = federation
+    if not learns:  # others' examples in place of the members
+        rng = np.random.default_rng(1000 + seed)
+        x = federation.x.copy()
+        members = np.concatenate(federation.partition.labeled)
+        x[members] = rng.normal(size=(len(members), 2))
+        played = replace(federation, x=x)
     method = distributed_distillation(
         network=regression, public=federation.public_examples, num_classes=CLASSES, steps=1
     )
-    state, told = method.init(key, federation), []
+    state, told = method.init(key, played), []
     for number in range(1, ROUNDS + 1):
         before, own_key = state, jax.random.fold_in(key, number)
-        state, _ = method.round(before, federation.cohort(), own_key)
-        told.append(method.instructions(before, state, federation.cohort(), own_key))
-    views = method.views(before, state, federation.cohort(), own_key)
+        state, _ = method.round(before, played.cohort(), own_key)
+        told.append(method.instructions(before, state, played.cohort(), own_key))
+    views = method.views(before, state, played.cohort(), own_key)
     seen = sightings(views, federation, targets)
     is_in = shadow_memberships(len(targets.example), OWN, SHADOWS, seed)
     shadows = {
@@ -118,3 +127,16 @@ def test_taught_shadows_find_more():
     for attack in BY_SHADOWS:
         gained = mean(found, attack, "taught") - mean(found, attack, "own_labels")
         assert gained > (0.05 if attack.endswith("online") else -0.01), attack
+
+
+def test_where_nobody_was_learnt_taught_shadows_guess():
+    """Targets that no client has: 0.5 is in the interval, but for one seed in twenty."""
+    found = [areas(seed, learns=False) for seed in range(SEEDS)]
+    inside = [
+        one[attack, "taught"].low <= 0.5 <= one[attack, "taught"].high
+        for one in found
+        for attack in BY_SHADOWS
+    ]
+    assert np.mean(inside) > 0.8
+    for attack in BY_SHADOWS:
+        assert abs(mean(found, attack, "taught") - 0.5) < 0.05, attack
