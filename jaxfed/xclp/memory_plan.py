@@ -3,7 +3,7 @@
     codes         Pi and two blocks of vectors                      (lines 2 to 4; `kernels.streaming`)
     neighbors     all codes, or two parts of them                   (lines 5 to 7; `kernels.knn_in_parts`)
     graph         its edges, in the forms that they go through      (lines 8 and 9)
-    propagation   the graph, labels and solution, and seven arrays for the columns of a block (line 10)
+    propagation   the graph, labels and solution, and seven to ten arrays for the columns of a block (line 10)
 
 One after another, so that the largest counts. Blocks of vectors and parts of codes change no bit of the
 result, blocks of columns its rounding; so columns are cut last, where all together are too much.
@@ -91,7 +91,7 @@ def planned(num_points: int, dim: int, p: Parameters, execution: Execution) -> P
     stages = {
         "codes": codes,
         "neighbors": neighbors,
-        "graph": 4 * _GRAPH_FLOATS * (n // devices) * p.num_neighbors,
+        "graph": graph_bytes(n // devices, p.num_neighbors),
         "propagation": propagation,
     }
     return Plan(rows, part, width, stages)
@@ -117,8 +117,13 @@ def _system(n: int, k: int, columns: int, limit: int) -> tuple[int | None, int]:
     return width, taken
 
 
+def graph_bytes(n: int, k: int) -> int:
+    """Bound of the bytes in which a graph of k neighbors is made."""
+    return 4 * _GRAPH_FLOATS * n * k
+
+
 def propagation_bytes(n: int, k: int, columns: int, block_columns: int | None) -> int:
-    """Bound of the bytes that so many columns take over a graph of k neighbors; 16 overflow rows a 100."""
+    """Bound of the bytes that so many columns take over a graph of k neighbors and n / 6 overflow rows."""
     wide = _FEW if columns <= _FEW else -(-columns // _LANES) * _LANES
     block = min(block_columns or _DEFAULT_COLUMNS, wide)
     graph = 4 * k + 1 + 2 * k // 6

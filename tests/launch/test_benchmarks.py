@@ -16,6 +16,7 @@ from launch.benchmarks import (
     contest,
     labeling_cost,
     learners,
+    peak_memory,
     row_sums,
     scaling,
     secure_hamming,
@@ -225,3 +226,11 @@ def test_unequal_clients_beside_equal_ones(short, monkeypatch):
     row = run_contest(scaling.unequal_contest("fedavg"), 1, {})
     assert row["peers"].keys() == {scaling.EQUAL, scaling.PADDED}
     assert row["case"] == {"clients": 30, "largest": 300, "others": 5}
+
+
+def test_peak_memory_is_of_a_process_of_its_own_and_has_the_search_in_it():
+    found = peak_memory.measured(512, 1 << 18, 3)  # 16 MiB of codes, and as much of their tiles
+    assert found.peak >= found.before + (1 << 24)
+    assert found.before > 0
+    assert found.seconds > 0
+    assert peak_memory._figures(found, 0.0)["peak GiB"] == found.peak / (1 << 30)
