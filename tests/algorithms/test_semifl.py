@@ -13,9 +13,8 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.models.mlp import mlp
 from jaxfed.training import aggregate
-from jaxfed.training.batches import Batches
+from jaxfed.training.batches import Batches, _beside_all
 from jaxfed.training.client_data import ClientData
-from jaxfed.training.local_update import _beside_all
 from jaxfed.training.losses import Batch, softmax_cross_entropy
 
 pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
