@@ -15,6 +15,7 @@ from typing import Any
 from absl import flags
 
 from jaxfed.errors import UsageError
+from jaxfed.host.devices import one_device_a_core
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.location import file_to_write
 from launch import entry
@@ -44,6 +45,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         if name not in BENCHMARKS:
             raise UsageError(f"--kernel={name}: allowed are {', '.join(BENCHMARKS)}")
     out = file_to_write(OUT.value, "--out") if OUT.value else None
+    one_device_a_core()
     limits = machine_limits()
     print(f"{processor()}; " + "; ".join(f"{name} {rate:.3g}/s" for name, rate in limits.items()))
     rows = []

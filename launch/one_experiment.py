@@ -48,9 +48,10 @@ def conducted(
         raise UsageError(f"{missing} is missing")
 
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
-    from jaxfed.host import processes
+    from jaxfed.host import devices, processes
 
     processes.connect(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
+    devices.one_device_a_core()
 
     from rich.console import Console
 

@@ -29,7 +29,7 @@ from jaxfed.experiment import workdir as workdirs
 from jaxfed.experiment.progress import Progress
 from jaxfed.experiment.records import read_json, read_run
 from jaxfed.experiment.remedy import OF_A_CALL, remedied
-from jaxfed.host import processes
+from jaxfed.host import devices, processes
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.location import location
 
@@ -67,6 +67,7 @@ def run(
     check.check(settings)
     if processes.are_several():
         raise UsageError("jaxfed.run: is one process's; several run launch.run")
+    devices.one_device_a_core()
     if workdir is None:
         place = Path(mkdtemp(prefix="jaxfed-"))
         try:

@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 import optax
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from jaxfed import xclp
@@ -36,7 +37,7 @@ from jaxfed.config.server_labels import naming_labels_at
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError, suggestion
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.federation.client_map import client_map, fastest_strategy
+from jaxfed.federation.client_map import client_map, even_devices, fastest_strategy
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution import HERE, Execution, Progress
 from jaxfed.federation.sampling import participation
@@ -193,10 +194,12 @@ def make_training(
     wanted = config.training
     _check_momentum(wanted)
     model = make_model(config, federation)
-    wanted_strategy = config.execution.strategy
-    strategy = fastest_strategy() if wanted_strategy == "auto" else wanted_strategy
+    strategy, num_devices = _strategy(config, federation)
     map_clients = map_clients or partial(
-        client_map, strategy=strategy, chunk_size=_chunk_size(config.execution, federation)
+        client_map,
+        strategy=strategy,
+        chunk_size=_chunk_size(config.execution, federation),
+        mesh=Mesh(jax.devices()[:num_devices], ("clients",)),
     )
     augment, pointwise = augmentation.compose(wanted.augmentation), _pointwise(wanted)
     return Training(
@@ -214,7 +217,7 @@ def make_training(
         labeled_only_rounds=wanted.labeled_only_rounds,
         initial_model=initial_model(config, model, repeat),
         map_clients=map_clients,
-        clients_multiple=jax.device_count() if strategy == "shard_map" else 1,
+        clients_multiple=num_devices,
         pointwise=pointwise,
         augment=augment,
         strong_augment=augmentation.compose(wanted.strong_augmentation),
@@ -226,6 +229,18 @@ def make_training(
         participation=participation(config, federation, config.seed + repeat, config.rounds),
         execution=execution,
     )
+
+
+def _strategy(config: ConfigDict, federation: Federation) -> tuple[str, int]:
+    """How a round's clients are executed, and over how many devices."""
+    strategy = config.execution.strategy
+    if strategy != "auto":
+        return strategy, jax.device_count() if strategy == "shard_map" else 1
+    strategy = fastest_strategy()
+    if strategy != "shard_map":
+        return strategy, 1
+    num_devices = even_devices(config.cohort_size or federation.num_clients)
+    return (strategy, num_devices) if num_devices > 1 else ("map", 1)
 
 
 def _pointwise(wanted: ConfigDict) -> losses.Pointwise:

@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from jaxfed.errors import UsageError
+from jaxfed.host.devices import cores_are_devices
 
 STRATEGIES = ("vmap", "map", "shard_map")
 
@@ -21,13 +22,29 @@ STRATEGIES = ("vmap", "map", "shard_map")
 def fastest_strategy() -> str:
     """The strategy for the devices that there are, by what `launch.bench --kernel=round` measured.
 
-    On a CPU a loop over clients: all at once takes 1.4 to 2.5 times as long, and two devices made of
-    two cores no less than one (0.85 to 1.0 of the time with 10 clients, 1.0 with 5). Elsewhere all at
+    On a CPU whose cores are one device a loop over clients: all at once takes 1.4 to 2.5 times as long. Where
+    each core is a device, a client each: small networks take 0.5 to 0.75 of the loop's time. Elsewhere all at
     once, spread over the devices where there are several; over several processes' CPUs, too.
     """
-    if jax.default_backend() == "cpu" and jax.process_count() == 1:
+    if is_one_cpu() and not cores_are_devices():
         return "map"
     return "shard_map" if jax.device_count() > 1 else "vmap"
+
+
+def is_one_cpu() -> bool:
+    """Whether all devices are one CPU's, whose cores a single large computation has anyway."""
+    return jax.default_backend() == "cpu" and jax.process_count() == 1
+
+
+def even_devices(num_clients: int) -> int:
+    """Over how many devices so many clients are spread: all; of one CPU's, the most that leave none over.
+
+    A client that is left over would have the others' devices wait.
+    """
+    count = jax.device_count()
+    if not is_one_cpu():
+        return count
+    return max(n for n in range(1, count + 1) if num_clients % n == 0)
 
 
 def client_map(

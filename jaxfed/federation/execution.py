@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.client_map import fastest_strategy
+from jaxfed.federation.client_map import is_one_cpu
 from jaxfed.federation.memory import Memory
 from jaxfed.federation.memory_limit import MemoryLimit, bytes_text, memory_limit
 from jaxfed.kernels.footprint import footprint
@@ -41,7 +41,7 @@ class Execution:
         exact_neighbors: how exact nearest neighbors in the clear are found, of `jaxfed.kernels.knn.BACKENDS`;
             all find the same.
         num_devices: that one graph's points are spread over (`jaxfed.kernels.spread`); 0: all, unless they
-            are one CPU's (`fastest_strategy`). With several processes: 0, 1 or the devices of all.
+            are one CPU's. With several processes: 0, 1 or the devices of all.
 
     Raises:
         UsageError: a negative number of processes, a limit that is none, neighbors by no known way; when the
@@ -120,7 +120,7 @@ class Execution:
     @property
     def mesh(self) -> Mesh | None:
         """What one graph's points are spread over; None: they are on one device."""
-        if self.num_devices == 1 or (not self.num_devices and fastest_strategy() != "shard_map"):
+        if self.num_devices == 1 or (not self.num_devices and is_one_cpu()):
             return None
         mesh = points_mesh(self.num_devices)
         return mesh if mesh.size > 1 else None

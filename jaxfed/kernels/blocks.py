@@ -37,17 +37,25 @@ def sum_over_blocks(function: Callable[..., Any], size: int, *arrays: jax.Array)
     """function(*arrays), a tree of sums over their rows, for `size` rows at a time."""
     if len(arrays[0]) <= size:
         return function(*arrays)
-    pairs = [_blocks(size, array) for array in arrays]
-    blocks, rest = [block for block, _ in pairs], [rest for _, rest in pairs]
-    zeros = jax.tree.map(
-        lambda sums: jnp.zeros(sums.shape, sums.dtype), jax.eval_shape(function, *rest)
-    )
+    count = len(arrays[0])
+    whole = count // size * size
+    sums = jax.eval_shape(function, *(array[:size] for array in arrays))
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), sums)
 
     def add(total: Any, part: Any) -> Any:
         return jax.tree.map(jnp.add, total, part)
 
-    total, _ = lax.scan(lambda total, block: (add(total, function(*block)), None), zeros, blocks)
-    return add(total, function(*rest)) if len(rest[0]) else total
+    def of_block(number: jax.Array, total: Any) -> Any:
+        # Sliced, not reshaped: what else reads the array then reads the same one, which is made once.
+        return add(
+            total,
+            function(*(lax.dynamic_slice_in_dim(array, number * size, size) for array in arrays)),
+        )
+
+    total = lax.fori_loop(0, whole // size, of_block, zeros)
+    if whole == count:
+        return total
+    return add(total, function(*(array[whole:] for array in arrays)))
 
 
 def _blocks(size: int, array: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -18,6 +18,7 @@ the kernel is, with Z = A Y' A^T of the cotangent Y', G^T ( sum over tiles Z . (
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from itertools import product
@@ -28,12 +29,14 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxfed.kernels.blocks import block_by_block, even_size, sum_over_blocks
-from jaxfed.kernels.conv import matmul_conv
+from jaxfed.kernels.direct_conv import direct_conv, kernel_gradient
 
 Pads = tuple[tuple[int, int], tuple[int, int]]
 
 # Below this, transforms cost more than products save (measured on two cores with AVX-512).
 _LEAST_CHANNELS = 32
+# Of channels, up to which the kernel's derivative takes longer to transform than to convolve.
+_FEW_PAIRS = 64 * 64
 _BLOCK_BYTES = 12 * 2**20  # of all tiles' 16 entries, of input and output: what stays in the caches
 
 # Rows of B^T: entry `first` plus `sign` times entry `second`.
@@ -53,7 +56,7 @@ def winograd_conv(
 
     That is where a 3 x 3 kernel of 32 channels or more on both sides steps by one pixel over images of even
     sides, in single precision, with at least as many tiles in the batch as channels (or reading 16 kernels
-    would take longer than the products). All else is `matmul_conv`.
+    would take longer than the products). All else is `direct_conv`.
 
     Args:
         images: float [n, H, W, c].
@@ -83,7 +86,7 @@ def winograd_conv(
     )
     if plain and strides == (1, 1) and _saves(images, kernel, pads):
         return _winograd(images, kernel, pads, precision)
-    return matmul_conv(images, kernel, strides, pads, precision=precision, **settings)
+    return direct_conv(images, kernel, strides, pads, precision=precision, **settings)
 
 
 def _saves(images: jax.Array, kernel: jax.Array, pads: Pads) -> bool:
@@ -136,6 +139,8 @@ def _backward(
     (top, bottom), (left, right) = pads
     rest = ((2 - top, 2 - bottom), (2 - left, 2 - right))
     by_images = _convolved(cotangent, kernel[::-1, ::-1], rest, precision, over=1)
+    if math.prod(kernel.shape[2:]) <= _FEW_PAIRS:
+        return by_images, kernel_gradient(images, cotangent, pads, precision)
 
     def sums(images: jax.Array, cotangent: jax.Array) -> list[jax.Array]:
         return [

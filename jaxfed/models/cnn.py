@@ -11,6 +11,7 @@ from flax import nnx
 
 from jaxfed.models.layers import (
     Convolution,
+    Identity,
     Layers,
     Norm,
     Unit,
@@ -18,6 +19,7 @@ from jaxfed.models.layers import (
     identity,
     image_shape,
     max_pool,
+    pooled_conv,
 )
 from jaxfed.models.model import Model, from_module
 from jaxfed.rules import at_least
@@ -83,7 +85,10 @@ class _CNN(nnx.Module):
     def features(self, x: jax.Array, rngs: nnx.Rngs | None = None) -> jax.Array:
         """The dense layer's activation, or the flattened last convolution."""
         for unit in self.units:
-            # A ReLU after the pooling gives the same with a quarter of the work.
-            x = jax.nn.relu(max_pool(unit(x, rngs is None), 2))
+            if isinstance(unit.norm, Identity):
+                x = pooled_conv(unit.linear, x, 2)
+            else:
+                x = max_pool(unit(x, rngs is None), 2)
+            x = jax.nn.relu(x)  # after the pooling it gives the same with a quarter of the work
         x = flatten(x)
         return x if self.dense is None else jax.nn.relu(self.dense(x))

@@ -55,8 +55,9 @@ def find_convolution(name: Convolution) -> Callable[..., jax.Array]:
     """How convolutions are computed: an execution switch; results agree up to rounding.
 
     "native" is XLA's convolution; "matmul" is `jaxfed.kernels.conv.matmul_conv`, many times faster
-    on a CPU wherever clients train inside a loop or under `vmap`; "winograd" is the same with fewer
-    multiplications for 3 x 3 kernels of many channels (`jaxfed.kernels.winograd`); "auto" is "winograd"
+    on a CPU wherever clients train inside a loop or under `vmap`; "winograd" is the quickest that a CPU has
+    for a kernel's shape: XLA's routine with derivatives that it is quick at (`jaxfed.kernels.direct_conv`),
+    fewer multiplications for 3 x 3 kernels of many channels (`jaxfed.kernels.winograd`); "auto" is "winograd"
     where JAX's default backend is the CPU. Raises UsageError on another name.
     """
     choices: dict[str, Callable[..., jax.Array]] = {
@@ -291,14 +292,61 @@ def dropout(
 def max_pool(x: jax.Array, size: int) -> jax.Array:
     """Maximum of every size x size block of [n, H, W, c]; rows and columns left over are dropped.
 
-    By maxima of strided slices: on a CPU, windowed reductions and their gradients take twice the time
-    of a whole training step, reductions of a reshaped array half as long again.
+    On a CPU a windowed reduction is quick, and its derivative takes longer than all else of a training step:
+    it has one of its own, for reverse mode; beyond 2 x 2, maxima of strided slices take its place.
     """
+    whole = x[:, : x.shape[1] // size * size, : x.shape[2] // size * size]
+    return _max_of_pairs(whole) if size == 2 else _max_of_blocks(whole, size)
+
+
+def _max_of_blocks(x: jax.Array, size: int) -> jax.Array:
     for axis in (1, 2):
-        length = x.shape[axis] // size * size
-        taps = [jax.lax.slice_in_dim(x, tap, length, size, axis) for tap in range(size)]
+        taps = [jax.lax.slice_in_dim(x, tap, None, size, axis) for tap in range(size)]
         x = reduce(jnp.maximum, taps)
     return x
+
+
+@jax.custom_vjp
+def _max_of_pairs(x: jax.Array) -> jax.Array:
+    """Of 2 x 2 blocks."""
+    lowest = jnp.array(-jnp.inf, x.dtype)
+    window = (1, 2, 2, 1)
+    return jax.lax.reduce_window(x, lowest, jax.lax.max, window, window, "VALID")
+
+
+def _pairs_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return _max_of_pairs(x), x
+
+
+def _pairs_backward(x: jax.Array, cotangent: jax.Array) -> tuple[jax.Array]:
+    """In one loop over x. Equal numbers of a column share what reaches it, and so do equal columns."""
+    n, height, width, channels = x.shape
+    pairs = x.reshape(n, height // 2, 2, width // 2, 2, channels)
+    across = pairs[:, :, ::-1]
+    of_column = jnp.maximum(pairs, across)
+    share = _share(of_column, of_column[:, :, :, :, ::-1]) * _share(pairs, across)
+    return ((cotangent[:, :, None, :, None] * share).reshape(x.shape),)
+
+
+def _share(one: jax.Array, other: jax.Array) -> jax.Array:
+    """Of a maximum's cotangent: 1, 0, or 1/2 where both are the maximum."""
+    half = jnp.asarray(0.5, one.dtype)
+    return jnp.where(one > other, 2 * half, jnp.where(one == other, half, 0 * half))
+
+
+_max_of_pairs.defvjp(_pairs_forward, _pairs_backward)
+
+
+def pooled_conv(conv: nnx.Conv, x: jax.Array, size: int) -> jax.Array:
+    """max_pool(conv(x), size), its bias added to the maxima, which are the same: rounding keeps the order.
+
+    So the derivative by the bias is a sum over a size^2-th of the numbers.
+    """
+    assert conv.bias is not None
+    bias = conv.bias[...][None, None, None]
+    plain = nnx.clone(conv)
+    plain.use_bias, plain.bias = False, nnx.data(None)
+    return max_pool(plain(x), size) + bias.astype(x.dtype)
 
 
 def overlapping_max_pool(x: jax.Array) -> jax.Array:

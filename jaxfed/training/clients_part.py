@@ -14,8 +14,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
+from jaxfed.federation.client_map import is_one_cpu
 from jaxfed.federation.clients_at_once import MapClients, fitted
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.ragged import Ragged, apart, joined
@@ -81,13 +83,20 @@ def clients_part(
             joining=joining,
         )
 
-    return fitted(
+    train_round = fitted(
         "training in a round",
         program_of,
         training.map_clients,
         training.execution,
         lambda state, cohort, *others: len(cohort.client_id),
     )
+    if training.clients_multiple == 1 or not is_one_cpu():
+        return train_round
+
+    def train_on_cores(*arguments: Any) -> Any:
+        return jax.tree.map(_on_one_device, train_round(*arguments))
+
+    return train_on_cores
 
 
 def _program(
@@ -224,6 +233,14 @@ def _program(
 def _with(examples: Any, data: ClientData) -> ClientData:
     """One client's data with its examples among those that all clients share."""
     return data._replace(x=joined(examples, data.x))
+
+
+def _on_one_device(leaf: jax.Array) -> jax.Array:
+    """The same array on the first device: what reads it next would be done by all cores alike."""
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        data = _on_one_device(jax.random.key_data(leaf))
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
+    return jnp.asarray(np.asarray(leaf))
 
 
 def _num_stacked(clients: Any) -> int:

@@ -18,6 +18,7 @@ from jaxfed.models.layers import (
     max_pool,
     narrow_product,
     overlapping_max_pool,
+    pooled_conv,
     unit_vectors,
 )
 from jaxfed.models.wrapping import in_precision, normalized
@@ -107,6 +108,32 @@ def test_dropout_of_channels_zeroes_whole_maps():
 def test_max_pool(height, width, size):
     x = inputs_of((height, width, 2))
     np.testing.assert_array_equal(max_pool(x, size), pooled(np.asarray(x), size))
+
+
+@pytest.mark.parametrize(("height", "width"), [(6, 6), (7, 9)])
+def test_max_pool_shares_among_equal_numbers_as_maxima_of_maxima_do(height, width):
+    """Few values, so that many are equal: of a column first, then of the two columns."""
+
+    def of_slices(x):
+        x = x[:, : height // 2 * 2, : width // 2 * 2]
+        rows = jnp.maximum(x[:, ::2], x[:, 1::2])
+        return jnp.maximum(rows[:, :, ::2], rows[:, :, 1::2])
+
+    x = jnp.round(inputs_of((height, width, 2)))
+    out, pull = jax.vjp(lambda x: max_pool(x, 2), x)
+    expected, expected_pull = jax.vjp(of_slices, x)
+    np.testing.assert_array_equal(out, expected)
+    cotangent = jnp.cos(1 + jnp.arange(out.size, dtype=out.dtype)).reshape(out.shape)
+    np.testing.assert_array_equal(pull(cotangent), expected_pull(cotangent))
+
+
+def test_a_bias_after_the_pooling_is_the_same():
+    layers = Layers(nnx.Rngs(0), "matmul")
+    conv = layers.conv(2, 5, use_bias=True)
+    conv.bias[...] = jnp.arange(5, dtype=jnp.float32) - 2.3
+    x = inputs_of((6, 9, 2))
+    np.testing.assert_array_equal(pooled_conv(conv, x, 2), max_pool(conv(x), 2))
+    assert conv.use_bias
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 2), (42, 7)])
