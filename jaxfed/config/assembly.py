@@ -37,7 +37,12 @@ from jaxfed.config.server_labels import naming_labels_at
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError, suggestion
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.federation.client_map import client_map, even_devices, fastest_strategy
+from jaxfed.federation.client_map import (
+    client_map,
+    even_devices,
+    fastest_strategy,
+    is_one_cpu,
+)
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution import HERE, Execution, Progress
 from jaxfed.federation.sampling import participation
@@ -195,12 +200,16 @@ def make_training(
     _check_momentum(wanted)
     model = make_model(config, federation)
     strategy, num_devices = _strategy(config, federation)
-    map_clients = map_clients or partial(
-        client_map,
-        strategy=strategy,
-        chunk_size=_chunk_size(config.execution, federation),
-        mesh=Mesh(jax.devices()[:num_devices], ("clients",)),
-    )
+    if map_clients is None:
+        chunk_size = _chunk_size(config.execution, federation)
+        mesh = Mesh(jax.devices()[:num_devices], ("clients",))
+        map_clients = partial(client_map, strategy=strategy, chunk_size=chunk_size, mesh=mesh)
+        # Labels of one CPU are one device's: all of its cores work on one graph.
+        label_clients: MapClients = map_clients
+        if is_one_cpu() and config.execution.strategy == "auto":
+            label_clients = partial(client_map, strategy="map", chunk_size=chunk_size)
+    else:
+        label_clients, num_devices = map_clients, 1 if is_one_cpu() else num_devices
     augment, pointwise = augmentation.compose(wanted.augmentation), _pointwise(wanted)
     return Training(
         model=model,
@@ -212,7 +221,7 @@ def make_training(
         labeled_batches=_labeled_batches(wanted, federation),
         aggregate=aggregate.server_optimizer(_server_optimizer(wanted)),
         weighting=aggregate.WEIGHTINGS[wanted.weighting],
-        pseudo_labels_of=_pseudo_labels(config, map_clients, augment, federation, execution),
+        pseudo_labels_of=_pseudo_labels(config, label_clients, augment, federation, execution),
         batch_statistics=wanted.batch_statistics,
         labeled_only_rounds=wanted.labeled_only_rounds,
         initial_model=initial_model(config, model, repeat),

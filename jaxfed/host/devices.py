@@ -20,7 +20,7 @@ def one_device_a_core() -> None:
     What a user has asked for stands: `XLA_FLAGS` that force a number of them, `JAX_NUM_CPU_DEVICES`. So do
     the devices of a run of several processes.
     """
-    asked = _FORCED in os.environ.get("XLA_FLAGS", "") or jax.config.jax_num_cpu_devices >= 0
+    asked = _FORCED in os.environ.get("XLA_FLAGS", "") or _num_asked() >= 0
     if asked or jax.distributed.is_initialized():
         return
     try:
@@ -34,7 +34,12 @@ def cores_are_devices() -> bool:
 
     Devices that `XLA_FLAGS` force are for trying out a mesh, and may be more than there are cores.
     """
-    return jax.config.jax_num_cpu_devices > 1 and jax.default_backend() == "cpu"
+    return _num_asked() > 1 and jax.default_backend() == "cpu"
+
+
+def _num_asked() -> int:
+    number: int = jax.config.values["jax_num_cpu_devices"]  # below 0: nobody has
+    return number
 
 
 def _num_cores() -> int:

@@ -169,10 +169,10 @@ def kernel_gradient(
 
     def of_block(images: jax.Array, cotangent: jax.Array) -> jax.Array:
         # Without the barriers XLA would make the one form of a convolution that it is slow at.
-        turned = lax.optimization_barrier(
+        turned, kernel = lax.optimization_barrier(
             (images.transpose(3, 1, 2, 0), cotangent.transpose(1, 2, 0, 3))
         )
-        return lax.optimization_barrier(_native(*turned, pads, precision))
+        return lax.optimization_barrier(_native(turned, kernel, pads, precision))
 
     def by_library(images: jax.Array, cotangent: jax.Array) -> jax.Array:
         size = even_size(len(images), _IMAGES_AT_ONCE)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 _ROUNDS = 24
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
 def permuted(key: jax.Array, position: jax.Array, count: jax.Array) -> jax.Array:
@@ -37,7 +38,30 @@ def permuted(key: jax.Array, position: jax.Array, count: jax.Array) -> jax.Array
     def swapped(x: jax.Array, of_round: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         turn, round_key = of_round
         partner = jnp.where(turn >= x, turn - x, turn - x + count)
-        hashed = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(round_key, jnp.maximum(x, partner))
-        return jnp.where(jax.random.key_data(hashed)[:, 0] >> 31 == 1, partner, x), None
+        hashed = _folded_in(round_key, jnp.maximum(x, partner))
+        return jnp.where(hashed >> 31 == 1, partner, x), None
 
     return jax.lax.scan(swapped, position, (turns, jax.random.split(pair_key, _ROUNDS)))[0]
+
+
+def _folded_in(key: jax.Array, number: jax.Array) -> jax.Array:
+    """The first word of `jax.random.fold_in(key, number)`, uint32 [B], of int32 numbers [B] of 0 or more.
+
+    Threefry's 20 rounds (Salmon, Moraes, Dror, Shaw, SC 2011) are one loop over the numbers here. JAX's own
+    is a loop over rounds on a CPU, of a dozen small operations each.
+    """
+    words = jax.random.key_data(key)
+    if words.shape != (2,):  # another generator than Threefry
+        hashed = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, number)
+        return jax.random.key_data(hashed)[:, 0]
+    keys = words[0], words[1], words[0] ^ words[1] ^ jnp.uint32(0x1BD11BDA)
+    x = jnp.full_like(number, 0, jnp.uint32) + keys[0]
+    y = number.astype(jnp.uint32) + keys[1]
+    for group in range(5):
+        for places in _ROTATIONS[group % 2]:
+            x = x + y
+            y = (y << places) | (y >> (32 - places))
+            y = x ^ y
+        x = x + keys[(group + 1) % 3]
+        y = y + keys[(group + 2) % 3] + jnp.uint32(group + 1)
+    return x

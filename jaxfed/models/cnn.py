@@ -85,7 +85,7 @@ class _CNN(nnx.Module):
     def features(self, x: jax.Array, rngs: nnx.Rngs | None = None) -> jax.Array:
         """The dense layer's activation, or the flattened last convolution."""
         for unit in self.units:
-            if isinstance(unit.norm, Identity):
+            if isinstance(unit.norm, Identity) and isinstance(unit.linear, nnx.Conv):
                 x = pooled_conv(unit.linear, x, 2)
             else:
                 x = max_pool(unit(x, rngs is None), 2)

@@ -17,7 +17,7 @@ import optax
 from flax import nnx
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.client_map import client_map, fastest_strategy
+from jaxfed.federation.client_map import client_map, fastest_strategy, is_one_cpu
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.federation.sampling import Participation
 from jaxfed.training.aggregate import Aggregate, by_examples, server_optimizer
@@ -135,7 +135,8 @@ class Training:
                 "Model of a Flax module"
             )
         if self.map_clients is None:
-            strategy = fastest_strategy()
+            # Whether a round's clients share a CPU's cores evenly is not known here.
+            strategy = "map" if is_one_cpu() else fastest_strategy()
             object.__setattr__(self, "map_clients", partial(client_map, strategy=strategy))
             if strategy == "shard_map":
                 object.__setattr__(self, "clients_multiple", jax.device_count())

@@ -219,7 +219,7 @@ def _forests() -> Contest:
         ours=by(Execution(workers)),
         peers={IN_TURN: by(HERE)},
         agreement=_the_same,
-        # Two processes have three and two of five forests: 1.67 is the most that they can do.
+        # Three forests in one process and two in the other would be 1.67: the fifth is grown by both.
         targets={IN_TURN: 1.6} if workers > 1 else {},
     )
 

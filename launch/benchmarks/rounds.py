@@ -34,7 +34,7 @@ def fedavg_round(with_peers: bool) -> Iterator[Contest]:
     """10 clients, one epoch, batches of 50: an MLP on 500 images each, a small CNN on 100 each."""
     for name, num_examples, targets in (
         ("mlp", 500, {TORCH: 1.5, FEDJAX: 1.2}),
-        ("cnn", 100, {TORCH: 1.0, FEDJAX: 3.0}),
+        ("cnn", 100, {TORCH: 1.5, FEDJAX: 3.0}),
     ):
         federation = _federation(num_clients=10, num_examples=num_examples, side=28, channels=1)
         config = _config(name, batch_size=50, epochs=1)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.client_map import client_map, size_buckets
+from jaxfed.federation.client_map import client_map, even_devices, fastest_strategy, size_buckets
+from jaxfed.federation.execution import HERE
 
 STRATEGIES = [
     {"strategy": "vmap"},
@@ -42,6 +43,20 @@ def test_strategies_agree_with_a_python_loop(execution):
 def test_unknown_strategy_is_named():
     with pytest.raises(UsageError, match=r"'loop'.*'vmap', 'map', 'shard_map'"):
         client_map(step, strategy="loop")
+
+
+@pytest.mark.parametrize(("clients", "devices"), [(10, 2), (2, 2), (5, 1), (1, 1)])
+def test_no_client_of_one_cpu_is_left_over(clients, devices):
+    """Of two forced devices; one of several clients would wait for it."""
+    assert even_devices(clients) == devices
+
+
+def test_clients_are_spread_over_cores_that_jax_was_asked_for(monkeypatch):
+    """Devices that a flag forces, as here, are none."""
+    assert fastest_strategy() == "map"
+    monkeypatch.setattr("jaxfed.federation.client_map.cores_are_devices", lambda: True)
+    assert fastest_strategy() == "shard_map"
+    assert HERE.mesh is None  # of a graph
 
 
 def test_buckets_hold_every_client_once_within_twice_its_size():

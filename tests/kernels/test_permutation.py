@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxfed.kernels import permutation
 from jaxfed.kernels.permutation import permuted
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -40,3 +41,11 @@ def test_all_orders_of_four_are_alike_likely():
     _, times = np.unique(orders @ 4 ** np.arange(4), return_counts=True)
     assert len(times) == 24
     assert np.sum((times - 400) ** 2 / 400) < 50
+
+
+@pytest.mark.parametrize("generator", ["threefry2x32", "rbg"])
+def test_hashes_are_those_of_fold_in(generator):
+    key = jax.random.split(jax.random.key(3, impl=generator))[1]
+    numbers = jnp.array([0, 1, 5, 2**20 + 17, 2**31 - 1], jnp.int32)
+    expected = [jax.random.key_data(jax.random.fold_in(key, number))[0] for number in numbers]
+    np.testing.assert_array_equal(permutation._folded_in(key, numbers), jnp.stack(expected))

@@ -362,3 +362,15 @@ def test_client_states_are_gathered_and_scattered_by_id():
     np.testing.assert_array_equal(gather(states, ids)["c"][:, 0], [3, 0, 0])
     updated = scatter(states, ids, {"c": jnp.full((3, 2), 9.0)})
     np.testing.assert_array_equal(updated["c"][:, 0], [9, 1, 2, 9, 4])
+
+
+@QUICK
+def test_what_cores_have_trained_is_on_one_device():
+    """All that follows a round would be done by every core alike."""
+    federation = federation_of([4, 3])
+    training = training_of(Batches("joint", 4, 1), strategy="shard_map")
+    after = rounds_of(fedavg(training=training), federation, 1)[-1]
+    assert {len(leaf.sharding.device_set) for leaf in jax.tree.leaves(after)} == {1}
+    plain = training_of(Batches("joint", 4, 1))
+    alone = rounds_of(fedavg(training=plain), federation, 1)[-1]
+    assert_close(after, alone)
