@@ -35,7 +35,7 @@ def plan_of(limit, p=None):
 def test_the_same_labels_under_any_limit(clients):
     """Bit for bit where vectors and codes come in parts; up to rounding where columns do."""
     free = propagate_labels(*clients, **SETTINGS)
-    for limit, rounding in ((6 * MB, 0), (44 * MB // 10, 1e-4)):
+    for limit, rounding in ((6 * MB, 0), (45 * MB // 10, 1e-4)):
         plan, said = plan_of(limit), []
         assert plan.part_points
         assert bool(plan.block_columns) == bool(rounding)
@@ -52,7 +52,7 @@ def test_the_same_labels_under_any_limit(clients):
 
 
 def test_blocks_are_smaller_the_smaller_the_limit():
-    tight, loose = plan_of(44 * MB // 10), plan_of(1000 * MB)
+    tight, loose = plan_of(45 * MB // 10), plan_of(1000 * MB)
     assert loose.part_points is None
     assert loose.block_columns is None
     assert tight.part_points in (1024, 2048)
