@@ -10,8 +10,8 @@ of it beforehand, and used:
   positive definite for every graph. A step then takes two products with W, but there are half as many, and
   with them of the dot products and vector sums, which cost as much.
 
-Up to 16 columns share their search directions (`jaxfed.kernels.directions`), which halves the steps once
-more: at alpha = 0.99 some 10 to 20 are left. What else was tried stands there.
+Up to 16 columns of many points share their search directions (`jaxfed.kernels.directions`), which halves the
+steps once more: at alpha = 0.99 some 10 to 20 are left. What else was tried stands there.
 
 `propagate_centered` leaves the part along those eigenvectors out of the right-hand side and of the solution,
 and so takes alpha = 1, too, where I - W is singular along them alone.
@@ -30,7 +30,7 @@ from jax.typing import ArrayLike
 
 from jaxfed.errors import UsageError
 from jaxfed.kernels.components import Components, reachable, without_leading
-from jaxfed.kernels.directions import Alone, Directions, Together
+from jaxfed.kernels.directions import Directions, directions_of
 from jaxfed.kernels.graph import GRAPH_ROWS, Graph, propagation_matvec
 from jaxfed.kernels.spread import ROWS, SAME, Rows, by_rows, mesh_of, spread
 
@@ -85,8 +85,8 @@ def propagate(
 ) -> tuple[Array, Convergence]:
     """Solve (I - alpha W) Z = Y, each column to |y - (I - alpha W) z| <= tolerance |y|.
 
-    Every column is a system with its own end, at which it rests while the others go on. Up to 16 share their
-    search directions; all share the products with W, which is where the time goes.
+    Every column is a system with its own end, at which it rests while the others go on. Up to 16 of more than
+    4096 points share their search directions; all share the products with W, which is where the time goes.
 
     Differs from `jax.scipy.sparse.linalg.cg`: that one takes all columns for one vector (one step
     size, one stop), trusts the recursive residual, which in float32 drifts to several times 1e-6,
@@ -313,7 +313,7 @@ def _solve_block(
         return rows.total(jnp.sum(a * a, axis=0))
 
     num_columns = y.shape[1]
-    by: Directions = Together(rows) if num_columns <= _LANES else Alone(rows)
+    by: Directions = directions_of(y, rows)
     beta = jnp.minimum(alpha, _LARGEST_BETA)
     y_norm = squares(y)
     # A column that is not finite would spoil those that share its directions.

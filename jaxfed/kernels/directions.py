@@ -34,11 +34,16 @@ from jax import Array, lax
 
 from jaxfed.kernels.spread import Rows
 
-# Added to G, scaled to unit diagonal: more than float32 leaves unknown of its sums over n, so that it is
-# positive where columns depend on each other; where they do not it changes next to nothing.
-_RIDGE = 1e-5
+# Eigenvalues of G, scaled to unit diagonal, in parts of the largest. Below this they may be what float32
+# rounds in sums over n, and negative: where columns depend on each other, or the system is nearly singular.
+_LEAST = 1e-5
 # A column alone keeps its direction unless its residual was off by more than this factor.
 _TRUSTED = 2.0
+
+
+# Together go so many columns at most, of so many points at least. Fewer are solved in milliseconds either
+# way, and columns alone often end far below their tolerance, which is seen where scores are all but zero.
+MOST_TOGETHER, FEWEST_POINTS = 16, 4096
 
 
 class Directions(Protocol):
@@ -160,6 +165,14 @@ class Together(NamedTuple):
         return self.rows.total(lax.dot_general(a, b, contract, precision=lax.Precision.HIGHEST))
 
 
+def directions_of(y: Array, rows: Rows) -> Directions:
+    """The faster ones for the columns of Y, whose rows here are [n, C]."""
+    num_points, num_columns = y.shape[0] * rows.num_parts, y.shape[1]
+    if num_columns <= MOST_TOGETHER and num_points >= FEWEST_POINTS:
+        return Together(rows)
+    return Alone(rows)
+
+
 def _times(a: Array, b: Array) -> Array:
     return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
 
@@ -168,8 +181,9 @@ def _inverse(g: Array) -> Array:
     """G^-1 along what G tells apart. What it does not is left to later steps, where it is larger."""
     size = jnp.diagonal(g)
     scale = jnp.where(size > 0, lax.rsqrt(jnp.where(size > 0, size, 1.0)), 0.0)
-    unit = jnp.eye(len(size), dtype=g.dtype)
     symmetric = 0.5 * scale[:, None] * (g + g.T) * scale[None]
-    root = jnp.linalg.cholesky(symmetric + _RIDGE * unit, symmetrize_input=False)
-    half = lax.linalg.triangular_solve(root, unit, left_side=True, lower=True)
-    return scale[:, None] * _times(half.T, half) * scale[None]
+    values, vectors = jnp.linalg.eigh(symmetric, symmetrize_input=False)
+    told = values > _LEAST * values.max()
+    inverses = jnp.where(told, 1.0 / jnp.where(told, values, 1.0), 0.0)
+    scaled = scale[:, None] * vectors
+    return _times(scaled * inverses[None], scaled.T)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from jaxfed.kernels import reference
+from jaxfed.kernels import directions, reference
 from jaxfed.kernels.conjugate_gradient import propagate
 from jaxfed.kernels.graph import normalized_graph
 from jaxfed.kernels.knn import cosine_knn
@@ -14,15 +14,23 @@ from jaxfed.kernels.knn import cosine_knn
 NUM_CLUSTERS = 6
 
 
+@pytest.fixture(autouse=True, scope="module")
+def few_points_will_do():
+    """A size that no other test has: programs are compiled once for a shape."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(directions, "FEWEST_POINTS", 0)
+        yield
+
+
 @pytest.fixture(scope="module")
 def clusters():
     """Lists of neighbors around six centers, one-hot labels of a fifth of the points, and W in float64."""
     rng = np.random.default_rng(0)
-    truth = rng.integers(NUM_CLUSTERS, size=600)
+    truth = rng.integers(NUM_CLUSTERS, size=599)
     centers = 0.8 * rng.standard_normal((NUM_CLUSTERS, 20))
-    vectors = (centers[truth] + rng.standard_normal((600, 20))).astype(np.float32)
+    vectors = (centers[truth] + rng.standard_normal((599, 20))).astype(np.float32)
     indices, cosines = cosine_knn(jnp.asarray(vectors), 6)
-    y = np.eye(NUM_CLUSTERS, dtype=np.float32)[truth] * (rng.random(600) < 0.2)[:, None]
+    y = np.eye(NUM_CLUSTERS, dtype=np.float32)[truth] * (rng.random(599) < 0.2)[:, None]
     weights = jnp.maximum(cosines, 0)
     w = sparse.csr_array(reference.normalized_graph(np.asarray(indices), np.asarray(weights)))
     return normalized_graph(indices, weights), y, w

@@ -50,8 +50,7 @@ def test_agrees_with_the_dense_algorithm(switches):
     label, confidence, z = dense_algorithm_1(vectors, labels, p)
     ours = [np.concatenate(part) for part in zip(*result.predictions, strict=True)]
     np.testing.assert_array_equal(ours[0], label)
-    # A share of 1e-5, which a residual of 1e-6 allows where scores are small, has an entropy of 1e-4.
-    np.testing.assert_allclose(ours[1], confidence, atol=2e-4)
+    np.testing.assert_allclose(ours[1], confidence, atol=2e-5)
     np.testing.assert_allclose(ours[2], z, rtol=1e-4, atol=2e-6 * z.max())
     assert [len(p.labels) for p in result.predictions] == [40, 25, 60]
     # float32 holds z itself to about 6e-8 |z|, which bounds the residual that any z can have.
