@@ -54,17 +54,17 @@ def search(
     """Keys of each query's k nearest points, in no order (`running_best`).
 
     Args:
-      queries: signs [m, L], int8 or a float dtype, or codes words first, uint32 [W, m].
-      points: the same of n points, at most 2^b.
-      is_excluded: bool [n], nobody's neighbors.
-      own_column: int32 scalar, the column that is the first query's own point; following queries' follow.
-      k: at most 64.
-      num_bits: L.
-      tile: other than the usual.
-      interpret: whether to go through it step by step on any device, for tests.
+        queries: signs [m, L], int8 or a float dtype, or codes words first, uint32 [W, m].
+        points: the same of n points, at most 2^b.
+        is_excluded: bool [n], nobody's neighbors.
+        own_column: int32 scalar, the column that is the first query's own point; following queries' follow.
+        k: at most 64.
+        num_bits: L.
+        tile: other than the usual.
+        interpret: whether to go through it step by step on any device, for tests.
 
     Returns:
-      int32 [m, k s], k from each of s strips of the points.
+        int32 [m, k s], k from each of s strips of the points.
     """
     is_codes = queries.dtype == jnp.uint32
     tile = tile or (POPCOUNT if is_codes else PRODUCT)

@@ -69,8 +69,8 @@ def merged(keys: jax.Array, best: jax.Array) -> jax.Array:
     """The k best of `best` and of a tile's keys, in no order.
 
     Args:
-      keys: int32 [rows, columns], `NOBODY` where excluded.
-      best: int32 [rows, slots], of `nobody`.
+        keys: int32 [rows, columns], `NOBODY` where excluded.
+        best: int32 [rows, slots], of `nobody`.
 
     Cost: two passes over the tile where nothing in it is better than what each query has, which is
     what nearly all tiles are; one more for every neighbor that its most successful query takes. A

@@ -67,13 +67,13 @@ def nearer(
     """`nearest.nearer` of Hamming distances: the same neighbors, ties included.
 
     Args:
-      backend: of `OPERANDS`.
-      best: [k, m], k at most 64.
-      queries: uint32 [m, W].
-      first_query: int32 scalar: the ids of the queries go on from there.
-      points: uint32 [n, W].
-      valid: bool [n].
-      first_point: int32 scalar: so do the points'; a point is not its own neighbor.
+        backend: of `OPERANDS`.
+        best: [k, m], k at most 64.
+        queries: uint32 [m, W].
+        first_query: int32 scalar: the ids of the queries go on from there.
+        points: uint32 [n, W].
+        valid: bool [n].
+        first_point: int32 scalar: so do the points'; a point is not its own neighbor.
 
     Cost: m n L multiply-adds, or m n W population counts. Memory: signs of 131,072 queries and as many
     points (1 GiB with 4096 bits), fewer of longer codes.
