@@ -32,8 +32,9 @@ from jaxfed.host import storage
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.location import folder_to_write
 from launch import entry
+from launch.workdir import WORKDIR
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "Where results go; made if it does not exist.")
+flags.declare_key_flag(WORKDIR.name)
 _PIECES = flags.DEFINE_list("pieces", [], "Which of them; default all.")
 _LIMIT = flags.DEFINE_float("limit_s", None, "Seconds that this call may take.", lower_bound=0)
 _SMALL = flags.DEFINE_bool("small", False, "Next to nothing of every piece, on any device.")
@@ -54,9 +55,9 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     for name in _PIECES.value:
         if name not in PIECES:
             raise UsageError(f"--pieces={name}: allowed are {', '.join(PIECES)}")
-    if not _WORKDIR.value:
+    if not WORKDIR.value:
         raise UsageError("--workdir=DIR is missing")
-    workdir = folder_to_write(_WORKDIR.value, "--workdir")
+    workdir = folder_to_write(WORKDIR.value, "--workdir")
     workdir.mkdir(parents=True, exist_ok=True)
     if _MEASURE.value:
         _measure(PIECES[_MEASURE.value], workdir)

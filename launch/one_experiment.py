@@ -12,13 +12,14 @@ from absl import flags
 
 from jaxfed.errors import UsageError
 from jaxfed.host.interruption import Interruption
+from launch.workdir import WORKDIR
 
 _CONFIG = flags.DEFINE_string(
     "config",
     None,
     "A config file and its variant, FILE.py[:VARIANT]; --config.KEY=VALUE sets a key.",
 )
-_WORKDIR = flags.DEFINE_string("workdir", None, "Where results go; made if it does not exist.")
+flags.declare_key_flag(WORKDIR.name)
 _OVERWRITE = flags.DEFINE_bool(
     "overwrite", False, "Delete the results in --workdir and start afresh."
 )
@@ -43,7 +44,7 @@ def conducted(
     """
     if arguments:
         raise UsageError(f"{arguments[0]}: no such argument; see --helpshort")
-    if not _CONFIG.value or not _WORKDIR.value:
+    if not _CONFIG.value or not WORKDIR.value:
         missing = "--workdir=DIR" if _CONFIG.value else "--config=ml_collections_configs/NAME.py"
         raise UsageError(f"{missing} is missing")
 
@@ -75,7 +76,7 @@ def conducted(
         config = config_file.load(_CONFIG.value, overrides)
         check.check(config)
         settings = config.to_dict()
-        place = location(_WORKDIR.value, "--workdir")
+        place = location(WORKDIR.value, "--workdir")
     processes.check_same("a config", json.dumps(workdir.plain(settings), sort_keys=True))
     with remedied(OF_A_SWEEP if IN_A_SWEEP in os.environ else OF_A_COMMAND):
         finished = b""

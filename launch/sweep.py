@@ -23,6 +23,7 @@ from absl import flags
 from jaxfed.errors import UsageError
 from jaxfed.host.interruption import Interruption
 from launch import entry
+from launch.workdir import WORKDIR
 
 _CONFIG = flags.DEFINE_string(
     "config",
@@ -36,7 +37,7 @@ _GRID = flags.DEFINE_multi_string(
     "KEY=VALUE,VALUE,..., written --sweep.KEY=VALUE,VALUE: the points are all combinations of such values, "
     "in place of those that the config's sweep(add) adds; commas in brackets are part of a value.",
 )
-_WORKDIR = flags.DEFINE_string("workdir", None, "Where results go; made if it does not exist.")
+flags.declare_key_flag(WORKDIR.name)
 _JOBS = flags.DEFINE_integer("jobs", 1, "How many points run at a time.")
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print the commands and run nothing.")
 
@@ -45,7 +46,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     """Check all points, then run those that have not finished."""
     if arguments:
         raise UsageError(f"{arguments[0]}: no such argument; see --helpshort")
-    if not _CONFIG.value or not _WORKDIR.value:
+    if not _CONFIG.value or not WORKDIR.value:
         missing = "--workdir=DIR" if _CONFIG.value else "--config=ml_collections_configs/NAME.py"
         raise UsageError(f"{missing} is missing")
     if _JOBS.value < 1:
@@ -57,7 +58,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     from jaxfed.experiment.sweep_progress import SweepProgress
     from jaxfed.host.location import location
 
-    directory = location(_WORKDIR.value, "--workdir")
+    directory = location(WORKDIR.value, "--workdir")
     plan = sweep_plan.plan(_CONFIG.value, overrides, _GRID.value, directory)
     command = sweep.run_command(plan)
     titles = {point.name: point.title for point in plan.points}

@@ -102,7 +102,7 @@ MISTAKES = {
     "hidden too wide": (
         TRAINED,
         ["model.hidden=(1000000000,)"],
-        "the parameters alone would take 300 GB of memory, there are 8 GB",
+        "the parameters alone would take 301 GB of memory, there are 8 GB",
     ),
     "a data set's name too long": (DIGITS, [f"dataset.name={LONG}"], "config.dataset.name=aaa"),
     "a folder's name too long": (DIGITS, [f"dataset.name=./{LONG}"], "File name too long"),

@@ -206,6 +206,7 @@ def test_processes_of_a_contestants_own_are_not_others():
     assert taken >= 0.4 * os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.slow
 def test_rounds_are_the_same_at_every_place_of_scaling(monkeypatch):
     monkeypatch.setattr(scaling, "EXAMPLES", 3)
     monkeypatch.setattr(scaling, "SAMPLES", 1)

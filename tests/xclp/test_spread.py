@@ -9,7 +9,7 @@ from jaxfed.federation.memory import Memory
 from jaxfed.host import processes
 from jaxfed.kernels import knn
 from jaxfed.kernels.spread import mesh_of, points_mesh
-from jaxfed.xclp import Parameters, cross_client_label_propagation, smoother
+from jaxfed.xclp import Parameters, cross_client_label_propagation, cross_steps, smoother
 
 TWO = Execution(num_devices=2)
 SWITCHES = [
@@ -40,7 +40,8 @@ def meshes(monkeypatch):
 
         return watching
 
-    monkeypatch.setattr(knn, "hamming_knn", watched(knn.hamming_knn, found["search"], lambda x: x))
+    search = watched(knn.hamming_knn, found["search"], lambda x: x)
+    monkeypatch.setitem(cross_steps.NEIGHBORS, "exact", search)
     for name in ("propagate", "propagate_centered"):
         solve = watched(getattr(smoother, name), found["system"], lambda graph: graph.neighbors)
         monkeypatch.setattr(smoother, name, solve)
