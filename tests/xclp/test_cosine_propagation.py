@@ -178,7 +178,8 @@ def test_unequal_clients_share_a_few_programs():
     sizes = (240, 30, 3, 57, 100, 256, 9)
     y = [rng.integers(NUM_CLASSES, size=n) for n in sizes]
     x = [(centers[own] + rng.standard_normal((len(own), 12))).astype(np.float32) for own in y]
-    x[3][5:] = x[3][5]  # a hub
+    # A hub: nearest to all that lie around it, and no two of these alike, which rounding would choose among.
+    x[3][6:] = x[3][5] + rng.standard_normal((51, 12)).astype(np.float32)
     given = [np.where(rng.random(len(own)) < 0.2, own, -1) for own in y]
     given[2][:] = -1
     settings = {"label_matrix": "centered", "select": ("alpha:0.3:0.9",)}  # not what is compiled
