@@ -94,6 +94,13 @@ def direct_conv(
     return _direct(images, kernel, pads, precision)
 
 
+def pads_of_gradient(pads: Pads, kernel: jax.Array) -> Pads:
+    """Of the gradient by the images, a convolution of the cotangent with the turned kernel [h, w, ...]."""
+    height, width = kernel.shape[:2]
+    (top, bottom), (left, right) = pads
+    return ((height - 1 - top, height - 1 - bottom), (width - 1 - left, width - 1 - right))
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _direct(images: jax.Array, kernel: jax.Array, pads: Pads, precision: Any) -> jax.Array:
     return _convolved(images, kernel, pads, precision)
@@ -109,9 +116,7 @@ def _backward(
     pads: Pads, precision: Any, inputs: tuple[jax.Array, jax.Array], cotangent: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     images, kernel = inputs
-    height, width = kernel.shape[:2]
-    (top, bottom), (left, right) = pads
-    rest = ((height - 1 - top, height - 1 - bottom), (width - 1 - left, width - 1 - right))
+    rest = pads_of_gradient(pads, kernel)
     turned = lax.optimization_barrier(kernel[::-1, ::-1].swapaxes(2, 3))
     by_images = _convolved(cotangent, turned, rest, precision)
     return by_images, kernel_gradient(images, cotangent, pads, precision)

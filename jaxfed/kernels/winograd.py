@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxfed.kernels.blocks import block_by_block, even_size, sum_over_blocks
-from jaxfed.kernels.direct_conv import direct_conv, kernel_gradient
+from jaxfed.kernels.direct_conv import direct_conv, kernel_gradient, pads_of_gradient
 
 Pads = tuple[tuple[int, int], tuple[int, int]]
 
@@ -136,8 +136,7 @@ def _backward(
     pads: Pads, precision: Any, inputs: tuple[jax.Array, jax.Array], cotangent: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     images, kernel = inputs
-    (top, bottom), (left, right) = pads
-    rest = ((2 - top, 2 - bottom), (2 - left, 2 - right))
+    rest = pads_of_gradient(pads, kernel)
     by_images = _convolved(cotangent, kernel[::-1, ::-1], rest, precision, over=1)
     if math.prod(kernel.shape[2:]) <= _FEW_PAIRS:
         return by_images, kernel_gradient(images, cotangent, pads, precision)
