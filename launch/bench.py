@@ -1,15 +1,20 @@
 """Kernel, protocol and round microbenchmarks, with peers in the same run.
 
-    python -m launch.bench [--kernel=NAME,...] [--peers] [--out=FILE.json]
+    python -m launch.bench [--kernel=NAME,...] [--peers] [--points=N,...] [--out=FILE.json]
 
 Prints one line a contest: our time, what share of the machine's own limit that is, and for every peer the
 ratio of its time to ours (above 1: jaxfed is faster). On a GPU the same command measures there. Peers are
 optional packages: pip install -r requirements-peers.txt.
+
+With --points kernels are measured at these numbers of points: how their time grows, which `launch.growth`
+draws. A peer that would take more than a minute (--patience) is left out there.
 """
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from absl import flags
@@ -19,9 +24,17 @@ from jaxfed.host.devices import one_device_a_core
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.location import file_to_write
 from launch import entry
-from launch.benchmarks import BENCHMARKS
-from launch.benchmarks.contest import MIN_ROUNDS, PEER_RATES, contest_name, processor, run_contest
+from launch.benchmarks import BENCHMARKS, OF_ANY_SIZE
+from launch.benchmarks.contest import (
+    MIN_ROUNDS,
+    PEER_RATES,
+    Contest,
+    contest_name,
+    processor,
+    run_contest,
+)
 from launch.benchmarks.limits import machine_limits
+from launch.benchmarks.patience import Patience
 from launch.benchmarks.record import as_line, environment
 
 KERNEL = flags.DEFINE_list("kernel", [], f"which, of {', '.join(BENCHMARKS)}; default all")
@@ -29,11 +42,24 @@ PEERS = flags.DEFINE_bool("peers", False, "measure the named peers in the same r
 OUT = flags.DEFINE_string("out", None, "write all figures to this JSON file")
 ROUNDS = flags.DEFINE_integer("rounds", MIN_ROUNDS, "interleaved rounds", lower_bound=MIN_ROUNDS)
 MAX_POINTS = flags.DEFINE_integer("max_points", 0, "leave out contests with more points; 0 = none")
+POINTS = flags.DEFINE_list(
+    "points",
+    [],
+    f"numbers of points, in place of its own, of each kernel; only of {', '.join(OF_ANY_SIZE)}",
+)
+PATIENCE = flags.DEFINE_float(
+    "patience",
+    60,
+    "seconds; a peer that would take longer, by what it took at fewer points, is left out",
+    lower_bound=0,
+)
 RECORD = flags.DEFINE_bool(
     "record_peers",
     False,
     f"write the peers' times to {PEER_RATES.name} as usual for this processor",
 )
+
+LEAST_POINTS = 100  # several of each class, and more than a point's nearest
 
 
 def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> None:
@@ -41,27 +67,53 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     del interruption  # nothing is saved that a signal could spoil
     for argument in (*arguments, *overrides):
         raise UsageError(f"{argument}: no such argument; see --helpshort")
+    sizes = _sizes(POINTS.value)
+    allowed = OF_ANY_SIZE if sizes else BENCHMARKS
     for name in KERNEL.value:
-        if name not in BENCHMARKS:
-            raise UsageError(f"--kernel={name}: allowed are {', '.join(BENCHMARKS)}")
+        if name not in allowed:
+            given = " with --points" if sizes else ""
+            raise UsageError(f"--kernel={name}: allowed{given} are {', '.join(allowed)}")
     out = file_to_write(OUT.value, "--out") if OUT.value else None
     one_device_a_core()
     limits = machine_limits()
     print(f"{processor()}; " + "; ".join(f"{name} {rate:.3g}/s" for name, rate in limits.items()))
     rows = []
-    for name in KERNEL.value or BENCHMARKS:
-        for contest in BENCHMARKS[name](PEERS.value):
-            if MAX_POINTS.value and contest.case.get("n", 0) > MAX_POINTS.value:
-                continue
-            row = run_contest(contest, ROUNDS.value, limits, recording=RECORD.value)
-            rows.append(row)
-            print(as_line(row), flush=True)
-            if RECORD.value:
-                record_peers(contest, row)
+    patience = Patience(PATIENCE.value)
+    for drawn in _contests(KERNEL.value or allowed, sizes):
+        contest, left_out = patience.without_slow_peers(drawn)
+        row = run_contest(contest, ROUNDS.value, limits, recording=RECORD.value)
+        row["left_out"] = left_out
+        patience.remember(contest, row["median_seconds"])
+        rows.append(row)
+        print(as_line(row), flush=True)
+        if RECORD.value:
+            record_peers(contest, row)
     if out is not None:
         report = {"environment": environment(), "machine_limits": limits, "contests": rows}
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def _contests(names: Iterable[str], sizes: list[int]) -> Iterator[Contest]:
+    """Of these benchmarks, at their own numbers of points or at the given ones, up to --max_points."""
+    most = MAX_POINTS.value or math.inf
+    few = [n for n in sizes if n <= most]
+    for name in names:
+        if few:
+            yield from OF_ANY_SIZE[name](PEERS.value, few)
+        elif not sizes:
+            contests = BENCHMARKS[name](PEERS.value)
+            yield from (contest for contest in contests if contest.case.get("n", 0) <= most)
+
+
+def _sizes(given: list[str]) -> list[int]:
+    """Ascending, so that a peer's time is known at fewer points before it is asked at more."""
+    for text in given:
+        if not (text.isascii() and text.isdigit() and int(text) >= LEAST_POINTS):
+            raise UsageError(
+                f"--points={text}: allowed are integers from {LEAST_POINTS} on, with commas between"
+            )
+    return sorted({int(text) for text in given})
 
 
 def record_peers(contest: Any, row: dict[str, Any]) -> None:

@@ -28,6 +28,11 @@ def bench() -> None:
     _start("launch.bench")
 
 
+def growth() -> None:
+    """Draw how time grows with the number of points."""
+    _start("launch.growth")
+
+
 def costs() -> None:
     """Count what a round of each method costs a client."""
     _start("launch.costs")

@@ -59,7 +59,7 @@ DARK = Theme(
     ),
 )
 
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 
 _ALGORITHMS = {
     "xclp": "XCLP",
@@ -285,15 +285,13 @@ def algorithm_styles(
         own = zlib.crc32(name.encode()) % len(others)
         ring = others[own:] + others[:own]
         possible = [
-            (slot, (slot + shift) % len(_MARKERS))
-            for shift in range(len(_MARKERS))
-            for slot in ring
+            (slot, (slot + shift) % len(MARKERS)) for shift in range(len(MARKERS)) for slot in ring
         ]
         looks[name] = next((look for look in possible if look not in looks.values()), possible[0])
     return {
         name: {
             "color": theme.palette[looks[name][0]],
-            "marker": _MARKERS[looks[name][1]],
+            "marker": MARKERS[looks[name][1]],
             "linestyle": "--" if algorithms.get(name, name) in POOLED else "-",
             "zorder": 4 if algorithms.get(name, name) == "xclp" else 3,
         }

@@ -1,6 +1,6 @@
 """What `launch.bench` measures: one file a kernel or protocol, each against named peers in the same run."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from launch.benchmarks import (
     approximate_neighbors,
@@ -44,4 +44,12 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
     "shadow_models": shadow_models.shadow_models,
     "secure_hamming": secure_hamming.distances,
     "row_sums": row_sums.masking,
+}
+
+# Those that any numbers of points can be asked of, in place of their own.
+OF_ANY_SIZE: dict[str, Callable[[bool, Sequence[int]], Iterator[Contest]]] = {
+    "knn": neighbors.hamming_knn,
+    "cosine_knn": neighbors.cosine_knn,
+    "graph": graphs.construction,
+    "label_propagation": graphs.propagation,
 }

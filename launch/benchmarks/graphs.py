@@ -1,9 +1,9 @@
-"""Building the normalized graph, and propagating labels over it, against SciPy."""
+"""Building the normalized graph, and propagating labels over it, against SciPy and scikit-learn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -15,11 +15,12 @@ from launch.benchmarks import inputs
 from launch.benchmarks.contest import Contest
 
 NUM_NEIGHBORS, ALPHA, TOLERANCE = 10, 0.99, 2e-6
+_SPREADING = "scikit-learn LabelSpreading"
 
 
-def construction(with_peers: bool) -> Iterator[Contest]:
+def construction(with_peers: bool, sizes: Sequence[int] = ()) -> Iterator[Contest]:
     """D^-1/2 (B + B^T) D^-1/2 from kNN lists."""
-    for n in (2_500, 10_000, 100_000):
+    for n in sizes or (2_500, 10_000, 100_000):
         indices, weights = inputs.neighbors(n, NUM_NEIGHBORS)
         host = np.asarray(indices), np.asarray(weights)
         peer: dict[str, Callable[[], Any]] = {}
@@ -34,12 +35,11 @@ def construction(with_peers: bool) -> Iterator[Contest]:
         )
 
 
-def propagation(with_peers: bool) -> Iterator[Contest]:
+def propagation(with_peers: bool, sizes: Sequence[int] = ()) -> Iterator[Contest]:
     """(I - alpha W) Z = Y to relative residual 2e-6; SciPy's cg solves column after column."""
-    for n in (2_500, 10_000, 100_000):
-        for num_classes, target in (
-            ((10, 4.0), (62, 4.0)) if n == 100_000 else ((10, 3.0), (62, 6.0))
-        ):
+    targets = {2_500: (3.0, 6.0), 10_000: (3.0, 6.0), 100_000: (4.0, 4.0)}
+    for n in sizes or targets:
+        for place, num_classes in enumerate((10, 62)):
             ours_graph = inputs.joint_graph(n, NUM_NEIGHBORS)
             matrix = inputs.sparse_graph(*inputs.neighbors(n, NUM_NEIGHBORS))
             y = inputs.one_hot(n, num_classes)
@@ -47,6 +47,9 @@ def propagation(with_peers: bool) -> Iterator[Contest]:
                 f"scipy cg {dtype}": partial(scipy_columns, matrix.astype(dtype), y.astype(dtype))
                 for dtype in ("float32", "float64")
             }
+            promised = dict.fromkeys(peers, targets[n][place]) if n in targets else {}
+            if sizes:
+                peers[_SPREADING] = _scikit_labels(n, num_classes)
             yield Contest(
                 task="label propagation",
                 case={"n": n, "C": num_classes, "k": NUM_NEIGHBORS, "alpha": ALPHA},
@@ -64,7 +67,7 @@ def propagation(with_peers: bool) -> Iterator[Contest]:
                 # products at alpha = 0.99.
                 num_bytes=24
                 * (2 * n * NUM_NEIGHBORS * (8 + 4 * num_classes) + 20 * n * num_classes),
-                targets=dict.fromkeys(peers, target),
+                targets=promised,
             )
 
 
@@ -121,15 +124,47 @@ def scipy_columns(matrix: Any, y: np.ndarray) -> np.ndarray:
     return np.stack(solutions, axis=1)
 
 
+def _scikit_labels(n: int, num_classes: int) -> Callable[[], np.ndarray]:
+    """LabelSpreading on B + B^T, which it normalizes itself; the labels are all that it tells of Z.
+
+    F <- alpha W F + (1 - alpha) Y moves by (1 - alpha) times the residual of Z = F / (1 - alpha). It ends
+    where entries' moves add up to `tol`: that of the same relative residual, in sums of absolute values.
+    """
+    from sklearn.semi_supervised import LabelSpreading
+
+    @cache
+    def problem() -> tuple[np.ndarray, np.ndarray, Any]:
+        vectors, truth = inputs.features(n, num_classes)
+        labeled = inputs.one_hot(n, num_classes).any(axis=1)
+        affinity = inputs.sparse_affinity(*inputs.neighbors(n, NUM_NEIGHBORS))
+        return vectors, np.where(labeled, truth, -1), affinity
+
+    def spread() -> np.ndarray:
+        vectors, labels, affinity = problem()
+        moves = (1 - ALPHA) * TOLERANCE * np.count_nonzero(labels >= 0)
+        model = LabelSpreading(kernel=lambda x, y: affinity, alpha=ALPHA, tol=moves, max_iter=10**4)
+        return np.asarray(model.fit(vectors, labels).transduction_)
+
+    return spread
+
+
 def _both_solve(matrix: Any, y: np.ndarray, ours: Any, theirs: np.ndarray) -> str:
-    """Both residuals, recomputed in float64: ours within the tolerance, and the solutions close."""
+    """Both residuals, recomputed in float64: ours within the tolerance, and the solutions close.
+
+    Of labels, without a solution, how many are those of ours.
+    """
+    size = np.maximum(np.linalg.norm(y, axis=0), np.finfo(y.dtype).tiny)  # a class without labels
 
     def residual(z: np.ndarray) -> float:
         r = y - (z - ALPHA * (matrix @ z))
-        return float(np.max(np.linalg.norm(r, axis=0) / np.linalg.norm(y, axis=0)))
+        return float(np.max(np.linalg.norm(r, axis=0) / size))
 
     z = np.asarray(ours[0], np.float64)
     assert residual(z) <= TOLERANCE, f"relative residual {residual(z):.1e}"
+    if theirs.ndim == 1:
+        share = float(np.mean(z.argmax(axis=1) == theirs))
+        assert share > 0.99, f"only {share:.4f} of the labels agree"
+        return f"{share:.4f} of the labels equal"
     difference = np.linalg.norm(z - theirs) / np.linalg.norm(theirs)
     assert difference < 1e-4, f"solutions differ by {difference:.1e}"
     return f"residuals {residual(z):.1e} and {residual(theirs):.1e}, difference {difference:.1e}"

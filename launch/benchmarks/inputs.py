@@ -58,7 +58,18 @@ def joint_graph(n: int, num_neighbors: int) -> Graph:
 
 
 def sparse_graph(indices: Any, weights: Any) -> Any:
-    """The same graph by SciPy: D^-1/2 (B + B^T) D^-1/2 as float32 CSR, weights <= 0 left out."""
+    """The same graph by SciPy: D^-1/2 (B + B^T) D^-1/2 as float32 CSR."""
+    from scipy import sparse
+
+    w = sparse_affinity(indices, weights)
+    degree = np.asarray(w.sum(axis=1)).ravel()
+    scale = np.zeros_like(degree)
+    scale[degree > 0] = degree[degree > 0] ** -0.5
+    return sparse.csr_array(sparse.diags_array(scale) @ w @ sparse.diags_array(scale))
+
+
+def sparse_affinity(indices: Any, weights: Any) -> Any:
+    """B + B^T by SciPy, as float32 CSR, weights <= 0 left out."""
     from scipy import sparse
 
     indices, weights = np.asarray(indices), np.asarray(weights)
@@ -68,11 +79,7 @@ def sparse_graph(indices: Any, weights: Any) -> Any:
         (weights.ravel()[edge], (np.repeat(np.arange(n), k)[edge], indices.ravel()[edge])),
         shape=(n, n),
     )
-    w = b + b.T
-    degree = np.asarray(w.sum(axis=1)).ravel()
-    scale = np.zeros_like(degree)
-    scale[degree > 0] = degree[degree > 0] ** -0.5
-    return sparse.csr_array(sparse.diags_array(scale) @ w @ sparse.diags_array(scale))
+    return b + b.T
 
 
 def one_hot(n: int, num_classes: int, labeled_fraction: float = 0.1) -> np.ndarray:

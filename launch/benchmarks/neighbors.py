@@ -1,9 +1,9 @@
-"""Exact kNN: Hamming against FAISS (PyTorch on a GPU), cosine against FAISS's flat inner product."""
+"""Exact kNN against FAISS and scikit-learn, Hamming on a GPU against PyTorch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -17,25 +17,28 @@ from launch.benchmarks.peers import optional_peer
 
 NUM_BITS, NUM_NEIGHBORS = 4096, 10
 _MOST_QUERIES = 32_768  # of a peer on a CPU, that of more would take minutes a round
+_BOTH_KINDS = 32_768  # points up to which the codes' kind is seen to make no difference
+_FAISS = "faiss IndexBinaryFlat"
+_TARGETS = {4_096: 1.5, 8_192: 1.5, 10_000: 1.5, 32_768: 1.3, 100_000: 1.3}
 
 
-def hamming_knn(with_peers: bool) -> Iterator[Contest]:
+def hamming_knn(with_peers: bool, sizes: Sequence[int] = ()) -> Iterator[Contest]:
     """10 nearest others by Hamming distance, L = 4096, on codes of features and on uniform bits.
 
-    A distance and its mirror image count as two operations, whichever way they are found.
+    At other `sizes` than its own on codes of features alone. A distance and its mirror image count as two
+    operations, whichever way they are found.
     """
-    targets = {4_096: 1.5, 8_192: 1.5, 10_000: 1.5, 32_768: 1.3, 100_000: 1.3}
     on_gpu = jax.default_backend() == "gpu"
-    for n, target in targets.items():
-        for kind in ("features", "uniform") if n <= 32_768 else ("features",):
+    for n in sizes or _TARGETS:
+        for kind in ("features", "uniform") if n <= _BOTH_KINDS and not sizes else ("features",):
             codes = inputs.codes(n, NUM_BITS, kind)
             peer: dict[str, Callable[[], Any]] = {}
             if with_peers and on_gpu:
                 peer = optional_peer("torch int8 product + topk", _torch_knn, codes)
             elif with_peers:
-                peer = optional_peer(
-                    "faiss IndexBinaryFlat", _faiss_binary, codes, min(n, _MOST_QUERIES)
-                )
+                peer = optional_peer(_FAISS, _faiss_binary, codes, min(n, _MOST_QUERIES))
+                if sizes:
+                    peer |= optional_peer("scikit-learn brute", _scikit_hamming, codes)
             yield Contest(
                 task="exact Hamming 10-NN",
                 case={"n": n, "num_bits": NUM_BITS, "codes": kind},
@@ -44,20 +47,20 @@ def hamming_knn(with_peers: bool) -> Iterator[Contest]:
                 agreement=_same_distances,
                 operations=(2 if on_gpu else 1) * n * n * NUM_BITS,
                 operation="popcount_bits" if not on_gpu else "matmul_int8_ops",
-                targets=dict.fromkeys(peer, target) if not on_gpu else {},
-                parts=dict.fromkeys(peer, _MOST_QUERIES / n)
-                if n > _MOST_QUERIES and not on_gpu
-                else {},
+                targets={_FAISS: _TARGETS[n]} if n in _TARGETS and not on_gpu else {},
+                parts={_FAISS: _MOST_QUERIES / n} if n > _MOST_QUERIES and not on_gpu else {},
             )
 
 
-def cosine_knn(with_peers: bool) -> Iterator[Contest]:
+def cosine_knn(with_peers: bool, sizes: Sequence[int] = ()) -> Iterator[Contest]:
     """10 nearest others by exact cosine, d = 128."""
-    for n in (2_500, 10_000):
+    for n in sizes or (2_500, 10_000):
         vectors = inputs.features(n)[0]
         peer = {}
         if with_peers and jax.default_backend() == "cpu":
             peer = optional_peer("faiss IndexFlatIP", _faiss_cosine, vectors)
+            if sizes:
+                peer |= optional_peer("scikit-learn brute", _scikit_cosine, vectors)
 
         def close(ours: Any, theirs: Any) -> str:
             difference = float(np.max(np.abs(np.asarray(ours[1]) - theirs)))
@@ -102,6 +105,33 @@ def _faiss_cosine(vectors: np.ndarray) -> Callable[[], np.ndarray]:
     index = faiss.IndexFlatIP(vectors.shape[1])
     index.add(unit)
     return lambda: index.search(unit, NUM_NEIGHBORS + 1)[0][:, 1:]
+
+
+def _scikit_hamming(codes: jax.Array) -> Callable[[], np.ndarray]:
+    """Of bits as floats the squared Euclidean distance is Hamming's, and a product of matrices.
+
+    Its own metric "hamming" compares two points at a time.
+    """
+    from sklearn.neighbors import NearestNeighbors
+
+    @cache  # 16 KiB a point, of a search that is not too slow only
+    def index() -> Any:
+        bits = np.unpackbits(inputs.packed_bytes(codes), axis=1).astype(np.float32)
+        return NearestNeighbors(
+            n_neighbors=NUM_NEIGHBORS, algorithm="brute", metric="sqeuclidean"
+        ).fit(bits)
+
+    return lambda: np.rint(index().kneighbors()[0]).astype(np.int32)
+
+
+def _scikit_cosine(vectors: np.ndarray) -> Callable[[], np.ndarray]:
+    """Of unit vectors |u - v|^2 = 2 - 2 cos, found blockwise; its metric "cosine" keeps all pairs."""
+    from sklearn.neighbors import NearestNeighbors
+
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    index = NearestNeighbors(n_neighbors=NUM_NEIGHBORS, algorithm="brute", metric="sqeuclidean")
+    index.fit(unit)
+    return lambda: 1 - index.kneighbors()[0] / 2
 
 
 def _torch_knn(codes: jax.Array, block: int = 4096) -> Callable[[], np.ndarray]:

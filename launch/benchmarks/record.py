@@ -46,6 +46,8 @@ def as_line(row: dict[str, Any]) -> str:
         parts.append(f"{name}: {milliseconds:.2f} ms{scaled}, {figure}{target}{reason}")
         if name in row["agreement"]:
             parts.append(row["agreement"][name])
+    for name, expected in row.get("left_out", {}).items():
+        parts.append(f"{name}: left out, would take {expected:.0f} s")
     return " | ".join(parts)
 
 

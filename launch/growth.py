@@ -1,0 +1,42 @@
+"""Draws how time grows with the number of points: ours, peers', and what the machine allows.
+
+python -m launch.growth FILE.json... [--out=DIR]
+
+A FILE is what launch.bench --points=N,... --out=FILE wrote, or launch.accelerator; several are of one
+machine, and where they have measured the same, the last one counts. DIR (`growth` beside the first file if
+not given) gets a figure a task, on logarithmic axes, and growth.csv.
+"""
+
+from __future__ import annotations
+
+from absl import flags
+
+from jaxfed.errors import UsageError
+from jaxfed.host.interruption import Interruption
+from jaxfed.host.location import folder_to_write, location
+from launch import entry
+
+_OUT = flags.DEFINE_string(
+    "out", None, "Where figures go; `growth` beside the first FILE if not given."
+)
+
+
+def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> None:
+    """Read the files, draw what is in them, say where."""
+    del interruption  # nothing is saved that a signal could spoil
+    if overrides:
+        raise UsageError(f"--config.{overrides[0]}: figures have no config; give files only")
+    if not arguments:
+        raise UsageError("give one FILE.json of launch.bench or more")
+    files = [location(text, "FILE") for text in arguments]
+    folder = folder_to_write(_OUT.value, "--out") if _OUT.value else files[0].parent / "growth"
+
+    # Imported late, so that --helpshort and a mistyped flag are answered at once.
+    from jaxfed.reports.growth import write_growth
+
+    for path in write_growth(files, folder):
+        print(path)
+
+
+if __name__ == "__main__":
+    entry.start(main)
