@@ -108,24 +108,24 @@ def _faiss_cosine(vectors: np.ndarray) -> Callable[[], np.ndarray]:
 
 
 def _scikit_hamming(codes: jax.Array) -> Callable[[], np.ndarray]:
-    """Of bits as floats the squared Euclidean distance is Hamming's, and a product of matrices.
+    """Of bits as signs the cosine is 1 - 2 h / L, and a float32 product, its fastest way to h.
 
-    Its own metric "hamming" compares two points at a time.
+    Squared Euclidean distances it finds in float64, and "hamming" two points at a time.
     """
     from sklearn.neighbors import NearestNeighbors
 
     @cache  # 16 KiB a point, of a search that is not too slow only
     def index() -> Any:
         bits = np.unpackbits(inputs.packed_bytes(codes), axis=1).astype(np.float32)
-        return NearestNeighbors(
-            n_neighbors=NUM_NEIGHBORS, algorithm="brute", metric="sqeuclidean"
-        ).fit(bits)
+        nearest = NearestNeighbors(n_neighbors=NUM_NEIGHBORS, algorithm="brute", metric="cosine")
+        return nearest.fit(2 * bits - 1)
 
-    return lambda: np.rint(index().kneighbors()[0]).astype(np.int32)
+    half = 16 * codes.shape[1]
+    return lambda: np.rint(half * index().kneighbors()[0]).astype(np.int32)
 
 
 def _scikit_cosine(vectors: np.ndarray) -> Callable[[], np.ndarray]:
-    """Of unit vectors |u - v|^2 = 2 - 2 cos, found blockwise; its metric "cosine" keeps all pairs."""
+    """Of unit vectors |u - v|^2 = 2 - 2 cos; of few features sooner found than by its metric "cosine"."""
     from sklearn.neighbors import NearestNeighbors
 
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

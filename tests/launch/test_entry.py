@@ -132,6 +132,7 @@ def test_configs_are_found_from_any_folder(path, monkeypatch, tmp_path):
         ("bench", ["--out=LONG"], "--out"),
         ("bounds", ["--out=LONG"], "--out"),
         ("bounds", ["LONG"], "WORKDIR"),
+        ("growth", ["LONG"], "FILE"),
     ],
 )
 def test_a_name_too_long_is_a_mistake(name, arguments, key):
