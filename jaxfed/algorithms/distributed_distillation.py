@@ -118,17 +118,18 @@ def distributed_distillation(
         voters = speaking(turn.client_id, answers)
         communication = Communication()
         label, weight, soft = state.label, state.weight, state.soft
-        if (voters >= 0).any():
+        num_voters, least = int(np.sum(voters >= 0)), 1 if sums == "plaintext" else 2
+        if num_voters >= least:  # else nobody hears of another z
             said = agreed(mean, answers, voters, communication, num_classes=num_classes, sums=sums)
             label, weight, soft = map(np.asarray, said)
-        communication.down("mean", int(np.sum(voters >= 0)) * soft.nbytes)
+            communication.down("mean", num_voters * soft.nbytes)
         turns = with_turns(state.turns, voters)
         after = DistillationState(
             turn.state, soft, label, weight, turns, count(int(state.round) + 1)
         )
         metrics: Metrics = {
             **turn.metrics,
-            "voters": int(np.sum(voters >= 0)),
+            "voters": num_voters,
             "consensus_change": float(np.mean(label != state.label)),
         }
         return after, {**metrics, "communication": communication.metrics()}

@@ -15,8 +15,8 @@ and with a communication: T / b rounds in all. One of an estimator that knows no
 scratch.
 
 Who takes part is the cohort: others keep their models, and do not vote. The paper has all clients in every
-round. An example that clients abstain from (`qualified_majority`) is not in P until they agree. Classes only:
-no config runs regression, whose consensus (the paper's Section 6) is a library function,
+round. An example that clients abstain from (`qualified_majority`) is not in P until they agree. In a round
+without a consensus, no votes or a masked sum of fewer than two clients, P stays. Classes only: no config runs regression, whose consensus (the paper's Section 6) is a library function,
 `jaxfed.training.consensus.mean`.
 
 DP-FedCT (Section 4) is `release`: labels leave with noise (`jaxfed.training.label_noise`), eps a
@@ -267,10 +267,15 @@ def fedct(
         attendance = None
         if departures:
             attendance = Attendance(voters, departures, jax.random.fold_in(key, _LEAVING))
-        if (voters >= 0).any():
-            said = settled(local, voters, communication, rows, noise_key, tie_key, attendance)
-        else:
-            said = Agreed(jnp.asarray(state.label), jnp.asarray(state.weight), jnp.zeros((0, 1)))
+        said = Agreed(jnp.asarray(state.label), jnp.asarray(state.weight), jnp.zeros((0, 1)))
+        num_told = int(np.sum(voters >= 0))
+        num_summed, least = num_told, 1 if sums == "plaintext" else 2
+        if num_told:
+            summed = settled(local, voters, communication, rows, noise_key, tie_key, attendance)
+            if attendance is not None:
+                voters = np.where(np.isin(voters, attendance.summed), voters, -1)
+            num_summed = int(np.sum(voters >= 0))
+            said = summed if num_summed >= least else said  # nobody hears of another
         label, weight, soft = map(np.asarray, said)
 
         # Line 12, and line 7 at clients
@@ -278,10 +283,6 @@ def fedct(
         num_bytes = label_bytes(len(label), num_classes + int(abstained.any()))
         if not np.isin(weight, (0, 1)).all():
             num_bytes += _WEIGHT * len(weight)
-        num_told = int(np.sum(voters >= 0))
-        if attendance is not None:
-            voters = np.where(np.isin(voters, attendance.summed), voters, -1)
-        num_summed, least = int(np.sum(voters >= 0)), 1 if sums == "plaintext" else 2
         if num_summed >= least:
             communication.down("consensus", num_told * num_bytes)
         elif num_told:

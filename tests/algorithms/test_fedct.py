@@ -339,6 +339,17 @@ def test_no_masked_sum_is_of_one_client(settings):
     assert told["communication"]["upload_bytes"] == 0
 
 
+@pytest.mark.parametrize("settings", [{}, MANY])
+def test_without_a_sum_labels_stay(settings):
+    """The second round's one client hears of no other labels, and keeps what it had."""
+    states, (_, told) = rounds_of(method(sums="masked", **settings), 2, [[0, 1, 2], [1]])
+    assert (states[1].label >= 0).all()
+    np.testing.assert_array_equal(states[2].label, states[1].label)
+    np.testing.assert_array_equal(states[2].weight, states[1].weight)
+    assert told["consensus_change"] == told["abstained"] == 0
+    assert told["communication"]["download_bytes"] == 0
+
+
 def test_a_label_that_is_none_takes_its_bits():
     four = fedct(
         learner=toy(), public=U, num_classes=4, consensus="qualified_majority", threshold=1.0

@@ -210,6 +210,17 @@ def test_distillation_teaches_the_mean_answer(sums):
         assert told["communication"]["upload_bytes"] == num_bytes
 
 
+def test_without_a_masked_sum_the_mean_answer_stays():
+    algorithm = distributed_distillation(
+        network=recorded(1.0)[0], public=U, num_classes=3, sums="masked"
+    )
+    before, _ = rounds_of(algorithm, 1)
+    after, told = algorithm.round(before, FEDERATION.cohort([2]), KEY)
+    np.testing.assert_array_equal(after.soft, before.soft)
+    assert after.soft.any()
+    assert told["communication"]["download_bytes"] == 0
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
