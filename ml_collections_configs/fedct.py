@@ -1,6 +1,6 @@
 r"""FedCT beside its baselines: clients share labels of public examples, whatever they learn with.
 
-On data that need no download, trees of scikit-learn (455 examples, 370 of them public, 5 clients):
+Without a download, trees of scikit-learn (455 examples, 370 of them public, 5 clients):
 
     python -m launch.run --config=ml_collections_configs/fedct.py --workdir=runs/fedct_breast_cancer
 
@@ -23,8 +23,9 @@ Learners of different kinds, Table 3 (its third row is `xgboost`):
     python -m launch.run --config=ml_collections_configs/fedct.py:mixed_network --workdir=runs/fedct/mlp
 
 Networks, b steps a communication and T / b rounds (Table 7). Table 1, its DP columns apart because DP-FedAvg
-takes no BatchNorm; VUL by `launch.audit` in place of `launch.run`. Table 4, and 100 clients of it with
---config.federation.num_clients=100. Table 5. Appendix C.4:
+takes no BatchNorm; VUL by `launch.audit` in place of `launch.run` (`fedct_data` says of how many), E.1's K of
+FedAvg by --config.audit.rounds. Table 4, and 100 clients of it with --config.federation.num_clients=100.
+Table 5. Appendix C.4:
 
     export JAXFED_DATA=DIR    # with cifar10, cifar100, fashion_mnist, svhn_cropped, pneumonia, brain_mri
     for IMAGE in fashion_mnist cifar10 svhn pneumonia pneumonia_mnist brain_mri
@@ -50,9 +51,8 @@ are plots of the runs of Tables 1 and 5 (`clients`, in `launch.report`), Figure 
     python -m launch.run --config=ml_collections_configs/fedct.py:fashion_mnist,heterogeneous,fedavg \
         --workdir=runs/fedct/fashion_mnist-heterogeneous
 
-Sweeps, of any cell: eps of a communication (Figure 4: DP-FedCT by three mechanisms, FedCT and clients alone),
-numbers of clients (Figures 5 and 6), sizes of U while clients keep what they have (Figure 8), eps of whole
-runs (DP-FedAvg, FedAvg and clients alone):
+Sweeps, of any cell: eps of a communication (Figure 4: DP-FedCT by three mechanisms, FedCT, clients alone),
+clients (Figures 5, 6), sizes of U beside what clients keep (Figure 8), eps of whole runs (both DP-FedAvg):
 
     python -m launch.sweep --config=ml_collections_configs/fedct.py:epsilons --workdir=runs/fedct/epsilons
     python -m launch.sweep --config=ml_collections_configs/fedct.py:clients --workdir=runs/fedct/clients
@@ -81,6 +81,7 @@ What is not the paper's, or that it does not say:
     either takes T in all ("to convergence" in the paper); estimators teach after one fit.
   * rho of distributed distillation; how long FedMD transfers (C.4 does not say, nor |U|, network and b).
   * C.5 keeps 100 examples, here a client's; where tables and other images are swept, what the cell has.
+  * Heterogeneous data are 9 tenths alike by one alpha, as in C.4 and the authors' code; Section 5 says half.
   * Bounds and noise of DP-FedAvg. Of clients (`dp_fedavg`, the paper's) with 5 of them a noise that can be
     learned through promises next to nothing; of records (`dp_fedavg_records`) it can promise something.
     Neither takes BatchNorm: networks that have it get group normalization, for all methods of the run.
@@ -244,8 +245,8 @@ def _table(config: ConfigDict, name: str) -> None:
     cell = CELLS[name]
     config.dataset.name = name
     config.dataset.train_size, config.dataset.test_size = cell.train_size, cell.test_size
-    config.dataset.pooled = cell.pooled
-    config.preprocessing.kind = cell.preprocessing
+    config.audit.members, config.audit.population = cell.members, cell.population
+    config.dataset.pooled, config.preprocessing.kind = cell.pooled, cell.preprocessing
     config.federation.public_size = cell.public_size
 
 
@@ -253,13 +254,12 @@ def _images(config: ConfigDict, name: str) -> None:
     cell = IMAGES[name]
     config.dataset.name = cell.dataset or name
     config.dataset.train_size, config.dataset.test_size = cell.train_size, cell.test_size
+    config.audit.members, config.audit.population = cell.members, cell.population
     config.dataset.image_size = cell.image_size
-    config.dataset.pooled = False
-    config.preprocessing.kind = "images"
+    config.dataset.pooled, config.preprocessing.kind = False, "images"
     config.federation.public_size = cell.public_size
     config.model = ConfigDict({"name": cell.network})
-    config.training.learning_rate = cell.learning_rate
-    config.fedct.steps = cell.period
+    config.training.learning_rate, config.fedct.steps = cell.learning_rate, cell.period
     config.rounds = cell.num_steps // cell.period
     config.evaluate_every = config.rounds // 20
     config.evaluate_test = True  # for Figures 2, 3 and 7
@@ -355,12 +355,12 @@ def _smoke(config: ConfigDict) -> None:
     if config.dataset.name == "breast_cancer":
         return
     config.dataset.image_size = min(config.dataset.image_size, 32)
-    size = config.federation.public_size
-    most = 2000
+    size, most = config.federation.public_size, 2000
     if config.model.name in WITH_BATCH_NORM:  # convolutions, which take long
         most, config.training.batch_size = 500, 16
     config.dataset.train_size = min(config.dataset.train_size or most, most)
     config.dataset.test_size = min(config.dataset.test_size or 200, 200)
+    config.audit.update(members=2, population=10, shadows=8)
     config.federation.public_size = min(size, config.dataset.train_size // 2)
     left = config.dataset.train_size - config.federation.public_size
     config.federation.own_size = min(config.federation.own_size, left)

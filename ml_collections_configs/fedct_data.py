@@ -5,6 +5,9 @@ Semi-Supervised Learning". AAAI 2025 (arXiv 2310.05696). Where files hold less t
 4,332 examples are left to clients, not 4,386; of MRI, whose copies are out (`jaxfed.data.scans`), 145 are
 public, not 170. Classes of CIFAR-100 are superclasses (C.4); sizes, network, b and T, which C.4 does not
 give, are CIFAR-10's.
+
+`members` are labels of a client that `launch.audit` asks about, 0 for all: no more than there are held-out
+examples of their classes to stand beside them, `population` left over.
 """
 
 from typing import NamedTuple
@@ -18,6 +21,8 @@ class Table(NamedTuple):
     public_size: int
     preprocessing: str = "standardized"
     pooled: bool = False
+    members: int = 0
+    population: int = 200
 
     @property
     def own_size(self) -> int:
@@ -27,10 +32,10 @@ class Table(NamedTuple):
 
 CELLS = {
     "wine_quality": Table(4236, 1059, 4100),
-    "breast_cancer": Table(455, 114, 370),
-    "adult": Table(41_073, 7_769, 10_000, "identity", pooled=True),
-    "mushroom": Table(6_499, 1_625, 4_000),
-    "covertype": Table(16_000, 4_000, 1_721, "identity"),
+    "breast_cancer": Table(455, 114, 370, population=15),
+    "adult": Table(41_073, 7_769, 10_000, "identity", pooled=True, members=1200),
+    "mushroom": Table(6_499, 1_625, 4_000, members=220),
+    "covertype": Table(16_000, 4_000, 1_721, "identity", members=600),
 }
 
 
@@ -50,16 +55,24 @@ class Images(NamedTuple):
     test_size: int = 0
     image_size: int = 0
     dataset: str = ""
+    members: int = 0
+    population: int = 200
 
 
 IMAGES = {
-    "fashion_mnist": Images(50_000, 10_000, "fedct_fashion_mnist", 1e-3, 50, 20_000),
-    "cifar10": Images(10_000, 40_000, "fedct_cifar10", 1e-2, 10, 3_000),
-    "svhn": Images(35_000, 38_257, "fedct_svhn", 1e-3, 10, 20_000, dataset="svhn_cropped"),
-    "pneumonia": Images(900, 500, "fedct_pneumonia", 1e-3, 20, 20_000, image_size=224),
-    "pneumonia_mnist": Images(900, 500, "fedct_pneumonia", 1e-3, 20, 20_000),
-    "brain_mri": Images(145, 30, "fedct_mri", 1e-3, 6, 2_000, 175, 53, 150),
+    "fashion_mnist": Images(50_000, 10_000, "fedct_fashion_mnist", 1e-3, 50, 20_000, members=1500),
+    "cifar10": Images(10_000, 40_000, "fedct_cifar10", 1e-2, 10, 3_000, members=1500),
+    "svhn": Images(
+        35_000, 38_257, "fedct_svhn", 1e-3, 10, 20_000, dataset="svhn_cropped", members=3000
+    ),
+    "pneumonia": Images(
+        900, 500, "fedct_pneumonia", 1e-3, 20, 20_000, image_size=224, members=70, population=50
+    ),
+    "pneumonia_mnist": Images(
+        900, 500, "fedct_pneumonia", 1e-3, 20, 20_000, members=70, population=50
+    ),
+    "brain_mri": Images(145, 30, "fedct_mri", 1e-3, 6, 2_000, 175, 53, 150, population=10),
     "cifar100_superclasses": Images(
-        10_000, 40_000, "fedct_cifar10", 1e-2, 10, 3_000, dataset="cifar100"
+        *(10_000, 40_000, "fedct_cifar10", 1e-2, 10, 3_000), dataset="cifar100", members=1500
     ),
 }

@@ -16,7 +16,8 @@ scratch.
 
 Who takes part is the cohort: others keep their models, and do not vote. The paper has all clients in every
 round. An example that clients abstain from (`qualified_majority`) is not in P until they agree. In a round
-without a consensus, no votes or a masked sum of fewer than two clients, P stays. Classes only: no config runs regression, whose consensus (the paper's Section 6) is a library function,
+without a consensus, of no votes or a masked sum of fewer than two clients, P stays. Classes only: no config
+runs regression, whose consensus (the paper's Section 6) is a library function,
 `jaxfed.training.consensus.mean`.
 
 DP-FedCT (Section 4) is `release`: labels leave with noise (`jaxfed.training.label_noise`), eps a

@@ -31,6 +31,7 @@ from jaxfed.config.networks import in_section
 from jaxfed.config.open_sections import CANDIDATES, check_candidates, check_plugin, plugged_in
 from jaxfed.config.preprocessing import PREPROCESSING
 from jaxfed.config.public_examples import check_public
+from jaxfed.config.rounds import check_rounds
 from jaxfed.config.server_labels import LABELS_AT, check_labels_at
 from jaxfed.config.simulation import GRAPHS, TESTS
 from jaxfed.data.partition_arguments import Skew
@@ -367,11 +368,7 @@ def _check_together(config: ConfigDict) -> None:
             f"config.federation.num_labeled={federation.num_labeled}: allowed is 0 beside "
             f"labeled_per_class={federation.labeled_per_class}"
         )
-    if max(config.audit.rounds, default=0) > config.rounds:
-        raise UsageError(
-            f"config.audit.rounds={config.audit.rounds}: allowed are rounds that there are, 1 to "
-            f"rounds={config.rounds}"
-        )
+    check_rounds(config)
     check_labels_at(config)
     check_public(config)
     check_learner(config)

@@ -34,7 +34,7 @@ class Recipe:
 
     Raises:
         UsageError: another package or one that is not installed, a name that is no classifier in it, keywords
-            that it does not take.
+            or values that it does not take.
     """
 
     name: str
@@ -48,10 +48,18 @@ class Recipe:
         """Make one, so that what is wrong is said before any client trains."""
         from sklearn.base import is_classifier
 
-        if not is_classifier(self.estimator(seed=0)):
+        made = self.estimator(seed=0)
+        if not is_classifier(made):
             raise UsageError(
                 f"estimator={self.path!r}: is no classifier; allowed are classes that are"
             )
+        own = made.steps[-1][1] if self.is_scaled else made
+        # scikit-learn's judge their values in `fit` only, where every client of every round would say it.
+        if hasattr(own, "_parameter_constraints") and hasattr(own, "_validate_params"):
+            try:
+                own._validate_params()
+            except ValueError as error:
+                raise UsageError(f"estimator={self.path!r}: {one_line(error)}") from error
 
     def estimator(self, seed: int) -> Any:
         """A new one, which has not been fitted; whatever is random in it comes from the seed."""

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 from tfds_files import prepared_tfds
 
+from jaxfed.audit import drawn_targets
 from jaxfed.config import check, file
 from jaxfed.config.methods import all_keywords
 from jaxfed.config.simulation import Simulation
@@ -43,6 +44,33 @@ def test_periods_and_steps_of_table_7(cell, public, period, num_steps, rate):
         assert 0 <= learned - config.rounds * period <= 2 * period
     assert config.rounds // config.evaluate_every >= 20  # points of Figures 2, 3 and 7
     assert config.evaluate_test
+
+
+@pytest.mark.parametrize(
+    ("cell", "held_out"),
+    [
+        *(("wine_quality", 1_059), ("breast_cancer", 114), ("adult", 7_769)),
+        *(("mushroom", 1_625), ("covertype", 4_000), ("fashion_mnist", 10_000)),
+        *(("cifar10", 10_000), ("svhn", 26_032), ("pneumonia", 624), ("pneumonia_mnist", 624)),
+        *(("brain_mri", 53), ("cifar100_superclasses", 10_000)),
+    ],
+)
+def test_table_1s_vulnerability_can_be_audited(cell, held_out):
+    """There are examples to stand beside the members, some classes being rarer than others."""
+    config = file.load(f"{CONFIG}:{cell},network")
+    table = {**file.load_module(CONFIG).CELLS, **file.load_module(CONFIG).IMAGES}[cell]
+    size = config.audit.members or (table.train_size or held_out) - table.public_size
+    asked = size * (5 if config.audit.members else 1)
+    assert config.dataset.test_size in (0, held_out)
+    assert 20 <= asked <= 0.9 * (held_out - config.audit.population)
+
+
+@pytest.mark.parametrize("repeat", range(5))
+def test_an_audit_has_its_targets(repeat):
+    config = file.load(f"{CONFIG}:breast_cancer,network")
+    dealt = Simulation(config).dealt(repeat)
+    targets = drawn_targets(dealt, population=config.audit.population, seed=repeat)
+    assert len(targets.example) == 2 * 85
 
 
 def test_steps_of_baselines_follow():

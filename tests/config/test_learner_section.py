@@ -68,6 +68,10 @@ def test_a_learners_keys_have_its_defaults_types(override, value):
         (["federation.labels_at=server"], "config.federation.labels_at='server': clients of"),
         (["federation.test=clients"], "config.federation.test='clients': clients of 'fedct' have"),
         (["learner.name=estimator"], "config.learner.estimator"),
+        (
+            ["baselines=pate", "rounds=2", "pate.teacher_rounds=3"],
+            "config.pate.teacher_rounds=3: at most rounds=2",
+        ),
     ],
 )
 def test_what_will_not_do_in_one_line(overrides, message):
@@ -115,6 +119,10 @@ def test_settings_of_a_named_class_reach_it_and_are_judged_by_it():
     assert made.name_of(0) == "SVC"
     with pytest.raises(UsageError, match=r"unexpected keyword argument 'c'"):
         check.check(load(*SVC, "learner.estimator.c=2.5"))
+    for is_scaled in ("true", "false"):
+        wrong = load(*SVC, "learner.estimator.C=-1.0", f"learner.estimator.is_scaled={is_scaled}")
+        with pytest.raises(UsageError, match=r"SVC': The 'C' parameter of SVC must be a float"):
+            check.check(wrong)
 
 
 @pytest.mark.parametrize(

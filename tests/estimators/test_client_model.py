@@ -186,6 +186,10 @@ def test_one_against_the_rest():
             lambda: named.by_path(estimator="sklearn.svm.SVC", c=3),
             r"^estimator='sklearn.svm.SVC': .*keyword argument 'c'",
         ),
+        (
+            lambda: named.by_path(estimator="sklearn.svm.SVC", C=-1.0, is_scaled=True),
+            r"^estimator='sklearn.svm.SVC': The 'C' parameter of SVC must be",
+        ),
         (lambda: named.decision_tree(max_depth=-1), r"^decision_tree.max_depth=-1: allowed are"),
     ],
 )

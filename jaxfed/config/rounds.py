@@ -1,0 +1,28 @@
+"""Rounds that settings name are rounds that there are."""
+
+from __future__ import annotations
+
+from ml_collections import ConfigDict
+
+from jaxfed.config import methods
+from jaxfed.errors import UsageError
+
+
+def check_rounds(config: ConfigDict) -> None:
+    """An audit's rounds, and the one in which teachers vote.
+
+    Raises:
+        UsageError: a later round than the last.
+    """
+    if max(config.audit.rounds, default=0) > config.rounds:
+        raise UsageError(
+            f"config.audit.rounds={config.audit.rounds}: allowed are rounds that there are, 1 to "
+            f"rounds={config.rounds}"
+        )
+    for name in methods.chosen(config):
+        last = methods.all_keywords(config, name).get("teacher_rounds", 0)
+        if last > config.rounds:
+            raise UsageError(
+                f"config.{name}.teacher_rounds={last}: at most rounds={config.rounds}, or nobody votes and "
+                "there is no student"
+            )
