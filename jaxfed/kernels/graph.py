@@ -16,15 +16,18 @@ sees all n k edges of B and keeps those of its own rows.
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.sharding import Mesh
 from jax.typing import ArrayLike
+from numpy.typing import NDArray
 
 from jaxfed.errors import UsageError
+from jaxfed.kernels.by_target import ByTarget, by_target, by_target_on_host, is_on_host
 from jaxfed.kernels.spread import ALL, ROWS, SAME, Rows, by_rows, mesh_of, spread
 
 # Slots whose gathers are unrolled into one fused loop. One batched gather is 2 to 12 times slower
@@ -65,16 +68,13 @@ GRAPH_ROWS = Graph._make([*[ROWS] * 6, SAME])
 
 
 class _Edges(NamedTuple):
-    """Edges of B told apart by where their two entries of B + B^T are stored, in m of n rows."""
+    """Edges of B, told apart by where their two entries of B + B^T are stored, in m of n rows."""
 
     targets: Array  # int32 [m, k], valid everywhere: the point itself where there is no edge
     weights: Array  # float32 [m, k], B_ij + B_ji where j also has i for a neighbor, else B_ij
-    under: (
-        Array  # int32 [n, k], the row of these under which i must be listed too; m: none of these
-    )
-    reverse_weights: Array  # float32 [n, k], B_ij of those
-    ranks: Array  # int32 [n, k], position of i in j's list of reverse edges
-    counts: Array  # int32 [m], length of that list
+    # int32 [n k], of every edge of B the row of these under which i must be listed too; m: none of these
+    under: Array
+    all_weights: Array  # float32 [n, k]: `weights` of all rows
 
 
 def cosine_from_hamming(distances: ArrayLike, num_bits: int) -> Array:
@@ -145,19 +145,20 @@ def normalized_graph(
         weights = spread(weights, mesh)
 
     if isinstance(indices, jax.core.Tracer) or isinstance(weights, jax.core.Tracer):
-        return _place(_match(indices, weights, ALL), n if capacity is None else capacity)
+        edges = _match(indices, weights, ALL)
+        return _place(edges, by_target(edges.under, n), n if capacity is None else capacity)
 
-    edges, num_invalid, num_needed = _match_and_check(indices, weights, mesh)
+    edges, listed, num_invalid, num_needed = _matched_and_checked(indices, weights, mesh)
     if num_invalid:
         raise UsageError(
             f"{num_invalid} of {n * k} neighbors have an index outside [-1, {n}) "
             "or a weight that is not finite"
         )
     if capacity is None:
-        capacity = _capacity(n if mesh is None else n // mesh.size, int(num_needed))
+        capacity = _capacity(n if mesh is None else n // mesh.size, num_needed)
     elif capacity < num_needed:
         raise UsageError(f"capacity {capacity} loses edges, this graph needs {num_needed}")
-    return _place(edges, capacity, mesh)
+    return _place(edges, listed, capacity, mesh)
 
 
 def _capacity(num_rows: int, num_needed: int) -> int:
@@ -245,31 +246,53 @@ def _add_slots(y: Array, neighbors: Array, weights: Array, x: Array) -> Array:
     return lax.fori_loop(0, whole, step, y)
 
 
-@partial(jax.jit, static_argnames="mesh")
-def _match_and_check(
+def _matched_and_checked(
     indices: Array, weights: Array, mesh: Mesh | None
-) -> tuple[_Edges, Array, Array]:
-    """Return the edges, the number of invalid entries, and the overflow rows that a device needs."""
-    n, k = indices.shape
+) -> tuple[_Edges, ByTarget, int, int]:
+    """Return edges, their order, how many are invalid, and the overflow rows that a device needs."""
+    if mesh is None and is_on_host(indices):
+        edges, num_invalid = _match_and_check(indices, weights)
+        listed = by_target_on_host(edges.under, len(indices))
+        counts = np.diff(np.asarray(listed.starts))
+        num_needed = _overflow_rows_needed(counts, indices.shape[1]).sum()
+        return edges, listed, int(num_invalid), int(num_needed)
+    edges, listed, num_invalid, num_needed = _match_and_sort(indices, weights, mesh)
+    return edges, listed, int(num_invalid), int(num_needed)
 
-    def matched(rows: Rows) -> Callable[[Array, Array], tuple[_Edges, Array, Array]]:
-        def match(indices: Array, weights: Array) -> tuple[_Edges, Array, Array]:
-            invalid = (indices < -1) | (indices >= n) | ~jnp.isfinite(weights)
-            edges = _match(indices, weights, rows)
-            num_needed = rows.largest(_overflow_rows_needed(edges.counts, k).sum())
-            return edges, rows.total(invalid.sum(dtype=jnp.int32)), num_needed
+
+@partial(jax.jit, static_argnames="rows")
+def _match_and_check(indices: Array, weights: Array, rows: Rows = ALL) -> tuple[_Edges, Array]:
+    """Return the edges, and the number of invalid entries."""
+    n = indices.shape[0] * rows.num_parts
+    invalid = (indices < -1) | (indices >= n) | ~jnp.isfinite(weights)
+    return _match(indices, weights, rows), rows.total(invalid.sum(dtype=jnp.int32))
+
+
+@partial(jax.jit, static_argnames="mesh")
+def _match_and_sort(
+    indices: Array, weights: Array, mesh: Mesh | None
+) -> tuple[_Edges, ByTarget, Array, Array]:
+    def matched(rows: Rows) -> Callable[[Array, Array], tuple[_Edges, ByTarget, Array, Array]]:
+        def match(indices: Array, weights: Array) -> tuple[_Edges, ByTarget, Array, Array]:
+            edges, num_invalid = _match_and_check(indices, weights, rows)
+            listed = by_target(edges.under, indices.shape[0])
+            needed = _overflow_rows_needed(jnp.diff(listed.starts), indices.shape[1])
+            return edges, listed, num_invalid, rows.largest(needed.sum())
 
         return match
 
-    return by_rows(matched, mesh, gives=(ROWS, SAME, SAME))(indices, weights)
+    return by_rows(matched, mesh, gives=(ROWS, ROWS, SAME, SAME))(indices, weights)
 
 
-def _overflow_rows_needed(counts: Array, k: int) -> Array:
-    return jnp.maximum(counts + (k - 1), k) // k - 1
+_Numbers = TypeVar("_Numbers", Array, NDArray[np.int32])
+
+
+def _overflow_rows_needed(counts: _Numbers, k: int) -> _Numbers:
+    return (counts + (k - 1)).clip(k) // k - 1
 
 
 def _match(indices: Array, weights: Array, rows: Rows) -> _Edges:
-    """Merge mutual edges, and rank the others within their target's list of reverse edges."""
+    """Merge mutual edges, and tell under whom the others must be listed."""
     num_rows, k = indices.shape
     n = num_rows * rows.num_parts
     own = rows.own(jnp.arange(n, dtype=jnp.int32))[:, None]
@@ -278,112 +301,86 @@ def _match(indices: Array, weights: Array, rows: Rows) -> _Edges:
     weights = jnp.where(is_edge, weights, 0.0)
     targets = jnp.where(is_edge, indices, own)
     listed = jnp.where(is_edge, indices, -1)
-    all_listed, all_weights = rows.of_all(listed), rows.of_all(weights)
+    # A point that lists j twice shares the weight of the way back between the two.
+    weight_there, num_there = _sums_of_equals(listed, weights)
+    all_listed, all_there = (rows.of_all(x).reshape(-1) for x in (listed, weight_there))
 
-    def compare(slot: Array, sums: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        back_weight, num_back, num_same = sums
-        neighbor, weight = all_listed[:, slot], all_weights[:, slot]
-        is_back = is_edge & (neighbor[targets] == own)
-        return (
-            back_weight + jnp.where(is_back, weight[targets], 0.0),
-            num_back + is_back.astype(jnp.int32),
-            num_same + (listed == listed[:, slot, None]).astype(jnp.int32),
-        )
+    def compare(slot: Array, back: Array) -> Array:
+        place = targets * k + slot
+        is_back = all_listed.at[place].get(mode="promise_in_bounds") == own
+        return jnp.where(is_back, place, back)
 
-    zeros = jnp.zeros((num_rows, k), jnp.int32)
-    back_weight, num_back, num_same = lax.fori_loop(
-        0, k, compare, (jnp.zeros_like(weights), zeros, zeros)
-    )
-    is_listed = is_edge & (num_back == 0)
-    under = rows.here(rows.of_all(jnp.where(is_listed, targets, n)), num_rows)
+    nowhere = jnp.full((num_rows, k), -1, jnp.int32)
+    back = lax.fori_loop(0, k, compare, nowhere, unroll=min(k, _UNROLL))
+    is_back = is_edge & (back >= 0)
+    weight_back = all_there.at[jnp.maximum(back, 0)].get(mode="promise_in_bounds")
+    weights = weights + jnp.where(is_back, weight_back, 0.0) / num_there
+    under = rows.here(rows.of_all(jnp.where(is_edge & ~is_back, targets, n)), num_rows)
     under = jnp.where((under >= 0) & (under < num_rows), under, num_rows)
-    ranks, counts = _rank_within_target(under.reshape(n * k), num_rows)
-    return _Edges(
-        targets=targets,
-        # A point that lists j twice shares the weight of the way back between the two.
-        weights=weights + back_weight / jnp.maximum(num_same, 1).astype(jnp.float32),
-        under=under,
-        reverse_weights=rows.of_all(jnp.where(is_listed, weights, 0.0)),
-        ranks=ranks.reshape(n, k),
-        counts=counts,
-    )
+    return _Edges(targets, weights, under.reshape(-1), rows.of_all(weights))
 
 
-def _rank_within_target(targets: Array, n: int) -> tuple[Array, Array]:
-    """Return each edge's rank among the edges of equal target, and the number of edges of each.
+def _sums_of_equals(listed: Array, weights: Array) -> tuple[Array, Array]:
+    """Of each entry, the weight of the entries of its row that are equal to it, and their number."""
 
-    XLA:CPU sorts single unsigned words 6 times faster than pairs, so (target, position) is packed
-    into one. What does not fit 32 bits is done in pieces, carrying the counts from one to the next.
+    def add(slot: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
+        is_equal = listed == listed[:, slot, None]
+        weight = jnp.where(is_equal, weights[:, slot, None], 0.0)
+        return sums[0] + weight, sums[1] + is_equal.astype(weights.dtype)
 
-    Args:
-      targets: int32 [e], in [0, n]; n stands for no edge, whose rank has no meaning.
-      n: number of points.
-    """
-    num_edges = targets.shape[0]
-    position_bits = min(32 - n.bit_length(), max(num_edges - 1, 1).bit_length())
-    if position_bits < 1:
-        raise UsageError(f"a graph has at most 2^31 - 1 points, got {n}")
-    length = 2**position_bits if num_edges > 2**position_bits else num_edges
-    pieces = jnp.pad(targets, (0, -num_edges % length), constant_values=n).reshape(-1, length)
-    position = jnp.arange(length, dtype=jnp.int32)
-
-    def rank(counts: Array, targets: Array) -> tuple[Array, Array]:
-        packed = (targets.astype(jnp.uint32) << position_bits) | position.astype(jnp.uint32)
-        packed = jnp.sort(packed)
-        target = (packed >> position_bits).astype(jnp.int32)
-        origin = (packed & (2**position_bits - 1)).astype(jnp.int32)
-        first = jnp.full(n + 1, length, jnp.int32).at[target].min(position, indices_are_sorted=True)
-        ranks_sorted = position + (counts - first)[target]
-        ranks = jnp.zeros(length, jnp.int32).at[origin].set(ranks_sorted, unique_indices=True)
-        return counts.at[target].add(1, indices_are_sorted=True), ranks
-
-    counts, ranks = lax.scan(rank, jnp.zeros(n + 1, jnp.int32), pieces)
-    return ranks.reshape(-1)[:num_edges], counts[:n]
+    k = listed.shape[1]
+    zeros = jnp.zeros_like(weights)
+    return lax.fori_loop(0, k, add, (zeros, zeros), unroll=min(k, _UNROLL))
 
 
 @partial(jax.jit, static_argnames=("capacity", "mesh"))
-def _place(edges: _Edges, capacity: int, mesh: Mesh | None = None) -> Graph:
+def _place(edges: _Edges, listed: ByTarget, capacity: int, mesh: Mesh | None = None) -> Graph:
     """Write the edges into a table and overflow rows, and normalize."""
 
-    def placed(rows: Rows) -> Callable[[_Edges], Graph]:
-        return lambda edges: _place_rows(edges, capacity, rows)
+    def placed(rows: Rows) -> Callable[[_Edges, ByTarget], Graph]:
+        return lambda edges, listed: _place_rows(edges, listed, capacity, rows)
 
-    return by_rows(placed, mesh, gives=GRAPH_ROWS)(edges)
+    return by_rows(placed, mesh, gives=GRAPH_ROWS)(edges, listed)
 
 
-def _place_rows(edges: _Edges, capacity: int, here: Rows) -> Graph:
-    n, k = edges.under.shape
+def _place_rows(edges: _Edges, listed: ByTarget, capacity: int, here: Rows) -> Graph:
+    n, k = edges.all_weights.shape
     num_rows = edges.targets.shape[0]
-    sources = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32)[:, None], (n, k))
-    is_listed = edges.under < num_rows
-    num_overflow_rows = _overflow_rows_needed(edges.counts, k)
-    row_start = jnp.cumsum(num_overflow_rows) - num_overflow_rows
+    all_weights = edges.all_weights.reshape(-1)
+    slots = jnp.arange(k, dtype=jnp.int32)
 
-    # `num_rows` and `capacity` lie outside: such entries are dropped by the scatters.
-    in_table = is_listed & (edges.ranks < k)
-    table = jnp.where(in_table, edges.under, num_rows), edges.ranks
-    in_overflow = is_listed & (edges.ranks >= k)
-    overflow_row = row_start[jnp.minimum(edges.under, num_rows - 1)] + edges.ranks // k - 1
-    overflow_row = jnp.where(in_overflow, jnp.minimum(overflow_row, capacity), capacity)
-    overflow = overflow_row, edges.ranks % k
+    def reverse(first: Array, count: Array, unused: Array) -> tuple[Array, Array]:
+        """Neighbors and weights [r, k] of `count` edges from place `first` of their order on."""
+        is_edge = slots[None, :] < count[:, None]
+        place = jnp.where(is_edge, first[:, None] + slots[None, :], 0)
+        edge = listed.order.at[place].get(mode="promise_in_bounds")
+        weight = all_weights.at[edge].get(mode="promise_in_bounds")
+        return jnp.where(is_edge, edge // k, unused[:, None]), jnp.where(is_edge, weight, 0.0)
 
-    unused = here.own(sources)
-    reverse_neighbors = unused.at[table].set(sources, mode="drop")
-    reverse_weights = jnp.zeros((num_rows, k)).at[table].set(edges.reverse_weights, mode="drop")
+    starts = listed.starts[:-1]
+    counts = jnp.diff(listed.starts)
+    own = here.own(jnp.arange(n, dtype=jnp.int32))
+    reverse_neighbors, reverse_weights = reverse(starts, jnp.minimum(counts, k), own)
     neighbors = jnp.concatenate([edges.targets, reverse_neighbors], axis=1)
     weights = jnp.concatenate([edges.weights, reverse_weights], axis=1)
 
-    rows = jnp.full(capacity, num_rows - 1, jnp.int32)
-    rows = rows.at[overflow_row].set(edges.under, mode="drop")
+    num_overflow_rows = _overflow_rows_needed(counts, k)
+    row_end = jnp.cumsum(num_overflow_rows)
+    number = jnp.arange(capacity, dtype=jnp.int32)
+    is_used = number < row_end[-1]
+    rows = jnp.where(is_used, jnp.searchsorted(row_end, number, side="right"), num_rows - 1)
+    done = (number - (row_end - num_overflow_rows)[rows] + 1) * k
     overflow_rows = rows if here.num_parts == 1 else rows + here.first(num_rows)
-    overflow_neighbors = jnp.broadcast_to(overflow_rows[:, None], (capacity, k))
-    overflow_neighbors = overflow_neighbors.at[overflow].set(sources, mode="drop")
-    overflow_weights = jnp.zeros((capacity, k)).at[overflow].set(edges.reverse_weights, mode="drop")
+    overflow_counts = jnp.where(is_used, jnp.minimum(counts[rows] - done, k), 0)
+    overflow_neighbors, overflow_weights = reverse(
+        starts[rows] + done, overflow_counts, overflow_rows
+    )
 
     degree = weights.sum(axis=1).at[rows].add(overflow_weights.sum(axis=1), indices_are_sorted=True)
     root = jnp.sqrt(degree)
     scale = jnp.where(degree > 0, 1.0 / jnp.where(degree > 0, root, 1.0), 0.0)
     all_scales = here.of_all(scale)
+    num_beyond_table = jnp.maximum(counts - k, 0).sum()
     return Graph(
         neighbors=neighbors,
         weights=weights * scale[:, None] * all_scales[neighbors],
@@ -391,5 +388,5 @@ def _place_rows(edges: _Edges, capacity: int, here: Rows) -> Graph:
         overflow_neighbors=overflow_neighbors,
         overflow_weights=overflow_weights * scale[rows][:, None] * all_scales[overflow_neighbors],
         root_degrees=root,
-        num_lost=here.total((in_overflow & (overflow_row == capacity)).sum(dtype=jnp.int32)),
+        num_lost=here.total(num_beyond_table - overflow_counts.sum()),
     )
