@@ -3,9 +3,9 @@
     order = positions e of edges, by (target of e, e),     starts[j] = number of edges to points before j
 
 XLA:CPU sorts by one comparison after another; NumPy's sort of words is vectorized and takes a tenth of the
-time (0.3 against 3.8 ms for 10^5 edges), so what lies on this host and is not being traced is sorted by NumPy.
-Inside a program single unsigned words are sorted 6 times faster than pairs: a digit of the target and a
-position are packed into one, the lowest digit first, of as many bits as positions leave of 32.
+time (0.3 against 3.8 ms for 10^5 edges), so what lies on this host and is not being traced is sorted by
+NumPy. Inside a program single unsigned words are sorted 6 times faster than pairs: a digit of the target and
+a position are packed into one, the lowest digit first, of as many bits as positions leave of 32.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import numpy as np
 from jax import Array
 
 from jaxfed.errors import UsageError
-
 
 # Of the words that XLA sorts: jax has no longer ones unless it is told to.
 _WORD_BITS = 32

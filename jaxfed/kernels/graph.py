@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from jaxfed.errors import UsageError
 from jaxfed.kernels.by_target import ByTarget, by_target, by_target_on_host, is_on_host
+from jaxfed.kernels.mutual_edges import Edges, match
 from jaxfed.kernels.spread import ALL, ROWS, SAME, Rows, by_rows, mesh_of, spread
 
 # Slots whose gathers are unrolled into one fused loop. One batched gather is 2 to 12 times slower
@@ -65,16 +66,6 @@ class Graph(NamedTuple):
 
 # Of which of its parts axis 0 is the points'.
 GRAPH_ROWS = Graph._make([*[ROWS] * 6, SAME])
-
-
-class _Edges(NamedTuple):
-    """Edges of B, told apart by where their two entries of B + B^T are stored, in m of n rows."""
-
-    targets: Array  # int32 [m, k], valid everywhere: the point itself where there is no edge
-    weights: Array  # float32 [m, k], B_ij + B_ji where j also has i for a neighbor, else B_ij
-    # int32 [n k], of every edge of B the row of these under which i must be listed too; m: none of these
-    under: Array
-    all_weights: Array  # float32 [n, k]: `weights` of all rows
 
 
 def cosine_from_hamming(distances: ArrayLike, num_bits: int) -> Array:
@@ -145,7 +136,7 @@ def normalized_graph(
         weights = spread(weights, mesh)
 
     if isinstance(indices, jax.core.Tracer) or isinstance(weights, jax.core.Tracer):
-        edges = _match(indices, weights, ALL)
+        edges = match(indices, weights, ALL)
         return _place(edges, by_target(edges.under, n), n if capacity is None else capacity)
 
     edges, listed, num_invalid, num_needed = _matched_and_checked(indices, weights, mesh)
@@ -248,7 +239,7 @@ def _add_slots(y: Array, neighbors: Array, weights: Array, x: Array) -> Array:
 
 def _matched_and_checked(
     indices: Array, weights: Array, mesh: Mesh | None
-) -> tuple[_Edges, ByTarget, int, int]:
+) -> tuple[Edges, ByTarget, int, int]:
     """Return edges, their order, how many are invalid, and the overflow rows that a device needs."""
     if mesh is None and is_on_host(indices):
         edges, num_invalid = _match_and_check(indices, weights)
@@ -261,25 +252,25 @@ def _matched_and_checked(
 
 
 @partial(jax.jit, static_argnames="rows")
-def _match_and_check(indices: Array, weights: Array, rows: Rows = ALL) -> tuple[_Edges, Array]:
+def _match_and_check(indices: Array, weights: Array, rows: Rows = ALL) -> tuple[Edges, Array]:
     """Return the edges, and the number of invalid entries."""
     n = indices.shape[0] * rows.num_parts
     invalid = (indices < -1) | (indices >= n) | ~jnp.isfinite(weights)
-    return _match(indices, weights, rows), rows.total(invalid.sum(dtype=jnp.int32))
+    return match(indices, weights, rows), rows.total(invalid.sum(dtype=jnp.int32))
 
 
 @partial(jax.jit, static_argnames="mesh")
 def _match_and_sort(
     indices: Array, weights: Array, mesh: Mesh | None
-) -> tuple[_Edges, ByTarget, Array, Array]:
-    def matched(rows: Rows) -> Callable[[Array, Array], tuple[_Edges, ByTarget, Array, Array]]:
-        def match(indices: Array, weights: Array) -> tuple[_Edges, ByTarget, Array, Array]:
+) -> tuple[Edges, ByTarget, Array, Array]:
+    def matched(rows: Rows) -> Callable[[Array, Array], tuple[Edges, ByTarget, Array, Array]]:
+        def of_rows(indices: Array, weights: Array) -> tuple[Edges, ByTarget, Array, Array]:
             edges, num_invalid = _match_and_check(indices, weights, rows)
             listed = by_target(edges.under, indices.shape[0])
             needed = _overflow_rows_needed(jnp.diff(listed.starts), indices.shape[1])
             return edges, listed, num_invalid, rows.largest(needed.sum())
 
-        return match
+        return of_rows
 
     return by_rows(matched, mesh, gives=(ROWS, ROWS, SAME, SAME))(indices, weights)
 
@@ -291,59 +282,17 @@ def _overflow_rows_needed(counts: _Numbers, k: int) -> _Numbers:
     return (counts + (k - 1)).clip(k) // k - 1
 
 
-def _match(indices: Array, weights: Array, rows: Rows) -> _Edges:
-    """Merge mutual edges, and tell under whom the others must be listed."""
-    num_rows, k = indices.shape
-    n = num_rows * rows.num_parts
-    own = rows.own(jnp.arange(n, dtype=jnp.int32))[:, None]
-    # An index out of range is refused outside jit; inside it must at least not reach other rows.
-    is_edge = (weights > 0) & (indices >= 0) & (indices < n)
-    weights = jnp.where(is_edge, weights, 0.0)
-    targets = jnp.where(is_edge, indices, own)
-    listed = jnp.where(is_edge, indices, -1)
-    # A point that lists j twice shares the weight of the way back between the two.
-    weight_there, num_there = _sums_of_equals(listed, weights)
-    all_listed, all_there = (rows.of_all(x).reshape(-1) for x in (listed, weight_there))
-
-    def compare(slot: Array, back: Array) -> Array:
-        place = targets * k + slot
-        is_back = all_listed.at[place].get(mode="promise_in_bounds") == own
-        return jnp.where(is_back, place, back)
-
-    nowhere = jnp.full((num_rows, k), -1, jnp.int32)
-    back = lax.fori_loop(0, k, compare, nowhere, unroll=min(k, _UNROLL))
-    is_back = is_edge & (back >= 0)
-    weight_back = all_there.at[jnp.maximum(back, 0)].get(mode="promise_in_bounds")
-    weights = weights + jnp.where(is_back, weight_back, 0.0) / num_there
-    under = rows.here(rows.of_all(jnp.where(is_edge & ~is_back, targets, n)), num_rows)
-    under = jnp.where((under >= 0) & (under < num_rows), under, num_rows)
-    return _Edges(targets, weights, under.reshape(-1), rows.of_all(weights))
-
-
-def _sums_of_equals(listed: Array, weights: Array) -> tuple[Array, Array]:
-    """Of each entry, the weight of the entries of its row that are equal to it, and their number."""
-
-    def add(slot: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
-        is_equal = listed == listed[:, slot, None]
-        weight = jnp.where(is_equal, weights[:, slot, None], 0.0)
-        return sums[0] + weight, sums[1] + is_equal.astype(weights.dtype)
-
-    k = listed.shape[1]
-    zeros = jnp.zeros_like(weights)
-    return lax.fori_loop(0, k, add, (zeros, zeros), unroll=min(k, _UNROLL))
-
-
 @partial(jax.jit, static_argnames=("capacity", "mesh"))
-def _place(edges: _Edges, listed: ByTarget, capacity: int, mesh: Mesh | None = None) -> Graph:
+def _place(edges: Edges, listed: ByTarget, capacity: int, mesh: Mesh | None = None) -> Graph:
     """Write the edges into a table and overflow rows, and normalize."""
 
-    def placed(rows: Rows) -> Callable[[_Edges, ByTarget], Graph]:
+    def placed(rows: Rows) -> Callable[[Edges, ByTarget], Graph]:
         return lambda edges, listed: _place_rows(edges, listed, capacity, rows)
 
     return by_rows(placed, mesh, gives=GRAPH_ROWS)(edges, listed)
 
 
-def _place_rows(edges: _Edges, listed: ByTarget, capacity: int, here: Rows) -> Graph:
+def _place_rows(edges: Edges, listed: ByTarget, capacity: int, here: Rows) -> Graph:
     n, k = edges.all_weights.shape
     num_rows = edges.targets.shape[0]
     all_weights = edges.all_weights.reshape(-1)
