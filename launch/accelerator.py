@@ -3,10 +3,10 @@
     python -m launch.accelerator --workdir=DIR [--pieces=NAME,...] [--limit_s=SECONDS] [--small]
 
 First whether results are right there: the tests that hold on every device, labels and neighbors beside a
-CPU's. Then kernels, each as a share of what the device can do; rounds, beside PyTorch's where that is
-installed; the joint graph of as many points as FEMNIST has, which are synthetic; and cells of XCLP's Table 4
-and ProtoFSSL's Table 3 ($JAXFED_DATA is their data's folder), one seed each. Every piece runs in a process of
-its own and writes DIR/NAME.json with device, versions and commit.
+CPU's. Then kernels, each as a share of what the device can do; rounds and FedCT's networks, beside PyTorch's
+where that is installed; the joint graph of as many points as FEMNIST has, which are synthetic; and cells of
+XCLP's Table 4 and ProtoFSSL's Table 3 ($JAXFED_DATA is their data's folder), one seed each. Every piece runs
+in a process of its own and writes DIR/NAME.json with device, versions and commit.
 
 The same command goes on from where it was stopped: what has its file is not done again. With --limit_s no
 piece is begun that would not fit; an experiment stops there and goes on next time. What fails, or fails in

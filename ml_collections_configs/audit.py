@@ -42,7 +42,8 @@ METHODS = (
     "xclp",
     "centralized",
 )
-# With `every_method`. SemiFL learns from labels that the server has, which members of clients are none of.
+# With `every_method`. SemiFL learns from labels that the server has, which members of clients are none of;
+# `network` labels by a model that was there before, and nobody sends anything.
 OTHERS = (
     *("fedavg_network", "fedsem", "fedavg_per_client_lp", "fedavg_xclp_prototypes"),
     *("scaffold", "feddyn", "mixmatch", "fedmatch", "fedsiam", "fedrgd"),

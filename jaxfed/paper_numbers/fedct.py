@@ -2,8 +2,8 @@
 Federated Co-Training (later: Little is Enough). https://arxiv.org/abs/2310.05696
 
 Its Tables 1 to 5 and Appendix C.4. Accuracies, printed as shares, are in percent. VUL is the area under the
-ROC curve of membership attacks, 0.5 is a guess; the tool that made it is no longer to be had, and no run here
-writes it.
+ROC curve of membership attacks, 0.5 is a guess; the tool that made it is no longer to be had. `launch.audit`
+has attacks of its own, whose areas stand in its own tables: none is put beside these.
 """
 
 from functools import partial

@@ -24,6 +24,12 @@ _ALL = (
         "FedAvg rounds, XCLP's A.2 in bfloat16 beside PyTorch's",
         measure=contests.rounds,
     ),
+    Piece(
+        "learners",
+        300,
+        "FedCT's networks and shadow models beside PyTorch's",
+        measure=contests.learners,
+    ),
     Piece("joint_graph", 400, "817,851 synthetic points in one graph", measure=joint_graph.measure),
     *commands.experiments(),
 )

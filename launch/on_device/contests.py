@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import jax
@@ -118,6 +118,13 @@ def rounds(small: bool, known: dict[str, float]) -> dict[str, Any]:
     """FedAvg rounds; on an accelerator that of XCLP's A.2 with CIFAR-10's sizes too."""
     contests = BENCHMARKS["round"](not small)
     return _contested(islice(contests, 1) if small else contests, known)
+
+
+def learners(small: bool, known: dict[str, float]) -> dict[str, Any]:
+    """FedCT's networks, and an audit's shadow models, beside PyTorch's; forests are a CPU's affair."""
+    networks = islice(BENCHMARKS["learners"](not small), 1)
+    shadows = BENCHMARKS["shadow_models"](True) if not small else ()
+    return _contested(chain(networks, shadows), known)
 
 
 def _contested(contests: Iterable[Contest], known: dict[str, float]) -> dict[str, Any]:

@@ -81,7 +81,9 @@ def test_tiles(monkeypatch):
 
 
 @pytest.mark.usefixtures("short")
-@pytest.mark.parametrize(("piece", "benchmark"), [("kernels", "lsh"), ("rounds", "round")])
+@pytest.mark.parametrize(
+    ("piece", "benchmark"), [("kernels", "lsh"), ("rounds", "round"), ("learners", "learners")]
+)
 def test_benchmarks_are_those_of_bench(monkeypatch, piece, benchmark):
     def drawn(with_peers):
         assert not with_peers
