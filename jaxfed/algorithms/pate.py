@@ -49,6 +49,8 @@ from jaxfed.rules import NOT_NEGATIVE, at_least, between, keywords
 from jaxfed.training.consensus import ABSTAINED, largest_share, majority
 from jaxfed.training.opened_tally import opened_tally
 
+STUDENT = "student"  # the message that everybody has
+
 
 class PateState(NamedTuple):
     """What a round starts from.
@@ -135,7 +137,9 @@ def pate(
             if number == teacher_rounds:
                 turn, votes = asked(turn, learner, "predict", public, num_classes, teacher_key)
                 voters = speaking(turn.client_id, votes)
-                label, weight = vote(votes, voters, noise_key, communication)
+                label, weight = noisy_vote(
+                    votes, voters, noise_key, communication, num_classes=num_classes, gamma=gamma
+                )
                 state = state._replace(label=label, weight=weight)
             teacher_turns = with_turns(state.teacher_turns, turn.client_id)
             state = state._replace(teachers=turn.state, teacher_turns=teacher_turns)
@@ -153,18 +157,6 @@ def pate(
                 metrics["epsilon_approximate"] = approximate(2 * gamma, len(public), delta)
         metrics["communication"] = communication.metrics()
         return state._replace(round=count(number)), metrics
-
-    def vote(
-        votes: np.ndarray, voters: np.ndarray, key: jax.Array, communication: Communication
-    ) -> tuple[np.ndarray, np.ndarray]:
-        counts = opened_tally(
-            majority(num_classes), votes, voters, communication, num_classes=num_classes
-        )
-        if not gamma or not (voters >= 0).any():
-            return tuple(map(np.asarray, largest_share(counts)[:2]))  # type: ignore[return-value]
-        noise = np.asarray(jax.random.laplace(key, counts.shape)) / gamma
-        label = np.argmax(counts + noise, axis=1).astype(np.int32)
-        return label, np.ones(len(label), np.float32)
 
     def views(before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
         del before
@@ -189,7 +181,7 @@ def pate(
         return [
             votes,
             counts._replace(answers=noisy),
-            student._replace(message="student", client=nobody),
+            student._replace(message=STUDENT, client=nobody),
         ]
 
     judged = judged_by_clients(server_learner, num_classes, has_consensus=True)
@@ -207,6 +199,39 @@ def pate(
         predict=judged.predict,
         views=views,
     )
+
+
+def noisy_vote(
+    votes: np.ndarray,
+    voters: np.ndarray,
+    key: jax.Array,
+    communication: Communication,
+    *,
+    num_classes: int,
+    gamma: float,
+) -> tuple[np.ndarray, np.ndarray]:
+    """L of teachers' answers.
+
+    Args:
+        votes: int32 [K, U].
+        voters: int32 [K], -1 of a row without a teacher.
+        key: typed, of the noise.
+        communication: what is sent is counted here.
+        num_classes: C.
+        gamma: 0 is no noise.
+
+    Returns:
+        int32 [U], the smallest of equal classes, -1 where nobody votes; float32 [U], 1 where there is one.
+    """
+    counts = opened_tally(
+        majority(num_classes), votes, voters, communication, num_classes=num_classes
+    )
+    if not gamma or not (voters >= 0).any():
+        agreed = largest_share(counts)
+        return np.asarray(agreed.label), np.asarray(agreed.weight)
+    noise = np.asarray(jax.random.laplace(key, counts.shape)) / gamma
+    label = np.argmax(counts + noise, axis=1).astype(np.int32)
+    return label, np.ones(len(label), np.float32)
 
 
 def _without_examples(federation: Federation) -> Federation:

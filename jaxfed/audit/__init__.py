@@ -15,11 +15,13 @@ method and no config is known here. `jaxfed.experiment` puts it to work.
 from jaxfed.audit.attacks import Attacked, attacks
 from jaxfed.audit.shadows import Shadows, on_own_labels, shadow_answers, shadow_memberships
 from jaxfed.audit.sightings import Sighting, sightings
+from jaxfed.audit.students import Schooling, student_answers
 from jaxfed.audit.targets import Targets, drawn_targets
 from jaxfed.audit.verdict import Verdict, each, messages, over_repeats, strongest
 
 __all__ = [
     "Attacked",
+    "Schooling",
     "Shadows",
     "Sighting",
     "Targets",
@@ -34,4 +36,5 @@ __all__ = [
     "shadow_memberships",
     "sightings",
     "strongest",
+    "student_answers",
 ]

@@ -20,7 +20,7 @@ program (`jaxfed.federation.client_map`), estimators side by side in processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
@@ -36,7 +36,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import without_labels
 from jaxfed.federation.exposure import Instruction
 from jaxfed.learners.answers import answers_of
-from jaxfed.learners.learner import Learner, Taught
+from jaxfed.learners.learner import Learner, State, Taught
 
 _SHADOWS = 0x73686164
 
@@ -51,6 +51,20 @@ class Shadows(NamedTuple):
 
     is_in: np.ndarray
     answers: np.ndarray
+
+
+class Models(NamedTuple):
+    """All shadows after a round.
+
+    Fields:
+        learner: what they are.
+        state: of it.
+        failed: which of them could not be fitted, in any round so far.
+    """
+
+    learner: Learner
+    state: State
+    failed: frozenset[int]
 
 
 def shadow_memberships(num_targets: int, size: int, number: int, seed: int) -> np.ndarray:
@@ -109,14 +123,39 @@ def shadow_answers(
     Cost: R times the training of one model, and a pass over the targets for each observed round.
     """
     shadow = shadow_federation(federation, targets, is_in)
+    x = federation.x[targets.examples]
+    said: dict[int, Shadows] = {}
+    silent: set[int] = set()
+    for number, models in shadow_models(
+        learner, shadow, instructions=instructions, observed=observed, key=key
+    ):
+        there = np.setdiff1d(np.arange(len(is_in)), sorted(models.failed | silent)).astype(np.int32)
+        answers, mute = _answers(models.learner, models.state, there, x, federation.num_classes)
+        has_answered = ~np.isin(there, list(mute))
+        silent |= set(mute)
+        said[number] = Shadows(is_in[there[has_answered]], answers[has_answered])
+    return said
+
+
+def shadow_models(
+    learner: Callable[..., Learner],
+    shadow: Federation,
+    *,
+    instructions: Sequence[Sequence[Instruction]],
+    observed: Collection[int],
+    key: jax.Array,
+) -> Iterator[tuple[int, Models]]:
+    """Train the clients of `shadow_federation` together; the models after each of the observed rounds.
+
+    Arguments and cost as `shadow_answers`.
+    """
     cohort = shadow.cohort()
     cohort = cohort._replace(x=jnp.asarray(cohort.x))  # one transfer for all rounds
-    public_x = jnp.asarray(federation.public_examples)
+    public_x = jnp.asarray(shadow.public_examples)
     made = cache(lambda network: learner(**dict(network)))
-    model = made(instructions[0][0].network)
+    model = made(next(one.network for told in instructions for one in told))
     state = model.init(jax.random.fold_in(key, 0), shadow)
-    said: dict[int, Shadows] = {}
-    failed: set[int] = set()
+    failed: frozenset[int] = frozenset()
     for number, told in enumerate(instructions, 1):
         if model.renewed is None and number not in observed:
             continue  # each fit is from scratch
@@ -133,13 +172,7 @@ def shadow_answers(
             state = fitted.state
             failed |= set(fitted.failed)
         if number in observed:
-            there = np.setdiff1d(np.asarray(cohort.client_id), sorted(failed)).astype(np.int32)
-            x = federation.x[targets.examples]
-            answers, silent = _answers(model, state, there, x, federation.num_classes)
-            has_answered = ~np.isin(there, list(silent))
-            failed |= set(silent)
-            said[number] = Shadows(is_in[there[has_answered]], answers[has_answered])
-    return said
+            yield number, Models(model, state, failed)
 
 
 def shadow_federation(federation: Federation, targets: Targets, is_in: np.ndarray) -> Federation:

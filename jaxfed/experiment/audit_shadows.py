@@ -3,22 +3,30 @@
 Methods whose shadows are the same share them (`jaxfed.config.attacker`). Every method that trains has some
 that learn on labels of their own alone; where the attacked run has taught its clients by public targets there
 are as many more, on the same examples, taught the same. Of a method that can be played as often as there are
-shadows (`View.shadows`) they are labelings of its own.
+shadows (`View.shadows`) they are labelings of its own, and of PATE's student students of ensembles
+(`jaxfed.audit.students`): each time what the method itself makes of other examples, "played".
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import jax
 import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
 
-from jaxfed.audit import Shadows, Sighting, Targets, shadow_answers, shadow_memberships
-from jaxfed.config.attacker import ShadowPlan, shadow_plan, taught_plan
+from jaxfed.audit import (
+    Shadows,
+    Sighting,
+    Targets,
+    shadow_answers,
+    shadow_memberships,
+    student_answers,
+)
+from jaxfed.config.attacker import ShadowPlan, StudentPlan, shadow_plan, student_plan, taught_plan
 from jaxfed.experiment.audit_files import AuditFiles
 from jaxfed.experiment.progress import Progress
 from jaxfed.federation.clients import Federation
@@ -61,6 +69,9 @@ class AuditShadows:
         for how, plan in self._plans.items():
             said = self._said(how, plan, size).get(min(number, plan.rounds))
             known |= {} if said is None else {how: said}
+        if self._students is not None and seen.message == self._students.message:
+            played = self._said_by_students(self._students).get(min(number, self._students.rounds))
+            return known if played is None else {**known, "played": played}
         name = self._played(seen.message, number)
         if self.config.audit.shadows and name not in self._made:
             self._made[name] = self.files.shadows(name) or {}
@@ -78,10 +89,16 @@ class AuditShadows:
         plans = {"own_labels": plan, "taught": taught_plan(*of, told) if told else None}
         return {how: plan for how, plan in plans.items() if plan is not None}
 
+    @cached_property
+    def _students(self) -> StudentPlan | None:
+        """How those of a student are trained, where the method has one."""
+        if not self.config.audit.shadows:
+            return None
+        return student_plan(self.config, self.name, self.federation, self.repeat)
+
     def play(self, views: Sequence[View], number: int) -> None:
         """Have a round's method itself answer for shadows, where a view can; kept in files."""
-        seed, size = self.config.seed + self.repeat, self._size_of_all()
-        is_in = shadow_memberships(len(self.targets.example), size, self.config.audit.shadows, seed)
+        is_in = self._memberships(self._size_of_all())
         x, y = (values[self.targets.examples] for values in (self.federation.x, self.federation.y))
         for view in views:
             if view.shadows is not None:
@@ -99,28 +116,62 @@ class AuditShadows:
         return int(self.targets.is_member.sum())
 
     def _said(self, how: str, plan: ShadowPlan, size: int) -> dict[int, Shadows]:
-        name = f"{self.repeat}-{plan.identity}-{size}"
+        like = f", taught what {self.name} taught its clients" if how == "taught" else ""
+        number = self.config.audit.shadows
+        return self._trained(
+            f"{self.repeat}-{plan.identity}-{size}",
+            f"{number} shadow models of {size} examples{like}",
+            partial(
+                shadow_answers,
+                plan.learner,
+                self.federation,
+                self.targets,
+                self._memberships(size),
+                instructions=plan.instructions,
+                observed=self._observed(plan.rounds),
+                key=self._key,
+            ),
+        )
+
+    def _said_by_students(self, plan: StudentPlan) -> dict[int, Shadows]:
+        size, number = self._size_of_all(), self.config.audit.shadows
+        return self._trained(
+            f"{self.repeat}-{plan.identity}-{size}-students",
+            f"{number} shadow students, of {plan.schooling.voters} teachers each",
+            partial(
+                student_answers,
+                plan.teacher,
+                plan.student,
+                self.federation,
+                self.targets,
+                self._memberships(size),
+                schooling=plan.schooling,
+                observed=self._observed(plan.rounds),
+                key=self._key,
+            ),
+        )
+
+    def _trained(
+        self, name: str, what: str, train: Callable[[], dict[int, Shadows]]
+    ) -> dict[int, Shadows]:
+        """Those of a file, or else of a training that it is of from then on."""
         if name not in self._made:
-            self._made[name] = self.files.shadows(name) or self._trained(how, plan, size, name)
+            there = self.files.shadows(name)
+            if there is None:
+                self.progress.working_on(f"repeat {self.repeat + 1} {what}")
+                logging.info("audit: %s: %s", what, name)
+                there = train()
+                self.files.save_shadows(name, there)
+            self._made[name] = there
         return self._made[name]
 
-    def _trained(self, how: str, plan: ShadowPlan, size: int, name: str) -> dict[int, Shadows]:
-        number = self.config.audit.shadows
-        like = f", taught what {self.name} taught its clients" if how == "taught" else ""
-        self.progress.working_on(
-            f"repeat {self.repeat + 1} {number} shadow models of {size} examples{like}"
-        )
-        logging.info("audit: %d shadow models of %d examples%s: %s", number, size, like, name)
-        seed = self.config.seed + self.repeat
-        is_in = shadow_memberships(len(self.targets.example), size, number, seed)
-        said = shadow_answers(
-            plan.learner,
-            self.federation,
-            self.targets,
-            is_in,
-            instructions=plan.instructions,
-            observed=sorted({min(one, plan.rounds) for one in self.rounds}),
-            key=jax.random.fold_in(jax.random.key(seed), _SHADOWS),
-        )
-        self.files.save_shadows(name, said)
-        return said
+    def _memberships(self, size: int) -> np.ndarray:
+        seed, number = self.config.seed + self.repeat, self.config.audit.shadows
+        return shadow_memberships(len(self.targets.example), size, number, seed)
+
+    def _observed(self, rounds: int) -> list[int]:
+        return sorted({min(one, rounds) for one in self.rounds})
+
+    @property
+    def _key(self) -> jax.Array:
+        return jax.random.fold_in(jax.random.key(self.config.seed + self.repeat), _SHADOWS)

@@ -71,8 +71,9 @@ class Instruction(NamedTuple):
     Fields:
         steps: how many; 0: none.
         on_own: whether a client learns from labels of its own in them.
-        label: int32 [U], of the public examples, -1 where there is none; None: nothing is taught.
-        weight: float32 [U]; None as `label`.
+        label: int32 [U], of the public examples, -1 where there is none; None: nothing is taught. Of models
+            that each learn what another ensemble says [R, U], a row for each.
+        weight: float32 [U], or as `label`; None as that.
         soft: float32 [U, C], probabilities or scores; None: labels alone.
         network: keywords by which the method makes its clients' networks, beside those of its config.
     """

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import jax
 import numpy as np
-from scipy.special import softmax
+from kernel_regression import CLASSES, overfitted_clients, regression
 
 from jaxfed.algorithms.distributed_distillation import distributed_distillation
 from jaxfed.audit import (
@@ -16,66 +16,14 @@ from jaxfed.audit import (
     sightings,
 )
 from jaxfed.audit.verdict import each
-from jaxfed.data import Partition
-from jaxfed.federation.clients import Federation
-from jaxfed.learners.learner import Fitted, Learner
 
-CLIENTS, OWN, PUBLIC, CLASSES, ROUNDS, SHADOWS, SEEDS = 4, 20, 120, 3, 3, 24, 5
-WIDTH, RIDGE, SHARPNESS = 0.7, 0.3, 6.0
-
-
-def kernel(a, b):
-    return np.exp(-np.square(a[:, None] - b).sum(axis=-1) / (2 * WIDTH**2))
-
-
-def regression(**network):
-    """Ridge regression of marks and of what is taught, in a Gaussian kernel; noise of labels stays in it."""
-    del network
-
-    def init(key, federation):
-        return {"models": [None] * federation.num_clients}
-
-    def fit(state, cohort, taught, key, steps):
-        models = list(state["models"])
-        for client, own_x, own_y in zip(cohort.client_id, cohort.x, cohort.y, strict=True):
-            is_own = np.asarray(own_y) >= 0
-            x = np.asarray(own_x)[is_own]
-            z = np.eye(CLASSES)[np.asarray(own_y)[is_own]]
-            if taught is not None and np.any(taught.weight):
-                x, z = np.concatenate([x, taught.x]), np.concatenate([z, taught.soft])
-            gram = kernel(x, x) + RIDGE * np.eye(len(x))
-            models[int(client)] = x, np.linalg.solve(gram, z - 1 / CLASSES)
-        return Fitted({"models": models}, {}, {"clients": len(cohort.client_id)})
-
-    def predict_proba(state, client_id, x):
-        there = [state["models"][int(client)] for client in client_id]
-        scores = [kernel(np.asarray(x), own) @ alpha for own, alpha in there]
-        return softmax(SHARPNESS * np.stack(scores), axis=-1).astype(np.float32)
-
-    def predict(state, client_id, x):
-        return predict_proba(state, client_id, x).argmax(axis=-1).astype(np.int32)
-
-    return Learner(init, fit, predict, predict_proba)
-
-
-def clients(seed):
-    """Labels of which three in ten are drawn anew."""
-    rng = np.random.default_rng(seed)
-    n = CLIENTS * OWN
-    total = 2 * n + PUBLIC + 150
-    x = rng.normal(size=(total, 2)).astype(np.float32)
-    y = (x @ rng.normal(size=(2, CLASSES))).argmax(axis=1)
-    y = np.where(rng.random(total) < 0.3, rng.integers(CLASSES, size=total), y).astype(np.int32)
-    own = tuple(np.split(np.arange(n), CLIENTS))
-    nothing = tuple(part[:0] for part in own)
-    partition = Partition(own, nothing, nothing)
-    public = np.arange(n, n + PUBLIC)
-    return Federation(x, y, partition, CLASSES, public=public, test=np.arange(n + PUBLIC, total))
+CLIENTS, OWN, PUBLIC, ROUNDS, SHADOWS, SEEDS = 4, 20, 120, 3, 24, 5
 
 
 def areas(seed, *, learns=True):
     """Attack and shadows -> area, of targets that the clients have, or of as many that nobody has."""
-    federation, key = clients(seed), jax.random.key(seed)
+    federation = overfitted_clients(seed, clients=CLIENTS, own=OWN, public=PUBLIC)
+    key = jax.random.key(seed)
     targets = drawn_targets(federation, population=40, seed=seed)
     played = federation
     if not learns:  # others' examples in place of the members

@@ -6,6 +6,7 @@ import json
 import shutil
 from itertools import product
 
+import jax
 import numpy as np
 import pytest
 from invoking import invoke
@@ -15,7 +16,7 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.api.conduct import conduct
 from jaxfed.config import check
 from jaxfed.config import file as config_file
-from jaxfed.config.attacker import shadow_plan
+from jaxfed.config.attacker import shadow_plan, student_plan
 from jaxfed.config.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.experiment.audit import check_audited
@@ -193,6 +194,30 @@ def test_methods_share_shadows(audited):
     }
 
 
+def test_a_student_is_attacked_by_students(tmp_path):
+    """Votes and counts by models of a client's labels, what everybody has by what is like it; from files."""
+    setting = ("num_repeats=1", "baselines=per_client_lp", "pate.teacher_rounds=2")
+    config = config_of("algorithm=pate", *(s for s in TREES if "baselines" not in s), *setting)
+    place = tmp_path / "run"
+    run(config, place, audited=True)
+    with (place / "audit" / "attacks.csv").open() as stream:
+        by = {(row["message"], row["shadows"]) for row in csv.DictReader(stream)}
+    assert by == {
+        *product(("votes", "counts"), ("", "own_labels")),
+        *product(["student"], ("", "own_labels", "played")),
+    }
+    (kept,) = (place / "audit" / "shadows").glob("0-*-students.npz")
+    with np.load(kept) as arrays:
+        assert set(arrays) == {"is_in_2", "answers_2"}  # round 1 has no student yet
+        assert arrays["is_in_2"].shape == (12, 200)
+    before = found(place)
+    (place / "summary.json").unlink()
+    written = kept.stat().st_mtime_ns
+    run(config, place, audited=True)
+    assert found(place) == before
+    assert kept.stat().st_mtime_ns == written
+
+
 def test_what_was_taught_is_kept(tmp_path):
     label, weight = np.asarray([0, -1], np.int32), np.ones(2, np.float32)
     told = [
@@ -269,6 +294,34 @@ def test_plans_follow_what_a_method_trains():
     assert plans["fedct"].instructions == [[Instruction(3)]] * 4
     assert plans["pate"].rounds == 1  # of teachers
     assert plans["pate"].identity != plans["fedct"].identity
+
+
+def test_students_are_planned_by_their_method():
+    wisely = (
+        "algorithm=pate",
+        "baselines=fedct",
+        "rounds=4",
+        "pate.teacher_rounds=3",
+        "pate.steps=6",
+    )
+    config = config_of(*wisely)
+    federation = Simulation(config).federation(0)
+    plan = student_plan(config, "pate", federation, 0)
+    assert plan.schooling[:-1] == ((20,) * 5, 5, 3, 6, 2, 6)
+    assert student_plan(config, "fedct", federation, 0) is None
+    for other in ("pate.gamma=0.1", "pate.student_steps=7", "training.learning_rate=0.5"):
+        assert (
+            student_plan(config_of(*wisely, other), "pate", federation, 0).identity != plan.identity
+        )
+    noisy = student_plan(config_of(*wisely, "pate.gamma=0.1"), "pate", federation, 0)
+    votes = np.zeros((5, 200), np.int32)
+    labels = [one.schooling.vote(votes, jax.random.key(0))[0] for one in (plan, noisy)]
+    assert (labels[0] == 0).all()
+    assert (labels[1] > 0).any()
+    few = student_plan(config_of(*wisely, "cohort_size=2"), "pate", federation, 0)
+    assert few.schooling.voters == 2
+    never = config_of(*wisely, "pate.teacher_rounds=5")
+    assert student_plan(never, "pate", federation, 0) is None
 
 
 def test_checks_deal_every_repeat_once(tmp_path, monkeypatch):
