@@ -62,19 +62,24 @@ def rulefit(*, tree_size: int = 4, max_rules: int = 200, linear_terms: bool = Fa
     weights: public rows of any weight above 0 count as much as own ones. The authors use another
     implementation, the package rulefit; settings in their code leave rules alone there, no linear terms.
 
-    The penalty is the smallest that leaves `max_rules` rules. imodels' default is said to choose one by
-    cross-validation; up to 3.0.4 it goes through the folds, three quarters of its time, and takes this one.
+    The penalty is the smallest that leaves `max_rules` rules, as imodels has it, found in fewer fits
+    (`jaxfed.estimators.rule_fit`). Its default is said to choose one by cross-validation; up to 3.0.4 it goes
+    through the folds and takes this one.
     """
     settings = {
         "tree_size": tree_size,
         "max_rules": max_rules,
         "include_linear": linear_terms,
-        "cv": False,
     }
     # scikit-learn 1.8 and 1.9 take the L1 penalty that imodels asks for by its old name, and say so.
     old_name = ("'penalty' was deprecated", "Inconsistent values: penalty=l1 with l1_ratio=0.0")
     return Recipe(
-        "rulefit", "imodels.RuleFitClassifier", settings, is_binary=True, harmless=old_name
+        "rulefit",
+        "jaxfed.estimators.rule_fit.RuleFit",
+        settings,
+        is_binary=True,
+        harmless=old_name,
+        derived_from="imodels",
     )
 
 

@@ -31,6 +31,7 @@ class Recipe:
         is_scaled: examples are standardized first, by means and deviations of what it is fitted on.
         is_binary: the class knows two classes only; more are fitted one against the rest.
         harmless: how warnings begin that tell a user nothing, for the class does what is asked all the same.
+        derived_from: the package whose class a class of ours extends; "" where the path says it.
 
     Raises:
         UsageError: another package or one that is not installed, a name that is no classifier in it, keywords
@@ -43,6 +44,7 @@ class Recipe:
     is_scaled: bool = False
     is_binary: bool = False
     harmless: tuple[str, ...] = ()
+    derived_from: str = ""
 
     def __post_init__(self) -> None:
         """Make one, so that what is wrong is said before any client trains."""
@@ -105,7 +107,7 @@ class Recipe:
 
     def _class(self) -> type:
         module, _, name = self.path.rpartition(".")
-        package = module.partition(".")[0]
+        package = self.derived_from or module.partition(".")[0]
         if package not in _PACKAGES:
             allowed = ", ".join(f"{known}." for known in _PACKAGES)
             raise UsageError(f"estimator={self.path!r}: allowed are classes under {allowed[:-1]}.")

@@ -138,17 +138,6 @@ def test_rules_are_fitted_without_a_warning():
     assert model.warnings == ()
 
 
-def test_rules_have_the_penalty_that_leaves_so_many():
-    """As its default, which says that it chooses by cross-validation, and does this."""
-    pytest.importorskip("imodels")
-    recipe = named.rulefit(max_rules=10)
-    default = replace(recipe, settings={**recipe.settings, "cv": True})
-    own, other = (
-        fitted(task_of(r)).estimator.predict_proba(NEW.reshape(50, 4)) for r in (recipe, default)
-    )
-    np.testing.assert_array_equal(own, other)
-
-
 def test_one_against_the_rest():
     """Trees that are sure of themselves: some examples none takes for its own, some more than one."""
     flat, new = X.reshape(120, 4), NEW.reshape(50, 4)

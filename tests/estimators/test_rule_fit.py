@@ -1,0 +1,86 @@
+"""RuleFit's rules and penalty against imodels' own, which goes through the whole grid."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+pytest.importorskip("imodels")
+
+from imodels import RuleFitClassifier
+
+from jaxfed.estimators.rule_fit import _PENALTIES, RuleFit
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((150, 4)).astype(np.float32)
+Y = (X[:, 0] * X[:, 1] + 0.5 * X[:, 2] + 0.3 * RNG.standard_normal(150) > 0).astype(np.int32)
+NEW = RNG.standard_normal((60, 4)).astype(np.float32)
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+
+
+def models(**settings):
+    settings = {"n_estimators": 20, "include_linear": False, "random_state": 0, **settings}
+    theirs = RuleFitClassifier(**settings, cv=False)
+    return RuleFit(**settings).fit(X, Y), theirs.fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_rules": 1},
+        {"max_rules": 10},
+        {"max_rules": 25},
+        {"max_rules": 10, "include_linear": True},
+        {"max_rules": 500},  # more than the trees have
+        {"alpha": 2.0},
+    ],
+    ids=str,
+)
+def test_the_same_rules_as_imodels(settings):
+    ours, theirs = models(**settings)
+    assert [str(rule) for rule in ours.rules_] == [str(rule) for rule in theirs.rules_]
+    np.testing.assert_allclose(ours.predict_proba(NEW), theirs.predict_proba(NEW), rtol=1e-6)
+
+
+@pytest.mark.parametrize("max_rules", [5, 15, 40])
+def test_fits_are_few(monkeypatch, max_rules):
+    tried = []
+    fit = RuleFit._penalized
+    monkeypatch.setattr(
+        RuleFit,
+        "_penalized",
+        lambda self, X, y, rules, penalty: tried.append(penalty) or fit(self, X, y, rules, penalty),
+    )
+    model = models(max_rules=max_rules)[0]
+    assert 2 <= len(tried) <= 10
+    assert len(set(tried)) == len(tried)
+    assert 0 < len(model.rules_) <= max_rules
+    assert model.alpha is None  # it is no setting of the next fit
+
+
+def test_trees_with_few_rules_are_fitted_once(monkeypatch):
+    tried = []
+    monkeypatch.setattr(
+        RuleFit,
+        "_penalized",
+        lambda self, X, y, rules, penalty: tried.append(penalty) or ([], [], 0),
+    )
+    models(max_rules=500)
+    assert tried == [_PENALTIES[-1]]
+
+
+def test_rules_hold_where_pandas_says_so():
+    ours, _ = models(max_rules=25)
+    rules = [str(rule) for rule in ours.rules_without_feature_names_]
+    expected = RuleFitClassifier.transform(ours, NEW, rules)
+    assert 0 < expected.mean() < 1
+    np.testing.assert_array_equal(ours.transform(NEW, rules), expected)
+    np.testing.assert_array_equal(ours.transform(NEW, []), np.zeros((60, 0)))
+
+
+def test_nothing_is_warned_of_the_search():
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        models(max_rules=10)
+    assert not [line for line in told if "max_rules" in str(line.message)]
