@@ -70,7 +70,7 @@ def growth_figure(growth: Growth, *, theme: Theme = LIGHT) -> Figure:
     ax = figure.subplots()
     xlabel = f"Points n ({growth.case})" if growth.case else "Points n"
     title = growth.task[:1].upper() + growth.task[1:]
-    dress(ax, theme, title=title, xlabel=xlabel, ylabel="Seconds")
+    dress(ax, theme, title=title, xlabel=xlabel, ylabel="Time")
     _place_sizes(ax, sorted({t.n for timings in growth.timings.values() for t in timings}))
     ax.set_yscale("log")
     for place, (name, timings) in enumerate(growth.timings.items()):
@@ -91,6 +91,7 @@ def growth_figure(growth: Growth, *, theme: Theme = LIGHT) -> Figure:
             [], [], marker, color=theme.muted, markerfacecolor="none", markersize=6, label=label
         )
     thin_log_ticks(ax)
+    ax.yaxis.set_major_formatter(EngFormatter("s"))
     legend(figure, ax, theme, columns=2)
     return figure
 

@@ -50,23 +50,17 @@ def propagation(with_peers: bool, sizes: Sequence[int] = ()) -> Iterator[Contest
             promised = dict.fromkeys(peers, targets[n][place]) if n in targets else {}
             if sizes:
                 peers[_SPREADING] = _scikit_labels(n, num_classes)
+            solve = partial(
+                conjugate_gradient.propagate, ours_graph, jnp.asarray(y), ALPHA, tolerance=TOLERANCE
+            )
+            num_steps = int(solve()[1].steps.max())
             yield Contest(
                 task="label propagation",
                 case={"n": n, "C": num_classes, "k": NUM_NEIGHBORS, "alpha": ALPHA},
-                ours=partial(
-                    conjugate_gradient.propagate,
-                    ours_graph,
-                    jnp.asarray(y),
-                    ALPHA,
-                    tolerance=TOLERANCE,
-                ),
+                ours=solve,
                 peers=peers if with_peers else {},
                 agreement=partial(_both_solve, matrix.astype(np.float64), y.astype(np.float64)),
-                # A product reads W's index and value and gathers a row of floats for each of ~2 n k
-                # entries, and streams five arrays of Z's size; plain conjugate gradients need 24
-                # products at alpha = 0.99.
-                num_bytes=24
-                * (2 * n * NUM_NEIGHBORS * (8 + 4 * num_classes) + 20 * n * num_classes),
+                num_bytes=_fewest_bytes(ours_graph, num_classes, num_steps),
                 targets=promised,
             )
 
@@ -92,7 +86,6 @@ def large_propagation(with_peers: bool) -> Iterator[Contest]:
     y[shown, truth[shown]] = 1
     solve = partial(conjugate_gradient.propagate, drawn, jnp.asarray(y), ALPHA, tolerance=TOLERANCE)
     num_steps = int(solve()[1].steps.max())
-    slots = drawn.neighbors.size + drawn.overflow_neighbors.size
 
     def figures(result: Any, seconds: float) -> dict[str, float]:
         assert result[1].converged.all()
@@ -106,12 +99,19 @@ def large_propagation(with_peers: bool) -> Iterator[Contest]:
         task="label propagation",
         case={"n": n, "C": num_classes, "k": NUM_NEIGHBORS, "alpha": ALPHA, "graph": "drawn"},
         ours=solve,
-        # The floor: each product reads W once and X once and writes once, a step's other sums take 16 passes
-        # over [n, C]. What is gathered twice for want of a cache is not in it.
-        num_bytes=num_steps * (2 * (8 * slots + 8 * n * num_classes) + 16 * 4 * n * num_classes),
+        num_bytes=_fewest_bytes(drawn, num_classes, num_steps),
         figures=figures,
         at_most={"GiB, the process at its peak": 6},
     )
+
+
+def _fewest_bytes(w: graph.Graph, num_classes: int, num_steps: int) -> float:
+    """The floor of so many steps: their two products read W once, X once and write once each.
+
+    A step's other sums take 16 passes over [n, C]. What is gathered twice for want of a cache is not in it.
+    """
+    slots, entries = w.neighbors.size + w.overflow_neighbors.size, len(w.neighbors) * num_classes
+    return num_steps * (2 * (8 * slots + 8 * entries) + 16 * 4 * entries)
 
 
 def scipy_columns(matrix: Any, y: np.ndarray) -> np.ndarray:
