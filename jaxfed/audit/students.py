@@ -95,9 +95,10 @@ def student_answers(
     Cost: the training of R M teachers and R students, in the memory of R models; R (M + 1) |U| labels.
     """
     parts = dealt(is_in, schooling.sizes, key)[: schooling.voters]
+    own_teacher = teacher()  # one for all places: its programs are compiled once
     votes = np.stack(
         [
-            _votes(teacher, federation, targets, part, schooling, place, key)
+            _votes(own_teacher, federation, targets, part, schooling, place, key)
             for place, part in enumerate(parts)
         ]
     )
@@ -133,7 +134,7 @@ def dealt(is_in: np.ndarray, sizes: Sequence[int], key: jax.Array) -> np.ndarray
 
 
 def _votes(
-    teacher: Callable[..., Learner],
+    teacher: Learner,
     federation: Federation,
     targets: Targets,
     part: np.ndarray,
@@ -145,7 +146,7 @@ def _votes(
     # Learners of a mixture go by a model's number: an ensemble's teachers have different ones.
     shadow = shadow_federation(federation, targets, np.roll(part, place, axis=0))
     [(_, models)] = shadow_models(
-        teacher,
+        lambda: teacher,
         shadow,
         instructions=on_own_labels(schooling.rounds, schooling.steps),
         observed=(schooling.rounds,),
