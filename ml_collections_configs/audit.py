@@ -76,7 +76,8 @@ def get_config(variant: str = "") -> ConfigDict:
     fashion_mnist cifar10           in place of digits
     heterogeneous                   labels by Dirichlet(0.5)
     every_method                    all of the package whose clients have labels
-    dp                              with DP-FedAvg of clients and of records (requirements-privacy.txt)
+    dp                              with DP-FedCT, eps = 10 a communication and all of U sensitive, and with
+                                    DP-FedAvg of clients and of records (requirements-privacy.txt)
     smoke                           two rounds, few methods and shadow models
     """
     config = base.get_config()
@@ -131,7 +132,8 @@ def _every_method(config: ConfigDict) -> None:
 
 
 def _dp(config: ConfigDict) -> None:
-    config.baselines = (*config.baselines, "dp_fedavg", "dp_fedavg_records")
+    config.dp_fedct = ConfigDict({"algorithm": "fedct", "release": "xor", "epsilon": 10.0})
+    config.baselines = (*config.baselines, "dp_fedct", "dp_fedavg", "dp_fedavg_records")
 
 
 def _smoke(config: ConfigDict) -> None:
