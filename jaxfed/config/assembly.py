@@ -44,6 +44,7 @@ from jaxfed.federation.client_map import (
     is_one_cpu,
 )
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.core_each import fastest_apart
 from jaxfed.federation.execution import HERE, Execution, Progress
 from jaxfed.federation.sampling import participation
 from jaxfed.models import MODELS, Model
@@ -200,7 +201,10 @@ def make_training(
     _check_momentum(wanted)
     model = make_model(config, federation)
     strategy, num_devices = _strategy(config, federation)
+    map_apart = None
     if map_clients is None:
+        if config.execution.strategy == "auto" and not config.execution.chunk_size:
+            map_apart = fastest_apart()
         chunk_size = _chunk_size(config.execution, federation)
         mesh = Mesh(jax.devices()[:num_devices], ("clients",))
         map_clients = partial(client_map, strategy=strategy, chunk_size=chunk_size, mesh=mesh)
@@ -227,6 +231,7 @@ def make_training(
         initial_model=initial_model(config, model, repeat),
         map_clients=map_clients,
         clients_multiple=num_devices,
+        map_apart=map_apart,
         pointwise=pointwise,
         augment=augment,
         strong_augment=augmentation.compose(wanted.strong_augmentation),

@@ -9,7 +9,6 @@ parameters, BatchNorm statistics and optimizer are its own and stay with it; not
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -104,8 +103,8 @@ def network(
 
     Args:
         training: the ingredients; of these `model`, `initial_model`, `optimizer`, `learning_rate` (of a
-            client's rounds), `pointwise`, `augment` and `map_clients` count, and of `batches` the size.
-            Clients without an `initial_model` start from networks of their own, drawn apart.
+            client's rounds), `pointwise`, `augment`, `map_clients` and `map_apart` count, and of `batches`
+            the size. Clients without an `initial_model` start from networks of their own, drawn apart.
         public_batch_size: |P|.
         pseudo_weight: lambda.
         public_loss: d: "label", the cross-entropy (`training.pointwise`) of consensus labels;
@@ -124,7 +123,8 @@ def network(
         LearnerError: in `predict` and its like, scores that are nan or infinite; it has the others' answers.
 
     Cost: of a step, forward and back over both batches. A program is compiled for each number of clients, for
-    fits with and without public labels, and for all clients in their order: their states are not copied.
+    fits with and without public labels, and for all clients in their order: their states are not copied. By
+    `map_apart` one is compiled for each core, and states are copied, in and out.
     """
     model = training.model
     keeps_optimizer = optimizer_state == "kept" and start == "warm"
@@ -203,9 +203,8 @@ def network(
             return training.initial_model
         return model.init(jax.random.fold_in(key, _FRESH))
 
-    fit_clients = training.map_clients(fit_one)
+    fit_clients = (training.map_apart or training.map_clients)(fit_one)
 
-    @partial(jax.jit, static_argnames="is_everyone")
     def fit_cohort(
         state: NetworkState,
         cohort: Cohort,
@@ -225,6 +224,9 @@ def network(
         if is_everyone:
             return trained
         return trained._replace(state=scatter(state, cohort.client_id, trained.state))
+
+    if training.map_apart is None:
+        fit_cohort = jax.jit(fit_cohort, static_argnames="is_everyone")
 
     def fit(
         state: NetworkState, cohort: Cohort, taught: Taught | None, key: jax.Array, steps: int

@@ -18,6 +18,7 @@ from flax import nnx
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.client_map import client_map, fastest_strategy, is_one_cpu
+from jaxfed.federation.core_each import fastest_apart
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.federation.sampling import Participation
 from jaxfed.training.aggregate import Aggregate, by_examples, server_optimizer
@@ -83,6 +84,9 @@ class Training:
         initial_model: where training starts; None: `model.init`.
         map_clients: how clients are executed; by default as is fastest on the devices that there are.
         clients_multiple: the number of clients is padded to a multiple of this (devices).
+        map_apart: how clients are executed that need nothing of each other within a round (FedCT's networks),
+            outside of `jax.jit`; None: as `map_clients` does it. By default `core_each` where one CPU's cores
+            are devices and `map_clients` is left to what is fastest.
         pointwise: l(logits, label), of which `loss` and methods' own losses are made.
         augment: random changes of a batch that keep its classes; `loss` has them built in.
         strong_augment: stronger ones, for methods that compare the two.
@@ -110,6 +114,7 @@ class Training:
     initial_model: nnx.State | None = None
     map_clients: MapClients = _OF_THE_OTHERS
     clients_multiple: int = 1
+    map_apart: MapClients | None = None
     pointwise: Pointwise = softmax_cross_entropy
     augment: Augment | None = None
     strong_augment: Augment | None = None
@@ -138,6 +143,8 @@ class Training:
             # Whether a round's clients share a CPU's cores evenly is not known here.
             strategy = "map" if is_one_cpu() else fastest_strategy()
             object.__setattr__(self, "map_clients", partial(client_map, strategy=strategy))
+            if self.map_apart is None:
+                object.__setattr__(self, "map_apart", fastest_apart())
             if strategy == "shard_map":
                 object.__setattr__(self, "clients_multiple", jax.device_count())
         made = {

@@ -12,6 +12,7 @@ from small_training import KEY, RATE, assert_close, federation_of, training_of
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.core_each import core_each
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.learners.learner import Taught
 from jaxfed.learners.networks import network
@@ -35,12 +36,14 @@ def learner(
     batch_norm=False,
     initial_model=None,
     learning_rate=lambda count: RATE / (1 + count),
+    map_apart=None,
     **changes,
 ):
     own = {
         "optimizer": MOMENTUM,
         "initial_model": initial_model,
         "learning_rate": learning_rate,
+        "map_apart": map_apart,
     }
     training = training_of(batches, strategy=strategy, batch_norm=batch_norm, **own)
     return network(training=training, **{"public_batch_size": 8, "pseudo_weight": 0.7, **changes})
@@ -146,6 +149,18 @@ def test_strategies_agree_and_padding_is_inert(strategy):
     ids = np.array([2, -1, 0], np.int32)
     for predict in (made.predict_proba, made.scores):
         assert_close(predict(state, ids, U)[[0, 2]], predict(state, np.array([2, 0]), U))
+
+
+def test_a_core_each_gives_the_same_bits():
+    """Clients that their cohort has in another order, too, and one that is not there."""
+    apart = learner(SMALL, batch_norm=True, map_apart=core_each)
+    together = learner(SMALL, batch_norm=True)
+    for ids in ([0, 1, 2], [2, 0]):
+        cohort = FEDERATION.cohort(np.array(ids))
+        ours, metrics = fitted(apart, cohort=cohort, taught=taught_of())
+        expected, same = fitted(together, cohort=cohort, taught=taught_of())
+        assert_equal(ours, expected)
+        assert metrics == same
 
 
 def test_two_rounds_are_one_of_twice_the_steps():
