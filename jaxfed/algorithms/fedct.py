@@ -16,9 +16,9 @@ scratch.
 
 Who takes part is the cohort: others keep their models, and do not vote. The paper has all clients in every
 round. An example that clients abstain from (`qualified_majority`) is not in P until they agree. In a round
-without a consensus, of no votes or a masked sum of fewer than two clients, P stays. Classes only: no config
-runs regression, whose consensus (the paper's Section 6) is a library function,
-`jaxfed.training.consensus.mean`.
+without a consensus, of no votes or a masked sum of fewer than two clients, P stays. Classes only: labels of
+all federations are, and no config runs regression, whose consensus (the paper's Section 6) is a library
+function. The docstring of `jaxfed.training.consensus.mean` has the rounds of regressors around it.
 
 DP-FedCT (Section 4) is `release`: labels leave with noise (`jaxfed.training.label_noise`), eps a
 communication, where r labels at most change with one private example (s = 2 r of the paper's bits).
@@ -186,8 +186,6 @@ def fedct(
             examples, new points at clients, labels at the server, clients that leave and are not there.
     """
     agree = consensus_of(consensus, num_classes, threshold=threshold, ties=ties, weights=weights)
-    if agree.answers == "numbers":
-        raise UsageError(f"consensus={consensus!r}: is of numbers; allowed are those of classes")
     question: Question = "predict" if agree.answers == "labels" else "predict_proba"
     if getattr(learner, question) is None:
         raise UsageError(

@@ -2,9 +2,15 @@
 
 R. Shokri, M. Stronati, C. Song, V. Shmatikov. "Membership Inference Attacks Against Machine Learning Models".
 IEEE S&P 2017. Each of R models is trained on a random part of the targets, members and others alike, as large
-as what the attacked model was trained on: the attacker has candidates and the training procedure, and no word
-of who is a member. Of a model of half the targets that is half of them, as in LiRA (Carlini et al., S&P
-2022); of one client's among m about R / 2 m of the models have seen an example, and all others have not.
+as those of the attacked model's examples that are asked about: the attacker has candidates and the training
+procedure, and no word of who is a member. Of a model of half the targets that is half of them, as in LiRA
+(Carlini et al., S&P 2022); of one client's among m about R / 2 m of the models have seen an example, and all
+others have not.
+
+Where all labels of clients are asked about, that is as large as what the attacked model was trained on. With
+`audit.members` below them it is less, 1,500 of a client's 2,000 in FedCT's cell of Fashion-MNIST and 1,500 of
+8,000 in that of CIFAR-10: such shadows overfit more than the models that they stand for. What attacks show is
+then a bound from below: an attacker who has more labels, and so shadows of the true size, may see more.
 
 Where a method teaches its clients by public targets, the attacker knows these (FedCT, arXiv 2310.05696,
 Appendix E.1: the server and every client remember what they are sent), and teaches its shadows the same:

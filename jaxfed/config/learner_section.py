@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 
 from jaxfed.config.keys import TYPES, check_value, unknown_key
 from jaxfed.errors import UsageError
-from jaxfed.learners import LEARNERS
+from jaxfed.learners import LEARNERS, SCALE_FREE
 from jaxfed.rules import Rule
 
 MIXED = "mixed"
@@ -46,6 +46,13 @@ def names_of(config: ConfigDict) -> tuple[str, ...]:
 def has_networks(config: ConfigDict) -> bool:
     """Whether the section `training`, and the network, say anything about what clients train."""
     return any(takes(name, "training") for name in names_of(config))
+
+
+def heeds_scales(config: ConfigDict) -> bool:
+    """Whether some client may learn another model where a feature has another unit."""
+    settings = config.learner.get("estimator", {})
+    free = SCALE_FREE | ({"estimator"} if settings.get("is_scaled") else set())
+    return not free.issuperset(names_of(config))
 
 
 def takes(name: str, keyword: str) -> bool:

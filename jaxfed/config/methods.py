@@ -78,6 +78,17 @@ def has_learners(config: ConfigDict, name: str) -> bool:
     return learner_section.asks_for_learners(inspect.signature(factory_of(config, name)).parameters)
 
 
+def heeds_scales(config: ConfigDict, name: str) -> bool:
+    """Whether units of features count: in cosines and distances of one-shot methods, and for some learners.
+
+    Not in networks, which standardize every feature (`Federation.normalization`), nor in graphs of what
+    these make of examples.
+    """
+    if has_learners(config, name):
+        return learner_section.heeds_scales(config)
+    return not trains(config, name)
+
+
 def is_public(config: ConfigDict, name: str) -> bool:
     """Whether the method teaches labels of public examples."""
     return "public" in inspect.signature(factory_of(config, name)).parameters

@@ -11,6 +11,7 @@ import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
 
+from jaxfed.config.methods import chosen, heeds_scales
 from jaxfed.data import Dataset, Partition
 from jaxfed.data.dataset import standardization
 from jaxfed.errors import UsageError
@@ -78,12 +79,15 @@ def _pretrained(parts: Parts, config: ConfigDict, report: Report) -> np.ndarray:
 
 
 def warn_of_scales(dataset: Dataset, config: ConfigDict) -> None:
-    """One line where features are left as they are and a few of them decide every cosine and distance.
+    """One line where features are left as they are and a few of them decide a method's cosines and distances.
 
     A feature's scale is its largest absolute value; those that are 0 everywhere have none. Of vectors only:
     the entries of an image have one unit.
     """
     if config.preprocessing.kind != "identity" or dataset.x.ndim != 2:
+        return
+    methods = [name for name in chosen(config) if heeds_scales(config, name)]
+    if not methods:
         return
     scales = np.abs(dataset.x).max(axis=0)
     scales[scales == 0] = np.nan
@@ -91,13 +95,14 @@ def warn_of_scales(dataset: Dataset, config: ConfigDict) -> None:
         return
     large, small = np.nanargmax(scales), np.nanargmin(scales)
     logging.warning(
-        "%s: feature %d goes up to %.3g, feature %d to %.3g; the large ones decide every cosine and "
-        "distance: config.preprocessing.kind='standardized' gives all the same weight",
+        "%s: feature %d goes up to %.3g, feature %d to %.3g; the large ones decide cosines and distances, as "
+        "%s may take: config.preprocessing.kind='standardized' gives all the same weight",
         dataset.name,
         large,
         scales[large],
         small,
         scales[small],
+        ", ".join(map(repr, methods)),
     )
 
 

@@ -20,7 +20,16 @@ from jaxfed.learners.mixed import mixed
 from jaxfed.learners.networks import network
 from jaxfed.registry import Registry
 
-__all__ = ["LEARNERS", "Fitted", "Learner", "LearnerError", "Taught", "mixed", "network"]
+__all__ = [
+    "LEARNERS",
+    "SCALE_FREE",
+    "Fitted",
+    "Learner",
+    "LearnerError",
+    "Taught",
+    "mixed",
+    "network",
+]
 
 _OWN: dict[str, Callable[..., Learner]] = {
     "network": network,
@@ -32,3 +41,5 @@ _OWN: dict[str, Callable[..., Learner]] = {
     "estimator": estimator_learner(named.by_path),
 }
 LEARNERS = Registry("learner", _OWN)
+# Networks, regressions and linear terms of rules standardize features themselves, and trees split anywhere.
+SCALE_FREE = frozenset(_OWN) - {"estimator"}

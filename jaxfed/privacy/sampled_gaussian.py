@@ -23,8 +23,10 @@ that is less: with much noise and few in a sum the bound is worth something, wit
 Poisson's is far better throughout. "Knows no draw" is what both rest on: who knows that a contribution is in
 has EVERYTHING's epsilon for it.
 
-Divergences are those of the package dp-accounting (requirements-privacy.txt). JAX Privacy, which makes noise
-and draws batches besides, is not needed.
+Divergences are those of the package dp-accounting (requirements-privacy.txt). JAX Privacy is not needed:
+version 2.0 accounts by dp-accounting itself, and clips, makes noise and draws batches besides, which
+`jaxfed.training.private_gradient` does inside of a round's program. It would bring chex and pydantic along,
+and no TensorFlow.
 """
 
 from __future__ import annotations

@@ -251,8 +251,17 @@ def soft_mean(num_classes: int, *, threshold: float = 0.0, weights: Weights = "o
 def mean(num_classes: int = 0) -> Consensus:
     """The mean of the clients' numbers, for regression (named in the paper's Section 6).
 
-    A function of this library and no more: labels are classes everywhere else here, no learner predicts
-    numbers, and `fedct` refuses this consensus.
+    A function of this library and no more, for one's own rounds: labels are classes in every data set,
+    federation, learner and metric here, which is why `fedct` refuses this consensus. Regressors co-train so:
+
+        taught = [(x, z) for x, z in clients]                               # x [n_i, d], z float [n_i]
+        for _ in range(rounds):
+            learned = [DecisionTreeRegressor(max_depth=4).fit(x, z) for x, z in taught]
+            told = np.stack([each.predict(public) for each in learned]).astype(np.float32)
+            agreed = mean().agree(told, np.arange(len(clients), dtype=np.int32))
+            taught = [
+                (np.concatenate([x, public]), np.concatenate([z, agreed.label])) for x, z in clients
+            ]
     """
     del num_classes
 
@@ -331,20 +340,23 @@ def consensus_of(
     ties: Ties = "smallest",
     weights: Weights = "one",
 ) -> Consensus:
-    """The consensus of this name, with those of the settings that it has.
+    """The consensus on classes of this name, with those of the settings that it has.
 
     Args:
-        name: in `CONSENSUS`.
+        name: in `CONSENSUS`, of one that asks for labels or probabilities.
         num_classes: C.
         threshold: 0: the consensus's own.
         ties: as it says; where it has none "smallest" alone is allowed.
         weights: likewise; "one".
 
     Raises:
-        UsageError: no such consensus, or a setting that it has not.
+        UsageError: no such consensus, one of numbers, or a setting that it has not.
     """
+    allowed = f"allowed are {', '.join(repr(one) for one in CONSENSUS if one != 'mean')}"
     if name not in CONSENSUS:
-        raise UsageError(f"consensus={name!r}: allowed are {', '.join(map(repr, CONSENSUS))}")
+        raise UsageError(f"consensus={name!r}: {allowed}")
+    if CONSENSUS[name](num_classes).answers == "numbers":
+        raise UsageError(f"consensus={name!r}: is of numbers, labels are classes; {allowed}")
     known = inspect.signature(CONSENSUS[name]).parameters
     unsaid = {"threshold": 0.0, "ties": "smallest", "weights": "one"}
     given = {"threshold": threshold, "ties": ties, "weights": weights}

@@ -7,7 +7,10 @@ r"""Gradients in which no example counts for more than a bound, with noise: DP-S
     "fixed"     max(1, floor(s n)) of them, all such sets alike;            b = as many
 
 |g_i| is over all parameters together. What the sum is divided by does not depend on who was drawn. An empty
-draw takes its step all the same, on noise. n is no secret.
+draw takes its step all the same, on noise. n is no secret. (What epsilon this is, and whose accountant says
+so: `jaxfed.privacy.sampled_gaussian`. JAX Privacy 2.0 has clipped gradients and noise of this kind, too; its
+batches are indices that NumPy draws on the host, while here they are drawn inside of the one program of a
+round, from each client's key.)
 
 Gradients of single examples are there for `chunk` examples at a time, so that memory is `chunk` times a
 model's, however large B is; of a chunk only the sum stays.

@@ -374,11 +374,20 @@ def test_epsilon_is_of_the_client_that_took_part_most():
     assert small["epsilon_approximate"] == approximate(0.1, 1, 1e-5)
 
 
+OF_CLASSES = (
+    "'majority', 'qualified_majority', 'confidence_weighted', 'soft_mean', 'staple'"  # and no mean
+)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"consensus": "mode"}, "consensus='mode': allowed are 'majority'"),
-        ({"consensus": "mean"}, "consensus='mean': is of numbers"),
+        (
+            {"consensus": "mean"},
+            "consensus='mean': is of numbers, labels are classes; allowed are 'maj",
+        ),
+        ({"consensus": "median"}, f"consensus='median': allowed are {OF_CLASSES}"),
         ({"threshold": 0.9}, "threshold=0.9: consensus='majority' has none; allowed with"),
         ({"consensus": "staple", "sums": "masked"}, "sums='masked': consensus='staple' needs"),
         ({"consensus": "soft_mean", **MANY}, "release='xor': noise is on labels"),

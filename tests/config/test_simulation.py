@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 from absl import logging
+from ml_collections import ConfigDict
 from small_simulations import classes_of, simulation
 
+from jaxfed.config.preprocessing import warn_of_scales
 from jaxfed.config.simulation import Simulation
+from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
 from ml_collections_configs import base
 
@@ -172,6 +175,36 @@ def test_features_of_different_scale_are_said(tmp_path, said, kind, scale, shape
         assert "config.preprocessing.kind='standardized'" in line
     else:
         assert not said
+
+
+@pytest.mark.parametrize(
+    ("methods", "keys", "of_units"),
+    [
+        (("xclp", "fedavg"), {}, "'xclp' may"),
+        (("client_knn", "pooled_lp"), {}, "'client_knn', 'pooled_lp' may"),
+        (("fedct",), {"learner.name": "decision_tree"}, ""),
+        (("fedct", "fedavg"), {"learner.name": "network"}, ""),
+        (("fedct",), {"learner.name": "mixed", "learner.names": ("rulefit", "xgboost")}, ""),
+        (("fedct", "xclp"), {"learner.name": "random_forest"}, "'xclp' may"),
+        (("local_learning",), {"learner.name": "estimator"}, "'local_learning' may"),
+        (("fedct",), {"learner.name": "estimator", "learner.estimator": {"is_scaled": True}}, ""),
+    ],
+    ids=str,
+)
+def test_units_of_features_are_said_to_methods_that_take_them(
+    tmp_path, said, methods, keys, of_units
+):
+    x = np.array([[1, 1000], [-1, 500]], np.float32)
+    ours = Dataset("set", x, np.arange(2), x[:0], np.arange(0), 2, ("a", "b"))
+    config = base.get_config()
+    config.algorithm, config.baselines = methods[0], methods[1:]
+    for key, value in keys.items():
+        section, _, leaf = key.partition(".")
+        with config.unlocked():
+            config[section][leaf] = ConfigDict(value) if isinstance(value, dict) else value
+    warn_of_scales(ours, config)
+    assert len(said) == bool(of_units)
+    assert of_units in "".join(said)
 
 
 def test_clients_without_examples_are_counted(tmp_path, said):
