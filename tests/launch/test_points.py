@@ -92,7 +92,9 @@ def benched(monkeypatch, tmp_path):
 
 
 def test_points_up_to_the_most_and_whose_time_ends_where(benched, capsys):
-    rows = benched(points=["30000", "1000", "3000", "9000"], max_points=10_000, kernel=["knn"])
+    rows = benched(
+        points=["9000", "30000", "1000", "3000", "1000"], max_points=10_000, kernel=["knn"]
+    )
     assert [row["case"]["n"] for row in rows] == [1000, 3000, 9000]
     assert [row["left_out"] for row in rows] == [{}] * 3
     rows = benched(points=["1000", "9000"], peers=True)

@@ -80,17 +80,17 @@ def test_lines_are_medians_and_the_limit_is_what_the_task_needs(tmp_path):
 
 
 def test_one_figure_a_case_and_none_of_a_single_size(tmp_path):
-    fast, slow = {"rate": 2 * GIGA}, {"rate": GIGA}
     files = [
         bench_file(
             tmp_path / "one.json",
-            *(row(n, "spread", {"C": c}, **slow) for n in (100, 200) for c in (10, 62)),
+            *(row(n, "spread", {"C": c}) for n in (100, 200) for c in (10, 62)),
             row(100),
+            row(200),
             row(100, "alone"),
-            {"task": "search", "case": {"n": 300}, "error": "out of memory"},
+            {"task": "search", "case": {"n": 300, **SEARCH}, "error": "out of memory"},
             row(5, "no number", {"n": "many"}),
         ),
-        bench_file(tmp_path / "two.json", row(200, **fast), row(100, **fast, part=0.5)),
+        bench_file(tmp_path / "two.json", row(100, part=0.5, rate=2 * GIGA)),
     ]
     figures = write_growth(files, tmp_path / "out" / "deep")
     names = ["spread_c_10.png", "spread_c_62.png", "search.png"]
@@ -99,15 +99,15 @@ def test_one_figure_a_case_and_none_of_a_single_size(tmp_path):
     with (tmp_path / "out" / "deep" / "growth.csv").open() as file:
         table = list(csv.DictReader(file))
     assert len(table) == 3 * 2 * 2
-    (found,) = (
-        line
+    peer = {
+        int(line["n"]): line
         for line in table
-        if (line["task"], line["n"], line["contestant"]) == ("search", "100", "peer")
-    )
-    assert found["scaled_from_part"] == "0.5", "of two files the last one counts"
+        if (line["task"], line["contestant"]) == ("search", "peer")
+    }
+    assert [peer[n]["scaled_from_part"] for n in (100, 200)] == ["0.5", ""], "the last file counts"
+    assert float(peer[100]["seconds"]) == pytest.approx(1e-4)
     # The best rate that the files have measured is the limit.
-    assert float(found["limit_seconds"]) == pytest.approx(100**2 / 2 / (2 * GIGA))
-    assert float(found["seconds"]) == pytest.approx(1e-4)
+    assert float(peer[200]["limit_seconds"]) == pytest.approx(200**2 / 2 / (2 * GIGA))
 
 
 def test_memory_is_a_limit_too_and_a_task_may_have_none(tmp_path):
