@@ -4,6 +4,7 @@ A reduction of each row, or `lax.top_k`, takes one column at a time and seven ti
 """
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,9 @@ from jaxfed.kernels.nearest import Nearest
 
 # Rows looked at in one vectorized loop.
 _ROWS_PER_PASS = 32
+
+# Rows of a group of many.
+_GROUP = 8
 
 # Beyond every distance that is numbered here.
 LARGEST = jnp.iinfo(jnp.int32).max
@@ -42,6 +46,75 @@ def first_numbered(distances: jax.Array, k: int) -> Nearest:
 
     _, found = lax.scan(next_first, jnp.full(num_queries, -1, jnp.int32), length=k)
     return found >> bits, found & (2**bits - 1)
+
+
+def first(distances: jax.Array, k: int) -> Nearest:
+    """The k first of each column by (distance, row), float [m, queries] -> [k, queries], and their rows.
+
+    As `first_numbered`, of distances that leave no bits for a number: infinity where there are no k. A NaN is
+    never one of them. Of many rows, the k first groups of 8 by (least distance, group) hold the k first.
+    """
+    num_rows, num_queries = distances.shape
+    if num_rows % _GROUP or num_rows < 2 * _GROUP * k:
+        return _first_of_few(distances, k)
+    groups = distances.reshape(-1, _GROUP, num_queries)
+    least = jnp.full_like(groups[:, 0], jnp.inf)
+    for place in range(_GROUP):
+        least = jnp.where(groups[:, place] < least, groups[:, place], least)
+    # In the order of their numbers, so that rows are in the order of theirs.
+    chosen = ascending(_first_of_few(lax.optimization_barrier(least), k)[1])
+    places = jnp.arange(_GROUP, dtype=jnp.int32)[None, :, None]
+    queries = jnp.arange(num_queries, dtype=jnp.int32)[None, None, :]
+    at = jnp.minimum(chosen, len(groups) - 1)[:, None]
+    candidates = groups.at[at, places, queries].get(mode="promise_in_bounds")
+    candidates = jnp.where((chosen < LARGEST)[:, None], candidates, jnp.inf)
+    found, number = _first_of_few(candidates.reshape(-1, num_queries), k)
+    rank = jnp.arange(k, dtype=jnp.int32)[:, None, None]
+    group = jnp.where(number[None] // _GROUP == rank, chosen[:, None], 0).sum(axis=0)
+    return found, group * _GROUP + number % _GROUP
+
+
+def _first_of_few(distances: jax.Array, k: int) -> Nearest:
+    """As `first`; row `LARGEST` where there are no k.
+
+    A pass for a distance and one for its row: in one, XLA would make all of it for each of the two.
+    """
+    num_rows, num_queries = distances.shape
+    rows_per_pass = math.gcd(num_rows, _ROWS_PER_PASS)
+
+    def over_rows(look_at: Callable[..., jax.Array], start: jax.Array) -> jax.Array:
+        def look_at_rows(number: jax.Array, found: jax.Array) -> jax.Array:
+            for offset in range(rows_per_pass):
+                row = number * rows_per_pass + offset
+                found = look_at(
+                    lax.dynamic_index_in_dim(distances, row, keepdims=False), row, found
+                )
+            return found
+
+        return lax.fori_loop(0, num_rows // rows_per_pass, look_at_rows, start)
+
+    def next_first(last: Nearest, _: None) -> tuple[Nearest, Nearest]:
+        last_distance, last_row = last
+
+        def nearer(distance: jax.Array, row: jax.Array, least: jax.Array) -> jax.Array:
+            later = (distance > last_distance) | ((distance == last_distance) & (row > last_row))
+            return jnp.where(later & (distance < least), distance, least)
+
+        least = over_rows(nearer, jnp.full_like(last_distance, jnp.inf))
+        before = jnp.where(least > last_distance, -1, last_row)
+
+        def earlier(distance: jax.Array, row: jax.Array, first: jax.Array) -> jax.Array:
+            is_first = (distance == least) & (row > before) & (row < first)
+            return jnp.where(is_first, row, first)
+
+        found = least, over_rows(earlier, jnp.full_like(last_row, LARGEST))
+        return found, found
+
+    before_all = (
+        jnp.full(num_queries, -jnp.inf, distances.dtype),
+        jnp.full(num_queries, -1, jnp.int32),
+    )
+    return lax.scan(next_first, before_all, length=k)[1]
 
 
 def ascending(x: jax.Array) -> jax.Array:

@@ -16,7 +16,9 @@ from jax.custom_batching import sequential_vmap
 from jax.sharding import Mesh, NamedSharding
 
 from jaxfed.errors import UsageError
-from jaxfed.kernels import hamming, lsh, nearest, pairs_once
+from jaxfed.kernels import cosines, hamming, lsh, nearest, pairs_once
+from jaxfed.kernels.cosines import COSINES
+from jaxfed.kernels.distances import can_number, hamming_distances
 from jaxfed.kernels.footprint import Footprint, footprint
 from jaxfed.kernels.nearest import Nearer, Nearest
 from jaxfed.kernels.spread import ROWS, Rows, by_rows, mesh_of, spread
@@ -31,14 +33,8 @@ BACKENDS = (
     "fused_popcount",
 )
 
-# Points a side of a tile of cosines.
-_COSINE_TILE = 1024
-
 # Ids of queries that are no points count from here: no point has one of these.
 _NO_POINT = -(2**30)
-
-# Further than any: cosines lie in [-1, 1], distances are their negatives.
-_NO_COSINE = 2.0
 
 
 def hamming_knn(
@@ -143,7 +139,10 @@ def cosine_knn(
     Raises:
       UsageError: `num_neighbors` < 1, `vectors` that are not a matrix, `valid` of another length.
 
-    Cost: n^2 d multiply-adds. Memory: two copies of the vectors, the result, and a tile of 64 MiB.
+    Cost: n^2 d multiply-adds, and memory of two copies of the vectors, the result, and a tile of 64 MiB.
+    On a CPU, for more than 2048 points and k up to n / 128, half of the operations
+    (`jaxfed.kernels.pairs_once`), three copies and 52 MiB of minima; cosines of neighbors are then summed
+    once more, so that of two that differ by float32's rounding either may be the k-th.
     """
     vectors = jnp.asarray(vectors, jnp.float32)
     if vectors.ndim != 2:
@@ -235,23 +234,28 @@ def _hamming_knn(
 ) -> tuple[jax.Array, jax.Array]:
     num_words = bits.shape[1]
     missing, dtype = no_distance(num_words), hamming.distance_dtype(num_words)
-    if backend.startswith("fused"):
-        fused = hamming_nearer(backend, num_words)
-        indices, distances = _all_pairs(fused, bits, valid, num_neighbors, missing, dtype, mesh)
-        return indices, distances.astype(jnp.int32)
     k = max(1, min(num_neighbors, bits.shape[0]))
 
     def found_by(rows: Rows) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
         def by(kernel: hamming.TileKernel, bits: jax.Array, valid: jax.Array) -> Nearest:
-            if kernel.pairs_once and pairs_once.suits(bits.shape[0], num_words, k, kernel.width):
-                return pairs_once.hamming_neighbors(kernel, bits, valid, k, rows)
-            best = nearest.nobody(k, bits.shape[0], missing, dtype)
+            if (
+                kernel.pairs_once
+                and pairs_once.suits(len(bits), k, kernel.width)
+                and can_number(num_words, k, kernel.width)
+            ):
+                between = hamming_distances(kernel, num_words)
+                return pairs_once.neighbors(between, bits, valid, k, rows)
             nearer = _nearer_by(kernel, num_words)
-            distances, ids = nearest.around_the_ring(nearer, best, bits, valid, rows)
+            distances, ids = _ring(nearer, k, missing, dtype, rows)(bits, valid)
             return distances.astype(jnp.int32), ids
 
         def search(bits: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Array]:
-            best = hamming.on_platform(backend, by, bits, valid)
+            if backend.startswith("fused"):
+                fused = hamming_nearer(backend, num_words)
+                distances, ids = _ring(fused, k, missing, dtype, rows)(bits, valid)
+                best = distances.astype(jnp.int32), ids
+            else:
+                best = hamming.on_platform(backend, by, bits, valid)
             return nearest.as_rows(best, valid, num_neighbors, missing)
 
         return search
@@ -276,58 +280,37 @@ def _hamming_knn_among(
 def _cosine_knn(
     vectors: jax.Array, valid: jax.Array, num_neighbors: int, mesh: Mesh | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    # Scaled by the largest entry first, so that no square over- or underflows.
-    largest = jnp.abs(vectors).max(axis=1, keepdims=True, initial=0)
-    scaled = vectors / jnp.where(largest > 0, largest, 1)
-    norms = jnp.linalg.norm(scaled, axis=1, keepdims=True)
-    directions = scaled / jnp.where(norms > 0, norms, 1)
-
-    def tile_distances(a: jax.Array, b: jax.Array, excluded: jax.Array) -> jax.Array:
-        cosines = lax.dot_general(
-            a,
-            b,
-            (((0,), (0,)), ((), ())),
-            precision=lax.Precision.HIGHEST,
-            preferred_element_type=jnp.float32,
-        )
-        return jnp.where(excluded, _NO_COSINE, -cosines)
-
-    nearer = functools.partial(nearest.nearer, tile_distances, _COSINE_TILE)
-    dtype = jnp.dtype(jnp.float32)
-    indices, distances = _all_pairs(
-        nearer, directions, valid, num_neighbors, _NO_COSINE, dtype, mesh
-    )
-    return indices, -distances
-
-
-def _all_pairs(
-    nearer: Nearer,
-    points: jax.Array,
-    valid: jax.Array,
-    num_neighbors: int,
-    missing: float,
-    dtype: jnp.dtype,
-    mesh: Mesh | None,
-) -> tuple[jax.Array, jax.Array]:
-    """Indices and distances [n, k] of the first k other points by (distance, index).
-
-    Args:
-      nearer: `nearest.nearer` of some distances, below `missing` where a pair is not excluded.
-      points: [n, W].
-      valid: bool [n].
-      num_neighbors: k.
-      missing: distance of a neighbor that does not exist.
-      dtype: of the distances.
-      mesh: that the points' rows lie over; None: they are all here.
-    """
-    k = max(1, min(num_neighbors, points.shape[0]))
+    k = max(1, min(num_neighbors, vectors.shape[0]))
 
     def found_by(rows: Rows) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
+        def once(points: jax.Array, valid: jax.Array) -> Nearest:
+            return pairs_once.neighbors(COSINES, points, valid, k, rows)
+
+        nearer = functools.partial(nearest.nearer, cosines.of_tiles, COSINES.width)
+        twice = _ring(nearer, k, COSINES.missing, COSINES.dtype, rows)
+
         def search(points: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Array]:
-            best = nearest.nobody(k, points.shape[0], missing, dtype)
-            best = nearest.around_the_ring(nearer, best, points, valid, rows)
-            return nearest.as_rows(best, valid, num_neighbors, missing)
+            if pairs_once.suits(len(points), k, COSINES.width):
+                best = lax.platform_dependent(
+                    points, valid, cpu=sequential_vmap(once), default=twice
+                )
+            else:
+                best = twice(points, valid)
+            return nearest.as_rows(best, valid, num_neighbors, COSINES.missing)
 
         return search
 
-    return by_rows(found_by, mesh)(points, valid)
+    indices, distances = by_rows(found_by, mesh)(cosines.directions(vectors), valid)
+    return indices, -distances
+
+
+def _ring(
+    nearer: Nearer, k: int, missing: float, dtype: jnp.dtype, rows: Rows
+) -> Callable[[jax.Array, jax.Array], Nearest]:
+    """The k first others by (distance, id) of points here, [n / p, W] and valid bool [n / p]."""
+
+    def search(points: jax.Array, valid: jax.Array) -> Nearest:
+        best = nearest.nobody(k, len(points), missing, dtype)
+        return nearest.around_the_ring(nearer, best, points, valid, rows)
+
+    return search

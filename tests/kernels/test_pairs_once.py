@@ -1,5 +1,7 @@
 """The search that counts a distance once for both of its points, with tiles and blocks of a few points.
 
+Codes, and vectors along axes, whose cosines are exact.
+
 Three and four devices are tried by the process of its own that `test_spread` starts.
 """
 
@@ -10,7 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxfed.kernels import hamming, knn, nearest, pairs_once
+from jaxfed.kernels import hamming, knn, nearest, pairs_once, reference
+from jaxfed.kernels.cosines import COSINES, directions
+from jaxfed.kernels.distances import can_number, hamming_distances
 from jaxfed.kernels.spread import ALL, by_rows, everywhere, points_mesh, spread
 
 KERNEL = hamming._KERNELS["popcount"]
@@ -42,23 +46,27 @@ def expected(bits, k, valid):
     return np.where(found, indices, -1), np.where(found, distances, missing)
 
 
-def found_by(bits, valid, k, width, num_devices=1):
-    """As `knn.hamming_knn` does it, with tiles of another width."""
-    kernel, missing = KERNEL._replace(width=width), bits.shape[1] * 32 + 1
+def found_by(between, points, valid, k, num_devices=1):
+    """As `jaxfed.kernels.knn` does it, with tiles of another width."""
 
     def of(rows):
-        def search(bits, valid):
-            best = pairs_once.hamming_neighbors(kernel, bits, valid, k, rows)
-            return nearest.as_rows(best, valid, k, missing)
+        def search(points, valid):
+            best = pairs_once.neighbors(between, points, valid, k, rows)
+            return nearest.as_rows(best, valid, k, between.missing)
 
         return search
 
     mesh = points_mesh(num_devices) if num_devices > 1 else None
-    arrays = (jnp.asarray(bits), jnp.asarray(valid))
+    arrays = (jnp.asarray(points), jnp.asarray(valid))
     if mesh is not None:
-        arrays = (spread(bits, mesh), spread(valid, mesh, fill=False))
+        arrays = (spread(points, mesh), spread(valid, mesh, fill=False))
     found = jax.jit(by_rows(of, mesh))(*arrays)
-    return [np.asarray(array)[: len(bits)] for array in everywhere(found)]
+    return [np.asarray(array)[: len(points)] for array in everywhere(found)]
+
+
+def between_codes(num_words, width, block):
+    between = hamming_distances(KERNEL._replace(width=width), num_words)
+    return between._replace(block_points=block)
 
 
 def assert_equal(found, expected):
@@ -76,19 +84,63 @@ def assert_equal(found, expected):
         pytest.param(random_codes, 300, 3, 1, 64, 10_000, 0, id="none valid"),
     ],
 )
-def test_equals_the_oracle(monkeypatch, make, n, num_words, k, width, block, share_valid):
-    monkeypatch.setattr(pairs_once, "_BLOCK_POINTS", block)
+def test_equals_the_oracle(make, n, num_words, k, width, block, share_valid):
     bits, valid = make(n, num_words), np.random.default_rng(1).random(n) < share_valid
-    assert_equal(found_by(bits, valid, k, width), expected(bits, k, valid))
+    between = between_codes(num_words, width, block)
+    assert_equal(found_by(between, bits, valid, k), expected(bits, k, valid))
 
 
 @pytest.mark.parametrize("num_devices", DEVICES)
-def test_over_devices_equals_the_oracle(monkeypatch, num_devices):
+def test_over_devices_equals_the_oracle(num_devices):
     """Two and four devices meet twice half way, and share what is left; one and three never do."""
-    monkeypatch.setattr(pairs_once, "_BLOCK_POINTS", 128)
     n, k = 1001, 3
     bits, valid = tied_codes(n, 2), np.random.default_rng(1).random(n) < 0.8
-    assert_equal(found_by(bits, valid, k, 64, num_devices), expected(bits, k, valid))
+    found = found_by(between_codes(2, 64, 128), bits, valid, k, num_devices)
+    assert_equal(found, expected(bits, k, valid))
+
+
+def along_axes(n):
+    """Many equal cosines, all of them 1, 0 or -1, and zero vectors."""
+    rng = np.random.default_rng(0)
+    return np.eye(12, dtype=np.float32)[rng.integers(0, 12, n)] * rng.integers(
+        -1, 2, (n, 1)
+    ).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "width", "block", "share_valid", "num_devices"),
+    [
+        pytest.param(400, 10, 64, 10_000, 1, 1, id="one block"),
+        pytest.param(401, 3, 32, 128, 0.8, 1, id="many blocks, padding"),
+        pytest.param(300, 2, 32, 100, 0.02, 1, id="fewer valid than neighbors"),
+        pytest.param(300, 1, 64, 10_000, 0, 1, id="none valid"),
+        *(
+            pytest.param(401, 3, 32, 128, 0.8, *count.values, id=f"over {count.id}")
+            for count in DEVICES
+        ),
+    ],
+)
+def test_cosines_equal_the_oracle(n, k, width, block, share_valid, num_devices):
+    vectors, valid = along_axes(n), np.random.default_rng(1).random(n) < share_valid
+    between = COSINES._replace(width=width, block_points=block)
+    indices, distances = found_by(between, vectors, valid, k, num_devices)
+    expected_indices, cosines = reference.cosine_knn(vectors, k, valid)
+    np.testing.assert_array_equal(indices, expected_indices)
+    np.testing.assert_array_equal(distances, -cosines)
+
+
+def test_cosines_of_any_vectors_and_of_none():
+    """A vector that is not finite has no neighbors, and takes none from others."""
+    n, k = 500, 4
+    vectors = np.random.default_rng(0).standard_normal((n, 9)).astype(np.float32)
+    vectors[100:200] = vectors[:100]
+    finite = np.arange(n) % 100 != 7
+    given = np.where(finite[:, None], np.asarray(directions(jnp.asarray(vectors))), np.nan)
+    between = COSINES._replace(width=64, block_points=256)
+    indices, distances = found_by(between, given.astype(np.float32), np.ones(n, bool), k)
+    expected_indices, cosines = reference.cosine_knn(vectors, k, finite)
+    np.testing.assert_array_equal(indices, expected_indices)
+    np.testing.assert_allclose(-distances[finite], cosines[finite], atol=2e-6)
 
 
 def test_half_of_the_distances_are_counted():
@@ -102,7 +154,8 @@ def test_half_of_the_distances_are_counted():
     n, width = 640, 64
     bits = jnp.asarray(random_codes(n, 1))
     kernel = KERNEL._replace(width=width, distances=distances)
-    search = jax.jit(partial(pairs_once.hamming_neighbors, kernel, k=2, rows=ALL))
+    between = hamming_distances(kernel, 1)
+    search = jax.jit(partial(pairs_once.neighbors, between, k=2, rows=ALL))
     jax.block_until_ready(search(bits, jnp.ones(n, bool)))
     jax.effects_barrier()
     tiles = n // width
@@ -116,12 +169,13 @@ def test_half_of_the_distances_are_counted():
         (100_000, 128, 10, True),
         (2048, 128, 10, False),  # a tile or two
         (10_000, 128, 100, False),  # as many candidates as points
-        (10_000, 2**13, 10, True),
-        (10_000, 2**16, 10, False),  # a distance and a number in more than 31 bits
+        (10_000, 2**12, 10, True),
+        (10_000, 2**13, 10, False),  # a distance and a number in more than 31 bits
     ],
 )
 def test_where_it_is_used(n, num_words, k, is_suited):
-    assert pairs_once.suits(n, num_words, k, KERNEL.width) == is_suited
+    width = KERNEL.width
+    assert (pairs_once.suits(n, k, width) and can_number(num_words, k, width)) == is_suited
 
 
 def test_the_search_uses_it_on_a_cpu_for_many_points_alone():
@@ -135,3 +189,14 @@ def test_the_search_uses_it_on_a_cpu_for_many_points_alone():
     assert of_strips in program(4096, "popcount")
     assert of_strips in program(4096, "auto")
     assert of_strips not in program(4096, "matmul")
+
+
+def test_so_does_the_search_by_cosines():
+    def program(n, platform):
+        vectors = jax.ShapeDtypeStruct((n, 2), jnp.float32)
+        search = jax.jit(partial(knn.cosine_knn, num_neighbors=3))
+        return search.trace(vectors).lower(lowering_platforms=(platform,)).as_text()
+
+    of_strips = f"tensor<4x{4096 // 16}x1024xf32>"
+    assert of_strips in program(4096, "cpu")
+    assert of_strips not in program(4096, "cuda")
