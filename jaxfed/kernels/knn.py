@@ -141,7 +141,7 @@ def cosine_knn(
 
     Cost: n^2 d multiply-adds, and memory of two copies of the vectors, the result, and a tile of 64 MiB.
     On a CPU, for more than 2048 points and k up to n / 128, half of the operations
-    (`jaxfed.kernels.pairs_once`), three copies and 52 MiB of minima; cosines of neighbors are then summed
+    (`jaxfed.kernels.pairs_once`), two copies and 52 MiB of minima; cosines of neighbors are then summed
     once more, so that of two that differ by float32's rounding either may be the k-th.
     """
     vectors = jnp.asarray(vectors, jnp.float32)

@@ -93,9 +93,10 @@ def neighbors(
     """
     search = _search(between, len(points), k)
     own = search.part(points, valid, rows.first(len(points)))
-    best = search.candidates(own, own, search.strips_of_own(own))
-    half_way = rows.num_parts // 2
-    if half_way:
+    lists, points = lax.optimization_barrier((search.strips_of_own(own), points))
+    own = search.part(points, valid, own.first)  # by strips once tiles are not needed
+    best = search.candidates(own, own, lists)
+    if rows.num_parts > 1:
         best = _half_way_round(search, best, own, points, valid, rows)
     return search.in_order(best, len(points))
 
@@ -283,11 +284,8 @@ class _Search:
         return lax.fori_loop(0, self.block_tiles, row, (self.no_minima(), self.no_minima()))
 
     def strip_minima(self, distances: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Of distances [width, width] between two tiles, by strips of the second and of the first.
-
-        Returns:
-          [lanes, width] for the points of the first, and for those of the second.
-        """
+        """Of distances [width, width] of two tiles, by strips of the other: [lanes, width] for the points
+        of the first, and for those of the second."""
 
         # A loop, because its results are written before they are used: minima that XLA fused with the
         # transposition, or with the update of an array, would be taken one by one.
