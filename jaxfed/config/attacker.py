@@ -104,10 +104,10 @@ class StudentPlan:
 def student_plan(
     config: ConfigDict, name: str, federation: Federation, repeat: int
 ) -> StudentPlan | None:
-    """The plan of shadow students; None of a method without a student, or that ends before the vote."""
-    own = methods.all_keywords(config, name)
-    if methods.factory_of(config, name) is not pate or own["teacher_rounds"] > config.rounds:
+    """The plan of shadow students; None of a method without a student."""
+    if methods.factory_of(config, name) is not pate:
         return None
+    own = methods.all_keywords(config, name)
     seen = methods.with_own_training(config, name)
     gamma = float(own["gamma"])
 

@@ -43,7 +43,7 @@ SVC = ("--config.learner.name=estimator", "--config.learner.estimator.estimator=
 @pytest.mark.parametrize(
     ("overrides", "why"),
     [
-        ((*SVC, "--config.learner.estimator.C=-1.0"), "the warnings say why"),
+        ((*SVC, "--config.learner.estimator.kernel=precomputed"), "the warnings say why"),
         (
             ("--config.learner.name=network", "--config.training.learning_rate=1e30"),
             "the warnings say why; networks: lower config.training.learning_rate=1e+30",
