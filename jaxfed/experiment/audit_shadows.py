@@ -121,16 +121,9 @@ class AuditShadows:
         return self._trained(
             f"{self.repeat}-{plan.identity}-{size}",
             f"{number} shadow models of {size} examples{like}",
-            partial(
-                shadow_answers,
-                plan.learner,
-                self.federation,
-                self.targets,
-                self._memberships(size),
-                instructions=plan.instructions,
-                observed=self._observed(plan.rounds),
-                key=self._key,
-            ),
+            partial(shadow_answers, plan.learner, instructions=plan.instructions),
+            size,
+            plan.rounds,
         )
 
     def _said_by_students(self, plan: StudentPlan) -> dict[int, Shadows]:
@@ -138,21 +131,18 @@ class AuditShadows:
         return self._trained(
             f"{self.repeat}-{plan.identity}-{size}-students",
             f"{number} shadow students, of {plan.schooling.voters} teachers each",
-            partial(
-                student_answers,
-                plan.teacher,
-                plan.student,
-                self.federation,
-                self.targets,
-                self._memberships(size),
-                schooling=plan.schooling,
-                observed=self._observed(plan.rounds),
-                key=self._key,
-            ),
+            partial(student_answers, plan.teacher, plan.student, schooling=plan.schooling),
+            size,
+            plan.rounds,
         )
 
     def _trained(
-        self, name: str, what: str, train: Callable[[], dict[int, Shadows]]
+        self,
+        name: str,
+        what: str,
+        train: Callable[..., dict[int, Shadows]],
+        size: int,
+        rounds: int,
     ) -> dict[int, Shadows]:
         """Those of a file, or else of a training that it is of from then on."""
         if name not in self._made:
@@ -160,7 +150,14 @@ class AuditShadows:
             if there is None:
                 self.progress.working_on(f"repeat {self.repeat + 1} {what}")
                 logging.info("audit: %s: %s", what, name)
-                there = train()
+                seed = self.config.seed + self.repeat
+                there = train(
+                    self.federation,
+                    self.targets,
+                    self._memberships(size),
+                    observed=sorted({min(one, rounds) for one in self.rounds}),
+                    key=jax.random.fold_in(jax.random.key(seed), _SHADOWS),
+                )
                 self.files.save_shadows(name, there)
             self._made[name] = there
         return self._made[name]
@@ -168,10 +165,3 @@ class AuditShadows:
     def _memberships(self, size: int) -> np.ndarray:
         seed, number = self.config.seed + self.repeat, self.config.audit.shadows
         return shadow_memberships(len(self.targets.example), size, number, seed)
-
-    def _observed(self, rounds: int) -> list[int]:
-        return sorted({min(one, rounds) for one in self.rounds})
-
-    @property
-    def _key(self) -> jax.Array:
-        return jax.random.fold_in(jax.random.key(self.config.seed + self.repeat), _SHADOWS)
