@@ -45,7 +45,7 @@ from jaxfed.learners.turn import (
 )
 from jaxfed.rules import NOT_NEGATIVE, at_least, keywords, one_of
 from jaxfed.training.consensus import ABSTAINED, soft_mean
-from jaxfed.training.opened_tally import Sums, agreed
+from jaxfed.training.opened_tally import Sums, agreed, fewest_clients
 
 
 class DistillationState(NamedTuple):
@@ -118,8 +118,8 @@ def distributed_distillation(
         voters = speaking(turn.client_id, answers)
         communication = Communication()
         label, weight, soft = state.label, state.weight, state.soft
-        num_voters, least = int(np.sum(voters >= 0)), 1 if sums == "plaintext" else 2
-        if num_voters >= least:  # else nobody hears of another z
+        num_voters = int(np.sum(voters >= 0))
+        if num_voters >= fewest_clients(sums):  # else nobody hears of another z
             said = agreed(mean, answers, voters, communication, num_classes=num_classes, sums=sums)
             label, weight, soft = map(np.asarray, said)
             communication.down("mean", num_voters * soft.nbytes)

@@ -81,7 +81,7 @@ from jaxfed.training.label_noise import (
     agreed_under_noise,
     released_marks,
 )
-from jaxfed.training.opened_tally import Sums, agreed
+from jaxfed.training.opened_tally import Sums, agreed, fewest_clients
 
 RELEASES = ("none", *get_args(Mechanism))
 _WEIGHT = 4
@@ -268,7 +268,7 @@ def fedct(
             attendance = Attendance(voters, departures, jax.random.fold_in(key, _LEAVING))
         said = Agreed(jnp.asarray(state.label), jnp.asarray(state.weight), jnp.zeros((0, 1)))
         num_told = int(np.sum(voters >= 0))
-        num_summed, least = num_told, 1 if sums == "plaintext" else 2
+        num_summed, least = num_told, fewest_clients(sums)
         if num_told:
             summed = settled(local, voters, communication, rows, noise_key, tie_key, attendance)
             if attendance is not None:
