@@ -64,9 +64,14 @@ class Distances(NamedTuple):
     first: Callable[[jax.Array, int], Nearest]
 
 
+def no_distance(num_words: int) -> int:
+    """L + 1, the Hamming distance of a neighbor that does not exist."""
+    return num_words * lsh.WORD_BITS + 1
+
+
 def hamming_distances(kernel: hamming.TileKernel, num_words: int) -> Distances:
     """Of codes, uint32 [n, num_words]; `missing` is L + 1."""
-    missing, dtype = num_words * lsh.WORD_BITS + 1, hamming.distance_dtype(num_words)
+    missing, dtype = no_distance(num_words), hamming.distance_dtype(num_words)
 
     def from_tile(tile: Tile) -> ToTile:
         def to_tile(other: Tile, is_same: bool) -> jax.Array:

@@ -16,9 +16,9 @@ from jax.custom_batching import sequential_vmap
 from jax.sharding import Mesh, NamedSharding
 
 from jaxfed.errors import UsageError
-from jaxfed.kernels import cosines, hamming, lsh, nearest, pairs_once
+from jaxfed.kernels import cosines, hamming, nearest, pairs_once
 from jaxfed.kernels.cosines import COSINES
-from jaxfed.kernels.distances import can_number, hamming_distances
+from jaxfed.kernels.distances import can_number, hamming_distances, no_distance
 from jaxfed.kernels.footprint import Footprint, footprint
 from jaxfed.kernels.nearest import Nearer, Nearest
 from jaxfed.kernels.spread import ROWS, Rows, by_rows, mesh_of, spread
@@ -183,11 +183,6 @@ def hamming_knn_footprint(
     return footprint(_hamming_knn, bits, valid, num_neighbors, "auto", mesh)
 
 
-def no_distance(num_words: int) -> int:
-    """L + 1, of a neighbor that does not exist."""
-    return num_words * lsh.WORD_BITS + 1
-
-
 def hamming_nearer(backend: str, num_words: int) -> Nearer:
     """`nearest.nearer` by Hamming distances of codes of so many words."""
     if backend.startswith("fused"):
@@ -245,15 +240,15 @@ def _hamming_knn(
             ):
                 between = hamming_distances(kernel, num_words)
                 return pairs_once.neighbors(between, bits, valid, k, rows)
-            nearer = _nearer_by(kernel, num_words)
+            return by_ring(_nearer_by(kernel, num_words), bits, valid)
+
+        def by_ring(nearer: Nearer, bits: jax.Array, valid: jax.Array) -> Nearest:
             distances, ids = _ring(nearer, k, missing, dtype, rows)(bits, valid)
             return distances.astype(jnp.int32), ids
 
         def search(bits: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Array]:
             if backend.startswith("fused"):
-                fused = hamming_nearer(backend, num_words)
-                distances, ids = _ring(fused, k, missing, dtype, rows)(bits, valid)
-                best = distances.astype(jnp.int32), ids
+                best = by_ring(hamming_nearer(backend, num_words), bits, valid)
             else:
                 best = hamming.on_platform(backend, by, bits, valid)
             return nearest.as_rows(best, valid, num_neighbors, missing)

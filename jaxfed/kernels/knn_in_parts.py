@@ -16,8 +16,9 @@ import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.kernels import hamming, nearest
+from jaxfed.kernels.distances import no_distance
 from jaxfed.kernels.footprint import Footprint, footprint
-from jaxfed.kernels.knn import hamming_nearer, no_distance
+from jaxfed.kernels.knn import hamming_nearer
 from jaxfed.kernels.nearest import Nearest
 from jaxfed.kernels.padding import padded_to
 
