@@ -40,7 +40,19 @@ def models(**settings):
 def test_the_same_rules_as_imodels(settings):
     ours, theirs = models(**settings)
     assert [str(rule) for rule in ours.rules_] == [str(rule) for rule in theirs.rules_]
-    np.testing.assert_allclose(ours.predict_proba(NEW), theirs.predict_proba(NEW), rtol=1e-6)
+    z = theirs._predict_continuous_output(NEW)
+    np.testing.assert_allclose(ours._predict_continuous_output(NEW), z, rtol=1e-6, atol=1e-12)
+
+
+def test_probabilities_are_those_of_the_likelihood():
+    ours, _ = models(max_rules=25)
+    x = ours.transform(X, [str(rule) for rule in ours.rules_without_feature_names_])
+    z = x @ [rule.args[0] for rule in ours.rules_without_feature_names_] + ours.intercept
+    positive = ours.predict_proba(X)[:, 1]
+    np.testing.assert_allclose(positive, 1 / (1 + np.exp(-z)), rtol=1e-6)
+    np.testing.assert_allclose(ours.predict_proba(X).sum(axis=1), 1)
+    np.testing.assert_array_equal(ours.predict(X), (z > 0).astype(int))
+    assert np.any((z > 0) & (z < 0.5))  # which imodels gives to class 0
 
 
 @pytest.mark.parametrize("max_rules", [5, 15, 40])
