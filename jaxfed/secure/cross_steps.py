@@ -1,13 +1,14 @@
 """XCLP's two cross steps over real protocols: what Algorithm 1 calls in place of its plaintext steps.
 
 All parties live in this process, as separate objects that exchange nothing but messages through a
-session's channel. One session serves one run of Algorithm 1, with fresh keys from the operating system;
-the results do not depend on them.
+session's channel. One session serves one run of Algorithm 1, and labels for points that come after it
+(`jaxfed.secure.later_neighbors`), with fresh keys from the operating system; the results do not depend on them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,7 +34,8 @@ from jaxfed.secure.session.parties import Session
 
 Codes = Mapping[int, np.ndarray]  # uint32 [n_j, L / 32] of every client
 OwnStep = Callable[[int], None]  # what one client does before its pairs
-PairStep = Callable[[int, int], Iterator[Block]]  # the protocol of two clients, the lower one first
+PairStep = Callable[[int, int], Iterator[Block]]  # the protocol of two clients, first and second
+Steps = tuple[OwnStep, PairStep]
 
 
 class Paillier(NamedTuple):
@@ -103,7 +105,7 @@ def nearest_others(
         prepare(client)
 
     with worker_processes(workers if protocol == "phe" else 0) as mapped:
-        prepare, pair = PROTOCOLS[protocol](session, codes, Paillier(key_bits, mapped))
+        prepare, pair = PROTOCOLS[protocol](session, codes, codes, Paillier(key_bits, mapped))
         matrix.collect(nearest, sizes, own, pair, progress=progress)
     return Neighbors(nearest.clients, *nearest.found())
 
@@ -195,33 +197,51 @@ def sums_and_totals(
     return {client: (own[: split[client]], own[split[client] :]) for client, own in sums.items()}
 
 
-def _masked(session: Session, codes: Codes, _: Paillier) -> tuple[OwnStep, PairStep]:
-    sizes = {client: len(own) for client, own in codes.items()}
-    run = session.reserve()
-    clients = {
-        client: masked.Client(session.endpoints[client], own, sizes, run)
-        for client, own in codes.items()
-    }
+def _masked(session: Session, firsts: Codes, seconds: Codes, _: Paillier) -> Steps:
+    """What a client brings as first comes after what it brings as second: one set for the run's masks."""
+    is_same, run = firsts is seconds, session.reserve()
+    as_second = {j: range(len(own)) for j, own in seconds.items()}
+    as_first = as_second
+    codes = seconds
+    if not is_same:
+        codes = {j: np.concatenate([own, firsts[j]]) for j, own in seconds.items()}
+        as_first = {j: range(len(own), len(codes[j])) for j, own in seconds.items()}
+    sizes = {j: len(own) for j, own in codes.items()}
+    clients = {j: masked.Client(session.endpoints[j], codes[j], sizes, run) for j in codes}
     num_bits = 32 * next(iter(codes.values())).shape[1]
     server = masked.Server(session.endpoints[SERVER], num_bits)
 
     def send_points(client: int) -> None:
-        masked.send_points(clients[client], server, client, sizes[client])
+        for points in (as_second,) if is_same else (as_second, as_first):
+            masked.send_points(clients[client], server, client, points[client])
 
     def pair(j: int, k: int) -> Iterator[Block]:
-        return masked.run_pair(clients[j], clients[k], server, (j, k), (sizes[j], sizes[k]))
+        of_pair = {j: as_first[j], k: as_second[k]}
+        low, high = sorted(of_pair)
+        for block in masked.run_pair(
+            clients[low], clients[high], server, (low, high), (of_pair[low], of_pair[high])
+        ):
+            rows, columns = (
+                range(numbers.start - own.start, numbers.stop - own.start)
+                for numbers, own in ((block.rows, of_pair[low]), (block.columns, of_pair[high]))
+            )
+            if low == j:
+                yield Block(j, k, rows, columns, block.distances)
+            else:
+                yield Block(j, k, columns, rows, block.distances.T)
 
     return send_points, pair
 
 
-def _transfer(session: Session, codes: Codes, _: Paillier) -> tuple[OwnStep, PairStep]:
-    ends, run = session.endpoints, session.reserve()
+def _transfer(session: Session, firsts: Codes, seconds: Codes, _: Paillier) -> Steps:
+    ends, runs = session.endpoints, session.reserve(2)
 
     def pair(j: int, k: int) -> Iterator[Block]:
-        n_j, n_k, num_bits = len(codes[j]), len(codes[k]), 32 * codes[j].shape[1]
+        n_j, n_k, num_bits = len(firsts[j]), len(seconds[k]), 32 * firsts[j].shape[1]
+        run = runs + (j > k)  # contexts of transfers serve once, also where two clients meet twice
         return transfer.run_pair(
-            transfer.First(ends[j], k, codes[j], run),
-            transfer.Second(ends[k], j, codes[k], n_j, run),
+            transfer.First(ends[j], k, firsts[j], run),
+            transfer.Second(ends[k], j, seconds[k], n_j, run),
             transfer.Server(ends[SERVER], j, k, n_j, num_bits),
             (n_j, n_k, num_bits),
         )
@@ -229,34 +249,36 @@ def _transfer(session: Session, codes: Codes, _: Paillier) -> tuple[OwnStep, Pai
     return _nothing, pair
 
 
-def _transfer_paper(session: Session, codes: Codes, _: Paillier) -> tuple[OwnStep, PairStep]:
-    ends, run = session.endpoints, session.reserve()
+def _transfer_paper(session: Session, firsts: Codes, seconds: Codes, _: Paillier) -> Steps:
+    ends, runs = session.endpoints, session.reserve(2)
 
     def pair(j: int, k: int) -> Iterator[Block]:
+        run = runs + (j > k)
         return transfer_paper.run_pair(
-            transfer_paper.First(ends[j], k, codes[j], run),
-            transfer_paper.Second(ends[k], j, codes[k], run),
-            transfer_paper.Server(ends[SERVER], j, k, 32 * codes[j].shape[1]),
-            (len(codes[j]), len(codes[k])),
+            transfer_paper.First(ends[j], k, firsts[j], run),
+            transfer_paper.Second(ends[k], j, seconds[k], run),
+            transfer_paper.Server(ends[SERVER], j, k, 32 * firsts[j].shape[1]),
+            (len(firsts[j]), len(seconds[k])),
         )
 
     return _nothing, pair
 
 
-def _paillier(session: Session, codes: Codes, options: Paillier) -> tuple[OwnStep, PairStep]:
+def _paillier(session: Session, firsts: Codes, seconds: Codes, options: Paillier) -> Steps:
     ends, (key_bits, mapped) = session.endpoints, options
-    encrypted: dict[int, paillier_packed.EncryptedPoints] = {}
+
+    @cache  # once for all partners
+    def encrypted(client: int) -> paillier_packed.EncryptedPoints:
+        key = paillier.generate_key(key_bits)
+        return paillier_packed.EncryptedPoints(firsts[client], key, mapped=mapped)
 
     def pair(j: int, k: int) -> Iterator[Block]:
-        if j not in encrypted:  # once for all partners
-            key = paillier.generate_key(key_bits)
-            encrypted[j] = paillier_packed.EncryptedPoints(codes[j], key, mapped=mapped)
-        n_j, n_k = len(codes[j]), len(codes[k])
+        n_j, n_k = len(firsts[j]), len(seconds[k])
         return paillier_packed.run_pair(
-            paillier_packed.First(ends[j], k, encrypted[j], mapped=mapped),
-            paillier_packed.Second(ends[k], j, codes[k], n_j, key_bits=key_bits, mapped=mapped),
+            paillier_packed.First(ends[j], k, encrypted(j), mapped=mapped),
+            paillier_packed.Second(ends[k], j, seconds[k], n_j, key_bits=key_bits, mapped=mapped),
             paillier_packed.Server(
-                ends[SERVER], j, k, n_j, 32 * codes[j].shape[1], key_bits=key_bits
+                ends[SERVER], j, k, n_j, 32 * firsts[j].shape[1], key_bits=key_bits
             ),
             (n_j, n_k),
         )
@@ -264,16 +286,20 @@ def _paillier(session: Session, codes: Codes, options: Paillier) -> tuple[OwnSte
     return _nothing, pair
 
 
-def _paillier_paper(session: Session, codes: Codes, options: Paillier) -> tuple[OwnStep, PairStep]:
+def _paillier_paper(session: Session, firsts: Codes, seconds: Codes, options: Paillier) -> Steps:
     ends, key_bits = session.endpoints, options.key_bits
-    keys = {client: paillier.generate_key(key_bits) for client in codes}
+
+    @cache
+    def key(client: int) -> paillier.PrivateKey:
+        del client  # whose it is
+        return paillier.generate_key(key_bits)
 
     def pair(j: int, k: int) -> Iterator[Block]:
         return paillier_paper.run_pair(
-            paillier_paper.First(ends[j], k, codes[j], keys[j]),
-            paillier_paper.Second(ends[k], j, codes[k], key_bits=key_bits),
-            paillier_paper.Server(ends[SERVER], j, k, 32 * codes[j].shape[1], key_bits=key_bits),
-            (len(codes[j]), len(codes[k])),
+            paillier_paper.First(ends[j], k, firsts[j], key(j)),
+            paillier_paper.Second(ends[k], j, seconds[k], key_bits=key_bits),
+            paillier_paper.Server(ends[SERVER], j, k, 32 * firsts[j].shape[1], key_bits=key_bits),
+            (len(firsts[j]), len(seconds[k])),
         )
 
     return _nothing, pair
@@ -284,7 +310,9 @@ def _nothing(client: int) -> None:
     del client
 
 
-PROTOCOLS: dict[str, Callable[[Session, Codes, Paillier], tuple[OwnStep, PairStep]]] = {
+# Of what every client brings as the first of a pair, and as the second; two clients that bring other points
+# as first than as second meet twice.
+PROTOCOLS: dict[str, Callable[[Session, Codes, Codes, Paillier], Steps]] = {
     "phe": _paillier,
     "ot": _transfer,
     "masked": _masked,

@@ -112,9 +112,9 @@ def _masked(a: np.ndarray, b: np.ndarray) -> Run:
         for address, codes in enumerate((a, b))
     )
     server = masked.Server(network.endpoint(SERVER), 32 * a.shape[1])
-    masked.send_points(first, server, 0, sizes[0])
-    masked.send_points(second, server, 1, sizes[1])
-    blocks = masked.run_pair(first, second, server, (0, 1), (len(a), len(b)))
+    masked.send_points(first, server, 0, range(len(a)))
+    masked.send_points(second, server, 1, range(len(b)))
+    blocks = masked.run_pair(first, second, server, (0, 1), (range(len(a)), range(len(b))))
     return Run(joined(blocks, (len(a), len(b))), network.num_bytes)
 
 

@@ -67,11 +67,12 @@ def secure_matrix(protocol, network, codes, progress=None):
     def own(j):
         yield from hamming_matrix.run_own(ends[j], server_end, codes[j])
         if protocol == "masked":
-            masked.send_points(clients[j], server, j, sizes[j])
+            masked.send_points(clients[j], server, j, range(sizes[j]))
 
     def pair(j, k):
         if protocol == "masked":
-            return masked.run_pair(clients[j], clients[k], server, (j, k), (sizes[j], sizes[k]))
+            points = range(sizes[j]), range(sizes[k])
+            return masked.run_pair(clients[j], clients[k], server, (j, k), points)
         if protocol == "ot":
             return transfer.run_pair(
                 transfer.First(ends[j], k, codes[j], 0),

@@ -20,7 +20,7 @@ import numpy as np
 from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.hamming import masked_distances
 from jaxfed.secure.hamming.pair import pair_kind
-from jaxfed.secure.primitives.blocks import Block, bits_of, checked_distances, ranges
+from jaxfed.secure.primitives.blocks import Block, bits_of, checked_distances, pieces, ranges
 from jaxfed.secure.primitives.ring import pack, packed_size, ring_bits, unpack
 from jaxfed.secure.session.endpoint import SERVER, DroppedOut, Endpoint
 
@@ -138,11 +138,11 @@ class Server:
         return hidden.reshape(len(points), self._num_bits)
 
 
-def send_points(client: Client, server: Server, address: int, num_points: int) -> None:
-    """All points of one client, a block at a time."""
-    for points in ranges(num_points, BLOCK_POINTS):
-        client.send_points(points)
-        server.receive_points(address, points)
+def send_points(client: Client, server: Server, address: int, points: range) -> None:
+    """Consecutive points of one client, a block at a time."""
+    for block in pieces(points, BLOCK_POINTS):
+        client.send_points(block)
+        server.receive_points(address, block)
 
 
 def run_pair(
@@ -150,18 +150,18 @@ def run_pair(
     second: Client,
     server: Server,
     addresses: tuple[int, int],
-    sizes: tuple[int, int],
+    points: tuple[range, range],
 ) -> Iterator[Block]:
     """Shares of one pair of clients whose points the server has; yields blocks as they are done.
 
     Args:
         first, second, server: the parties.
         addresses: of first and second, the lower one first.
-        sizes: (n_j, n_k).
+        points: of first and of second, each as it was given to `send_points`.
     """
     try:
-        for rows in ranges(sizes[0], BLOCK_POINTS):
-            for columns in ranges(sizes[1], BLOCK_POINTS):
+        for rows in pieces(points[0], BLOCK_POINTS):
+            for columns in pieces(points[1], BLOCK_POINTS):
                 first.send_shares(addresses[1], rows, columns)
                 second.send_shares(addresses[0], rows, columns)
                 yield server.combine(*addresses, rows, columns)

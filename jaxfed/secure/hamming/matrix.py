@@ -99,6 +99,7 @@ def collect(
     own: Callable[[int], Iterator[Block]],
     pair: Callable[[int, int], Iterator[Block]],
     *,
+    others: Mapping[int, int] | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Run everybody's own step and every pair's protocol; drop who drops out.
@@ -108,35 +109,39 @@ def collect(
         sizes: number of points of every client, by address.
         own: the step of one client with the server, its own distances.
         pair: the protocol of a pair of clients, the lower address first.
+        others: number of points of the same clients that those of `sizes` are compared with, where they are
+            others: two clients are then two pairs, each first in one of them.
         progress: told after every block how many pairs of points are done.
 
     Raises:
         ProtocolError: a message that does not belong where it arrives; there is no H then.
     """
-    total, done = _cross_pairs(sizes), 0
+    seconds, done = sizes if others is None else others, 0
+    pairs = [
+        (first, second)
+        for first in sorted(sizes)
+        for second in sorted(sizes)
+        if (first < second if others is None else first != second)
+    ]
+    total = sum(sizes[first] * seconds[second] for first, second in pairs)
     for client in sorted(sizes):
         try:
             for block in own(client):
                 collection.add(block)
         except DroppedOut as dropout:
             collection.remove(dropout.client)
-    for first in sorted(sizes):
-        for second in sorted(sizes):
-            if second <= first or not {first, second} <= set(collection.clients):
-                continue
-            try:
-                for block in pair(first, second):
-                    collection.add(block)
-                    done += block.distances.size
-                    if progress:
-                        progress(done, total)
-            except DroppedOut as dropout:
-                collection.remove(dropout.client)
-
-
-def _cross_pairs(sizes: Mapping[int, int]) -> int:
-    total = sum(sizes.values())
-    return (total**2 - sum(size**2 for size in sizes.values())) // 2
+    for first, second in pairs:
+        is_there = {first, second} <= set(collection.clients)
+        if not (is_there and sizes[first] and seconds[second]):
+            continue
+        try:
+            for block in pair(first, second):
+                collection.add(block)
+                done += block.distances.size
+                if progress:
+                    progress(done, total)
+        except DroppedOut as dropout:
+            collection.remove(dropout.client)
 
 
 def _own_blocks(num_points: int) -> Iterator[tuple[range, range]]:

@@ -46,9 +46,10 @@ def blocks(protocol, network, a, b, run=0):
         first = hamming_masked.Client(ends[0], a, sizes, run)
         second = hamming_masked.Client(ends[1], b, sizes, run)
         server = hamming_masked.Server(ends[2], num_bits)
-        hamming_masked.send_points(first, server, 0, len(a))
-        hamming_masked.send_points(second, server, 1, len(b))
-        yield from hamming_masked.run_pair(first, second, server, (0, 1), (len(a), len(b)))
+        hamming_masked.send_points(first, server, 0, range(len(a)))
+        hamming_masked.send_points(second, server, 1, range(len(b)))
+        points = range(len(a)), range(len(b))
+        yield from hamming_masked.run_pair(first, second, server, (0, 1), points)
     elif protocol == "ot":
         yield from transfer.run_pair(
             transfer.First(ends[0], 1, a, run),
