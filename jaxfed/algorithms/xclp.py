@@ -8,7 +8,7 @@ Leaves a client: its points' part in H (to the server), its masked contribution 
 
 With `late_fraction` so large a share of each client's unlabeled points is no part of the graph: they come
 after it is made, and are labeled by their nearest codes in it (`jaxfed.xclp.out_of_sample`). Their codes
-leave the client, too.
+leave the client, too; where steps are protocols, what these show of points of the graph.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from jaxfed.xclp import (
     setup,
 )
 from jaxfed.xclp.asker import views_of_asker
-from jaxfed.xclp.out_of_sample import check_in_the_clear, count_later
 from jaxfed.xclp.relabeling import relabeled_in_the_clear
 from jaxfed.xclp.transduction import client_arrays, padded, transductive
 
@@ -56,15 +55,13 @@ def xclp(
     the number of bits that was chosen.
 
     `late_fraction`: of each client's unlabeled points so many, drawn by the round's key, come after the
-    graph is made. In the clear only.
+    graph is made.
 
     `views`: one more client takes part, with the examples that it is curious about as its unlabeled points,
     and looks at its own rows of Z (`jaxfed.xclp.asker`). It comes in time: points that come late are not in
     its graph either.
     """
-    given = Parameters(**parameters)  # reject bad values when the method is made, not in round 1
-    if late_fraction:
-        check_in_the_clear(given, f"xclp.late_fraction={late_fraction}")
+    Parameters(**parameters)  # reject bad values when the method is made, not in round 1
 
     def late_in(ids: list[int], labels: list[np.ndarray], key: jax.Array) -> list[np.ndarray]:
         return [late_points(y, late_fraction, j, key) for j, y in zip(ids, labels, strict=True)]
@@ -78,7 +75,7 @@ def xclp(
         result = cross_client_label_propagation(
             *_without(vectors, labels, late), p, execution, client_ids=ids
         )
-        found = _labeled(result, vectors, late, p)
+        found = _labeled(result, vectors, late, p, execution)
         num_bits = (result.choice.p if result.choice else p).num_bits
         measured, theory = cosine_rmse(vectors, setup(seed), num_bits)
         return (
@@ -152,15 +149,18 @@ def _without(
 
 
 def _labeled(
-    result: Result, vectors: list[np.ndarray], late: list[np.ndarray], p: Parameters
+    result: Result,
+    vectors: list[np.ndarray],
+    late: list[np.ndarray],
+    p: Parameters,
+    execution: Execution,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Labels and confidences of all points of each client, by the graph that has those that are not late."""
     there = [own[:2] for own in result.predictions]
     if not any(own.any() for own in late):
         return there
-    later = label_later(result, [v[own] for v, own in zip(vectors, late, strict=True)], p)
-    num_late, chosen = sum(int(own.sum()) for own in late), result.kept.p if result.kept else p
-    count_later(result.communication, num_late, chosen)
+    coming = [v[own] for v, own in zip(vectors, late, strict=True)]
+    later = label_later(result, coming, p, execution)
     found = []
     for in_graph, afterwards, own in zip(there, later, late, strict=True):
         joint = tuple(np.empty(len(own), values.dtype) for values in in_graph)

@@ -38,6 +38,15 @@ class Communication:
         for kind, num_bytes in other.download.items():
             self.down(kind, num_bytes)
 
+    def since(self, earlier: Communication) -> Communication:
+        """What was counted after `earlier`, a count of the same, was made."""
+        later = Communication()
+        for kind, num_bytes in self.upload.items():
+            later.up(kind, num_bytes - earlier.upload.get(kind, 0))
+        for kind, num_bytes in self.download.items():
+            later.down(kind, num_bytes - earlier.download.get(kind, 0))
+        return later
+
     def metrics(self) -> dict[str, int | dict[str, int]]:
         """Totals and the bytes of every kind, as the `communication` entry of a round's metrics."""
         return {

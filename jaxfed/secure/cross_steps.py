@@ -2,7 +2,8 @@
 
 All parties live in this process, as separate objects that exchange nothing but messages through a
 session's channel. One session serves one run of Algorithm 1, and labels for points that come after it
-(`jaxfed.secure.later_neighbors`), with fresh keys from the operating system; the results do not depend on them.
+(`jaxfed.secure.later_neighbors`), with fresh keys from the operating system; the results do not depend on
+them.
 """
 
 from __future__ import annotations

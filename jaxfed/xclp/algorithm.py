@@ -58,6 +58,7 @@ from jaxfed.xclp.cross_steps import PROJECTIONS, ROW_SUMS, largest_confidences, 
 from jaxfed.xclp.federated_selection import choose, most_of
 from jaxfed.xclp.influence import INFLUENCE, Accuracy, warn_of_cut_short
 from jaxfed.xclp.inputs import checked
+from jaxfed.xclp.kept import Kept, KeptApart
 from jaxfed.xclp.memory_plan import planned
 from jaxfed.xclp.messages import count_messages, count_selection
 from jaxfed.xclp.neighborhoods import Neighborhoods, rows_of
@@ -73,26 +74,6 @@ if TYPE_CHECKING:
 _NOISE = 0x6E6F6973  # sets the keys of noise apart from those of Pi's rows, 0 ... L - 1
 
 
-class Kept(NamedTuple):
-    """What the server has after a labeling in the clear.
-
-    Fields:
-        codes: uint32 [n_j, L / 32] a client, as they came, with their noise.
-        planes: Pi, float32 [L, d], which the clients have.
-        root_degrees: D^1/2 of all points, float32 [n or more].
-        scores: Z without the client prior, float32 [n, C].
-        class_counts: of each client's answers, float32 [clients, C].
-        p: the settings.
-    """
-
-    codes: list[np.ndarray]
-    planes: jax.Array
-    root_degrees: jax.Array
-    scores: np.ndarray
-    class_counts: np.ndarray
-    p: Parameters
-
-
 class Result(NamedTuple):
     """One labeling of all clients.
 
@@ -102,10 +83,11 @@ class Result(NamedTuple):
         steps: conjugate-gradient steps of the slowest column.
         residual: largest relative residual of any column, recomputed.
         communication: bytes that Algorithm 1 sends: codes and contributions up, influence columns and
-            row sums down; of a secure protocol instead every message that went through its channel.
+            row sums down; of a secure protocol instead every message that went through its channel. What
+            later points send is added when they are asked for.
         choice: what `Parameters.select` has chosen; None where nothing was to be chosen.
-        kept: what labels for later points are made of (`jaxfed.xclp.out_of_sample`); None where a step is
-            a protocol, since nobody has it all then, or there are no points.
+        kept: what labels for later points are made of (`jaxfed.xclp.out_of_sample`): by the server, or where
+            a step is a protocol by every party, with its session; None where there are no points.
     """
 
     predictions: list[Prediction]
@@ -114,7 +96,7 @@ class Result(NamedTuple):
     residual: float
     communication: Communication
     choice: Choice[Parameters] | None = None
-    kept: Kept | None = None
+    kept: Kept | KeptApart | None = None
 
 
 def cross_client_label_propagation(
@@ -177,15 +159,33 @@ def cross_client_label_propagation(
         for j, z in unweighed.items()
     }
     sharpness = choice.sharpness if choice else None
-    predictions = client_predictions(vectors, scores, p, session, sharpness)  # 15-CS, 16-CS
-    kept: Kept | None = None
-    if not session:
+    predictions, largest_heard = client_predictions(  # 15-CS, 16-CS
+        vectors, scores, p, session, sharpness
+    )
+    codes, planes = [own[:, : p.num_bits // 32] for own in codes], planes[: p.num_bits]
+    kept: Kept | KeptApart
+    if session:
+        kept = KeptApart(
+            session=session,
+            planes=planes,
+            codes={j: codes[j] for j in rows},
+            noisy={j: {} for j in rows},
+            labels=near.labels,
+            heard=heard,
+            largest=largest_heard,
+            rows=rows,
+            matrix=matrix,
+            labeled=contributions.labeled,
+            p=p,
+        )
+    else:
         kept = Kept(
-            codes=[own[:, : p.num_bits // 32] for own in codes],
-            planes=planes[: p.num_bits],
+            codes=codes,
+            planes=planes,
             root_degrees=matrix.root_degrees,
             scores=np.concatenate(list(unweighed.values())),
             class_counts=np.stack([y.sum(axis=0) for y in near.labels.values()]),
+            largest=max(largest_heard.values(), default=np.float32(0)),
             p=p,
         )
 
@@ -277,28 +277,29 @@ def client_predictions(
     p: Parameters,
     session: Session | None,
     sharpness: float | None,
-) -> list[Prediction]:
+) -> tuple[list[Prediction], dict[int, np.float32]]:
     """Lines 15 and 16, CS: labels and confidences of every client's own rows of Z.
 
     A client without them, because it has left, gets what unreached points get. `sharpness`: of calibrated
-    confidences.
+    confidences. Also the largest confidence of any point, as every client hears it; of nobody, unless
+    confidences are relative to it.
     """
     nothing = [np.zeros((len(v), p.num_classes), np.float32) for v in vectors]
-    predictions = _predicted([scores.get(j, own) for j, own in enumerate(nothing)], sharpness)
+    predictions = predicted([scores.get(j, own) for j, own in enumerate(nothing)], sharpness)
     if not p.relative_confidence:
-        return predictions
+        return predictions, {}
     own = {j: predictions[j].confidences.max(initial=0) for j in scores}
     largest = largest_confidences(own, session)
-    nobody = _predicted(nothing)
+    nobody = predicted(nothing)
     return [
         prediction._replace(confidences=prediction.confidences / (largest[j] or np.float32(1)))
         if j in largest
         else nobody[j]
         for j, prediction in enumerate(predictions)
-    ]
+    ], largest
 
 
-def _predicted(scores: Sequence[np.ndarray], sharpness: float | None = None) -> list[Prediction]:
+def predicted(scores: Sequence[np.ndarray], sharpness: float | None = None) -> list[Prediction]:
     """Of all clients' rows in one call; confidences calibrated by a sharpness, or line 16's."""
     z = np.concatenate(scores)
     labels, confidences = predict(jnp.asarray(padded_rows(z)))
@@ -315,4 +316,4 @@ def _no_labels(vectors: Sequence[np.ndarray], p: Parameters, session: Session | 
     communication = session.communication() if session else Communication()
     nothing = [np.zeros((len(v), p.num_classes), np.float32) for v in vectors]
     unreached = sum(len(v) for v in vectors)
-    return Result(_predicted(nothing), unreached, 0, 0.0, communication)
+    return Result(predicted(nothing), unreached, 0, 0.0, communication)

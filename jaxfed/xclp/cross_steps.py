@@ -18,7 +18,7 @@ import numpy as np
 from jaxfed.federation.execution import Execution
 from jaxfed.kernels import knn, lsh, nn_descent
 from jaxfed.kernels.knn_in_parts import hamming_knn_in_parts
-from jaxfed.kernels.padding import padded_rows
+from jaxfed.kernels.padding import in_batches, padded_rows
 from jaxfed.kernels.spread import everywhere
 from jaxfed.xclp.influence import Contributions
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 Neighbors = tuple[list[int], np.ndarray, np.ndarray]
 Counts = Mapping[int, np.ndarray]
+
+LATER_BATCH = 256  # points whose distances to all of the graph are held at a time
 
 
 def setup(seed: int) -> jax.Array:
@@ -129,6 +131,61 @@ def secure_hamming(
     )
 
 
+def plaintext_in_graph(
+    later: Mapping[int, np.ndarray],
+    graph: Mapping[int, np.ndarray],
+    session: Session | None,
+    execution: Execution,
+    *,
+    num_neighbors: int,
+    key_bits: int,
+) -> Neighbors:
+    """Lines 5 and 7 for points that come after the graph, with codes in the clear.
+
+    Returns who takes part, which is everybody, and of each later point the nearest points of the graph,
+    (indices, distances), int32 [m, k]; both are numbered through, client after client.
+    """
+    del session, execution, key_bits
+    codes, joint = (np.concatenate(list(own.values())) for own in (later, graph))
+    if not num_neighbors:
+        nothing = np.zeros((len(codes), 0), np.int32)
+        return list(later), nothing, nothing
+    bits = padded_rows(joint)
+    is_point = jnp.asarray(np.arange(len(bits)) < len(joint))
+    search = partial(knn.hamming_knn_among, bits=jnp.asarray(bits), num_neighbors=num_neighbors)
+    found = in_batches(lambda some: search(jnp.asarray(some), valid=is_point), codes, LATER_BATCH)
+    return list(later), *found
+
+
+def secure_in_graph(
+    protocol: str,
+    later: Mapping[int, np.ndarray],
+    graph: Mapping[int, np.ndarray],
+    session: Session | None,
+    execution: Execution,
+    *,
+    num_neighbors: int,
+    key_bits: int,
+) -> Neighbors:
+    """Lines 5 and 7 for later points by a protocol in which the server learns their distances to the graph.
+
+    Returns who has stayed, and (indices, distances) among their points.
+    """
+    from jaxfed.secure import later_neighbors
+
+    assert session is not None
+    return later_neighbors.nearest_in_graph(
+        session,
+        later,
+        graph,
+        num_neighbors,
+        protocol,
+        key_bits=key_bits,
+        workers=execution.workers,
+        progress=execution.counting("pairs of later points"),
+    )
+
+
 def plaintext_row_sums(
     contributions: Contributions,
     counts: Counts,
@@ -222,6 +279,11 @@ HAMMING: dict[str, Callable[..., Neighbors]] = {
         protocol: partial(secure_hamming, protocol)
         for protocol in ("phe", "ot", "masked", "phe_paper", "ot_paper")
     },
+}
+# The same for points that come after the graph was made.
+IN_GRAPH: dict[str, Callable[..., Neighbors]] = {
+    protocol: plaintext_in_graph if protocol == "plaintext" else partial(secure_in_graph, protocol)
+    for protocol in HAMMING
 }
 ROW_SUMS: dict[str, Callable[..., dict[int, tuple[np.ndarray, np.ndarray]]]] = {
     "plaintext": plaintext_row_sums,

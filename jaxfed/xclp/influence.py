@@ -58,7 +58,7 @@ class Accuracy(NamedTuple):
 
 
 class Matrix(Protocol):
-    """The server's matrix S, n by n, as `jaxfed.xclp.smoother` has it, or a part of it."""
+    """The server's matrix S, n by n, as `jaxfed.xclp.smoother` has it, or a part of it, or other rows."""
 
     @property
     def num_points(self) -> int:
@@ -194,9 +194,18 @@ class Sent(InTheClear):
 
 
 def influence_of_labels(
-    matrix: Matrix, labels: Labels, rows: RowsOf, session: Session | None, *, is_secure: bool
+    matrix: Matrix,
+    labels: Labels,
+    rows: RowsOf,
+    session: Session | None,
+    *,
+    is_secure: bool,
+    num_outputs: int | None = None,
 ) -> Contributions:
-    """No columns for the clients; `is_secure` where line 14 is a protocol."""
+    """No columns for the clients; `is_secure` where line 14 is a protocol.
+
+    `num_outputs`: rows of S Y, without padding, where they are not the n points.
+    """
     if is_secure:
         from jaxfed.secure.influence.transfer import Transferred
 
@@ -206,23 +215,34 @@ def influence_of_labels(
             rows,
             session.clients,
             lambda client, n: Transferred(session, client, labels[client], n),
+            num_outputs,
         )
     y = np.concatenate([labels[client] for client in rows])
     z, accuracy = solved(matrix, padded_to(y, matrix.num_points))
     labeled = {EVERYBODY: np.flatnonzero(y.any(axis=1))}
-    return Contributions({EVERYBODY: np.asarray(z)[: len(y)]}, {}, labeled, accuracy)
+    num_outputs = len(y) if num_outputs is None else num_outputs
+    return Contributions({EVERYBODY: np.asarray(z)[:num_outputs]}, {}, labeled, accuracy)
 
 
 def influence_columns(
-    matrix: Matrix, labels: Labels, rows: RowsOf, session: Session | None, *, is_secure: bool
+    matrix: Matrix,
+    labels: Labels,
+    rows: RowsOf,
+    session: Session | None,
+    *,
+    is_secure: bool,
+    num_outputs: int | None = None,
 ) -> Contributions:
-    """Columns for the clients, through the session where there is one."""
+    """Columns for the clients, through the session where there is one; `num_outputs` as above."""
     del is_secure
-    if session is None:
-        return _multiplied(matrix, rows, rows, lambda client, n: InTheClear(labels[client], n))
-    return _multiplied(
-        matrix, rows, session.clients, lambda client, n: Sent(labels[client], n, client, session)
-    )
+    present: Container[int] = rows if session is None else session.clients
+
+    def multiplication(client: int, n: int) -> Multiplication:
+        if session is None:
+            return InTheClear(labels[client], n)
+        return Sent(labels[client], n, client, session)
+
+    return _multiplied(matrix, rows, present, multiplication, num_outputs)
 
 
 def _multiplied(
@@ -230,10 +250,13 @@ def _multiplied(
     rows: RowsOf,
     present: Container[int],
     multiplication: Callable[[int, int], Multiplication],
+    num_outputs: int | None,
 ) -> Contributions:
     """S_L^(j) Y_L^(j), a client and a block of columns at a time; who leaves contributes nothing."""
     num_rows = matrix.num_points
-    num_points = max(own.stop for own in rows.values())
+    num_points = num_outputs
+    if num_points is None:
+        num_points = max(own.stop for own in rows.values())
     result = Contributions({}, {}, {}, Accuracy())
     for client, own in rows.items():
         if client not in present:

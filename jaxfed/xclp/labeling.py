@@ -21,16 +21,22 @@ if TYPE_CHECKING:
 class Labeling(list[Prediction]):
     """One `Prediction` a client, in the clients' order; `label` does the same for later points."""
 
-    def __init__(self, predictions: Iterable[Prediction], result: Result, p: Parameters) -> None:
+    def __init__(
+        self,
+        predictions: Iterable[Prediction],
+        result: Result,
+        p: Parameters,
+        execution: Execution = HERE,
+    ) -> None:
         super().__init__(predictions)
-        self._result, self._p = result, p
+        self._result, self._p, self._execution = result, p, execution
 
     def label(self, vectors: Sequence[np.ndarray]) -> list[Prediction]:
         """Label points that were not there, by their nearest in the graph that there is.
 
         Arguments, result, errors and cost as `jaxfed.xclp.out_of_sample.label_later`.
         """
-        return label_later(self._result, vectors, self._p)
+        return label_later(self._result, vectors, self._p, self._execution)
 
 
 @fields_as_keywords(Parameters)
@@ -73,4 +79,4 @@ def propagate_labels(
     else:
         p, planned = Parameters(**parameters), presence
     result = cross_client_label_propagation(vectors, labels, p, execution, planned)
-    return Labeling(result.predictions, result, p)
+    return Labeling(result.predictions, result, p, execution)

@@ -31,23 +31,61 @@ def count_messages(
     Not in the paper's count: the positions of labeled points, and what the authors' switches sum.
     """
     num_remote = num_points - num_at_server
-    is_plaintext = p.row_sums == "plaintext"
-    if not p.has_session or (is_plaintext and p.influence == "labels"):
-        communication.up("positions", 4 * num_labeled)
-        communication.down("influence_columns", 4 * num_points * num_labeled)
     if p.hamming == "plaintext":
         communication.up("codes", num_remote * (sent_bits or p.num_bits) // 8)
-    if is_plaintext:
-        communication.up("contributions", 4 * num_clients * num_points * p.num_classes)
-        communication.down("row_sums", 4 * num_remote * p.num_classes)
-    if is_plaintext and (p.label_matrix != "plain" or p.client_prior > 0):
-        communication.up("class_counts", 4 * num_clients * num_counts * p.num_classes)
-        communication.down("class_counts", 4 * num_clients * num_counts * p.num_classes)
+    _count_sums(communication, num_clients, num_labeled, num_points, num_remote, num_counts, p)
     if p.label_matrix in BY_COMPONENT and not p.has_session:
         communication.down("leading", 8 * num_remote)
     if p.relative_confidence and not p.has_session:
         communication.up("confidence", 4 * num_clients)
         communication.down("largest_confidence", 4 * num_clients)
+
+
+def count_later(communication: Communication, num_points: int, p: Parameters) -> None:
+    """Add what so many later points send in the clear: their codes up, their scores down."""
+    communication.up("codes", num_points * p.num_bits // 8)
+    communication.down("row_sums", 4 * num_points * p.num_classes)
+
+
+def count_later_messages(
+    communication: Communication,
+    *,
+    num_clients: int,
+    num_labeled: int,
+    num_points: int,
+    num_rows: int,
+    num_counts: int,
+    p: Parameters,
+) -> None:
+    """Add what later points of a session send where its steps are in the clear, beside its channel.
+
+    As `count_messages`, with the points' codes and `num_rows` rows of sums (`jaxfed.xclp.later_rows`).
+    """
+    if p.hamming == "plaintext":
+        communication.up("codes", num_points * p.num_bits // 8)
+    _count_sums(communication, num_clients, num_labeled, num_rows, num_rows, num_counts, p)
+
+
+def _count_sums(
+    communication: Communication,
+    num_clients: int,
+    num_labeled: int,
+    num_rows: int,
+    num_remote: int,
+    num_counts: int,
+    p: Parameters,
+) -> None:
+    """Lines 12 and 14 where they are in the clear; `num_remote` of the rows are not the server's own."""
+    is_plaintext = p.row_sums == "plaintext"
+    if not p.has_session or (is_plaintext and p.influence == "labels"):
+        communication.up("positions", 4 * num_labeled)
+        communication.down("influence_columns", 4 * num_rows * num_labeled)
+    if is_plaintext:
+        communication.up("contributions", 4 * num_clients * num_rows * p.num_classes)
+        communication.down("row_sums", 4 * num_remote * p.num_classes)
+    if is_plaintext and (p.label_matrix != "plain" or p.client_prior > 0):
+        communication.up("class_counts", 4 * num_clients * num_counts * p.num_classes)
+        communication.down("class_counts", 4 * num_clients * num_counts * p.num_classes)
 
 
 def count_selection(

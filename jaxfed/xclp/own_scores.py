@@ -57,18 +57,29 @@ def client_leading(
         nothing = Leading(np.zeros(num_rows, np.int32), np.zeros(num_rows, np.float32))
         own = {j: Leading(*(values[r] for values in nothing)) for j, r in rows.items()}
         return own, int(needs_counts)
-    labeled = np.zeros(matrix.num_points, bool)
-    for positions in contributions.labeled.values():
-        labeled[positions] = True
-    root = np.asarray(matrix.found.root)
-    roots = np.unique(root[labeled])
-    place = np.searchsorted(roots, root)
-    number = np.where(np.isin(root, roots), place, -1).astype(np.int32)
-    everything = Leading(number, np.asarray(matrix.flat(labeled)[0]))
+    labeled = labeled_among(matrix.num_points, contributions.labeled)
+    numbers, num_components = numbered(matrix.found, labeled)
+    everything = Leading(numbers, np.asarray(matrix.flat(labeled)[0]))
     own = {j: Leading(*(values[r] for values in everything)) for j, r in rows.items()}
     if session is None:
-        return own, len(roots)
-    return leading.sent(session, own, len(roots)), len(roots)
+        return own, num_components
+    return leading.sent(session, own, num_components), num_components
+
+
+def labeled_among(num_points: int, positions: Mapping[int, np.ndarray]) -> np.ndarray:
+    """bool [n]: which points the server knows to be labeled, from their numbers a client."""
+    labeled = np.zeros(num_points, bool)
+    for own in positions.values():
+        labeled[own] = True
+    return labeled
+
+
+def numbered(found: Components, labeled: np.ndarray) -> tuple[np.ndarray, int]:
+    """The number of each point's component among those with labels, int32 [n], -1 of others; how many."""
+    root = np.asarray(found.root)
+    roots = np.unique(root[labeled])
+    place = np.searchsorted(roots, root)
+    return np.where(np.isin(root, roots), place, -1).astype(np.int32), len(roots)
 
 
 def class_counts(matrix: np.ndarray, own: Leading | None, num_counts: int) -> np.ndarray:
