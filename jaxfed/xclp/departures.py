@@ -3,7 +3,8 @@
     ("3@hamming", "20%@row_sums")
 
 Client 3 leaves before it sends anything for SecureHamming, and one client in five before its upload for
-SecureRowSums (`jaxfed.secure.session.departures`). Shares are drawn from the run's seed.
+SecureRowSums (`jaxfed.secure.session.departures`). Shares are drawn from the run's seed. Stages are those of
+the labeling; who has left is not there for later points either (`jaxfed.xclp.out_of_sample`).
 """
 
 from __future__ import annotations
