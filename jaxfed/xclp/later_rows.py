@@ -102,41 +102,61 @@ def later_scores(
     Raises:
         ProtocolError: a message that does not belong where it arrives; nobody gets scores then.
     """
-    session, p = kept.session, kept.p
     if not any(len(own) for own in codes.values()):
         return {}, Accuracy()
-    before = session.communication()
-    clients, indices, distances = IN_GRAPH[p.hamming](  # 5-XS, with 7-SS streamed in
+    before = kept.session.communication()
+    sizes, near = _near(kept, codes, execution)
+    found: tuple[dict[int, np.ndarray], Accuracy] = {}, Accuracy()
+    if len(near.indices):
+        found = _scores(kept, sizes, near, execution, communication)
+    communication.add(kept.session.communication().since(before))
+    return found
+
+
+def _near(
+    kept: KeptApart, codes: Mapping[int, np.ndarray], execution: Execution
+) -> tuple[dict[int, int], Mixture]:
+    """Lines 5 to 7: how many later points each client has that is still there, and w of these points."""
+    p = kept.p
+    clients, indices, distances = IN_GRAPH[p.hamming](
         codes,
         {j: kept.codes[j] for j in codes},
-        session,
+        kept.session,
         execution,
         num_neighbors=p.num_neighbors - p.self_edges,
         key_bits=p.key_bits,
     )
-    communication.add(session.communication().since(before))
-    if not len(indices):
-        return {}, Accuracy()
-    before = session.communication()
-    points = np.concatenate([np.arange(kept.rows[j].start, kept.rows[j].stop) for j in clients])
-    in_graph = np.append(points, -1)[indices].astype(np.int32)
+    points = [np.arange(kept.rows[j].start, kept.rows[j].stop) for j in clients]
+    in_graph = np.concatenate([*points, [-1]])[indices].astype(np.int32)
     near = mixture(in_graph, distances, np.asarray(kept.matrix.root_degrees), p)
+    return {j: len(codes[j]) for j in clients}, near
+
+
+def _scores(
+    kept: KeptApart,
+    sizes: Mapping[int, int],
+    near: Mixture,
+    execution: Execution,
+    communication: Communication,
+) -> tuple[dict[int, np.ndarray], Accuracy]:
+    """Lines 10 to 14 of `sizes` later points a client, whose neighbors are `near`."""
+    session, p, m = kept.session, kept.p, len(near.indices)
     found, n = kept.matrix.found, kept.matrix.num_points
     numbers, num_counts = None, int(p.label_matrix != "plain" or p.client_prior > 0)
     if found is not None:
         numbers, num_counts = numbered(found, labeled_among(n, kept.labeled))
     matrix = LaterRows(kept.matrix, near, numbers)
     r = matrix.rows_per_point
-    rows = dict(zip(clients, rows_of([r * len(codes[j]) for j in clients]), strict=True))
+    rows = dict(zip(sizes, rows_of([r * size for size in sizes.values()]), strict=True))
     contributions = INFLUENCE[p.influence](  # 10-SS to 13-CS
         matrix,
         {j: y if j in rows else np.zeros_like(y) for j, y in kept.labels.items()},
         kept.rows,
         session,
         is_secure=p.row_sums != "plaintext",
-        num_outputs=r * len(indices),
+        num_outputs=r * m,
     )
-    flat = np.zeros(r * len(indices), np.float32)
+    flat = np.zeros(r * m, np.float32)
     if found is not None:
         flat = matrix.flat(labeled_among(n, contributions.labeled))
     heard = {j: Leading(matrix.component[own], flat[own]) for j, own in rows.items()}
@@ -147,15 +167,14 @@ def later_scores(
     scores = {}
     for j, (values, cohort) in sums.items():
         by_row = client_scores(values, cohort, heard[j], p)
-        z = by_row.reshape(len(codes[j]), r, p.num_classes).sum(axis=1)
+        z = by_row.reshape(sizes[j], r, p.num_classes).sum(axis=1)
         scores[j] = with_prior(z, kept.labels[j].sum(axis=0), cohort.sum(axis=0), p)
-    communication.add(session.communication().since(before))
     count_later_messages(
         communication,
         num_clients=len(rows),
         num_labeled=sum(int(kept.labels[j].any(axis=1).sum()) for j in rows),
-        num_points=len(indices),
-        num_rows=r * len(indices),
+        num_points=m,
+        num_rows=r * m,
         num_counts=num_counts,
         p=p,
     )
@@ -187,5 +206,5 @@ def _by_component(near: Mixture, numbers: np.ndarray) -> tuple[Mixture, np.ndarr
     is_of = (of_neighbors[:, None] == parts[:, :, None]) & (parts >= 0)[:, :, None]
     weights = np.where(is_of, near.weights[:, None], np.float32(0))
     indices = np.broadcast_to(near.indices[:, None], weights.shape)
-    k = near.indices.shape[1]
-    return Mixture(indices.reshape(-1, k), weights.reshape(-1, k)), parts
+    shape = parts.size, near.indices.shape[1]
+    return Mixture(indices.reshape(shape), weights.reshape(shape)), parts

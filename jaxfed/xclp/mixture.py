@@ -19,10 +19,9 @@ import numpy as np
 from jaxfed.kernels.graph import cosine_from_hamming
 from jaxfed.kernels.padding import in_batches, padded_rows
 from jaxfed.privacy import randomized_response
+from jaxfed.xclp.cross_steps import LATER_BATCH
 from jaxfed.xclp.neighborhoods import edge_weights
 from jaxfed.xclp.parameters import Parameters
-
-_BATCH = 256  # later points at a time, with all of their neighbors' rows
 
 
 class Mixture(NamedTuple):
@@ -43,7 +42,7 @@ class Mixture(NamedTuple):
         def mixed(rows: np.ndarray) -> jax.Array:
             return _mixed(values, self.indices[rows], self.weights[rows])
 
-        return np.asarray(in_batches(mixed, np.arange(len(self.indices)), _BATCH))
+        return np.asarray(in_batches(mixed, np.arange(len(self.indices)), LATER_BATCH))
 
     def padded(self) -> Mixture:
         """As many as `padded_rows` has, the last ones sums of nothing."""
@@ -60,6 +59,8 @@ def mixture(
         root_degrees: D^1/2 of the graph, float32 [n].
         p: the settings.
     """
+    if not len(indices):
+        return Mixture(indices, np.zeros(indices.shape, np.float32))
     roots = np.append(np.asarray(root_degrees), np.float32(0))[indices]
     weigh = partial(
         _weights,
@@ -73,7 +74,7 @@ def mixture(
     def weights(rows: np.ndarray) -> jax.Array:
         return weigh(indices[rows], distances[rows], roots[rows])
 
-    return Mixture(indices, np.asarray(in_batches(weights, np.arange(len(indices)), _BATCH)))
+    return Mixture(indices, np.asarray(in_batches(weights, np.arange(len(indices)), LATER_BATCH)))
 
 
 @jax.jit

@@ -221,6 +221,13 @@ def test_nobody_is_left_or_nobody_asks():
     assert result.communication.metrics() == before
 
 
+def test_points_that_list_none_but_themselves():
+    switches = MASKED | {"self_edges": True, "num_neighbors": 1, "label_matrix": "centered"}
+    found = later_of(result_of(**switches), **switches)
+    assert [len(own.labels) for own in found] == [len(own) for own in data()[2]]
+    assert all(np.all(own.labels == -1) for own in found)
+
+
 def test_newcomers_are_refused():
     result, (first, *_) = result_of(**MASKED), data()[2]
     with pytest.raises(UsageError, match=r"4 clients, of which 3 took part.*have no keys") as error:
