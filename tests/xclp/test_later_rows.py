@@ -203,6 +203,16 @@ def test_who_leaves(gone, action, kind, after, is_neighbor, counts):
     assert disagreement(found, others, NUM_CLIENTS) <= 1
 
 
+@pytest.mark.parametrize("influence", ["labels", "columns"])
+def test_who_has_left_has_no_say_where_sums_are_in_the_clear(influence):
+    switches = {"hamming": "masked", "influence": influence}
+    result = result_of(**switches)
+    result.kept.session.presence.lose(0)
+    found = later_of(result, **switches)
+    assert np.all(found[0].labels == -1)
+    assert disagreement(found[1:], without(0, is_neighbor=False)[1:], NUM_CLIENTS) <= 1
+
+
 def test_the_outcomes_differ():
     outcomes = [plain(), *(without(0, is_neighbor=flag) for flag in (False, True))]
     scores = [found[2].scores for found in outcomes]
