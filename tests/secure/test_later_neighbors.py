@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from jaxfed.kernels import reference
 from jaxfed.secure import later_neighbors
@@ -144,7 +145,7 @@ def test_only_pairs_of_a_later_and_an_old_point_are_compared():
 
 
 def test_masks_are_of_this_run_and_of_one_point():
-    """Points of zeros show -u, pairs of them r: all different, in the graph's run and in two later ones."""
+    """Points of zeros show -u, pairs of them r: uniform, and others in every run and for either set."""
     session = heard_session(2)
     zeros = {j: np.zeros((40, 1), np.uint32) for j in range(2)}
     for _ in range(2):
@@ -157,6 +158,9 @@ def test_masks_are_of_this_run_and_of_one_point():
             if heard == kind and sender == 0
         ]
         assert len(sent) == 4  # both runs: of its later points and of its points of the graph
+        assert (
+            stats.chisquare(np.bincount(np.concatenate(sent).ravel(), minlength=64)).pvalue > 1e-6
+        )
         for first in range(4):
             for second in range(first):
                 assert np.mean(sent[first] == sent[second]) < 0.05  # 1/64 by chance
