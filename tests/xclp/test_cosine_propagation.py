@@ -196,7 +196,8 @@ def test_unequal_clients_share_a_few_programs():
     before = num_compilations()
     label, confidence, choices = padded(range(len(sizes)))
     assert num_compilations() == before
-    for j, n in enumerate(sizes):
+    for j in (2, 3, 6):  # without labels, with a hub, with few points; alone each compiles anew
+        n = sizes[j]
         one_hot = np.asarray(given[j][:, None] == np.arange(NUM_CLASSES), np.float32)
         alone = label_over_cosines(jnp.asarray(x[j]), one_hot, jnp.ones(n, dtype=bool), None, p)
         np.testing.assert_array_equal(label[j, :n], alone[0])
