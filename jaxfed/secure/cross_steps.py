@@ -24,7 +24,7 @@ from jaxfed.secure.hamming import (
     transfer,
     transfer_paper,
 )
-from jaxfed.secure.hamming.nearest_others import NearestOthers
+from jaxfed.secure.hamming.nearest_others import Nearest, NearestOthers
 from jaxfed.secure.primitives import paillier, projection
 from jaxfed.secure.primitives.blocks import Block
 from jaxfed.secure.primitives.fixed_point import FixedPoint
@@ -95,19 +95,63 @@ def nearest_others(
     """
     num_bits = 32 * next(iter(codes.values())).shape[1]
     codes = {client: codes[client] for client in session.clients}
-    if not codes:
-        return Neighbors([], *NearestOthers({}, num_bits, num_neighbors).found())
     sizes = {client: len(own) for client, own in codes.items()}
-    nearest = NearestOthers(sizes, num_bits, num_neighbors)
     server = session.endpoints[SERVER]
+    return through_pairs(
+        session,
+        NearestOthers(sizes, num_bits, num_neighbors),
+        protocol,
+        codes,
+        lambda client: matrix.run_own(session.endpoints[client], server, codes[client]),
+        key_bits=key_bits,
+        workers=workers,
+        progress=progress,
+    )
 
-    def own(client: int) -> Iterator[Block]:
-        yield from matrix.run_own(session.endpoints[client], server, codes[client])
+
+def through_pairs(
+    session: Session,
+    nearest: Nearest,
+    protocol: str,
+    first: Codes,
+    own: Callable[[int], Iterator[Block]],
+    *,
+    second: Codes | None = None,
+    key_bits: int,
+    workers: int,
+    progress: matrix.Progress | None,
+) -> Neighbors:
+    """What `nearest` has found when everybody's own step and every pair's protocol are through.
+
+    Args:
+        session: the parties.
+        nearest: gets all distances.
+        protocol: a key of `PROTOCOLS`.
+        first: codes that a client of the session brings as the first of a pair.
+        own: the step of one client with the server, its own distances.
+        second: codes that it brings as the second of a pair, where they are others: two clients then are two
+            pairs.
+        key_bits, workers, progress: as `nearest_others`.
+    """
+    if not first:
+        return Neighbors([], *nearest.found())
+
+    def step(client: int) -> Iterator[Block]:
+        yield from own(client)
         prepare(client)
 
+    brought = first if second is None else second
+    sizes, others = ({j: len(points) for j, points in codes.items()} for codes in (first, brought))
     with worker_processes(workers if protocol == "phe" else 0) as mapped:
-        prepare, pair = PROTOCOLS[protocol](session, codes, codes, Paillier(key_bits, mapped))
-        matrix.collect(nearest, sizes, own, pair, progress=progress)
+        prepare, pair = PROTOCOLS[protocol](session, first, brought, Paillier(key_bits, mapped))
+        matrix.collect(
+            nearest,
+            sizes,
+            step,
+            pair,
+            others=None if second is None else others,
+            progress=progress,
+        )
     return Neighbors(nearest.clients, *nearest.found())
 
 

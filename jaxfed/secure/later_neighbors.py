@@ -20,9 +20,8 @@ from collections.abc import Iterator
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfed.host.workers import worker_processes
 from jaxfed.kernels import hamming
-from jaxfed.secure.cross_steps import PROTOCOLS, Codes, Neighbors, Paillier
+from jaxfed.secure.cross_steps import Codes, Neighbors, through_pairs
 from jaxfed.secure.hamming import matrix
 from jaxfed.secure.hamming.nearest_others import Nearest
 from jaxfed.secure.primitives.blocks import Block, checked_distances, ranges
@@ -63,19 +62,18 @@ def nearest_in_graph(
     num_bits = 32 * next(iter(graph.values())).shape[1]
     later, graph = ({j: own[j] for j in session.clients if j in own} for own in (later, graph))
     asking, sizes = ({j: len(own) for j, own in codes.items()} for codes in (later, graph))
-    nearest = Nearest(asking, sizes, num_bits, num_neighbors)
-    if not graph:
-        return Neighbors([], *nearest.found())
-
-    def own(client: int) -> Iterator[Block]:
-        ends = session.endpoints[client], session.endpoints[SERVER]
-        yield from run_own(*ends, later[client], graph[client])
-        prepare(client)
-
-    with worker_processes(workers if protocol == "phe" else 0) as mapped:
-        prepare, pair = PROTOCOLS[protocol](session, later, graph, Paillier(key_bits, mapped))
-        matrix.collect(nearest, asking, own, pair, others=sizes, progress=progress)
-    return Neighbors(nearest.clients, *nearest.found())
+    server = session.endpoints[SERVER]
+    return through_pairs(
+        session,
+        Nearest(asking, sizes, num_bits, num_neighbors),
+        protocol,
+        later,
+        lambda client: run_own(session.endpoints[client], server, later[client], graph[client]),
+        second=graph,
+        key_bits=key_bits,
+        workers=workers,
+        progress=progress,
+    )
 
 
 def run_own(
