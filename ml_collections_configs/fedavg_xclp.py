@@ -31,6 +31,9 @@ in every round. `fedavg_network` labels by the network itself, `fedsem` by the m
     # with labels only where these are right more often than the network.
     python -m launch.sweep --config=ml_collections_configs/fedavg_xclp.py:fashion_mnist,choosing \
         --workdir=runs/fedavg_fashion_mnist_choosing
+    # And where it is a head on a pretrained network's features of CIFAR-10 that is trained.
+    python -m launch.sweep --config=ml_collections_configs/fedavg_xclp.py:cifar10_features,choosing \
+        --workdir=runs/fedavg_cifar10_features_choosing
 
 A cell of the tables is a variant SET_SPLIT_mL_nL: m_L clients hold n_L labels. Its rows are stage 1, which
 is the row of labels only; the rows that start from stage 1; and the two methods that train their own way.
@@ -115,6 +118,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
     SET_SPLIT_mL_nL     a cell of the tables (`CELLS`), for the methods that start from stage 1
     fashion_mnist       100 clients, one label at each of 20, a small CNN
+    cifar10_features    the same on CIFAR-10: a hidden layer and a head on a pretrained network's features
     labeled_only        stage 1 alone: FedAvg on the given labels
     fully_supervised    the same on all labels
     fedmatch fedsiam fixmatch fedprox scaffold      that method alone; the last two on XCLP's labels
@@ -229,6 +233,14 @@ def _fashion_mnist(config: ConfigDict) -> None:
     config.training.batches = "joint"
     config.training.batch_size = 10
     config.training.labeled_only_rounds = 100
+
+
+def _cifar10_features(config: ConfigDict) -> None:
+    _fashion_mnist(config)
+    config.dataset.name = "cifar10"
+    config.dataset.train_size = 2500
+    config.preprocessing.kind = "pretrained"
+    config.model = ConfigDict({"name": "mlp", "hidden": (128,)})
 
 
 def _choosing(config: ConfigDict) -> None:
@@ -385,6 +397,7 @@ def _smoke(config: ConfigDict) -> None:
 VARIANTS: dict[str, base.Variant] = {
     **{name: partial(_cell, cell=cell) for name, cell in CELLS.items()},
     "fashion_mnist": _fashion_mnist,
+    "cifar10_features": _cifar10_features,
     "labeled_only": _labeled_only,
     "fully_supervised": _fully_supervised,
     "fedmatch": partial(
@@ -405,7 +418,7 @@ VARIANTS: dict[str, base.Variant] = {
 }
 
 # One of each at most.
-DATA = (*CELLS, "fashion_mnist")
+DATA = (*CELLS, "fashion_mnist", "cifar10_features")
 METHODS = (
     *("labeled_only", "fully_supervised", "fedmatch", "fedsiam", "fixmatch", "fedprox"),
     *("scaffold", "alphas"),
