@@ -41,6 +41,8 @@ _VERIFY_EVERY = 16
 # residual too, because evaluating it in float32 has itself an error (about 3e-8 |z|).
 _AIM = 0.7
 _ACCEPT = 0.9
+# A column's next direction builds on its last one unless its residual was off by more than this factor.
+_TRUSTED = 2.0
 # Where the system is nearly singular, a residual below so much |z| tells rounding: further steps add to it.
 _ROUNDING = 1e-7
 _FEW, _LANES = 8, 16  # beyond so many columns they are padded to multiples of a CPU's vector unit
@@ -69,7 +71,8 @@ class _State(NamedTuple):
     directions: Array  # P [n, C]
     last: tuple[Array, ...]  # what `Directions` remembers of the last step
     residual_norm: Array  # [C], squared
-    claimed_norm: Array  # [C], squared true residual when the recursion last claimed success
+    verified_norm: Array  # [C], squared true residual at the last verification
+    claimed_norm: Array  # [C], the same when the recursion last claimed success
     steps: Array  # int32 [C]
     done: Array  # bool [C]
 
@@ -358,11 +361,14 @@ def _solve_block(
         stuck = ended & (norm > 0.25 * state.claimed_norm)
         if found is not None:
             stuck |= norm <= _ROUNDING**2 * squares(z)
+        # One that has risen may be rounding alone, and a direction that builds on it sends it up for ever.
+        distrusted = (norm > _TRUSTED**2 * state.residual_norm) | (norm > state.verified_norm)
         return state._replace(
             z=z,
             residual=residual,
-            last=by.corrected(state.last, state.residual_norm, norm),
+            last=by.anew(state.last, distrusted),
             residual_norm=norm,
+            verified_norm=norm,
             claimed_norm=jnp.where(ended, norm, state.claimed_norm),
             # NaN compares false: such a column is done, and not converged.
             done=state.done | ~(norm > accept) | stuck | (state.steps >= max_steps),
@@ -383,6 +389,7 @@ def _solve_block(
         directions=jnp.zeros_like(y),
         last=by.none(y),
         residual_norm=squares(first),
+        verified_norm=squares(first),
         claimed_norm=jnp.full_like(y_norm, jnp.inf),
         steps=jnp.zeros(num_columns, jnp.int32),
         done=~is_finite,

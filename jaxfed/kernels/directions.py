@@ -37,9 +37,6 @@ from jaxfed.kernels.spread import Rows
 # Eigenvalues of G, scaled to unit diagonal, in parts of the largest. Below this they may be what float32
 # rounds in sums over n, and negative: where columns depend on each other, or the system is nearly singular.
 _LEAST = 1e-5
-# A column alone keeps its direction unless its residual was off by more than this factor.
-_TRUSTED = 2.0
-
 
 # Together go so many columns at most, of so many points at least. Fewer are solved in milliseconds either
 # way, and columns alone often end far below their tolerance, which is seen where scores are all but zero.
@@ -73,8 +70,8 @@ class Directions(Protocol):
     def along(self, directions: Array, lengths: Array) -> Array:
         """P times lengths: [n, C]."""
 
-    def corrected(self, last: tuple[Array, ...], claimed: Array, true: Array) -> tuple[Array, ...]:
-        """After R has been replaced; squared norms [C] that it had, and has."""
+    def anew(self, last: tuple[Array, ...], distrusted: Array) -> tuple[Array, ...]:
+        """After R has been replaced; bool [C], columns of which the last step no longer tells anything."""
 
 
 class Alone(NamedTuple):
@@ -111,9 +108,9 @@ class Alone(NamedTuple):
         """Column by column."""
         return lengths[None] * directions
 
-    def corrected(self, last: tuple[Array, ...], claimed: Array, true: Array) -> tuple[Array, ...]:
-        """A new direction where the old <R, Z> was wrong."""
-        return (jnp.where(true <= _TRUSTED**2 * claimed, last[0], jnp.inf),)
+    def anew(self, last: tuple[Array, ...], distrusted: Array) -> tuple[Array, ...]:
+        """The next directions of these columns owe nothing to their last ones."""
+        return (jnp.where(distrusted, jnp.inf, last[0]),)
 
     def _dots(self, a: Array, b: Array) -> Array:
         return self.rows.total(jnp.sum(a * b, axis=0))
@@ -156,8 +153,8 @@ class Together(NamedTuple):
             product = product + directions[:, column, None] * lengths[column][None]
         return product
 
-    def corrected(self, last: tuple[Array, ...], claimed: Array, true: Array) -> tuple[Array, ...]:
-        """As they are."""
+    def anew(self, last: tuple[Array, ...], distrusted: Array) -> tuple[Array, ...]:
+        """As they are, which holds for any R."""
         return last
 
     def _dots(self, a: Array, b: Array) -> Array:

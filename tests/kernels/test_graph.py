@@ -19,6 +19,7 @@ from jaxfed.kernels.graph import (
     normalized_graph,
     propagation_matvec,
 )
+from jaxfed.kernels.knn import cosine_knn
 
 
 def knn_lists(n, k, seed=0, hub=False):
@@ -164,6 +165,19 @@ def test_reported_residual_is_the_true_one():
     assert (true <= 2.2e-6).all()
     size = np.linalg.norm(z, axis=0) / np.linalg.norm(y, axis=0)
     assert (np.abs(info.residual - true) <= 5e-8 * size).all()  # float32's error of evaluating it
+
+
+@pytest.mark.parametrize("tolerance", [1e-6, 1e-8])
+def test_a_tolerance_below_rounding_ends_at_rounding(tolerance):
+    """And not far above it: at such alpha float32 leaves more than was asked, steps after that nothing."""
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        vectors = rng.standard_normal((256, 6)).astype(np.float32)
+        indices, cosines = cosine_knn(jnp.asarray(vectors), 3)
+        y = np.eye(256, dtype=np.float32)[:, rng.choice(256, 48, replace=False)]
+        graph = normalized_graph(indices, jnp.maximum(cosines, 0))
+        _, info = propagate(graph, y, 0.999, tolerance=tolerance, max_steps=300)
+        assert info.residual.max() < 3e-5
 
 
 def test_agrees_with_scipy():
