@@ -106,8 +106,12 @@ def _do(piece: Any, workdir: Path, seconds: float | None) -> int:
     started = time.perf_counter()
     process = subprocess.Popen(
         command,
-        # Memory as it is needed: other libraries want some of it, too.
-        env={"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ},
+        # Memory as it is needed: other libraries want some of it, too. Tests as users compile.
+        env={
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+            "JAX_DISABLE_MOST_OPTIMIZATIONS": "0",
+            **os.environ,
+        },
         start_new_session=True,  # signals come from here alone: an experiment's second one is its last
     )
     try:

@@ -4,21 +4,30 @@ import ctypes
 import gc
 import os
 import resource
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from importlib import metadata
 from typing import Any
 
-# Before JAX starts: two host devices, so that sharded execution is tested without an accelerator.
-# A test that needs more starts pytest again with a number of its own.
-_FLAG = "--xla_force_host_platform_device_count"
-if _FLAG not in os.environ.get("XLA_FLAGS", ""):
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}=2".strip()
+# Before JAX starts: two host devices, so that sharded execution is tested without an accelerator (a
+# test that needs more starts pytest again with a number of its own), and code by XLA's older emitters,
+# which compile in two thirds of the time. XLA ends a process over a flag that it does not know.
+_FLAGS = {"xla_force_host_platform_device_count": "2"}
+if metadata.version("jaxlib").startswith("0.10."):
+    _FLAGS["xla_cpu_use_fusion_emitters"] = "false"
+_ASKED = os.environ.get("XLA_FLAGS", "")
+os.environ["XLA_FLAGS"] = " ".join(
+    [_ASKED, *(f"--{name}={value}" for name, value in _FLAGS.items() if name not in _ASKED)]
+).strip()
+# Tests compile much and run little, so LLVM hardly optimizes, unless this is set to 0, or a file asks
+# for `as_users_compile`.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
-from jax.experimental.compilation_cache import compilation_cache  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -30,30 +39,23 @@ settings.register_profile("jaxfed", deadline=None, derandomize=True, max_example
 settings.load_profile("jaxfed")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A program that one file has compiled is found on disk by the next, and compiled again by none."""
+    folder = tmp_path_factory.mktemp("programs")
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    yield
+    shutil.rmtree(folder)
+
+
 @pytest.fixture(scope="module")
-def shared_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """For tests that build the same programs again and again: each is compiled once a file."""
-    settings = {
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("programs")),
-        "jax_persistent_cache_min_compile_time_secs": 0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: getattr(jax.config, name) for name in settings}
-    for name, value in settings.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-
-
-@pytest.fixture
-def quick_compilation() -> Iterator[None]:
-    """For tests that compile much, run little and compare up to rounding: LLVM hardly optimizes."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
+def as_users_compile() -> Iterator[None]:
+    """For a file that computes much, or compares bits of one program and another."""
+    before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture

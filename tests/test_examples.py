@@ -12,7 +12,6 @@ from jaxfed.testing import MethodChecks
 
 EXAMPLES = ROOT / "examples"
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
 
 config_file.load_module(str(EXAMPLES / "own_method.py"))  # registers MOON
 

@@ -25,8 +25,6 @@ from jaxfed.learners.turn import Turn, asked
 from jaxfed.testing.method_checks import assert_equal
 from jaxfed.training.batches import Batches
 
-pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
-
 KEY = jax.random.key(0)
 BAD = 1
 METHODS = ("fedct", "distributed_distillation", "fedmd", "pate", "local_learning", "centralized")

@@ -27,8 +27,6 @@ from jaxfed.training.batches import Batches
 from jaxfed.training.clipped_mean import clipped_mean
 from jaxfed.training.privacy_budget import fitted_noise
 
-pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
-
 LINEAR = mlp((4,), 3, hidden=())
 ALL_AT_ONCE = Batches("joint", 20, 1, steps=3)
 FEDERATION = federation_of([12, 7, 0, 20])

@@ -6,8 +6,6 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.testing import MethodChecks
 from jaxfed.testing.method_checks import trains
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
-
 ESTIMATORS = "learner.name=logistic_regression"
 SETTINGS = {  # of methods that need other data, or fewer steps
     "semifl": ("federation.labels_at=server",),
@@ -32,17 +30,12 @@ CASES = {name: (name, SETTINGS.get(name, ())) for name in ALGORITHMS} | {
 for case, (name, settings) in CASES.items():
     own = {"method": name, "settings": settings}
     checks = type(f"Test_{case}", (MethodChecks,), own)
-    if trains(name):
-        checks.test_strategies_agree_and_padding_is_inert = pytest.mark.usefixtures(
-            "quick_compilation"
-        )(checks.test_strategies_agree_and_padding_is_inert)
     globals()[checks.__name__] = checks
 del checks  # or it is collected once more
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(filter(trains, ALGORITHMS)))
-@pytest.mark.usefixtures("quick_compilation")
 def test_clients_spread_over_devices_agree(name):
     checks = MethodChecks()
     checks.method, checks.settings = name, SETTINGS.get(name, ())

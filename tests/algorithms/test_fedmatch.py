@@ -26,8 +26,6 @@ from jaxfed.training.losses import Batch, softmax_cross_entropy
 from jaxfed.training.server_state import together
 from jaxfed.training.two_part_model import composed, two_part_model
 
-pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
-
 LINEAR = mlp((4,), 3, hidden=())
 
 

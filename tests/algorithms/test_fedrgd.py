@@ -19,8 +19,6 @@ from jaxfed.training import aggregate
 from jaxfed.training.batches import Batches
 from jaxfed.training.group_averaging import Groups, _memberships, gradient_diversity
 
-pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
-
 LINEAR = mlp((4,), 3, hidden=())
 
 

@@ -22,8 +22,6 @@ from jaxfed.federation.clients import Federation
 from jaxfed.training import aggregate
 from jaxfed.training.batches import Batches
 
-pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
-
 THRESHOLD, STEPS, MOMENTUM = 0.6, 3, 0.9
 
 

@@ -27,8 +27,6 @@ from jaxfed.training.losses import Batch, softmax_cross_entropy
 from jaxfed.training.mean_teacher import ramp_up, twins
 from jaxfed.training.server_state import together
 
-pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
-
 SMALL = Batches("paired", 4, 2)
 
 

@@ -21,8 +21,6 @@ from jaxfed.models.model import from_module
 from jaxfed.training.batches import Batches
 from jaxfed.training.losses import Batch
 
-pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
-
 MODEL = mlp((4,), 3, hidden=())
 STATE = MODEL.init(KEY)
 SHIFTS = (0.3, -0.2)  # of the two views

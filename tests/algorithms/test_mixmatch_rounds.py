@@ -10,8 +10,6 @@ from jaxfed.algorithms.mixmatch import mixmatch
 from jaxfed.federation.clients import Federation
 from jaxfed.training.batches import Batches
 
-pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
-
 TEMPERATURE, WEIGHT, EPOCHS = 0.5, 8.0, 2
 
 

@@ -23,8 +23,6 @@ from jaxfed.training.losses import Batch
 from jaxfed.training.prototype_loss import prototype_loss
 from jaxfed.training.prototypes import Prototypes, completed
 
-pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
-
 MODEL = from_module(partial(Net, batch_norm=False))
 SIZES = Episodes(num_classes=3, support=2, query=2, unlabeled=5)
 STATE = MODEL.init(KEY)

@@ -10,8 +10,6 @@ from jaxfed.config.assembly import make_algorithm
 from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
 
-pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
-
 KEY = jax.random.key(0)
 NORMS = {
     "none": (),

@@ -19,8 +19,6 @@ from jaxfed.federation.clients import Federation
 from jaxfed.training.batches import Batches
 from jaxfed.training.pseudo_label import PseudoLabels
 
-pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
-
 EPOCHS, UNLABELED_WEIGHT, TEMPERATURE, MU = 2, 0.7, 0.5, 0.4
 LABELS = [  # of each client; the others of its examples have none
     ([0, 0, 0, 1, 1], 4),

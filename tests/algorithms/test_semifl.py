@@ -17,8 +17,6 @@ from jaxfed.training.batches import Batches, _beside_all
 from jaxfed.training.client_data import ClientData
 from jaxfed.training.losses import Batch, softmax_cross_entropy
 
-pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
-
 LINEAR = mlp((4,), 3, hidden=())
 
 

@@ -23,8 +23,6 @@ from jaxfed.training import aggregate
 from jaxfed.training.batches import Batches
 from jaxfed.training.server_state import with_statistics
 
-pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
-
 THRESHOLD, MIX_WEIGHT, MAX_NORM = 0.6, 0.8, 0.4
 
 

@@ -19,8 +19,6 @@ from jaxfed.algorithms.xclp import xclp
 from jaxfed.audit import Targets, shadow_answers
 from jaxfed.data import Partition
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
-
 FEDERATION = clients()
 U, COHORT = FEDERATION.public_examples, FEDERATION.cohort()
 X = FEDERATION.x[:9]

@@ -28,8 +28,6 @@ from jaxfed.federation.communication import Communication
 from jaxfed.training.batches import Batches
 from jaxfed.training.label_sources import label_sources
 
-pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
-
 EPOCHS, UNLABELED_WEIGHT = 2, 0.7
 PARAMETERS = xclp.Parameters(num_classes=3, num_bits=256, num_neighbors=3)
 LABELS = [([0, 0, 1, 2], 3), ([1, 2, 2], 2), ([], 2)]  # given, and how many examples have none

@@ -11,8 +11,6 @@ from jaxfed.errors import UsageError
 from jaxfed.learners import LEARNERS, network
 from jaxfed.training.batches import Batches
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
-
 FEDERATION = federation_of([12, 12])
 TARGETS = drawn_targets(FEDERATION, members=6, population=5, seed=0)
 KEY = jax.random.key(3)

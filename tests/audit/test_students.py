@@ -31,8 +31,6 @@ from jaxfed.learners import mixed, network
 from jaxfed.learners.turn import speaking
 from jaxfed.training.batches import Batches
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
-
 KEY = jax.random.key(5)
 
 

@@ -19,8 +19,6 @@ from jaxfed.experiment.workdir import open_workdir
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
-
 CONFIG = "ml_collections_configs/femnist.py:linear,smoke"
 SMALL = (
     "dataset.train_size=400",

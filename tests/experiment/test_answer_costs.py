@@ -11,8 +11,6 @@ CONFIG = "ml_collections_configs/fedct.py"
 PARAMETERS = 784 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10  # Table 9
 BASELINES = ("distributed_distillation", "fedmd", "pate", "fedavg")
 
-pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
-
 
 def test_the_factor_of_67_counts_a_label_as_a_parameter():
     of = {each.name: each for each in encodings(10_000, 10, 4 * PARAMETERS)}

@@ -27,8 +27,6 @@ from jaxfed.host.interruption import Interruption
 from jaxfed.reports.audit import attack_text, vulnerability_figure, vulnerability_table
 from jaxfed.reports.report import write_report
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
-
 SPEC = "--config=ml_collections_configs/audit.py:smoke"
 TREES = (
     "learner.name=decision_tree",

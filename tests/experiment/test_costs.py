@@ -14,8 +14,6 @@ from jaxfed.experiment.costs import cohort_of, method_costs
 CONFIG = "ml_collections_configs/protofssl.py"
 SMALL = ["cohort_size=2", "model.hidden=(32,)"]
 
-pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
-
 
 def test_the_papers_formulas_are_of_this_network_and_these_clients():
     config = config_file.load(str(ROOT / CONFIG), [*SMALL, "baselines=()"])

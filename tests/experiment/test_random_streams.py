@@ -23,7 +23,6 @@ from jaxfed.federation.sampling import sample_clients
 from jaxfed.training.batches import Batches
 from ml_collections_configs import base
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 BATCHES = Batches("joint", 5, 1)
 
 

@@ -39,7 +39,6 @@ def test_what_is_said_of_a_last_round(overrides, told, line):
 SVC = ("--config.learner.name=estimator", "--config.learner.estimator.estimator=sklearn.svm.SVC")
 
 
-@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize(
     ("overrides", "why"),
     [

@@ -39,8 +39,6 @@ from jaxfed.host.prefetch import prefetched
 from jaxfed.reports.plots import run_figures
 from jaxfed.training import pseudo_label
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
-
 CONFIG = "ml_collections_configs/fedavg_xclp.py"
 
 

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from jaxfed.errors import UsageError
 from jaxfed.kernels import knn, lsh, nearest, reference
 
+pytestmark = pytest.mark.usefixtures("as_users_compile")
+
 BACKENDS = ["popcount", "matmul"]
 
 

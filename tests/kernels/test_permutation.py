@@ -8,7 +8,6 @@ import pytest
 from jaxfed.kernels import permutation
 from jaxfed.kernels.permutation import permuted
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 MOST = jnp.arange(1000, dtype=jnp.int32)
 at_places = jax.jit(permuted)
 

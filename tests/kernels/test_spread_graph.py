@@ -74,7 +74,6 @@ def test_components_are_those_of_one_device(num_devices):
 
 
 @pytest.mark.parametrize("num_devices", DEVICES)
-@pytest.mark.usefixtures("quick_compilation")
 def test_propagates_as_one_device(num_devices):
     num_classes = 40
     there, here = graph_over(num_devices)
@@ -94,7 +93,6 @@ def test_propagates_as_one_device(num_devices):
 
 
 @pytest.mark.parametrize("num_devices", DEVICES)
-@pytest.mark.usefixtures("quick_compilation")
 def test_propagates_beside_leading_eigenvectors(num_devices):
     there, here = graph_over(num_devices)
     y = np.random.default_rng(1).standard_normal((N, 3)).astype(np.float32)

@@ -85,7 +85,6 @@ def test_without_its_packages_phe_is_left_out_with_a_line(monkeypatch, capsys):
     assert said.count("\n") == 1
 
 
-@pytest.mark.usefixtures("quick_compilation")
 def test_xclp_costs_stand_beside_per_client_lps_and_the_papers(short, monkeypatch):
     monkeypatch.setattr(labeling_cost, "CASES", ((3, 20), (2, 40)))
     monkeypatch.setattr(labeling_cost, "MOST_MASKED", 60)
@@ -133,7 +132,6 @@ def test_rounds_of_many_clients_give_everybody_its_sums(short, monkeypatch):
             assert peer["scaled_from_part"] == 1 / 3
 
 
-@pytest.mark.usefixtures("quick_compilation")
 def test_forests_in_processes_stand_beside_the_same_ones_in_turn(short, monkeypatch):
     small = {"PUBLIC": 40, "EXAMPLES": 20, "STEPS": 2, "BATCH": 8}
     for name, size in {**small, "ROWS": 20, "TAUGHT": 40, "TREES": 2}.items():

@@ -42,7 +42,6 @@ def config_of(network, folder):
     return config_file.load(str(experiment._ROOT / experiment._CONFIG), experiment.texts(keys))
 
 
-@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("network", experiment.NETWORKS)
 def test_a_task_is_the_configs_experiment_its_network_included(small, network):
     config = config_of(network, small)

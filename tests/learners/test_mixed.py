@@ -13,8 +13,6 @@ from jaxfed.learners import LEARNERS, Fitted, Learner, Taught, mixed
 from jaxfed.testing.method_checks import assert_equal, padded
 from jaxfed.training.batches import Batches
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 FEDERATION = federation_of([12, 9, 7, 8, 10])
 U = FEDERATION.x[FEDERATION.test]
 NAMES = ("decision_tree", "logistic_regression")

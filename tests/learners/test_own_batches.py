@@ -11,7 +11,6 @@ import pytest
 from jaxfed.learners.own_batches import own_batches
 from jaxfed.training.client_data import ClientData
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 KEY = jax.random.key(0)
 CAPACITY = 20
 

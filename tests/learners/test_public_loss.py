@@ -12,7 +12,6 @@ from jaxfed.learners.public_loss import PUBLIC_LOSSES, Public, public_rows, taug
 from jaxfed.models.model import compose
 from jaxfed.training.losses import Batch
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 KEY = jax.random.key(0)
 C = 3
 

@@ -10,8 +10,6 @@ from jaxfed.errors import UsageError
 from jaxfed.models.efficientnet import NETWORKS, efficientnet, prepare
 from jaxfed.models.pretrained import find_weights, read_weights, write_weights
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 NUM_PARAMETERS = {  # as in the paper's released networks
     "efficientnet_b0": 5_288_548,
     "efficientnet_b1": 7_794_184,

@@ -23,8 +23,6 @@ from small_networks import (
 from jaxfed.errors import UsageError
 from jaxfed.models import MODELS
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 # name, input shape, classes, options, parameters, statistics, where the number is from
 COUNTS = [
     ("mlp", GREY, 10, {}, 401_920 + 262_656 + 5_130, 0, "FedCT Table 9"),

@@ -23,8 +23,6 @@ from jaxfed.models.layers import (
 )
 from jaxfed.models.wrapping import in_precision, normalized
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def test_batch_norm_moves_by_its_momentum_towards_the_batch():
     model = MODELS["resnet9"](

@@ -23,8 +23,6 @@ from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.training.batches import Batches
 
-pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
-
 BATCH = Batches("joint", 16, 1)  # all that a client of these tests has: one step an epoch
 OPTIMIZERS = {
     "rmsprop": lambda rate: optax.rmsprop(rate, momentum=0.5),

@@ -14,8 +14,6 @@ from jaxfed.training.batches import Batches
 from jaxfed.training.counted_round import CountingClients, round_costs
 from jaxfed.training.ingredients import Training
 
-pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
-
 NUM_LABELED, NUM_UNLABELED = 6, 10
 FEDERATION = federation_of([NUM_LABELED + NUM_UNLABELED] * 3, num_labeled=NUM_LABELED)
 MODEL = MODELS["mlp"]((4,), 3, hidden=(5,))

@@ -16,8 +16,6 @@ from jaxfed.training.batches import Batches
 from jaxfed.training.graph_points import all_examples, with_prototypes
 from jaxfed.training.label_sources import label_sources
 
-pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
-
 PARAMETERS = xclp.Parameters(num_classes=3, num_bits=512, num_neighbors=3)
 
 

@@ -34,8 +34,6 @@ from jaxfed.training.batches import Batches
 from jaxfed.training.graph_points import all_examples
 from jaxfed.training.server_state import client_keys, cohort_statistics
 
-pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
-
 SIZES, NUM_AT_SERVER = [12, 7, 0, 20], 21
 PARAMETERS = 4 * (4 * 8 + 8 + 8 * 3 + 3)
 

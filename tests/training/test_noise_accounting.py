@@ -11,8 +11,6 @@ from small_training import KEY, federation_of, training_of
 from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.training.batches import Batches
 
-pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
-
 FEDERATION = federation_of([8, 8], num_labeled=6)
 
 

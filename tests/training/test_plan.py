@@ -9,7 +9,6 @@ import pytest
 
 from jaxfed.training.plan import Plan, after_steps
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 KEY = jax.random.key(0)
 MOST = 12
 

@@ -14,8 +14,6 @@ from jaxfed.training.client_data import ClientData
 from jaxfed.training.losses import weighted_loss
 from jaxfed.training.private_gradient import drawn_examples, private_gradient, sample_size
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 SHARE, CLIP = 0.3, 0.7
 
 

@@ -16,8 +16,6 @@ from jaxfed.training.prototype_means import SUMS
 from jaxfed.training.prototype_sharing import drawn
 from jaxfed.training.prototypes import Prototypes
 
-pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
-
 C, D = 3, 8
 FEDERATION = federation_of([8, 8, 8, 8], num_labeled=5)
 

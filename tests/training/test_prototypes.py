@@ -13,8 +13,6 @@ from jaxfed.errors import UsageError
 from jaxfed.training.batches import Batches
 from jaxfed.training.prototypes import class_means, log_probabilities, sharpened, support_means
 
-pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
-
 
 def test_a_support_has_the_means_of_its_used_rows():
     rng = np.random.default_rng(0)

@@ -19,8 +19,6 @@ from jaxfed.training import pseudo_label
 from jaxfed.training.graph_points import all_examples
 from jaxfed.training.server_state import ServerState, Teacher
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 KEY = jax.random.key(5)
 PARAMETERS = xclp.Parameters(num_classes=3, num_bits=128, num_neighbors=4)
 map_clients = partial(client_map, strategy="map")

@@ -20,7 +20,7 @@ from jaxfed.training.label_sources import label_sources
 from jaxfed.training.labels_at_server import plain_part
 from jaxfed.training.round import federated_training
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = pytest.mark.usefixtures("as_users_compile")
 
 SIZES = (300, 5, 0, 9, 70)
 JOINT = Batches("joint", 8, 2)

@@ -33,9 +33,6 @@ from jaxfed.training.batches import Batches
 from jaxfed.training.graph_points import all_examples
 from jaxfed.training.server_state import gather, scatter
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
-QUICK = pytest.mark.usefixtures("quick_compilation")
-
 
 @jax.jit
 def sgd_step(parameters, x, y, rate):
@@ -58,7 +55,6 @@ def as_dictionary(model):
     }
 
 
-@QUICK
 def test_the_loss_of_a_model_that_is_not_finite_is_no_number():
     """Also where the last step made it so, whose loss was taken before it."""
     federation = federation_of([8, 8])
@@ -70,7 +66,6 @@ def test_the_loss_of_a_model_that_is_not_finite_is_no_number():
         assert np.isfinite(metrics["train_loss"]) == is_finite
 
 
-@QUICK
 def test_one_client_with_full_batches_is_centralized_sgd():
     federation = federation_of([40])
     states = rounds_of(fedavg(training=training_of(Batches("joint", 40, 1))), federation, 5)
@@ -80,7 +75,6 @@ def test_one_client_with_full_batches_is_centralized_sgd():
         assert_close(as_dictionary(state.model), plain)
 
 
-@QUICK
 def test_clients_of_one_full_batch_step_are_centralized_sgd():
     """One step of full batches, weighted by examples: the mean of gradients is the gradient."""
     sizes = [10, 25, 5]
@@ -119,7 +113,6 @@ def test_scaffold_before_its_first_correction_is_fedavg_to_the_bit():
 
 
 @pytest.mark.parametrize(("option", "epochs"), [("II", 1), ("I", 3)])
-@QUICK
 def test_scaffold_controls_are_mean_gradients(option, epochs):
     """c_k is the client's gradient and c the mean over all clients: after one full-batch step, and
     after any number of steps with option I."""
@@ -140,7 +133,6 @@ def test_scaffold_controls_are_mean_gradients(option, epochs):
 
 
 @pytest.mark.parametrize("strategy", ["vmap", "shard_map"])
-@QUICK
 def test_strategies_agree_on_clients_of_all_sizes(strategy):
     federation = federation_of([12, 0, 1, 20, 3], 5)
     results = [
@@ -203,7 +195,6 @@ def test_clients_with_nothing_to_train_on_are_left_out_or_hold_the_mean_back(wei
     assert float(metrics["train_loss"]) == pytest.approx(float(expected["train_loss"]))
 
 
-@QUICK
 def test_statistics_averaged_local_and_static():
     federation = federation_of([16, 16, 16, 16])
     batches = Batches("joint", 16, 1)
@@ -258,7 +249,6 @@ def test_stages_and_the_teacher():
     assert_same(sem[4].teacher.model, sem[2].model)
 
 
-@QUICK
 def test_very_unequal_cohorts_share_their_programs():
     """A client of 200 beside clients of 1, 3 and none: nothing is compiled after the first rounds."""
     federation = federation_of([200, 3, 1, 0, 40, 7], 2)
@@ -281,7 +271,6 @@ def test_very_unequal_cohorts_share_their_programs():
     assert counts[2:] == [0, 0, 0, 0]
 
 
-@QUICK
 def test_rates_count_anew_in_stage_2():
     federation = federation_of([20, 20], 5)
     algorithm = fedavg(training=training_of(SMALL, labeled_only_rounds=2), pseudo_label="network")
@@ -294,7 +283,6 @@ def test_rates_count_anew_in_stage_2():
     assert rates == pytest.approx([RATE, RATE / 2, RATE, RATE / 2])
 
 
-@QUICK
 def test_bytes_on_the_wire():
     federation = federation_of([20, 20, 20], 5)
     parameters = 4 * (4 * 8 + 8 + 8 * 3 + 3)
@@ -306,7 +294,6 @@ def test_bytes_on_the_wire():
         assert metrics["communication"]["download_bytes"] == 2 * factor * parameters
 
 
-@QUICK
 def test_the_teacher_reaches_a_client_once():
     """Two clients a round, one round of stage 1; in the first of stage 2 teacher and model are one."""
     federation = federation_of([20, 20, 20, 20], 5)
@@ -364,7 +351,6 @@ def test_client_states_are_gathered_and_scattered_by_id():
     np.testing.assert_array_equal(updated["c"][:, 0], [9, 1, 2, 9, 4])
 
 
-@QUICK
 def test_what_cores_have_trained_is_on_one_device():
     """All that follows a round would be done by every core alike."""
     federation = federation_of([4, 3])

@@ -17,8 +17,6 @@ from jaxfed.training.label_sources import label_sources
 from jaxfed.training.safeguard import NUM_BINS, measured, surer_than_network
 from jaxfed.training.server_state import ServerState
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 KEY = jax.random.key(3)
 map_clients = partial(client_map, strategy="map")
 

@@ -15,8 +15,6 @@ from jaxfed.federation.cohort import padded
 from jaxfed.training import aggregate
 from jaxfed.training.batches import Batches
 
-pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
-
 FEDERATION = federation_of([10, 7, 5], num_labeled=5)
 X, Y = FEDERATION.x[FEDERATION.test], FEDERATION.y[FEDERATION.test]
 BATCHES = Batches("joint", 4, 2)

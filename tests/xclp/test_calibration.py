@@ -21,8 +21,6 @@ from jaxfed.xclp.calibration import (
     probabilities,
 )
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
-
 GIVEN = {"num_classes": 10, "num_bits": 128, "num_neighbors": 3}
 
 

@@ -16,8 +16,6 @@ from jaxfed.testing.method_checks import num_compilations
 from jaxfed.xclp import Propagation
 from jaxfed.xclp.cosine_propagation import label_each, label_over_cosines
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 NUM_CLASSES, NUM_NEIGHBORS, ALPHA = 3, 5, 0.99
 
 

@@ -18,8 +18,6 @@ from jaxfed.xclp import cross_steps, cross_validation
 from jaxfed.xclp.cross_validation import cross_validated, folds, recovered
 from jaxfed.xclp.transduction import transductive
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
-
 KEY = jax.random.key(3)
 PROPAGATING = ("xclp", "per_client_lp", "pooled_lp")
 DIGITS = "ml_collections_configs/xclp_digits.py:tuned"
@@ -177,7 +175,6 @@ def small(name, *overrides):
         ("client_knn", []),
     ],
 )
-@pytest.mark.usefixtures("quick_compilation")
 def test_it_is_the_loop_over_settings_and_folds(name, overrides):
     """Nothing is remembered here, and codes, neighbors and graphs are made anew every time."""
     alphas = [f"selection.candidates.{other}.alpha=0.3,0.9" for other in PROPAGATING]
@@ -218,7 +215,6 @@ def test_it_is_the_loop_over_settings_and_folds(name, overrides):
         ("pooled_lp", "cosine_knn", 1),
     ],
 )
-@pytest.mark.usefixtures("quick_compilation")
 def test_neighbors_are_searched_once(name, search, times, monkeypatch):
     searches = []
     exact = getattr(knn, search)

@@ -17,8 +17,6 @@ from jaxfed.secure.session.endpoint import DroppedOut
 from jaxfed.training import pseudo_label
 from jaxfed.xclp import departures
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
-
 NUM_CLIENTS, NUM_POINTS = 3, 31
 PARAMETERS = xclp.Parameters(num_classes=10, num_bits=64, num_neighbors=3, alpha=0.9)
 PROTOCOLS = {"hamming": "masked", "row_sums": "masked"}

@@ -13,8 +13,6 @@ from jaxfed.xclp.cosine_propagation import label_over_cosines
 from jaxfed.xclp.influence import Accuracy, warn_of_cut_short
 from jaxfed.xclp.smoother import Smoother
 
-pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
-
 SOLVED, CUT_SHORT = Accuracy(9, 1e-7), Accuracy(4, 1e-2, cut_short=True)
 
 

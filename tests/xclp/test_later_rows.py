@@ -15,8 +15,6 @@ from jaxfed.xclp.kept import KeptApart
 from jaxfed.xclp.later_rows import LaterRows
 from jaxfed.xclp.mixture import Mixture
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
-
 NUM_CLIENTS, NUM_CLASSES = 3, 10
 SETTINGS = {"num_classes": NUM_CLASSES, "num_bits": 64, "num_neighbors": 2, "alpha": 0.9}
 MASKED = {"hamming": "masked", "row_sums": "masked"}

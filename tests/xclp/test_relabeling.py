@@ -9,8 +9,6 @@ from jaxfed.xclp import relabeling as module
 from jaxfed.xclp.label_matrix import LABEL_MATRICES
 from jaxfed.xclp.relabeling import relabeled_in_the_clear
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
-
 SIZES, CLASSES, DIM, LABELINGS = (20, 13), 3, 6, 3
 
 

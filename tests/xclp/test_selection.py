@@ -30,8 +30,6 @@ from jaxfed.xclp.label_matrix import Rows
 from jaxfed.xclp.leave_one_out import Labeled
 from jaxfed.xclp.selection import plaintext_total, priors_of, select, settings_of
 
-pytestmark = pytest.mark.usefixtures("shared_programs", "quick_compilation")
-
 GIVEN = {"num_classes": 10, "num_bits": 128, "num_neighbors": 3, "alpha": 0.9}
 SELECT = ("alpha:0.5", "label_matrix:class_balanced:centered", "client_prior:0.5")
 

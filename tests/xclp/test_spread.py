@@ -48,7 +48,6 @@ def meshes(monkeypatch):
     return found
 
 
-@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("switches", SWITCHES, ids=str)
 def test_labels_over_two_devices_are_those_of_one(meshes, switches):
     vectors, labels = clients()

@@ -23,8 +23,6 @@ from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.parties import Session
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
-
 NUM_CLIENTS, NUM_POINTS, NUM_CLASSES = 3, 31, 10
 PARAMETERS = {"num_classes": NUM_CLASSES, "num_bits": 64, "num_neighbors": 3, "alpha": 0.9}
 STATISTICS = {"label_matrix": "class_balanced", "relative_confidence": True}
