@@ -231,6 +231,14 @@ def auto(config: ConfigDict) -> None:
     config.xclp.select = ("alpha", "label_matrix:plain:class_balanced", "client_prior")
 
 
+def beside_auto(config: ConfigDict, names: Collection[str]) -> None:
+    """A second row `NAME_auto` for each of these methods, with the settings of `auto`."""
+    chosen = ConfigDict({"xclp": {}})
+    auto(chosen)
+    for name in names:
+        config[f"{name}_auto"] = ConfigDict({"algorithm": name, **chosen.xclp})
+
+
 def beside_tuned(add: Add, variant: str) -> Add:
     """`add`; with the variant `tuned` one that adds every point twice, with given settings first."""
     if "tuned" not in variant.split(","):

@@ -64,13 +64,8 @@ def get_config(variant: str = "") -> ConfigDict:
     config = base.get_config()
     config.num_repeats = 3
     config.federation.labeled_fraction = 0.02
-    chosen = ConfigDict()
-    chosen.xclp = ConfigDict()
-    base.auto(chosen)
+    base.beside_auto(config, ("xclp", "per_client_lp", "pooled_lp"))
     config.algorithm = "xclp_auto"
-    config.xclp_auto = ConfigDict({"algorithm": "xclp", **chosen.xclp})
-    for name in ("per_client_lp", "pooled_lp"):
-        config[f"{name}_auto"] = ConfigDict({"algorithm": name, **chosen.xclp})
     for name, settings in FIXED.items():
         config[name] = ConfigDict({"algorithm": "xclp", **settings})
     config.client_knn.num_neighbors = 1

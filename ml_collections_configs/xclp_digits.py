@@ -22,15 +22,23 @@ from ml_collections_configs import base, xclp_prediction
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    """Variants: smoke; tuned, every method at settings chosen by cross-validation over the labeled
-    points, in a sweep beside the given ones; auto, XCLP and label propagation at settings chosen by
-    leave-one-out; privacy, a sweep over budgets of randomized response; late, half and all of the unlabeled
-    points come after the graph is made, beside none, over shares of labels; calibrated, confidences by
-    leave-one-out beside line 16's, over the same.
+    """XCLP and label propagation inside clients, with the paper's settings and with `auto`'s.
+
+    Variants, which have the one or the other: smoke; tuned, every method at settings chosen by
+    cross-validation over the labeled points, in a sweep beside the given ones; auto, XCLP and label
+    propagation at settings chosen by leave-one-out; privacy, a sweep over budgets of randomized response;
+    late, half and all of the unlabeled points come after the graph is made, beside none, over shares of
+    labels; calibrated, confidences by leave-one-out beside line 16's, over the same.
     """
     config = base.get_config()
     config.dataset.name = "digits"
     config.client_knn.num_neighbors = 1  # a client has 1.4 labels a class
+    if not variant:
+        base.beside_auto(config, ("xclp", "per_client_lp"))
+        config.baselines = (
+            *("xclp_auto", "per_client_lp", "per_client_lp_auto"),
+            *("client_knn", "pooled_lp"),
+        )
     return base.apply_variants(
         config,
         variant,
