@@ -14,7 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import jax
@@ -38,6 +38,7 @@ from jaxfed.training.embedding import of_examples
 from jaxfed.training.server_state import ServerState
 from jaxfed.xclp.cosine_propagation import label_each, propagate_over_cosines
 from jaxfed.xclp.cross_steps import NEIGHBORS, search_keywords
+from jaxfed.xclp.memory_plan import planned
 from jaxfed.xclp.smoother import scores_of, smoother
 
 if TYPE_CHECKING:
@@ -109,9 +110,10 @@ def xclp_labels(
 ) -> PseudoLabel:
     """XCLP over the cohort's points in the graph: lines 6 and 7 of Algorithm 2.
 
-    With plaintext protocols Algorithm 1 runs on the padded cohort in one compiled program; the labels
-    are those of `jaxfed.xclp.cross_client_label_propagation`, to which protocols on the host go. With
-    `bit_epsilon` or `label_epsilon` noise is fresh every round: R rounds cost R times the budget.
+    With plaintext protocols Algorithm 1 runs on the padded cohort in one compiled program, or in several
+    where `execution` spreads a graph's points over devices; the labels are those of
+    `jaxfed.xclp.cross_client_label_propagation`, to which protocols on the host go. With `bit_epsilon` or
+    `label_epsilon` noise is fresh every round: R rounds cost R times the budget.
 
     Labels at the server: it is one more party, whose points all have labels, and knows Pi as every party
     does. In plaintext it has the clients' codes in any case; of protocols it would be the colluding client
@@ -122,18 +124,31 @@ def xclp_labels(
         UsageError: in a round, labels at the server with protocols, noise or columns of influence.
     """
     p = parameters
-    in_one_program = is_one_program(p)
+    in_one_program, is_spread = is_one_program(p), execution.mesh is not None
+
+    @cache
+    def columns_at_once(num_points: int, dim: int) -> int | None:
+        """Of the system; over several devices so many that memory is enough, which is said once."""
+        if not (is_spread and execution.watches_memory):
+            return None
+        plan = planned(num_points, dim, p, execution)
+        execution.take(f"labeling in a round ({plan})", plan.num_bytes)
+        return plan.block_columns
 
     def label_points(
         vectors: jax.Array, y: jax.Array, valid: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, jax.Array, Metrics, jax.Array, jax.Array]:
-        codes = lsh.project_bits(vectors, key, p.num_bits)
+        num_points, block_columns = len(y), columns_at_once(*vectors.shape)
+        # Over several devices, after rows of nobody up to a multiple of them.
+        codes = execution.spread(lsh.project_bits(vectors, key, p.num_bits))
+        inside = execution.spread(valid, fill=False)
         search, how = NEIGHBORS[p.neighbors], search_keywords(p.neighbors, execution)
-        graph = xclp.server_graph(*search(codes, p.num_neighbors, valid=valid, **how), p)
+        graph = xclp.server_graph(*search(codes, p.num_neighbors, valid=inside, **how), p)
+        y = jnp.pad(y, (0, len(codes) - num_points), constant_values=UNLABELED)
         one_hot = jax.nn.one_hot(y, p.num_classes, dtype=jnp.float32)
-        matrix = smoother(graph, p)
+        matrix = smoother(graph, p, block_columns)
         z, info = scores_of(matrix, one_hot)
-        label, confidence = xclp.predict(z)
+        label, confidence = xclp.predict(z[:num_points])
         confidence = jnp.where(valid, confidence, 0)
         if p.relative_confidence:
             confidence = xclp.relative(confidence)
@@ -143,7 +158,6 @@ def xclp_labels(
         num_counts = matrix.num_counts(one_hot.any(axis=1))
         return label, confidence, metrics, cut_short, num_counts
 
-    @jax.jit
     def label_cohort(
         features: jax.Array, y: jax.Array, mask: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, jax.Array, Metrics, jax.Array, jax.Array]:
@@ -151,7 +165,6 @@ def xclp_labels(
         found = label_points(vectors, y.reshape(-1), mask.reshape(-1), key)
         return found[0].reshape(mask.shape), found[1].reshape(mask.shape), *found[2:]
 
-    @jax.jit
     def label_rows(
         features: Ragged, y: jax.Array, client: jax.Array, number: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, jax.Array, Metrics, jax.Array, jax.Array]:
@@ -160,8 +173,12 @@ def xclp_labels(
         found = label_points(features.rows, own, valid, key)
         return features.padded(found[0], UNLABELED), features.padded(found[1], 0), *found[2:]
 
-    label_within = execution.sized("labeling in a round", label_cohort)
-    label_rows_within = execution.sized("labeling in a round", label_rows)
+    def compiled(program: Callable[..., Any]) -> Callable[..., Any]:
+        if is_spread:  # what is traced is on one device
+            return program
+        return execution.sized("labeling in a round", jax.jit(program))
+
+    label_within, label_rows_within = compiled(label_cohort), compiled(label_rows)
 
     def pseudo_label(
         state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
