@@ -125,7 +125,7 @@ class Execution:
         mesh = points_mesh(self.num_devices)
         return mesh if mesh.size > 1 else None
 
-    def spread(self, array: np.ndarray, *, fill: float = 0) -> jax.Array:
+    def spread(self, array: np.ndarray | jax.Array, *, fill: float = 0) -> jax.Array:
         """Rows [n, ...] over the mesh, filled up to a multiple of its devices; or as they are."""
         mesh = self.mesh
         return jnp.asarray(array) if mesh is None else spread(array, mesh, fill=fill)
