@@ -95,7 +95,7 @@ def _chosen(run: Run, algorithm: str) -> str:
     A choice among names is reported as a number for each name, 1 for the one that was chosen.
     """
     values: dict[str, Sequence[Any]] = {}
-    for metric, found in run.results[algorithm].items():
+    for metric, found in run.results.get(algorithm, {}).items():
         if metric.startswith(_CHOSEN):
             key, _, name = metric.removeprefix(_CHOSEN).partition(".")
             before = values.get(key, found.values)

@@ -79,6 +79,21 @@ def test_a_name_that_was_chosen_is_told(tmp_path):
     assert "leave_one_out.accuracy" in {record["metric"] for record in table.records}
 
 
+def test_runs_beside_each_other_need_not_have_the_same_methods(tmp_path):
+    """As `xclp_digits` and its variant `tuned`."""
+    paths = [make_run(tmp_path / name) for name in "ab"]
+    for path, method in zip(paths, ("xclp", "per_client_lp"), strict=True):
+        cross_validated(path, **{method: {"alpha": (0.9,) * 3}})
+    summary = json.loads((paths[0] / "summary.json").read_text())
+    del summary["algorithms"]["per_client_lp"]
+    (paths[0] / "summary.json").write_text(json.dumps(summary))
+    tables = [table for section in build(paths) for table in section.tables]
+    chosen = next(table for table in tables if "chosen by clients' labels" in table.title)
+    assert chosen.columns == ("run", "XCLP", "Per-client LP")
+    assert [cell.text for cell in chosen.rows[0]] == ["a", "alpha 0.9, 0.9, 0.9", "–"]
+    assert [cell.text for cell in chosen.rows[1]] == ["b", "–", "alpha 0.9, 0.9, 0.9"]
+
+
 def test_a_sweep_has_given_and_chosen_settings_side_by_side(tmp_path):
     base = {"federation.labeled_fraction": 0.1, "selection.settings": "cross_validated"}
     points = [
