@@ -293,11 +293,19 @@ def _headline(run: Run) -> str:
 
 
 def differing_keys(runs: Sequence[Run]) -> list[str]:
-    """The config keys that tell runs apart; of keys that always change together, the first."""
+    """The config keys that tell runs apart; of keys that always change together, the first.
+
+    Which methods a run has, and sections of those that others do not have, is seen in their results.
+    """
     found: dict[tuple[str, ...], str] = {}
+    own = {
+        key.partition(".")[0] for run in runs for key in run.settings if key.endswith(".algorithm")
+    }
     for key in dict.fromkeys(key for run in runs for key in run.settings):
         pattern = tuple(repr(run.settings.get(key)) for run in runs)
-        if len(set(pattern)) > 1 and not key.startswith("execution.") and key != "paper_table":
+        is_method = key.partition(".")[0] in own and any(key not in run.settings for run in runs)
+        is_seen = is_method or key in ("baselines", "paper_table") or key.startswith("execution.")
+        if len(set(pattern)) > 1 and not is_seen:
             found.setdefault(pattern, key)
     return list(found.values())[:_MAX_DIFFERING_KEYS]
 

@@ -148,12 +148,19 @@ def test_a_sweep(tmp_path):
     assert_nothing_is_cut(figure)
 
 
-def test_the_list_of_methods_is_told_by_their_names(tmp_path):
-    for name, baselines in (("a", ["a_xclp", "fedavg"]), ("b", ["a_xclp"])):
-        make_run(tmp_path / name, ACCURACIES, baselines=baselines, **SECTIONS)
+def test_which_methods_a_run_has_is_no_column_of_settings(tmp_path):
+    """Nor are the settings of a method that the other run does not have: their results tell."""
+    make_run(tmp_path / "a", baselines=["a_xclp"], a_xclp__algorithm="xclp", a_xclp__alpha=0.9)
+    make_run(tmp_path / "b", baselines=[], xclp__alpha=0.5)
     (table,) = build([tmp_path])[0].tables
-    assert table.columns[1] == "other methods"
-    assert [row[1].text for row in table.rows] == [
+    assert table.columns[1:3] == ("propagation alpha", "XCLP")
+
+
+def test_a_sweep_over_methods_tells_them_by_their_names(tmp_path):
+    lists = {"a": ["a_xclp", "fedavg"], "b": ["a_xclp"]}
+    points = [(name, {"baselines": chosen, **DOTTED}, ACCURACIES) for name, chosen in lists.items()]
+    (section,) = build([make_sweep(tmp_path / "s", points, {"baselines": [], **DOTTED})])
+    assert [row[0].text for row in section.tables[0].rows] == [
         "XCLP, propagation alpha 0.9, FedAvg",
         "XCLP, propagation alpha 0.9",
     ]
