@@ -129,6 +129,8 @@ def late_points(labels: np.ndarray, fraction: float, client: int, key: jax.Array
     It depends on the round's key, the client's id and its labels, not on the others.
     """
     is_late = np.zeros(len(labels), bool)
+    if not fraction:
+        return is_late
     unlabeled = np.flatnonzero(labels < 0)
     seed = int(jax.random.bits(jax.random.fold_in(key, _LATE))), max(client, 0)
     chosen = np.random.default_rng(seed).permutation(unlabeled)

@@ -181,7 +181,12 @@ def _solved(
     )
     if z.shape[1] == num_columns:
         return z, info
-    return z[:, :num_columns], jax.tree.map(lambda values: values[:num_columns], info)
+    return _first_columns((z, info), num_columns)
+
+
+@partial(jax.jit, static_argnames="number")
+def _first_columns(solved: tuple[Array, Convergence], number: int) -> tuple[Array, Convergence]:
+    return jax.tree.map(lambda columns: columns[..., :number], solved)
 
 
 def _scalar(value: ArrayLike, dtype: type) -> ArrayLike:

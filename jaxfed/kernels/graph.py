@@ -86,7 +86,12 @@ def cosine_from_hamming(distances: ArrayLike, num_bits: int) -> Array:
     """
     if num_bits < 1:
         raise UsageError(f"num_bits must be positive, got {num_bits}")
-    fraction = jnp.asarray(distances).astype(jnp.float32) / jnp.float32(num_bits)
+    return _cosine_from_hamming(jnp.asarray(distances), np.float32(num_bits))
+
+
+@jax.jit
+def _cosine_from_hamming(distances: Array, num_bits: Array) -> Array:
+    fraction = distances.astype(jnp.float32) / num_bits
     return jnp.cos(jnp.float32(jnp.pi) * jnp.minimum(fraction, 1.0))
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from scipy.special import softmax
 
 from jaxfed.federation.cohort import Array
 from jaxfed.federation.exposure import View
@@ -69,7 +68,13 @@ def probabilities_shown(
 
     def answers(x: np.ndarray) -> np.ndarray:
         seen = _seen(answers_of(learner, question, state, ids, x, num_classes)[0], summed)
-        return softmax(seen, axis=-1) if question == "scores" else seen
+        if question != "scores":
+            return seen
+        # Here, because it takes a sixth of a second to import, which runs without views need not wait for.
+        from scipy.special import softmax
+
+        shown: np.ndarray = softmax(seen, axis=-1)
+        return shown
 
     return View(message, "probabilities", _OF_ALL if summed else ids, answers, leaves=leaves)
 

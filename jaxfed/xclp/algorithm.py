@@ -253,6 +253,8 @@ def randomized(
     plaintext simulation it comes from the seed, by keys of its own for bits and for labels. Every
     point has noise of its own, so one call over all points is the clients working in parallel.
     """
+    if not (p.bit_epsilon or p.label_epsilon):
+        return codes, labels
     bits: randomized_response.Draw = randomized_response.from_system
     answers: randomized_response.Draw = randomized_response.from_system
     if not session:

@@ -48,8 +48,13 @@ def setup(seed: int) -> jax.Array:
 
 def drawn_seed(key: jax.Array) -> int:
     """A seed for `setup` out of a simulation's key: as many bits as the key has, 64."""
-    low, high = np.asarray(jax.random.bits(key, (2,))).tolist()
+    low, high = np.asarray(_two_words(key)).tolist()
     return high << 32 | low
+
+
+@jax.jit
+def _two_words(key: jax.Array) -> jax.Array:
+    return jax.random.bits(key, (2,))
 
 
 def projection_of_seed(seed: int, num_bits: int, dim: int, session: Session | None) -> jax.Array:

@@ -19,6 +19,7 @@ from launch.benchmarks import (
     scaling,
     secure_hamming,
     shadow_models,
+    start,
 )
 from launch.benchmarks.contest import Contest
 
@@ -39,6 +40,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
     "round": rounds.fedavg_round,
     "scaling": scaling.scaling,
     "experiment": experiment.experiment,
+    "start": start.first_result,
     "protofssl_round": protofssl_round.protofssl_round,
     "learners": learners.learners,
     "shadow_models": shadow_models.shadow_models,

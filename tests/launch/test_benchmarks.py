@@ -21,6 +21,7 @@ from launch.benchmarks import (
     scaling,
     secure_hamming,
     shadow_models,
+    start,
 )
 from launch.benchmarks.contest import Contest, run_contest
 
@@ -225,6 +226,20 @@ def test_unequal_clients_beside_equal_ones(short, monkeypatch):
     row = run_contest(scaling.unequal_contest("fedavg"), 1, {})
     assert row["peers"].keys() == {scaling.EQUAL, scaling.PADDED}
     assert row["case"] == {"clients": 30, "largest": 300, "others": 5}
+
+
+def test_a_start_is_timed_to_its_workdir_and_to_its_first_result(monkeypatch, tmp_path):
+    monkeypatch.setattr(start, "CONFIG", f"{start.CONFIG}:smoke")
+    begun = time.perf_counter()
+    seconds = start.started(tmp_path)
+    assert 0.5 < seconds.workdir < seconds.result < time.perf_counter() - begun
+    assert any(tmp_path.iterdir())  # the next start finds its programs
+
+
+def test_a_start_without_a_result_is_an_error(monkeypatch):
+    monkeypatch.setattr(start, "CONFIG", "ml_collections_configs/nobody.py")
+    with pytest.raises(RuntimeError, match="status 2"):
+        start.started(None)
 
 
 def test_peak_memory_is_of_a_process_of_its_own_and_has_the_search_in_it():
