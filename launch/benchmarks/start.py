@@ -10,7 +10,7 @@ methods and seeds.
 
 What was found on two cores. With nothing kept half of the time is compilation, a third of that one program,
 conjugate gradients. A second more went to single operations outside of programs (keys, slices, cosines), each
-compiled alone in 30 to 100 ms. With programs kept half is imports, two thirds of them JAX and Flax; the rest is
+compiled alone in 30 to 100 ms. With programs kept half is imports, two thirds of it JAX and Flax, the rest
 tracing and lowering, which nothing keeps. Compiling two programs at a time was not tried: JAX would compile
 one a second time where it is called before it is there.
 """
