@@ -105,9 +105,7 @@ def surer_than_network(
         own = of_examples(partial(confidences, state.model), embed(state, cohort, key))
         stays = np.asarray(given.weight) > rates.at(own)
         inferred = (np.asarray(cohort.y) < 0) & (np.asarray(given.label) >= 0)
-        kept = completed(
-            cohort, jnp.where(stays, given.label, -1), jnp.where(stays, given.weight, 0)
-        )
+        kept = completed(cohort, jnp.where(stays, given.label, -1), given.weight)
         withheld = np.sum(inferred & ~stays) / max(int(inferred.sum()), 1)
         return kept._replace(
             metrics={**given.metrics, **kept.metrics, "withheld": np.float32(withheld)}

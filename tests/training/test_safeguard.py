@@ -115,16 +115,68 @@ def test_labels_stay_where_they_beat_the_network(model, state, cohort):
 def test_a_network_that_is_always_right_keeps_all_and_one_that_never_is_none(
     model, state, cohort, right_above, stays
 ):
+    """Even from labels that are certain: as often right is not more often."""
     x, y = validation_of(model, state, right_above=right_above)
     if stays:
         y = (y + (y == validation_of(model, state, right_above=0.0)[1])) % 3  # never right
     embed = pseudo_label.embedding(model, map_clients)
-    labels = surer_than_network(constant(0.9), model, embed, (x, y))(
+    labels = surer_than_network(constant(1.0), model, embed, (x, y))(
         state, cohort, KEY, Communication()
     )
     inferred = cohort.mask & (cohort.y < 0)
     assert (np.asarray(labels.label)[inferred] == (1 if stays else -1)).all()
     assert (np.asarray(labels.label)[cohort.y >= 0] == cohort.y[cohort.y >= 0]).all()
+
+
+def test_where_all_labels_are_given_none_is_withheld(model, state, cohort):
+    given = cohort._replace(y=np.where(cohort.mask, 1, -1).astype(np.int32))
+    embed = pseudo_label.embedding(model, map_clients)
+    validation = validation_of(model, state, right_above=0.0)
+    source = surer_than_network(constant(0.5), model, embed, validation)
+    labels = source(state, given, KEY, Communication())
+    np.testing.assert_array_equal(labels.label, given.y)
+    assert labels.metrics["withheld"] == 0
+
+
+def test_a_network_of_few_bits_is_as_sure_as_its_logits_say(model, state, cohort):
+    """Of 8 and 9 over two zeros both are 1 in bfloat16, and it is right where it has 9."""
+    coarse = model._replace(
+        features=lambda state, x: x, head=lambda state, x: x.astype(jnp.bfloat16)
+    )
+    is_surer = np.arange(40) % 2 == 1
+    logits = np.where(is_surer, 9.0, 8.0)[:, None] * np.float32([1, 0, 0])
+    validation = logits.astype(np.float32), np.where(is_surer, 0, 2)
+    x = np.zeros((3, 16, 3), np.float32)
+    x[..., 0] = np.where(np.arange(16) % 2 == 1, 9.0, 8.0)
+    source = surer_than_network(constant(0.9), coarse, lambda *_: jnp.asarray(x), validation)
+    labels = source(state, cohort, KEY, Communication())
+    stays = (cohort.mask & (cohort.y < 0))[:, ::2]
+    assert stays.any()
+    np.testing.assert_array_equal(np.asarray(labels.label)[:, ::2][stays], 1)
+    withheld = (cohort.mask & (cohort.y < 0))[:, 1::2]
+    np.testing.assert_array_equal(np.asarray(labels.label)[:, 1::2][withheld], -1)
+
+
+def test_weights_of_classes_have_no_say_in_what_stays(model, state, cohort):
+    """They are no probabilities; what they multiply is what has stayed."""
+    parameters = xclp.Parameters(
+        num_classes=3, num_bits=128, num_neighbors=4, confidence="calibrated"
+    )
+    x, y = validation_of(model, state, right_above=0.0)
+    y = np.where(np.random.default_rng(0).random(len(y)) < 0.6, y, (y + 1) % 3)
+    found = []
+    for class_weights in (False, True):
+        sources = label_sources(
+            model,
+            map_clients,
+            class_weights=class_weights,
+            xclp_parameters=parameters,
+            validation=(x, y),
+        )
+        found.append(sources["xclp"](state, cohort, KEY, Communication()))
+    plain, weighted = found
+    np.testing.assert_array_equal(plain.label, weighted.label)
+    assert not np.allclose(plain.weight, weighted.weight)
 
 
 @pytest.mark.parametrize("confidence", ["entropy", "calibrated"])
