@@ -40,7 +40,7 @@ def reliability(
     """
     exact = np.asarray(confidence, np.float64)
     rank = np.searchsorted(np.sort(exact), exact, side="left")  # of the first that is equal
-    number = rank * num_bins // max(len(exact), 1)
+    number = rank * num_bins // len(exact)
     count = np.bincount(number, minlength=num_bins)
     there = count > 0
     sums = (

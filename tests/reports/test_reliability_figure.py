@@ -26,16 +26,15 @@ def workdir(tmp_path):
         number = np.arange(200)
         right = np.where(number < 100, number % 2 == 0, number % 10 > 0)
         said = Predictions(
-            client=np.zeros(202, np.int32),
-            example=np.arange(202),
-            role=np.array(["new"] * 200 + ["labeled", "new"]),
-            label=np.append(np.where(right, 1, 0), [0, 1]).astype(np.int32),
-            confidence=np.append(np.where(number < 100, 0.5, 0.9), [0.0, 0.0]).astype(np.float32),
+            client=np.zeros(203, np.int32),
+            example=np.arange(203),
+            role=np.array(["new"] * 200 + ["labeled", "unlabeled", "new"]),
+            label=np.append(np.where(right, 1, 0), [0, 0, 1]).astype(np.int32),
+            confidence=np.append(np.where(number < 100, 0.5, 0.9), [0.0] * 3).astype(np.float32),
         )
-        truth = np.append(np.ones(201, np.int64), -1)  # of the last nobody knows the class
-        write_predictions(
-            path / "predictions" / f"xclp-{repeat}.csv.gz", said, truth, np.arange(202)
-        )
+        truth = np.append(np.ones(202, np.int64), -1)  # of the last nobody knows the class
+        file = path / "predictions" / f"xclp-{repeat}.csv.gz"
+        write_predictions(file, said, truth, np.arange(203))
     return path
 
 
@@ -53,6 +52,26 @@ def test_they_are_drawn_beside_the_diagonal(workdir):
     np.testing.assert_allclose(diagonal.get_xydata(), [[0, 0], [100, 100]])
     np.testing.assert_allclose(own.get_xydata(), [[50, 50], [90, 90]])
     assert own.get_label() == "XCLP"
+
+
+def test_a_method_whose_points_nobody_can_judge_has_none(workdir):
+    said = Predictions(
+        client=np.zeros(1, np.int32),
+        example=np.zeros(1, np.int64),
+        role=np.array(["new"]),
+        label=np.ones(1, np.int32),
+        confidence=np.ones(1, np.float32),
+    )
+    file = workdir / "predictions" / "client_knn-0.csv.gz"
+    write_predictions(file, said, np.array([-1]), np.arange(1))
+    assert list(reliabilities(read_run(workdir))) == ["xclp"]
+
+
+def test_predictions_of_methods_that_promise_no_probabilities_are_not_judged(workdir):
+    summary = json.loads((workdir / "summary.json").read_text())
+    del summary["algorithms"]["xclp"]["calibration"]
+    (workdir / "summary.json").write_text(json.dumps(summary))
+    assert reliabilities(read_run(workdir)) == {}
 
 
 def test_without_calibration_there_are_none(tmp_path):
