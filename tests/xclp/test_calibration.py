@@ -76,6 +76,21 @@ def test_sums_of_a_hundred_clients_fit_under_masks_and_stay_exact():
     np.testing.assert_allclose(likeliest(total)[1], likeliest(sums)[1])
 
 
+def test_sums_of_many_labels_are_as_exact_as_their_unit():
+    """In float32 they would be off by ten times as much."""
+    num_labels = 20_000
+    scores = np.tile(np.array([[2, 1] + [0] * 8], np.float32), (num_labels, 1))
+    *sums, _ = log_likelihoods(scores, np.ones(num_labels, int))[:, 0]
+    shares = [float(np.asarray(probabilities(scores[:1], gamma))[0, 1]) for gamma in SHARPNESS]
+    np.testing.assert_allclose(sums, num_labels * np.log(shares), rtol=0, atol=2**-10)
+
+
+def test_of_equally_likely_ones_the_first_is_taken():
+    sums = np.full((len(SHARPNESS) + 1, 1), -6.0)
+    sums[[3, 9], 0], sums[-1] = -2.0, 4.0
+    assert likeliest(sums) == (SHARPNESS[3], 0.5)
+
+
 def test_where_no_label_is_reached_by_another_shares_are_taken_as_they_are():
     unreached = log_likelihoods(np.zeros((3, 4), np.float32), np.arange(3))
     sharpness, loss = likeliest(unreached)

@@ -12,7 +12,8 @@ from jaxfed.kernels import knn
 from jaxfed.kernels.graph import normalized_graph
 from jaxfed.xclp import Propagation, one_hot_labels
 from jaxfed.xclp.calibration import probabilities
-from jaxfed.xclp.label_matrix import LABEL_MATRICES
+from jaxfed.xclp.client_prior import weighed
+from jaxfed.xclp.label_matrix import LABEL_MATRICES, Rows, scores
 from jaxfed.xclp.leave_one_out import (
     AtLabeled,
     diagonal,
@@ -99,6 +100,22 @@ def dense_prior(z, own, cohort, beta):
     share = (cohort + 1) / (cohort.sum() + NUM_CLASSES)
     own_share = (own + NUM_CLASSES * share) / (own.sum() + NUM_CLASSES)
     return np.maximum(z, 0) * (own_share / share) ** beta
+
+
+def test_a_prior_takes_estimates_below_zero_for_nothing():
+    """Scores have them far from labels; counts, where they are estimated of randomized labels."""
+    z, own, cohort = np.array([[2, -1, 1]]), np.array([[-1.5, 2, 4]]), np.array([[3, -0.5, 8]])
+    expected = dense_prior(z[0], np.array([0, 2, 4]), np.array([3, 0, 8]), 0.5)
+    for array in (np.asarray, jnp.asarray):
+        scores = array(z.astype(np.float32))
+        np.testing.assert_allclose(weighed(scores, own, cohort, 0.5)[0], expected, rtol=1e-6)
+
+
+def test_less_than_one_label_of_a_class_counts_as_one():
+    """By estimates of randomized labels: of a class with next to none any score would be the largest."""
+    one = np.ones((1, 4), np.float32)
+    z = scores("class_balanced", Rows(one, np.array([[0.01, -3, 0, 4]]), one[:, 0]))
+    np.testing.assert_array_equal(z, [[1, 1, 1, 0.25]])
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5])
