@@ -222,9 +222,8 @@ def plaintext_total(counts: Mapping[int, np.ndarray]) -> np.ndarray | None:
 def _in_common(s: Propagation) -> tuple[Any, ...]:
     """What graph and M depend on: settings with the same share leave-one-out's matter."""
     matrix = s.label_matrix if s.label_matrix in BY_COMPONENT else "plain"
-    alpha = None if matrix == "poisson" else s.alpha
     bits = getattr(s, "num_bits", None)
-    return matrix, alpha, s.num_neighbors, s.similarity_power, bits
+    return matrix, s.alpha, s.num_neighbors, s.similarity_power, bits
 
 
 def _hits(points: Mapping[int, Labeled], s: Propagation) -> dict[int, np.ndarray]:

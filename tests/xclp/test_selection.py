@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import jax
 import numpy as np
@@ -235,6 +236,21 @@ def test_the_loss_is_of_who_tells_it():
     np.testing.assert_allclose(*losses, rtol=1e-6)
 
 
+def test_nor_has_who_has_left_since_the_settings_that_are_chosen():
+    """Its labels came back with these, and it was not there for the others."""
+    p = Propagation(2, alpha=0.9, confidence="calibrated", select=("alpha:0.5",))
+    staying, gone = (evidence([own, own], [0.9, 0.5]) for own in ([1, 0, 1, 1], [0, 0]))
+
+    def of(s):
+        clients = {0: staying} if s.alpha == 0.5 else {0: staying, 1: gone}
+        return {j: own(s)[0] for j, own in clients.items()}
+
+    choice = select(p, of, plaintext_total)
+    alone = select(p, lambda s: {0: staying(s)[0]}, plaintext_total)
+    assert (choice.p.alpha, choice.accuracy) == (0.9, 0.75)
+    assert (choice.sharpness, choice.log_loss) == (alone.sharpness, alone.log_loss)
+
+
 @pytest.mark.parametrize("labels", ["none", "one"])
 def test_with_hardly_any_labels_the_given_settings_stay(labels):
     vectors, some = data()
@@ -292,13 +308,49 @@ def test_too_few_to_hide_among_choose_nothing():
     assert (choice.p.alpha, choice.accuracy) == (0.9, None)
 
 
+def test_too_few_later_on_choose_no_prior_and_no_sharpness():
+    """What hits have chosen before they left stays chosen."""
+    p = Propagation(2, alpha=0.9, select=("alpha:0.5", "client_prior:0.5"), confidence="calibrated")
+    hit = evidence([[0, 0, 0], [1, 1, 1]], [0.9, 0.5])
+    for heard in (None, np.zeros((2, 3), np.int64)):  # nobody, or nobody with a label
+        answers = iter([np.array([[0, 0, 3], [3, 3, 3]]), heard, None])
+        choice = select(p, hit, lambda counts, answers=answers: next(answers))
+        assert (choice.p.alpha, choice.p.client_prior, choice.accuracy) == (0.5, 0.0, 1.0)
+        assert (choice.sharpness, choice.log_loss) == (1.0, None)
+
+
 def test_settings_are_all_combinations_and_poisson_learning_comes_once():
     p = Propagation(2, alpha=0.9, select=("alpha:0.5:0.9", "label_matrix", "client_prior:1"))
     found = settings_of(p)
     assert found[0] == replace(p, select=())
     assert len(found) == len(set(found)) == 2 * 3 + 1
+    assert settings_of(replace(p, label_matrix="poisson", select=("alpha",))) == [
+        replace(p, label_matrix="poisson", select=())
+    ]
     assert priors_of(p) == [0.0, 1.0]
     assert priors_of(replace(p, select=())) == [0.0]
+
+
+def test_nothing_is_solved_twice_and_nothing_is_taken_for_something_else():
+    """What every graph and every M has to say is asked for once; class shares do not change M."""
+    graphs = ("num_neighbors:5:10", "similarity_power:1:3", "num_bits:64:128")
+    matrices = ("alpha:0.5:0.9", "label_matrix:plain:class_balanced:centered:poisson")
+    p = Parameters(2, 5, alpha=0.9, num_bits=64, select=(*graphs, *matrices))
+    asked = []
+
+    def of(s):
+        matrix = "plain" if s.label_matrix == "class_balanced" else s.label_matrix
+        asked.append((s.num_neighbors, s.similarity_power, s.num_bits, s.alpha, matrix))
+        return evidence([[1], [1]], [0.9, 0.5])(s)
+
+    select(p, of, plaintext_total)
+    expected = {
+        (k, power, bits, alpha, matrix)
+        for k, power, bits in product((5, 10), (1.0, 3.0), (64, 128))
+        for alpha, matrix in (*product((0.5, 0.9), ("plain", "centered")), (0.9, "poisson"))
+    }
+    assert set(asked) == expected
+    assert len(asked) == len(expected)
 
 
 @pytest.mark.parametrize(
