@@ -10,6 +10,7 @@ from secure_labels import digits
 from jaxfed.algorithms.label_propagation import per_client_lp, pooled_lp
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
+from jaxfed.privacy import randomized_response
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.xclp import Parameters, cross_client_label_propagation, label_later
 from jaxfed.xclp.calibration import (
@@ -125,6 +126,28 @@ def test_sharpness_is_what_refits_would_find():
     assert choice.sharpness == gamma
     np.testing.assert_allclose(choice.log_loss, loss, atol=1e-3)
     assert choice.metrics()["calibration"]["sharpness"] == gamma
+
+
+@pytest.mark.parametrize("protocols", [{}, {"hamming": "masked"}, {"row_sums": "masked"}], ids=str)
+def test_of_randomized_labels_the_bias_is_out_of_all_that_is_counted(protocols, monkeypatch):
+    """Of scores, classes and priors; of answers that nobody changes, as refits take it out."""
+    monkeypatch.setattr(randomized_response, "randomize_labels", lambda labels, *_: labels)
+    vectors, labels = data()
+    switches = {"label_epsilon": 1.0, "label_matrix": "class_balanced", "client_prior": 0.5}
+    p = Parameters(**GIVEN, **switches)
+    left_out, answers = [], []
+    for client, own in enumerate(labels):
+        for i in np.flatnonzero(own >= 0):
+            hidden = [y.copy() for y in labels]
+            hidden[client][i] = -1
+            again = cross_client_label_propagation(vectors, hidden, p).predictions[client]
+            left_out.append(again.scores[i])
+            answers.append(own[i])
+    gamma, loss = likeliest(log_likelihoods(np.array(left_out), np.array(answers)))
+    p = Parameters(**GIVEN, **switches, **protocols, confidence="calibrated")
+    choice = cross_client_label_propagation(vectors, labels, p).choice
+    assert choice.sharpness == gamma
+    np.testing.assert_allclose(choice.log_loss, loss, atol=1e-3)
 
 
 def test_labels_stay_and_confidences_are_probabilities():

@@ -8,12 +8,14 @@ from secure_labels import digits, disagreement
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
+from jaxfed.kernels.components import Components
 from jaxfed.secure.primitives import paillier
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.xclp import Parameters, cross_client_label_propagation, label_later
 from jaxfed.xclp.kept import KeptApart
 from jaxfed.xclp.later_rows import LaterRows
 from jaxfed.xclp.mixture import Mixture
+from jaxfed.xclp.own_scores import numbered
 
 NUM_CLIENTS, NUM_CLASSES = 3, 10
 SETTINGS = {"num_classes": NUM_CLASSES, "num_bits": 64, "num_neighbors": 2, "alpha": 0.9}
@@ -116,6 +118,12 @@ def test_neighbors_in_several_components(label_matrix):
     assert np.sum(found[0][0].scores[:, :2] > 0) >= 5
     for ours in found[1:]:
         assert disagreement(ours, found[0], 2) <= 1
+
+
+def test_components_are_numbered_among_those_with_labels():
+    found = Components(np.array([0, 0, 2, 3, 3, 5], np.int32), np.ones(6, np.float32))
+    numbers, number = numbered(found, np.array([False, True, False, False, True, False]))
+    assert (numbers.tolist(), number) == ([0, 0, -1, 1, 1, -1], 2)
 
 
 def test_rows_are_as_many_as_components():

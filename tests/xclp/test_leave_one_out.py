@@ -10,12 +10,14 @@ from sklearn.datasets import load_digits
 
 from jaxfed.kernels import knn
 from jaxfed.kernels.graph import normalized_graph
+from jaxfed.privacy.randomized_response import unbiased
 from jaxfed.xclp import Propagation, one_hot_labels
 from jaxfed.xclp.calibration import probabilities
 from jaxfed.xclp.client_prior import weighed
 from jaxfed.xclp.label_matrix import LABEL_MATRICES, Rows, scores
 from jaxfed.xclp.leave_one_out import (
     AtLabeled,
+    Labeled,
     diagonal,
     hits,
     labeled_rows,
@@ -93,6 +95,26 @@ def test_nor_among_labeled_points_alone(joint):
     left = values - part.diagonal[:, None] * one_hot
     np.testing.assert_array_equal(np.flatnonzero(part.alone), np.arange(9, len(positions)))
     np.testing.assert_array_equal(left[part.alone], 0)
+
+
+def test_nor_where_labels_are_randomized():
+    """Sums of messages and products with estimates round apart; estimates have both signs."""
+    rng = np.random.default_rng(0)
+    values = rng.uniform(0.5, 100, 1000).astype(np.float32)
+    answers = rng.integers(NUM_CLASSES, size=1000)
+    y = (answers[:, None] == np.arange(NUM_CLASSES)).astype(np.float32)
+    estimate = unbiased(y, NUM_CLASSES, 1.0).astype(np.float32)
+    received = unbiased(values[:, None] * y, NUM_CLASSES, 1.0)
+    one = np.ones(1000, np.float32)
+    points = Labeled(
+        Rows(received, estimate, one), Rows(values, one, one), estimate, answers, estimate, estimate
+    )
+    assert np.any(received != values[:, None] * estimate)
+    np.testing.assert_array_equal(left_out_scores(points, Propagation(NUM_CLASSES)), 0)
+
+
+def test_a_label_that_nothing_reaches_does_not_come_back():
+    assert hits(np.zeros((3, 3), np.float32), np.arange(3)).tolist() == [False] * 3
 
 
 def dense_prior(z, own, cohort, beta):
@@ -188,6 +210,21 @@ def test_estimated_diagonals_are_near_and_exact_with_a_column_a_label(kind):
     assert np.sqrt(np.mean((estimate / exact - 1) ** 2)) < 0.05
 
 
+def test_estimated_diagonals_are_neither_too_large_nor_too_small():
+    """Not even where all labels are on one side, so that each adds to the others' scores."""
+    n = 400
+    indices = (np.arange(n)[:, None] + np.array([1, 2, 3])) % 200 + 200 * (
+        np.arange(n)[:, None] // 200
+    )
+    indices[0, 0] = 200
+    graph = normalized_graph(indices.astype(np.int32), np.ones(indices.shape, np.float32))
+    matrix = smoother(graph, Propagation(NUM_CLASSES, alpha=0.999))
+    points = np.arange(200)
+    exact, _ = diagonal(matrix, points)
+    error = diagonal(matrix, points, exact_up_to=0, num_probes=20)[0] - exact
+    assert abs(error.mean()) < 0.25 * np.sqrt(np.mean(error**2))
+
+
 def test_estimated_diagonals_hardly_change_a_hit():
     """On digits, a third labeled, at the paper's alpha, where they are worst: one label in a hundred."""
     images, classes = load_digits(return_X_y=True)
@@ -209,8 +246,11 @@ def test_estimated_diagonals_hardly_change_a_hit():
 def test_among_labeled_points_the_matrix_is_the_same():
     graph, _, _, _, answers = case()
     matrix = smoother(graph, Propagation(NUM_CLASSES, alpha=0.9, label_matrix="centered"))
-    points = np.flatnonzero(answers >= 0)
+    points = np.union1d(0, np.flatnonzero(answers >= 0))
     part = AtLabeled(matrix, points)
+    assert part.num_points > len(
+        points
+    )  # padding, which is in the place of no point, not even the first
     unit = np.zeros((part.num_points, 4), np.float32)
     unit[np.arange(4), np.arange(4)] = 1
     z, _ = part.solved(unit)

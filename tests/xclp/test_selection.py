@@ -17,6 +17,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.evaluate import cosine_rmse
 from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.influence import left_out
+from jaxfed.secure.row_sums import server_sums
 from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.parties import Session
 from jaxfed.xclp import (
@@ -24,9 +25,11 @@ from jaxfed.xclp import (
     Propagation,
     cross_client_label_propagation,
     drawn_seed,
+    federated_selection,
     propagate_labels,
     setup,
 )
+from jaxfed.xclp.influence import EVERYBODY
 from jaxfed.xclp.label_matrix import Rows
 from jaxfed.xclp.leave_one_out import Labeled
 from jaxfed.xclp.selection import plaintext_total, priors_of, select, settings_of
@@ -98,8 +101,93 @@ def test_through_a_session_as_in_the_clear(protocols):
     assert ours.communication.download["setting"] == 4 * 3
 
 
-def test_what_is_chosen_is_run():
-    chosen = in_the_clear()
+def test_labels_that_are_alone_do_not_come_back_through_a_session():
+    """Seven groups of points that no edge joins, of which six have one label."""
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(7), [9, 4, 4, 4, 4, 4, 4])
+    vectors = (8 * np.eye(7)[group] + rng.standard_normal((33, 7)) / 8).astype(np.float32)
+    labels = np.where(np.append(True, group[1:] != group[:-1]) | (group == 0), group % 3, -1)
+    labels[1:4] = 1
+    clients = [vectors[::2], vectors[1::2]], [labels[::2], labels[1::2]]
+    found = []
+    for protocols in ({}, {"hamming": "masked"}, {"row_sums": "masked"}):
+        p = Parameters(3, 3, num_bits=256, **protocols, select=("alpha:0.5",))
+        found.append(cross_client_label_propagation(*clients, p).choice.metrics()["leave_one_out"])
+    assert found[0]["given_accuracy"] <= 9 / 15
+    assert found[1] == found[2] == found[0]
+
+
+@pytest.mark.parametrize(
+    ("row_sums", "is_resilient"), [("masked", False), ("masked_resilient", True)]
+)
+def test_the_server_reads_counts_as_sums_where_row_sums_are(row_sums, is_resilient, monkeypatch):
+    """Of hits, of those with every prior and of likelihoods: by the same protocol."""
+    summed, sums = [], server_sums.server_sums
+
+    def watched(session, counts, **keywords):
+        summed.append(keywords)
+        return sums(session, counts, **keywords)
+
+    monkeypatch.setattr(server_sums, "server_sums", watched)
+    for protocol in (row_sums, "plaintext"):
+        summed.clear()
+        p = Parameters(
+            **GIVEN, hamming="masked", row_sums=protocol, select=SELECT, confidence="calibrated"
+        )
+        cross_client_label_propagation(*data(), p)
+        expected = [] if protocol == "plaintext" else [{"is_resilient": is_resilient}] * 3
+        assert summed == expected
+
+
+@pytest.mark.parametrize("protocols", PROTOCOLS, ids=str)
+def test_labels_of_who_has_left_do_not_count_for_the_next_settings(protocols, monkeypatch):
+    seen, choosing = [], federated_selection.select
+
+    def watched(p, evidence, total):
+        def of(s):
+            seen.append(evidence(s))
+            return seen[-1]
+
+        return choosing(p, of, total)
+
+    monkeypatch.setattr(federated_selection, "select", watched)
+    presence = Presence()
+    presence.lose_when(1, "receive", "diagonals")
+    settings = {**GIVEN, "select": ("alpha:0.5",)}
+    vectors, labels = data()
+    hidden = [labels[0], np.full_like(labels[1], -1), labels[2]]
+    p = Parameters(**settings, **protocols)
+    cross_client_label_propagation(vectors, labels, p, presence=presence)
+    cross_client_label_propagation(vectors, hidden, Parameters(**settings))
+    assert presence.gone == {1}
+    before, after, _, expected = seen
+    assert [*before] == [*after] == [0, 2]
+    assert before[0].cohort_counts.sum() == sum(np.sum(y >= 0) for y in labels)
+    assert after[0].cohort_counts.sum() == sum(np.sum(y >= 0) for y in hidden)
+    values = np.concatenate([own.rows.values for own in after.values()])
+    np.testing.assert_allclose(values, expected[EVERYBODY].rows.values, atol=1e-4)
+
+
+def test_nobody_stays_while_settings_are_chosen():
+    presence = Presence()
+    for client in range(3):
+        presence.lose_when(client, "send", "positions")
+    p = Parameters(**GIVEN, row_sums="masked", select=SELECT)
+    result = cross_client_label_propagation(*data(), p, presence=presence)
+    assert presence.gone == {0, 1, 2}
+    assert result.choice.accuracy is None
+    assert all(np.all(own.labels == -1) for own in result.predictions)
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"num_bits": 32, "select": ("num_bits:512", "num_neighbors:5")}]
+)
+def test_what_is_chosen_is_run(more):
+    chosen = cross_client_label_propagation(
+        *data(), Parameters(**{**GIVEN, "select": SELECT, **more})
+    )
+    if more:
+        assert chosen.choice.p.num_neighbors == 5
     again = cross_client_label_propagation(*data(), chosen.choice.p)
     for mine, other in zip(chosen.predictions, again.predictions, strict=True):
         for one, two in zip(mine, other, strict=True):
@@ -258,8 +346,9 @@ def test_with_hardly_any_labels_the_given_settings_stay(labels):
     if labels == "one":
         hidden[0][0] = 4
     p = Parameters(**GIVEN, select=SELECT)
-    choice = cross_client_label_propagation(vectors, hidden, p).choice
-    assert choice.p == replace(p, select=())
+    result = cross_client_label_propagation(vectors, hidden, p)
+    assert result.choice.p == replace(p, select=())
+    assert bool(result.communication.upload["class_counts"]) == (labels == "one")
 
 
 def evidence(hit, wanted):
