@@ -22,6 +22,8 @@ from jaxfed.training import pseudo_label
 from jaxfed.training.graph_points import all_examples
 from jaxfed.training.server_state import ServerState, Teacher
 from jaxfed.xclp.cross_steps import NEIGHBORS
+from jaxfed.xclp.memory_plan import planned
+from jaxfed.xclp.smoother import smoother
 
 KEY = jax.random.key(5)
 PARAMETERS = xclp.Parameters(num_classes=3, num_bits=128, num_neighbors=4)
@@ -118,31 +120,46 @@ def test_xclp_on_a_padded_cohort_is_algorithm_1(model, cohort, settings, monkeyp
 
 @pytest.mark.parametrize("is_ragged", [False, True], ids=["padded", "ragged"])
 @pytest.mark.parametrize(
-    "settings", [{}, {"label_matrix": "centered", "num_neighbors": 1}], ids=str
+    "settings",
+    [{}, {"label_matrix": "centered", "num_neighbors": 1}, {"label_matrix": "class_balanced"}],
+    ids=str,
 )
 def test_a_graph_over_two_devices_labels_as_on_one(model, cohort, settings, is_ragged, monkeypatch):
+    """As on a padded cohort, too: rows of nobody have no label."""
     odd = Cohort(cohort.client_id, cohort.x[:, :15], cohort.y[:, :15], cohort.mask[:, :15])
+    padded = odd
     if is_ragged:
         own = [x[mask] for x, mask in zip(odd.x, odd.mask, strict=True)]
         odd = odd._replace(x=stacked(own, 256, 15))
     parameters = dataclasses.replace(PARAMETERS, **settings)
     points = all_examples(pseudo_label.embedding(model, map_clients))
-    said, seen, search = [], [], NEIGHBORS["exact"]
+    said, seen, search, columns = [], [], NEIGHBORS["exact"], []
 
     def watched(codes, *arguments, **keywords):
         seen.append(mesh_of(codes))
         return search(codes, *arguments, **keywords)
 
+    def watched_smoother(graph, p, block_columns):
+        columns.append(block_columns)
+        return smoother(graph, p, block_columns)
+
     monkeypatch.setitem(NEIGHBORS, "exact", watched)
+    monkeypatch.setattr(pseudo_label, "smoother", watched_smoother)
+    monkeypatch.setattr(
+        pseudo_label, "planned", lambda *asked: planned(*asked)._replace(block_columns=2)
+    )
+    alone = pseudo_label.xclp_labels(points, parameters)(
+        state_of(model), padded, KEY, Communication()
+    )
     found = []
     for execution in (HERE, Execution(num_devices=2, tell=said.append)):
         label = pseudo_label.xclp_labels(points, parameters, execution)
         found += [label(state_of(model), odd, KEY, Communication()) for _ in range(2)]
     assert [mesh and mesh.size for mesh in seen[-3:]] == [None, 2, 2]  # on one device compiled once
+    assert columns[-3:] == [None, 2, 2]
     assert len(said) == 1
     assert "labeling in a round (codes " in said[0]
-    alone, *others = found
-    for other in others:
+    for other in found:
         np.testing.assert_array_equal(other.label, alone.label)
         np.testing.assert_allclose(other.weight, alone.weight, atol=2e-4)
         assert other.metrics["steps"] > 0

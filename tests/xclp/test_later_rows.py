@@ -134,7 +134,7 @@ def test_rows_are_as_many_as_components():
             return y, None
 
     near = Mixture(
-        np.array([[0, 1, 2], [3, 0, -1], [2, -1, -1]], np.int32),
+        np.array([[0, 1, 2], [3, 0, 1], [2, -1, -1]], np.int32),
         np.array([[1, 2, 4], [8, 16, 0], [32, 0, 0]], np.float32),
     )
     rows = LaterRows(Identity(), near, np.array([1, 0, 1, -1], np.int32))
@@ -162,9 +162,9 @@ def test_asked_again_and_together_and_apart():
 # --- who leaves ----------------------------------------------------------------------------------
 
 
-def without(gone, *, is_neighbor):
+def without(gone, *, is_neighbor, **switches):
     """In the clear: labels of `gone` do not count, and its points are neighbors or not."""
-    result = result_of(gone)
+    result = result_of(gone, **switches)
     if not is_neighbor:
         kept, rows = result.kept, np.repeat(range(NUM_CLIENTS), [len(v) for v in data()[0]]) != gone
         result = result._replace(
@@ -209,14 +209,17 @@ def test_who_leaves(gone, action, kind, after, is_neighbor, counts):
     assert disagreement(found, others, NUM_CLIENTS) <= 1
 
 
+@pytest.mark.parametrize("label_matrix", ["plain", "centered"])
 @pytest.mark.parametrize("influence", ["labels", "columns"])
-def test_who_has_left_has_no_say_where_sums_are_in_the_clear(influence):
-    switches = {"hamming": "masked", "influence": influence}
+def test_who_has_left_has_no_say_where_sums_are_in_the_clear(influence, label_matrix):
+    """Nor in the flat part that scores of "centered" have on top."""
+    switches = {"hamming": "masked", "influence": influence, "label_matrix": label_matrix}
     result = result_of(**switches)
     result.kept.session.presence.lose(0)
     found = later_of(result, **switches)
     assert np.all(found[0].labels == -1)
-    assert disagreement(found[1:], without(0, is_neighbor=False)[1:], NUM_CLIENTS) <= 1
+    expected = without(0, is_neighbor=False, label_matrix=label_matrix)
+    assert disagreement(found[1:], expected[1:], NUM_CLIENTS) <= 1
 
 
 def test_the_outcomes_differ():

@@ -8,6 +8,7 @@ from jaxfed import xclp
 from jaxfed.errors import UsageError
 from jaxfed.kernels import knn, lsh, reference
 from jaxfed.xclp import Parameters, cross_client_label_propagation, label_later, propagate_labels
+from jaxfed.xclp.mixture import mixture
 
 
 def clustered_clients(sizes, seed=0):
@@ -164,6 +165,32 @@ def test_where_no_label_reaches_there_is_none():
     empty = propagate_labels([np.zeros((0, 2))], [np.zeros(0, int)], num_classes=3)
     (later,) = empty.label([np.ones((3, 2), np.float32)])
     np.testing.assert_array_equal(later.labels, [-1, -1, -1])
+
+
+def test_weights_are_of_estimated_distances_where_bits_are_noisy():
+    """An estimate below zero is no distance, and one of nobody no neighbor, though its cosine is positive."""
+    p = Parameters(num_classes=3, num_bits=64, num_neighbors=3, alpha=0.9, bit_epsilon=1.5)
+    flips = 2 * np.exp(1.5) / (1 + np.exp(1.5)) ** 2
+    estimates = (np.array([10, 30, 65]) - 64 * flips) / (1 - 2 * flips)
+    cosines = np.cos(np.pi * estimates / 64)
+    assert estimates[0] < 0 < cosines[2]
+    b, roots = np.array([1, cosines[1], 0]), np.array([2, 3], np.float32)
+    expected = 0.9 * b / np.sqrt(b.sum()) / np.array([2, 3, 1])
+    near = [np.array([row], np.int32) for row in ([0, 1, -1], [10, 30, 65])]
+    np.testing.assert_allclose(mixture(*near, roots, p).weights, expected[None], rtol=1e-5)
+
+
+def test_confidences_relative_to_a_smaller_one_or_to_none():
+    """A later point may be surer than all that were there; where no label was, nobody is."""
+    vectors, labels, _ = clustered_clients([30, 30])
+    later, _, _ = clustered_clients([7, 0], seed=3)
+    p = Parameters(num_classes=3, num_bits=256, num_neighbors=4, relative_confidence=True)
+    result = cross_client_label_propagation(vectors, labels, p)
+    result = result._replace(kept=result.kept._replace(largest=np.float32(1e-3)))
+    assert label_later(result, later, p)[0].confidences.max() == 1
+    nothing = [np.full_like(y, -1) for y in labels]
+    result = cross_client_label_propagation(vectors, nothing, p)
+    np.testing.assert_array_equal(label_later(result, later, p)[0].confidences, np.zeros(7))
 
 
 def test_noise_on_bits_is_on_later_ones_too():

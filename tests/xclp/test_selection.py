@@ -19,6 +19,7 @@ from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.influence import left_out
 from jaxfed.secure.row_sums import server_sums
 from jaxfed.secure.session.channel import Presence
+from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.parties import Session
 from jaxfed.xclp import (
     Parameters,
@@ -270,9 +271,10 @@ def test_the_order_of_clients_does_not_matter():
         np.testing.assert_array_equal(moved.predictions[place].labels, first.predictions[j].labels)
 
 
-def test_who_leaves_while_settings_are_chosen_has_no_say():
+@pytest.mark.parametrize(("message", "after"), [("diagonals", 1), ("setting", 0)])
+def test_who_leaves_while_settings_are_chosen_has_no_say(message, after):
     presence = Presence()
-    presence.lose_when(1, "receive", "diagonals", after=1)
+    presence.lose_when(1, "receive", message, after=after)
     vectors, labels = data()
     predictions = propagate_labels(
         vectors, labels, row_sums="masked", presence=presence, select=SELECT, **GIVEN
@@ -470,7 +472,7 @@ def test_propagation_alone_has_no_codes_to_choose():
         Propagation(2, select=("num_bits",))
 
 
-def test_messages_that_cannot_be_are_refused():
+def test_messages_that_cannot_be_are_refused(monkeypatch):
     session = Session(1)
     two = np.ones(2, np.float32)
     for wrong in (left_out.Diagonals(two, -two), left_out.Diagonals(two * np.nan, two)):
@@ -480,3 +482,7 @@ def test_messages_that_cannot_be_are_refused():
         left_out.sent_diagonals(session, {0: left_out.Diagonals(two, two[:1])})
     with pytest.raises(ProtocolError, match="below 3"):
         left_out.tell_setting(session, 3, 3)
+    send = session.endpoints[SERVER].send
+    monkeypatch.setattr(session.endpoints[SERVER], "send", lambda *sent: send(*sent[:2], bytes(8)))
+    with pytest.raises(ProtocolError, match="of 4 bytes"):
+        left_out.tell_setting(session, 0, 3)

@@ -158,8 +158,10 @@ def test_what_is_heard_of_components_is_counted_and_checked():
     np.testing.assert_array_equal(heard.flat, own.flat)
     bad = {
         "8 bytes each": (own._replace(flat=own.flat[:2]), 3),
-        "components outside": (own, 2),
+        "components outside -1 to 1": (own, 2),
+        "components outside -1 to 2": (own._replace(component=own.component - 1), 3),
         "below zero": (own._replace(flat=-own.flat), 3),
+        "or not finite": (own._replace(flat=own.flat + np.float32(np.inf)), 3),
     }
     for message, (sent, num_components) in bad.items():
         with pytest.raises(ProtocolError, match=message):
