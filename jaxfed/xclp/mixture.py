@@ -72,7 +72,7 @@ def mixture(
     )
 
     def weights(rows: np.ndarray) -> jax.Array:
-        return weigh(indices[rows], distances[rows], roots[rows])
+        return weigh(distances[rows], roots[rows])
 
     return Mixture(indices, np.asarray(in_batches(weights, np.arange(len(indices)), LATER_BATCH)))
 
@@ -88,7 +88,6 @@ def _mixed(values: jax.Array, indices: jax.Array, weights: jax.Array) -> jax.Arr
     static_argnames=("num_bits", "similarity_power", "bit_epsilon", "self_edges", "alpha"),
 )
 def _weights(
-    indices: jax.Array,
     distances: jax.Array,
     roots: jax.Array,
     *,
@@ -98,13 +97,15 @@ def _weights(
     self_edges: bool,
     alpha: float | None,
 ) -> jax.Array:
-    """w of some points, float32 [m, k], of distances int32 and D^1/2 float32 [m, k] of their neighbors."""
+    """w of some points, float32 [m, k], of distances int32 and D^1/2 float32 [m, k] of their neighbors.
+
+    Where there is none the distance is beyond L, and so, without bias, is its estimate: no edge.
+    """
     apart: jax.Array = distances
     if bit_epsilon:
         estimates = randomized_response.unbiased_distances(distances, num_bits, bit_epsilon)
         apart = jnp.maximum(estimates, 0)
     b = edge_weights(cosine_from_hamming(apart, num_bits), similarity_power)
-    b = jnp.where(indices >= 0, b, 0)
     listed = b.sum(axis=1, keepdims=True)
     listed = jnp.where(listed > 0, listed, 1)
     if alpha is None:  # its matrix has D^-1/2 on both sides already

@@ -168,7 +168,7 @@ def test_where_no_label_reaches_there_is_none():
 
 
 def test_weights_are_of_estimated_distances_where_bits_are_noisy():
-    """An estimate below zero is no distance, and one of nobody no neighbor, though its cosine is positive."""
+    """One below zero is no distance, and one beyond L, as of nobody, no edge: its cosine is not taken."""
     p = Parameters(num_classes=3, num_bits=64, num_neighbors=3, alpha=0.9, bit_epsilon=1.5)
     flips = 2 * np.exp(1.5) / (1 + np.exp(1.5)) ** 2
     estimates = (np.array([10, 30, 65]) - 64 * flips) / (1 - 2 * flips)
