@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import operator
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -54,14 +55,26 @@ SHARE = between(0, 1, closed=True)
 
 
 def check_values(owner: str, rules: Mapping[str, Rule], values: Mapping[str, Any]) -> None:
-    """Hold values to the rules of the same name; types are left to who reads them.
+    """Hold values to the rules of the same name.
+
+    Of types no more than what would end in a TypeError later: what a rule cannot compare, and numbers that
+    are no integers where such are wanted.
 
     Raises:
         UsageError: the first that a rule does not allow, as `owner.name=value`.
     """
     for name, rule in rules.items():
-        if not rule.holds(values[name]):
+        if not _allows(rule, values[name]):
             raise UsageError(f"{owner}.{name}={values[name]!r}: allowed are {rule.allowed}")
+
+
+def _allows(rule: Rule, value: Any) -> bool:
+    try:
+        if rule.type is int:
+            operator.index(value)
+        return rule.holds(value)
+    except TypeError:
+        return False
 
 
 def keywords(**rules: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -134,7 +134,8 @@ def get_config() -> ConfigDict:
     config.selection.settings = "given"  # or "cross_validated" over the labeled points
     config.selection.folds = 5
     config.selection.measure = "accuracy"  # of the hidden labels; or "balanced_accuracy"
-    candidates = config.selection.candidates = ConfigDict()  # beside the given value; () = it alone
+    # Beside the given value; () = it alone. What a method's `select` names leave-one-out chooses instead.
+    candidates = config.selection.candidates = ConfigDict()
     candidates.xclp = ConfigDict({"num_bits": (), "num_neighbors": (), "alpha": ALPHAS})
     for name in ("per_client_lp", "pooled_lp"):
         candidates[name] = ConfigDict({"num_neighbors": (), "alpha": ALPHAS})

@@ -18,8 +18,11 @@ from jaxfed.rules import (
 )
 
 
-@keywords(mu=NOT_NEGATIVE, kind=one_of(("a", "b")))
-def method(*, training: str, mu: float = 0.5, kind: str = "a") -> tuple[str, float, str]:
+@keywords(mu=NOT_NEGATIVE, kind=one_of(("a", "b")), steps=at_least(1))
+def method(
+    *, training: str, mu: float = 0.5, kind: str = "a", steps: int = 1
+) -> tuple[str, float, str]:
+    del steps
     return training, mu, kind
 
 
@@ -28,6 +31,9 @@ def test_keywords_pass_or_are_refused_by_name():
     for given, told in (
         ({"mu": -1.0}, "method.mu=-1.0: allowed are numbers from 0 on"),
         ({"kind": "c"}, "method.kind='c': allowed are 'a', 'b'"),
+        ({"mu": "small"}, "method.mu='small': allowed are numbers from 0 on"),
+        ({"steps": 3.0}, "method.steps=3.0: allowed are integers from 1 on"),
+        ({"steps": None}, "method.steps=None: allowed are integers from 1 on"),
     ):
         with pytest.raises(UsageError, match=f"^{told}$"):
             method(training="t", **given)
@@ -35,7 +41,7 @@ def test_keywords_pass_or_are_refused_by_name():
 
 def test_a_factory_keeps_name_and_signature():
     assert method.__name__ == "method"
-    assert list(inspect.signature(method).parameters) == ["training", "mu", "kind"]
+    assert list(inspect.signature(method).parameters) == ["training", "mu", "kind", "steps"]
 
 
 @pytest.mark.parametrize(

@@ -132,12 +132,14 @@ def make_algorithm(
 def settings_to_try(config: ConfigDict, name: str) -> list[dict[str, Any]]:
     """Every combination of a method's values in `selection.candidates`, the given settings first.
 
-    A variant without values there has those of its algorithm.
+    A variant without values there has those of its algorithm. What the method's `select` names is left to
+    leave-one-out, which would choose it once more.
     """
     candidates = config.selection.candidates
     own = candidates.get(name, candidates.get(methods.algorithm_of(config, name), {}))
-    values = {key: value for key, value in own.items() if value}
     section = methods.keywords(config, name)
+    left = {str(entry).partition(":")[0] for entry in section.get("select", ())}
+    values = {key: value for key, value in own.items() if value and key not in left}
     given = {key: section[key] for key in values}
     grid = [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
     return [given, *(settings for settings in grid if settings != given)]

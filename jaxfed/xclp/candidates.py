@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jaxfed.errors import UsageError
@@ -26,8 +26,13 @@ def parsed(entries: Sequence[str], keys: Sequence[str]) -> dict[str, tuple[Any, 
     """Key -> values, of entries "KEY" or "KEY:VALUE:...".
 
     Raises:
-        UsageError: an unknown key, one that comes twice, or a value that is none of its kind.
+        UsageError: no list of entries, an unknown key, one that comes twice, or a value that is none of its
+            kind.
     """
+    if isinstance(entries, str) or not isinstance(entries, Iterable):
+        raise UsageError(
+            f"xclp.select={entries!r}: allowed are lists of texts, such as ('alpha', 'num_neighbors:5:10')"
+        )
     found: dict[str, tuple[Any, ...]] = {}
     for entry in entries:
         key, *texts = str(entry).split(":")

@@ -25,9 +25,13 @@ import numpy as np
 
 Array = jax.Array | np.ndarray
 
+_LOG_OF_FACTORS = 40.0  # e^40 times any score is a float32
+
 
 def weighed(scores: Array, own: Array, cohort: Array, beta: float) -> Array:
     """Z', float32 [m, C].
+
+    A row that float32 would not hold is divided by its largest factor: neither labels nor shares change.
 
     Args:
         scores: Z [m, C]; entries below zero count as zero.
@@ -42,4 +46,9 @@ def weighed(scores: Array, own: Array, cohort: Array, beta: float) -> Array:
     own, cohort = (xp.maximum(xp.asarray(counts, np.float32), 0) for counts in (own, cohort))
     share = (cohort + 1) / (cohort.sum(axis=-1, keepdims=True) + num_classes)
     own_share = (own + num_classes * share) / (own.sum(axis=-1, keepdims=True) + num_classes)
-    return xp.maximum(scores, 0) * (own_share / share) ** np.float32(beta)
+    z = xp.maximum(scores, 0)
+    ratio = xp.where(z > 0, own_share / share, np.float32(0))
+    largest = ratio.max(axis=-1, keepdims=True)
+    largest = xp.where(largest > 0, largest, np.float32(1))
+    fits = xp.abs(np.float32(beta) * xp.log(largest)) <= _LOG_OF_FACTORS
+    return z * (ratio / xp.where(fits, np.float32(1), largest)) ** np.float32(beta)

@@ -103,7 +103,7 @@ def cross_validated(
         state, metrics = methods[best].round(state, cohort, key)
         return state, {
             **metrics,
-            "selected": dict(candidates[best]),
+            "selected": {**metrics.get("selected", {}), **candidates[best]},
             "cross_validation": dict(zip(("accuracy", "given_accuracy"), quality, strict=True)),
         }
 

@@ -16,24 +16,29 @@ def checked(
     vectors: Sequence[np.ndarray], labels: Sequence[np.ndarray], num_classes: int
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """The clients' arrays, or a `UsageError` that names the client and what is wrong."""
-    if len(vectors) != len(labels) or not vectors:
+    if len(vectors) != len(labels) or len(vectors) == 0:
         raise UsageError(
             f"xclp: {len(vectors)} clients' vectors and {len(labels)} clients' labels: "
             "give one array of each for every client, one client at least"
         )
     vectors, labels = [np.asarray(v) for v in vectors], [np.asarray(y) for y in labels]
+    dim = vectors[0].shape[-1] if vectors[0].ndim else "d"
     for client, (v, y) in enumerate(zip(vectors, labels, strict=True)):
-        if v.ndim != 2 or v.shape[1] != vectors[0].shape[-1] or y.shape != v.shape[:1]:
+        if v.ndim != 2 or v.shape[1] != dim or y.shape != v.shape[:1]:
             raise UsageError(
                 f"xclp: client {client} has vectors {list(v.shape)} and labels {list(y.shape)}: "
-                f"allowed are [n, {vectors[0].shape[-1]}] and [n]"
+                f"allowed are [n, {dim}] and [n]"
+            )
+        if not np.can_cast(v.dtype, np.float32, "same_kind"):
+            raise UsageError(
+                f"xclp: client {client} has vectors of dtype {v.dtype}: allowed are numbers"
             )
         if y.size and not np.issubdtype(y.dtype, np.integer):
             raise UsageError(
                 f"xclp: client {client} has labels of dtype {y.dtype}: allowed are ints"
             )
         if not _is_finite(v):
-            raise UsageError(f"xclp: client {client} has vectors that are not finite")
+            raise UsageError(f"xclp: client {client} has vectors that are not finite in float32")
         if y.size and not (y.min() >= UNLABELED and y.max() < num_classes):
             raise UsageError(
                 f"xclp: client {client} has labels from {y.min()} to {y.max()}: allowed are -1 "
@@ -45,4 +50,8 @@ def checked(
 def _is_finite(vectors: np.ndarray) -> bool:
     """A few rows at a time: those of a file go through memory, and do not stay there."""
     starts = range(0, len(vectors), _ROWS_AT_ONCE)
-    return all(np.isfinite(vectors[start : start + _ROWS_AT_ONCE]).all() for start in starts)
+    with np.errstate(over="ignore"):
+        return all(
+            np.isfinite(vectors[start : start + _ROWS_AT_ONCE].astype(np.float32, copy=False)).all()
+            for start in starts
+        )

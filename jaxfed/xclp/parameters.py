@@ -84,12 +84,15 @@ class Propagation:
 
     def __post_init__(self) -> None:
         """Reject what has no meaning, with one line that names it."""
+        select = candidates.parsed(self.select, self.selectable)
+        object.__setattr__(self, "select", tuple(self.select))
         if isinstance(self.alpha, str) and self.alpha == "auto":
             object.__setattr__(self, "alpha", Propagation.alpha)
-            object.__setattr__(self, "select", ("alpha", *self.select))
+            if "alpha" not in select:
+                object.__setattr__(self, "select", ("alpha", *self.select))
         check_values("xclp", _OF_PROPAGATION, vars(self))
         rules = {**_OF_PROPAGATION, **_OF_XCLP}
-        for key, values in candidates.parsed(self.select, self.selectable).items():
+        for key, values in select.items():
             for value in values:
                 check_values("xclp.select", {key: rules[key]}, {key: value})
 

@@ -192,10 +192,22 @@ BAD_INPUTS = {
     "no clients": ([], [], {}, "0 clients"),
     "another dimension": ([GOOD[0], np.zeros((2, 4))], [GOOD[1]] * 2, {}, "client 1"),
     "not finite": ([GOOD[0] + np.nan], [GOOD[1]], {}, "not finite"),
+    "too large for float32": (
+        [GOOD[0] + np.float64(1e300)],
+        [GOOD[1]],
+        {},
+        "not finite in float32",
+    ),
+    "vectors of texts": ([GOOD[0].astype(str)], [GOOD[1]], {}, "dtype <U32"),
+    "complex vectors": ([GOOD[0] + 1j], [GOOD[1]], {}, "dtype complex"),
+    "numbers for vectors": ([1.0], [0], {}, "client 0 has vectors"),
     "label too large": ([GOOD[0]], [np.array([0, 3])], {}, "from 0 to 3"),
     "label too small": ([GOOD[0]], [np.array([0, -2])], {}, "-1"),
     "float labels": ([GOOD[0]], [np.array([0.0, 1.0])], {}, "dtype"),
     "alpha": ([GOOD[0]], [GOOD[1]], {"alpha": 1.0}, "xclp.alpha=1.0"),
+    "another word than auto": ([GOOD[0]], [GOOD[1]], {"alpha": "best"}, "xclp.alpha='best'"),
+    "no prior": ([GOOD[0]], [GOOD[1]], {"client_prior": None}, "xclp.client_prior=None"),
+    "num_bits no integer": ([GOOD[0]], [GOOD[1]], {"num_bits": 64.0}, "multiples of 32"),
     "num_bits": ([GOOD[0]], [GOOD[1]], {"num_bits": 100}, "multiples of 32"),
     "num_neighbors": ([GOOD[0]], [GOOD[1]], {"num_neighbors": 0}, "xclp.num_neighbors=0"),
     "hamming": ([GOOD[0]], [GOOD[1]], {"hamming": "magic"}, "'plaintext'"),
@@ -210,6 +222,18 @@ def test_bad_input_is_named_in_one_line(vectors, labels, parameters, message):
     with pytest.raises(UsageError, match=message) as error:
         propagate_labels(vectors, labels, num_classes=2, **parameters)
     assert "\n" not in str(error.value)
+
+
+def test_clients_may_be_stacked_in_one_array():
+    vectors, labels = np.stack([GOOD[0], GOOD[0] + 1]), np.stack([GOOD[1]] * 2)
+    stacked, listed = (
+        propagate_labels(v, y, num_classes=2, num_bits=32, num_neighbors=1)
+        for v, y in ((vectors, labels), (list(vectors), list(labels)))
+    )
+    later = [found.label(vectors) for found in (stacked, listed)]
+    for one, other in zip([*stacked, *later[0]], [*listed, *later[1]], strict=True):
+        np.testing.assert_array_equal(one.scores, other.scores)
+    assert stacked.label([]) == []
 
 
 @given(

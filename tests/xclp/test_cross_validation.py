@@ -269,6 +269,18 @@ def test_auto_is_a_variant_of_every_config():
         file.load(f"{DIGITS},auto")
 
 
+def test_what_leave_one_out_chooses_is_not_cross_validated():
+    config = small("xclp")
+    config.xclp.select = ("alpha:0.5:0.9", "client_prior")
+    config.selection.candidates.xclp.num_neighbors = (3,)
+    candidates = settings_to_try(config, "xclp")
+    assert all(settings.keys() == {"num_neighbors"} for settings in candidates)
+    federation = Simulation(config).federation(0)
+    method = make_algorithm(config, "xclp", federation)
+    _, metrics = method.round(method.init(KEY, federation), federation.cohort(), KEY)
+    assert metrics["selected"].keys() == {"alpha", "client_prior", "num_neighbors"}
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

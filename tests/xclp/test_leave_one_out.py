@@ -140,6 +140,20 @@ def test_less_than_one_label_of_a_class_counts_as_one():
     np.testing.assert_array_equal(z, [[1, 1, 1, 0.25]])
 
 
+@pytest.mark.parametrize("beta", [100.0, 1e30])
+@pytest.mark.parametrize("array", [np.asarray, jnp.asarray])
+def test_a_prior_however_strong_leaves_finite_scores(array, beta):
+    """Of the classes that reach a point the client's own wins, and scores among those it has none of."""
+    z = array(np.array([[0.2, 0.3, 0.5], [0, 0.3, 0.5], [0, 0, 0]], np.float32))
+    own, cohort = np.array([50, 0, 0]), np.array([51, 100, 2])
+    found = np.asarray(weighed(z, own, cohort, beta))
+    assert np.isfinite(found).all()
+    np.testing.assert_array_equal(found.argmax(axis=1)[:2], [0, 2])
+    np.testing.assert_array_equal(
+        found > 0, [[True, False, False], [False, True, True], [False] * 3]
+    )
+
+
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 @pytest.mark.parametrize("kind", LABEL_MATRICES)
 def test_is_what_is_found_without_each_label(kind, beta):

@@ -453,6 +453,8 @@ def test_nothing_is_solved_twice_and_nothing_is_taken_for_something_else():
         (("alpha:1.5",), "xclp.select.alpha=1.5"),
         (("label_matrix:flat",), "xclp.select.label_matrix='flat'"),
         (("num_bits:100",), "xclp.select.num_bits=100"),
+        ("alpha", "xclp.select='alpha': allowed are lists"),
+        (None, "xclp.select=None: allowed are lists"),
     ],
 )
 def test_what_cannot_be_chosen_is_refused(entries, message):
@@ -464,6 +466,8 @@ def test_what_cannot_be_chosen_is_refused(entries, message):
 def test_alpha_may_be_left_to_leave_one_out():
     p = Parameters(2, alpha="auto", select=("label_matrix:centered",))
     assert (p.alpha, p.select) == (0.99, ("alpha", "label_matrix:centered"))
+    own = Parameters(2, alpha="auto", select=["alpha:0.5:0.9"])
+    assert (own.alpha, own.select) == (0.99, ("alpha:0.5:0.9",))
     assert {s.num_neighbors for s in settings_of(p)} == {p.num_neighbors}
 
 
