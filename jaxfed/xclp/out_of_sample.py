@@ -102,8 +102,6 @@ def label_later(
     Cost: m (d L + n L / 64 + n k) operations, 4 n bytes for each of 256 points; through a session what
     `jaxfed.xclp.later_rows` says, whatever m is.
     """
-    if len(vectors) == 0:
-        return []
     nobody = [np.full(np.shape(v)[:1], UNLABELED) for v in vectors]
     vectors, _ = checked(vectors, nobody, p.num_classes)
     _check_clients(result, vectors, p)

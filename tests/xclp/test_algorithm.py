@@ -233,7 +233,6 @@ def test_clients_may_be_stacked_in_one_array():
     later = [found.label(vectors) for found in (stacked, listed)]
     for one, other in zip([*stacked, *later[0]], [*listed, *later[1]], strict=True):
         np.testing.assert_array_equal(one.scores, other.scores)
-    assert stacked.label([]) == []
 
 
 @given(
