@@ -39,6 +39,7 @@ promises, and what it does not.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
@@ -122,9 +123,10 @@ def cross_client_label_propagation(
         )
     if not any(len(v) for v in vectors):
         return _no_labels(vectors, p, None)
-    largest, plan = most_of(p), None
+    num_points, largest, plan = sum(map(len, vectors)), most_of(p), None
+    most = min(largest.num_neighbors, num_points)  # more would be as many columns without edges
+    largest = replace(largest, num_neighbors=most)
     if execution.watches_memory:
-        num_points = sum(map(len, vectors))
         plan = planned(num_points, vectors[0].shape[1], largest, execution)
         execution.take(f"labeling of {num_points:,} points ({plan})", plan.num_bytes)
     session = open_session(
@@ -136,7 +138,7 @@ def cross_client_label_propagation(
     block_rows = plan.block_rows if plan else None
     codes = execution.once(client_codes, vectors, planes, block_rows=block_rows)  # 2-CS to 4-CS
     codes, labels = randomized(codes, labels, p, session)
-    around = Neighborhoods(codes, labels, p, largest.num_neighbors, session, execution, plan)
+    around = Neighborhoods(codes, labels, p, most, session, execution, plan)
     choice = choose(p, around, session, execution) if p.asks_labels else None
     p = choice.p if choice else p
     near = around.of(p.num_bits)  # 5-XS to 7-SS

@@ -224,6 +224,23 @@ def test_bad_input_is_named_in_one_line(vectors, labels, parameters, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("self_edges", [False, True])
+def test_more_neighbors_than_points_are_all_of_them(self_edges):
+    """However many: neither time nor memory goes with what is not there."""
+    rng = np.random.default_rng(0)
+    vectors, labels = (
+        [rng.normal(size=(12, 4))],
+        [np.where(np.arange(12) < 6, np.arange(12) % 2, -1)],
+    )
+    of_all, of_many = (
+        propagate_labels(
+            vectors, labels, num_classes=2, num_bits=64, num_neighbors=k, self_edges=self_edges
+        )
+        for k in (12, 1_000_000)
+    )
+    np.testing.assert_array_equal(of_many[0].scores, of_all[0].scores)
+
+
 def test_clients_may_be_stacked_in_one_array():
     vectors, labels = np.stack([GOOD[0], GOOD[0] + 1]), np.stack([GOOD[1]] * 2)
     stacked, listed = (
