@@ -56,14 +56,14 @@ from launch.benchmarks.peers import optional_peer
 from launch.benchmarks.rounds import as_dict, noisy_patterns
 from launch.peers import played, task
 
-PEERS = {  # name -> its file in `launch.peers`, the package it needs
-    "PyTorch loop": ("pytorch", "torch"),
-    "FedJAX": ("fedjax", "fedjax"),
-    "pfl-research": ("pfl", "pfl.aggregate.simulate"),
-    "fluke": ("fluke", "fluke.algorithms.fedavg"),
-    "FedLab": ("fedlab", "fedlab.contrib.algorithm.fedavg"),
-    "DrJAX": ("drjax", "drjax"),
-    "Flower": ("flower", "flwr.simulation"),
+PEERS = {  # name -> its file in `launch.peers`
+    "PyTorch loop": "pytorch",
+    "FedJAX": "fedjax",
+    "pfl-research": "pfl",
+    "fluke": "fluke",
+    "FedLab": "fedlab",
+    "DrJAX": "drjax",
+    "Flower": "flower",
 }
 NETWORKS: dict[str, dict[str, Any]] = {
     "mlp": {"model.name": "mlp", "model.hidden": (512, 512)},
@@ -118,8 +118,8 @@ def _contests(network: str, folder: Path, with_peers: bool) -> Iterator[Contest]
     task_of(config).save(folder)
     plays: dict[str, Callable[[], Any]] = {}
     if with_peers:
-        for name, (file, package) in PEERS.items():
-            plays |= optional_peer(name, partial(peer, folder), file, package)
+        for name, file in PEERS.items():
+            plays |= optional_peer(name, partial(peer, folder), file)
     runs = Runs()
     ours = partial(jaxfed, folder, keys)
     case = {
@@ -244,13 +244,13 @@ def jaxfed(folder: Path, keys: dict[str, Any]) -> played.Played:
     return played.Played(rounds, json.loads(lines[-1])["test_accuracy"])
 
 
-def peer(folder: Path, file: str, package: str) -> Callable[[], played.Played]:
+def peer(folder: Path, file: str) -> Callable[[], played.Played]:
     """Plays the task in the folder with the peer of that file.
 
     Raises:
-        ImportError: its package cannot be imported; the last line of why.
+        ImportError: something it imports cannot be; the last line of why.
     """
-    failed = _process("-c", f"import {package}")
+    failed = _process("-c", f"import launch.peers.{file}")
     if failed.returncode:
         raise ImportError(failed.stderr.strip().splitlines()[-1])
 

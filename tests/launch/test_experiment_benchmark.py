@@ -99,11 +99,11 @@ def test_one_run_is_timed_from_start_to_end_and_by_its_rounds(small, monkeypatch
 
     monkeypatch.setattr(experiment, "NETWORKS", {"mlp": experiment.NETWORKS["mlp"]})
     monkeypatch.setattr(experiment, "jaxfed", lambda folder, keys: play("jaxfed", 0.25))
-    monkeypatch.setattr(experiment, "peer", lambda folder, file, package: partial(play, file, 0.5))
+    monkeypatch.setattr(experiment, "peer", lambda folder, file: partial(play, file, 0.5))
     whole, rounds = (
         contest.run_contest(drawn, 5, {}) for drawn in experiment.experiment(with_peers=True)
     )
-    names = [file for file, _ in experiment.PEERS.values()]
+    names = list(experiment.PEERS.values())
     assert calls == ["jaxfed", *names] * 4
     assert whole["case"]["data"] == "noisy_patterns"
     assert whole["figures"].keys() == {"s at the first start", "accuracy"}
@@ -158,9 +158,7 @@ def test_our_run_is_the_launchers_of_the_configs_keys(monkeypatch, tmp_path):
 
 
 def test_a_peer_that_cannot_be_imported_is_left_out_with_the_reason(tmp_path, capsys):
-    assert (
-        optional_peer("A peer", partial(experiment.peer, tmp_path), "no_file", "no_package") == {}
-    )
+    assert optional_peer("A peer", partial(experiment.peer, tmp_path), "no_file") == {}
     said = capsys.readouterr().err
     assert said.startswith("bench: peer A peer left out, ModuleNotFoundError: No module named")
     assert said.count("\n") == 1
