@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import io
 import os
 import select
@@ -18,6 +20,8 @@ from jaxfed.host.interruption import Interrupted, Interruption
 # (positional arguments, KEY=VALUE overrides, interruption) -> exit status, None is 0
 Main = Callable[[list[str], list[str], Interruption], int | None]
 _BROKEN_PIPE = 128 + 13
+# Python looks for garbage every 700 new objects, and more than a million come with JAX, Flax and matplotlib.
+_OBJECTS_BETWEEN_COLLECTIONS = 100_000
 
 
 def start(main: Main) -> NoReturn:
@@ -32,6 +36,8 @@ def start(main: Main) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             # Results are worth more than their signs: what the encoding lacks is spelled out.
             stream.reconfigure(errors="backslashreplace")
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+    atexit.register(gc.freeze)  # what ends with the process need not be looked through once more
     overrides: list[str] = []
 
     def parse(argv: Sequence[str]) -> list[str]:

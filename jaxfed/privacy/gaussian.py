@@ -16,8 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from scipy.special import log_ndtr
-
 from jaxfed.errors import UsageError
 
 _HALVINGS = 200
@@ -42,6 +40,9 @@ def delta_of(epsilon: float, sensitivity: float, sigma: float, releases: int = 1
     Raises:
         UsageError: epsilon or sensitivity below 0, sigma that is not positive, or no release.
     """
+    # Here, because it takes a tenth of a second to import, and every run has this file.
+    from scipy.special import log_ndtr
+
     _check(sensitivity, sigma, releases)
     if epsilon < 0:
         raise UsageError(f"epsilon={epsilon}: allowed are numbers from 0 on")

@@ -34,7 +34,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
 
 from jaxfed.errors import UsageError
 
@@ -61,6 +60,9 @@ def stability_bound(num_public: int, rate: float, delta: float) -> int:
     Raises:
         UsageError: no examples, a rate outside of [0, 1], or delta outside of (0, 1/2].
     """
+    # Here, as in `jaxfed.privacy.gaussian`.
+    from scipy.special import ndtri
+
     if not 0 <= rate <= 1 or not 0 < delta <= 0.5:
         raise UsageError(f"rate={rate}, delta={delta}: allowed are [0, 1] and (0, 1/2]")
     quantile, mean = -float(ndtri(delta)), num_public * rate
