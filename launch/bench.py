@@ -29,6 +29,7 @@ from launch.benchmarks.contest import (
     MIN_ROUNDS,
     PEER_RATES,
     Contest,
+    adopt_orphans,
     contest_name,
     processor,
     run_contest,
@@ -74,6 +75,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
             given = " with --points" if sizes else ""
             raise UsageError(f"--kernel={name}: allowed{given} are {', '.join(allowed)}")
     out = file_to_write(OUT.value, "--out") if OUT.value else None
+    adopt_orphans()
     one_device_a_core()
     limits = machine_limits()
     print(f"{processor()}; " + "; ".join(f"{name} {rate:.3g}/s" for name, rate in limits.items()))
