@@ -22,14 +22,13 @@ CANDIDATES = "selection.candidates."  # METHOD.KEY follows
 def check_candidates(config: ConfigDict, key: str, values: Any) -> None:
     """Values to choose from are as the one that is given, a number or a switch; the factory judges more."""
     setting = key.removeprefix(CANDIDATES)
-    name = setting.partition(".")[0]
+    name, _, word = setting.partition(".")
     names = [*ALGORITHMS, *methods.variants(config)]
-    known = {
-        f"{n}.{word}": value for n in names for word, value in methods.keywords(config, n).items()
-    }
     if name in names and name not in config:
         raise UsageError(f"config.{name}: the section is missing; config.{key} has values for it")
-    if setting not in known:
+    own = methods.keywords(config, name) if name in names else {}
+    if word not in own:
+        known = {f"{n}.{word}" for n in names for word in methods.keywords(config, n)}
         meant = did_you_mean(nearest_keys(setting, known))
         raise UsageError(f"config.{key}: no method has a key {setting}{meant}")
     if methods.trains(config, name):
@@ -37,7 +36,7 @@ def check_candidates(config: ConfigDict, key: str, values: Any) -> None:
             f"config.{key}: allowed are methods that label in one shot; {name!r} trains a model, and "
             "its validation split chooses among the points of a sweep"
         )
-    kind = type(known[setting])
+    kind = type(own[word])
     if kind not in (bool, int, float):
         raise UsageError(f"config.{key}: allowed are keys with numbers or switches")
     if type(values) is not tuple:
