@@ -21,11 +21,11 @@ Clients of a round and orders of examples differ, so that accuracies agree withi
 What was found on two cores. Of a median round 96 % or more is the program that trains; the cohort is stacked
 while the round before runs, a checkpoint is a copy of milliseconds. Beyond rounds a run waited for a network
 that answers 500 images at a time (a hundred stay in the caches), for a second look of the test set at a state
-just looked at, for the mean and deviation of bytes as float64, and for imports: scikit-learn and scipy.stats
-were half of two seconds, and Python's collector, which looked through all that is imported again and again, and
-once more at the end, 0.7 of eight. Left are JAX and Flax, tracing and reading programs back, plots and
-matplotlib (a second of eight, which no peer spends); and where no program has been kept, compilation, which is
-most of a first run's wait.
+just looked at, for the mean and deviation of bytes as float64, for imports (scikit-learn and scipy.stats were
+half of two seconds), and for Python's collector, which looked through all that is imported over and over,
+and once more at the end: 0.7 of eight seconds. Left are JAX and Flax, tracing and reading programs back,
+plots with matplotlib (a second of eight, which no peer spends); and where no program has been kept,
+compilation, which is most of a first run's wait.
 
 All peers install on Python 3.11 beside each other, with `--no-deps` where they ask for older packages. FedLab
 and fluke import torchvision, which has to be built for the same PyTorch, CPU or CUDA.
