@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import io
 import os
 import select
@@ -14,14 +12,12 @@ from typing import NoReturn
 from absl import app, flags, logging
 
 from jaxfed.errors import UsageError
-from jaxfed.host import storage
+from jaxfed.host import garbage, storage
 from jaxfed.host.interruption import Interrupted, Interruption
 
 # (positional arguments, KEY=VALUE overrides, interruption) -> exit status, None is 0
 Main = Callable[[list[str], list[str], Interruption], int | None]
 _BROKEN_PIPE = 128 + 13
-# Python looks for garbage every 700 new objects, and more than a million come with JAX, Flax and matplotlib.
-_OBJECTS_BETWEEN_COLLECTIONS = 100_000
 
 
 def start(main: Main) -> NoReturn:
@@ -36,8 +32,7 @@ def start(main: Main) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             # Results are worth more than their signs: what the encoding lacks is spelled out.
             stream.reconfigure(errors="backslashreplace")
-    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
-    atexit.register(gc.freeze)  # what ends with the process need not be looked through once more
+    garbage.leave_at_exit()
     overrides: list[str] = []
 
     def parse(argv: Sequence[str]) -> list[str]:

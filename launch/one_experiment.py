@@ -11,6 +11,7 @@ from typing import Any
 from absl import flags
 
 from jaxfed.errors import UsageError
+from jaxfed.host import garbage
 from jaxfed.host.interruption import Interruption
 from launch.workdir import WORKDIR
 
@@ -49,22 +50,23 @@ def conducted(
         raise UsageError(f"{missing} is missing")
 
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
-    from jaxfed.host import devices, processes
+    with garbage.importing():
+        from jaxfed.host import devices, processes
 
-    processes.connect(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
-    devices.one_device_a_core()
+        processes.connect(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
+        devices.one_device_a_core()
 
-    from rich.console import Console
+        from rich.console import Console
 
-    from jaxfed.api.conduct import conduct
-    from jaxfed.config import check
-    from jaxfed.config import file as config_file
-    from jaxfed.experiment import workdir
-    from jaxfed.experiment.progress import Progress
-    from jaxfed.experiment.records import read_audit, read_run
-    from jaxfed.experiment.remedy import IN_A_SWEEP, OF_A_COMMAND, OF_A_SWEEP, remedied
-    from jaxfed.experiment.summary import complaints
-    from jaxfed.host.location import location
+        from jaxfed.api.conduct import conduct
+        from jaxfed.config import check
+        from jaxfed.config import file as config_file
+        from jaxfed.experiment import workdir
+        from jaxfed.experiment.progress import Progress
+        from jaxfed.experiment.records import read_audit, read_run
+        from jaxfed.experiment.remedy import IN_A_SWEEP, OF_A_COMMAND, OF_A_SWEEP, remedied
+        from jaxfed.experiment.summary import complaints
+        from jaxfed.host.location import location
 
     def status(summary: Mapping[str, Any]) -> int:
         lines = complaints(summary)
