@@ -62,10 +62,11 @@ def nearest_in_graph(
     num_bits = 32 * next(iter(graph.values())).shape[1]
     later, graph = ({j: own[j] for j in session.clients if j in own} for own in (later, graph))
     asking, sizes = ({j: len(own) for j, own in codes.items()} for codes in (later, graph))
+    most = min(num_neighbors, sum(sizes.values()))  # more would be as many columns of nobody
     server = session.endpoints[SERVER]
     return through_pairs(
         session,
-        Nearest(asking, sizes, num_bits, num_neighbors),
+        Nearest(asking, sizes, num_bits, most),
         protocol,
         later,
         lambda client: run_own(session.endpoints[client], server, later[client], graph[client]),

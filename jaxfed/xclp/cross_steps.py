@@ -157,7 +157,8 @@ def plaintext_in_graph(
         return list(later), nothing, nothing
     bits = padded_rows(joint)
     is_point = jnp.asarray(np.arange(len(bits)) < len(joint))
-    search = partial(knn.hamming_knn_among, bits=jnp.asarray(bits), num_neighbors=num_neighbors)
+    most = min(num_neighbors, len(joint))  # more would be as many columns of nobody
+    search = partial(knn.hamming_knn_among, bits=jnp.asarray(bits), num_neighbors=most)
     found = in_batches(lambda some: search(jnp.asarray(some), valid=is_point), codes, LATER_BATCH)
     return list(later), *found
 

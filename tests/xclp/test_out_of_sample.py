@@ -155,6 +155,23 @@ def test_points_do_not_depend_on_who_else_asks(switches):
     np.testing.assert_array_equal(some.scores, together.scores[5:9])
 
 
+@pytest.mark.parametrize(
+    "switches", [{}, {"self_edges": True}, {"hamming": "masked", "row_sums": "masked"}], ids=str
+)
+def test_more_neighbors_than_points_are_all_of_them(switches):
+    """However many: memory would not do for a column of each that is not there."""
+    vectors, labels, _ = clustered_clients([6, 5])
+    later, _, _ = clustered_clients([2, 1], seed=1)
+    of_all, of_many = (
+        propagate_labels(
+            vectors, labels, num_classes=3, num_bits=64, num_neighbors=k, **switches
+        ).label(later)
+        for k in (12, 10**9)
+    )
+    for all_own, many_own in zip(of_all, of_many, strict=True):
+        np.testing.assert_array_equal(many_own.scores, all_own.scores)
+
+
 def test_where_no_label_reaches_there_is_none():
     vectors = [np.array([[1, 0], [1, 0.01]], np.float32), np.array([[-1, 0]], np.float32)]
     given = [np.array([0, -1]), np.array([-1])]
