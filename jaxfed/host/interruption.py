@@ -8,7 +8,8 @@
 With several processes a signal waits until all have heard of it, after a round (`settle`).
 
 The first signal raises `Interrupted` in the main thread, at the end of the deferred block if one is
-running. The second meets the system's own handler and ends the process at once (SIGHUP's does nothing).
+running. The second meets the system's own handler and ends the process at once. (A second SIGHUP does
+nothing, however late it comes: shell and system may send one each.)
 
 A process that others started for their own work ends with them: `end_with`.
 """
@@ -76,7 +77,8 @@ class Interruption:
         traceback: TracebackType | None,
     ) -> None:
         for signum, handler in self._previous.items():
-            signal.signal(signum, handler)
+            if signal.getsignal(signum) != signal.SIG_IGN:  # as a hang-up is after the first
+                signal.signal(signum, handler)
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
@@ -106,9 +108,9 @@ class Interruption:
 
     def _receive(self, signum: int, frame: FrameType | None) -> None:
         for each in self._previous:
-            signal.signal(each, signal.SIG_DFL)
-        if signum == signal.SIGHUP:  # of which shell and system may send one each
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            is_again = each == signum == signal.SIGHUP
+            signal.signal(each, signal.SIG_IGN if is_again else signal.SIG_DFL)
+        if signum == signal.SIGHUP:
             self._leave_terminal()
         if not self._is_deferred:
             raise Interrupted(signum)
