@@ -102,7 +102,7 @@ def conducted(
             )
     if not processes.is_first():
         return status(summary)
-    from jaxfed.reports.method_names import method_names  # with matplotlib, loaded by now
+    from jaxfed.reports.method_names import method_names
 
     names = method_names([read_run(place)])
     progress.show_results(summary["algorithms"], str(place), names)

@@ -210,6 +210,7 @@ def get_config() -> ConfigDict:
     config.execution.workers = 0  # processes that hamming = "phe" computes in; 0 = none
     config.execution.memory_limit = None  # bytes, or text such as "4 GiB"; None: the device's
     config.execution.compilation_cache = "auto"  # "auto", "off" or a directory
+    config.execution.plots = True  # at the end; `launch.report` draws without them, too
     return config
 
 

@@ -78,17 +78,17 @@ def conduct(
         if simulation.origin:
             summary["data_origin"] = simulation.origin
         found = None if audit is None else audit.results(results["algorithms"])
-        progress.working_on("drawing plots")
-        # Here, because matplotlib takes a third of a second that a mistake need not wait for.
-        from jaxfed.reports.method_names import methods_of
-        from jaxfed.reports.plots import draw_plots
-
         run = directory.finished_run(summary)
         if found is not None:
             from jaxfed.reports.audit import write_audit
+            from jaxfed.reports.method_names import methods_of
 
             write_audit(found, directory.audit, methods_of([run]))
-        if processes.is_first():
+        if config.execution.plots and processes.is_first():
+            progress.working_on("drawing plots")
+            # Here, because matplotlib takes a third of a second that a mistake need not wait for.
+            from jaxfed.reports.plots import draw_plots
+
             draw_plots(run, directory.plots)
         directory.finish(summary)
     return summary

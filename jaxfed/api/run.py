@@ -89,7 +89,7 @@ def _run(
     with Progress(settings.to_dict(), console) as shown:
         summary = conduct(settings, place, shown, Interruption(), overwrite=overwrite)
     if progress:
-        from jaxfed.reports.method_names import method_names  # with matplotlib, loaded by now
+        from jaxfed.reports.method_names import method_names
 
         shown.show_results(summary["algorithms"], str(place), method_names([read_run(place)]))
     return Result(place, settings, read_json(place / "summary.json"), owns_workdir=owns_workdir)

@@ -227,6 +227,7 @@ RULES: dict[str, Rule] = {
     "execution.workers": Rule(int, "integers from 0 to 1024, 0 is none", lambda n: 0 <= n <= 1024),
     "execution.memory_limit": memory_limit.RULE,
     "execution.compilation_cache": Rule(str, "'auto', 'off' or a folder", bool),
+    "execution.plots": Rule(bool, "true or false"),
 }
 _SECTIONS = (
     *dict.fromkeys(key.partition(".")[0] for key in RULES if "." in key),

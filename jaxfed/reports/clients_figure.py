@@ -10,15 +10,8 @@ from matplotlib.ticker import MaxNLocator
 
 from jaxfed.experiment.records import Measurement, sort_algorithms
 from jaxfed.reports.method_names import USUAL, Methods
-from jaxfed.reports.style import (
-    LIGHT,
-    Theme,
-    algorithm_styles,
-    dress,
-    legend,
-    metric_label,
-    new_figure,
-)
+from jaxfed.reports.style import LIGHT, Theme, algorithm_styles, dress, legend, new_figure
+from jaxfed.reports.words import metric_label
 
 _PERCENT = 100.0
 

@@ -4,7 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from jaxfed.experiment.records import Measurement, Run, measure
-from jaxfed.reports.style import POOLED, is_accuracy
+from jaxfed.reports.style import POOLED
+from jaxfed.reports.words import is_accuracy
 
 
 def paired_difference(

@@ -7,8 +7,8 @@ from jaxfed.experiment.records import Measurement, algorithms_of, sort_algorithm
 from jaxfed.reports.comparison import main_and_baseline, paired_difference, standard_error
 from jaxfed.reports.method_names import method_names
 from jaxfed.reports.provenance import provenance
-from jaxfed.reports.style import difference_text, metric_label, setting_labels, setting_text
 from jaxfed.reports.tables import Cell, Row, Table
+from jaxfed.reports.words import difference_text, metric_label, setting_labels, setting_text
 
 _CAPTION = (
     "Differences in percentage points, paired by seed: mean ± standard error (s / √n; none for one seed). "

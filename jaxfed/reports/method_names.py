@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jaxfed.experiment.records import Run, algorithms_of
-from jaxfed.reports.style import algorithm_label, setting_label, setting_text
+from jaxfed.reports.words import algorithm_label, setting_label, setting_text
 
 _LABELERS = {
     "xclp": "XCLP",

@@ -42,15 +42,11 @@ from jaxfed.reports.style import (
     Theme,
     algorithm_styles,
     dress,
-    is_accuracy,
-    is_share,
     legend,
-    metric_label,
     new_figure,
     text_width,
 )
-
-# Clients times classes up to which a partition is drawn as bubbles; above, as heat maps.
+from jaxfed.reports.words import is_accuracy, is_share, metric_label
 
 # Plots of training runs, by what metrics.jsonl has of every round or of some.
 _OVER_ROUNDS = {

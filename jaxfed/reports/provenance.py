@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxfed.experiment.records import Run
-from jaxfed.reports.style import setting_text
+from jaxfed.reports.words import setting_text
 
 # Of these keys the first that is not 0 counts (`jaxfed.config.simulation`).
 _LABELS = ("federation.labeled_per_class", "federation.num_labeled", "federation.labeled_fraction")

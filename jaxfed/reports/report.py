@@ -34,15 +34,10 @@ from jaxfed.reports.curves import (
 from jaxfed.reports.method_names import methods_of
 from jaxfed.reports.sections import Picture, Section
 from jaxfed.reports.selection import chosen_settings, validated_settings
-from jaxfed.reports.style import (
-    LIGHT,
-    MOST_LINES,
-    metric_label,
-    setting_label,
-    setting_text,
-)
+from jaxfed.reports.style import LIGHT, MOST_LINES
 from jaxfed.reports.sweep_tables import curve_tables, other_keys, row_of
 from jaxfed.reports.tables import Table
+from jaxfed.reports.words import metric_label, setting_label, setting_text
 
 
 def write_report(

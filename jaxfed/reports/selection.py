@@ -15,14 +15,6 @@ from jaxfed.reports.comparison import paired_difference
 from jaxfed.reports.curves import swept_keys
 from jaxfed.reports.method_names import method_names
 from jaxfed.reports.provenance import provenance
-from jaxfed.reports.style import (
-    difference_text,
-    measurement_text,
-    metric_label,
-    setting_label,
-    setting_labels,
-    setting_text,
-)
 from jaxfed.reports.tables import (
     BEST,
     PAIRED,
@@ -32,6 +24,14 @@ from jaxfed.reports.tables import (
     Table,
     records,
     result_cell,
+)
+from jaxfed.reports.words import (
+    difference_text,
+    measurement_text,
+    metric_label,
+    setting_label,
+    setting_labels,
+    setting_text,
 )
 
 _CHOSEN = "selected."  # and the key: what a one-shot method reports of its own choice

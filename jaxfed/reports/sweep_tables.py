@@ -6,8 +6,8 @@ from jaxfed.experiment.records import Point, Sweep
 from jaxfed.reports import tables
 from jaxfed.reports.curves import Curve, beside_curves, families, swept_keys
 from jaxfed.reports.gains import gains_table
-from jaxfed.reports.style import setting_label
 from jaxfed.reports.tables import Table
+from jaxfed.reports.words import setting_label
 
 Take = Callable[..., str]  # a file name of these parts that nothing else has
 

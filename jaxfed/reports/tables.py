@@ -14,7 +14,7 @@ from jaxfed.reports.comparison import best_methods, main_and_baseline, paired_di
 from jaxfed.reports.csv_file import write_csv
 from jaxfed.reports.method_names import difference_name, method_names
 from jaxfed.reports.provenance import provenance
-from jaxfed.reports.style import (
+from jaxfed.reports.words import (
     difference_text,
     is_accuracy,
     measurement_text,

@@ -7,11 +7,11 @@ after the last:
     mlp    784-512-512-10, 500 examples a client
     cnn    two 3 x 3 convolutions of 32 and 64 channels, each with pooling, and the head; 100 a client
 
-jaxfed is `launch.run` with a config's defaults: checkpoints by the clock, states, predictions and plots at
-the end, compiled programs kept on disk. Peers (`launch.peers`, a file each, in the words of their
-documentation) keep nothing. All are run once before they are timed, so that jaxfed finds its compiled
-programs there and the system the files of all; "s at the first start" is that first run of jaxfed, which
-compiles.
+jaxfed is `launch.run` with a config's defaults: checkpoints by the clock, states and predictions at the end,
+compiled programs kept on disk; but no plots, which no peer draws. Peers (`launch.peers`, a file each, in the
+words of their documentation) keep nothing. All are run once before they are timed, so that jaxfed finds its
+compiled programs there and the system the files of all; "s at the first start" is that first run of jaxfed,
+which compiles.
 
 A run is timed twice over: from the start of the process to its end, and by the median of its rounds, from
 the end of one to the end of the next, with all that lies between.
@@ -23,9 +23,9 @@ while the round before runs, a checkpoint is a copy of milliseconds. Beyond roun
 that answers 500 images at a time (a hundred stay in the caches), for a second look of the test set at a state
 just looked at, for the mean and deviation of bytes as float64, for imports (scikit-learn and scipy.stats were
 half of two seconds), and for Python's collector, which looked through all that is imported over and over,
-and once more at the end: 0.7 of eight seconds. Left are JAX and Flax, tracing and reading programs back,
-plots with matplotlib (a second of eight, which no peer spends); and where no program has been kept,
-compilation, which is most of a first run's wait.
+and once more at the end: 0.7 of eight seconds. Left are JAX and Flax, tracing and reading programs back; and
+where no program has been kept, compilation, which is most of a first run's wait. (Plots would be one more
+second.)
 
 All peers install on Python 3.11 beside each other, with `--no-deps` where they ask for older packages. FedLab
 and fluke import torchvision, which has to be built for the same PyTorch, CPU or CUDA.
@@ -177,6 +177,7 @@ def settings_of(network: str, folder: Path) -> dict[str, Any]:
         "training.epochs": 1,
         "training.batch_size": 50,
         "execution.compilation_cache": str(folder / "compiled"),
+        "execution.plots": False,
     }
     try:
         Simulation(config_file.load(str(_ROOT / _CONFIG), texts(keys)))

@@ -12,7 +12,9 @@ from invoking import DIGITS, ROOT, invoke
 
 from jaxfed.errors import UsageError
 from jaxfed.experiment import compilation_cache
+from jaxfed.experiment.records import read_run
 from jaxfed.experiment.workdir import is_finished, open_workdir
+from jaxfed.reports.plots import run_plots
 from launch import entry
 
 CACHE = "execution.compilation_cache"
@@ -167,6 +169,33 @@ def test_smoke_from_the_command_line(tmp_path, monkeypatch):
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert again.returncode == 0
     assert again.stdout == f"{workdir} is finished; --overwrite runs it again\n"
+
+
+def test_plots_may_be_left_to_reports(tmp_path):
+    """Then a run does not wait for matplotlib either, nor does its table of results."""
+    code = (
+        "import sys\n"
+        "from launch import entry, run\n"
+        "try:\n"
+        "    entry.start(run.main)\n"
+        "finally:\n"
+        "    print('matplotlib' in sys.modules)"
+    )
+    arguments = [
+        *(
+            f"--config={DIGITS}:smoke",
+            f"--workdir={tmp_path / 'w'}",
+            "--config.algorithm=client_knn",
+        ),
+        *("--config.baselines=()", "--config.execution.plots=false"),
+    ]
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Client kNN" in done.stdout
+    assert done.stdout.endswith("\nFalse\n")
+    assert not (tmp_path / "w" / "plots").exists()
+    assert {"algorithms", "partition"} <= run_plots(read_run(tmp_path / "w")).keys()
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,8 @@ from jaxfed.experiment.records import (
 )
 from jaxfed.reports import axes, partition_figure, plots
 from jaxfed.reports.report import build, write_report
-from jaxfed.reports.style import (
-    DARK,
-    LIGHT,
-    algorithm_styles,
-    legend,
-    new_figure,
-    setting_text,
-)
+from jaxfed.reports.style import DARK, LIGHT, algorithm_styles, legend, new_figure
+from jaxfed.reports.words import setting_text
 
 
 def lines_of(figure):

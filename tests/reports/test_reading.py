@@ -15,12 +15,8 @@ from jaxfed.reports import partition_figure, plots
 from jaxfed.reports.method_names import difference_name
 from jaxfed.reports.page import _PIXELS_PER_INCH, render
 from jaxfed.reports.report import build, write_report
-from jaxfed.reports.style import (
-    LIGHT,
-    algorithm_label,
-    algorithm_styles,
-    setting_text,
-)
+from jaxfed.reports.style import LIGHT, algorithm_styles
+from jaxfed.reports.words import algorithm_label, setting_text
 
 # Of a screen, less the paddings of main and figure and the scroll bar.
 PAGE_WIDTH = 1280 - 2 * 20 - 2 * 18 - 15

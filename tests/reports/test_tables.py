@@ -13,7 +13,7 @@ from jaxfed.experiment.records import (
 )
 from jaxfed.reports import tables
 from jaxfed.reports.report import build
-from jaxfed.reports.style import measurement_text, setting_label, setting_text
+from jaxfed.reports.words import measurement_text, setting_label, setting_text
 
 
 @pytest.mark.parametrize(
