@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -231,9 +232,9 @@ class Federation:
         not travel, and the two vectors would be two sums of each client.)
         """
         owned = [self.points(client) for client in range(self.num_clients)]
-        x = self.x[np.concatenate([*owned, self.server])]
-        mean, square = _sums(x)
-        count = max(1, x.size // x.shape[-1])
+        rows, x = np.concatenate([*owned, self.server]), self.x
+        mean, square = _sums(x, rows)
+        count = max(1, len(rows) * math.prod(x.shape[1:-1]))
         mean, square = mean / count, square / count
         deviation = np.sqrt(np.maximum(square - np.square(mean), 0))
         unit = 255 if x.dtype == np.uint8 else 1
@@ -368,20 +369,24 @@ class Federation:
         )
 
 
-def _sums(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The sum and the sum of squares of each entry of the last axis, float64 [c]."""
+def _sums(x: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The sum and the sum of squares of each entry of the last axis over these rows, float64 [c]."""
     total, square = np.zeros(x.shape[-1]), np.zeros(x.shape[-1])
-    if x.dtype == np.uint8:  # exact by counts of its values, in a quarter of the time
-        value = np.arange(256.0)
-        for entry in range(x.shape[-1]):
-            count = np.zeros(256)
-            for part in np.array_split(x[..., entry], max(1, len(x) // 1024)):
-                count += np.bincount(part.ravel(), minlength=256)
-            total[entry], square[entry] = count @ value, count @ np.square(value)
+    if x.dtype == np.uint8:  # exact in any order: in the quickest, by parts that stay in the caches
+        for part in _parts(rows, 256):
+            for entry, values in enumerate(np.moveaxis(x[part], -1, 0)):
+                column = values.astype(np.float64).ravel()
+                total[entry] += column.sum()
+                square[entry] += column @ column
         return total, square
     axes = tuple(range(x.ndim - 1))
-    for part in np.array_split(x, max(1, len(x) // 4096)):
-        values = part.astype(np.float64)
+    for part in _parts(rows, 4096):
+        values = x[part].astype(np.float64)
         total += values.sum(axis=axes)
         square += np.square(values).sum(axis=axes)
     return total, square
+
+
+def _parts(rows: np.ndarray, size: int) -> list[np.ndarray]:
+    """About so many rows each."""
+    return np.array_split(rows, max(1, len(rows) // size))
