@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ _LABELS = ("label", "quality", "class", "y")
 _CLIENTS = ("client_id", "writer_id", "writer", "user_id")
 _LARGE = 20_000  # examples: below, starting processes takes longer than decoding
 _JPEG = b"\xff\xd8\xff"  # what every such file begins with
-_FORMAT = 1  # raised whenever the same files would give other arrays
+_FORMAT = 2  # raised whenever the same files would give other arrays
 
 
 def version_directory(root: Path, name: str) -> Path | None:
@@ -58,53 +59,59 @@ def read(name: str, folder: Path, label_key: str | None = None) -> Dataset:
     Raises:
         UsageError: not array_record, no training split, or features that make no classification set.
     """
-    builder = _builder(folder)
     files = sorted(file for file in folder.iterdir() if file.is_file())
-    there = builder.info.splits
-    if "train" not in there:
-        raise UsageError(
-            f"data set {name!r} in {folder}: splits {', '.join(there)}, "
-            "but a split 'train' is needed"
-        )
-    unlabeled = tuple(split for split in _UNLABELED_SPLITS if split in there)
-    parts = {"train": ("train", *unlabeled)}
-    if "test" in there:
-        parts["test"] = ("test",)
-    features = builder.info.features
-    example_key = _choose(name, "example", features, _EXAMPLES)
-    usual = next((key for key in _LABELS if key in features), None)
-    label_key = _choose(name, "label", features, _LABELS if label_key is None else (label_key,))
-    client_key = next((key for key in _CLIENTS if key in features), None)
-    finer = () if usual in (None, label_key) else (usual,)
-    keys = (example_key, label_key, client_key, *finer)
-
-    def make(target: Path) -> None:
-        for part, splits in parts.items():
-            counts = {split: there[split].num_examples for split in splits}
-            _decode(folder, part, counts, keys, target)
-
-    key = files_key(files, _FORMAT, (*keys, *unlabeled))
-    arrays = cached_arrays(f"tfds-{name.replace('/', '-')}", key, make)
+    # What the set's own words say is kept with its arrays: TFDS, a fifth of a second, is for making them.
+    arrays = cached_arrays(
+        f"tfds-{name.replace('/', '-')}",
+        files_key(files, _FORMAT, label_key),
+        partial(_make, name, folder, label_key),
+    )
     x, y = arrays["x-train"], arrays["y-train"]
     client_id, client_id_test = client_numbers(
         arrays.get("client-train"), arrays.get("client-test")
     )
-    classes = features[label_key]
-    num_classes = getattr(classes, "num_classes", None) or int(y.max()) + 1
-    names = getattr(classes, "names", None) or [str(c) for c in range(num_classes)]
+    class_names = tuple(map(str, arrays["class_names"]))
     return Dataset(
         name=name,
         x=x,
         y=y,
         x_test=arrays.get("x-test", np.zeros((0, *x.shape[1:]), x.dtype)),
         y_test=arrays.get("y-test", np.zeros(0, np.int32)),
-        num_classes=num_classes,
-        class_names=tuple(names),
+        num_classes=len(class_names),
+        class_names=class_names,
         client_id=client_id,
         client_id_test=client_id_test,
-        origin=_origin(name, folder, example_key),
+        origin=str(arrays["origin"]),
         **_subclasses(arrays),
     )
+
+
+def _make(name: str, folder: Path, label_key: str | None, target: Path) -> None:
+    """Decode all of it, and write down its classes' names and what is known of its origin."""
+    info = _builder(folder).info
+    there, features = info.splits, info.features
+    if "train" not in there:
+        raise UsageError(
+            f"data set {name!r} in {folder}: splits {', '.join(there)}, "
+            "but a split 'train' is needed"
+        )
+    parts = {"train": ("train", *(split for split in _UNLABELED_SPLITS if split in there))}
+    if "test" in there:
+        parts["test"] = ("test",)
+    example_key = _choose(name, "example", features, _EXAMPLES)
+    usual = next((key for key in _LABELS if key in features), None)
+    label_key = _choose(name, "label", features, _LABELS if label_key is None else (label_key,))
+    client_key = next((key for key in _CLIENTS if key in features), None)
+    finer = () if usual in (None, label_key) else (usual,)
+    for part, splits in parts.items():
+        counts = {split: there[split].num_examples for split in splits}
+        _decode(folder, part, counts, (example_key, label_key, client_key, *finer), target)
+    classes = features[label_key]
+    y = np.load(target / "y-train.npy")
+    num_classes = getattr(classes, "num_classes", None) or int(y.max()) + 1
+    names = getattr(classes, "names", None) or [str(c) for c in range(num_classes)]
+    np.save(target / "class_names.npy", np.array(names))
+    np.save(target / "origin.npy", np.array(_origin(name, folder, example_key)))
 
 
 def _origin(name: str, folder: Path, example_key: str) -> str:

@@ -1,5 +1,8 @@
 """SVHN and STL-10 as TFDS prepares them: their splits, their labels, and what becomes of both."""
 
+import sys
+from dataclasses import astuple
+
 import numpy as np
 import pytest
 from tfds_files import prepared_tfds
@@ -63,6 +66,16 @@ def test_svhns_extra_split_stays_out(tmp_path):
     np.testing.assert_array_equal(data.x_test[:, 31, 31, 2], range(100, 110))
     np.testing.assert_array_equal(data.y, np.arange(20) % 10)
     assert data.class_names == tuple("0123456789")
+
+
+def test_a_set_that_is_kept_is_read_without_tfds(tmp_path, monkeypatch):
+    write_stl10(tmp_path)
+    made = load("stl10", root=str(tmp_path))
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    kept = load("stl10", root=str(tmp_path))
+    assert kept.class_names == made.class_names == STL_CLASSES
+    for of_made, of_kept in zip(astuple(made), astuple(kept), strict=True):
+        np.testing.assert_array_equal(of_made, of_kept)
 
 
 def test_stl10s_unlabelled_split_is_training_examples_without_a_label(tmp_path):
