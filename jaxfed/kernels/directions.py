@@ -100,8 +100,7 @@ class Alone(NamedTuple):
         self, slope: Array, directions: Array, products: Array, residual: Array, moves: Array
     ) -> tuple[Array, tuple[Array, ...]]:
         """<R, Z> / <P, Q>: P^T R is <R, Z> where R is orthogonal to the last direction."""
-        curvature = self._dots(directions, products)
-        lengths = jnp.where(moves, slope / jnp.where(moves, curvature, 1.0), 0.0)
+        lengths = jnp.where(moves, slope / self._dots(directions, products), 0.0)
         return lengths, (jnp.where(moves, slope, jnp.inf),)
 
     def along(self, directions: Array, lengths: Array) -> Array:

@@ -11,7 +11,6 @@ once for an experiment.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
@@ -32,12 +31,14 @@ from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.federation.ragged import Ragged, own_examples
 from jaxfed.kernels import lsh
+from jaxfed.kernels.conjugate_gradient import Convergence
 from jaxfed.training.embedding import Embed as Embed
 from jaxfed.training.embedding import embedding as embedding
 from jaxfed.training.embedding import of_examples
 from jaxfed.training.server_state import ServerState
 from jaxfed.xclp.cosine_propagation import label_each, propagate_over_cosines
 from jaxfed.xclp.cross_steps import NEIGHBORS, search_keywords
+from jaxfed.xclp.influence import Accuracy, accuracy_of, warn_of_cut_short
 from jaxfed.xclp.memory_plan import planned
 from jaxfed.xclp.smoother import scores_of, smoother
 
@@ -137,7 +138,7 @@ def xclp_labels(
 
     def label_points(
         vectors: jax.Array, y: jax.Array, valid: jax.Array, key: jax.Array
-    ) -> tuple[jax.Array, jax.Array, Metrics, jax.Array, jax.Array]:
+    ) -> tuple[jax.Array, jax.Array, Convergence, jax.Array]:
         num_points, block_columns = len(y), columns_at_once(*vectors.shape)
         # Over several devices, after rows of nobody up to a multiple of them.
         codes = execution.spread(lsh.project_bits(vectors, key, p.num_bits))
@@ -149,25 +150,20 @@ def xclp_labels(
         matrix = smoother(graph, p, block_columns)
         z, info = scores_of(matrix, one_hot)
         label, confidence = xclp.predict(z[:num_points])
-        confidence = jnp.where(valid, confidence, 0)
         if p.relative_confidence:
             confidence = xclp.relative(confidence)
-        metrics = {"steps": info.steps.max(), "residual": info.residual.max()}
-        # A column at float32's own limit is as good as solved; one that ran out of steps is not.
-        cut_short = jnp.any(~info.converged & (info.steps >= p.max_steps))
-        num_counts = matrix.num_counts(one_hot.any(axis=1))
-        return label, confidence, metrics, cut_short, num_counts
+        return label, confidence, info, matrix.num_counts(one_hot.any(axis=1))
 
     def label_cohort(
         features: jax.Array, y: jax.Array, mask: jax.Array, key: jax.Array
-    ) -> tuple[jax.Array, jax.Array, Metrics, jax.Array, jax.Array]:
+    ) -> tuple[jax.Array, jax.Array, Convergence, jax.Array]:
         vectors = features.reshape(mask.size, -1)
         found = label_points(vectors, y.reshape(-1), mask.reshape(-1), key)
         return found[0].reshape(mask.shape), found[1].reshape(mask.shape), *found[2:]
 
     def label_rows(
         features: Ragged, y: jax.Array, client: jax.Array, number: jax.Array, key: jax.Array
-    ) -> tuple[jax.Array, jax.Array, Metrics, jax.Array, jax.Array]:
+    ) -> tuple[jax.Array, jax.Array, Convergence, jax.Array]:
         valid = jnp.arange(len(client)) < jnp.sum(features.size)
         own = jnp.where(valid, y[client, number], UNLABELED)
         found = label_points(features.rows, own, valid, key)
@@ -202,14 +198,10 @@ def xclp_labels(
             else:
                 mask = jnp.asarray(entered.mask)
                 labeled = label_within(jnp.asarray(entered.x), y, mask, projection)
-            label, confidence, metrics, cut_short, num_counts = labeled
-            if cut_short:
-                warnings.warn(
-                    f"label propagation stopped at relative residual {metrics['residual']:.1e}: "
-                    "raise xclp.max_steps or xclp.tolerance",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
+            label, confidence, info, num_counts = labeled
+            accuracy = accuracy_of(info, p.max_steps)
+            warn_of_cut_short(accuracy, Accuracy(), p.tolerance)
+            metrics: Metrics = {"steps": accuracy.steps, "residual": accuracy.residual}
             xclp.count_messages(
                 communication,
                 num_clients=int(np.sum((sizes > 0) & (ids >= 0))),

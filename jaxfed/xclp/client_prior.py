@@ -43,7 +43,10 @@ def weighed(scores: Array, own: Array, cohort: Array, beta: float) -> Array:
         return scores
     xp = jnp if isinstance(scores, jax.Array) else np
     num_classes = scores.shape[-1]
-    own, cohort = (xp.maximum(xp.asarray(counts, np.float32), 0) for counts in (own, cohort))
+    own, cohort = (
+        xp.maximum(xp.broadcast_to(xp.asarray(counts, np.float32), scores.shape), 0)
+        for counts in (own, cohort)
+    )
     share = (cohort + 1) / (cohort.sum(axis=-1, keepdims=True) + num_classes)
     own_share = (own + num_classes * share) / (own.sum(axis=-1, keepdims=True) + num_classes)
     z = xp.maximum(scores, 0)

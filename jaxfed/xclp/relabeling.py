@@ -46,7 +46,6 @@ def relabeled_in_the_clear(
     chosen: the settings are those that were.
     """
     p = replace(p, hamming="plaintext", row_sums="plaintext", projection="seed", presence=())
-    p = replace(p, select=(), confidence="entropy")
     planes = PROJECTIONS[p.projection](p.seed, p.num_bits, vectors[0].shape[1], None)
     nobody = [np.full(len(own), UNLABELED, np.int32) for own in vectors]
     codes, _ = randomized(execution.once(client_codes, vectors, planes), nobody, p, None)

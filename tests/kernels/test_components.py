@@ -86,6 +86,7 @@ def test_solves_beside_the_leading_eigenvectors(parts, alpha):
     np.testing.assert_allclose(z, expected, atol=5e-5 * size)
     np.testing.assert_allclose(leading @ z, 0, atol=2e-6 * size)
     assert np.isfinite(info.residual).all()
+    assert info.steps.max() <= 100  # a chain takes 64; more only where rounding is solved for
 
 
 def test_at_alpha_below_one_only_the_leading_part_is_missing(parts):
@@ -101,6 +102,15 @@ def test_nothing_is_left_of_a_leading_eigenvector(parts):
     graph, _ = parts
     v = graph.root_degrees[:, None]
     np.testing.assert_allclose(without_leading(graph, components(graph), v), 0, atol=1e-6)
+
+
+def test_what_rounding_leaves_of_a_large_one_is_taken_off_too(parts):
+    graph, w = parts
+    _, leading = dense_leading(w, graph)
+    rest = np.random.default_rng(1).standard_normal((len(w), 2))
+    y = (1e4 * np.asarray(graph.root_degrees)[:, None] + rest).astype(np.float32)
+    left = np.asarray(without_leading(graph, components(graph), y), np.float64)
+    np.testing.assert_allclose(leading @ left, 0, atol=2e-5)
 
 
 def test_alpha_beyond_one_is_refused(parts):

@@ -81,6 +81,16 @@ def test_columns_that_depend_on_each_other(clusters, columns):
     np.testing.assert_array_equal(np.asarray(z)[:, ~y.any(axis=0)], 0)
 
 
+def test_one_that_is_not_finite_spoils_no_other(clusters):
+    graph, y, w = clusters
+    spoiled = y.copy()
+    spoiled[7, 2] = np.nan
+    z, info = propagate(graph, spoiled, 0.99, tolerance=2e-6)
+    others = np.delete(np.arange(NUM_CLUSTERS), 2)
+    np.testing.assert_array_equal(info.converged, np.arange(NUM_CLUSTERS) != 2)
+    assert (residuals(w, z[:, others], y[:, others], 0.99) <= 2.2e-6).all()
+
+
 def test_the_same_bits_every_time(clusters):
     graph, y, _ = clusters
     first, second = (np.asarray(propagate(graph, y, 0.99)[0]) for _ in range(2))

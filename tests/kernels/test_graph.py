@@ -178,6 +178,10 @@ def test_a_tolerance_below_rounding_ends_at_rounding(tolerance):
         graph = normalized_graph(indices, jnp.maximum(cosines, 0))
         _, info = propagate(graph, y, 0.999, tolerance=tolerance, max_steps=300)
         assert info.residual.max() < 3e-5
+        if (
+            tolerance == 1e-6
+        ):  # the recursion gets there, the true residual does not, and that is seen
+            assert info.steps.max() <= 150
 
 
 def test_agrees_with_scipy():

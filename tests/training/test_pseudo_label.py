@@ -118,6 +118,48 @@ def test_xclp_on_a_padded_cohort_is_algorithm_1(model, cohort, settings, monkeyp
     np.testing.assert_allclose(other.weight, labels.weight, atol=2e-4)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"hamming": "masked"},
+        {"row_sums": "masked"},
+        {"influence": "columns"},
+        {"bit_epsilon": 1.0},
+        {"label_epsilon": 1.0},
+        {"client_prior": 1.0},
+        {"select": ("alpha:0.5",)},
+        {"confidence": "calibrated"},
+    ],
+    ids=str,
+)
+def test_what_is_computed_on_the_host(settings):
+    assert pseudo_label.is_one_program(PARAMETERS)
+    assert not pseudo_label.is_one_program(dataclasses.replace(PARAMETERS, **settings))
+
+
+@pytest.mark.parametrize("settings", [{}, {"influence": "columns"}], ids=str)
+def test_systems_that_are_given_up_in_a_round_are_told_of(model, cohort, settings):
+    """One that its last step has solved is not."""
+    points, state = all_examples(pseudo_label.embedding(model, map_clients)), state_of(model)
+
+    def label(max_steps):
+        p = dataclasses.replace(PARAMETERS, max_steps=max_steps, tolerance=1e-4, **settings)
+        return pseudo_label.xclp_labels(points, p)(state, cohort, KEY, Communication())
+
+    with pytest.warns(RuntimeWarning, match=r"label propagation stopped.* after 1 steps"):
+        label(1)
+    steps = label(1000).metrics["steps"]
+    assert 1 < label(steps).metrics["steps"] <= steps
+
+
+def test_a_round_says_what_leave_one_out_has_chosen(model, cohort):
+    points = all_examples(pseudo_label.embedding(model, map_clients))
+    p = dataclasses.replace(PARAMETERS, select=("alpha:0.5",))
+    labels = pseudo_label.xclp_labels(points, p)(state_of(model), cohort, KEY, Communication())
+    assert labels.metrics["leave_one_out"]["settings"] == 2
+    assert labels.metrics["selected"]["alpha"] in (0.5, np.float32(p.alpha), p.alpha)
+
+
 @pytest.mark.parametrize("is_ragged", [False, True], ids=["padded", "ragged"])
 @pytest.mark.parametrize(
     "settings",

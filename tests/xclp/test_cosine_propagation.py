@@ -43,8 +43,9 @@ def dense_labels(
     label_matrix="plain",
     relative_confidence=False,
     self_edges=False,
+    factor=1.0,
 ):
-    """Labels and confidences by the formulas of the module, in float64."""
+    """Labels and confidences by the formulas of the module, in float64; `factor` of a prior."""
     indices, cosines = reference.cosine_knn(x, NUM_NEIGHBORS - self_edges)
     if self_edges:
         indices = np.insert(indices, 0, np.arange(len(x)), axis=1)
@@ -53,7 +54,7 @@ def dense_labels(
     one_hot = (np.asarray(y)[:, None] == np.arange(NUM_CLASSES)).astype(float)
     if label_matrix == "class_balanced":
         one_hot /= np.maximum(one_hot.sum(axis=0), 1)
-    z = np.maximum(reference.propagate(w, one_hot, ALPHA), 0)
+    z = np.maximum(reference.propagate(w, one_hot, ALPHA), 0) * factor
     reached = z.max(axis=1) > 1e-12
     share = z / np.where(reached, z.sum(axis=1), 1)[:, None]
     surprise = np.log(share, where=share > 0, out=np.zeros_like(share))
@@ -105,6 +106,21 @@ def test_pooled(federation, switches):
     assert metrics["unreached"] == 0
 
 
+def test_pooled_weighs_scores_by_the_clients_own_labels(federation):
+    found, _, cohort = label("pooled_lp", federation, client_prior=1.0)
+    mask = cohort.mask
+    x, y, owner = cohort.x[mask], cohort.y[mask], np.nonzero(mask)[0]
+    counts = np.array(
+        [np.bincount(own[own >= 0], minlength=NUM_CLASSES) for own in cohort.y], float
+    )
+    share = (counts.sum(0) + 1) / (counts.sum() + NUM_CLASSES)
+    own = (counts + NUM_CLASSES * share) / (counts.sum(1, keepdims=True) + NUM_CLASSES)
+    labels, confidences = dense_labels(x, y, factor=(own / share)[owner])
+    np.testing.assert_array_equal(found.label[mask], labels)
+    np.testing.assert_allclose(found.confidence[mask], confidences, atol=2e-3)
+    assert np.abs(confidences - dense_labels(x, y)[1]).max() > 0.01  # else nothing would be seen
+
+
 @pytest.mark.parametrize("name", SWITCHES)
 def test_each_switch_tells_here(federation, name):
     """Else the tests above could not see that one is ignored."""
@@ -154,6 +170,26 @@ def test_pooled_chooses_what_refits_would(federation):
     assert rates["accuracy"] == labels_that_come_back(federation, chosen).mean()
     again, _, _ = label("pooled_lp", federation, **{"alpha": ALPHA, **selected})
     np.testing.assert_array_equal(found.label[cohort.mask], again.label[cohort.mask])
+
+
+def test_more_neighbors_than_given_may_be_chosen(federation):
+    """Each setting has the nearest that it asks for, out of one search."""
+    p = Propagation(NUM_CLASSES, num_neighbors=1, alpha=ALPHA)
+    found, metrics, cohort = label(
+        "pooled_lp", federation, num_neighbors=1, select=("num_neighbors:12",)
+    )
+    rates = metrics["leave_one_out"]
+    assert metrics["selected"] == {"num_neighbors": 12}
+    assert rates["given_accuracy"] == labels_that_come_back(federation, p).mean()
+    many = replace(p, num_neighbors=12)
+    assert rates["accuracy"] == labels_that_come_back(federation, many).mean()
+    again, _, _ = label("pooled_lp", federation, num_neighbors=12)
+    np.testing.assert_array_equal(found.label[cohort.mask], again.label[cohort.mask])
+
+
+def test_what_choosing_gives_up_is_told_of(federation):
+    with pytest.warns(RuntimeWarning, match="and choosing by leave-one-out stopped"):
+        label("pooled_lp", federation, select=("alpha:0.3",), max_steps=1)
 
 
 def test_every_client_chooses_for_itself(federation):

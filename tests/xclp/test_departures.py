@@ -89,7 +89,7 @@ def cohort():
     return Cohort(np.array([2, 7, 5, -1], np.int32), x, y, mask)
 
 
-@pytest.mark.parametrize(("presence", "gone"), [((), ()), (("7@sums", "1@sums"), (1,))])
+@pytest.mark.parametrize(("presence", "gone"), [((), ()), (("7@sums", "0@sums"), (1,))])
 def test_clients_go_by_their_numbers_in_training(cohort, presence, gone):
     """In a round of federated training: who leaves has no pseudo-labels, who is not there does not leave."""
     p = dataclasses.replace(PARAMETERS, row_sums="masked", presence=presence)

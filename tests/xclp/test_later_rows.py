@@ -9,6 +9,7 @@ from secure_labels import digits, disagreement
 from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
 from jaxfed.kernels.components import Components
+from jaxfed.kernels.padding import padded_length
 from jaxfed.secure.primitives import paillier
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.xclp import Parameters, cross_client_label_propagation, label_later
@@ -143,6 +144,7 @@ def test_rows_are_as_many_as_components():
     of_unit, _ = rows.solved(np.eye(4, dtype=np.float32))
     expected = [[0, 2, 0, 0], [1, 0, 4, 0], [16, 0, 0, 0], [0] * 4, [0, 0, 32, 0], [0] * 4]
     np.testing.assert_array_equal(np.asarray(of_unit)[:6], expected)
+    assert len(of_unit) == padded_length(6)  # so many numbers of points share their programs
 
 
 def test_asked_again_and_together_and_apart():
@@ -240,6 +242,34 @@ def test_nobody_is_left_or_nobody_asks():
     assert result.communication.metrics() == before
 
 
+def test_who_leaves_alone_with_what_it_asks_for_leaves_nothing_to_do():
+    result, (first, *_) = result_of(**MASKED), data()[2]
+    result.kept.session.presence.lose_when(0, "send", "shares")
+    found, sent = volumes_of(result, later=[first], **MASKED)
+    assert np.all(found[0].labels == -1)
+    assert not {"positions", "upload", "sums"} & {kind for _, _, kind in sent}
+
+
+def test_who_leaves_before_it_hears_of_its_components():
+    """Its labels are in the systems by then; the others go on."""
+    switches = MASKED | {"label_matrix": "centered"}
+    result = result_of(**switches)
+    presence = result.kept.session.presence
+    presence.lose_when(0, "receive", "leading")
+    found = later_of(result, **switches)
+    assert presence.gone == {0}
+    assert np.all(found[0].labels == -1)
+    assert np.all(found[2].labels >= 0)
+
+
+def test_later_systems_that_are_given_up_are_told_of():
+    switches = MASKED | {"max_steps": 1}
+    with pytest.warns(RuntimeWarning, match="label propagation stopped"):
+        result = result_of(**switches)
+    with pytest.warns(RuntimeWarning, match="label propagation stopped"):
+        later_of(result, **switches)
+
+
 def test_points_that_list_none_but_themselves():
     switches = MASKED | {"self_edges": True, "num_neighbors": 1, "label_matrix": "centered"}
     found = later_of(result_of(**switches), **switches)
@@ -259,11 +289,11 @@ def test_newcomers_are_refused():
 # --- who sees what -------------------------------------------------------------------------------
 
 
-def volumes_of(result, **switches):
+def volumes_of(result, later=None, **switches):
     """Payload bytes by (sender, receiver, kind) of labels for later points."""
     volumes = result.kept.session.channel.volumes
     before = dict(volumes)
-    found = later_of(result, **switches)
+    found = later_of(result, later, **switches)
     sent = {}
     for route, volume in volumes.items():
         num_bytes = volume.payload_bytes - (before[route].payload_bytes if route in before else 0)

@@ -7,6 +7,7 @@ from dense_xclp import dense_algorithm_1
 from jaxfed import xclp
 from jaxfed.errors import UsageError
 from jaxfed.kernels import knn, lsh, reference
+from jaxfed.privacy import randomized_response
 from jaxfed.xclp import Parameters, cross_client_label_propagation, label_later, propagate_labels
 from jaxfed.xclp.mixture import mixture
 
@@ -77,13 +78,15 @@ def test_agrees_with_the_dense_row(switches, sizes):
     found = label_later(result, later, p)
     z, p = result.kept.scores.astype(np.float64), result.kept.p
     expected = dense_extension(z, vectors, np.concatenate(later), p)
+    scores = np.concatenate([own.scores for own in result.predictions])
     if p.client_prior:
         counts = np.array([np.bincount(y[y >= 0], minlength=3) for y in labels])
         share = (counts.sum(0) + 1) / (counts.sum() + 3)
         own = (counts + 3 * share) / (counts.sum(1, keepdims=True) + 3)
         expected *= np.repeat(own / share, [7, 0, 5], axis=0)
+        weighed = np.maximum(z, 0) * np.repeat(own / share, sizes, axis=0)
+        np.testing.assert_allclose(weighed, scores, rtol=1e-5)
     else:
-        scores = np.concatenate([own.scores for own in result.predictions])
         np.testing.assert_array_equal(z, scores)
     ours = [np.concatenate(part) for part in zip(*found, strict=True)]
     np.testing.assert_allclose(ours[2], expected, rtol=2e-4, atol=1e-6 * z.max())
@@ -210,7 +213,7 @@ def test_confidences_relative_to_a_smaller_one_or_to_none():
     np.testing.assert_array_equal(label_later(result, later, p)[0].confidences, np.zeros(7))
 
 
-def test_noise_on_bits_is_on_later_ones_too():
+def test_noise_on_bits_is_on_later_ones_too(monkeypatch):
     vectors, labels, _ = clustered_clients([60, 60])
     settings = {"num_classes": 3, "num_bits": 256, "num_neighbors": 4, "seed": 1}
     noisy = propagate_labels(vectors, labels, bit_epsilon=1.0, **settings)
@@ -220,6 +223,9 @@ def test_noise_on_bits_is_on_later_ones_too():
     # Its own code has other noise in the graph, so that it is not at distance 0 of itself.
     plain = propagate_labels(vectors, labels, **settings).label([vectors[0]])[0]
     assert np.abs(later.scores - plain.scores).max() > 1e-3 * plain.scores.max()
+    monkeypatch.setattr(randomized_response, "randomize_bits", lambda bits, *_: bits)
+    (bare,) = noisy.label([vectors[0]])
+    assert np.abs(later.scores - bare.scores).max() > 1e-3 * bare.scores.max()
 
 
 @pytest.mark.parametrize(

@@ -51,12 +51,18 @@ def test_blocks_change_nothing(monkeypatch):
     )
 
 
-def test_answers_under_noise_are_unbiased_and_others_for_each_labeling(monkeypatch):
+@pytest.mark.parametrize("label_matrix", ["plain", "class_balanced"])
+def test_answers_under_noise_are_unbiased_and_others_for_each_labeling(label_matrix, monkeypatch):
     """Of answers that nobody changes the bias is taken out, as the method does it."""
-    p = settings(label_epsilon=1.0)
+    p = settings(label_epsilon=1.0, label_matrix=label_matrix)
     same = np.repeat(labelings()[:1], 2, axis=0)
     first, second = relabeled_in_the_clear(points(), same, slice(20, 33), p)
     assert (first != second).any()
     monkeypatch.setattr(randomized_response, "randomize_labels", lambda labels, *_: labels)
     together = relabeled_in_the_clear(points(), labelings(), slice(20, 33), p)
     np.testing.assert_allclose(together, one_by_one(p), rtol=1e-4, atol=1e-5)
+
+
+def test_systems_that_are_given_up_are_told_of():
+    with pytest.warns(RuntimeWarning, match="label propagation stopped"):
+        relabeled_in_the_clear(points(), labelings(), slice(20, 33), settings(max_steps=1))
