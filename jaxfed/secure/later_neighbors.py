@@ -60,9 +60,10 @@ def nearest_in_graph(
     Cost: of m n pairs of points what `nearest_others` takes for n^2 / 2.
     """
     num_bits = 32 * next(iter(graph.values())).shape[1]
+    # Of all, whoever has left: more would be as many columns of nobody.
+    most = min(num_neighbors, sum(map(len, graph.values())))
     later, graph = ({j: own[j] for j in session.clients if j in own} for own in (later, graph))
     asking, sizes = ({j: len(own) for j, own in codes.items()} for codes in (later, graph))
-    most = min(num_neighbors, sum(sizes.values()))  # more would be as many columns of nobody
     server = session.endpoints[SERVER]
     return through_pairs(
         session,
