@@ -18,6 +18,7 @@ import numpy as np
 from jax import Array
 
 from jaxfed.errors import UsageError
+from jaxfed.kernels.lookup import looked_up
 
 # Of the words that XLA sorts: jax has no longer ones unless it is told to.
 _WORD_BITS = 32
@@ -55,11 +56,11 @@ def by_target(targets: Array, n: int) -> ByTarget:
     digit_bits = _WORD_BITS - position_bits
     order = position
     for shift in range(0, n.bit_length(), digit_bits):
-        digits = targets.at[order].get(mode="promise_in_bounds") >> shift & (2**digit_bits - 1)
+        digits = looked_up(targets, order) >> shift & (2**digit_bits - 1)
         packed = jnp.sort(digits.astype(jnp.uint32) << position_bits | position)
-        order = order.at[packed & (2**position_bits - 1)].get(mode="promise_in_bounds")
+        order = looked_up(order, packed & (2**position_bits - 1))
     points = jnp.arange(n + 1, dtype=jnp.int32)
-    in_order = targets.at[order].get(mode="promise_in_bounds")
+    in_order = looked_up(targets, order)
     return ByTarget(order.astype(jnp.int32), jnp.searchsorted(in_order, points).astype(jnp.int32))
 
 

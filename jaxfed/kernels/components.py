@@ -19,6 +19,7 @@ from jax import Array, lax
 from jax.sharding import Mesh
 
 from jaxfed.kernels.graph import GRAPH_ROWS, Graph
+from jaxfed.kernels.lookup import looked_up
 from jaxfed.kernels.spread import ALL, Rows, by_rows, mesh_of
 
 
@@ -57,14 +58,13 @@ def _components_by(graph: Graph, rows: Rows) -> Components:
     num_rows = graph.neighbors.shape[0]
     n = num_rows * rows.num_parts
     overflow_rows = rows.here(graph.overflow_rows, num_rows)
-    is_edge, is_overflow_edge = graph.weights > 0, graph.overflow_weights > 0
 
     def smaller(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         _, root = carry
-        nearby = jnp.where(is_edge, root[graph.neighbors], n).min(axis=1)
+        nearby = looked_up(root, graph.neighbors).min(axis=1)
         least = jnp.minimum(rows.own(root), nearby)
         if graph.overflow_rows.size:
-            over = jnp.where(is_overflow_edge, root[graph.overflow_neighbors], n).min(axis=1)
+            over = looked_up(root, graph.overflow_neighbors).min(axis=1)
             least = least.at[overflow_rows].min(over)
         least = rows.of_all(least)
         # A root that has found a smaller one takes all its points along.
@@ -85,15 +85,14 @@ def reachable(graph: Graph, start: Array, rows: Rows = ALL) -> Array:
 
     Cost: 2 n k lookups for every edge on the way from the starting points to the farthest point.
     """
-    is_edge, is_overflow_edge = graph.weights > 0, graph.overflow_weights > 0
     overflow_rows = rows.here(graph.overflow_rows, start.shape[0])
 
     def further(state: tuple[Array, Array]) -> tuple[Array, Array]:
         _, reached = state
         of_all = rows.of_all(reached)
-        grown = reached | (is_edge & of_all[graph.neighbors]).any(axis=1)
+        grown = reached | looked_up(of_all, graph.neighbors).any(axis=1)
         if graph.overflow_rows.size:
-            over = (is_overflow_edge & of_all[graph.overflow_neighbors]).any(axis=1)
+            over = looked_up(of_all, graph.overflow_neighbors).any(axis=1)
             grown = grown.at[overflow_rows].max(over)
         return rows.any(grown != reached) & ~rows.all(grown), grown
 

@@ -31,7 +31,7 @@ from jax.typing import ArrayLike
 from jaxfed.errors import UsageError
 from jaxfed.kernels.components import Components, reachable, without_leading
 from jaxfed.kernels.directions import Directions, directions_of
-from jaxfed.kernels.graph import GRAPH_ROWS, Graph, propagation_matvec
+from jaxfed.kernels.graph import GRAPH_ROWS, Graph, add_product, scaled, subtract_product
 from jaxfed.kernels.spread import ROWS, SAME, Rows, by_rows, mesh_of, spread
 
 # Steps between two true residuals: each costs a product, and bounds how far rounding can carry the
@@ -322,7 +322,8 @@ def _solve_block(
 
     num_columns = y.shape[1]
     by: Directions = directions_of(y, rows)
-    beta = jnp.minimum(alpha, _LARGEST_BETA)
+    # Z = (c + alpha W) R with c = alpha / beta: the preconditioner times c, which no step sees.
+    alpha_w, c = scaled(graph, alpha), jnp.maximum(alpha / _LARGEST_BETA, 1.0)
     y_norm = squares(y)
     # A column that is not finite would spoil those that share its directions.
     is_finite = jnp.isfinite(y_norm)
@@ -336,11 +337,11 @@ def _solve_block(
         """One step; z is left alone, its change since the last verification is summed apart."""
         count, change, state = carry
         moves = live(state)
-        smoothed = propagation_matvec(graph, state.residual, -beta, rows)
+        smoothed = add_product(alpha_w, c * state.residual, state.residual, rows)
         directions, slope = by.conjugate(
             state.last, state.directions, smoothed, state.residual, moves
         )
-        products = propagation_matvec(graph, directions, alpha, rows)
+        products = subtract_product(alpha_w, directions, directions, rows)
         lengths, last = by.lengths(slope, directions, products, state.residual, moves)
         residual = state.residual - by.along(products, lengths)
         return (
@@ -358,7 +359,7 @@ def _solve_block(
     def verify(change: Array, state: _State) -> _State:
         """Add the change to z, and put the true residual in the place of the recursive one."""
         z = kept(state.z + change)
-        residual = kept(y - propagation_matvec(graph, z, alpha, rows))
+        residual = kept(y - subtract_product(alpha_w, z, z, rows))
         norm = squares(residual)
         # Where the recursion ends again without having halved the true residual (squared: a quarter),
         # rounding allows no more.

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from jaxfed.errors import UsageError
 from jaxfed.kernels.by_target import ByTarget, by_target, by_target_on_host, is_on_host
+from jaxfed.kernels.lookup import looked_up
 from jaxfed.kernels.mutual_edges import Edges, match
 from jaxfed.kernels.spread import ALL, ROWS, SAME, Rows, by_rows, mesh_of, spread
 
@@ -41,7 +42,7 @@ _ONE_SHAPE, _FEW_SHAPES = 1024, 8192
 
 
 class Graph(NamedTuple):
-    """W in sparse form: O(n k) numbers. Unused slots have weight 0 and any valid index.
+    """W in sparse form: O(n k) numbers. An unused slot has weight 0 and the index of its own row.
 
     Attributes:
       neighbors: int32 [n, 2k], columns of row i's entries.
@@ -188,52 +189,61 @@ def matvec(graph: Graph, x: Array) -> Array:
 @partial(jax.jit, static_argnames="mesh")
 def _matvec(graph: Graph, x: Array, mesh: Mesh | None) -> Array:
     def product(rows: Rows) -> Callable[[Graph, Array], Array]:
-        return lambda graph, x: _add_product(graph, jnp.zeros_like(x), jnp.float32(1), x, rows)
+        return lambda graph, x: add_product(graph, jnp.zeros_like(x), x, rows)
 
     return by_rows(product, mesh, takes=(GRAPH_ROWS, ROWS))(graph, x)
 
 
-def propagation_matvec(graph: Graph, x: Array, alpha: Array, rows: Rows = ALL) -> Array:
-    """Return (I - alpha W) X, in one pass less than by `matvec`, of the rows that are here.
+def scaled(graph: Graph, factor: Array) -> Graph:
+    """Return factor W. Loops would scale W for each of their products."""
+    return graph._replace(
+        weights=factor * graph.weights, overflow_weights=factor * graph.overflow_weights
+    )
 
-    Arguments and cost as there.
-    """
-    return _add_product(graph, x, -alpha, x, rows)
+
+def add_product(graph: Graph, y: Array, x: Array, rows: Rows = ALL) -> Array:
+    """Return Y + W X of the rows that are here, in one pass less than by `matvec`; cost as there."""
+    return _accumulated(jnp.add, graph, y, x, rows)
 
 
-def _add_product(graph: Graph, y: Array, factor: Array, x: Array, rows: Rows) -> Array:
-    """Return Y + factor W X."""
+def subtract_product(graph: Graph, y: Array, x: Array, rows: Rows = ALL) -> Array:
+    """Return Y - W X, as `add_product`."""
+    return _accumulated(jnp.subtract, graph, y, x, rows)
+
+
+_Operation = Callable[[Array, Array], Array]
+
+
+def _accumulated(put: _Operation, graph: Graph, y: Array, x: Array, rows: Rows) -> Array:
     num_rows, x = x.shape[0], rows.of_all(x)
-    y = _add_slots(y, graph.neighbors, factor * graph.weights, x)
+    y = _put_slots(put, y, graph.neighbors, graph.weights, x)
     if graph.overflow_rows.size:
         nothing = jnp.zeros((graph.overflow_rows.shape[0], x.shape[1]), x.dtype)
-        overflow = _add_slots(nothing, graph.overflow_neighbors, factor * graph.overflow_weights, x)
+        sums = _put_slots(jnp.add, nothing, graph.overflow_neighbors, graph.overflow_weights, x)
         y = y.at[rows.here(graph.overflow_rows, num_rows)].add(
-            overflow, indices_are_sorted=True, mode="promise_in_bounds"
+            put(nothing, sums), indices_are_sorted=True, mode="promise_in_bounds"
         )
     return y
 
 
-def _add_slots(y: Array, neighbors: Array, weights: Array, x: Array) -> Array:
-    """Return y + sum over s of weights[:, s] * x[neighbors[:, s]]: [m, width], [n, C] -> [m, C]."""
+def _put_slots(put: _Operation, y: Array, neighbors: Array, weights: Array, x: Array) -> Array:
+    """Return y + or - the sum over s of weights[:, s] * x[neighbors[:, s]]: [m, width], [n, C] -> [m, C]."""
 
-    def add(y: Array, neighbors: Array, weights: Array) -> Array:
+    def each(y: Array, neighbors: Array, weights: Array) -> Array:
         for slot in range(neighbors.shape[1]):
-            rows = x.at[neighbors[:, slot]].get(mode="promise_in_bounds")
-            y = y + weights[:, slot, None] * rows
+            y = put(y, weights[:, slot, None] * looked_up(x, neighbors[:, slot]))
         return y
 
-    neighbors = neighbors.astype(jnp.uint32)  # signed, each slot would be searched for negatives
     width = neighbors.shape[1]
     whole, rest = divmod(width, _UNROLL)
     start = rest if whole else width
-    y = add(y, neighbors[:, :start], weights[:, :start])
+    y = each(y, neighbors[:, :start], weights[:, :start])
     if not whole:
         return y
 
     def step(group: Array, y: Array) -> Array:
         first = rest + group * _UNROLL
-        return add(
+        return each(
             y,
             lax.dynamic_slice_in_dim(neighbors, first, _UNROLL, axis=1),
             lax.dynamic_slice_in_dim(weights, first, _UNROLL, axis=1),
@@ -307,8 +317,8 @@ def _place_rows(edges: Edges, listed: ByTarget, capacity: int, here: Rows) -> Gr
         """Neighbors and weights [r, k] of `count` edges from place `first` of their order on."""
         is_edge = slots[None, :] < count[:, None]
         place = jnp.where(is_edge, first[:, None] + slots[None, :], 0)
-        edge = listed.order.at[place].get(mode="promise_in_bounds")
-        weight = all_weights.at[edge].get(mode="promise_in_bounds")
+        edge = looked_up(listed.order, place)
+        weight = looked_up(all_weights, edge)
         return jnp.where(is_edge, edge // k, unused[:, None]), jnp.where(is_edge, weight, 0.0)
 
     starts = listed.starts[:-1]
@@ -337,10 +347,12 @@ def _place_rows(edges: Edges, listed: ByTarget, capacity: int, here: Rows) -> Gr
     num_beyond_table = jnp.maximum(counts - k, 0).sum()
     return Graph(
         neighbors=neighbors,
-        weights=weights * scale[:, None] * all_scales[neighbors],
+        weights=weights * scale[:, None] * looked_up(all_scales, neighbors),
         overflow_rows=overflow_rows,
         overflow_neighbors=overflow_neighbors,
-        overflow_weights=overflow_weights * scale[rows][:, None] * all_scales[overflow_neighbors],
+        overflow_weights=overflow_weights
+        * scale[rows][:, None]
+        * looked_up(all_scales, overflow_neighbors),
         root_degrees=root,
         num_lost=here.total(num_beyond_table - overflow_counts.sum()),
     )

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
+from jaxfed.kernels.lookup import looked_up
 from jaxfed.kernels.spread import Rows
 
 # Entries of neighbors' lists that are looked through for the way back at a time.
@@ -48,7 +49,7 @@ def match(indices: Array, weights: Array, rows: Rows) -> Edges:
     all_listed, all_there = rows.of_all(listed), rows.of_all(weight_there).reshape(-1)
     back = _places_back(all_listed, targets, own)
     is_back = is_edge & (back >= 0)
-    weight_back = all_there.at[jnp.maximum(back, 0)].get(mode="promise_in_bounds")
+    weight_back = looked_up(all_there, jnp.maximum(back, 0))
     weights = weights + jnp.where(is_back, weight_back, 0.0) / num_there
     under = rows.here(rows.of_all(jnp.where(is_edge & ~is_back, targets, n)), num_rows)
     under = jnp.where((under >= 0) & (under < num_rows), under, num_rows)
@@ -65,7 +66,7 @@ def _places_back(listed: Array, targets: Array, own: Array) -> Array:
 
     def of_row(row: tuple[Array, Array]) -> Array:
         targets, own = row
-        theirs = listed.at[targets].get(mode="promise_in_bounds")
+        theirs = looked_up(listed, targets)
         slot = jnp.where(theirs == own[:, None], slots, -1).max(axis=1)
         return jnp.where(slot >= 0, targets * k + slot, -1)
 

@@ -17,7 +17,8 @@ from jaxfed.kernels.graph import (
     cosine_from_hamming,
     matvec,
     normalized_graph,
-    propagation_matvec,
+    scaled,
+    subtract_product,
 )
 from jaxfed.kernels.knn import cosine_knn
 
@@ -63,6 +64,23 @@ def test_is_the_dense_graph(name):
     assert int(graph.num_lost) == 0
     in_jit = jax.jit(normalized_graph)(indices, weights)
     np.testing.assert_allclose(dense(in_jit, len(indices)), dense(graph, len(indices)), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_unused_slots_name_their_own_row(name):
+    """By which whoever follows edges need not ask which slots are used."""
+    indices, weights = GRAPHS[name]()
+    for graph in (normalized_graph(indices, weights), jax.jit(normalized_graph)(indices, weights)):
+        assert unused_name_their_own_row(graph)
+
+
+def unused_name_their_own_row(graph):
+    whole = np.arange(len(graph.neighbors)), graph.neighbors, graph.weights
+    overflow = graph.overflow_rows, graph.overflow_neighbors, graph.overflow_weights
+    return all(
+        ((neighbors == rows[:, None]) | (weights > 0)).all()
+        for rows, neighbors, weights in (whole, overflow)
+    )
 
 
 def test_three_points_by_hand():
@@ -112,7 +130,7 @@ def test_product_with_the_system_and_with_the_graph_agree():
     graph = normalized_graph(*knn_lists(50, 4, hub=True))
     x = jnp.asarray(np.random.default_rng(0).standard_normal((50, 7)), jnp.float32)
     np.testing.assert_allclose(
-        propagation_matvec(graph, x, jnp.float32(0.9)), x - 0.9 * matvec(graph, x), atol=1e-5
+        subtract_product(scaled(graph, jnp.float32(0.9)), x, x), x - 0.9 * matvec(graph, x), atol=1e-5
     )
 
 

@@ -62,6 +62,8 @@ def test_is_the_graph_of_one_device(num_devices):
     # Its parts together are a graph like any other.
     whole = Graph(*everywhere(there))
     np.testing.assert_array_equal(whole.overflow_rows, np.sort(whole.overflow_rows))
+    is_own = whole.overflow_neighbors == whole.overflow_rows[:, None]
+    assert is_own[whole.overflow_weights == 0].all()
     np.testing.assert_allclose(matvec(whole, jnp.asarray(eye)), product, atol=1e-6)
 
 
