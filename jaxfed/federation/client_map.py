@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxfed.errors import UsageError
 from jaxfed.host.devices import cores_are_devices
@@ -60,7 +60,7 @@ def client_map(
         fn: one client's step; jit-traceable, pytrees in and out.
         strategy: "vmap", all clients at once; "map", one after another, or `chunk_size` at a time;
             "shard_map", clients spread over the devices of `mesh`, one after another (or in chunks)
-            on each; with several processes all have all outputs.
+            on each. Outputs stay there; with several processes only `jitted` gives them to all.
         chunk_size: clients at a time under "map" and "shard_map"; None is one. It bounds memory.
         mesh: for "shard_map", a mesh with an axis named "clients"; None is all devices. The number of
             clients must be a multiple of the number of devices: pad with empty clients.
@@ -79,20 +79,30 @@ def client_map(
     if strategy == "shard_map":
         if mesh is None:
             mesh = Mesh(jax.devices(), ("clients",))
-        own, spec = _one_after_another(fn, chunk_size), PartitionSpec("clients")
-        if jax.process_count() > 1:
-            own, spec = _for_everybody(own, mesh.size), PartitionSpec()
+        clients = PartitionSpec("clients")
         return jax.shard_map(
-            own,
+            _one_after_another(fn, chunk_size),
             mesh=mesh,
-            in_specs=(PartitionSpec(), spec),
-            out_specs=spec,
+            in_specs=(PartitionSpec(), clients),
+            out_specs=clients,
             # Loops that start from shared values would need a cast in every client's step.
             check_vma=False,
         )
     raise UsageError(
         f"execution.strategy={strategy!r}: allowed are {', '.join(map(repr, STRATEGIES))}"
     )
+
+
+def jitted(program: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """`jax.jit` of a program that executes clients: of several processes each has all its results, whole.
+
+    What stays inside stays spread: of clients' models that a program takes the mean of, processes send each
+    other one, the sum of their own.
+    """
+    if jax.process_count() == 1:
+        return jax.jit(program, **options)
+    everywhere = NamedSharding(Mesh(jax.devices(), ("clients",)), PartitionSpec())
+    return jax.jit(program, out_shardings=everywhere, **options)
 
 
 def _one_after_another(
@@ -102,25 +112,6 @@ def _one_after_another(
         return jax.lax.map(lambda client: fn(shared, client), clients, batch_size=chunk_size)
 
     return mapped
-
-
-def _for_everybody(
-    mapped: Callable[[Any, Any], Any], num_devices: int
-) -> Callable[[Any, Any], Any]:
-    """The same on this device's part of all clients, with the outputs of all.
-
-    Nothing outside is spread: what is, a process cannot read beyond its own devices.
-    """
-
-    def own(x: jax.Array) -> jax.Array:
-        size = x.shape[0] // num_devices
-        return jax.lax.dynamic_slice_in_dim(x, jax.lax.axis_index("clients") * size, size)
-
-    def gathered(shared: Any, clients: Any) -> Any:
-        outputs = mapped(shared, jax.tree.map(own, clients))
-        return jax.tree.map(lambda x: jax.lax.all_gather(x, "clients", tiled=True), outputs)
-
-    return gathered
 
 
 def size_buckets(sizes: Any, *, smallest: int = 1) -> list[tuple[np.ndarray, int]]:

@@ -17,6 +17,7 @@ import numpy as np
 from flax import nnx
 
 from jaxfed.errors import UsageError
+from jaxfed.federation.client_map import jitted
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, padded
 from jaxfed.federation.ragged import Ragged, apart, joined
@@ -226,7 +227,7 @@ def network(
         return trained._replace(state=scatter(state, cohort.client_id, trained.state))
 
     if training.map_apart is None:
-        fit_cohort = jax.jit(fit_cohort, static_argnames="is_everyone")
+        fit_cohort = jitted(fit_cohort, static_argnames="is_everyone")
 
     def fit(
         state: NetworkState, cohort: Cohort, taught: Taught | None, key: jax.Array, steps: int
@@ -258,7 +259,7 @@ def network(
         Of logits that are no numbers it is `spoiled` on the device, an error on the host.
         """
 
-        @jax.jit
+        @jitted
         def answers(models: nnx.State, is_there: jax.Array, x: jax.Array) -> jax.Array:
             logits = training.map_clients(lambda x, one: model.apply(one, x))(x, models)
             logits = logits.astype(jnp.float32)

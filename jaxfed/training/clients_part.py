@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxfed.federation.client_map import is_one_cpu
+from jaxfed.federation.client_map import is_one_cpu, jitted
 from jaxfed.federation.clients_at_once import MapClients, fitted
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.ragged import Ragged, apart, joined
@@ -135,7 +135,7 @@ def _program(
     measure_clients = training.map_clients(measure)
     say_clients = training.map_clients(say)
 
-    @jax.jit
+    @jitted
     def train_round(
         state: ServerState,
         cohort: Cohort,

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxfed.federation.client_map import jitted
 from jaxfed.federation.clients_at_once import MapClients
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.ragged import ROWS_AT_ONCE, Ragged, length_for
@@ -82,8 +83,8 @@ def embedding(
 
         return jax.vmap(embed_one)(part)
 
-    embed_clients = jax.jit(map_clients(embed_client))
-    embed_parts = jax.jit(map_clients(embed_rows))
+    embed_clients = jitted(map_clients(embed_client))
+    embed_parts = jitted(map_clients(embed_rows))
 
     def embed_ragged(state: ServerState, cohort: Cohort, keys: jax.Array) -> Ragged:
         x = cohort.x

@@ -24,6 +24,7 @@ from flax import nnx
 from jaxfed import xclp
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import Metrics
+from jaxfed.federation.client_map import jitted
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.clients_at_once import MapClients as MapClients
 from jaxfed.federation.cohort import Array, Cohort
@@ -199,6 +200,8 @@ def xclp_labels(
                 mask = jnp.asarray(entered.mask)
                 labeled = label_within(jnp.asarray(entered.x), y, mask, projection)
             label, confidence, info, num_counts = labeled
+            if is_spread:  # they came to one device, and are free to go to those that train
+                label, confidence = (jnp.asarray(np.asarray(x)) for x in (label, confidence))
             accuracy = accuracy_of(info, p.max_steps)
             warn_of_cut_short(accuracy, Accuracy(), p.tolerance)
             metrics: Metrics = {"steps": accuracy.steps, "residual": accuracy.residual}
@@ -243,7 +246,7 @@ def per_client_lp_labels(
         one_hot = jax.nn.one_hot(y, propagation.num_classes, dtype=jnp.float32)
         return propagate_over_cosines(features, one_hot, mask, propagation)
 
-    label_clients = jax.jit(map_clients(label_client))
+    label_clients = jitted(map_clients(label_client))
 
     def pseudo_label(
         state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication

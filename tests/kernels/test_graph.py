@@ -130,7 +130,9 @@ def test_product_with_the_system_and_with_the_graph_agree():
     graph = normalized_graph(*knn_lists(50, 4, hub=True))
     x = jnp.asarray(np.random.default_rng(0).standard_normal((50, 7)), jnp.float32)
     np.testing.assert_allclose(
-        subtract_product(scaled(graph, jnp.float32(0.9)), x, x), x - 0.9 * matvec(graph, x), atol=1e-5
+        subtract_product(scaled(graph, jnp.float32(0.9)), x, x),
+        x - 0.9 * matvec(graph, x),
+        atol=1e-5,
     )
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from jaxfed.errors import UsageError
 from jaxfed.experiment.workdir import open_workdir
 from jaxfed.experiment.processes import agree, open_for_all
-from jaxfed.federation.client_map import client_map
+from jaxfed.federation.client_map import client_map, jitted
 from jaxfed.federation.execution import HERE
 from jaxfed.host import processes
 from jaxfed.host.interruption import Interrupted, Interruption
@@ -59,7 +59,13 @@ found = everywhere(knn.hamming_knn(HERE.spread(bits), 4, valid=HERE.spread(valid
 for one, other in zip(found, knn.hamming_knn(bits, 4), strict=True):
     np.testing.assert_array_equal(one[:21], other)
 double = client_map(lambda factor, x: factor * x, strategy="shard_map")
-np.testing.assert_array_equal(double(np.float32(2), np.arange(4, dtype=np.float32)), [0, 2, 4, 6])
+four = np.arange(4, dtype=np.float32)
+np.testing.assert_array_equal(jitted(double)(np.float32(2), four), [0, 2, 4, 6])
+# Of what is made of clients' outputs inside, no more is sent than that.
+total = jitted(lambda factor, x: double(factor, x).sum())
+assert float(total(np.float32(2), four)) == 12
+sent = total.lower(np.float32(2), four).compile().as_text()
+assert "all-reduce" in sent and "all-gather" not in sent
 
 # The first one's workdir is where all go on from; the other writes elsewhere.
 config = {"algorithm": "one", "dataset": {}, "num_repeats": 1}
