@@ -124,12 +124,12 @@ def outputs(running):
     return [(*process.communicate(), process.returncode) for process in running]
 
 
-def runs(workdirs, *arguments):
+def runs(workdirs, *arguments, config=f"--config={DIGITS}:smoke"):
     """Commands of two processes of one run."""
     address = free_address()
     return [
         [
-            *("-m", "launch.run", f"--config={DIGITS}:smoke", f"--workdir={workdir}"),
+            *("-m", "launch.run", config, f"--workdir={workdir}"),
             *(f"--coordinator={address}", "--num_processes=2", f"--process_id={number}"),
             *arguments,
         ]
@@ -176,6 +176,30 @@ def test_two_processes_come_to_what_one_does(tmp_path, monkeypatch, capsys):
     assert labels[0].exists() == labels[1].exists()
     assert sorted(path.name for path in both.iterdir()) == sorted(
         path.name for path in alone.iterdir()
+    )
+
+
+@pytest.mark.slow
+def test_two_processes_train_on_xclps_labels_as_one_does(tmp_path, monkeypatch, capsys):
+    """Labels of a graph over both processes, and networks of clients that each has half of."""
+    both, alone, elsewhere = (tmp_path / name for name in ("both", "alone", "elsewhere"))
+    arguments = [
+        "--config=ml_collections_configs/fedavg_xclp.py:smoke",
+        "--config.baselines=()",
+        "--config.num_repeats=1",
+        "--config.rounds=4",
+        "--config.execution.compilation_cache=off",
+    ]
+    with ExitStack() as stack:
+        for _, error, status in outputs(
+            started(stack, *runs([both, elsewhere], *arguments[1:], config=arguments[0]))
+        ):
+            assert status == 0, error
+    assert invoke([*arguments, f"--workdir={alone}"], monkeypatch, capsys)[0] in (0, None)
+    found, expected = read_run(both), read_run(alone)
+    assert found.summary["environment"]["num_processes"] == 2
+    assert found.summary["test_accuracy"] == pytest.approx(
+        expected.summary["test_accuracy"], abs=0.02
     )
 
 
