@@ -11,8 +11,8 @@ what is seen is what spreading costs. Samples go by turns.
 
 Then rounds of one client with many examples among many with few, against as many examples dealt equally
 ("equal deal"), and against arrays padded to the largest client ("padded"). The ratio to the equal deal is
-near 1 where nobody pays for padding; at least 1 / 1.3 of it is promised. (Where each of two cores is a device,
-the one that has the largest client takes 249 of a round's steps, and 150 where all have as much.)
+near 1 where nobody pays for padding; at least 1 / 1.3 of it is promised. (Where two cores are two devices,
+the one that has FedAvg's largest client takes 249 of a round's steps, and 150 where all have as much.)
 """
 
 from __future__ import annotations
