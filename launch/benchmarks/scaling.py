@@ -38,7 +38,7 @@ from launch.benchmarks.rounds import NUM_CLASSES, noisy_patterns
 from ml_collections_configs import base
 
 ONE, TWO, PROCESSES = "one device", "two devices", "two processes"
-COHORTS = (5, 20, 100, 1000)
+COHORTS = (5, 10, 20, 100, 500, 1000)
 WORKER = "launch.benchmarks.scaling_worker"
 EXAMPLES = 20  # of a client
 SAMPLES = 15  # a round takes milliseconds, and devices wait for each other now and then
