@@ -1,10 +1,13 @@
 """What every method must hold, run over ALGORITHMS: a new one is checked here without an edit."""
 
+import sys
+
 import pytest
 
 from jaxfed.algorithms import ALGORITHMS
+from jaxfed.federation.client_map import is_one_cpu
 from jaxfed.testing import MethodChecks
-from jaxfed.testing.method_checks import trains
+from jaxfed.testing.method_checks import arranged, assert_equal, played, started, trains
 
 ESTIMATORS = "learner.name=logistic_regression"
 SETTINGS = {  # of methods that need other data, or fewer steps
@@ -34,9 +37,34 @@ for case, (name, settings) in CASES.items():
 del checks  # or it is collected once more
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", list(filter(trains, ALGORITHMS)))
+# The one that has most stages; of all others on demand.
+TRAIN = [
+    pytest.param(name, marks=[] if name == "fedavg_xclp" else pytest.mark.slow)
+    for name in filter(trains, ALGORITHMS)
+]
+
+
+@pytest.mark.parametrize("name", TRAIN)
 def test_clients_spread_over_devices_agree(name):
     checks = MethodChecks()
     checks.method, checks.settings = name, SETTINGS.get(name, ())
     checks.agrees_with("shard_map")
+
+
+@pytest.mark.parametrize("name", TRAIN)
+def test_several_accelerators_agree(name, monkeypatch):
+    """Where all is spread by default and nothing comes back to one device between steps."""
+    config, federation, here = arranged(name, settings=SETTINGS.get(name, ()))
+    last = config.training.labeled_only_rounds + 2
+    start = started(here, federation)
+    expected = played(here, config, federation, start, 1, last)
+    _take_cores_for_accelerators(monkeypatch)
+    there = arranged.__wrapped__(name, settings=SETTINGS.get(name, ()))[2]
+    found = played(there, config, federation, start, 1, last)
+    assert_equal(expected, found, rtol=1e-4, atol=1e-5)
+
+
+def _take_cores_for_accelerators(monkeypatch):
+    for name, module in list(sys.modules.items()):
+        if name.startswith("jaxfed.") and getattr(module, "is_one_cpu", None) is is_one_cpu:
+            monkeypatch.setattr(module, "is_one_cpu", lambda: False)
