@@ -371,20 +371,30 @@ class Federation:
 
 def _sums(x: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The sum and the sum of squares of each entry of the last axis over these rows, float64 [c]."""
+    if x.dtype == np.uint8:
+        return _sums_of_bytes(x, rows)
     total, square = np.zeros(x.shape[-1]), np.zeros(x.shape[-1])
-    if x.dtype == np.uint8:  # exact in any order: in the quickest, by parts that stay in the caches
-        for part in _parts(rows, 256):
-            for entry, values in enumerate(np.moveaxis(x[part], -1, 0)):
-                column = values.astype(np.float64).ravel()
-                total[entry] += column.sum()
-                square[entry] += column @ column
-        return total, square
     axes = tuple(range(x.ndim - 1))
     for part in _parts(rows, 4096):
         values = x[part].astype(np.float64)
         total += values.sum(axis=axes)
         square += np.square(values).sum(axis=axes)
     return total, square
+
+
+def _sums_of_bytes(x: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The same of bytes, in whole numbers: over examples first, whose bytes lie side by side."""
+    per_example = math.prod(x.shape[1:])
+    total, square = np.zeros(per_example, np.uint64), np.zeros(per_example, np.uint64)
+    for part in _parts(rows, 256):  # that stay in the caches
+        values = x[part].reshape(len(part), per_example)
+        total += values.sum(axis=0, dtype=np.uint64)
+        square += np.square(values, dtype=np.uint16).sum(axis=0, dtype=np.uint64)
+    last = -1, x.shape[-1]
+    return (
+        total.reshape(last).sum(axis=0).astype(np.float64),
+        square.reshape(last).sum(axis=0).astype(np.float64),
+    )
 
 
 def _parts(rows: np.ndarray, size: int) -> list[np.ndarray]:

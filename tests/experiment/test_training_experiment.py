@@ -271,9 +271,9 @@ def test_normalization_is_that_of_the_clients_examples(config):
 @pytest.mark.parametrize("channels", [1, 3])
 def test_bytes_are_normalized_to_the_last_digit(channels):
     rng = np.random.default_rng(0)
-    x = rng.integers(0, 256, (40, 5, 5, channels)).astype(np.uint8)
+    x = rng.integers(0, 256, (600, 5, 5, channels)).astype(np.uint8)  # several parts
     x[..., 0] //= 4
-    federation = Federation.from_clients([(x[:7], np.zeros(7, int)), (x[7:], np.ones(33, int))])
+    federation = Federation.from_clients([(x[:7], np.zeros(7, int)), (x[7:], np.ones(593, int))])
     values = x.astype(np.float64)
     mean = values.mean(axis=(0, 1, 2))
     deviation = np.sqrt(np.square(values).mean(axis=(0, 1, 2)) - np.square(mean))
