@@ -120,6 +120,19 @@ def test_one_run_is_timed_from_start_to_end_and_by_its_rounds(small, monkeypatch
     assert "FedJAX: 500.00 ms, 2.00 x (target 1.2)" in as_line(rounds)
 
 
+def test_what_takes_long_is_run_once_and_stands_for_all(monkeypatch):
+    runs, calls = experiment.Runs(), []
+    monkeypatch.setattr(experiment, "LONG", -1.0)
+
+    def play():
+        calls.append(0)
+        return played.Played([1.0], 0.5)
+
+    told = [runs.once_more("slow", play) for _ in range(3)]
+    assert len(calls) == 1
+    assert told == [runs.again("slow") for _ in range(3)] == told[:1] * 3
+
+
 def test_accuracies_beyond_chance_are_no_contest():
     good, bad = (experiment.Run(1.0, played.Played([1.0], share)) for share in (0.8, 0.7))
     with pytest.raises(AssertionError, match=r"accuracies 0\.8 and 0\.7"):
