@@ -46,7 +46,10 @@ def residuals(w, z, y, alpha):
 def test_few_columns_take_fewer_steps_together(clusters):
     graph, y, w = clusters
     z, together = propagate(graph, y, 0.99, tolerance=2e-6)
-    assert (residuals(w, z, y, 0.99) <= 2e-6).all()
+    assert together.converged.all()
+    size = np.linalg.norm(z, axis=0) / np.linalg.norm(y, axis=0)
+    rounding = 5e-8 * size  # float32's error of evaluating a residual
+    assert (residuals(w, z, y, 0.99) <= 2e-6 + rounding).all()
     alone = [
         int(propagate(graph, y[:, [column]], 0.99, tolerance=2e-6)[1].steps[0])
         for column in range(NUM_CLUSTERS)
