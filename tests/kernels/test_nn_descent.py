@@ -81,6 +81,30 @@ def test_few_points_are_searched_exactly(planted):
         np.testing.assert_array_equal(one, other)
 
 
+def test_what_fills_the_last_block_is_nobody():
+    """It has codes of zeros, which are nearer to each of these than they are to each other."""
+    n, k = 2 * BLOCK + 100, 5
+    one_bit = np.arange(n, dtype=np.uint32)
+    codes = np.zeros((n, n // 32 + 1), np.uint32)
+    codes[one_bit, one_bit // 32] = 1 << one_bit % 32
+    indices, distances = approximate_hamming_knn(codes, k, num_rounds=0)
+    assert (indices < n).all()
+    true = np.bitwise_count(codes[:, None] ^ codes[np.asarray(indices)]).sum(axis=-1)
+    np.testing.assert_array_equal(distances, true)
+
+
+def test_points_that_are_none_take_nobodys_place_in_a_block(planted):
+    """Blocks of some points are those that they have without the others."""
+    codes = np.tile(planted[2], (2, 1))[: 8 * BLOCK]
+    chosen = np.zeros(len(codes), bool)
+    chosen[np.random.default_rng(3).permutation(N)[: 3 * BLOCK]] = True
+    among_all = approximate_hamming_knn(codes, K, valid=chosen, num_rounds=0)
+    alone = approximate_hamming_knn(codes[chosen], K, num_rounds=0)
+    numbers = np.flatnonzero(chosen)
+    np.testing.assert_array_equal(among_all[0][chosen], numbers[np.asarray(alone[0])])
+    np.testing.assert_array_equal(among_all[1][chosen], alone[1])
+
+
 def test_mistakes(planted):
     with pytest.raises(UsageError, match="num_neighbors must be at least 1"):
         approximate_hamming_knn(planted[2], 0)
