@@ -15,7 +15,7 @@ import pytest
 from jaxfed.kernels import hamming, knn, nearest, pairs_once, reference
 from jaxfed.kernels.cosines import COSINES, directions
 from jaxfed.kernels.distances import can_number, hamming_distances
-from jaxfed.kernels.spread import ALL, by_rows, everywhere, points_mesh, spread
+from jaxfed.kernels.spread import by_rows, everywhere, points_mesh, spread
 
 KERNEL = hamming._KERNELS["popcount"]
 DEVICES = [
@@ -143,8 +143,9 @@ def test_cosines_of_any_vectors_and_of_none():
     np.testing.assert_allclose(-distances[finite], cosines[finite], atol=2e-6)
 
 
-def test_half_of_the_distances_are_counted():
-    """Tiles are counted as they are compared."""
+@pytest.mark.parametrize("num_devices", [1, 2])
+def test_half_of_the_distances_are_counted(num_devices):
+    """Tiles are counted as they are compared, on both of two devices."""
     counted = []
 
     def distances(a, b, start):
@@ -152,11 +153,9 @@ def test_half_of_the_distances_are_counted():
         return KERNEL.distances(a, b, start)
 
     n, width = 640, 64
-    bits = jnp.asarray(random_codes(n, 1))
     kernel = KERNEL._replace(width=width, distances=distances)
     between = hamming_distances(kernel, 1)
-    search = jax.jit(partial(pairs_once.neighbors, between, k=2, rows=ALL))
-    jax.block_until_ready(search(bits, jnp.ones(n, bool)))
+    found_by(between, random_codes(n, 1), np.ones(n, bool), 2, num_devices)
     jax.effects_barrier()
     tiles = n // width
     assert len(counted) == tiles * (tiles + 1) // 2
