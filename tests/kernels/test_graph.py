@@ -195,9 +195,16 @@ def test_a_tolerance_below_rounding_ends_at_rounding(tolerance):
         vectors = rng.standard_normal((256, 6)).astype(np.float32)
         indices, cosines = cosine_knn(jnp.asarray(vectors), 3)
         y = np.eye(256, dtype=np.float32)[:, rng.choice(256, 48, replace=False)]
-        graph = normalized_graph(indices, jnp.maximum(cosines, 0))
-        _, info = propagate(graph, y, 0.999, tolerance=tolerance, max_steps=300)
+        weights = jnp.maximum(cosines, 0)
+        graph = normalized_graph(indices, weights)
+        z, info = propagate(graph, y, 0.999, tolerance=tolerance, max_steps=300)
         assert info.residual.max() < 3e-5
+        # The recursion's residual is far below the true one here, which is what is told.
+        w = reference.normalized_graph(np.asarray(indices), np.asarray(weights))
+        z = np.asarray(z, np.float64)
+        true = np.linalg.norm(y - (z - 0.999 * w @ z), axis=0)
+        assert (np.abs(info.residual - true) <= 1e-7 * np.linalg.norm(z, axis=0)).all()
+        assert not info.converged[true > 2 * tolerance].any()
         if (
             tolerance == 1e-6
         ):  # the recursion gets there, the true residual does not, and that is seen
