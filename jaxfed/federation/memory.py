@@ -42,7 +42,8 @@ def digest_of(arguments: Any) -> bytes:
     leaves, structure = jax.tree.flatten(arguments)
     digest = hashlib.blake2b(repr(structure).encode(), digest_size=32)
     for leaf in leaves:
-        array = np.ascontiguousarray(everywhere(leaf))
+        array = np.asarray(everywhere(leaf))
         digest.update(f"{array.dtype.str}{array.shape}".encode())
-        digest.update(array.reshape(-1).view(np.uint8).data)
+        # A copy in order has one axis at least.
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.digest()

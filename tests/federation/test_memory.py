@@ -40,6 +40,7 @@ def test_the_same_contents_are_the_same_question(calls, compute):
         (np.arange(6).reshape(2, 3), 3),
         (-np.arange(6.0).reshape(2, 3), 3),
         (np.arange(6.0).reshape(2, 3), 4),
+        (np.arange(6.0).reshape(2, 3), np.array([3])),
         (np.arange(6.0).reshape(2, 3), 3, np.zeros(0)),
         ([np.arange(3.0), np.arange(3.0, 6.0)], 3),
     ],
