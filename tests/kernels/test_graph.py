@@ -121,6 +121,18 @@ def test_mistakes_in_a_graph(indices, weights, message):
         normalized_graph(indices, weights.astype(np.float32))
 
 
+@pytest.mark.parametrize("index", [-9, 8, 2**31 - 1])
+def test_inside_jit_an_index_out_of_range_is_no_edge(index):
+    indices, weights = knn_lists(8, 3)
+    indices[5, 1] = index
+    expected = weights.copy()
+    expected[5, 1] = 0
+    graph = jax.jit(normalized_graph)(indices, weights)
+    np.testing.assert_allclose(
+        dense(graph, 8), dense(normalized_graph(knn_lists(8, 3)[0], expected), 8), atol=1e-6
+    )
+
+
 def test_cosine_from_hamming():
     similarity = cosine_from_hamming(jnp.array([0, 32, 64, 128, 129]), 128)
     np.testing.assert_allclose(similarity, [1, np.sqrt(0.5), 0, -1, -1], atol=1e-6)
@@ -267,6 +279,25 @@ def test_a_column_that_is_not_finite_ends_and_says_so():
     z, info = propagate(graph, y, 0.9)
     np.testing.assert_array_equal(info.converged, [True, False, True])
     assert np.isfinite(z[:, [0, 2]]).all()
+    assert np.isnan(z[:, 1]).all()
+    assert np.isnan(info.residual[1])
+
+
+def test_a_graph_that_is_not_finite_ends_and_says_so():
+    """Which is refused outside of jit."""
+    indices, weights = knn_lists(40, 4)
+    weights[3, 1] = np.inf
+    solve = jax.jit(lambda weights, y: propagate(normalized_graph(indices, weights), y, 0.9))
+    z, info = solve(weights, one_hot(40, 3))
+    assert not info.converged.any()
+    assert np.isnan(z).any(axis=0).all()
+
+
+def test_without_labels_all_is_zero_and_solved():
+    z, info = propagate(normalized_graph(*knn_lists(40, 4)), np.zeros((40, 3)), 0.9)
+    np.testing.assert_array_equal(z, 0)
+    np.testing.assert_array_equal(info.residual, 0)
+    assert info.converged.all()
 
 
 def test_components_without_labels_stay_exactly_zero():
