@@ -107,6 +107,8 @@ def test_clients_of_like_size_stay_padded(sizes):
 def test_a_client_may_stand_there_twice():
     whole, ragged = both(federation_of([3, 400, 7]), [1, 1, 0])
     np.testing.assert_array_equal(ragged.x, whole.x)
+    order = np.array([0, 1, 0, 1, 0])  # more rows than there were
+    np.testing.assert_array_equal(ragged.x.of(order), whole.x[order])
 
 
 @pytest.mark.parametrize(
