@@ -7,7 +7,15 @@ import pytest
 
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import arranged, padded
-from jaxfed.federation.ragged import Ragged, apart, by_extent, joined, length_for, own_examples
+from jaxfed.federation.ragged import (
+    Ragged,
+    apart,
+    by_extent,
+    joined,
+    length_for,
+    own_examples,
+    stacked,
+)
 
 
 def federation_of(sizes):
@@ -66,6 +74,19 @@ def test_further_examples_behind_the_clients():
     np.testing.assert_array_equal(more[3, :3], others[4:])
     assert more.num_rows == 50
     assert len(more) == 5
+
+
+@pytest.mark.parametrize("slack", [0, 9])
+def test_further_examples_leave_no_gap_and_write_over_nobody(slack):
+    """Whose example a row is says `places`, by which values are put to rows and taken back from them."""
+    parts = [np.full((n, 2), n, np.float32) for n in (3, 0, 4)]
+    ragged = stacked(parts, 7 + slack, capacity=5)
+    more = ragged.beside(jnp.asarray(np.full((2, 2), 2, np.float32)), np.array([2]))
+    client, number = more.places(12)
+    assert client.tolist() == [0, 0, 0, 2, 2, 2, 2, 3, 3, 0, 0, 0]
+    assert number.tolist() == [0, 1, 2, 0, 1, 2, 3, 0, 1, 0, 0, 0]
+    np.testing.assert_array_equal(more.rows[:9, 0], [3, 3, 3, 4, 4, 4, 4, 2, 2])
+    np.testing.assert_array_equal(more[client[:9], number[:9]], more.rows[:9])
 
 
 def test_one_client_in_a_compiled_program():
