@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.client_map import client_map, even_devices, fastest_strategy, size_buckets
+from jaxfed.federation.client_map import (
+    client_map,
+    even_devices,
+    fastest_strategy,
+    is_one_cpu,
+    size_buckets,
+)
 from jaxfed.federation.execution import HERE
 
 STRATEGIES = [
@@ -49,6 +55,15 @@ def test_unknown_strategy_is_named():
 def test_no_client_of_one_cpu_is_left_over(clients, devices):
     """Of two forced devices; one of several clients would wait for it."""
     assert even_devices(clients) == devices
+
+
+def test_devices_of_several_processes_are_not_one_cpus(monkeypatch):
+    """Each has to take part, whatever number of clients there is."""
+    assert is_one_cpu()
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    assert not is_one_cpu()
+    assert fastest_strategy() == "shard_map"
+    assert even_devices(5) == jax.device_count()
 
 
 def test_clients_are_spread_over_cores_that_jax_was_asked_for(monkeypatch):

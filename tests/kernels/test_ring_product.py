@@ -36,11 +36,21 @@ def test_extreme_sums(value):
     np.testing.assert_array_equal(ring_product(a, a), oracle(a, a))
 
 
-def test_refuses():
-    a = np.zeros((2, 3), np.uint16)
-    for b in (np.zeros((2, 4), np.uint16), np.zeros((2, 3), np.uint8), np.zeros(3, np.uint16)):
-        with pytest.raises(UsageError, match="ring_product takes"):
-            ring_product(a, b)
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (np.zeros((2, 3), np.uint16), np.zeros((2, 4), np.uint16)),
+        (np.zeros((2, 3), np.uint16), np.zeros((2, 3), np.uint8)),
+        (np.zeros((2, 3), np.uint16), np.zeros(3, np.uint16)),
+        (np.zeros((2, 3), np.int32), np.zeros((2, 3), np.uint16)),
+        (np.zeros((2, 3), np.int8), np.zeros((2, 3), np.int8)),
+        (np.zeros((3, 3, 2), np.uint16), np.zeros((3, 3), np.uint16)),
+    ],
+    ids=lambda array: f"{array.dtype}{array.shape}",
+)
+def test_refuses(a, b):
+    with pytest.raises(UsageError, match="ring_product takes"):
+        ring_product(a, b)
 
 
 @pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])

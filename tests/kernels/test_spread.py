@@ -90,6 +90,16 @@ def test_devices_that_are_not_there_are_named(num_devices):
         points_mesh(num_devices)
 
 
+def test_of_several_processes_each_has_a_part(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    number = jax.device_count()
+    assert points_mesh().size == points_mesh(number).size == number
+    with pytest.raises(
+        UsageError, match=rf"num_devices=1: allowed are 0 .all. and {number} to {number}"
+    ):
+        points_mesh(1)
+
+
 # ---- nearest neighbors ----
 
 
