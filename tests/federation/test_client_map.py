@@ -82,3 +82,4 @@ def test_buckets_hold_every_client_once_within_twice_its_size():
     for rows, capacity in buckets:
         assert ((sizes[rows] <= capacity) & (capacity < 2 * sizes[rows])).all()
     assert size_buckets(np.zeros(3, int)) == []
+    assert [capacity for _, capacity in size_buckets(sizes, smallest=16)] == [16, 128]

@@ -41,3 +41,5 @@ def test_only_where_cores_are_devices(monkeypatch):
     assert fastest_apart() is None
     monkeypatch.setattr("jaxfed.federation.core_each.cores_are_devices", lambda: True)
     assert fastest_apart() is core_each
+    monkeypatch.setattr(jax, "process_count", lambda: 2)  # each would have some of the clients
+    assert fastest_apart() is None

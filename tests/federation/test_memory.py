@@ -28,6 +28,7 @@ def test_the_same_contents_are_the_same_question(calls, compute):
     assert memory.once(compute, x, 3, valid=None) == 1
     assert memory.once(compute, jnp.asarray(x), 3, valid=None) == 1
     assert memory.once(compute, x[:, ::-1][:, ::-1], 3, valid=None) == 1
+    assert memory.once(compute, np.repeat(x, 2, axis=1)[:, ::2], 3, valid=None) == 1
     assert memory.once(compute, [x], 3, valid=None) == 2
     assert len(calls) == 2
 
@@ -51,6 +52,17 @@ def test_another_question_is_computed(calls, compute, other):
     memory.once(compute, np.arange(6.0).reshape(2, 3), 3)
     assert memory.once(compute, *other) == 2
     assert memory.once(lambda *_: "another function", *other) == "another function"
+
+
+def test_equal_bytes_of_another_type_and_another_keyword_are_other_questions(calls, compute):
+    memory = Memory()
+    zeros = np.zeros(2, np.float32)
+    questions = [
+        *({"x": zeros}, {"y": zeros}, {"x": zeros + 1}, {"x": zeros, "y": None}),
+        *({"x": zeros.astype(np.int32)}, {"x": zeros.view(np.uint8)}, {"x": zeros[:0]}),
+    ]
+    for number, question in enumerate([*questions, *questions]):
+        assert memory.once(compute, **question) == number % len(questions) + 1
 
 
 def test_execution_remembers_only_where_there_is_a_memory(calls, compute):

@@ -34,6 +34,15 @@ def test_bytes_and_text_are_read(given, num_bytes):
     assert RULE.holds(given)
 
 
+def test_a_device_that_tells_has_what_it_says(monkeypatch):
+    class Told:
+        def memory_stats(self):
+            return {"bytes_limit": 5_000_000_000}
+
+    monkeypatch.setattr(jax, "local_devices", lambda: [Told()])
+    assert str(memory_limit(None)) == "of 5 GB (the device's)"
+
+
 @pytest.mark.parametrize("given", ["", "much", "-1", 0, "0.1", "4 QB", True, 1.5, "1e9"], ids=str)
 def test_what_is_no_limit_is_refused_in_one_line(given):
     with pytest.raises(UsageError, match=r"^execution.memory_limit=.*: allowed are bytes"):
@@ -93,6 +102,20 @@ def test_as_many_clients_at_once_as_the_limit_leaves():
     assert one.total < most.total / 2
     with pytest.raises(BeyondMemory, match=r"a round, 1 client at a time, takes"):
         in_limit(fixed, said, all_at_once)(jnp.float32(1), CLIENTS)
+
+
+def test_what_needs_nothing_on_the_way_is_refused_in_one_line_too():
+    """There is nothing to be had from fewer clients at once."""
+
+    def program_of(map_clients):
+        return jax.jit(map_clients(lambda shared, client: client + shared))
+
+    for program in (program_of, lambda _: program_of(client_map)):
+        execution = Execution(memory_limit="1 kB")
+        all_at_once = partial(client_map, strategy="vmap")
+        run = fitted("a round", program, all_at_once, execution, lambda _, x: len(x))
+        with pytest.raises(BeyondMemory, match=r"a round, 1 client at a time, takes"):
+            run(jnp.float32(1), CLIENTS)
 
 
 def test_one_client_after_another_is_left_as_it_is_bit_for_bit():
