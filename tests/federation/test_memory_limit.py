@@ -70,6 +70,21 @@ def test_a_step_says_what_it_takes_and_is_refused_beyond_the_limit():
         Execution(tell=said.append).take("a step", 1 << 60)
 
 
+def test_a_program_is_held_to_the_limit_for_all_shapes_and_types_that_it_is_given():
+    said = []
+    doubled = Execution(memory_limit="3 kB", tell=said.append).sized(
+        "twice", jax.jit(lambda x: 2 * x)
+    )
+    few = np.ones(300, np.int8)
+    for x in (few, few, few[:200], few):
+        np.testing.assert_array_equal(doubled(x), 2 * x)
+    assert len(said) == 2
+    for x in (np.ones(3000, np.int8), np.ones(300, np.complex64)):
+        for _ in range(2):
+            with pytest.raises(BeyondMemory, match="'3 kB': twice takes"):
+                doubled(x)
+
+
 def norms(shared, client):
     """With so many numbers on the way that clients at once are what memory goes by."""
     return jnp.sort(shared * client[:, None] * client[None, :], axis=1).max(axis=1)
@@ -119,11 +134,19 @@ def test_what_needs_nothing_on_the_way_is_refused_in_one_line_too():
 
 
 def test_one_client_after_another_is_left_as_it_is_bit_for_bit():
-    one_by_one, said = partial(client_map, strategy="map"), []
+    """And made once."""
+    one_by_one, said, made = partial(client_map, strategy="map"), [], []
     expected = program_of(one_by_one)(jnp.float32(1), CLIENTS)
-    program = in_limit("1 GiB", said, one_by_one)
+
+    def making(map_clients):
+        made.append(map_clients)
+        return program_of(map_clients)
+
+    execution = Execution(memory_limit="1 GiB", tell=said.append)
+    program = fitted("a round", making, one_by_one, execution, lambda _, x: len(x))
     for _ in range(2):
         np.testing.assert_array_equal(program(jnp.float32(1), CLIENTS), expected)
+    assert made == [one_by_one]
     assert len(said) == 1
     assert said[0].startswith("memory: a round takes ")
 
@@ -144,7 +167,8 @@ def test_clients_at_once_of_every_strategy():
     for strategy, number in cases.items():
         assert at_once(partial(client_map, strategy=strategy), 8) == number
     assert at_once(partial(client_map, strategy="map", chunk_size=5), 8) == 5
-    assert at_once(lambda fn: fn, 8) == 1
+    for another in (lambda fn: fn, partial(map, None)):  # which is left as it is
+        assert at_once(another, 8) == 1
     chunked = in_chunks(partial(client_map, strategy="vmap"), 3)
     assert chunked.keywords == {"strategy": "map", "chunk_size": 3}
     assert in_chunks(partial(client_map, strategy="shard_map"), 1).keywords["chunk_size"] is None

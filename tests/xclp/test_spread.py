@@ -1,5 +1,6 @@
 """XCLP with its graph over two devices, against the same on one."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -75,6 +76,14 @@ def test_neighbors_over_devices_are_remembered():
 @pytest.mark.parametrize("execution", [HERE, Execution(num_devices=1)])
 def test_one_device_is_no_mesh(execution):
     assert execution.mesh is None
+
+
+def test_one_accelerator_is_no_mesh(monkeypatch):
+    monkeypatch.setattr("jaxfed.federation.execution.is_one_cpu", lambda: False)
+    assert HERE.mesh == points_mesh()
+    (alone, *_) = jax.devices()
+    monkeypatch.setattr(jax, "devices", lambda: [alone])
+    assert HERE.mesh is None
 
 
 @pytest.mark.parametrize(
