@@ -246,6 +246,12 @@ MISTAKES = {
     ],
     "--coordinator=here: allowed are HOST:PORT and 'auto', by the cluster": ["--coordinator=here"],
     "--num_processes=None: allowed are integers from 1 on": ["--coordinator=a:1"],
+    "--num_processes=0: allowed are integers from 1 on": [
+        "--coordinator=a:1",
+        "--num_processes=0",
+        "--process_id=0",
+    ],
+    "--process_id=None: allowed are 0 to 1": ["--coordinator=a:1", "--num_processes=2"],
     "--process_id=2: allowed are 0 to 1": [
         "--coordinator=a:1",
         "--num_processes=2",

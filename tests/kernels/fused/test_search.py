@@ -119,6 +119,14 @@ def test_chunks_and_devices(monkeypatch, small_tiles, num_devices):
     assert_equal([x[:n] for x in found], reference.hamming_knn(codes, k, valid))
 
 
+def test_a_chunk_has_no_more_points_than_a_key_has_numbers(monkeypatch, small_tiles):
+    """Of which longer codes leave fewer: 16 here, as of 2^26 bits."""
+    monkeypatch.setattr(search.running_best, "column_bits", lambda num_bits: 4)
+    codes, valid = tied_codes(66, 2), np.random.default_rng(3).random(66) < 0.8
+    found = small_tiles(jnp.asarray(codes), jnp.asarray(valid), 10, "fused")
+    assert_equal(found, reference.hamming_knn(codes, 10, valid))
+
+
 @pytest.mark.gpu
 def test_clients_under_vmap_equal_clients_alone(small_tiles):
     codes = tied_codes(60, 1).reshape(3, 20, 1)
