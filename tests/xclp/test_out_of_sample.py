@@ -181,7 +181,7 @@ def test_where_no_label_reaches_there_is_none():
     found = propagate_labels(vectors, given, num_classes=3, num_bits=256, num_neighbors=4)
     (later,) = found.label([np.array([[1, 0.1], [-1, 0.1]], np.float32)])
     np.testing.assert_array_equal(later.labels, [0, -1])
-    np.testing.assert_array_equal(later.confidences, [1, 0])
+    np.testing.assert_allclose(later.confidences, [1, 0], rtol=1e-6)
     empty = propagate_labels([np.zeros((0, 2))], [np.zeros(0, int)], num_classes=3)
     (later,) = empty.label([np.ones((3, 2), np.float32)])
     np.testing.assert_array_equal(later.labels, [-1, -1, -1])
