@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,6 +13,7 @@ from jaxfed.data import Partition
 from jaxfed.data.dataset import UNLABELED as UNLABELED
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.moments import mean_and_deviation
 from jaxfed.federation.ragged import length_for, stacked
 
 _PADDING_ALLOWED = (
@@ -228,18 +228,11 @@ class Federation:
     def normalization(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and deviation of each entry of the last axis, over all clients' examples and the server's.
 
-        float32. Bytes are read as [0, 1]. Constant entries get deviation 1. (A simulation's shortcut: it does
-        not travel, and the two vectors would be two sums of each client.)
+        See `mean_and_deviation`. (A simulation's shortcut: it does not travel, and the two vectors would be
+        two sums of each client.)
         """
         owned = [self.points(client) for client in range(self.num_clients)]
-        rows, x = np.concatenate([*owned, self.server]), self.x
-        mean, square = _sums(x, rows)
-        count = max(1, len(rows) * math.prod(x.shape[1:-1]))
-        mean, square = mean / count, square / count
-        deviation = np.sqrt(np.maximum(square - np.square(mean), 0))
-        unit = 255 if x.dtype == np.uint8 else 1
-        deviation = np.where(deviation > 1e-6 * (1 + np.abs(mean)), deviation, unit)
-        return (mean / unit).astype(np.float32), (deviation / unit).astype(np.float32)
+        return mean_and_deviation(self.x, np.concatenate([*owned, self.server]))
 
     def examples_like_these(self, x: npt.ArrayLike, asked: str) -> np.ndarray:
         """Examples [n, ...] as an array, of the shape that the clients' are; `asked` is who wants them.
@@ -367,36 +360,3 @@ class Federation:
                 ),
             ),
         )
-
-
-def _sums(x: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The sum and the sum of squares of each entry of the last axis over these rows, float64 [c]."""
-    if x.dtype == np.uint8:
-        return _sums_of_bytes(x, rows)
-    total, square = np.zeros(x.shape[-1]), np.zeros(x.shape[-1])
-    axes = tuple(range(x.ndim - 1))
-    for part in _parts(rows, 4096):
-        values = x[part].astype(np.float64)
-        total += values.sum(axis=axes)
-        square += np.square(values).sum(axis=axes)
-    return total, square
-
-
-def _sums_of_bytes(x: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The same of bytes, in whole numbers: over examples first, whose bytes lie side by side."""
-    per_example = math.prod(x.shape[1:])
-    total, square = np.zeros(per_example, np.uint64), np.zeros(per_example, np.uint64)
-    for part in _parts(rows, 256):  # that stay in the caches
-        values = x[part].reshape(len(part), per_example)
-        total += values.sum(axis=0, dtype=np.uint64)
-        square += np.square(values, dtype=np.uint16).sum(axis=0, dtype=np.uint64)
-    last = -1, x.shape[-1]
-    return (
-        total.reshape(last).sum(axis=0).astype(np.float64),
-        square.reshape(last).sum(axis=0).astype(np.float64),
-    )
-
-
-def _parts(rows: np.ndarray, size: int) -> list[np.ndarray]:
-    """About so many rows each."""
-    return np.array_split(rows, max(1, len(rows) // size))

@@ -31,7 +31,6 @@ from jaxfed.experiment.progress import Progress
 from jaxfed.experiment.records import Run
 from jaxfed.experiment.selected import Selected
 from jaxfed.experiment.workdir import open_workdir
-from jaxfed.federation.clients import Federation
 from jaxfed.federation.sampling import sample_clients
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
@@ -266,19 +265,6 @@ def test_normalization_is_that_of_the_clients_examples(config):
     mean, deviation = federation.normalization
     np.testing.assert_allclose(mean, federation.x[held].mean(), rtol=1e-5)
     np.testing.assert_allclose(deviation, federation.x[held].std(), rtol=1e-5)
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_bytes_are_normalized_to_the_last_digit(channels):
-    rng = np.random.default_rng(0)
-    x = rng.integers(0, 256, (600, 5, 5, channels)).astype(np.uint8)  # several parts
-    x[..., 0] //= 4
-    federation = Federation.from_clients([(x[:7], np.zeros(7, int)), (x[7:], np.ones(593, int))])
-    values = x.astype(np.float64)
-    mean = values.mean(axis=(0, 1, 2))
-    deviation = np.sqrt(np.square(values).mean(axis=(0, 1, 2)) - np.square(mean))
-    for found, expected in zip(federation.normalization, (mean, deviation), strict=True):
-        np.testing.assert_array_equal(found, (expected / 255).astype(np.float32))
 
 
 @pytest.mark.parametrize(
