@@ -338,6 +338,7 @@ def test_max_steps_is_kept_and_told():
         ({"alpha": 1 - 1e-9}, "float32"),
         ({"tolerance": 0.0}, "tolerance"),
         ({"max_steps": 0}, "max_steps"),
+        ({"block_columns": 0}, "block_columns must be at least 1"),
         ({"y": np.zeros((3, 2))}, r"y must be \[n, C\]"),
     ],
 )

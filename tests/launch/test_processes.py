@@ -52,6 +52,16 @@ assert other == "process 1 has a number other than process 0's"
 assert problem(block, False) is None
 assert problem(block, number == 1) == ("no such thing" if number == 1 else "process 1: no such thing")
 
+def without_words():
+    try:
+        with processes.together():
+            if number == 1:
+                raise KeyError
+    except KeyError:
+        raise UsageError("its own")
+
+assert problem(without_words) == ("its own" if number == 1 else "process 1: KeyError")
+
 # All have the results of common work.
 bits = np.random.default_rng(0).integers(0, 16, (21, 1), dtype=np.uint32)
 valid = np.ones(21, bool)
