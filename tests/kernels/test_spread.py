@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxfed.errors import UsageError
 from jaxfed.kernels import knn, nearest, reference
-from jaxfed.kernels.spread import everywhere, mesh_of, points_mesh, spread
+from jaxfed.kernels.spread import AXIS, ROWS, by_rows, everywhere, mesh_of, points_mesh, spread
 
 DEVICES = [
     pytest.param(count, id=f"{count}_devices") for count in (1, 2, 4) if count <= jax.device_count()
@@ -80,6 +80,36 @@ def test_only_rows_over_points_have_a_mesh():
         is None
     )
     assert jax.jit(lambda x: x == (mesh_of(x) is None))(spread(np.ones(2, bool), mesh)).all()
+    of_two_axes = jax.sharding.Mesh(np.reshape(jax.devices()[:2], (1, 2)), (AXIS, "models"))
+    assert mesh_of(jax.device_put(jnp.zeros(4), NamedSharding(of_two_axes, ROWS))) is None
+
+
+@pytest.mark.parametrize("num_devices", DEVICES)
+@pytest.mark.parametrize("place", [0, -1])
+def test_what_one_device_has_all_hear_of(num_devices, place):
+    """Loops of all devices end together: each asks whether anything is left on any."""
+    x = np.zeros(4, np.float32)
+    x[place] = 3
+
+    def told(rows):
+        def of_rows(x):
+            is_there = x > 0
+            heard = rows.any(is_there), rows.all(~is_there), rows.all(~is_there | is_there)
+            return *(jnp.reshape(one, 1) for one in heard), rows.total(x.sum(keepdims=True))
+
+        return of_rows
+
+    mesh = points_mesh(num_devices)
+    found = by_rows(told, mesh if num_devices > 1 else None)(spread(x, mesh))
+    expected = [True], [False], [True], [3]
+    assert_equal(everywhere(found), [one * num_devices for one in expected])
+
+
+def test_of_all_devices_the_largest_counts():
+    largest = by_rows(lambda rows: lambda x: rows.largest(x), points_mesh(2))
+    assert_equal(
+        [everywhere(largest(spread(np.array([1, -2, 3, -4]), points_mesh(2))))], [[3, -2] * 2]
+    )
 
 
 @pytest.mark.parametrize("num_devices", [-1, jax.device_count() + 1])

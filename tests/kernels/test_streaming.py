@@ -1,6 +1,7 @@
 """Vectors that stay on the host or on disk: codes as in one piece, a block of rows at a time."""
 
 import tracemalloc
+import weakref
 
 import jax
 import numpy as np
@@ -37,15 +38,27 @@ def test_any_real_numbers_are_computed_in_float32(dtype):
     np.testing.assert_array_equal(streaming.streamed_bits([vectors], PI), expected)
 
 
-def test_the_device_gets_a_block_at_a_time(monkeypatch):
-    rows = []
-    monkeypatch.setattr(
-        streaming.lsh,
-        "sign_bits",
-        lambda block, planes: rows.append(len(block)) or np.zeros((len(block), 2), np.uint32),
-    )
-    streaming.streamed_bits([np.zeros((1000, 33)), np.zeros((500, 33))], PI, block_rows=512)
-    assert rows == [512] * 3
+def test_the_device_gets_a_block_at_a_time_and_has_two(monkeypatch):
+    rows, there, most = [], set(), []
+
+    def sign_bits(block, planes):
+        codes = np.zeros((len(block), 2), np.uint32)
+        number = len(rows)
+        rows.append(len(block))
+        there.add(number)
+        weakref.finalize(codes, there.discard, number)
+        most.append(len(there))
+        return codes
+
+    monkeypatch.setattr(streaming.lsh, "sign_bits", sign_bits)
+    streaming.streamed_bits([np.zeros((2000, 33)), np.zeros((500, 33))], PI, block_rows=512)
+    assert rows == [512] * 5
+    assert max(most) == 2
+
+
+@pytest.mark.parametrize(("dim", "rows"), [(0, 1 << 21), (1, 1 << 21), (1280, 1792), (10**7, 256)])
+def test_a_block_has_rows_whatever_their_length(dim, rows):
+    assert streaming.default_block_rows(dim) == rows
 
 
 @pytest.mark.parametrize("limit", [1 << 18, 1 << 20, 1 << 26], ids=str)

@@ -101,8 +101,9 @@ def test_neighbors_in_parts_are_those_in_one_piece(n, k, part_points):
         (8, 0, np.zeros((3, 2), np.uint32)),
         (8, 1, np.zeros((3, 2), np.int32)),
         (8, 1, np.zeros(3, np.uint32)),
+        (8, 1, np.zeros((3, 0), np.uint32)),
     ],
-    ids=["no part", "no neighbors", "dtype", "shape"],
+    ids=["no part", "no neighbors", "dtype", "shape", "no words"],
 )
 def test_parts_of_what_is_no_codes_are_refused(part_points, k, codes):
     with pytest.raises(UsageError, match="must be"):
@@ -115,6 +116,13 @@ def test_parts_are_the_largest_that_take_no_more():
     assert part >= 2048
     assert knn_in_parts.footprint_of_parts(part, 8, 10).total <= 2 * limit
     assert knn_in_parts.part_within(1, 10**6, 8, 10) == knn_in_parts.SMALLEST_PART
+
+
+def test_parts_are_those_that_fit_whatever_was_estimated(monkeypatch):
+    limit = knn_in_parts.footprint_of_parts(2048, 8, 10).total
+    monkeypatch.setattr(knn_in_parts, "_estimate", lambda *_: 0)
+    assert knn_in_parts.part_within(limit, 4000, 8, 10) == 2048
+    assert knn_in_parts.part_within(1 << 40, 4000, 8, 10) == 4096  # all of them
 
 
 @pytest.mark.parametrize(("columns", "block"), [(20, None), (70, 16), (4, None)])
