@@ -12,6 +12,7 @@ TARGETS = {
     "no edges": (np.zeros(0, np.int32), 3),
     "one": (np.array([1]), 2),
     "nowhere": (np.full(9, 4), 4),
+    "some nowhere": (np.random.default_rng(2).integers(0, 5, 300), 4),
     "few points": (np.random.default_rng(0).integers(0, 4, 300), 3),
     "more points than edges": (np.random.default_rng(1).integers(0, 701, 90), 700),
     "a hub": (np.where(np.arange(500) % 3, 499, np.arange(500)), 500),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxfed.errors import UsageError
-from jaxfed.kernels import conjugate_gradient, reference
+from jaxfed.kernels import by_target, conjugate_gradient, reference
 from jaxfed.kernels.components import components
 from jaxfed.kernels.conjugate_gradient import propagate, propagate_centered
 from jaxfed.kernels.graph import Graph, matvec, normalized_graph
@@ -65,6 +65,16 @@ def test_is_the_graph_of_one_device(num_devices):
     is_own = whole.overflow_neighbors == whole.overflow_rows[:, None]
     assert is_own[whole.overflow_weights == 0].all()
     np.testing.assert_allclose(matvec(whole, jnp.asarray(eye)), product, atol=1e-6)
+
+
+@pytest.mark.parametrize("num_devices", DEVICES)
+def test_edges_of_other_devices_are_out_of_the_order_of_every_digit(num_devices, monkeypatch):
+    """Their rows have numbers below 0 or beyond the last here. Digits are of one bit, as of many points."""
+    n = 72
+    monkeypatch.setattr(by_target, "_WORD_BITS", (4 * n - 1).bit_length() + 1)
+    there, _ = graph_over(num_devices, n)
+    product = everywhere(matvec(there, np.eye(n, dtype=np.float32)))
+    np.testing.assert_allclose(product, reference.normalized_graph(*lists(n, 4)), atol=1e-6)
 
 
 @pytest.mark.parametrize("num_devices", DEVICES)
