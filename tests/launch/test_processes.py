@@ -88,7 +88,7 @@ assert "made by another config" in refused and refused.startswith("process 0: ")
 
 # A signal for one is a signal for all, after the round; other numbers are told.
 with Interruption() as interruption:
-    agree(interruption, {"round": 1, "seconds": float(number), "loss": 0.5})
+    agree(interruption, {"round": 1, "seconds": float(number), "loss": 0.5, "gap": float("nan")})
     interruption.pending = 15 if number == 1 else None
     assert not interruption.is_pending
     with interruption.deferred():
