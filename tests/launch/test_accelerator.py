@@ -19,7 +19,7 @@ from jaxfed.kernels import knn
 from launch import accelerator, on_device
 from launch.benchmarks import contest
 from launch.benchmarks.contest import Contest
-from launch.on_device import PIECES, contests
+from launch.on_device import PIECES, contests, joint_graph
 from launch.on_device.piece import Piece
 
 
@@ -73,6 +73,33 @@ def test_the_joint_graph_says_that_its_points_are_synthetic():
     assert 0 < found["stages"][-1]["share_of_limit"]["bytes"] < 1
 
 
+def test_a_joint_graph_of_other_neighbors_or_without_an_end_has_errors(monkeypatch, capsys):
+    search = knn.hamming_knn
+
+    def damaged(codes, k, *, backend):
+        indices, distances = search(codes, k)
+        return indices, distances + int(backend == "fused")
+
+    monkeypatch.setattr(knn, "hamming_knn", damaged)
+    monkeypatch.setattr(joint_graph, "TOLERANCE", 1e-12)
+    found = PIECES["joint_graph"].measure(True, {})
+    assert (found["errors"], found["converged"]) == (2, False)
+    assert found["residual"] > 0
+
+    def failing(codes, k, *, backend):
+        if backend == "fused":
+            raise NotImplementedError("no such kernel")
+        return search(codes, k)
+
+    monkeypatch.setattr(knn, "hamming_knn", failing)
+    monkeypatch.setattr(joint_graph, "TOLERANCE", 1e-3)
+    found = PIECES["joint_graph"].measure(True, {})
+    assert (found["errors"], found["converged"]) == (1, True)
+    assert [row.get("error") for row in found["stages"]] == [
+        *(None, None, "no such kernel", None, None)
+    ]
+
+
 @pytest.mark.usefixtures("short")
 def test_tiles(monkeypatch):
     (row,) = PIECES["tiles"].measure(True, {})["contests"]
@@ -122,12 +149,19 @@ def test_commands_are_experiments_that_there_are(tmp_path, small):
 def test_what_tests_have_come_to(tmp_path):
     case = '<testcase classname="a" name="{}">{}</testcase>'.format
     cases = [case("good", ""), case("bad", "<failure/>"), case("left", "<skipped/>")]
+    cases += [case("ended", "<error/>")]  # a fixture's mistake, or a process that died
     result = partial(PIECES["tests_kernels"].result, tmp_path, False)
     report = tmp_path / "tests_kernels.xml"
     report.write_text(f"<testsuites><testsuite>{''.join(cases)}</testsuite></testsuites>")
-    assert result() == {"ran": 2, "skipped": 1, "failed": ["a.bad"], "errors": 1}
+    assert result() == {"ran": 3, "skipped": 1, "failed": ["a.bad", "a.ended"], "errors": 2}
     report.write_text("<testsuites/>")
     assert result()["errors"] == 1  # nothing has been tested
+
+
+def test_tests_come_with_a_checkout(monkeypatch, tmp_path):
+    monkeypatch.setattr(on_device.commands, "_ROOT", tmp_path)
+    with pytest.raises(UsageError, match="kernels is not there: tests come with a checkout"):
+        PIECES["tests_kernels"].command(tmp_path, True)
 
 
 # ---- what is done ----
