@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
@@ -374,10 +375,12 @@ def test_all_labels_are_known_where_asked(config):
 
 
 def test_prefetching_keeps_the_order_and_stays_one_ahead():
-    made = []
+    made, is_two_begun = [], threading.Event()
 
     def make(key):
         made.append(key)
+        if key == 2:
+            is_two_begun.set()
         if key == 3:
             raise KeyError(key)
         return key * 10
@@ -385,6 +388,7 @@ def test_prefetching_keeps_the_order_and_stays_one_ahead():
     items = prefetched(make, range(5))
     assert next(items) == 0
     assert next(items) == 10
+    assert is_two_begun.wait(timeout=10)  # while 10 is in use
     assert max(made) <= 2
     assert next(items) == 20
     with pytest.raises(KeyError):
