@@ -56,16 +56,16 @@ def memory_limit(given: int | str | None) -> MemoryLimit:
     """What is given as a number of bytes; of None what the device has.
 
     Raises:
-        UsageError: text that is no number of bytes, or one below 1.
+        UsageError: text that is no number of bytes, or one below 1 or beyond 63 bits.
     """
     if given is None:
         return MemoryLimit(available_bytes(), None)
     found = _TEXT.fullmatch(str(given).strip()) if type(given) in (int, str) else None
     unit = _UNITS.get(found[2].lower(), 0) if found else 0
-    size = int(float(found[1]) * unit) if found else 0
-    if size < 1:
+    size = float(found[1]) * unit if found else 0.0
+    if not 1 <= size < 2**63:
         raise UsageError(f"{_KEY}={given!r}: allowed are {_ALLOWED}")
-    return MemoryLimit(size, given)
+    return MemoryLimit(int(size), given)
 
 
 def _is_allowed(given: Any) -> bool:

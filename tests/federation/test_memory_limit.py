@@ -43,7 +43,9 @@ def test_a_device_that_tells_has_what_it_says(monkeypatch):
     assert str(memory_limit(None)) == "of 5 GB (the device's)"
 
 
-@pytest.mark.parametrize("given", ["", "much", "-1", 0, "0.1", "4 QB", True, 1.5, "1e9"], ids=str)
+@pytest.mark.parametrize(
+    "given", ["", "much", "-1", 0, "0.1", "4 QB", True, 1.5, "1e9", "9" * 400], ids=str
+)
 def test_what_is_no_limit_is_refused_in_one_line(given):
     with pytest.raises(UsageError, match=r"^execution.memory_limit=.*: allowed are bytes"):
         Execution(memory_limit=given)
