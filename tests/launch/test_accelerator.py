@@ -201,6 +201,7 @@ def run(workdir, **values):
 def test_what_is_done_is_not_done_again(pieces, tmp_path, capsys):
     pieces(writing("limits"), writing("a"), writing("b"))
     assert run(tmp_path / "there", pieces=["b"]) == 0
+    assert {path.stem for path in (tmp_path / "there").glob("*.json")} == {"limits", "b"}
     assert run(tmp_path / "there") == 0
     assert run(tmp_path / "there") == 0
     for name in ("limits", "a", "b"):
@@ -225,6 +226,46 @@ def test_what_fails_is_told_and_the_rest_is_done(pieces, tmp_path, capsys):
     (tmp_path / "a.json").write_text(json.dumps({**recorded, "errors": 2}))
     assert run(tmp_path) == 1
     assert "a: has failed in part" in capsys.readouterr().out
+
+
+WRITES = "open('{}.txt', 'w').write('x'); import sys; "
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "is_recorded", "said"),
+    [
+        ("a", WRITES + "sys.exit(3)", False, "a: has failed, exit status 3"),
+        ("a", "pass", False, "a: has failed, exit status 1"),  # nothing that can be read
+        ("tests_a", WRITES + "sys.exit(1)", True, "tests_a: done"),  # the report says what failed
+        ("tests_a", WRITES + "os.kill(os.getpid(), 15)", False, "tests_a is stopped; the same"),
+    ],
+    ids=["failed", "nothing there", "tests that fail", "tests that are stopped"],
+)
+def test_a_result_counts_where_its_command_has_ended(
+    pieces, tmp_path, capsys, name, code, is_recorded, said
+):
+    pieces(writing("limits"), python(code.format(name), name))
+    run(tmp_path)
+    assert (tmp_path / f"{name}.json").exists() == is_recorded
+    assert said in capsys.readouterr().out
+
+
+def test_half_a_result_is_none(tmp_path, full_disk):
+    flags.FLAGS.mark_as_parsed()
+    with full_disk(after=100), pytest.raises(OSError, match=r"a\.json"):
+        accelerator._record(tmp_path, "a", {"long": "x" * 1000}, None, 1.0)
+    assert not list(tmp_path.glob("*.json"))
+
+
+def test_a_piece_takes_memory_as_it_needs_it(pieces, tmp_path, monkeypatch):
+    code = "open('{}.txt', 'w').write(os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'])"
+    pieces(*(python(code.format(name), name) for name in ("limits", "a")))
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_PREALLOCATE", raising=False)
+    assert run(tmp_path, pieces=["limits"]) == 0
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "true")  # what a user has asked for stands
+    assert run(tmp_path) == 0
+    texts = [(tmp_path / f"{name}.txt").read_text() for name in ("limits", "a")]
+    assert texts == ["false", "true"]
 
 
 def test_no_piece_is_begun_that_would_not_fit(pieces, tmp_path, capsys):
