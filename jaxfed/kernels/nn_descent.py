@@ -118,7 +118,10 @@ def _sorted_by_bits(bits: jax.Array, valid: jax.Array, table: jax.Array) -> jax.
     turn = (7 * (table // num_words) % lsh.WORD_BITS).astype(jnp.uint32)
     word = (word << turn) | lax.shift_right_logical(word, (lsh.WORD_BITS - turn) % lsh.WORD_BITS)
     # Padding goes to the end, where it takes nobody's place.
-    return jnp.lexsort((word, ~valid)).astype(jnp.int32)
+    order = jnp.lexsort((word, ~valid)).astype(jnp.int32)
+    # The last block with points may have one alone, and equal words keep it there in every table: half a
+    # block further on, every other table cuts elsewhere.
+    return jnp.roll(order, table % 2 * (BLOCK // 2))
 
 
 def _in_blocks(

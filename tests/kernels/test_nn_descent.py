@@ -75,6 +75,16 @@ def test_where_fewer_exist_they_are_marked(planted):
     np.testing.assert_array_equal(distances, exact[1])
 
 
+@pytest.mark.parametrize("num_points", [1537, 1539])
+def test_nobody_among_equal_points_is_left_alone(planted, num_points):
+    """Sorted by any word they are in one order, and the last block of 512 has one or three."""
+    bits = np.broadcast_to(np.asarray(planted[2][:1]), planted[2].shape)
+    valid = np.arange(N) < num_points
+    indices, distances = approximate_hamming_knn(bits, K, valid=valid)
+    assert (np.asarray(indices)[valid] >= 0).all()
+    assert not np.asarray(distances)[valid].any()
+
+
 def test_few_points_are_searched_exactly(planted):
     bits = planted[2][: 2 * BLOCK]
     for one, other in zip(approximate_hamming_knn(bits, K), knn.hamming_knn(bits, K), strict=True):
