@@ -31,7 +31,14 @@ from jax.typing import ArrayLike
 from jaxfed.errors import UsageError
 from jaxfed.kernels.components import Components, reachable, without_leading
 from jaxfed.kernels.directions import Directions, directions_of
-from jaxfed.kernels.graph import GRAPH_ROWS, Graph, add_product, scaled, subtract_product
+from jaxfed.kernels.graph import (
+    GRAPH_ROWS,
+    Graph,
+    add_product,
+    scaled,
+    subtract_product,
+    subtract_product_apart,
+)
 from jaxfed.kernels.spread import ROWS, SAME, Rows, by_rows, mesh_of, spread
 
 # Steps between two true residuals: each costs a product, and bounds how far rounding can carry the
@@ -359,7 +366,7 @@ def _solve_block(
     def verify(change: Array, state: _State) -> _State:
         """Add the change to z, and put the true residual in the place of the recursive one."""
         z = kept(state.z + change)
-        residual = kept(y - subtract_product(alpha_w, z, z, rows))
+        residual = kept(y - subtract_product_apart(alpha_w, z, z, rows))
         norm = squares(residual)
         # Where the recursion ends again without having halved the true residual (squared: a quarter),
         # rounding allows no more.

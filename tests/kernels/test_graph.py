@@ -199,6 +199,21 @@ def test_reported_residual_is_the_true_one():
     assert (np.abs(info.residual - true) <= 5e-8 * size).all()  # float32's error of evaluating it
 
 
+def test_a_hub_of_thousands_is_not_lost_in_rounding():
+    """What a hub gets of each of many is far below what it has: one by one, sums went astray by 1.5e-4."""
+    indices = np.zeros((4097, 3), np.int32)
+    indices[0] = -1
+    graph = normalized_graph(indices, np.ones(indices.shape, np.float32))
+    y = np.eye(4097, 1, dtype=np.float32)
+    z, info = propagate(graph, y, 0.1)
+    z, root = np.asarray(z, np.float64)[:, 0], np.sqrt(4096.0)
+    left = y[:, 0] - z  # W_0j = 1 / 64
+    left[0] += 0.1 * z[1:].sum() / root
+    left[1:] += 0.1 * z[0] / root
+    assert info.converged.all()
+    assert np.linalg.norm(left) <= 1e-6
+
+
 @pytest.mark.parametrize("tolerance", [1e-6, 1e-8])
 def test_a_tolerance_below_rounding_ends_at_rounding(tolerance):
     """And not far above it: at such alpha float32 leaves more than was asked, steps after that nothing."""
