@@ -265,7 +265,9 @@ def _propagate_rows(
     n, num_columns = y.shape
     # By a power of two, which is exact: squares of y neither overflow nor vanish.
     largest = rows.largest(jnp.max(jnp.abs(y), axis=0, initial=0.0))
-    unit = jnp.exp2(jnp.floor(jnp.log2(jnp.where(largest > 0, largest, 1.0))))
+    # (`exp2` is not on a CPU. Of 2^127 the reciprocal, which XLA multiplies by, would be 0.)
+    power = jnp.frexp(jnp.where(largest > 0, largest, 1.0))[1] - 1
+    unit = jnp.ldexp(jnp.float32(1), jnp.minimum(power, 126))
     y = y / unit[None]
     if found is None:
         start = _perron_start(graph, y, alpha, rows)

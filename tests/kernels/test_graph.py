@@ -287,6 +287,19 @@ def test_very_small_and_very_large_labels(scale):
     np.testing.assert_allclose(z / scale, propagate(graph, y, 0.9)[0], rtol=1e-4, atol=1e-6)
 
 
+def test_the_largest_labels_and_a_power_of_two_change_nothing_else():
+    indices, weights = knn_lists(20, 3)
+    graph = normalized_graph(indices, np.abs(weights))
+    y = np.asarray(np.random.default_rng(5).random((20, 2)), np.float32)
+    z, _ = propagate(graph, y, 0.2)
+    for power in (-90, 120):
+        of_scaled, _ = propagate(graph, np.ldexp(y, power), 0.2)
+        np.testing.assert_array_equal(of_scaled, np.ldexp(np.asarray(z), power))
+    largest = np.zeros((20, 1), np.float32)
+    largest[3] = 3e38
+    assert np.asarray(propagate(graph, largest, 0.01)[0])[3] > 2.9e38
+
+
 def test_a_column_that_is_not_finite_ends_and_says_so():
     graph = normalized_graph(*knn_lists(40, 4))
     y = one_hot(40, 3)
