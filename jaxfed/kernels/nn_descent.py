@@ -112,16 +112,21 @@ def _search(
 
 
 def _sorted_by_bits(bits: jax.Array, valid: jax.Array, table: jax.Array) -> jax.Array:
-    """Points in the order of a word of theirs, int32 [n]; every table has another one, or rotates it."""
+    """Points in the order of a word of theirs; every table has another one, or rotates it.
+
+    int32, whole blocks: half a block or more of nobody, n, is at the end, or half of one at the start.
+    """
     num_words = bits.shape[1]
     word = lax.dynamic_index_in_dim(bits, table % num_words, axis=1, keepdims=False)
     turn = (7 * (table // num_words) % lsh.WORD_BITS).astype(jnp.uint32)
     word = (word << turn) | lax.shift_right_logical(word, (lsh.WORD_BITS - turn) % lsh.WORD_BITS)
     # Padding goes to the end, where it takes nobody's place.
     order = jnp.lexsort((word, ~valid)).astype(jnp.int32)
-    # The last block with points may have one alone, and equal words keep it there in every table: half a
-    # block further on, every other table cuts elsewhere.
-    return jnp.roll(order, table % 2 * (BLOCK // 2))
+    # The last block with points may have one alone, and equal words keep it there in every table: every
+    # other table begins with half a block of nobody, and so is cut elsewhere.
+    half, n = BLOCK // 2, len(order)
+    order = jnp.pad(order, (0, half + -(n + half) % BLOCK), constant_values=n)
+    return jnp.roll(order, table % 2 * half)
 
 
 def _in_blocks(
@@ -129,11 +134,10 @@ def _in_blocks(
 ) -> nearest.Nearest:
     """The best of those so far and of the blocks that this order is cut into."""
     n = bits.shape[0]
-    codes = hamming.tiles(bits[order], BLOCK)
-    num_blocks, num_words, width = codes.shape
-    # Beyond the last point there is nobody: reading takes the last one, writing nobody.
-    blocks = jnp.pad(order, (0, num_blocks * width - n), constant_values=n)
-    blocks = blocks.reshape(num_blocks, width)
+    # Nobody, n: reading takes the last point, writing nobody.
+    codes = hamming.tiles(bits[jnp.minimum(order, n - 1)], BLOCK)
+    _, num_words, width = codes.shape
+    blocks = order.reshape(-1, width)
     dtype = hamming.distance_dtype(num_words)
 
     def by(kernel: hamming.TileKernel, *tile: jax.Array) -> jax.Array:
