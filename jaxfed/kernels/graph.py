@@ -231,11 +231,13 @@ def _accumulated(
     if graph.overflow_rows.size:
         nothing = jnp.zeros((graph.overflow_rows.shape[0], x.shape[1]), x.dtype)
         sums = _put_slots(jnp.add, nothing, graph.overflow_neighbors, graph.overflow_weights, x)
-        start = jnp.zeros_like(y) if apart else y
-        over = start.at[rows.here(graph.overflow_rows, num_rows)].add(
-            put(nothing, sums), indices_are_sorted=True, mode="promise_in_bounds"
-        )
-        y = y + over if apart else over
+        where = rows.here(graph.overflow_rows, num_rows)
+        how = {"indices_are_sorted": True, "mode": "promise_in_bounds"}
+        if apart:
+            # Together with the sum of the two XLA would make of it what stands below.
+            over = lax.optimization_barrier(jnp.zeros_like(y).at[where].add(sums, **how))
+            return put(y, over)
+        y = y.at[where].add(put(nothing, sums), **how)
     return y
 
 
