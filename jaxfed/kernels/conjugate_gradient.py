@@ -19,7 +19,7 @@ and so takes alpha = 1, too, where I - W is singular along them alone.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,59 +29,12 @@ from jax.sharding import Mesh
 from jax.typing import ArrayLike
 
 from jaxfed.errors import UsageError
+from jaxfed.kernels.column_block import Convergence, solve_block
 from jaxfed.kernels.components import Components, reachable, without_leading
-from jaxfed.kernels.directions import Directions, directions_of
-from jaxfed.kernels.graph import (
-    GRAPH_ROWS,
-    Graph,
-    add_product,
-    scaled,
-    subtract_product,
-    subtract_product_apart,
-)
+from jaxfed.kernels.graph import GRAPH_ROWS, Graph
 from jaxfed.kernels.spread import ROWS, SAME, Rows, by_rows, mesh_of, spread
 
-# Steps between two true residuals: each costs a product, and bounds how far rounding can carry the
-# recursive residual away. 4 to 16 need the same steps; without any, float32 ends at 2 to 6e-6.
-_VERIFY_EVERY = 16
-# The recursion aims below the tolerance, so that the first verification usually succeeds; the true
-# residual too, because evaluating it in float32 has itself an error (about 3e-8 |z|).
-_AIM = 0.7
-_ACCEPT = 0.9
-# A column's next direction builds on its last one unless its residual was off by more than this factor.
-_TRUSTED = 2.0
-# Where the system is nearly singular, a residual below so much |z| tells rounding: further steps add to it.
-_ROUNDING = 1e-7
 _FEW, _LANES = 8, 16  # beyond so many columns they are padded to multiples of a CPU's vector unit
-# Of the preconditioner I + beta W: at beta = 1 it would be blind to eigenvalue -1, which bipartite
-# components have, such as two points that have only each other.
-_LARGEST_BETA = 0.99
-
-
-class Convergence(NamedTuple):
-    """How each column was solved.
-
-    Attributes:
-      steps: int32 [C], conjugate gradient steps until the column stopped.
-      residual: float32 [C], |y - (I - alpha W) z| / |y|, evaluated from z; 0 for a zero column.
-      converged: bool [C], residual <= tolerance.
-    """
-
-    steps: Array
-    residual: Array
-    converged: Array
-
-
-class _State(NamedTuple):
-    z: Array  # [n, C]
-    residual: Array  # [n, C]
-    directions: Array  # P [n, C]
-    last: tuple[Array, ...]  # what `Directions` remembers of the last step
-    residual_norm: Array  # [C], squared
-    verified_norm: Array  # [C], squared true residual at the last verification
-    claimed_norm: Array  # [C], the same when the recursion last claimed success
-    steps: Array  # int32 [C]
-    done: Array  # bool [C]
 
 
 def propagate(
@@ -275,7 +228,7 @@ def _propagate_rows(
         y = without_leading(graph, found, y, rows)
         start = jnp.zeros_like(y)
     if num_columns <= min(_FEW, block_columns):
-        z, info = _solve_block(graph, y, start, alpha, tolerance, max_steps, found, rows)
+        z, info = solve_block(graph, y, start, alpha, tolerance, max_steps, found, rows)
         return z * unit[None], info
     num_blocks = -(-num_columns // block_columns)
     width = -(-num_columns // (_LANES * num_blocks)) * _LANES
@@ -285,7 +238,7 @@ def _propagate_rows(
         return padded.reshape(n, num_blocks, width).swapaxes(0, 1)
 
     def solve(block: tuple[Array, Array]) -> tuple[Array, Convergence]:
-        return _solve_block(graph, *block, alpha, tolerance, max_steps, found, rows)
+        return solve_block(graph, *block, alpha, tolerance, max_steps, found, rows)
 
     blocks = into_blocks(y), into_blocks(start)
     if num_blocks == 1:
@@ -307,113 +260,6 @@ def _perron_start(graph: Graph, y: Array, alpha: Array, rows: Rows) -> Array:
     squared = rows.total(v @ v)
     share = rows.total(jnp.matmul(v[None], y, precision=lax.Precision.HIGHEST))
     return v[:, None] * (share / ((1 - alpha) * jnp.where(squared > 0, squared, 1.0)))
-
-
-def _solve_block(
-    graph: Graph,
-    y: Array,
-    start: Array,
-    alpha: Array,
-    tolerance: Array,
-    max_steps: Array,
-    found: Components | None,
-    rows: Rows,
-) -> tuple[Array, Convergence]:
-    """Rounds of conjugate gradient steps from `start`, each round ended by a true residual."""
-
-    def kept(x: Array) -> Array:
-        """Without what rounding has brought in along leading eigenvectors, where these are left out."""
-        return x if found is None else without_leading(graph, found, x, rows)
-
-    def squares(a: Array) -> Array:
-        """Squared norms of columns: [n, C] -> [C]."""
-        return rows.total(jnp.sum(a * a, axis=0))
-
-    num_columns = y.shape[1]
-    by: Directions = directions_of(y, rows)
-    # Z = (c + alpha W) R with c = alpha / beta: the preconditioner times c, which no step sees.
-    alpha_w, c = scaled(graph, alpha), jnp.maximum(alpha / _LARGEST_BETA, 1.0)
-    y_norm = squares(y)
-    # A column that is not finite would spoil those that share its directions.
-    is_finite = jnp.isfinite(y_norm)
-    y, start = jnp.where(is_finite, y, 0.0), jnp.where(is_finite, start, 0.0)
-    aim, accept = ((share * tolerance) ** 2 * y_norm for share in (_AIM, _ACCEPT))
-
-    def live(state: _State) -> Array:
-        return ~state.done & (state.residual_norm > aim) & (state.steps < max_steps)
-
-    def step(carry: tuple[Array, Array, _State]) -> tuple[Array, Array, _State]:
-        """One step; z is left alone, its change since the last verification is summed apart."""
-        count, change, state = carry
-        moves = live(state)
-        smoothed = add_product(alpha_w, c * state.residual, state.residual, rows)
-        directions, slope = by.conjugate(
-            state.last, state.directions, smoothed, state.residual, moves
-        )
-        products = subtract_product(alpha_w, directions, directions, rows)
-        lengths, last = by.lengths(slope, directions, products, state.residual, moves)
-        residual = state.residual - by.along(products, lengths)
-        return (
-            count + 1,
-            change + by.along(directions, lengths),
-            state._replace(
-                residual=residual,
-                directions=directions,
-                last=last,
-                residual_norm=jnp.where(moves, squares(residual), state.residual_norm),
-                steps=state.steps + moves.astype(jnp.int32),
-            ),
-        )
-
-    def verify(change: Array, state: _State) -> _State:
-        """Add the change to z, and put the true residual in the place of the recursive one."""
-        z = kept(state.z + change)
-        residual = kept(y - subtract_product_apart(alpha_w, z, z, rows))
-        norm = squares(residual)
-        # Where the recursion ends again without having halved the true residual (squared: a quarter),
-        # rounding allows no more.
-        ended = state.residual_norm <= aim
-        stuck = ended & (norm > 0.25 * state.claimed_norm)
-        if found is not None:
-            stuck |= norm <= _ROUNDING**2 * squares(z)
-        # One that has risen may be rounding alone, and a direction that builds on it sends it up for ever.
-        distrusted = (norm > _TRUSTED**2 * state.residual_norm) | (norm > state.verified_norm)
-        return state._replace(
-            z=z,
-            residual=residual,
-            last=by.anew(state.last, distrusted),
-            residual_norm=norm,
-            verified_norm=norm,
-            claimed_norm=jnp.where(ended, norm, state.claimed_norm),
-            # NaN compares false: such a column is done, and not converged.
-            done=state.done | ~(norm > accept) | stuck | (state.steps >= max_steps),
-        )
-
-    def advance(state: _State) -> _State:
-        _, change, state = lax.while_loop(
-            lambda carry: (carry[0] < _VERIFY_EVERY) & jnp.any(live(carry[2])),
-            step,
-            (jnp.int32(0), jnp.zeros_like(y), state),
-        )
-        return verify(change, state)
-
-    first = y - (1 - alpha) * start  # W start = start
-    state = _State(
-        z=start,
-        residual=first,
-        directions=jnp.zeros_like(y),
-        last=by.none(y),
-        residual_norm=squares(first),
-        verified_norm=squares(first),
-        claimed_norm=jnp.full_like(y_norm, jnp.inf),
-        steps=jnp.zeros(num_columns, jnp.int32),
-        done=~is_finite,
-    )
-    state = lax.while_loop(lambda state: ~jnp.all(state.done), advance, state)
-    residual = jnp.sqrt(state.residual_norm / jnp.where(y_norm > 0, y_norm, 1.0))
-    residual = jnp.where(is_finite, residual, jnp.nan)
-    z = jnp.where(is_finite, state.z, jnp.nan)
-    return z, Convergence(state.steps, residual, residual <= tolerance)
 
 
 def _check(name: str, value: ArrayLike, allowed: str, holds: Callable[[Any], bool]) -> None:
