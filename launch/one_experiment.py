@@ -53,7 +53,8 @@ def conducted(
     with garbage.importing():
         from jaxfed.host import devices, processes
 
-        processes.connect(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
+        numbers = _NUM_PROCESSES.value, _PROCESS_ID.value
+        processes.connect(_COORDINATOR.value, *numbers, tell=_say)
         devices.one_device_a_core()
 
         from rich.console import Console
@@ -61,6 +62,7 @@ def conducted(
         from jaxfed.api.conduct import conduct
         from jaxfed.config import check
         from jaxfed.config import file as config_file
+        from jaxfed.config.keys import flatten
         from jaxfed.experiment import workdir
         from jaxfed.experiment.progress import Progress
         from jaxfed.experiment.records import read_audit, read_run
@@ -71,16 +73,19 @@ def conducted(
     def status(summary: Mapping[str, Any]) -> int:
         lines = complaints(summary)
         for line in lines:
-            print(f"jaxfed: {line}", file=sys.stderr)
+            _say(line)
         return 1 if lines else 0
 
-    with processes.together():
-        config = config_file.load(_CONFIG.value, overrides)
-        check.check(config)
-        settings = config.to_dict()
-        place = location(WORKDIR.value, "--workdir")
-    processes.check_same("a config", json.dumps(workdir.plain(settings), sort_keys=True))
-    with remedied(OF_A_SWEEP if IN_A_SWEEP in os.environ else OF_A_COMMAND):
+    with processes.lost_together():
+        with processes.together():
+            config = config_file.load(_CONFIG.value, overrides)
+            check.check(config)
+            settings = config.to_dict()
+            place = location(WORKDIR.value, "--workdir")
+        flat = flatten(workdir.plain(settings))
+        processes.check_same({f"config.{key}": json.dumps(value) for key, value in flat})
+    remedies = remedied(OF_A_SWEEP if IN_A_SWEEP in os.environ else OF_A_COMMAND)
+    with processes.lost_together(), remedies:
         finished = b""
         with processes.together():
             if processes.is_first() and not _OVERWRITE.value:
@@ -111,3 +116,7 @@ def conducted(
         assert found is not None  # it has just been written
         progress.show_audit(found["methods"], str(place / "audit"), names)
     return status(summary)
+
+
+def _say(line: str) -> None:
+    print(f"jaxfed: {line}", file=sys.stderr, flush=True)

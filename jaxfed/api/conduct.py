@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,7 +64,8 @@ def conduct(
         else:
             simulation.check(audit.check)
     if processes.are_several():
-        processes.check_same("data", json.dumps(simulation.data_checksums(), sort_keys=True))
+        sums = simulation.data_checksums()
+        processes.check_same({f"data.{name}": text for name, text in sums.items()})
     with open_for_all(place, settings, overwrite=overwrite) as directory:
         if overwrite:  # what is there from now on is this command's own
             interruption.continues = "the same command without --overwrite"

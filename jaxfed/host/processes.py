@@ -8,26 +8,42 @@ nobody has met a mistake (`together`), that all were given the same (`check_same
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from collections.abc import Iterator
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import jax
 import numpy as np
 
 from jaxfed.errors import UsageError
+from jaxfed.host.rendezvous import meet
 
 FROM_CLUSTER = "auto"
+# What collectives and their service say when somebody is gone.
+_OF_OTHERS = re.compile(r"gloo|nccl|connection|coordination|heartbeat|unavailable|deadline", re.I)
 
 
-def connect(coordinator: str | None, num_processes: int | None, process_id: int | None) -> None:
+def connect(
+    coordinator: str | None,
+    num_processes: int | None,
+    process_id: int | None,
+    *,
+    tell: Callable[[str], None] = lambda line: None,
+) -> None:
     """Join the others of this run, before anything touches a device; nothing is done without a coordinator.
+
+    All meet (`jaxfed.host.rendezvous`) before JAX's runtime connects them, but for those of a cluster.
 
     Args:
         coordinator: HOST:PORT where process 0 can be reached, the same at all; "auto" takes all three from
             the cluster's environment (Slurm, Open MPI, Kubernetes and others that JAX knows).
         num_processes: how many there are.
         process_id: which this one is, from 0 on.
+        tell: hears who is waited for.
 
     Raises:
         UsageError: flags that do not fit together; nobody to be found.
@@ -42,14 +58,21 @@ def connect(coordinator: str | None, num_processes: int | None, process_id: int 
         if coordinator is None:
             return
     else:
-        if not re.fullmatch(r"\S+:\d{1,5}", coordinator):
+        host, _, port = coordinator.rpartition(":")
+        if not re.fullmatch(r"\S+:[0-9]{1,5}", coordinator) or not 0 < int(port) < 2**16:
             raise UsageError(
                 f"--coordinator={coordinator}: allowed are HOST:PORT and '{FROM_CLUSTER}', by the cluster"
             )
-        if num_processes is None or num_processes < 1:
+        for flag, number in numbers.items():
+            if number is None:
+                raise UsageError(f"{flag} is missing, which goes with --coordinator")
+        assert num_processes is not None
+        assert process_id is not None
+        if num_processes < 1:
             raise UsageError(f"--num_processes={num_processes}: allowed are integers from 1 on")
-        if process_id is None or not 0 <= process_id < num_processes:
+        if not 0 <= process_id < num_processes:
             raise UsageError(f"--process_id={process_id}: allowed are 0 to {num_processes - 1}")
+        meet(host, int(port), num_processes, process_id, tell=tell)
     # JAX would take SIGTERM for itself, which asks a run to stop after this round.
     jax.config.update("jax_enable_preemption_service", False)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -57,7 +80,8 @@ def connect(coordinator: str | None, num_processes: int | None, process_id: int 
     try:
         jax.distributed.initialize(address, num_processes, process_id)
     except (RuntimeError, ValueError) as error:
-        raise UsageError(f"--coordinator={coordinator}: {error}") from error
+        lacking = "no cluster is found in the environment: " * (coordinator == FROM_CLUSTER)
+        raise UsageError(f"--coordinator={coordinator}: {lacking}{error}") from error
 
 
 def are_several() -> bool:
@@ -113,13 +137,38 @@ def together() -> Iterator[None]:
             raise UsageError(f"process {number}: {problem}")
 
 
-def check_same(what: str, text: str) -> None:
-    """Compare what every process has.
+def check_same(own: Mapping[str, str]) -> None:
+    """Compare what every process has, entry by entry.
 
     Raises:
-        UsageError: one has another than the first; all processes raise it.
+        UsageError: one has another than the first, which is named; all processes raise it.
     """
-    first, *others = told(text)
+    first, *others = (json.loads(text) for text in told(json.dumps(dict(own))))
     for number, other in enumerate(others, 1):
-        if other != first:
-            raise UsageError(f"process {number} has {what} other than process 0's")
+        for name in {**first, **other}:
+            if other.get(name) != first.get(name):
+                there = [entries.get(name, "absent") for entries in (other, first)]
+                raise UsageError(f"process {number} has {name}={there[0]}, process 0 {there[1]}")
+
+
+@contextmanager
+def lost_together() -> Iterator[None]:
+    """A block in which another process may be lost: this one then ends at once, exit status 1, in one line.
+
+    JAX's runtime would wait for the lost one, a minute or more, and end the process with a trace. An error of
+    this process's own keeps its trace, and ends it as soon, for the others wait for it.
+    """
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if not are_several():
+            raise
+        first_line = str(error).strip().splitlines()[0]
+        if _OF_OTHERS.search(first_line):
+            lost = f"another process is lost ({first_line[:200]}); the same commands continue"
+            print(f"jaxfed: {lost}", file=sys.stderr)
+        else:
+            traceback.print_exc()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(1)

@@ -46,9 +46,11 @@ def block(fails):
         if fails:
             raise UsageError("no such thing")
 
-assert problem(processes.check_same, "a number", "1") is None
-other = problem(processes.check_same, "a number", str(number))
-assert other == "process 1 has a number other than process 0's"
+assert problem(processes.check_same, {"seed": "1"}) is None
+other = problem(processes.check_same, {"same": "0", "seed": str(number)})
+assert other == "process 1 has seed=1, process 0 0"
+other = problem(processes.check_same, {} if number else {"seed": "1"})
+assert other == "process 1 has seed=absent, process 0 1"
 assert problem(block, False) is None
 assert problem(block, number == 1) == ("no such thing" if number == 1 else "process 1: no such thing")
 
@@ -106,6 +108,9 @@ print("done", number)
 """
 
 
+TOO_LONG = 240.0  # seconds: processes wait for each other for ever
+
+
 def free_address():
     with socket.socket() as listening:
         listening.bind(("localhost", 0))
@@ -131,7 +136,7 @@ def started(stack, *commands):
 
 
 def outputs(running):
-    return [(*process.communicate(), process.returncode) for process in running]
+    return [(*process.communicate(timeout=TOO_LONG), process.returncode) for process in running]
 
 
 def runs(workdirs, *arguments, config=f"--config={DIGITS}:smoke"):
@@ -255,19 +260,28 @@ MISTAKES = {
         "--num_processes=2",
     ],
     "--coordinator=here: allowed are HOST:PORT and 'auto', by the cluster": ["--coordinator=here"],
-    "--num_processes=None: allowed are integers from 1 on": ["--coordinator=a:1"],
+    "--coordinator=a:99999: allowed are HOST:PORT": ["--coordinator=a:99999"],
+    "--num_processes is missing, which goes with --coordinator": ["--coordinator=a:1"],
+    "--coordinator=no.such.host.invalid:9: the host is not found: ": [
+        "--coordinator=no.such.host.invalid:9",
+        "--num_processes=2",
+        "--process_id=0",
+    ],
     "--num_processes=0: allowed are integers from 1 on": [
         "--coordinator=a:1",
         "--num_processes=0",
         "--process_id=0",
     ],
-    "--process_id=None: allowed are 0 to 1": ["--coordinator=a:1", "--num_processes=2"],
+    "--process_id is missing, which goes with --coordinator": [
+        "--coordinator=a:1",
+        "--num_processes=2",
+    ],
     "--process_id=2: allowed are 0 to 1": [
         "--coordinator=a:1",
         "--num_processes=2",
         "--process_id=2",
     ],
-    "--coordinator=auto: ": ["--coordinator=auto"],  # there is no cluster
+    "--coordinator=auto: no cluster is found in the environment: ": ["--coordinator=auto"],
 }
 
 
