@@ -40,6 +40,12 @@ _CONFIG, _METRICS, _SUMMARY, _LOCK = "config.json", "metrics.jsonl", "summary.js
 _PARTITION, _CHECKPOINTS, _STATES, _PLOTS = "partition.json", "checkpoints", "states", "plots"
 _MOST_NAMED = 4  # keys that differ
 _OF_REPORTS = ("paper_table",)
+# What an unfinished run may go on with another of. The memory limit is the one of them that results can
+# depend on, by rounding (columns and clients at once): a run that cannot go on is worth less than last bits.
+_FREE = tuple(
+    f"execution.{key}"
+    for key in ("memory_limit", "exact_neighbors", "workers", "compilation_cache", "plots")
+)
 _PREPROCESSING, _DATA, _DELETED = "preprocessing", "data.json", ".deleted.json"
 _PREDICTIONS, _AUDIT = "predictions", "audit"
 _OWN = (
@@ -185,7 +191,8 @@ def open_workdir(
 
     Args:
         path: the directory; parents are made.
-        config: the resolved config. A directory made by another config is refused.
+        config: the resolved config. A directory made by another config is refused; what an unfinished run
+            may have another of (`execution.memory_limit`, ...) is written into its config.json.
         overwrite: delete what an earlier experiment left there first.
 
     Raises:
@@ -219,6 +226,8 @@ def open_workdir(
         if not (path / _CONFIG).exists():
             write_json(path / _CONFIG, config)
         _check_owner(path, config)
+        if _flat(_read_json(path / _CONFIG)) != _flat(config):
+            write_json(path / _CONFIG, config)
         directory = Workdir(path)
         try:
             yield directory
@@ -278,13 +287,17 @@ def _check_owner(path: Path, config: Mapping[str, Any]) -> None:
     """Refuse a directory made by another config, naming the keys that differ.
 
     One that was changed may have others that follow it. Of keys that differ alike, from the same value to the
-    same, the first is named, and what reports alone read only where it is all; the rest are counted.
+    same, the first is named, and what reports alone read only where it is all; the rest are counted. Before
+    the end some may differ (`_FREE`); a finished experiment is what its config.json says.
     """
     owner = _check_contents(path)
     if owner is None:
         return
-    there, given = dict(flatten(owner)), dict(flatten(plain(config)))
-    differing = [key for key in {**given, **there} if there.get(key) != given.get(key)]
+    there, given = _flat(owner), _flat(config)
+    free = () if _has_summary(path) else _FREE
+    differing = [
+        key for key in {**given, **there} if there.get(key) != given.get(key) and key not in free
+    ]
     if differing:
         told: dict[str, str] = {}
         for key in sorted(differing, key=lambda key: key in _OF_REPORTS):
@@ -306,6 +319,10 @@ def _delete_results(path: Path) -> None:
             shutil.rmtree(path / name)
         else:
             (path / name).unlink(missing_ok=True)
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(flatten(plain(config)))
 
 
 def _shown(flat: Mapping[str, Any], key: str) -> str:
