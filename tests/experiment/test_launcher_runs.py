@@ -354,6 +354,30 @@ def test_keys_that_nobody_has_set_are_counted_only(tmp_path, changes, end):
     assert str(caught.value).count("there") == 1
 
 
+OF_A_FULL_DISK = """
+import resource, sys, warnings
+import jax
+from jaxfed.experiment import compilation_cache
+compilation_cache.enable(sys.argv[1])
+compilation_cache.enable(sys.argv[1])
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+resource.setrlimit(resource.RLIMIT_FSIZE, (50, resource.RLIM_INFINITY))
+for step in range(4):
+    jax.jit(lambda x: x * step)(1.0)
+warnings.warn("of somebody else")
+"""
+
+
+def test_a_full_disk_of_compiled_programs_is_one_line(tmp_path):
+    command = [sys.executable, "-c", OF_A_FULL_DISK, tmp_path / "programs"]
+    said = subprocess.run(command, cwd=ROOT, check=True, stderr=subprocess.PIPE, text=True).stderr
+    lines = said.splitlines()
+    assert len(lines) == 2, said
+    assert "File too large" in lines[0]
+    assert "programs that do not fit are not kept" in lines[0]
+    assert "of somebody else" in lines[1]
+
+
 def test_overwrite_deletes_our_files_and_no_others(tmp_path):
     with open_workdir(tmp_path, CONFIG) as workdir:
         workdir.append_metrics({"round": 1})
