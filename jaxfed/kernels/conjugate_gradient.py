@@ -32,6 +32,7 @@ from jaxfed.errors import UsageError
 from jaxfed.kernels.column_block import Convergence, solve_block
 from jaxfed.kernels.components import Components, reachable, without_leading
 from jaxfed.kernels.graph import GRAPH_ROWS, Graph
+from jaxfed.kernels.real_numbers import as_float32
 from jaxfed.kernels.spread import ROWS, SAME, Rows, by_rows, mesh_of, spread
 
 _FEW, _LANES = 8, 16  # beyond so many columns they are padded to multiples of a CPU's vector unit
@@ -74,8 +75,8 @@ def propagate(
       info: `Convergence`, one entry a column.
 
     Raises:
-      UsageError: shapes do not fit, or alpha, tolerance or max_steps is out of range (values are
-        checked unless traced).
+      UsageError: shapes do not fit, y is complex, or alpha, tolerance or max_steps is out of range
+        (values are checked unless traced).
 
     Cost: a step is two products with W and 14 passes over n x C floats, up to C = 16 twice as many; memory 8
     n block_columns floats beside Y and Z. Under vmap all graphs take as many steps as the slowest.
@@ -158,7 +159,7 @@ def _scalar(value: ArrayLike, dtype: type) -> ArrayLike:
 
 def _along(graph: Graph, y: ArrayLike) -> Array:
     """Y as an array, with its rows where the graph has them."""
-    y = jnp.asarray(y, jnp.float32)
+    y = as_float32("y", y)
     n, mesh = graph.neighbors.shape[0], mesh_of(graph.neighbors)
     if y.ndim != 2 or y.shape[0] != n:
         raise UsageError(f"y must be [n, C] with n = {n} points of the graph, got {y.shape}")

@@ -21,6 +21,7 @@ from jaxfed.kernels.cosines import COSINES
 from jaxfed.kernels.distances import can_number, hamming_distances, no_distance
 from jaxfed.kernels.footprint import Footprint, footprint
 from jaxfed.kernels.nearest import Nearer, Nearest
+from jaxfed.kernels.real_numbers import as_float32
 from jaxfed.kernels.spread import ROWS, Rows, by_rows, mesh_of, spread
 
 # Of `hamming_knn`: those of `hamming.distances`, and kernels that write no distances
@@ -137,14 +138,14 @@ def cosine_knn(
       other valid points exist: index -1, similarity -2.
 
     Raises:
-      UsageError: `num_neighbors` < 1, `vectors` that are not a matrix, `valid` of another length.
+      UsageError: `num_neighbors` < 1, `vectors` that are not a real matrix, `valid` of another length.
 
     Cost: n^2 d multiply-adds, and memory of two copies of the vectors, the result, and a tile of 64 MiB.
     On a CPU, for more than 2048 points and k up to n / 128, half of the operations
     (`jaxfed.kernels.pairs_once`), two copies and 52 MiB of minima; cosines of neighbors are then summed
     once more, so that of two that differ by float32's rounding either may be the k-th.
     """
-    vectors = jnp.asarray(vectors, jnp.float32)
+    vectors = as_float32("vectors", vectors)
     if vectors.ndim != 2:
         raise UsageError(f"vectors must be a matrix [n, d], got shape {vectors.shape}")
     valid = check(vectors.shape[0], num_neighbors, valid)

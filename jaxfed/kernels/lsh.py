@@ -18,6 +18,7 @@ from jax.custom_batching import custom_vmap
 
 from jaxfed.errors import UsageError
 from jaxfed.kernels.footprint import Footprint, footprint
+from jaxfed.kernels.real_numbers import as_float32
 
 WORD_BITS = 32
 
@@ -31,8 +32,9 @@ def project_bits(vectors: jax.Array, key: jax.Array, num_bits: int) -> jax.Array
 
     The hyperplanes depend on `key` and `num_bits` alone: clients that share the key share Pi, and
     the same vector has the same code wherever it is projected. A zero vector gets all ones
-    (<0, u> = 0 >= 0). Products are float32 at the highest precision, because the TF32 or bfloat16
-    that accelerators would otherwise use flips the bits of vectors close to a hyperplane.
+    (<0, u> = 0 >= 0). One with a NaN gets all zeros, and nobody is told: to look for it would cost
+    a pass. Products are float32 at the highest precision, because the TF32 or bfloat16 that
+    accelerators would otherwise use flips the bits of vectors close to a hyperplane.
 
     Args:
       vectors: [n, d], any real dtype; computed in float32.
@@ -43,7 +45,7 @@ def project_bits(vectors: jax.Array, key: jax.Array, num_bits: int) -> jax.Array
       uint32 [n, L / 32].
 
     Raises:
-      UsageError: `num_bits` is not a positive multiple of 32, or `vectors` is not a matrix.
+      UsageError: `num_bits` is not a positive multiple of 32, or `vectors` is not a real matrix.
 
     Cost: 2 n d L operations and L d normal deviates; holds Pi (L d floats) and 256 L floats of
     projections, never n L. To project many small sets one after another, make `hyperplanes` once
@@ -147,7 +149,7 @@ def _bit_values(ndim: int) -> jax.Array:
 
 
 def _as_matrix(vectors: jax.Array) -> jax.Array:
-    vectors = jnp.asarray(vectors, jnp.float32)
+    vectors = as_float32("vectors", vectors)
     if vectors.ndim != 2:
         raise UsageError(f"vectors must be a matrix [n, d], got shape {vectors.shape}")
     return vectors

@@ -368,6 +368,7 @@ def test_max_steps_is_kept_and_told():
         ({"max_steps": 0}, "max_steps"),
         ({"block_columns": 0}, "block_columns must be at least 1"),
         ({"y": np.zeros((3, 2))}, r"y must be \[n, C\]"),
+        ({"y": np.zeros((10, 2), np.complex64)}, "y must be real, got dtype complex64"),
     ],
 )
 def test_mistakes_in_a_system(changed, message):

@@ -287,3 +287,5 @@ def test_lsh_codes_approach_exact_cosine_neighbors():
 def test_cosine_wants_a_matrix():
     with pytest.raises(UsageError, match=r"matrix \[n, d\], got shape \(4,\)"):
         knn.cosine_knn(np.ones(4, np.float32), 1)
+    with pytest.raises(UsageError, match="vectors must be real, got dtype complex64"):
+        knn.cosine_knn(np.ones((4, 2), np.complex64), 1)

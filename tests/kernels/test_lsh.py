@@ -133,6 +133,22 @@ def test_vectors_must_be_a_matrix():
         lsh.project_bits(np.ones(3, np.float32), jax.random.key(0), 32)
 
 
+@pytest.mark.parametrize("given", [np.ones((2, 3), np.complex64), [[1j, 2]]])
+def test_vectors_must_be_real(given):
+    with pytest.raises(UsageError, match="vectors must be real, got dtype complex"):
+        lsh.project_bits(given, jax.random.key(0), 32)
+    with pytest.raises(UsageError, match="vectors must be real, got dtype complex"):
+        jax.jit(lambda v: lsh.project_bits(v, jax.random.key(0), 32))(np.asarray(given))
+
+
+def test_a_vector_with_a_nan_gets_all_zeros():
+    vectors = np.ones((2, 3), np.float32)
+    vectors[1, 2] = np.nan
+    codes = np.asarray(lsh.project_bits(vectors, jax.random.key(0), 64))
+    assert codes[0].any()
+    assert not codes[1].any()
+
+
 @pytest.mark.parametrize("clients", [None, 5])
 def test_projections_of_all_points_are_never_held(clients):
     n, num_bits = 3000, 1024
