@@ -16,18 +16,30 @@ def checked(
     vectors: Sequence[np.ndarray], labels: Sequence[np.ndarray], num_classes: int
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """The clients' arrays, or a `UsageError` that names the client and what is wrong."""
+    for name, given in (("vectors", vectors), ("labels", labels)):
+        try:
+            len(given)
+        except TypeError:
+            kind = type(given).__name__
+            raise UsageError(
+                f"xclp: {name} are a {kind}: allowed are lists of one array a client"
+            ) from None
     if len(vectors) != len(labels) or len(vectors) == 0:
         raise UsageError(
             f"xclp: {len(vectors)} clients' vectors and {len(labels)} clients' labels: "
             "give one array of each for every client, one client at least"
         )
     vectors, labels = [np.asarray(v) for v in vectors], [np.asarray(y) for y in labels]
-    dim = vectors[0].shape[-1] if vectors[0].ndim else "d"
+    dim = vectors[0].shape[1] if vectors[0].ndim == 2 else "d"
     for client, (v, y) in enumerate(zip(vectors, labels, strict=True)):
         if v.ndim != 2 or v.shape[1] != dim or y.shape != v.shape[:1]:
             raise UsageError(
                 f"xclp: client {client} has vectors {list(v.shape)} and labels {list(y.shape)}: "
                 f"allowed are [n, {dim}] and [n]"
+            )
+        if not v.shape[1]:
+            raise UsageError(
+                f"xclp: client {client} has vectors {list(v.shape)}: allowed are [n, d], d > 0"
             )
         if not np.can_cast(v.dtype, np.float32, "same_kind"):
             raise UsageError(
