@@ -44,8 +44,8 @@ class Execution:
             are one CPU's. With several processes: 0, 1 or the devices of all.
 
     Raises:
-        UsageError: a negative number of processes, a limit that is none, neighbors by no known way; when the
-            mesh is asked for, devices that are not there.
+        UsageError: a number of processes or devices that is none, a limit that is none, neighbors by no
+            known way; when the mesh is asked for, devices that are not there.
     """
 
     workers: int = 0
@@ -58,8 +58,12 @@ class Execution:
 
     def __post_init__(self) -> None:
         """Reject what has no meaning, with one line that names it."""
-        if self.workers < 0:
-            raise UsageError(f"execution.workers={self.workers}: allowed are 0 (none) and more")
+        for name, least in (("workers", "none"), ("num_devices", "all")):
+            number = getattr(self, name)
+            if not isinstance(number, int | np.integer) or number < 0:
+                raise UsageError(
+                    f"execution.{name}={number!r}: allowed are integers, 0 ({least}) and more"
+                )
         if self.exact_neighbors not in BACKENDS:
             allowed = ", ".join(BACKENDS)
             raise UsageError(

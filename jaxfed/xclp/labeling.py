@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxfed.errors import UsageError
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.rules import fields_as_keywords
 from jaxfed.xclp.algorithm import Result, cross_client_label_propagation
@@ -74,6 +75,10 @@ def propagate_labels(
 
     Cost: n d L + n^2 L / 64 + (steps) n k C operations, O(n (L / 8 + k + C)) bytes; no n x n array.
     """
+    if not isinstance(execution, Execution):
+        raise UsageError(
+            f"xclp: execution={execution!r}: allowed is a jaxfed.federation.execution.Execution"
+        )
     if isinstance(presence, Sequence):
         p, planned = Parameters(presence=presence, **parameters), None
     else:

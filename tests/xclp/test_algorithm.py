@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxfed.errors import UsageError
+from jaxfed.federation.execution import Execution
 from jaxfed.kernels import reference
 from jaxfed.xclp import Parameters, cross_client_label_propagation, predict, propagate_labels
 
@@ -228,6 +229,20 @@ def test_bad_input_is_named_in_one_line(vectors, labels, parameters, message):
     with pytest.raises(UsageError, match=message) as error:
         propagate_labels(vectors, labels, num_classes=2, **parameters)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("execution", "message"),
+    [
+        (lambda: "fast", r"xclp: execution='fast': allowed is a .*\.Execution"),
+        (lambda: Execution(workers="2"), r"execution\.workers='2': allowed are integers, 0"),
+        (lambda: Execution(workers=-1), r"execution\.workers=-1: allowed are integers, 0"),
+        (lambda: Execution(num_devices=None), r"execution\.num_devices=None: allowed are integers"),
+    ],
+)
+def test_an_execution_that_is_none_is_named(execution, message):
+    with pytest.raises(UsageError, match=message):
+        propagate_labels([GOOD[0]], [GOOD[1]], num_classes=2, execution=execution())
 
 
 @pytest.mark.parametrize("self_edges", [False, True])
