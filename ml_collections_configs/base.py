@@ -197,13 +197,14 @@ def get_config() -> ConfigDict:
     config.audit.population = 200  # held-out examples that the attacker knows to be no members
     config.audit.shadows = 64  # models that the attacker trains; 0 = none
 
-    config.execution = ConfigDict()  # what changes speed and never results
+    # What changes speed and memory; results change by rounding at most, but for `precision`.
+    config.execution = ConfigDict()
     config.execution.strategy = (
         "auto"  # of clients; "shard_map": over all devices, XCLP's graph too
     )
     config.execution.chunk_size = 0  # clients at a time in a loop over them
     config.execution.convolution = "auto"
-    config.execution.precision = "float32"
+    config.execution.precision = "float32"  # that networks compute in, or "bfloat16"
     config.execution.exact_neighbors = (
         "auto"  # how exact ones are found: `jaxfed.kernels.knn.BACKENDS`
     )

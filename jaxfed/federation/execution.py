@@ -1,4 +1,7 @@
-"""How a computation is carried out: what changes its speed and what is seen of it, never its result."""
+"""How a computation is carried out: what changes its speed, its memory and what is seen of it.
+
+The result changes by rounding at most.
+"""
 
 from __future__ import annotations
 

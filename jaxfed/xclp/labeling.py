@@ -57,7 +57,8 @@ def propagate_labels(
     Args:
         vectors: one float [n_j, d] array a client; n_j may be 0.
         labels: one int [n_j] array a client, -1 = unlabeled.
-        execution: worker processes, and who is told of progress; no influence on the result.
+        execution: worker processes, who is told of progress, and memory; the result changes by rounding at
+            most.
         presence: which clients leave, where steps are protocols: by stages, as in `Parameters`, or at any
             message, as a `jaxfed.secure.session.channel.Presence`.
         **parameters: see `Parameters`.
