@@ -14,6 +14,7 @@ from absl import app, flags, logging
 from jaxfed.errors import UsageError
 from jaxfed.host import garbage, storage
 from jaxfed.host.interruption import Interrupted, Interruption
+from jaxfed.host.jax_variables import check_variables
 
 # (positional arguments, KEY=VALUE overrides, interruption) -> exit status, None is 0
 Main = Callable[[list[str], list[str], Interruption], int | None]
@@ -53,6 +54,7 @@ def start(main: Main) -> NoReturn:
     def guarded(argv: Sequence[str]) -> int | None:
         with Interruption() as interruption:
             try:
+                check_variables()
                 return _written(lambda: main(list(argv[1:]), overrides, interruption))
             except UsageError as error:
                 return _complain(str(error))

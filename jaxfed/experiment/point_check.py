@@ -19,6 +19,7 @@ from jaxfed.config.sources import clients_set
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
 from jaxfed.experiment.sweep_plan import Plan, Point
+from jaxfed.host.devices import check_platform
 from jaxfed.host.workers import worker_processes
 
 _read: list[tuple[str, Dataset]] = []  # in the process that checks: the set of the point before
@@ -52,6 +53,7 @@ def _objection(asked: _Asked) -> str:
     config = config_file.load(asked.config, asked.overrides)
     source = repr(config.dataset.to_dict())
     try:
+        check_platform()
         if not _read or _read[0][0] != source:
             _read[:] = [(source, clients_set(config))]
         Simulation(config, _read[0][1]).check()

@@ -69,6 +69,8 @@ def memory_limit(given: int | str | None) -> MemoryLimit:
 
 
 def _is_allowed(given: Any) -> bool:
+    if given is None:  # whatever the device has; to ask would start JAX, before its devices are set
+        return True
     try:
         memory_limit(given)
     except UsageError:

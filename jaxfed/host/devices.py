@@ -11,6 +11,8 @@ import os
 
 import jax
 
+from jaxfed.errors import UsageError
+
 _FORCED = "xla_force_host_platform_device_count"
 
 
@@ -19,7 +21,36 @@ def one_device_a_core() -> None:
 
     What a user has asked for stands: `XLA_FLAGS` that force a number of them, `JAX_NUM_CPU_DEVICES`. So do
     the devices of a run of several processes.
+
+    Raises:
+        UsageError: see `check_platform`.
     """
+    _ask_for_cores()
+    check_platform()
+
+
+def check_platform() -> None:
+    """Start JAX where `JAX_PLATFORMS` asks for more than the CPU: what is not there shows now.
+
+    A run of several processes starts together, later.
+
+    Raises:
+        UsageError: JAX finds no device of the kind.
+    """
+    asked = os.environ.get("JAX_PLATFORMS", "")
+    if asked in ("", "cpu") or jax.distributed.is_initialized():
+        return
+    try:
+        jax.local_devices()
+    except (AssertionError, RuntimeError) as error:  # the first where JAX has no plugin for them
+        why = " ".join(str(error).partition(" (")[0].split())
+        raise UsageError(
+            f"$JAX_PLATFORMS={asked}: JAX finds no such device; unset, it takes what there is"
+            f"{f': {why}' * bool(why)}"
+        ) from error
+
+
+def _ask_for_cores() -> None:
     asked = _FORCED in os.environ.get("XLA_FLAGS", "") or _num_asked() >= 0
     if asked or jax.distributed.is_initialized():
         return

@@ -354,6 +354,23 @@ def test_keys_that_nobody_has_set_are_counted_only(tmp_path, changes, end):
     assert str(caught.value).count("there") == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "words"),
+    [
+        ("JAX_PLATFORMS", "nonsense", "JAX finds no such device; unset, it takes what there is"),
+        ("JAX_NUM_CPU_DEVICES", "abc", "allowed are integers from 1 on"),
+        ("JAX_NUM_CPU_DEVICES", "0", "allowed are integers from 1 on"),
+    ],
+)
+def test_devices_that_are_not_there_are_one_line(name, given, words, tmp_path):
+    command = [sys.executable, "-m", "launch.run", f"--config={ROOT / DIGITS}", "--workdir=w"]
+    asked = {**os.environ, "PYTHONPATH": str(ROOT), name: given}
+    ended = subprocess.run(command, cwd=tmp_path, env=asked, stderr=subprocess.PIPE, text=True)
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
+    assert ended.stderr.startswith(f"jaxfed: ${name}={given}: {words}")
+    assert not (tmp_path / "w").exists()
+
+
 OF_A_FULL_DISK = """
 import resource, sys, warnings
 import jax

@@ -11,7 +11,9 @@ from jaxfed.host.devices import cores_are_devices, one_device_a_core
 
 SCRIPT = """
 import jax
+import jaxfed.federation.memory_limit
 from jaxfed.host import devices
+assert jaxfed.federation.memory_limit.RULE.holds(None)  # a config's default, checked before
 devices._num_cores = lambda: 3
 devices.one_device_a_core()
 devices._num_cores = lambda: 2

@@ -1,0 +1,26 @@
+"""Variables of the environment that JAX reads as it is imported, looked at before; this imports no JAX."""
+
+from __future__ import annotations
+
+import os
+
+from jaxfed.errors import UsageError
+
+_NUM_DEVICES = "JAX_NUM_CPU_DEVICES"
+
+
+def check_variables() -> None:
+    """Refuse what JAX would answer with a traceback.
+
+    Raises:
+        UsageError: a number of devices that is none.
+    """
+    given = os.environ.get(_NUM_DEVICES)
+    if given is None:
+        return
+    try:
+        is_number = int(given) != 0  # below 0: JAX's own default
+    except ValueError:
+        is_number = False
+    if not is_number:
+        raise UsageError(f"${_NUM_DEVICES}={given}: allowed are integers from 1 on, or none of it")
