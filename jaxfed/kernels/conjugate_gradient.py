@@ -57,7 +57,8 @@ def propagate(
     and returns no diagnostics. Here the true residual is evaluated every few dozen steps and at the
     end. It replaces the recursive one without giving up the search direction, and z is summed in
     parts between, whose rounding is relative to the part. A column whose true residual will not
-    fall any more (float32 reaches about 1e-7 |z| / |y|) stops and is reported as not converged.
+    fall any more stops and is reported as not converged: float32 reaches about 1e-7 |z| / |y|, and a thousand
+    times as much where tens of thousands of equal points have the same few neighbors, whose sums are long.
 
     Args:
       graph: W, n by n, from `normalized_graph`. Over a mesh the columns are solved there together,
