@@ -231,13 +231,12 @@ def _accumulated(
     if graph.overflow_rows.size:
         nothing = jnp.zeros((graph.overflow_rows.shape[0], x.shape[1]), x.dtype)
         sums = _put_slots(jnp.add, nothing, graph.overflow_neighbors, graph.overflow_weights, x)
-        where = rows.here(graph.overflow_rows, num_rows)
-        how = {"indices_are_sorted": True, "mode": "promise_in_bounds"}
-        if apart:
-            # Together with the sum of the two XLA would make of it what stands below.
-            over = lax.optimization_barrier(jnp.zeros_like(y).at[where].add(sums, **how))
-            return put(y, over)
-        y = y.at[where].add(put(nothing, sums), **how)
+        parts = sums if apart else put(nothing, sums)
+        places = rows.here(graph.overflow_rows, num_rows)
+        start = jnp.zeros_like(y) if apart else y
+        over = start.at[places].add(parts, indices_are_sorted=True, mode="promise_in_bounds")
+        # Of a sum with zeros that others were added to XLA would make one from Y on.
+        y = put(y, lax.optimization_barrier(over)) if apart else over
     return y
 
 
