@@ -24,7 +24,7 @@ from jaxfed.host.devices import one_device_a_core
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.location import file_to_write
 from launch import entry
-from launch.benchmarks import BENCHMARKS, OF_ANY_SIZE
+from launch.benchmarks import BENCHMARKS, OF_ANY_SIZE, PART_OF
 from launch.benchmarks.contest import (
     MIN_ROUNDS,
     PEER_RATES,
@@ -81,7 +81,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     print(f"{processor()}; " + "; ".join(f"{name} {rate:.3g}/s" for name, rate in limits.items()))
     rows = []
     patience = Patience(PATIENCE.value)
-    for drawn in _contests(KERNEL.value or allowed, sizes):
+    for drawn in _contests(_without_parts(KERNEL.value or allowed), sizes):
         contest, left_out = patience.without_slow_peers(drawn)
         row = run_contest(contest, ROUNDS.value, limits, recording=RECORD.value)
         row["left_out"] = left_out
@@ -94,6 +94,12 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         report = {"environment": environment(), "machine_limits": limits, "contests": rows}
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def _without_parts(names: Iterable[str]) -> list[str]:
+    """Each once, and none whose contests another one of them has."""
+    chosen = list(dict.fromkeys(names))
+    return [name for name in chosen if PART_OF.get(name) not in chosen]
 
 
 def _contests(names: Iterable[str], sizes: list[int]) -> Iterator[Contest]:

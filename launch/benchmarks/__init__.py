@@ -1,6 +1,7 @@
 """What `launch.bench` measures: one file a kernel or protocol, each against named peers in the same run."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from launch.benchmarks import (
     approximate_neighbors,
@@ -40,6 +41,8 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
     "round": rounds.fedavg_round,
     "scaling": scaling.scaling,
     "experiment": experiment.experiment,
+    "experiment_mlp": partial(experiment.experiment, networks=("mlp",)),
+    "experiment_cnn": partial(experiment.experiment, networks=("cnn",)),
     "start": start.first_result,
     "protofssl_round": protofssl_round.protofssl_round,
     "learners": learners.learners,
@@ -47,6 +50,9 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
     "secure_hamming": secure_hamming.distances,
     "row_sums": row_sums.masking,
 }
+
+# Those whose contests another one has, too.
+PART_OF = {"experiment_mlp": "experiment", "experiment_cnn": "experiment"}
 
 # Those that any numbers of points can be asked of, in place of their own.
 OF_ANY_SIZE: dict[str, Callable[[bool, Sequence[int]], Iterator[Contest]]] = {

@@ -7,6 +7,8 @@ after the last:
     mlp    784-512-512-10, 500 examples a client
     cnn    two 3 x 3 convolutions of 32 and 64 channels, each with pooling, and the head; 100 a client
 
+`--kernel=experiment` has both, `experiment_mlp` and `experiment_cnn` have one each.
+
 jaxfed is `launch.run` with a config's defaults: checkpoints by the clock, states and predictions at the end,
 compiled programs kept on disk; but no plots, which no peer draws. Peers (`launch.peers`, a file each, in the
 words of their documentation) keep nothing. All are run once before they are timed, so that jaxfed finds its
@@ -40,7 +42,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -112,9 +114,9 @@ class Runs:
         return self._done[name].pop(0)
 
 
-def experiment(with_peers: bool) -> Iterator[Contest]:
-    """For each network a contest from start to end, and one of rounds, out of the same runs."""
-    for network in NETWORKS:
+def experiment(with_peers: bool, networks: Iterable[str] | None = None) -> Iterator[Contest]:
+    """For each network (default all) a contest from start to end, and one of rounds, of the same runs."""
+    for network in NETWORKS if networks is None else networks:
         with tempfile.TemporaryDirectory(prefix="jaxfed-bench-") as folder:
             yield from _contests(network, Path(folder), with_peers)
 

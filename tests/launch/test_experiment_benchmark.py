@@ -15,7 +15,7 @@ from jaxfed.config import file as config_file
 from jaxfed.config.networks import make_model
 from jaxfed.config.simulation import Simulation
 from launch.bench import as_line
-from launch.benchmarks import contest, experiment
+from launch.benchmarks import BENCHMARKS, contest, experiment
 from launch.benchmarks.peers import optional_peer
 from launch.peers import jax_network, played, task
 
@@ -118,6 +118,14 @@ def test_one_run_is_timed_from_start_to_end_and_by_its_rounds(small, monkeypatch
         "unreliable": None,
     }
     assert "FedJAX: 500.00 ms, 2.00 x (target 1.2)" in as_line(rounds)
+
+
+@pytest.mark.parametrize("network", experiment.NETWORKS)
+def test_one_network_is_to_be_had_alone(small, monkeypatch, network):
+    monkeypatch.setattr(experiment, "task_of", lambda config: task.Task)
+    monkeypatch.setattr(task.Task, "save", lambda folder: None)
+    drawn = BENCHMARKS[f"experiment_{network}"](False)
+    assert [contest.case["model"] for contest in drawn] == [network] * 2
 
 
 def test_what_takes_long_is_run_once_and_stands_for_all(monkeypatch):

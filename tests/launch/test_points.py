@@ -125,6 +125,23 @@ def test_mistakes(benched, given, told):
         benched(**given)
 
 
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["knn", "experiment_mlp", "knn"], ["knn", "experiment_mlp"]),
+        (["experiment_cnn", "experiment"], ["experiment"]),
+    ],
+)
+def test_no_contest_is_run_twice(names, expected):
+    assert bench._without_parts(names) == expected
+
+
+def test_all_are_those_that_are_no_others_part():
+    chosen = bench._without_parts(BENCHMARKS)
+    assert set(BENCHMARKS) - set(chosen) == {"experiment_mlp", "experiment_cnn"}
+    assert "experiment" in chosen
+
+
 def test_those_of_any_size_are_the_benchmarks_of_their_names():
     for name, draw in OF_ANY_SIZE.items():
         assert BENCHMARKS[name] is draw
