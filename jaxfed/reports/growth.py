@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,16 +57,24 @@ def write_growth(files: Sequence[Path], folder: Path) -> list[Path]:
         UsageError: a file that neither wrote, files of several machines, no task at several n, or a folder
             that cannot be written.
     """
-    growths = read_growths(files)
-    try:
-        figures = [
-            plots.write(growth_figure(growth), folder / f"{_file_name(growth, growths)}.png")
-            for growth in growths
-        ]
-        write_csv(folder / "growth.csv", _COLUMNS, _table(growths))
-    except OSError as error:
-        raise UsageError(f"--out={folder}: {error.filename}: {error.strerror}") from error
+    growths, figures = read_growths(files), []
+    for growth in growths:
+        path = folder / f"{_file_name(growth, growths)}.png"
+        with _naming(path):
+            figures.append(plots.write(growth_figure(growth), path))
+    with _naming(folder / "growth.csv") as path:
+        write_csv(path, _COLUMNS, _table(growths))
     return figures
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[Path]:
+    """What a system says of a full disk names no file."""
+    try:
+        yield path
+    except OSError as error:
+        place = error.filename or path
+        raise UsageError(f"--out={path.parent}: {place}: {error.strerror}") from error
 
 
 def read_growths(files: Sequence[Path]) -> list[Growth]:
@@ -101,7 +110,8 @@ def read_growths(files: Sequence[Path]) -> list[Growth]:
 
 
 def _not_ours(file: Path, error: Exception) -> UsageError:
-    return UsageError(f"{file} was not written by launch.bench: {error!r}")
+    why = f"has no {error}" if isinstance(error, KeyError) else repr(error)
+    return UsageError(f"{file} was not written by launch.bench: {why}")
 
 
 def _group(row: dict[str, Any]) -> tuple[str, str]:

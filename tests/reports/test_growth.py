@@ -12,6 +12,7 @@ from matplotlib.colors import to_hex
 from whole_figures import assert_nothing_is_cut
 
 from jaxfed.errors import UsageError
+from jaxfed.reports import plots
 from jaxfed.reports.growth import read_growths, write_growth
 from jaxfed.reports.growth_figure import growth_figure
 
@@ -127,14 +128,14 @@ def test_memory_is_a_limit_too_and_a_task_may_have_none(tmp_path):
     [
         ("{", r"^cannot read .*bad.json: "),
         ("[]", r"bad.json holds no JSON object$"),
-        ("{}", r"bad.json was not written by launch.bench: KeyError\('environment'\)$"),
+        ("{}", r"bad.json was not written by launch.bench: has no 'environment'$"),
         (
             json.dumps({"environment": {"device": "a CPU"}, "contests": 3}),
             r"bad.json was not written by launch.bench: TypeError",
         ),
         (
             json.dumps({"environment": {"device": "a CPU"}, "contests": [{"case": {"n": 1}}]}),
-            r"bad.json was not written by launch.bench: KeyError\('task'\)$",
+            r"bad.json was not written by launch.bench: has no 'task'$",
         ),
         (
             json.dumps(
@@ -143,7 +144,7 @@ def test_memory_is_a_limit_too_and_a_task_may_have_none(tmp_path):
                     "contests": [{"task": "t", "case": {"n": n}} for n in (1, 2)],
                 }
             ),
-            r"bad.json was not written by launch.bench: KeyError\('seconds'\)$",
+            r"bad.json was not written by launch.bench: has no 'seconds'$",
         ),
         (
             json.dumps({"environment": {"device": "a CPU"}, "contests": [row(100)]}),
@@ -156,6 +157,20 @@ def test_files_that_cannot_be_drawn(tmp_path, content, told):
     with pytest.raises(UsageError, match=told):
         write_growth([tmp_path / "bad.json"], tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("room", "name"), [(100, "search.png"), (None, "growth.csv")])
+def test_a_full_disk_names_the_file(tmp_path, full_disk, monkeypatch, room, name):
+    file = bench_file(tmp_path / "b.json", row(100), row(200))
+    if room is None:  # for the table alone
+        room = 100
+        monkeypatch.setattr(plots, "write", lambda figure, path: path)
+        (tmp_path / "out").mkdir()
+    growth_figure(*read_growths([file]))  # fonts are looked for, and what is found is written
+    with full_disk(after=room), pytest.raises(UsageError) as caught:
+        write_growth([file], tmp_path / "out")
+    out = tmp_path / "out"
+    assert str(caught.value) == f"--out={out}: {out / name}: File too large"
 
 
 def test_files_of_two_machines(tmp_path):
