@@ -148,18 +148,20 @@ class Place:
             f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
         )
         environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+        command = [sys.executable, "-m", WORKER]
         self._processes = [
             subprocess.Popen(
-                [sys.executable, "-m", WORKER, address, str(number), str(own)],
+                [*command, address, str(number), str(own), str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
                 env=environment,
                 cwd=Path(__file__).parents[2],
+                start_new_session=True,  # a terminal's Ctrl-C is for who plays here
             )
             for own in range(number)
         ]
-        atexit.register(self.close)
+        atexit.register(self.kill)
 
     def played(self, num_clients: int, examples: int) -> dict[str, float]:
         """Seconds and loss of one round, as the first process has them."""
@@ -169,6 +171,13 @@ class Place:
             process.stdin.flush()
         answers = [_answer(process) for process in self._processes]
         return answers[0]
+
+    def kill(self) -> None:
+        """End the processes at once, whatever they do or wait for: a process of two for the other."""
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait()
 
     def close(self) -> None:
         """End the processes: without a further line they have nothing to do."""

@@ -1,9 +1,9 @@
 """One process of a place where `launch.benchmarks.scaling` has rounds played.
 
-    python -m launch.benchmarks.scaling_worker HOST:PORT NUM_PROCESSES PROCESS_ID
+    python -m launch.benchmarks.scaling_worker HOST:PORT NUM_PROCESSES PROCESS_ID PARENT
 
 Reads lines "CLIENTS EXAMPLES" and answers each by a line of JSON, the seconds of a round and its loss; what a
-case has compiled and allocated stays for the next time. Ends with its input.
+case has compiled and allocated stays for the next time. Ends with its input, and with its parent.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from collections.abc import Callable
 import jax
 
 from jaxfed.host import processes
+from jaxfed.host.interruption import end_with
 from launch.benchmarks.scaling import federation_of, round_of
 
 
-def main(address: str, num_processes: int, process_id: int) -> None:
+def main(address: str, num_processes: int, process_id: int, parent: int) -> None:
     """Answer until there is no further line."""
+    end_with(parent)
     if num_processes > 1:
         processes.connect(address, num_processes, process_id)
     strategy = "shard_map" if jax.device_count() > 1 else "auto"
@@ -37,4 +39,4 @@ def main(address: str, num_processes: int, process_id: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -222,6 +223,27 @@ print(contest._own_ticks() - before)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) >= 0.4 * os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
+def test_workers_of_scaling_end_with_who_started_them_and_say_nothing(signum):
+    """A terminal's Ctrl-C goes to all of the group."""
+    code = (
+        "from launch.benchmarks import scaling; place = scaling.Place(scaling.PROCESSES);"
+        "place.played(3, 3); print('played', flush=True); place.played(3000, 3)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as parent:
+        assert parent.stdout.readline() == "played\n"
+        time.sleep(0.5)
+        os.killpg(parent.pid, signum)
+        said = parent.stderr.read()  # to the end, which is the workers', too
+    assert said.count("Traceback") == (signum == signal.SIGINT), said  # the parent's own
 
 
 @pytest.mark.slow
