@@ -148,7 +148,7 @@ def _measure(piece: Any, workdir: Path) -> None:
     if jax.default_backend() == "cpu" and not _SMALL.value:
         raise UsageError("this is a CPU: --small tries all pieces on next to nothing")
     origin = _recorded(workdir, "limits") or {}
-    there = origin.get("environment", {}).get("device")
+    there = (origin.get("environment") or {}).get("device")
     if there not in (None, environment()["device"]):
         raise UsageError(f"--workdir={workdir}: has {there}; this is {environment()['device']}")
     started = time.perf_counter()
@@ -163,15 +163,32 @@ def _record(workdir: Path, name: str, result: dict[str, Any], origin: Any, secon
 
 
 def _recorded(workdir: Path, name: str) -> dict[str, Any] | None:
-    """What a piece has come to; None where it is not done, or is to be done again."""
+    """What a piece has come to; None where it is not done, or its file is damaged or another's."""
     file = workdir / f"{name}.json"
     if not file.exists():
         return None
-    recorded: dict[str, Any] = json.loads(file.read_text())
+    try:
+        recorded = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        return None
+    if not _is_whole(recorded, name):
+        return None
     if recorded["small"] != _SMALL.value:
         has = "a small one" if recorded["small"] else "not a small one"
         raise UsageError(f"--small={_SMALL.value}: {file} is {has}; choose another --workdir")
-    return recorded
+    return dict(recorded)
+
+
+def _is_whole(recorded: Any, name: str) -> bool:
+    """Whether `_record` wrote it, of this piece."""
+    return (
+        isinstance(recorded, dict)
+        and recorded.get("piece") == name
+        and isinstance(recorded.get("small"), bool)
+        and isinstance(recorded.get("errors"), int)
+        and isinstance(recorded.get("limits", {}), dict)
+        and isinstance(recorded.get("environment", 0), dict | None)
+    )
 
 
 if __name__ == "__main__":

@@ -214,6 +214,18 @@ def test_what_is_done_is_not_done_again(pieces, tmp_path, capsys):
         run(tmp_path / "there", small=False)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\xff", b"[]", b"{}", b'{"piece": "b", "small": true, "errors": 0, "text": "y"}'],
+)
+def test_a_damaged_file_or_anothers_is_none(pieces, tmp_path, content):
+    pieces(writing("limits"), writing("a"))
+    for name in ("limits", "a"):
+        (tmp_path / f"{name}.json").write_bytes(content)
+    assert run(tmp_path) == 0
+    assert json.loads((tmp_path / "a.json").read_text())["text"] == "x"
+
+
 def test_what_fails_is_told_and_the_rest_is_done(pieces, tmp_path, capsys):
     pieces(writing("limits"), python("raise SystemExit(3)", "a"), writing("b"))
     assert run(tmp_path) == 1
@@ -313,7 +325,13 @@ def test_a_cpu_is_refused_in_one_line(tmp_path):
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="its figures would be another device's")
 def test_figures_of_two_devices_do_not_mix(pieces, tmp_path):
     environment = {"device": "NVIDIA H200"}
-    recorded = {"small": True, "errors": 0, "environment": environment, "limits": {}}
+    recorded = {
+        "piece": "limits",
+        "small": True,
+        "errors": 0,
+        "environment": environment,
+        "limits": {},
+    }
     (tmp_path / "limits.json").write_text(json.dumps(recorded))
     with (
         flagsaver.flagsaver(workdir=str(tmp_path), small=True, measure="limits"),
