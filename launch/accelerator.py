@@ -68,16 +68,16 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         piece, recorded = PIECES[name], _recorded(workdir, name)
         if not recorded:
             left = None if _LIMIT.value is None else started + _LIMIT.value - time.monotonic()
-            if left is not None and left < piece.seconds:
+            if left is not None and left < piece.wants(_SMALL.value):
                 if not begun:
                     raise UsageError(
-                        f"--limit_s={_LIMIT.value:g}: {name} wants {piece.seconds:g} seconds"
+                        f"--limit_s={_LIMIT.value:g}: {name} wants {piece.wants(_SMALL.value):g} seconds"
                     )
                 print(
                     f"{len(chosen) - number} pieces are left; the same command goes on with {name}"
                 )
                 break
-            print(f"{name}: {piece.about}", flush=True)
+            print(f"{name}: {piece.does(_SMALL.value)}", flush=True)
             begun += 1
             status = _do(piece, workdir, left)
             if name == "limits" and status == 2:  # one line has said why

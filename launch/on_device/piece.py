@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+SMALL_SECONDS = 20.0  # most of them are imports
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -21,6 +23,7 @@ class Piece:
         command: (folder of all results, whether small) -> a command line in place of `measure`; one that is
             stopped goes on from where it was.
         result: (that folder, whether small) -> what a command has come to, as `measure` returns it.
+        small: what a small run does in place of `about`, in a few words; empty: less of the same.
     """
 
     name: str
@@ -29,3 +32,12 @@ class Piece:
     measure: Callable[[bool, dict[str, float]], dict[str, Any]] | None = None
     command: Callable[[Path, bool], list[str]] | None = None
     result: Callable[[Path, bool], dict[str, Any]] | None = None
+    small: str = ""
+
+    def wants(self, small: bool) -> float:
+        """Seconds that it takes at most, about."""
+        return min(self.seconds, SMALL_SECONDS) if small else self.seconds
+
+    def does(self, small: bool) -> str:
+        """What it does, in a few words."""
+        return (self.small or f"{self.about}, next to nothing of it") if small else self.about

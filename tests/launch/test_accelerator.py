@@ -282,11 +282,22 @@ def test_a_piece_takes_memory_as_it_needs_it(pieces, tmp_path, monkeypatch):
 
 def test_no_piece_is_begun_that_would_not_fit(pieces, tmp_path, capsys):
     pieces(writing("limits"), writing("a", seconds=100), writing("b"))
-    assert run(tmp_path, limit_s=50.0) == 0
+    assert run(tmp_path, limit_s=15.0) == 0
     assert sorted(tmp_path.glob("*.json")) == [tmp_path / "limits.json"]
     assert "2 pieces are left; the same command goes on with a" in capsys.readouterr().out
-    with pytest.raises(UsageError, match="--limit_s=50: a wants 100 seconds"):
-        run(tmp_path, limit_s=50.0)
+    with pytest.raises(UsageError, match="--limit_s=15: a wants 20 seconds"):
+        run(tmp_path, limit_s=15.0)
+
+
+def test_small_pieces_ask_for_little_and_say_what_they_do(tmp_path):
+    for piece in PIECES.values():
+        assert piece.wants(True) <= 20 < piece.wants(False) == piece.seconds
+        assert piece.does(False) == piece.about
+        if piece.command and not piece.name.startswith("tests_"):
+            (config,) = (x for x in piece.command(tmp_path, True) if x.startswith("--config="))
+            assert piece.does(True) == f"{config.removeprefix('--config=')}, one round"
+    assert Piece("a", 5, "much").wants(True) == 5
+    assert Piece("a", 5, "much").does(True) == "much, next to nothing of it"
 
 
 def test_an_experiment_is_stopped_at_the_limit_and_goes_on(pieces, tmp_path, capsys):
@@ -357,7 +368,7 @@ def test_a_signal_ends_the_piece_too(tmp_path):
     )
     command = [sys.executable, "-c", code, f"--workdir={tmp_path}", "--small"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"limits: waiting\n"
+        assert process.stdout.readline() == b"limits: waiting, next to nothing of it\n"
         piece = int(process.stdout.readline())
         process.send_signal(signal.SIGTERM)
         _, error = process.communicate()
