@@ -18,6 +18,7 @@ nothing, to see that they do.
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -52,6 +53,11 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
     from launch.on_device import PIECES
 
+    if _LIMIT.value is not None and not math.isfinite(_LIMIT.value):
+        raise UsageError(f"--limit_s={_LIMIT.value:g}: allowed are numbers from 0 on")
+    measured = [name for name, piece in PIECES.items() if piece.measure]
+    if _MEASURE.value is not None and _MEASURE.value not in measured:
+        raise UsageError(f"--measure={_MEASURE.value}: allowed are {', '.join(measured)}")
     for name in _PIECES.value:
         if name not in PIECES:
             raise UsageError(f"--pieces={name}: allowed are {', '.join(PIECES)}")

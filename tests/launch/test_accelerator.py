@@ -313,10 +313,13 @@ def test_an_experiment_is_stopped_at_the_limit_and_goes_on(pieces, tmp_path, cap
     [
         ({"workdir": None}, "--workdir=DIR is missing"),
         ({"pieces": ["limits", "c"]}, "--pieces=c: allowed are limits, a"),
+        ({"limit_s": float("nan")}, "--limit_s=nan: allowed are numbers from 0 on"),
+        ({"measure": "c"}, "--measure=c: allowed are b"),
+        ({"measure": "a"}, "--measure=a: allowed are b"),
     ],
 )
 def test_mistakes_are_named(pieces, tmp_path, values, message):
-    pieces(writing("limits"), writing("a"))
+    pieces(writing("limits"), writing("a"), Piece("b", 0, "about b", measure=lambda *_: {}))
     with flagsaver.flagsaver(**{"workdir": str(tmp_path), **values}):
         with pytest.raises(UsageError, match=message):
             accelerator.main([], [], None)
