@@ -8,21 +8,25 @@ where that is installed; the joint graph of as many points as FEMNIST has, which
 XCLP's Table 4 and ProtoFSSL's Table 3 ($JAXFED_DATA is their data's folder), one seed each. Every piece runs
 in a process of its own and writes DIR/NAME.json with device, versions and commit.
 
-The same command goes on from where it was stopped: what has its file is not done again. With --limit_s no
-piece is begun that would not fit; an experiment stops there and goes on next time. What fails, or fails in
-part, makes the exit status 1, and those after it are done all the same; one that has failed as a whole is
-done again next time. On a CPU there is nothing to be known: with --small all pieces run there, on next to
-nothing, to see that they do.
+The same command goes on from where it was stopped: what has its file is not done again. One process at a
+time works in DIR, and a piece that goes on after `kill -9` of its command is one. With --limit_s no piece is
+begun that would not fit; an experiment stops there and goes on next time. What fails, or fails in part, makes
+the exit status 1, and those after it are done all the same; one that has failed as a whole is done again next
+time. On a CPU there is nothing to be known: with --small all pieces run there, on next to nothing, to see
+that they do.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +46,8 @@ _SMALL = flags.DEFINE_bool("small", False, "Next to nothing of every piece, on a
 _MEASURE = flags.DEFINE_string("measure", None, "The one piece of this process; for its own use.")
 
 _STOPPED = (-15, -2, 130, 143)
+_LOCK = ".lock"
+_A_CPU = "this is a CPU: --small tries all pieces on next to nothing"
 
 
 def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> int:
@@ -53,6 +59,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
     from launch.on_device import PIECES
 
+    started = time.monotonic()
     if _LIMIT.value is not None and not math.isfinite(_LIMIT.value):
         raise UsageError(f"--limit_s={_LIMIT.value:g}: allowed are numbers from 0 on")
     measured = [name for name, piece in PIECES.items() if piece.measure]
@@ -64,28 +71,64 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     if not WORKDIR.value:
         raise UsageError("--workdir=DIR is missing")
     workdir = folder_to_write(WORKDIR.value, "--workdir")
-    workdir.mkdir(parents=True, exist_ok=True)
     if _MEASURE.value:
         _measure(PIECES[_MEASURE.value], workdir)
         return 0
-    started, failed, begun = time.monotonic(), False, 0
     chosen = [name for name in PIECES if name in (*_PIECES.value, "limits") or not _PIECES.value]
-    for number, name in enumerate(chosen):
-        piece, recorded = PIECES[name], _recorded(workdir, name)
+    _check(workdir, [PIECES[name] for name in chosen])
+    with _alone(workdir) as lock:
+        return _do_all(workdir, [PIECES[name] for name in chosen], lock, started)
+
+
+def _check(workdir: Path, pieces: list[Any]) -> None:
+    """Refuse what would come to nothing, before anything is written."""
+    undone = [piece for piece in pieces if not _recorded(workdir, piece.name)]
+    if not undone:
+        return
+    if _LIMIT.value is not None and _LIMIT.value < undone[0].wants(_SMALL.value):
+        raise UsageError(
+            f"--limit_s={_LIMIT.value:g}: {undone[0].name} wants "
+            f"{undone[0].wants(_SMALL.value):g} seconds"
+        )
+    if not _SMALL.value:
+        # In a process of its own: an accelerator is for one at a time, which a piece will be.
+        asked = [sys.executable, "-c", "import jax; print(jax.default_backend())"]
+        told = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+        if told.split()[-1:] == ["cpu"]:
+            raise UsageError(_A_CPU)
+
+
+@contextmanager
+def _alone(workdir: Path) -> Iterator[int]:
+    """The lock of the folder, which is made; pieces inherit it, so that one left behind holds it, too."""
+    workdir.mkdir(parents=True, exist_ok=True)
+    lock = os.open(workdir / _LOCK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"--workdir={workdir}: another process is at work here") from None
+        storage.remove_partial_files(workdir)
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def _do_all(workdir: Path, pieces: list[Any], lock: int, started: float) -> int:
+    """What is not done yet, one after another; the exit status."""
+    failed, begun = False, 0
+    for number, piece in enumerate(pieces):
+        name, recorded = piece.name, _recorded(workdir, piece.name)
         if not recorded:
             left = None if _LIMIT.value is None else started + _LIMIT.value - time.monotonic()
-            if left is not None and left < piece.wants(_SMALL.value):
-                if not begun:
-                    raise UsageError(
-                        f"--limit_s={_LIMIT.value:g}: {name} wants {piece.wants(_SMALL.value):g} seconds"
-                    )
+            if begun and left is not None and left < piece.wants(_SMALL.value):
                 print(
-                    f"{len(chosen) - number} pieces are left; the same command goes on with {name}"
+                    f"{len(pieces) - number} pieces are left; the same command goes on with {name}"
                 )
                 break
             print(f"{name}: {piece.does(_SMALL.value)}", flush=True)
             begun += 1
-            status = _do(piece, workdir, left)
+            status = _do(piece, workdir, left, lock)
             if name == "limits" and status == 2:  # one line has said why
                 return 2
             if status in _STOPPED:
@@ -101,7 +144,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     return int(failed)
 
 
-def _do(piece: Any, workdir: Path, seconds: float | None) -> int:
+def _do(piece: Any, workdir: Path, seconds: float | None, lock: int) -> int:
     """The exit status of a piece's process, which is told to end after so many seconds if it can go on."""
     if piece.command:
         command = piece.command(workdir, _SMALL.value)
@@ -118,6 +161,7 @@ def _do(piece: Any, workdir: Path, seconds: float | None) -> int:
             "JAX_DISABLE_MOST_OPTIMIZATIONS": "0",
             **os.environ,
         },
+        pass_fds=(lock,),
         start_new_session=True,  # signals come from here alone: an experiment's second one is its last
     )
     try:
@@ -152,11 +196,12 @@ def _measure(piece: Any, workdir: Path) -> None:
     from launch.benchmarks.record import environment
 
     if jax.default_backend() == "cpu" and not _SMALL.value:
-        raise UsageError("this is a CPU: --small tries all pieces on next to nothing")
+        raise UsageError(_A_CPU)
     origin = _recorded(workdir, "limits") or {}
     there = (origin.get("environment") or {}).get("device")
     if there not in (None, environment()["device"]):
         raise UsageError(f"--workdir={workdir}: has {there}; this is {environment()['device']}")
+    workdir.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
     result = piece.measure(_SMALL.value, origin.get("limits", {}))
     _record(workdir, piece.name, result, environment(), time.perf_counter() - started)

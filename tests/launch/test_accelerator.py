@@ -333,7 +333,8 @@ def test_a_cpu_is_refused_in_one_line(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr == ("jaxfed: this is a CPU: --small tries all pieces on next to nothing\n")
-    assert not list((tmp_path / "there").glob("*.json"))
+    assert done.stdout == ""
+    assert not (tmp_path / "there").exists()
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="its figures would be another device's")
@@ -362,14 +363,16 @@ def test_everything_small(tmp_path):
     assert {path.stem for path in tmp_path.glob("*.json")} == set(PIECES)
 
 
+WAITING = (
+    "from launch import accelerator, entry, on_device; from launch.on_device.piece import Piece; "
+    "import sys; waiting = [sys.executable, '-c', 'import time, os; print(os.getpid(), flush=True);"
+    "time.sleep(60)']; on_device.PIECES = {'limits': Piece('limits', 0, 'waiting', "
+    "command=lambda *_: waiting)}; entry.start(accelerator.main)"
+)
+
+
 def test_a_signal_ends_the_piece_too(tmp_path):
-    code = (
-        "from launch import accelerator, entry, on_device; from launch.on_device.piece import Piece; "
-        "import sys; waiting = [sys.executable, '-c', 'import time, os; print(os.getpid(), flush=True);"
-        "time.sleep(60)']; on_device.PIECES = {'limits': Piece('limits', 0, 'waiting', "
-        "command=lambda *_: waiting)}; entry.start(accelerator.main)"
-    )
-    command = [sys.executable, "-c", code, f"--workdir={tmp_path}", "--small"]
+    command = [sys.executable, "-c", WAITING, f"--workdir={tmp_path}", "--small"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"limits: waiting, next to nothing of it\n"
         piece = int(process.stdout.readline())
@@ -379,3 +382,23 @@ def test_a_signal_ends_the_piece_too(tmp_path):
     assert error == b"jaxfed: stopped by SIGTERM; the same command continues\n"
     with pytest.raises(ProcessLookupError):
         os.kill(piece, 0)
+
+
+def test_nothing_is_measured_beside_a_piece_left_behind(pieces, tmp_path):
+    """Whose command was killed; while that lives, too."""
+    pieces(writing("limits"))
+    command = [sys.executable, "-c", WAITING, f"--workdir={tmp_path}", "--small"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        piece = int(process.stdout.readline())
+        try:
+            for _ in range(2):
+                with pytest.raises(UsageError, match=r"^--workdir=.*: another process is at work"):
+                    run(tmp_path)
+                process.kill()
+                process.wait()
+            assert not list(tmp_path.glob("*.json"))
+        finally:
+            os.kill(piece, signal.SIGKILL)
+        assert process.stdout.read() == b""  # the piece's end of it has gone
+    assert run(tmp_path) == 0
