@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from absl import flags
@@ -42,7 +43,9 @@ KERNEL = flags.DEFINE_list("kernel", [], f"which, of {', '.join(BENCHMARKS)}; de
 PEERS = flags.DEFINE_bool("peers", False, "measure the named peers in the same run")
 OUT = flags.DEFINE_string("out", None, "write all figures to this JSON file")
 ROUNDS = flags.DEFINE_integer("rounds", MIN_ROUNDS, "interleaved rounds", lower_bound=MIN_ROUNDS)
-MAX_POINTS = flags.DEFINE_integer("max_points", 0, "leave out contests with more points; 0 = none")
+MAX_POINTS = flags.DEFINE_integer(
+    "max_points", 0, "leave out contests with more points; 0 = none", lower_bound=0
+)
 POINTS = flags.DEFINE_list(
     "points",
     [],
@@ -74,14 +77,23 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         if name not in allowed:
             given = " with --points" if sizes else ""
             raise UsageError(f"--kernel={name}: allowed{given} are {', '.join(allowed)}")
-    out = file_to_write(OUT.value, "--out") if OUT.value else None
+    if OUT.value == "":
+        raise UsageError("--out=: the name of a file is missing")
+    out = None if OUT.value is None else file_to_write(OUT.value, "--out")
     adopt_orphans()
     one_device_a_core()
+    contests = _contests(_without_parts(KERNEL.value or allowed), sizes)
+    if MAX_POINTS.value:  # asked before the work; else the first is set up when its turn has come
+        first = next(contests, None)
+        if first is None:
+            raise UsageError(f"--max_points={MAX_POINTS.value}: no contest has so few")
+        contests = chain([first], contests)
+        del first
     limits = machine_limits()
     print(f"{processor()}; " + "; ".join(f"{name} {rate:.3g}/s" for name, rate in limits.items()))
     rows = []
     patience = Patience(PATIENCE.value)
-    for drawn in _contests(_without_parts(KERNEL.value or allowed), sizes):
+    for drawn in contests:
         contest, left_out = patience.without_slow_peers(drawn)
         row = run_contest(contest, ROUNDS.value, limits, recording=RECORD.value)
         row["left_out"] = left_out
@@ -90,6 +102,8 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         print(as_line(row), flush=True)
         if RECORD.value:
             record_peers(contest, row)
+    if not rows:
+        raise UsageError(f"--kernel={','.join(KERNEL.value)}: has no contest on this machine")
     if out is not None:
         report = {"environment": environment(), "machine_limits": limits, "contests": rows}
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -110,8 +124,11 @@ def _contests(names: Iterable[str], sizes: list[int]) -> Iterator[Contest]:
         if few:
             yield from OF_ANY_SIZE[name](PEERS.value, few)
         elif not sizes:
-            contests = BENCHMARKS[name](PEERS.value)
-            yield from (contest for contest in contests if contest.case.get("n", 0) <= most)
+            for contest in BENCHMARKS[name](PEERS.value):
+                if contest.case.get("n", 0) <= most:
+                    yield contest
+                elif name in OF_ANY_SIZE:  # whose numbers ascend: none of the others is set up
+                    break
 
 
 def _sizes(given: list[str]) -> list[int]:

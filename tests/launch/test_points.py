@@ -84,7 +84,7 @@ def benched(monkeypatch, tmp_path):
 
     def run(**given):
         out = tmp_path / "out.json"
-        with flagsaver.flagsaver(**given, out=str(out)):
+        with flagsaver.flagsaver(**{"out": str(out), **given}):
             bench.main([], [], None)
         return json.loads(out.read_text())["contests"]
 
@@ -104,7 +104,16 @@ def test_points_up_to_the_most_and_whose_time_ends_where(benched, capsys):
     assert "peer: left out, would take 81 s" in capsys.readouterr().out
     rows = benched(points=["1000", "9000"], peers=True, patience=82.0)
     assert [row["left_out"] for row in rows[:2]] == [{}, {}]
-    assert benched(points=["1000"], max_points=999) == []
+
+
+def ascending(with_peers):
+    yield contest(1000)
+    raise AssertionError("the next one is set up, which takes long")
+
+
+def test_fewer_than_no_points_are_a_mistake():
+    with pytest.raises(flags.IllegalFlagValueError), flagsaver.flagsaver(max_points=-1):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -118,9 +127,15 @@ def test_points_up_to_the_most_and_whose_time_ends_where(benched, capsys):
             "--kernel=lsh: allowed with --points are knn, graph",
         ),
         ({"kernel": ["dog"]}, "--kernel=dog: allowed are lsh, hamming"),
+        ({"points": ["1000"], "max_points": 999}, "--max_points=999: no contest has so few$"),
+        ({"max_points": 1, "kernel": ["knn"]}, "--max_points=1: no contest has so few$"),
+        ({"kernel": ["lsh"]}, "--kernel=lsh: has no contest on this machine$"),
+        ({"out": ""}, "--out=: the name of a file is missing$"),
     ],
 )
-def test_mistakes(benched, given, told):
+def test_mistakes(benched, monkeypatch, given, told):
+    monkeypatch.setitem(BENCHMARKS, "lsh", lambda with_peers: iter(()))
+    monkeypatch.setitem(BENCHMARKS, "knn", ascending)
     with pytest.raises(UsageError, match=f"^{told}"):
         benched(**given)
 
