@@ -3,7 +3,8 @@
     python -m launch.bench [--kernel=NAME,...] [--peers] [--points=N,...] [--out=FILE.json]
 
 Prints one line a contest: our time, what share of the machine's own limit that is, and for every peer the
-ratio of its time to ours (above 1: jaxfed is faster). On a GPU the same command measures there. Peers are
+ratio of its time to ours (above 1: jaxfed is faster); FILE has all that have ended. On a GPU the same
+command measures there. Peers are
 optional packages: pip install -r requirements-peers.txt.
 
 With --points kernels are measured at these numbers of points: how their time grows, which `launch.growth`
@@ -14,15 +15,18 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterable, Iterator
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from absl import flags
 
 from jaxfed.errors import UsageError
+from jaxfed.host import storage
 from jaxfed.host.devices import one_device_a_core
-from jaxfed.host.interruption import Interruption
+from jaxfed.host.interruption import Interrupted, Interruption
 from jaxfed.host.location import file_to_write
 from launch import entry
 from launch.benchmarks import BENCHMARKS, OF_ANY_SIZE, PART_OF
@@ -66,9 +70,9 @@ RECORD = flags.DEFINE_bool(
 LEAST_POINTS = 100  # several of each class, and more than a point's nearest
 
 
-def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> None:
-    """Run the contests one after another and print each as it ends."""
-    del interruption  # nothing is saved that a signal could spoil
+def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> int:
+    """Run the contests one after another, print each as it ends, and write it."""
+    del interruption  # a signal may come at any time: files are written whole
     for argument in (*arguments, *overrides):
         raise UsageError(f"{argument}: no such argument; see --helpshort")
     sizes = _sizes(POINTS.value)
@@ -82,7 +86,26 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     out = None if OUT.value is None else file_to_write(OUT.value, "--out")
     adopt_orphans()
     one_device_a_core()
-    contests = _contests(_without_parts(KERNEL.value or allowed), sizes)
+    report: dict[str, Any] = {"contests": []}
+    kept = 0
+    try:
+        for report in _reports(_contests(_without_parts(KERNEL.value or allowed), sizes)):
+            if out is not None and _keeps(out):
+                _write(report, out)
+                kept = len(report["contests"])
+    except Interrupted as signal:
+        has = f"{out} has the contests that had ended, {kept}; " if kept else ""
+        print(f"jaxfed: stopped by {signal}; {has}the same command begins anew", file=sys.stderr)
+        return signal.exit_status
+    if not report["contests"]:
+        raise UsageError(f"--kernel={','.join(KERNEL.value)}: has no contest on this machine")
+    if out is not None and not _keeps(out):
+        out.write_text(_as_text(report))
+    return 0
+
+
+def _reports(contests: Iterator[Contest]) -> Iterator[dict[str, Any]]:
+    """Measure the machine, then contest by contest; all figures so far after each."""
     if MAX_POINTS.value:  # asked before the work; else the first is set up when its turn has come
         first = next(contests, None)
         if first is None:
@@ -91,7 +114,8 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         del first
     limits = machine_limits()
     print(f"{processor()}; " + "; ".join(f"{name} {rate:.3g}/s" for name, rate in limits.items()))
-    rows = []
+    rows: list[dict[str, Any]] = []
+    report = {"environment": environment(), "machine_limits": limits, "contests": rows}
     patience = Patience(PATIENCE.value)
     for drawn in contests:
         contest, left_out = patience.without_slow_peers(drawn)
@@ -102,12 +126,26 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         print(as_line(row), flush=True)
         if RECORD.value:
             record_peers(contest, row)
-    if not rows:
-        raise UsageError(f"--kernel={','.join(KERNEL.value)}: has no contest on this machine")
-    if out is not None:
-        report = {"environment": environment(), "machine_limits": limits, "contests": rows}
+        yield report
+
+
+def _keeps(out: Path) -> bool:
+    """Whether it is a file, or will be: what a pipe has been given cannot be replaced by more."""
+    return out.is_file() or not out.exists()
+
+
+def _write(report: dict[str, Any], out: Path) -> None:
+    """Write the report so far, in place of what was there."""
+    try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(report, indent=1) + "\n")
+        with storage.whole_file(out.resolve()) as file:
+            file.write(_as_text(report))
+    except OSError as error:
+        raise UsageError(f"--out={out}: {error.strerror}") from error
+
+
+def _as_text(report: dict[str, Any]) -> str:
+    return json.dumps(report, indent=1) + "\n"
 
 
 def _without_parts(names: Iterable[str]) -> list[str]:

@@ -1,6 +1,8 @@
 """launch.bench --points: kernels at any numbers of points, without peers that would take too long."""
 
 import json
+import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from absl import flags
 from absl.testing import flagsaver
 
 from jaxfed.errors import UsageError
+from jaxfed.host.interruption import Interrupted
 from launch import bench
 from launch.benchmarks import BENCHMARKS, OF_ANY_SIZE, graphs, inputs, neighbors
 from launch.benchmarks.contest import Contest
@@ -104,6 +107,50 @@ def test_points_up_to_the_most_and_whose_time_ends_where(benched, capsys):
     assert "peer: left out, would take 81 s" in capsys.readouterr().out
     rows = benched(points=["1000", "9000"], peers=True, patience=82.0)
     assert [row["left_out"] for row in rows[:2]] == [{}, {}]
+
+
+def test_a_signal_leaves_what_has_ended(benched, monkeypatch, tmp_path, capsys):
+    row = bench.run_contest
+
+    def stopping(contest, *given, **more):
+        if contest.case["n"] == 3000:
+            raise Interrupted(signal.SIGINT)
+        return row(contest, *given, **more)
+
+    monkeypatch.setattr(bench, "run_contest", stopping)
+    out = tmp_path / "out.json"
+    given = {"points": ["1000", "2000", "3000", "4000"], "kernel": ["knn"]}
+    assert [row["case"]["n"] for row in benched(**given)] == [1000, 2000]
+    assert capsys.readouterr().err == (
+        f"jaxfed: stopped by SIGINT; {out} has the contests that had ended, 2; "
+        "the same command begins anew\n"
+    )
+    with flagsaver.flagsaver(points=["3000"], out=None):
+        assert bench.main([], [], None) == 130
+    assert capsys.readouterr().err == "jaxfed: stopped by SIGINT; the same command begins anew\n"
+
+
+def test_what_is_no_file_is_written_once_and_stays(benched, monkeypatch, tmp_path):
+    written = []
+    monkeypatch.setattr(bench.Path, "write_text", lambda path, text: written.append((path, text)))
+    with flagsaver.flagsaver(points=["1000", "2000"], kernel=["knn"], out="/dev/null"):
+        assert bench.main([], [], None) == 0
+    ((path, text),) = written
+    assert path == Path("/dev/null")
+    assert path.is_char_device()
+    assert len(json.loads(text)["contests"]) == 2
+
+
+def test_a_file_is_written_whole_and_a_link_stays(tmp_path, full_disk):
+    (tmp_path / "there").mkdir()
+    link = tmp_path / "link.json"
+    link.symlink_to(tmp_path / "there" / "file.json")
+    bench._write({"contests": []}, link)
+    assert link.is_symlink()
+    assert json.loads(link.read_text()) == {"contests": []}
+    with full_disk(after=10), pytest.raises(UsageError, match=r"link.json: File too large$"):
+        bench._write({"contests": ["long"]}, link)
+    assert json.loads(link.read_text()) == {"contests": []}, "what was there stays"
 
 
 def ascending(with_peers):
