@@ -112,10 +112,21 @@ def _reports(contests: Iterator[Contest]) -> Iterator[dict[str, Any]]:
             raise UsageError(f"--max_points={MAX_POINTS.value}: no contest has so few")
         contests = chain([first], contests)
         del first
-    limits = machine_limits()
-    print(f"{processor()}; " + "; ".join(f"{name} {rate:.3g}/s" for name, rate in limits.items()))
+    measured = machine_limits()
+    limits = measured.rates
+    print(
+        f"{processor()}; " + "; ".join(f"{name} {rate:.3g}/s" for name, rate in limits.items()),
+        flush=True,
+    )
+    if measured.doubt:
+        print(f"warning: {measured.doubt}", flush=True)
     rows: list[dict[str, Any]] = []
-    report = {"environment": environment(), "machine_limits": limits, "contests": rows}
+    report = {
+        "environment": environment(),
+        "machine_limits": limits,
+        "machine_limits_doubt": measured.doubt,
+        "contests": rows,
+    }
     patience = Patience(PATIENCE.value)
     for drawn in contests:
         contest, left_out = patience.without_slow_peers(drawn)

@@ -102,13 +102,13 @@ def run_contest(
     for _ in range(rounds):
         for name, solve in contestants.items():
             time.sleep(REST)
-            busy, start = _others_cpu_seconds(), time.perf_counter()
+            busy, start = others_cpu_seconds(), time.perf_counter()
             for _ in range(repeats[name]):
                 result = _finished(solve)
             took = time.perf_counter() - start
             per_task = contest.timed(result) if contest.timed else took / repeats[name]
             seconds[name].append(per_task / contest.parts.get(name, 1))
-            elapsed, others = elapsed + took, others + _others_cpu_seconds() - busy
+            elapsed, others = elapsed + took, others + others_cpu_seconds() - busy
 
     ours = statistics.median(seconds["jaxfed"])
     row: dict[str, Any] = {
@@ -168,7 +168,7 @@ def _doubt(others_share: float, peer_seconds: float, usual: float | None) -> str
     return None
 
 
-def _others_cpu_seconds() -> float:
+def others_cpu_seconds() -> float:
     """CPU seconds taken so far on our cores by everybody but this process and its own (Linux; else 0).
 
     Stolen time is included. Our cores are those this process may run on: what runs on others does not

@@ -12,8 +12,9 @@ from absl.testing import flagsaver
 from jaxfed.errors import UsageError
 from jaxfed.host.interruption import Interrupted
 from launch import bench
-from launch.benchmarks import BENCHMARKS, OF_ANY_SIZE, graphs, inputs, neighbors
-from launch.benchmarks.contest import Contest
+from launch.benchmarks import BENCHMARKS, OF_ANY_SIZE, graphs, inputs, limits, neighbors
+from launch.benchmarks.contest import OTHERS_ALLOWED, Contest
+from launch.benchmarks.limits import Limits
 from launch.benchmarks.patience import Patience
 
 
@@ -77,7 +78,7 @@ def benched(monkeypatch, tmp_path):
         return {**blank, "median_seconds": seconds, "peers": scaled}
 
     for name, found in {
-        "machine_limits": dict,
+        "machine_limits": lambda: Limits({}, 0.0),
         "one_device_a_core": int,
         "run_contest": row,
         "OF_ANY_SIZE": {"knn": drawn, "graph": drawn},
@@ -151,6 +152,29 @@ def test_a_file_is_written_whole_and_a_link_stays(tmp_path, full_disk):
     with full_disk(after=10), pytest.raises(UsageError, match=r"link.json: File too large$"):
         bench._write({"contests": ["long"]}, link)
     assert json.loads(link.read_text()) == {"contests": []}, "what was there stays"
+
+
+@pytest.mark.parametrize("share", [OTHERS_ALLOWED, 0.63])
+def test_limits_measured_beside_others_are_doubted(benched, monkeypatch, tmp_path, capsys, share):
+    monkeypatch.setattr(bench, "machine_limits", lambda: Limits({}, share))
+    monkeypatch.setattr(
+        limits.jax, "default_backend", lambda: "cpu"
+    )  # another's limits are its own
+    benched(points=["1000"])
+    told = "warning: other processes took 0.63 cores while the machine's limits were measured: they"
+    is_told = share > OTHERS_ALLOWED
+    assert (told in capsys.readouterr().out) == is_told
+    kept = json.loads((tmp_path / "out.json").read_text())["machine_limits_doubt"]
+    assert (kept is not None) == is_told
+
+
+def test_a_limit_is_the_best_of_all_passes(monkeypatch):
+    """Others take the cores in the first of them."""
+    speeds, taken = iter([4.0, 1.0, 2.0]), iter([0.0, 50.0, 50.0, 50.0, 50.0, 50.0])
+    monkeypatch.setattr(limits, "_work", lambda accelerated: {"bytes": (8.0, int)})
+    monkeypatch.setattr(limits, "_seconds", lambda compute: next(speeds))
+    monkeypatch.setattr(limits, "others_cpu_seconds", lambda: next(taken))
+    assert limits.machine_limits() == ({"bytes": 8.0}, 0.0)
 
 
 def ascending(with_peers):
