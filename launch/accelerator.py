@@ -18,7 +18,6 @@ that they do.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -26,7 +25,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -102,16 +101,13 @@ def _check(workdir: Path, pieces: list[Any]) -> None:
 def _alone(workdir: Path) -> Iterator[int]:
     """The lock of the folder, which is made; pieces inherit it, so that one left behind holds it, too."""
     workdir.mkdir(parents=True, exist_ok=True)
-    lock = os.open(workdir / _LOCK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock = stack.enter_context(storage.lock(workdir / _LOCK))
         except BlockingIOError:
             raise UsageError(f"--workdir={workdir}: another process is at work here") from None
         storage.remove_partial_files(workdir)
         yield lock
-    finally:
-        os.close(lock)
 
 
 def _do_all(workdir: Path, pieces: list[Any], lock: int, started: float) -> int:

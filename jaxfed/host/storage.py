@@ -78,8 +78,10 @@ def file_checksum(file: Path, size: int | None = None) -> str:
 
 
 @contextmanager
-def lock(path: Path, *, wait: bool = False) -> Iterator[None]:
+def lock(path: Path, *, wait: bool = False) -> Iterator[int]:
     """Hold the lock of a file (made at need) or of a directory; however a process ends, it lets go.
+
+    A process that inherits the descriptor, which is given, holds it, too.
 
     Raises:
         BlockingIOError: another process holds it, and we do not `wait`.
@@ -89,7 +91,7 @@ def lock(path: Path, *, wait: bool = False) -> Iterator[None]:
     descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 
