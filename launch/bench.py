@@ -4,8 +4,7 @@
 
 Prints one line a contest: our time, what share of the machine's own limit that is, and for every peer the
 ratio of its time to ours (above 1: jaxfed is faster); FILE has all that have ended. On a GPU the same
-command measures there. Peers are
-optional packages: pip install -r requirements-peers.txt.
+command measures there. Peers are optional packages: pip install -r requirements-peers.txt.
 
 With --points kernels are measured at these numbers of points: how their time grows, which `launch.growth`
 draws. A peer that would take more than a minute (--patience) is left out there.

@@ -21,7 +21,7 @@ def whole_file(file: Path, mode: str = "w") -> Iterator[IO[Any]]:
     is_text = "b" not in mode
     try:
         with (
-            _naming(file),
+            naming(file),
             partial.open(
                 mode, encoding="utf-8" if is_text else None, newline="" if is_text else None
             ) as stream,
@@ -41,12 +41,12 @@ def append(file: Path, text: str) -> None:
     Raises:
         OSError: names the file.
     """
-    with _naming(file), file.open("a", encoding="utf-8") as stream:
+    with naming(file), file.open("a", encoding="utf-8") as stream:
         stream.write(text)
 
 
 @contextmanager
-def _naming(file: Path) -> Iterator[None]:
+def naming(file: Path) -> Iterator[None]:
     """Errors of writing name the file, which those of a full disk do not of themselves."""
     try:
         yield

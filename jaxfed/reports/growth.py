@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxfed.errors import UsageError
 from jaxfed.experiment.records import read_json
+from jaxfed.host import storage
 from jaxfed.reports import plots
 from jaxfed.reports.csv_file import write_csv
 from jaxfed.reports.growth_figure import Growth, Limit, Timing, growth_figure
@@ -58,23 +58,17 @@ def write_growth(files: Sequence[Path], folder: Path) -> list[Path]:
             that cannot be written.
     """
     growths, figures = read_growths(files), []
-    for growth in growths:
-        path = folder / f"{_file_name(growth, growths)}.png"
-        with _naming(path):
-            figures.append(plots.write(growth_figure(growth), path))
-    with _naming(folder / "growth.csv") as path:
-        write_csv(path, _COLUMNS, _table(growths))
-    return figures
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[Path]:
-    """What a system says of a full disk names no file."""
     try:
-        yield path
+        for growth in growths:
+            path = folder / f"{_file_name(growth, growths)}.png"
+            with storage.naming(path):
+                figures.append(plots.write(growth_figure(growth), path))
+        path = folder / "growth.csv"
+        with storage.naming(path):
+            write_csv(path, _COLUMNS, _table(growths))
     except OSError as error:
-        place = error.filename or path
-        raise UsageError(f"--out={path.parent}: {place}: {error.strerror}") from error
+        raise UsageError(f"--out={folder}: {error.filename}: {error.strerror}") from error
+    return figures
 
 
 def read_growths(files: Sequence[Path]) -> list[Growth]:
