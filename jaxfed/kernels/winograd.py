@@ -35,9 +35,12 @@ Pads = tuple[tuple[int, int], tuple[int, int]]
 
 # Below this, transforms cost more than products save (measured on two cores with AVX-512).
 _LEAST_CHANNELS = 32
-# Of channels, up to which the kernel's derivative takes longer to transform than to convolve.
+# Of channels, up to which the kernel's derivative takes longer to transform than to convolve, unless all
+# tiles stay in a core's cache.
 _FEW_PAIRS = 64 * 64
-_BLOCK_BYTES = 12 * 2**20  # of all tiles' 16 entries, of input and output: what stays in the caches
+# Of tiles' 16 entries, of input and output:
+_BLOCK_BYTES = 12 * 2**20  # what stays in the caches
+_CORE_BYTES = 3 * 2**20  # what one core works on without waiting for the others' cache
 
 # Rows of B^T: entry `first` plus `sign` times entry `second`.
 _ROWS = ((0, 2, -1), (1, 2, 1), (2, 1, -1), (1, 3, -1))
@@ -138,7 +141,8 @@ def _backward(
     images, kernel = inputs
     rest = pads_of_gradient(pads, kernel)
     by_images = _convolved(cotangent, kernel[::-1, ::-1], rest, precision, over=1)
-    if math.prod(kernel.shape[2:]) <= _FEW_PAIRS:
+    many_bytes = len(images) * _bytes_of_tiles(images, kernel) > _CORE_BYTES
+    if many_bytes and math.prod(kernel.shape[2:]) <= _FEW_PAIRS:
         return by_images, kernel_gradient(images, cotangent, pads, precision)
 
     def sums(images: jax.Array, cotangent: jax.Array) -> list[jax.Array]:
@@ -224,6 +228,11 @@ def _padded(images: jax.Array, pads: Pads) -> jax.Array:
 
 
 def _images_at_once(images: jax.Array, kernel: jax.Array) -> int:
-    count, height, width, _ = images.shape
-    num_bytes = 4 * height * width * sum(kernel.shape[2:]) * images.dtype.itemsize
-    return even_size(count, _BLOCK_BYTES // num_bytes)
+    return even_size(len(images), _BLOCK_BYTES // _bytes_of_tiles(images, kernel))
+
+
+def _bytes_of_tiles(images: jax.Array, kernel: jax.Array) -> int:
+    """Of one image's."""
+    _, height, width, _ = images.shape
+    num_bytes: int = 4 * height * width * sum(kernel.shape[2:]) * images.dtype.itemsize
+    return num_bytes

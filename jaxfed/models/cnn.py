@@ -62,7 +62,7 @@ def cnn(
         layers = Layers(rngs, convolution, norm_kind=norm, groups=groups, momentum=momentum)
         return _CNN(layers, (in_channels, *channels), num_pixels, hidden, num_classes)
 
-    return from_module(build)
+    return from_module(build, by_example=norm != "batch")
 
 
 class _CNN(nnx.Module):

@@ -50,6 +50,8 @@ class Model(NamedTuple):
         the key, also the dropout between features and head.
     train_apply: state, x, key -> (logits, state); `head` of `train_features`. A loss of both features
         and logits calls those two itself.
+    by_example: whether training, too, answers each example by itself, with no statistics of the batch and
+        nothing drawn, so that a batch may come in parts.
     """
 
     init: Callable[[jax.Array], nnx.State]
@@ -58,6 +60,7 @@ class Model(NamedTuple):
     apply: Callable[[nnx.State, jax.Array], jax.Array]
     train_features: TrainFeatures
     train_apply: TrainApply
+    by_example: bool = False
 
 
 class Network(Protocol):
@@ -78,6 +81,7 @@ def compose(
     features: Callable[[nnx.State, jax.Array], jax.Array],
     head: Callable[[nnx.State, jax.Array], jax.Array],
     train_features: TrainFeatures,
+    by_example: bool = False,
 ) -> Model:
     """The model of these parts, `apply` and `train_apply` made from them."""
 
@@ -88,7 +92,7 @@ def compose(
         trained, moved = train_features(state, x, key)
         return head(state, trained), moved
 
-    return Model(init, features, head, apply, train_features, train_apply)
+    return Model(init, features, head, apply, train_features, train_apply, by_example)
 
 
 def without_head(factory: Callable[..., Model]) -> Callable[..., Model]:
@@ -101,7 +105,7 @@ def without_head(factory: Callable[..., Model]) -> Callable[..., Model]:
     return build
 
 
-def from_module(build: Callable[[nnx.Rngs], Network]) -> Model:
+def from_module(build: Callable[[nnx.Rngs], Network], *, by_example: bool = False) -> Model:
     """The model of the module that `build` makes; its graph is found once, without computing."""
 
     def init(key: jax.Array) -> nnx.State:
@@ -122,4 +126,10 @@ def from_module(build: Callable[[nnx.Rngs], Network]) -> Model:
         trained = module.features(x, nnx.Rngs(dropout=key))
         return trained, nnx.state(module)
 
-    return compose(init=init, features=features, head=head, train_features=train_features)
+    return compose(
+        init=init,
+        features=features,
+        head=head,
+        train_features=train_features,
+        by_example=by_example,
+    )

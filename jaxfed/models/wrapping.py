@@ -41,7 +41,11 @@ def normalized(model: Model, mean: np.ndarray, deviation: np.ndarray) -> Model:
         return model.train_features(state, prepare(x), key)
 
     return compose(
-        init=model.init, features=features, head=model.head, train_features=train_features
+        init=model.init,
+        features=features,
+        head=model.head,
+        train_features=train_features,
+        by_example=model.by_example,
     )
 
 
@@ -69,5 +73,9 @@ def in_precision(model: Model, dtype: Any) -> Model:
         return trained.astype(jnp.float32), nnx.merge_state(parameters, moved)
 
     return compose(
-        init=model.init, features=features, head=model.head, train_features=train_features
+        init=model.init,
+        features=features,
+        head=model.head,
+        train_features=train_features,
+        by_example=model.by_example,
     )

@@ -21,6 +21,7 @@ from flax import nnx
 
 from jaxfed.federation.ragged import Ragged
 from jaxfed.models.wrapping import as_float
+from jaxfed.training.few_at_a_time import examples_at_once, few_at_a_time
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
@@ -112,15 +113,29 @@ def weighted_loss(
         1 / |B| sum_{i in B} weight_i l(f(augment(x_i)), label_i),     |B| = number of used rows.
 
     The divisor counts rows, not weights (as in the authors' code): a batch of uncertain labels takes
-    a small step.
+    a small step. The sum is taken over a few examples at a time where that is quicker
+    (`jaxfed.training.few_at_a_time`).
     """
 
     def loss(
         state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, nnx.State]:
         del anchor
-        logits, state = augmented_logits(model, state, batch.x, key, augment)
-        total = jnp.sum(batch.weight * pointwise(logits, batch.label))
+        augment_key, model_key = jax.random.split(key)
+        x = batch.x if augment is None else augment(augment_key, batch.x)
+
+        def summed(
+            state: nnx.State, x: jax.Array, label: jax.Array, weight: jax.Array
+        ) -> tuple[jax.Array, nnx.State]:
+            logits, moved = model.train_apply(state, x, model_key)
+            return jnp.sum(weight * pointwise(logits, label)), moved
+
+        size = examples_at_once(model, state, x)
+        if size < len(x):
+            over_blocks = few_at_a_time(lambda *given: summed(*given)[0], size)
+            total = over_blocks(state, x, batch.label, batch.weight)
+        else:
+            total, state = summed(state, x, batch.label, batch.weight)
         return total / jnp.maximum(jnp.sum(batch.used), 1).astype(jnp.float32), state
 
     return loss

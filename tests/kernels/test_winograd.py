@@ -32,9 +32,12 @@ def _with_derivatives(convolve, images, kernel, padding):
 
 
 @pytest.mark.parametrize("padding", PADDINGS)
-@pytest.mark.parametrize("block_bytes", [2**30, 1])
-def test_agrees_with_xla_in_value_and_derivatives(padding, block_bytes, any_size, monkeypatch):
+@pytest.mark.parametrize(("block_bytes", "core_bytes"), [(2**30, 2**30), (1, 2**30), (1, 0)])
+def test_agrees_with_xla_in_value_and_derivatives(
+    padding, block_bytes, core_bytes, any_size, monkeypatch
+):
     monkeypatch.setattr(winograd, "_BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(winograd, "_CORE_BYTES", core_bytes)
     images, kernel = _operands()
     assert winograd._saves(images, kernel, _pads(images, padding))
     ours = _with_derivatives(winograd_conv, images, kernel, padding)

@@ -149,6 +149,8 @@ def test_examples_without_a_label_stay_out():
 class Linear:
     """Logistic regression on two features, with a running mean of its inputs."""
 
+    by_example = False
+
     @staticmethod
     def init():
         return nnx.State({"w": nnx.Param(jnp.zeros((2, 3))), "mean": nnx.BatchStat(jnp.zeros(2))})

@@ -1,0 +1,89 @@
+"""A sum over a batch and its gradient, for so few examples at a time that a core's cache holds all they make.
+
+    sum_{i in B} l(w, x_i) = sum over blocks b of B of sum_{i in b} l(w, x_i),    and so its gradient by w
+
+A convolution makes of an image many times its bytes, and every layer of a network, forwards and back, reads
+and writes those of a whole batch beyond the caches. A block goes through all layers and back before the next
+one comes, for the price of adding its gradient to the others'. That pays on a CPU, where the parameters are
+few beside what a block makes of them. (Two cores, a round of ten clients with 100 images of 28 x 28, batches
+of 50: convolutions of 32 and 64 channels with a head take 0.75 of the time; with a dense layer of 200,000
+parameters between, whose gradient would be added up five or ten times a batch, 1.1 to 1.6.)
+
+Cutting the layers instead, so that each goes through a batch block by block, makes what backpropagation needs
+twice, or stores and reads it block by block: 1.0 and 1.6 of the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+from flax import nnx
+
+from jaxfed.kernels.blocks import even_size, sum_over_blocks
+from jaxfed.models.model import Model
+
+_CACHE_BYTES = 3 * 2**19  # that the results of all of a network's operations on a block take
+_LEAST_SHARE = 4  # of those bytes to the parameters'
+
+
+def examples_at_once(model: Model, state: nnx.State, x: jax.Array) -> int:
+    """How many of a batch's examples x [B, ...] training goes through at a time; B: all.
+
+    Cost: two traces of the network.
+    """
+    if jax.default_backend() != "cpu" or not model.by_example or len(x) < 2:
+        return len(x)
+    parameters = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    if parameters * _LEAST_SHARE > _CACHE_BYTES:
+        return len(x)
+    one, two = (_bytes_made(model, state, count, x) for count in (1, 2))
+    return even_size(len(x), _CACHE_BYTES // max(two - one, 1))
+
+
+def _bytes_made(model: Model, state: nnx.State, count: int, x: jax.Array) -> int:
+    """Of the results of a network's operations on so many such examples, those within a layer left out."""
+    examples = jax.ShapeDtypeStruct((count, *x.shape[1:]), x.dtype)
+    program = jax.make_jaxpr(model.train_apply)(state, examples, jax.random.key(0))
+    made = [variable.aval for equation in program.eqns for variable in equation.outvars]
+    return sum(aval.size * aval.dtype.itemsize for aval in made)
+
+
+def few_at_a_time(function: Callable[..., jax.Array], size: int) -> Callable[..., jax.Array]:
+    """f(parameters, *rows) -> scalar, a sum over rows, with value and gradient summed over blocks of rows.
+
+    Args:
+        function: f; `rows` are arrays of one length.
+        size: rows of a block; the last may have fewer.
+
+    Returns:
+        The same function. Its gradient is by `parameters` alone, in reverse mode, once; it is taken together
+        with the value, of one block after another.
+
+    Raises:
+        NotImplementedError: when it is differentiated by `rows`.
+
+    Cost: that of f and its gradient, and for each block an addition of gradients; of what f makes, a block's.
+    """
+
+    def by_blocks(of_block: Callable[..., Any], rows: tuple[jax.Array, ...]) -> Any:
+        return sum_over_blocks(of_block, size, *rows)
+
+    @jax.custom_vjp
+    def total(parameters: Any, rows: tuple[jax.Array, ...]) -> Any:
+        return by_blocks(partial(function, parameters), rows)
+
+    def forward(parameters: Any, rows: tuple[Any, ...]) -> tuple[jax.Array, Any]:
+        if any(row.perturbed for row in rows):
+            raise NotImplementedError("few_at_a_time has no gradient by rows")
+        parameters, rows = jax.tree.map(lambda leaf: leaf.value, (parameters, rows))
+        value, gradient = by_blocks(partial(jax.value_and_grad(function), parameters), rows)
+        return value, gradient
+
+    def backward(gradient: Any, cotangent: jax.Array) -> tuple[Any, None]:
+        return jax.tree.map(lambda leaf: leaf * cotangent, gradient), None
+
+    total.defvjp(forward, backward, symbolic_zeros=True)
+    return lambda parameters, *rows: total(parameters, rows)
