@@ -75,7 +75,7 @@ import os, sys, time
 from pathlib import Path
 from jaxfed.host.interruption import Interrupted, Interruption
 
-done, status = Path(sys.argv[1]), 0
+done, last, status = Path(sys.argv[1]), Path(sys.argv[2]), 0
 try:
     with Interruption() as interruption:
         with interruption.deferred():
@@ -88,7 +88,8 @@ try:
 except Interrupted as interrupted:
     status = interrupted.exit_status
 print("stopped", file=sys.stderr, flush=True)
-time.sleep(1)
+while not last.exists():
+    time.sleep(0.01)
 sys.exit(status)
 """
 
@@ -96,8 +97,9 @@ sys.exit(status)
 @pytest.mark.usefixtures("hang_ups_arrive")
 def test_a_terminal_that_hangs_up_is_a_request_to_stop(tmp_path):
     ours, theirs = pty.openpty()
+    saved, last = tmp_path / "saved", tmp_path / "last"
     process = subprocess.Popen(
-        [sys.executable, "-c", UNTIL_HANG_UP, str(tmp_path / "saved")],
+        [sys.executable, "-c", UNTIL_HANG_UP, str(saved), str(last)],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -109,8 +111,9 @@ def test_a_terminal_that_hangs_up_is_a_request_to_stop(tmp_path):
     for _ in range(5):  # the shell's and the system's own: not "once more stops at once", nor later
         process.send_signal(signal.SIGHUP)
         time.sleep(0.2)
+    last.touch()  # not before: Python ends with the system's own handlers
     assert process.wait(timeout=30) == 129
-    assert (tmp_path / "saved").exists()
+    assert saved.exists()
 
 
 def test_nohup_is_respected():
