@@ -13,7 +13,7 @@ theirs, the nearer halves first: that finds more than all ways at once do in the
 
 What is approximate is who is found; distances are exact. The share of true neighbors that are found depends
 on how many dimensions the data really have, and hardly on n. Of 20,000 points, 4096 bits, k = 10: 0.97 on
-Fashion-MNIST's pixels, 0.61 where features are noise in 128 dimensions, in which a point's nearest are hardly
+Fashion-MNIST's pixels, 0.60 where features are noise in 128 dimensions, in which a point's nearest are hardly
 nearer than others (the distances of those found are 0.2 and 1.1 % longer than of the nearest).
 `launch.bench --kernel=approximate_knn` measures it, and what becomes of XCLP's labels.
 """
