@@ -113,3 +113,20 @@ def test_what_is_not_offered_is_refused():
     images, kernel = _operands()
     with pytest.raises(NotImplementedError, match="matmul_conv takes"):
         winograd_conv(images, kernel, (1, 1), "SAME", rhs_dilation=(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("core_bytes", "few_pairs", "convolutions"), [(2**30, 35, 0), (0, 35, 1), (0, 34, 0)]
+)
+def test_the_derivative_of_few_channels_is_a_convolution_beyond_a_cores_cache(
+    core_bytes, few_pairs, convolutions, any_size, monkeypatch
+):
+    monkeypatch.setattr(winograd, "_CORE_BYTES", core_bytes)
+    monkeypatch.setattr(winograd, "_FEW_PAIRS", few_pairs)
+    images, kernel = _operands()  # 5 x 7 channels
+
+    def total(kernel):
+        return winograd_conv(images, kernel, (1, 1), "SAME").sum()
+
+    text = jax.jit(jax.grad(total)).lower(kernel).as_text()
+    assert text.count("stablehlo.convolution") == convolutions
