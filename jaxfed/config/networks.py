@@ -15,6 +15,7 @@ from jaxfed.config.memory_demand import Demand, refuse_beyond
 from jaxfed.config.model_options import check_options, takes_convolution
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.communication import num_bytes_of
 from jaxfed.host.checkpoint import Checkpoint, Checkpoints
 from jaxfed.host.location import location
 from jaxfed.models import MODELS, Model
@@ -63,7 +64,7 @@ def check_model(config: ConfigDict, federation: Federation) -> Model:
             jax.eval_shape(augment, jax.random.key(0), examples)
     model = make_model(config, federation)
     parameters = jax.eval_shape(model.init, jax.random.key(0))
-    num_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(parameters))
+    num_bytes = num_bytes_of(parameters)
     given = {key: value for key, value in config.model.items() if key != "name"}
     options = ", ".join(f"{key}={value}" for key, value in given.items())
     what = f"with {options or 'its own options'} the parameters alone"

@@ -22,6 +22,7 @@ from typing import Any
 import jax
 from flax import nnx
 
+from jaxfed.federation.communication import num_bytes_of
 from jaxfed.kernels.blocks import even_size, sum_over_blocks
 from jaxfed.models.model import Model
 
@@ -36,8 +37,7 @@ def examples_at_once(model: Model, state: nnx.State, x: jax.Array) -> int:
     """
     if jax.default_backend() != "cpu" or not model.by_example or len(x) < 2:
         return len(x)
-    parameters = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
-    if parameters * _LEAST_SHARE > _CACHE_BYTES:
+    if num_bytes_of(state) * _LEAST_SHARE > _CACHE_BYTES:
         return len(x)
     one, two = (_bytes_made(model, state, count, x) for count in (1, 2))
     return even_size(len(x), _CACHE_BYTES // max(two - one, 1))
@@ -47,8 +47,9 @@ def _bytes_made(model: Model, state: nnx.State, count: int, x: jax.Array) -> int
     """Of the results of a network's operations on so many such examples, those within a layer left out."""
     examples = jax.ShapeDtypeStruct((count, *x.shape[1:]), x.dtype)
     program = jax.make_jaxpr(model.train_apply)(state, examples, jax.random.key(0))
-    made = [variable.aval for equation in program.eqns for variable in equation.outvars]
-    return sum(aval.size * aval.dtype.itemsize for aval in made)
+    return num_bytes_of(
+        [variable.aval for equation in program.eqns for variable in equation.outvars]
+    )
 
 
 def few_at_a_time(function: Callable[..., jax.Array], size: int) -> Callable[..., jax.Array]:
@@ -68,18 +69,16 @@ def few_at_a_time(function: Callable[..., jax.Array], size: int) -> Callable[...
     Cost: that of f and its gradient, and for each block an addition of gradients; of what f makes, a block's.
     """
 
-    def by_blocks(of_block: Callable[..., Any], rows: tuple[jax.Array, ...]) -> Any:
-        return sum_over_blocks(of_block, size, *rows)
-
     @jax.custom_vjp
     def total(parameters: Any, rows: tuple[jax.Array, ...]) -> Any:
-        return by_blocks(partial(function, parameters), rows)
+        return sum_over_blocks(partial(function, parameters), size, *rows)
 
     def forward(parameters: Any, rows: tuple[Any, ...]) -> tuple[jax.Array, Any]:
         if any(row.perturbed for row in rows):
             raise NotImplementedError("few_at_a_time has no gradient by rows")
         parameters, rows = jax.tree.map(lambda leaf: leaf.value, (parameters, rows))
-        value, gradient = by_blocks(partial(jax.value_and_grad(function), parameters), rows)
+        of_block = partial(jax.value_and_grad(function), parameters)
+        value, gradient = sum_over_blocks(of_block, size, *rows)
         return value, gradient
 
     def backward(gradient: Any, cotangent: jax.Array) -> tuple[Any, None]:

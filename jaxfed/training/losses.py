@@ -114,15 +114,14 @@ def weighted_loss(
 
     The divisor counts rows, not weights (as in the authors' code): a batch of uncertain labels takes
     a small step. The sum is taken over a few examples at a time where that is quicker
-    (`jaxfed.training.few_at_a_time`).
+    (`jaxfed.training.few_at_a_time`); there the loss has derivatives by the state alone.
     """
 
     def loss(
         state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, nnx.State]:
         del anchor
-        augment_key, model_key = jax.random.split(key)
-        x = batch.x if augment is None else augment(augment_key, batch.x)
+        x, model_key = _augmented(batch.x, key, augment)
 
         def summed(
             state: nnx.State, x: jax.Array, label: jax.Array, weight: jax.Array
@@ -145,9 +144,16 @@ def augmented_logits(
     model: Model, state: nnx.State, x: jax.Array, key: jax.Array, augment: Augment | None
 ) -> tuple[jax.Array, nnx.State]:
     """f(augment(x)) in training mode, [B, C], and the state with its running statistics moved on."""
-    augment_key, model_key = jax.random.split(key)
-    x = x if augment is None else augment(augment_key, x)
+    x, model_key = _augmented(x, key, augment)
     return model.train_apply(state, x, model_key)
+
+
+def _augmented(
+    x: jax.Array, key: jax.Array, augment: Augment | None
+) -> tuple[jax.Array, jax.Array]:
+    """augment(x), and the key for what the network draws."""
+    augment_key, model_key = jax.random.split(key)
+    return (x if augment is None else augment(augment_key, x)), model_key
 
 
 def fixmatch(

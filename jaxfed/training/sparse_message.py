@@ -18,6 +18,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxfed.federation.communication import num_bytes_of
+
 _INDEX_BYTES = 4
 
 
@@ -46,7 +48,7 @@ def num_bytes(tree: Any, is_sent: Any) -> jax.Array:
     leaves = jax.tree.leaves(tree)
     counts = [jnp.sum(sent, dtype=jnp.int32) for sent in jax.tree.leaves(is_sent)]
     size = sum(leaf.size for leaf in leaves)
-    dense = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    dense = num_bytes_of(leaves)
     pairs = list(zip(counts, leaves, strict=True))
     values = sum((count * leaf.dtype.itemsize for count, leaf in pairs), jnp.int32(0))
     coordinates = _INDEX_BYTES * sum(counts, jnp.int32(0)) + values
