@@ -1,0 +1,330 @@
+"""Every secret that a party draws: its size, and that each drawn byte counts.
+
+`SECRETS` has a line for each place in `jaxfed.secure` that draws: the bytes asked for, and a function from a
+source of bytes to all that the party sends or keeps. One bit is changed in every drawn byte (of long draws,
+in a sample of them): the outcome must change, too. So a secret that is drawn short, or of which a part is
+thrown away, fails here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+import secrets
+from pathlib import Path
+from types import SimpleNamespace
+
+import gmpy2
+import numpy as np
+import pytest
+from gmpy2 import mpz
+from paillier_pair import KEY, codes_of
+from recording_network import Network
+from row_sums_parties import matrices, parties
+
+import jaxfed
+from jaxfed.privacy import randomized_response
+from jaxfed.secure.hamming import paillier_packed, transfer
+from jaxfed.secure.influence import transfer as label_transfer
+from jaxfed.secure.primitives import paillier, shamir
+from jaxfed.secure.primitives import transfer_extension as extension
+from jaxfed.secure.primitives.oblivious_transfer import TransferReceiver, transfer_keys
+from jaxfed.secure.primitives.paillier import HIDING_BITS
+from jaxfed.secure.row_sums.signed_survivors import Signer
+from jaxfed.secure.session.channel import Channel
+from jaxfed.secure.session.endpoint import SERVER
+from jaxfed.secure.session.key_agreement import KeyPair
+from jaxfed.secure.session.setup import ServerSetup, agree
+
+MANY = 64  # bytes of a draw up to which each is tried
+FLIPPED = 0x18  # bits that no format forces: X25519 sets the lowest three and the highest two
+
+
+class Tape:
+    """A source of bytes that repeats itself, keeps what it gave, and changes one byte on request."""
+
+    def __init__(self, change: tuple[int, int] | None = None, seed: int = 7) -> None:
+        self.given: list[bytes] = []
+        self._change, self._bytes = change, np.random.default_rng(seed).bytes
+
+    def __call__(self, count: int) -> bytes:
+        drawn = bytearray(self._bytes(count))
+        if self._change and self._change[0] == len(self.given):
+            drawn[self._change[1]] ^= FLIPPED
+        self.given.append(bytes(drawn))
+        return self.given[-1]
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(drawn) for drawn in self.given]
+
+
+def key_pair(source):
+    pair = KeyPair(source)
+    return pair.public, pair.agreed(KeyPair(lambda count: b"p" * count).public)
+
+
+def server_setup(source):
+    channel = Channel()
+    ServerSetup(channel, random_bytes=source).invite(0)
+    return channel.receive(SERVER, 0)
+
+
+def session(source):
+    """The server's number and key, a key a client, and the group secret of the first."""
+    ends = agree([0, 1], Channel(), source)
+    return [ends[0].group_seed("x"), ends[0].pair_seed(1, "x"), ends[SERVER].roster_hash]
+
+
+def base_receiver(source):
+    return TransferReceiver([0, 1, 1], b"context", random_bytes=source).request
+
+
+def base_sender(source):
+    request = TransferReceiver([0], b"context", random_bytes=Tape(seed=1)).request
+    return transfer_keys(request, 1, b"context", random_bytes=source)
+
+
+def hamming_first(source):
+    network = Network()
+    transfer.First(network.endpoint(0), 1, codes_of(1, 1), 0, random_bytes=source).request()
+    return network.log
+
+
+def label_server(source):
+    network = Network()
+    label_transfer.Server(network.endpoint(SERVER), 0, 2, 3, random_bytes=source).request()
+    return network.log
+
+
+def shares(source):
+    return shamir.split(b"secret", 5, 4, random_bytes=source)
+
+
+def resilient_client(source, protocol="resilient"):
+    """c_j and b_j, the key of signatures, and the shares of both."""
+    network = Network()
+    values, rows = matrices([2, 1, 2])
+    clients, server = parties(protocol, network, values, rows)
+    clients[0]._random_bytes = source
+    server.start(0, [0, 1, 2])
+    for j, client in clients.items():
+        server.invite(j)
+        client.announce()
+        server.receive_key(j)
+    for j, client in clients.items():
+        server.send_keys(j)
+        client.share_secrets()
+    return [m.payload for m in network.log if m.sender == 0]
+
+
+def signed_client(source):
+    return resilient_client(source, "signed")
+
+
+def encrypted_points(source):
+    points = paillier_packed.EncryptedPoints(codes_of(1, 1), KEY, random_bytes=source)
+    return points.message(0)
+
+
+def paillier_second(source):
+    """The seed of all masks, and what hides each answer."""
+    network, points = (
+        Network(),
+        paillier_packed.EncryptedPoints(codes_of(1, 1), KEY, random_bytes=Tape(seed=1)),
+    )
+    first = paillier_packed.First(network.endpoint(0), 1, points)
+    second = paillier_packed.Second(
+        network.endpoint(1), 0, codes_of(2, 1), 1, key_bits=KEY.public.bits, random_bytes=source
+    )
+    first.send_key()
+    second.receive_key()
+    first.send_points(0)
+    second.receive_points(0)
+    second.answer(range(2))
+    return [m.payload for m in network.log if m.sender == 1]
+
+
+def randomized(source):
+    """Words of randomized response, from the operating system's generator."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(randomized_response, "secrets", SimpleNamespace(token_bytes=source))
+        return np.asarray(randomized_response.from_system(range(3), 5)).tolist()
+
+
+HALF = KEY.public.bits // 16  # bytes of half the modulus
+SECRETS = {
+    "private key": (key_pair, [32]),
+    "session's number, server's key": (server_setup, [16, 32]),
+    "keys of a session": (session, [16, 32, 32, 32, 32]),
+    "base transfers, receiver": (base_receiver, [64] * 3),
+    "base transfers, sender": (base_sender, [64]),
+    "s of extended transfers, distances": (hamming_first, [16] + [64] * 128),
+    "s of extended transfers, labels": (label_server, [32, 16] + [64] * 128),
+    "Shamir's coefficients": (shares, [66] * 3),
+    "double masks": (resilient_client, [32, 32] + [66] * 2),
+    "double masks, signed": (signed_client, [32, 32, 32] + [66] * 4),
+    "key of signatures": (lambda source: Signer(source).public, [32]),
+    "exponents of encryptions": (encrypted_points, [32 * HALF]),
+    "masks of answers, and what hides them": (
+        paillier_second,
+        [32, 2 * (HALF + HIDING_BITS // 8)],
+    ),
+    "randomized response": (randomized, [4 * 3 * 5]),
+}
+SHOWN_LATER = {"server_setup": {1}}  # draws: the key of the server, after its number
+
+
+def sampled(sizes, unseen):
+    """(draw, byte): all bytes of short draws, of long or many ones a sample with both ends."""
+    draws = [number for number in range(len(sizes)) if number not in unseen]
+    if len(draws) > 8:
+        draws = [*draws[:4], draws[len(draws) // 2], *draws[-2:]]
+    for draw in draws:
+        size = sizes[draw]
+        chosen = range(size) if size <= MANY else np.linspace(0, size - 1, 16).astype(int)
+        yield from ((draw, int(byte)) for byte in chosen)
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_every_secret_has_its_size_and_each_byte_of_it_counts(secret):
+    outcome, sizes = SECRETS[secret]
+    tape = Tape()
+    expected = outcome(tape)
+    assert tape.sizes == sizes
+    assert outcome(Tape()) == expected  # nothing else is drawn
+    unread = []
+    for draw, byte in sampled(sizes, SHOWN_LATER.get(outcome.__name__, ())):
+        changed = Tape((draw, byte))
+        if outcome(changed) == expected:
+            unread.append((draw, byte))
+    # Shamir's field has 521 bits: of its 66 bytes the first has one bit that counts, which is not flipped.
+    assert [(draw, byte) for draw, byte in unread if not (sizes[draw] == 66 and byte == 0)] == []
+
+
+def test_the_table_names_every_place_that_draws():
+    """A new source of randomness in `jaxfed.secure` must be given a line above."""
+    root = Path(jaxfed.__file__).parent / "secure"
+    draws = {
+        str(file.relative_to(root))
+        for file in root.rglob("*.py")
+        if re.search(r"\bsecrets\.[a-z]|random_bytes\(", file.read_text())
+    }
+    assert draws == {
+        "hamming/paillier_packed.py",
+        "hamming/paillier_paper.py",  # by phe: the test below
+        "hamming/transfer.py",
+        "hamming/transfer_paper.py",  # base transfers alone, and r, by its transcript
+        "influence/transfer.py",
+        "primitives/oblivious_transfer.py",
+        "primitives/paillier.py",
+        "primitives/shamir.py",
+        "row_sums/resilient_client.py",
+        "row_sums/signed_survivors.py",
+        "session/key_agreement.py",
+        "session/parties.py",
+        "session/setup.py",
+    }
+
+
+def test_sources_are_the_operating_systems():
+    """Unless a test gives another: every default in `jaxfed.secure` is `secrets`' own function."""
+    for function in (
+        KeyPair.__init__,
+        ServerSetup.__init__,
+        agree,
+        TransferReceiver.__init__,
+        transfer_keys,
+        transfer.First.__init__,
+        transfer.Second.__init__,
+        label_transfer.Client.__init__,
+        label_transfer.Server.__init__,
+        shamir.split,
+        Signer.__init__,
+        paillier.generate_key,
+        paillier_packed.EncryptedPoints.__init__,
+        paillier_packed.Second.__init__,
+    ):
+        assert inspect.signature(function).parameters["random_bytes"].default is secrets.token_bytes
+
+
+# --- known answers at full size ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("num_shares", "threshold"), [(3, 2), (100, 67)])
+def test_shares_are_the_polynomial_of_all_that_is_drawn(num_shares, threshold):
+    """a_0 + a_1 x + ... mod 2^521 - 1, a_{t-1} drawn first, each a_i with its 521 bits."""
+    tape, secret = Tape(), bytes(range(1, 33))
+    found = shamir.split(secret, num_shares, threshold, random_bytes=tape)
+    p = 2**521 - 1
+    drawn = [int.from_bytes(entry, "big") % 2**521 for entry in tape.given]
+    assert max(entry.bit_length() for entry in drawn) > 515
+    coefficients = [int.from_bytes(secret, "big"), *reversed(drawn)]  # a_0, a_1, ..., a_{t-1}
+    for x, share in enumerate(found, start=1):
+        expected = sum(a * pow(x, power, p) for power, a in enumerate(coefficients)) % p
+        assert int.from_bytes(share, "big") == expected
+
+
+def test_too_few_shares_leave_every_secret_possible_whatever_their_number():
+    """With t - 1 of t = 60 shares, the coefficients that another secret needs are field elements, too.
+
+    Were they drawn from fewer than 521 bits, only the true secret would have short ones.
+    """
+    threshold, p = 60, shamir.PRIME
+    tape = Tape()
+    found = shamir.split(b"true", threshold, threshold, random_bytes=tape)
+    known = {x: int.from_bytes(found[x - 1], "big") for x in range(1, threshold)}
+    leading = []
+    for secret in (b"true", b"lies"):
+        points = {0: int.from_bytes(secret, "big"), **known}
+        # The highest coefficient of the polynomial through t points: its divided difference.
+        leading.append(
+            sum(
+                y * pow(math.prod(x - z for z in points if z != x) % p, -1, p)
+                for x, y in points.items()
+            )
+            % p
+        )
+    assert leading[0] == int.from_bytes(tape.given[0], "big") & p
+    assert min(value.bit_length() for value in leading) > 505
+
+
+def test_rows_of_the_extension_are_masked_by_all_bits_of_s():
+    """q_l = t_l xor y_l s: with y = 1 their difference is s, all 128 bits of it, as drawn."""
+    rng = np.random.default_rng(0)
+    s = rng.integers(0, 2, 128, dtype=np.uint8)
+    keys = [(rng.bytes(32), rng.bytes(32)) for _ in range(128)]
+    receiver = extension.ExtensionReceiver(keys)
+    sender = extension.ExtensionSender([pair[bit] for pair, bit in zip(keys, s, strict=True)], s)
+    choices = rng.integers(0, 2, 64, dtype=np.uint8)
+    correction, t = receiver.extend(np.packbits(choices, bitorder="little"))
+    q = sender.extend(correction, 64)
+    difference = np.unpackbits((t.values ^ q.values).view(np.uint8), axis=1, bitorder="little")
+    np.testing.assert_array_equal(difference, choices[:, None] * s)
+    np.testing.assert_array_equal(
+        np.unpackbits(sender.secret_row.view(np.uint8), bitorder="little"), s
+    )
+
+
+def test_a_paillier_key_is_what_is_drawn():
+    """p and q: the drawn bytes but for the bits that are set. B = (-x^2)^N mod N^2."""
+    tape = Tape()
+    key = paillier.generate_key(2048, random_bytes=tape)
+    assert set(tape.sizes) == {128, 256}
+    primes = [int.from_bytes(entry, "little") for entry in tape.given if len(entry) == 128]
+    forced = 3 << 1022 | 3
+    for prime in (key.phe.p, key.phe.q):
+        assert prime in {drawn | forced for drawn in primes}
+    [x] = [int.from_bytes(entry, "little") for entry in tape.given if len(entry) == 256][-1:]
+    n = key.public.n
+    assert x < n
+    assert key.public.base == gmpy2.powmod(-mpz(x) * x % n, n, n * n)
+
+
+def test_answers_are_hidden_by_exponents_of_half_the_modulus_and_128_bits():
+    """Enc(V + rho) B^s: s has |N| / 2 + 128 bits, and each of its bytes counts (the table above)."""
+    assert HIDING_BITS == 128
+    tape = Tape()
+    paillier_second(tape)
+    assert len(tape.given[1]) == 2 * (KEY.public.bits // 2 + 128) // 8
