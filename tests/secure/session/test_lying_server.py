@@ -170,7 +170,9 @@ def test_clients_that_sign_give_a_lying_server_nothing(case):
     assert not lie.server._shares
 
 
-@pytest.mark.parametrize("lie_about", ["list", "participants", "round", "signer", "twice"])
+@pytest.mark.parametrize(
+    "lie_about", ["list", "participants", "as many participants", "round", "signer", "twice"]
+)
 def test_signatures_of_something_else_are_refused(lie_about):
     """t signatures, one of them of other lists or another round, by somebody else, or repeated."""
     survivors = [0, 1, 2]
@@ -181,6 +183,7 @@ def test_signatures_of_something_else_are_refused(lie_about):
     signatures[1] = {
         "list": signer.signature(0, everybody, [0, 1, 2, 3]),
         "participants": signer.signature(0, survivors, survivors),
+        "as many participants": signer.signature(0, [*survivors, 4], survivors),
         "round": signer.signature(1, everybody, survivors),
         "signer": lie.clients[3]._signer.signature(0, everybody, survivors),
         "twice": signatures[0],

@@ -1,0 +1,65 @@
+"""Every checksum and digest sees all of its input: one changed byte anywhere gives another one."""
+
+import numpy as np
+import pytest
+
+from jaxfed.config import attacker, simulation
+from jaxfed.data import features
+from jaxfed.federation import memory
+from jaxfed.host import storage
+
+SIZE = 3 * 2**20 + 5  # files are read in blocks of 2^20 bytes
+PLACES = [0, 1, 4095, 4096, 2**20 - 1, 2**20, 2**20 + 1, SIZE // 2, 2 * 2**20, SIZE - 6, SIZE - 1]
+
+
+def of_a_file(content, folder):
+    (folder / "file").write_bytes(content.tobytes())
+    return storage.file_checksum(folder / "file")
+
+
+def of_the_beginning_of_a_file(content, folder):
+    """`metrics.jsonl` may have grown since."""
+    (folder / "file").write_bytes(content.tobytes() + b"more")
+    return storage.file_checksum(folder / "file", len(content))
+
+
+def of_images(content, folder):
+    (folder / "weights").write_bytes(b"weights")
+    return features._cache_directory(content, "network", 32, folder / "weights")
+
+
+def of_weights(content, folder):
+    (folder / "weights").write_bytes(content.tobytes())
+    return features._cache_directory(np.zeros(3, np.uint8), "network", 32, folder / "weights")
+
+
+DIGESTS = {
+    "file": of_a_file,
+    "beginning of a file": of_the_beginning_of_a_file,
+    "arrays of a run": lambda content, folder: simulation._checksum(content),
+    "arguments of a cache": lambda content, folder: memory.digest_of({"a": [content]}),
+    "an attacker's instructions": lambda content, folder: attacker._described([content]),
+    "images of features": of_images,
+    "weights of features": of_weights,
+    "features": lambda content, folder: features._digest(content.tobytes()),
+}
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_a_changed_byte_anywhere_gives_another_digest(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "cache"))
+    digest = DIGESTS[name]
+    content = np.random.default_rng(0).integers(0, 256, SIZE, dtype=np.uint8)
+    expected = digest(content, tmp_path)
+    assert digest(content.copy(), tmp_path) == expected
+    for place in PLACES:
+        changed = content.copy()
+        changed[place] ^= 1
+        assert digest(changed, tmp_path) != expected, place
+
+
+@pytest.mark.parametrize(("content", "crc"), [(b"", "00000000"), (b"123456789", "cbf43926")])
+def test_a_files_checksum_is_the_crc_of_zip_archives(content, crc, tmp_path):
+    """The check value of CRC-32/ISO-HDLC."""
+    (tmp_path / "file").write_bytes(content + b"more")
+    assert storage.file_checksum(tmp_path / "file", len(content)) == f"{len(content)}-{crc}"
