@@ -27,11 +27,9 @@ from jaxfed.data import Partition
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import has_diverged
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.sampling import sample_clients
+from jaxfed.federation.rounds import cohorts_of, play
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.checkpoint_writer import CheckpointWriter
-from jaxfed.host.prefetch import prefetched
 from jaxfed.kernels.padding import in_batches
 from jaxfed.models import Model
 
@@ -125,13 +123,13 @@ def _trained(
     every = config.checkpoint_every
     writer = CheckpointWriter(checkpoints, every) if checkpoints else nullcontext()
 
-    def cohort_of(number: int) -> Cohort:
-        return federation.cohort(sample_clients(config, federation, seed, number))
-
+    cohort_of = cohorts_of(algorithm, federation, config, seed)
     left = range(done + 1, rounds + 1)
-    with closing(prefetched(cohort_of, left)) as cohorts, writer as saves:
-        for number in left:
-            state, metrics = algorithm.round(state, next(cohorts), jax.random.fold_in(key, number))
+    with (
+        closing(play(algorithm, state, left, cohort_of=cohort_of, key=key)) as played,
+        writer as saves,
+    ):
+        for number, _, state, metrics, *_ in played:
             if has_diverged(metrics):
                 raise _divergence(config, f"the loss of round {number} of {rounds} is not finite")
             is_last = number == rounds

@@ -19,6 +19,7 @@ clients' models stands one that says the first class everywhere.
 from __future__ import annotations
 
 import inspect
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import jax
@@ -34,6 +35,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort
 from jaxfed.federation.communication import label_bytes, num_bytes_of
+from jaxfed.federation.rounds import play
 from jaxfed.learners import Fitted, Learner, Taught
 from jaxfed.privacy.xor_mechanism import one_hot
 from jaxfed.training.counted_round import CountingClients, round_costs
@@ -140,7 +142,6 @@ def _factor(parameters: int | None, sent: float) -> float | None:
 
 def _sent(config: ConfigDict, name: str, federation: Federation, parameters: int | None) -> Sent:
     clients = config.cohort_size or federation.num_clients
-    cohort = list(range(clients))
     key = jax.random.key(config.seed)
     if not methods.has_learners(config, name):
         counting = CountingClients()
@@ -151,14 +152,14 @@ def _sent(config: ConfigDict, name: str, federation: Federation, parameters: int
         return Sent(name, up, down, _factor(parameters, up))
     algorithm = _with_answers(config, name, federation)
     state = algorithm.init(key, federation)
-    for number in range(config.rounds):  # teachers of PATE vote in a late one
-        state, metrics = algorithm.round(
-            state, federation.cohort(cohort), jax.random.fold_in(key, number)
-        )
-        told = metrics.get("communication", {})
-        if told.get("upload_bytes"):
-            up, down = told["upload_bytes"] / clients, told["download_bytes"] / clients
-            return Sent(name, up, down, _factor(parameters, up))
+    rounds = range(config.rounds)  # teachers of PATE vote in a late one
+    cohort = federation.cohort(list(range(clients)))
+    with closing(play(algorithm, state, rounds, cohort_of=lambda _: cohort, key=key)) as played:
+        for one in played:
+            told = one.metrics.get("communication", {})
+            if told.get("upload_bytes"):
+                up, down = told["upload_bytes"] / clients, told["download_bytes"] / clients
+                return Sent(name, up, down, _factor(parameters, up))
     return Sent(name, 0.0, 0.0, None)
 
 

@@ -38,7 +38,7 @@ from jaxfed.config.simulation import Simulation
 from jaxfed.errors import Unresumable, UsageError
 from jaxfed.experiment.audit_files import AuditFiles
 from jaxfed.experiment.audit_shadows import AuditShadows
-from jaxfed.experiment.loop import Played
+from jaxfed.experiment.loop import Observed
 from jaxfed.experiment.progress import Progress
 from jaxfed.experiment.records import audit_file
 from jaxfed.experiment.workdir import Workdir
@@ -91,13 +91,14 @@ class Audit:
             )
         self._targets_of(repeat, dealt)
 
-    def observe(self, played: Played) -> None:
+    def observe(self, observed: Observed) -> None:
         """Look at the messages of a round, if it is one of those; its last for one past that.
 
         What is taught until then is written down in every round.
         """
-        looked_at = {min(number, played.last_round) for number in self.rounds}
-        algorithm, place = played.algorithm, (played.name, played.repeat, played.round)
+        looked_at = {min(number, observed.last_round) for number in self.rounds}
+        algorithm, played = observed.algorithm, observed.played
+        place = observed.name, observed.repeat, played.round
         shown = played.before, played.after, played.cohort, played.key
         if (
             algorithm.instructions is not None
@@ -106,11 +107,12 @@ class Audit:
         ):
             self.files.save_instructions(place, algorithm.instructions(*shown))
         if played.round in looked_at and algorithm.views is not None:
-            targets = self._targets_of(played.repeat, played.federation)
+            federation = observed.federation
+            targets = self._targets_of(observed.repeat, federation)
             views = algorithm.views(*shown)
             if self.config.audit.shadows:
-                self._known(played.name, played.repeat, played.federation).play(views, played.round)
-            self.files.save_sightings(place, sightings(views, played.federation, targets))
+                self._known(observed.name, observed.repeat, federation).play(views, played.round)
+            self.files.save_sightings(place, sightings(views, federation, targets))
 
     def results(self, algorithms: Mapping[str, Any]) -> dict[str, Any]:
         """Attack what was seen.

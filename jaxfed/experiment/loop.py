@@ -1,4 +1,4 @@
-"""The only round loop: restore, cohort, round, evaluate, log, checkpoint; no method by name.
+"""An experiment's rounds: restore, play, judge, log, checkpoint; no method by name.
 
     for repeat in range(num_repeats):                              # seed + repeat
         for name in (algorithm, *baselines):
@@ -78,26 +78,20 @@ from jaxfed.federation.algorithm import (
     rounds_of,
 )
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.sampling import sample_clients
+from jaxfed.federation.rounds import Played, cohorts_of, is_judged, play
 from jaxfed.host.checkpoint import Checkpoint, Checkpoints
 from jaxfed.host.checkpoint_writer import CheckpointWriter
 from jaxfed.host.interruption import Interruption
-from jaxfed.host.prefetch import prefetched
 
 
-class Played(NamedTuple):
-    """A round that has been played: whose, from where to where."""
+class Observed(NamedTuple):
+    """A round as an observer is shown it: the method, its clients, the round and the number of the last."""
 
     repeat: int
     name: str
-    round: int
     algorithm: FederatedAlgorithm
     federation: Federation
-    before: ServerState
-    after: ServerState
-    cohort: Cohort
-    key: jax.Array
+    played: Played
     last_round: int
 
 
@@ -141,7 +135,7 @@ class Experiment:
     workdir: Workdir
     progress: Progress
     interruption: Interruption
-    observe: Callable[[Played], None] = lambda played: None
+    observe: Callable[[Observed], None] = lambda observed: None
 
     def run(self) -> dict[str, Any]:
         """Run it, or what is left of it, and return its results (`summarize`).
@@ -214,37 +208,30 @@ class Experiment:
                 start = {"repeat": leg.repeat, "algorithm": leg.name, "round": 0, **metrics}
                 self.workdir.append_metrics(start)
 
-        def cohort_of(round_number: int) -> Cohort:
-            needs_labels = algorithm.needs_labels(round_number)
-            return federation.cohort(
-                sample_clients(config, federation, seed, round_number, needs_labels=needs_labels)
-            )
-
         first_round = max(leg.first_step, saved_step + 1) - leg.first_step + 1
         left = range(first_round, rounds + 1)
-        with closing(prefetched(cohort_of, left)) as cohorts:
+        cohort_of = cohorts_of(algorithm, federation, config, seed)
+        start = selected.state
+        with closing(play(algorithm, start, left, cohort_of=cohort_of, key=key)) as rounds_played:
             ended = time.perf_counter()
             for round_number in left:
                 with self.interruption.deferred():
-                    round_key = jax.random.fold_in(key, round_number)
-                    cohort, before = next(cohorts), selected.state
-                    state, metrics = algorithm.round(before, cohort, round_key)
-                    jax.block_until_ready(state)
+                    played = next(rounds_played)
                     is_last = round_number == rounds
-                    if has_diverged(metrics):
+                    if has_diverged(played.metrics):
                         quality: Metrics = {"diverged": True}
                     else:
-                        whose = leg.repeat, leg.name, round_number, algorithm, federation
-                        self.observe(Played(*whose, before, state, cohort, round_key, rounds))
+                        whose = leg.repeat, leg.name, algorithm, federation
+                        self.observe(Observed(*whose, played, rounds))
                         selected, quality = self._measure(
-                            config, algorithm, federation, round_number, state, selected
+                            config, algorithm, federation, round_number, played.after, selected
                         )
                     before_this, ended = ended, time.perf_counter()
                     record = {
                         "repeat": leg.repeat,
                         "algorithm": leg.name,
                         "round": round_number,
-                        **metrics,
+                        **played.metrics,
                         **quality,
                         "seconds": ended - before_this,
                     }
@@ -276,7 +263,7 @@ class Experiment:
         selected: Selected,
     ) -> tuple[Selected, Metrics]:
         """Judge the state where that is due: by the validation split, and at the end by the test set."""
-        if not is_evaluated(config, round_number):
+        if not is_judged(algorithm, round_number, config.rounds, config.evaluate_every):
             return selected._replace(state=state), {}
         is_last = round_number == config.rounds
         if algorithm.validate is None:
@@ -308,14 +295,3 @@ class Experiment:
 def _of_round(quality: Metrics) -> Metrics:
     """What the test set says, under names that say that nothing is selected by it."""
     return {f"round_{name}": value for name, value in quality.items() if name != HAS_NO_MODEL}
-
-
-def is_evaluated(config: ConfigDict, round_number: int) -> bool:
-    """Whether the state of a method that sees this config is judged after this round.
-
-    It is after every `evaluate_every`-th, after the last, and after `training.labeled_only_rounds`: what
-    stage 2 starts from is a candidate of selection.
-    """
-    every = config.evaluate_every
-    always = (config.rounds, config.training.labeled_only_rounds)
-    return round_number in always or (every > 0 and round_number % every == 0)

@@ -40,7 +40,7 @@ def leave_states(
     """
     last = config.rounds, selected.state
     kept = {False: (selected.round, selected.best), True: last}
-    if selected.best == ():  # nothing to select by
+    if not selected.is_selecting:
         kept = {False: last}
     for is_last, (round_number, state) in kept.items():
         folder = workdir.final_state(name, repeat, last=is_last)

@@ -27,7 +27,12 @@ class Selected(NamedTuple):
     @property
     def final(self) -> ServerState:
         """The state that counts: the best, or the newest of a method that does not validate."""
-        return self.state if self.best == () else self.best
+        return self.best if self.is_selecting else self.state
+
+    @property
+    def is_selecting(self) -> bool:
+        """Whether the method validates; its state may be any pytree, a bare array among them."""
+        return not (isinstance(self.best, tuple) and not self.best)
 
     def after(self, round_number: int, state: ServerState, metrics: Metrics) -> Selected:
         """The selection after a round with these validation metrics; without any, the newest is best."""

@@ -4,14 +4,15 @@
     training = Training(from_flax(Net, x_test.shape[1:]))
     result = simulate(fedavg(training=training), federation, rounds=50, cohort_size=10)
 
-Keys, cohorts and selection are those of `jaxfed.experiment.loop`: the same seed gives the same numbers, bit
-for bit, as an experiment of one repeat.
+Rounds, cohorts and selection are those of an experiment (`jaxfed.federation.rounds`, `Selected`): the same
+seed gives the same numbers, bit for bit, as an experiment of one repeat.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,8 @@ from jaxfed.federation.algorithm import (
     rounds_of,
 )
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.sampling import SAMPLINGS, Sampling, sample_clients
+from jaxfed.federation.rounds import cohorts_of, is_judged, play
+from jaxfed.federation.sampling import SAMPLINGS, Sampling
 
 
 @dataclass(frozen=True)
@@ -120,28 +122,23 @@ def simulate(
         if quality:
             tell({"round": 0, **quality})
     rounds = rounds_of(algorithm, rounds, cohort_size, federation.num_clients)
-    for number in range(1, rounds + 1):
-        started = time.perf_counter()
-        clients = sample_clients(
-            chosen, federation, seed, number, needs_labels=algorithm.needs_labels(number)
-        )
-        state, metrics = algorithm.round(
-            selected.state, federation.cohort(clients), jax.random.fold_in(key, number)
-        )
-        jax.block_until_ready(state)
-        if has_diverged(metrics):
-            raise UsageError(
-                f"simulate: diverged in round {number}, its loss is not finite; lower the learning rate"
-            )
-        is_judged = number == rounds or (evaluate_every > 0 and number % evaluate_every == 0)
-        quality = {}
-        if is_judged and algorithm.validate:
-            quality = algorithm.validate(state, federation)
-            selected = selected.after(number, state, quality)
-        else:
-            selected = selected._replace(state=state)
-        seconds = time.perf_counter() - started
-        tell({"round": number, **metrics, **quality, "seconds": seconds})
+    cohort_of = cohorts_of(algorithm, federation, chosen, seed)
+    numbers = range(1, rounds + 1)
+    with closing(play(algorithm, state, numbers, cohort_of=cohort_of, key=key)) as played:
+        ended = time.perf_counter()
+        for number, _, state, metrics, *_ in played:
+            if has_diverged(metrics):
+                raise UsageError(
+                    f"simulate: diverged in round {number}, its loss is not finite; lower the learning rate"
+                )
+            quality = {}
+            if algorithm.validate and is_judged(algorithm, number, rounds, evaluate_every):
+                quality = algorithm.validate(state, federation)
+                selected = selected.after(number, state, quality)
+            else:
+                selected = selected._replace(state=state)
+            before_this, ended = ended, time.perf_counter()
+            tell({"round": number, **metrics, **quality, "seconds": ended - before_this})
     final = algorithm.evaluate(selected.final, federation)
     if final.get(HAS_NO_MODEL):
         raise UsageError(

@@ -1,8 +1,8 @@
 """What every method is: an algorithm over cohorts of clients.
 
 A method is two pure functions and a judge. `init` makes the server's state, `round` advances it with
-the data of one cohort, `evaluate` measures what the state is worth. `jaxfed.experiment.loop` holds the only
-loop that calls them; `jaxfed.algorithms` holds the methods, one a file.
+the data of one cohort, `evaluate` measures what the state is worth. `jaxfed.federation.rounds` holds the only
+loop that calls `round`; `jaxfed.algorithms` holds the methods, one a file.
 
     state = algorithm.init(key, federation)
     for t in range(rounds):
@@ -112,6 +112,8 @@ class FederatedAlgorithm(NamedTuple):
 
     `instructions(before, after, cohort, key)`, where clients are taught by public targets that all of them
     are sent, are how a round trained them; None: what they are sent is something else, or nothing.
+
+    `labeled_only_rounds`: the number of rounds on given labels alone, before any pseudo-label.
     """
 
     init: Init
@@ -125,6 +127,7 @@ class FederatedAlgorithm(NamedTuple):
     views: Views | None = None
     instructions: Instructions | None = None
     one_shot: bool = False
+    labeled_only_rounds: int = 0
 
 
 HAS_NO_MODEL = "has_no_model"  # what `evaluate` tells, as True, of a state without any model

@@ -34,6 +34,7 @@ from jaxfed.config.simulation import Simulation
 from jaxfed.federation.algorithm import FederatedAlgorithm, ServerState
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.rounds import play
 from jaxfed.federation.sampling import sample_clients
 from jaxfed.host.checkpoint import Checkpoints
 
@@ -113,10 +114,13 @@ def played(
     change: Callable[[Cohort], Cohort] = lambda cohort: cohort,
 ) -> ServerState:
     """The state after the rounds from `first` to `last`."""
-    for number in range(first, last + 1):
-        cohort = federation.cohort(sample_clients(config, federation, SEED, number))
-        key = jax.random.fold_in(jax.random.key(SEED), number)
-        state, _ = algorithm.round(state, change(cohort), key)
+
+    def cohort_of(number: int) -> Cohort:
+        return change(federation.cohort(sample_clients(config, federation, SEED, number)))
+
+    rounds, key = range(first, last + 1), jax.random.key(SEED)
+    for one in play(algorithm, state, rounds, cohort_of=cohort_of, key=key):
+        state = one.after
     return state
 
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.rounds import play
 from jaxfed.kernels.operations import operations
 from jaxfed.training.local_update import ClientUpdate
 
@@ -102,14 +103,12 @@ def round_costs(
     """
     state = algorithm.init(key, federation)
     sent, received, steps = [], [], 0.0
-    for number in range(rounds + 1):
-        state, metrics = algorithm.round(
-            state, federation.cohort(ragged=False), jax.random.fold_in(key, number)
-        )
-        counted = metrics["communication"]
+    everybody = federation.cohort(ragged=False)
+    for played in play(algorithm, state, range(rounds + 1), cohort_of=lambda _: everybody, key=key):
+        counted = played.metrics["communication"]
         sent.append(counted["upload_bytes"])
         received.append(counted["download_bytes"])
-        steps = float(metrics[_STEPS])
+        steps = float(played.metrics[_STEPS])
     means = (float(np.mean(of_rounds[1:])) for of_rounds in (sent, received))
     return RoundCosts(
         clients.operations(steps), steps, *(mean / federation.num_clients for mean in means)

@@ -1,13 +1,23 @@
 """What every method must hold, run over ALGORITHMS: a new one is checked here without an edit."""
 
+import io
+import json
 import sys
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from rich.console import Console
 
 from jaxfed.algorithms import ALGORITHMS
+from jaxfed.experiment import loop
+from jaxfed.experiment.progress import Progress
+from jaxfed.experiment.simulate import simulate
+from jaxfed.experiment.workdir import open_workdir
 from jaxfed.federation.client_map import is_one_cpu
+from jaxfed.host.interruption import Interruption
 from jaxfed.testing import MethodChecks
-from jaxfed.testing.method_checks import arranged, assert_equal, played, started, trains
+from jaxfed.testing.method_checks import SEED, arranged, assert_equal, played, started, trains
 
 ESTIMATORS = "learner.name=logistic_regression"
 SETTINGS = {  # of methods that need other data, or fewer steps
@@ -68,3 +78,44 @@ def _take_cores_for_accelerators(monkeypatch):
     for name, module in list(sys.modules.items()):
         if name.startswith("jaxfed.") and getattr(module, "is_one_cpu", None) is is_one_cpu:
             monkeypatch.setattr(module, "is_one_cpu", lambda: False)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_simulate_gives_the_numbers_of_an_experiment(case, monkeypatch, tmp_path):
+    """Every round's numbers and the final ones, times apart; the first two rounds have given labels alone."""
+    name, settings = CASES[case]
+    config, federation, algorithm = arranged(name, settings=settings)
+    own = config.copy_and_resolve_references()
+    own.algorithm, own.baselines, own.num_repeats, own.seed = name, (), 1, SEED
+    own.evaluate_every = 3
+    own.rounds = min(config.rounds, 8 if name == "pate" else 4)  # after the round of its teachers
+    monkeypatch.setattr(loop, "make_algorithm", lambda *_, **__: algorithm)
+    simulation = SimpleNamespace(
+        federation=lambda *_: federation,
+        data_checksums=dict,
+        class_counts=lambda _: {},
+        numbers=np.arange(len(federation.y)),
+    )
+    with open_workdir(tmp_path, own.to_dict()) as workdir:
+        quiet = Progress(own.to_dict(), Console(file=io.StringIO()))
+        summary = loop.Experiment(own, simulation, workdir, quiet, Interruption()).run()
+        lines = workdir.read_metrics()
+    simulated = simulate(
+        algorithm,
+        federation,
+        rounds=own.rounds,
+        cohort_size=own.cohort_size,
+        sampling=own.sampling,
+        seed=SEED,
+        evaluate_every=own.evaluate_every,
+    )
+    final = summary["algorithms"][name]
+    assert final["test_accuracy"]["values"] == [simulated.metrics["test_accuracy"]]
+    theirs = {line["round"]: line for line in lines}
+    for record in json.loads(
+        json.dumps(simulated.records, default=lambda a: np.asarray(a).tolist())
+    ):
+        record.pop("seconds", None)  # round 0 has none
+        line = theirs.pop(record["round"])
+        assert {key: line[key] for key in record} == record
+    assert not theirs

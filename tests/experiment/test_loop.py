@@ -139,15 +139,6 @@ def test_seconds_are_all_that_passes(config, tmp_path, monkeypatch):
     assert [record["seconds"] for record in records] == [11, 111, 111]
 
 
-@pytest.mark.parametrize(("every", "expected"), [(0, [3]), (1, [1, 2, 3]), (2, [2, 3]), (9, [3])])
-def test_when_states_are_evaluated(config, every, expected):
-    config.evaluate_every = every
-    assert [number for number in (1, 2, 3) if loop.is_evaluated(config, number)] == expected
-    config.training.labeled_only_rounds = 1  # what stage 2 starts from is always a candidate
-    expected = sorted({1, *expected})
-    assert [number for number in (1, 2, 3) if loop.is_evaluated(config, number)] == expected
-
-
 def test_the_same_seed_gives_the_same_bits_and_another_does_not(config, tmp_path):
     lines = []
     for name, seed in (("a", 0), ("b", 0), ("c", 7)):

@@ -10,6 +10,7 @@ from jaxfed.config import file
 from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.simulation import Simulation
 from jaxfed.experiment.simulate import simulate
+from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.models import from_flax
 
 from flax import nnx  # isort: skip
@@ -169,3 +170,18 @@ def test_what_is_no_method_no_clients_no_model():
         simulate(method, clients_of(2))
     with pytest.raises(jaxfed.UsageError, match="Training: model is a Linear; from_flax"):
         jaxfed.Training(nnx.Linear(4, 3, rngs=nnx.Rngs(0)))
+
+
+def test_what_pseudo_labels_start_from_is_a_candidate():
+    """As in an experiment: of validation 0.1, 0.2, 0.9, 0.3 ... the state after round 2 is reported."""
+    qualities = [0.1, 0.2, 0.9, 0.3, 0.3, 0.3]
+    method = FederatedAlgorithm(
+        lambda key, federation: np.int32(0),
+        lambda state, cohort, key: (state + 1, {}),
+        evaluate=lambda state, federation: {"test_accuracy": qualities[state]},
+        validate=lambda state, federation: {"validation_accuracy": qualities[state]},
+        labeled_only_rounds=2,
+    )
+    found = simulate(method, jaxfed.Federation.from_clients(clients_of(2)), rounds=5)
+    assert [r["round"] for r in found.records if "validation_accuracy" in r] == [0, 2, 5]
+    assert (found.state, found.last_state, found.metrics["test_accuracy"]) == (2, 5, 0.9)
