@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -63,13 +65,22 @@ class PointProcess:
 
 
 def stop(running: Sequence[PointProcess], signum: int) -> None:
-    """Pass a signal on and wait for all to end; one that comes meanwhile is passed on as well."""
+    """Pass a signal on and wait for all to end; one that comes meanwhile is passed on as well.
+
+    The first lets each point save its round, a second ends them at once: a line says so.
+    """
 
     def pass_on(signum: int, frame: FrameType | None) -> None:
         for process in running:
             process.signal(signum)
 
     previous = {each: signal.signal(each, pass_on) for each in SIGNALS}
+    if any(not process.ended for process in running):
+        # os.write, because a progress display may be writing to the same stream.
+        with suppress(OSError):
+            os.write(
+                2, b"\njaxfed: stopping after the rounds that are running; again to stop now\n"
+            )
     try:
         pass_on(signum, None)
         for process in running:

@@ -11,13 +11,19 @@ The first signal raises `Interrupted` in the main thread, at the end of the defe
 running. The second meets the system's own handler and ends the process at once. (A second SIGHUP does
 nothing, however late it comes: shell and system may send one each.)
 
+Python runs its handlers between two of its own steps, and a round may be one long computation. So a thread
+is told of signals by the operating system at once (`signal.set_wakeup_fd`): it prints the answer, and ends
+the process at the second signal if the first has not been handled yet.
+
 A process that others started for their own work ends with them: `end_with`.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -28,6 +34,11 @@ from typing import Self
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TERMINAL_STREAMS = (1, 2)
 _POLL_SECONDS = 0.5
+_PATIENCE_SECONDS = (
+    1.0  # until a signal that should have stopped the process at once gets an answer
+)
+_AFTER_THIS_ROUND = b"\njaxfed: stopping after this round; again to stop now\n"
+_AFTER_THIS_STEP = b"\njaxfed: stopping as soon as this step ends; again to stop now\n"
 
 
 class Interrupted(BaseException):
@@ -59,6 +70,7 @@ class Interruption:
         self._is_deferred = False
         self._settles = False
         self._is_settled = False
+        self._is_received = False
         self.pending: int | None = None
 
     def __enter__(self) -> Self:
@@ -68,6 +80,11 @@ class Interruption:
             for signum in SIGNALS
             if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN
         }
+        self._heard, arrivals = socket.socketpair()
+        arrivals.setblocking(False)
+        self._arrivals = arrivals
+        self._earlier_fd = signal.set_wakeup_fd(arrivals.fileno(), warn_on_full_buffer=False)
+        threading.Thread(target=self._answer, args=(self._heard,), daemon=True).start()
         return self
 
     def __exit__(
@@ -79,6 +96,8 @@ class Interruption:
         for signum, handler in self._previous.items():
             if signal.getsignal(signum) != signal.SIG_IGN:  # as a hang-up is after the first
                 signal.signal(signum, handler)
+        signal.set_wakeup_fd(self._earlier_fd)
+        self._arrivals.close()  # which ends the thread
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
@@ -106,7 +125,34 @@ class Interruption:
         if signum:
             self.pending, self._is_settled = signum, True
 
+    def _answer(self, heard: socket.socket) -> None:
+        """Answer the first signal on standard error, and obey a second one that finds it unhandled."""
+        with heard:
+            first = self._next_signal(heard)
+            if not first:
+                return
+            answer = _AFTER_THIS_ROUND
+            if not self._is_deferred:
+                answer = _AFTER_THIS_STEP
+                ready, _, _ = select.select([heard], [], [], _PATIENCE_SECONDS)
+                if not ready and self._is_received:  # the process is stopping
+                    return
+            # os.write, because the main thread may be writing to the same stream.
+            with suppress(OSError):
+                os.write(2, answer)
+            while again := self._next_signal(heard):
+                if again != signal.SIGHUP and not self._is_received:
+                    os._exit(128 + again)
+
+    def _next_signal(self, heard: socket.socket) -> int:
+        """The next signal that Python has a handler for and is ours; 0 once there will be none."""
+        while number := heard.recv(1):
+            if number[0] in self._previous:
+                return number[0]
+        return 0
+
     def _receive(self, signum: int, frame: FrameType | None) -> None:
+        self._is_received = True
         for each in self._previous:
             is_again = each == signum == signal.SIGHUP
             signal.signal(each, signal.SIG_IGN if is_again else signal.SIG_DFL)
@@ -115,9 +161,6 @@ class Interruption:
         if not self._is_deferred:
             raise Interrupted(signum)
         self.pending = signum
-        # os.write, because a handler may run inside another write to the same stream.
-        with suppress(OSError):
-            os.write(2, b"\njaxfed: stopping after this round; once more stops at once\n")
 
     def _leave_terminal(self) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)

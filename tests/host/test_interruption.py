@@ -108,7 +108,7 @@ def test_a_terminal_that_hangs_up_is_a_request_to_stop(tmp_path):
     os.close(theirs)
     assert b"ready" in os.read(ours, 100)
     os.close(ours)
-    for _ in range(5):  # the shell's and the system's own: not "once more stops at once", nor later
+    for _ in range(5):  # the shell's and the system's own: not "again to stop now", nor later
         process.send_signal(signal.SIGHUP)
         time.sleep(0.2)
     last.touch()  # not before: Python ends with the system's own handlers
@@ -134,3 +134,51 @@ def test_without_nohup_a_hang_up_waits_for_the_round():
         os.kill(os.getpid(), signal.SIGHUP)
     assert interruption.is_pending
     assert caught.value.exit_status == 129
+
+
+IN_ONE_LONG_COMPUTATION = """
+import hashlib, sys, time
+from contextlib import nullcontext
+from jaxfed.host.interruption import Interrupted, Interruption
+
+try:
+    with Interruption() as interruption:
+        with interruption.deferred() if sys.argv[1] == "round" else nullcontext():
+            print("ready", flush=True)
+            for _ in range(int(sys.argv[2])):  # no handler of Python's runs within one
+                hashlib.pbkdf2_hmac("sha256", b"", b"", 60_000_000)
+except Interrupted as interrupted:
+    sys.exit(interrupted.exit_status)
+"""
+
+
+@pytest.mark.parametrize(
+    ("inside", "answer"),
+    [
+        ("round", "jaxfed: stopping after this round; again to stop now"),
+        ("preparation", "jaxfed: stopping as soon as this step ends; again to stop now"),
+    ],
+)
+def test_a_signal_is_answered_at_once_and_a_second_ends_the_process(inside, answer):
+    """Though Python itself would not hear of either until the computation has ended."""
+    command = [sys.executable, "-c", IN_ONE_LONG_COMPUTATION, inside, "1"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout.readline() == "ready\n"
+        started = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.readline() == "\n"
+        assert process.stderr.readline() == f"{answer}\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) in (130, -signal.SIGINT)
+        assert time.monotonic() - started < 5
+
+
+def test_an_interruption_gives_back_what_it_has_taken():
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    fd = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(fd)
+    with Interruption():
+        pass
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+    assert signal.set_wakeup_fd(fd) == fd
