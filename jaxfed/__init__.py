@@ -8,8 +8,7 @@ jaxfed.algorithms.fedavg(training=training)       a method; `jaxfed.algorithms.A
 jaxfed.simulate(algorithm, federation)            its rounds on these clients
 """
 
-from importlib import import_module
-from typing import Any
+from importlib import import_module as _import_module
 
 __version__ = "0.1.0"
 
@@ -31,13 +30,13 @@ _WINGS = (
 __all__ = [*_NAMES, *_WINGS]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _NAMES:
-        return getattr(import_module(_NAMES[name]), name)
+        return getattr(_import_module(_NAMES[name]), name)
     if name in _WINGS:
-        return import_module(f"jaxfed.{name}")
+        return _import_module(f"jaxfed.{name}")
     raise AttributeError(f"module 'jaxfed' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted([*__all__, "__version__"])

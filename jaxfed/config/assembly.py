@@ -138,7 +138,10 @@ def settings_to_try(config: ConfigDict, name: str) -> list[dict[str, Any]]:
     candidates = config.selection.candidates
     own = candidates.get(name, candidates.get(methods.algorithm_of(config, name), {}))
     section = methods.keywords(config, name)
-    left = {str(entry).partition(":")[0] for entry in section.get("select", ())}
+    entries = section.get("select", ())
+    left = set()
+    if isinstance(entries, list | tuple):  # anything else the method itself refuses
+        left = {str(entry).partition(":")[0] for entry in entries}
     values = {key: value for key, value in own.items() if value and key not in left}
     given = {key: section[key] for key in values}
     grid = [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]

@@ -12,6 +12,7 @@ exception inside the file is a bug in it and keeps its traceback.
 from __future__ import annotations
 
 import ast
+import copy
 import importlib.util
 import inspect
 import re
@@ -72,10 +73,13 @@ def load(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
 def with_overrides(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
     """A config of its own, references resolved and keys locked, with `KEY=VALUE` strings applied.
 
+    The config that is given stays as it is.
+
     Raises:
         UsageError: a key or value does not fit.
     """
-    changed = ConfigDict(config)  # a copy that keeps references
+    changed = copy.deepcopy(config)  # with its references, which overrides go along
+    changed.unlock()
     for text in sorted(overrides, key=_comes_later):
         override(changed, text)
     resolved = changed.copy_and_resolve_references()

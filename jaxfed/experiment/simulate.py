@@ -101,7 +101,7 @@ def simulate(
 
     Raises:
         UsageError: the method cannot work with these clients, its network not with their examples and
-            classes, its loss is no longer finite, or no client has a model in the end.
+            classes, nobody has a label, its loss is no longer finite, or no client has a model in the end.
     """
     _check(algorithm, federation, rounds, cohort_size, sampling)
     chosen = Sampling(cohort_size, sampling)
@@ -169,6 +169,10 @@ def _check(
     ):
         raise UsageError(
             f"simulate: cohort_size={cohort_size}; allowed are 1 to {federation.num_clients}, and 0 for all"
+        )
+    if not any(map(len, federation.partition.labeled)) and not len(federation.server):
+        raise UsageError(
+            "simulate: nobody has a label, neither clients nor the server: give labels from 0 on beside -1"
         )
     allowed = [name for name in SAMPLINGS if name != "groups"]  # their number is a config's
     if sampling not in allowed:

@@ -33,7 +33,7 @@ def project_bits(vectors: jax.Array, key: jax.Array, num_bits: int) -> jax.Array
     The hyperplanes depend on `key` and `num_bits` alone: clients that share the key share Pi, and
     the same vector has the same code wherever it is projected. A zero vector gets all ones
     (<0, u> = 0 >= 0). One with a NaN gets all zeros, and nobody is told: to look for it would cost
-    a pass. Products are float32 at the highest precision, because the TF32 or bfloat16 that
+    a pass. Bits do not depend on a vector's scale, but entries below 1.2e-38 count as 0. Products are float32 at the highest precision, because the TF32 or bfloat16 that
     accelerators would otherwise use flips the bits of vectors close to a hyperplane.
 
     Args:
@@ -104,7 +104,7 @@ def _blocked_sign_bits(vectors: jax.Array, planes: jax.Array) -> jax.Array:
 
     def project(block: jax.Array) -> jax.Array:
         projections = lax.dot_general(
-            block,
+            _near_one(block),
             planes,
             (((1,), (1,)), ((), ())),
             precision=lax.Precision.HIGHEST,
@@ -128,6 +128,18 @@ def _sign_bits_of_batch(
         return lax.map(lambda pair: _blocked_sign_bits(*pair), (vectors, planes)), True
     words = _blocked_sign_bits(vectors.reshape(-1, vectors.shape[-1]), planes)
     return words.reshape(*vectors.shape[:2], -1), True
+
+
+def _near_one(vectors: jax.Array) -> jax.Array:
+    """Each row times the power of two that brings its largest entry to 1 ... 2.
+
+    Bits do not depend on a row's scale. Products of entries near the ends of float32's range would vanish or
+    be infinite; a power of two changes nothing else.
+    """
+    largest = jnp.abs(vectors).max(axis=1, keepdims=True, initial=0)
+    exponent = lax.bitcast_convert_type(largest, jnp.uint32) & jnp.uint32(0x7F800000)
+    power = lax.bitcast_convert_type(exponent, jnp.float32)
+    return vectors * (1 / jnp.clip(power, 2.0**-126, 2.0**126))
 
 
 def pack_bits(bits: jax.Array) -> jax.Array:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from jaxfed.errors import UsageError
@@ -29,7 +29,7 @@ def parsed(entries: Sequence[str], keys: Sequence[str]) -> dict[str, tuple[Any, 
         UsageError: no list of entries, an unknown key, one that comes twice, or a value that is none of its
             kind.
     """
-    if isinstance(entries, str) or not isinstance(entries, Iterable):
+    if not isinstance(entries, list | tuple):
         raise UsageError(
             f"xclp.select={entries!r}: allowed are lists of texts, such as ('alpha', 'num_neighbors:5:10')"
         )

@@ -10,6 +10,7 @@ from jaxfed.errors import UsageError
 from jaxfed.xclp.prediction import UNLABELED
 
 _ROWS_AT_ONCE = 4096
+_SMALLEST_EXPONENT = -100  # of a row's largest entry; float32's own is -126
 
 
 def checked(
@@ -30,6 +31,7 @@ def checked(
             "give one array of each for every client, one client at least"
         )
     vectors, labels = [np.asarray(v) for v in vectors], [np.asarray(y) for y in labels]
+    sizes = []
     dim = vectors[0].shape[1] if vectors[0].ndim == 2 else "d"
     for client, (v, y) in enumerate(zip(vectors, labels, strict=True)):
         if v.ndim != 2 or v.shape[1] != dim or y.shape != v.shape[:1]:
@@ -49,21 +51,38 @@ def checked(
             raise UsageError(
                 f"xclp: client {client} has labels of dtype {y.dtype}: allowed are ints"
             )
-        if not _is_finite(v):
+        sizes.append(_largest_entries(v))
+        if not _is_finite(sizes[-1]):
             raise UsageError(f"xclp: client {client} has vectors that are not finite in float32")
         if y.size and not (y.min() >= UNLABELED and y.max() < num_classes):
             raise UsageError(
                 f"xclp: client {client} has labels from {y.min()} to {y.max()}: allowed are -1 "
                 f"(unlabeled) to {num_classes - 1}"
             )
-    return vectors, labels
+    return [_above_subnormal(v, size) for v, size in zip(vectors, sizes, strict=True)], labels
 
 
-def _is_finite(vectors: np.ndarray) -> bool:
-    """A few rows at a time: those of a file go through memory, and do not stay there."""
-    starts = range(0, len(vectors), _ROWS_AT_ONCE)
+def _largest_entries(vectors: np.ndarray) -> np.ndarray:
+    """float64 [n]: the largest absolute entry of each row; NaN where it has one.
+
+    A few rows at a time: those of a file go through memory, and do not stay there.
+    """
+    largest = np.zeros(len(vectors))
+    for start in range(0, len(vectors), _ROWS_AT_ONCE):
+        rows = vectors[start : start + _ROWS_AT_ONCE]
+        ends = (end.astype(np.float64) for end in (rows.max(axis=1), rows.min(axis=1)))
+        largest[start : start + _ROWS_AT_ONCE] = np.abs(list(ends)).max(axis=0)
+    return largest
+
+
+def _is_finite(largest: np.ndarray) -> bool:
     with np.errstate(over="ignore"):
-        return all(
-            np.isfinite(vectors[start : start + _ROWS_AT_ONCE].astype(np.float32, copy=False)).all()
-            for start in starts
-        )
+        return bool(np.isfinite(largest.astype(np.float32)).all())
+
+
+def _above_subnormal(vectors: np.ndarray, largest: np.ndarray) -> np.ndarray:
+    """The same directions, where rows lie so near the end of float32 that a device takes entries for 0."""
+    _, exponents = np.frexp(largest)  # 0 of a row of zeros
+    if not (exponents < _SMALLEST_EXPONENT).any():
+        return vectors
+    return np.ldexp(np.asarray(vectors), -exponents[:, None])

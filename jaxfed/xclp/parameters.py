@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.rules import NOT_NEGATIVE, POSITIVE, Rule, at_least, between, check_values, one_of
+from jaxfed.rules import Rule, at_least, between, check_values, one_of
 from jaxfed.secure.primitives.key_sizes import KEY_BITS
 from jaxfed.xclp import candidates, departures
 from jaxfed.xclp.calibration import CONFIDENCES
@@ -19,15 +19,22 @@ from jaxfed.xclp.label_matrix import LABEL_MATRICES
 _SEED_BITS = 256
 _EPSILON = Rule(float, "finite numbers from 0 (no noise) on", lambda epsilon: 0 <= epsilon < np.inf)
 
+# Labels that go less far than rounding are none, and float32 has no number between 0.99999994 and 1.
+_ALPHA = Rule(float, "numbers from 0.0001 to 0.9999999", lambda alpha: 1e-4 <= alpha <= 0.9999999)
+
 _OF_PROPAGATION = {
     "num_classes": at_least(1),
     "num_neighbors": at_least(1),
-    "alpha": between(0, 1, closed=False),
-    "similarity_power": POSITIVE,
+    "alpha": _ALPHA,
+    # Beyond it a neighbor at cosine 0.4 has no weight in float32, and a graph falls to pieces.
+    "similarity_power": Rule(float, "numbers above 0, up to 100", lambda power: 0 < power <= 100),
     "label_matrix": one_of(LABEL_MATRICES),
-    "client_prior": NOT_NEGATIVE,
+    "client_prior": between(0, 10, closed=True),
     "confidence": one_of(CONFIDENCES),
-    "tolerance": between(0, 1, closed=False),
+    # From some 0.1 on labels change.
+    "tolerance": Rule(
+        float, "numbers above 0, up to 0.01", lambda tolerance: 0 < tolerance <= 0.01
+    ),
     "max_steps": at_least(1),
 }
 _OF_XCLP = {
@@ -53,8 +60,8 @@ class Propagation:
         num_neighbors: k, edges each point proposes.
         self_edges: line 7 as printed: each row's k largest entries are its own, cos(0) = 1, and those of
             its k - 1 nearest others. Off: of its k nearest others, as in the authors' code.
-        alpha: how far labels travel, in (0, 1). "auto", in Python only, is 0.99 with "alpha" in `select`.
-        similarity_power: exponent on edge weights; 3 in the authors' code.
+        alpha: how far labels travel, 0.0001 to 0.9999999. "auto", in Python only, is 0.99 with "alpha" in `select`.
+        similarity_power: exponent on edge weights, up to 100; 3 in the authors' code.
         label_matrix: what is propagated, of `LABEL_MATRICES` (`jaxfed.xclp.label_matrix`): "plain" in the
             paper, "class_balanced" in the authors' code. "poisson" has no alpha: it goes as if by 1.
         client_prior: beta, how much a client's own label frequencies weigh its scores
@@ -64,7 +71,7 @@ class Propagation:
         confidence: "entropy", line 16; "calibrated", the probability that the label is right, by
             leave-one-out (`jaxfed.xclp.calibration`).
         relative_confidence: divide confidences by the largest.
-        tolerance: relative residual at which a column of the linear system is solved.
+        tolerance: relative residual at which a column of the linear system is solved, up to 0.01.
         max_steps: conjugate-gradient steps at most; a column that needs more, of the labeling or of
             leave-one-out, is warned of.
     """

@@ -383,3 +383,13 @@ def test_momentum_is_not_given_to_those_that_have_none(overrides, words):
     with pytest.raises(UsageError) as caught:
         check.check(config_file.load(TRAINED, own))
     assert str(caught.value).startswith(f"config.fedavg.{words}")
+
+
+@pytest.mark.parametrize("value", [3, None, 1.5, "alpha", ConfigDict({"a": 1}), [["alpha"]]])
+def test_a_select_that_is_no_list_of_texts_is_one_line(value):
+    config = digits().copy_and_resolve_references()
+    with config.unlocked(), config.ignore_type():
+        config.xclp.select = value
+    with pytest.raises(UsageError, match=r"^config\.xclp\.select=") as error:
+        check.check(config)
+    assert "\n" not in str(error.value).strip()

@@ -185,3 +185,11 @@ def test_what_pseudo_labels_start_from_is_a_candidate():
     found = simulate(method, jaxfed.Federation.from_clients(clients_of(2)), rounds=5)
     assert [r["round"] for r in found.records if "validation_accuracy" in r] == [0, 2, 5]
     assert (found.state, found.last_state, found.metrics["test_accuracy"]) == (2, 5, 0.9)
+
+
+def test_nobody_with_a_label_is_an_error_and_not_a_random_start():
+    clients = [(x, np.full(len(y), -1)) for x, y in clients_of(2)]
+    federation = jaxfed.Federation.from_clients(clients, test=(X[60:], Y[60:]), num_classes=3)
+    method = jaxfed.algorithms.ALGORITHMS["client_knn"](num_classes=3)
+    with pytest.raises(jaxfed.UsageError, match="nobody has a label, neither clients nor"):
+        simulate(method, federation)

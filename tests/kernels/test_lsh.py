@@ -178,3 +178,14 @@ def array_sizes(hlo):
 def test_lowers_for_accelerators_at_full_precision(platform):
     traced = jax.jit(lambda v: lsh.project_bits(v, jax.random.key(0), 64)).trace(jnp.ones((9, 4)))
     assert "HIGHEST" in traced.lower(lowering_platforms=(platform,)).as_text()
+
+
+@pytest.mark.parametrize("power", [-120, -100, -30, 30, 100, 123])
+def test_bits_do_not_depend_on_a_vectors_scale(power):
+    """Products with entries near the ends of float32's range would vanish, or be infinite."""
+    vectors = np.random.default_rng(0).normal(size=(40, 30)).astype(np.float32)
+    vectors[0] = 0
+    vectors[1:, 0] = 1  # no smaller entry is the largest
+    expected = np.asarray(lsh.project_bits(vectors, jax.random.key(0), 256))
+    scaled = np.ldexp(vectors, np.where(np.arange(40) % 3 == 0, power, 0)[:, None])
+    np.testing.assert_array_equal(lsh.project_bits(scaled, jax.random.key(0), 256), expected)

@@ -212,6 +212,16 @@ BAD_INPUTS = {
     "label too small": ([GOOD[0]], [np.array([0, -2])], {}, "-1"),
     "float labels": ([GOOD[0]], [np.array([0.0, 1.0])], {}, "dtype"),
     "alpha": ([GOOD[0]], [GOOD[1]], {"alpha": 1.0}, "xclp.alpha=1.0"),
+    "alpha that is 1 in float32": (
+        [GOOD[0]],
+        [GOOD[1]],
+        {"alpha": 0.999999999999},
+        "xclp.alpha=0.999999999999: allowed are numbers from 0.0001 to 0.9999999",
+    ),
+    "alpha below rounding": ([GOOD[0]], [GOOD[1]], {"alpha": 1e-30}, "xclp.alpha=1e-30"),
+    "power": ([GOOD[0]], [GOOD[1]], {"similarity_power": 1e30}, r"xclp.similarity_power=1e\+30"),
+    "tolerance": ([GOOD[0]], [GOOD[1]], {"tolerance": 0.999999}, "xclp.tolerance=0.999999"),
+    "prior": ([GOOD[0]], [GOOD[1]], {"client_prior": 1e30}, r"xclp.client_prior=1e\+30"),
     "another word than auto": ([GOOD[0]], [GOOD[1]], {"alpha": "best"}, "xclp.alpha='best'"),
     "no prior": ([GOOD[0]], [GOOD[1]], {"client_prior": None}, "xclp.client_prior=None"),
     "num_bits no integer": ([GOOD[0]], [GOOD[1]], {"num_bits": 64.0}, "multiples of 32"),
@@ -306,3 +316,16 @@ def test_reference_graph_is_the_one_above():
     np.testing.assert_allclose(
         reference.normalized_graph(indices, weights), scale[:, None] * w * scale[None, :]
     )
+
+
+@pytest.mark.parametrize("scale", [1e-41, 1e-37, 1e37])
+def test_labels_do_not_depend_on_a_scale_at_the_edge_of_float32(scale):
+    rng = np.random.default_rng(0)
+    vectors = [rng.uniform(-1, 1, (30, 5)) for _ in range(3)]
+    labels = [np.where(np.arange(30) < 6, np.arange(30) % 2, -1) for _ in range(3)]
+    settings = {"num_classes": 2, "num_bits": 256, "num_neighbors": 4}
+    plain = propagate_labels(vectors, labels, **settings)
+    scaled = propagate_labels([scale * v for v in vectors], labels, **settings)
+    for ours, theirs in zip(scaled, plain, strict=True):
+        np.testing.assert_array_equal(ours[0], theirs[0])
+        np.testing.assert_array_equal(ours[2], theirs[2])

@@ -1,0 +1,180 @@
+"""Public functions leave what they are given as it was: configs, containers and arrays of the caller's."""
+
+import copy
+import dataclasses
+import inspect
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from ml_collections import ConfigDict
+
+import jaxfed
+from jaxfed import data, xclp
+from jaxfed.config import check
+from jaxfed.config import file as config_file
+from jaxfed.kernels import conjugate_gradient, graph, hamming, knn, lsh
+from jaxfed.learners import LEARNERS, mixed
+from ml_collections_configs import xclp_digits
+
+RNG = np.random.default_rng(0)
+X = [RNG.normal(size=(12, 4)).astype(np.float32) for _ in range(3)]
+Y = [np.where(np.arange(12) < 6, np.arange(12) % 2, -1) for _ in range(3)]
+CODES = RNG.integers(0, 2**32, (9, 2), dtype=np.uint32)
+INDICES, DISTANCES = (np.asarray(a) for a in knn.hamming_knn(CODES, 3))
+WEIGHTS = np.asarray(graph.cosine_from_hamming(DISTANCES, 64))
+MODEL = jaxfed.from_flax(lambda rngs: nnx.Linear(4, 2, rngs=rngs), (4,))
+
+
+def own_config():
+    config = xclp_digits.get_config("smoke")
+    config.num_repeats, config.baselines = 1, ("client_knn",)
+    return config
+
+
+def federation():
+    return jaxfed.Federation.from_clients(list(zip(X, Y, strict=True)), test=(X[0], abs(Y[0])))
+
+
+def simulate(clients, training):
+    jaxfed.simulate(jaxfed.algorithms.fedavg(training=training), clients, rounds=2, cohort_size=2)
+
+
+CALLS = {
+    "jaxfed.run": (
+        lambda config, select: jaxfed.run(
+            config, progress=False, xclp__alpha=0.5, xclp__select=select
+        ),
+        (own_config(), ["client_prior"]),
+    ),
+    "with_overrides": (config_file.with_overrides, (own_config(), ["xclp.alpha=0.5", "seed=3"])),
+    "check": (check.check, (config_file.load("xclp_digits:smoke"),)),
+    "Federation.from_clients": (
+        lambda clients, new, test, public, server: jaxfed.Federation.from_clients(
+            clients, new=new, test=test, public=public, server=server, num_classes=2
+        ),
+        (
+            [list(pair) for pair in zip(X, Y, strict=True)],
+            [list(pair) for pair in zip(X, Y, strict=True)],
+            [X[0], abs(Y[0])],
+            X[1],
+            [X[2], abs(Y[2])],
+        ),
+    ),
+    "simulate": (simulate, (federation(), jaxfed.Training(MODEL))),
+    "propagate_labels": (
+        lambda vectors, labels, **keywords: xclp.propagate_labels(
+            vectors, labels, num_classes=2, num_bits=64, num_neighbors=3, **keywords
+        ),
+        (X, Y),
+    ),
+    "propagate_labels, tiny": (
+        lambda vectors, labels: xclp.propagate_labels(vectors, labels, num_classes=2, num_bits=64),
+        ([x * np.float32(1e-38) for x in X], Y),
+    ),
+    "propagate_labels, protocols": (
+        lambda vectors, labels, select: xclp.propagate_labels(
+            vectors,
+            labels,
+            num_classes=2,
+            num_bits=64,
+            hamming="masked",
+            row_sums="masked",
+            select=select,
+        ),
+        (X, Y, ["alpha:0.5:0.9"]),
+    ),
+    "Labeling.label": (
+        lambda vectors, labels, later: xclp.propagate_labels(
+            vectors, labels, num_classes=2, num_bits=64
+        ).label(later),
+        (X, Y, X),
+    ),
+    "partition": (
+        lambda y, table, per_class, new_y: data.partition(
+            y,
+            num_clients=2,
+            scheme="table",
+            table=table,
+            labeled_per_class=per_class,
+            new_y=new_y,
+            seed=0,
+        ),
+        (np.arange(60) % 3, [[1, 2, 1], [2, 1, 1]], [2, 2, 2], np.arange(30) % 3),
+    ),
+    "class_counts": (
+        lambda y, parts: data.class_counts(y, parts, 3),
+        (np.arange(60) % 3, [np.arange(9), np.arange(9, 60)]),
+    ),
+    "project_bits": (lambda v: lsh.project_bits(v, jax.random.key(0), 64), (X[0],)),
+    "distances": (hamming.distances, (CODES, CODES.copy())),
+    "hamming_knn": (lambda codes: knn.hamming_knn(codes, 3), (CODES,)),
+    "normalized_graph": (graph.normalized_graph, (INDICES, WEIGHTS)),
+    "propagate": (
+        lambda indices, weights, y: conjugate_gradient.propagate(
+            graph.normalized_graph(indices, weights), y, 0.9, tolerance=1e-6, max_steps=50
+        ),
+        (INDICES, WEIGHTS, np.eye(9, 2, dtype=np.float32)),
+    ),
+    "mixed": (
+        lambda learners: mixed(learners).name_of(1),
+        ([LEARNERS["decision_tree"](num_classes=2) for _ in range(2)],),
+    ),
+}
+
+
+def snapshot(value):
+    """All that is in a container, arrays as their bytes."""
+    if isinstance(value, ConfigDict):
+        return value.is_locked, value.to_json_best_effort(sort_keys=True)
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, list | tuple):
+        return type(value), [snapshot(entry) for entry in value]
+    if isinstance(value, dict):
+        return {key: snapshot(entry) for key, entry in value.items()}
+    if isinstance(value, jaxfed.Federation):
+        return [snapshot(getattr(value, field.name)) for field in dataclasses.fields(value)]
+    return id(value)
+
+
+def frozen(value):
+    """Arrays that cannot be written, so that a change that is undone is noticed as well."""
+    if isinstance(value, np.ndarray):
+        copied = value.copy()
+        copied.flags.writeable = False
+        return copied
+    if isinstance(value, list):
+        return [frozen(entry) for entry in value]
+    return value
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_a_caller_gives_is_as_it_was(name):
+    call, arguments = CALLS[name]
+    given = [frozen(copy.deepcopy(a) if isinstance(a, ConfigDict) else a) for a in arguments]
+    before = snapshot(given)
+    call(*given)
+    assert snapshot(given) == before
+
+
+def test_the_table_names_every_public_function_that_takes_containers():
+    """Of the package itself and of XCLP, data and the kernels of its contract."""
+    public = {"run": jaxfed.run, "simulate": jaxfed.simulate}
+    for name in data.__all__:
+        public |= {name: getattr(data, name)} if inspect.isfunction(getattr(data, name)) else {}
+    takes_none = {"load"}  # names and paths
+    assert public.keys() - takes_none <= {call.rpartition(".")[2] for call in CALLS}
+
+
+def test_two_runs_of_one_config_are_the_same_experiment():
+    config = own_config()
+    first = jaxfed.run(config, progress=False)
+    jaxfed.run(config, progress=False, xclp__alpha=0.5, xclp__num_neighbors=3)
+    again = jaxfed.run(config, progress=False)
+    accuracies = [
+        r.summary["algorithms"]["xclp"]["test_accuracy"]["values"] for r in (first, again)
+    ]
+    assert accuracies[0] == accuracies[1]
+    assert first.config == again.config
