@@ -33,8 +33,9 @@ def project_bits(vectors: jax.Array, key: jax.Array, num_bits: int) -> jax.Array
     The hyperplanes depend on `key` and `num_bits` alone: clients that share the key share Pi, and
     the same vector has the same code wherever it is projected. A zero vector gets all ones
     (<0, u> = 0 >= 0). One with a NaN gets all zeros, and nobody is told: to look for it would cost
-    a pass. Bits do not depend on a vector's scale, but entries below 1.2e-38 count as 0. Products are float32 at the highest precision, because the TF32 or bfloat16 that
-    accelerators would otherwise use flips the bits of vectors close to a hyperplane.
+    a pass. Bits do not depend on a vector's scale, but entries below 1.2e-38 count as 0. Products
+    are float32 at the highest precision, because the TF32 or bfloat16 that accelerators would
+    otherwise use flips the bits of vectors close to a hyperplane.
 
     Args:
       vectors: [n, d], any real dtype; computed in float32.

@@ -30,8 +30,9 @@ def parsed(entries: Sequence[str], keys: Sequence[str]) -> dict[str, tuple[Any, 
             kind.
     """
     if not isinstance(entries, list | tuple):
+        given = " ".join(repr(entries).split())
         raise UsageError(
-            f"xclp.select={entries!r}: allowed are lists of texts, such as ('alpha', 'num_neighbors:5:10')"
+            f"xclp.select={given}: allowed are lists of texts, such as ('alpha', 'num_neighbors:5:10')"
         )
     found: dict[str, tuple[Any, ...]] = {}
     for entry in entries:

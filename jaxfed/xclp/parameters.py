@@ -60,7 +60,8 @@ class Propagation:
         num_neighbors: k, edges each point proposes.
         self_edges: line 7 as printed: each row's k largest entries are its own, cos(0) = 1, and those of
             its k - 1 nearest others. Off: of its k nearest others, as in the authors' code.
-        alpha: how far labels travel, 0.0001 to 0.9999999. "auto", in Python only, is 0.99 with "alpha" in `select`.
+        alpha: how far labels travel, 0.0001 to 0.9999999. "auto", in Python only, is 0.99 with "alpha" in
+            `select`.
         similarity_power: exponent on edge weights, up to 100; 3 in the authors' code.
         label_matrix: what is propagated, of `LABEL_MATRICES` (`jaxfed.xclp.label_matrix`): "plain" in the
             paper, "class_balanced" in the authors' code. "poisson" has no alpha: it goes as if by 1.
