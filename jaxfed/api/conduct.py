@@ -9,6 +9,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxfed.config.simulation import Simulation
+from jaxfed.config.visibility import who_learns
 from jaxfed.errors import UsageError
 from jaxfed.experiment import compilation_cache, environment, workdir
 from jaxfed.experiment.loop import Experiment
@@ -66,6 +67,8 @@ def conduct(
     if processes.are_several():
         sums = simulation.data_checksums()
         processes.check_same({f"data.{name}": text for name, text in sums.items()})
+    for line in who_learns(config):
+        progress.note(line)
     with open_for_all(place, settings, overwrite=overwrite) as directory:
         if overwrite:  # what is there from now on is this command's own
             interruption.continues = "the same command without --overwrite"

@@ -55,6 +55,13 @@ def drawn_for_server(wanted: ConfigDict, data: Dataset, train: np.ndarray, seed:
     return np.sort(known[stratified(y, number, rng)])
 
 
+# One run has its labels in one place. Most methods can learn from either.
+_ONE_TABLE = (
+    "; methods for both stand in one table with 'server' (ml_collections_configs/labels_at_server.py has them), "
+    "others in two runs that `launch.report RUN RUN` puts on one page"
+)
+
+
 @contextmanager
 def naming_labels_at(name: str) -> Iterator[None]:
     """Say of what a method says about `labels_at` where that stands in the config, and which method it is."""
@@ -63,7 +70,8 @@ def naming_labels_at(name: str) -> Iterator[None]:
     except UsageError as error:
         message = str(error)
         if message.startswith("labels_at="):
-            message = f"config.federation.{message.replace('this method', repr(name))}"
+            elsewhere = _ONE_TABLE if "learns from labels" in message else ""
+            message = f"config.federation.{message.replace('this method', repr(name))}{elsewhere}"
         raise UsageError(message) from error
 
 

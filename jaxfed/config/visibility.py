@@ -13,6 +13,7 @@ from jaxfed.config import learner_section, methods
 from jaxfed.config.assembly import for_nobody, make_training, nobody, settings_to_try
 from jaxfed.training.label_sources import SECTION_OF
 from jaxfed.training.pseudo_label import PseudoLabel
+from jaxfed.xclp import who_learns as who_learns_of
 
 _OF_NO_METHOD = ("algorithm", "baselines", "paper_table")
 _OF_TRAINING = ("model", "training", "pseudo_label")
@@ -52,6 +53,31 @@ def seen_by(config: ConfigDict, name: str) -> dict[str, Any]:
     if config.selection.settings != "given" and len(tried) > 1:
         seen["selection"] = (config.selection.folds, config.selection.measure, tried)
     return seen
+
+
+def who_learns(config: ConfigDict) -> list[str]:
+    """Lines on what the server and the clients can learn where steps of XCLP are protocols.
+
+    A run over plaintext promises nothing, and has none.
+    """
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name in methods.chosen(config):
+        settings = _xclp_settings(config, name)
+        if settings and not settings["hamming"] == settings["row_sums"] == "plaintext":
+            found.setdefault(who_learns_of.lines(settings), []).append(name)
+    return [f"{', '.join(names)}: {line}" for lines, names in found.items() for line in lines]
+
+
+def _xclp_settings(config: ConfigDict, name: str) -> dict[str, Any]:
+    """The settings of XCLP that a method labels by; none where it does not."""
+    if not methods.trains(config, name):
+        own = methods.all_keywords(config, name)
+        return own if "hamming" in own else {}
+    by_xclp = {"xclp", "xclp_prototypes"}
+    if methods.has_learners(config, name) or not by_xclp & _pseudo_labels_taken(config, name):
+        return {}
+    settings: dict[str, Any] = config.xclp.to_dict()
+    return settings
 
 
 def _seen_by_learners(config: ConfigDict, seen: dict[str, Any]) -> dict[str, Any]:

@@ -3,12 +3,15 @@
 from dataclasses import replace
 
 import pytest
+from threat_model import table
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.config import file as config_file
-from jaxfed.config.visibility import seen_by
+from jaxfed.config.visibility import seen_by, who_learns
 from jaxfed.training.pseudo_label import labeled_only
+from jaxfed.xclp import HAMMING, INFLUENCE, PROJECTIONS, ROW_SUMS
+from jaxfed.xclp import who_learns as xclp_who_learns
 
 DIGITS, TRAINING = "ml_collections_configs/xclp_digits.py", "ml_collections_configs/fedavg_xclp.py"
 TRAINED = (
@@ -119,3 +122,55 @@ def test_protofssl_sees_xclps_settings_where_it_labels_by_them():
         before = config_file.load("protofssl.py", [given])
         after = config_file.load("protofssl.py", [given, "xclp.num_bits=64"])
         assert (seen_by(before, "protofssl") != seen_by(after, "protofssl")) == is_seen
+
+
+def test_a_run_over_protocols_says_who_learns_what():
+    """Of `hamming="masked"` alone: labels and codes are not hidden, and the line says how they would be."""
+    learned, closing = who_learns(config_file.load("xclp_digits", ["xclp.hamming=masked"]))
+    assert learned.startswith(
+        "xclp, xclp_auto: the server learns the angles between all points, and "
+    )
+    assert "every client's labels; together with one client, every client's codes, and " in learned
+    assert "hyperplanes follow from the config" in learned
+    for remedy in ("hamming='ot' or 'phe'", "projection='group_secret'", "row_sums='masked'"):
+        assert f"xclp.{remedy}" in closing
+
+
+@pytest.mark.parametrize(
+    ("config", "overrides", "methods"),
+    [
+        ("xclp_digits", [], []),
+        ("xclp_digits", ["xclp.row_sums=masked"], ["xclp, xclp_auto"] * 2),
+        ("fedavg_xclp:smoke", ["xclp.hamming=ot", "xclp.row_sums=masked"], ["fedavg_xclp"] * 2),
+        ("fedavg_xclp:smoke", ["xclp.hamming=ot", "algorithm=fedavg", "baselines="], []),
+    ],
+)
+def test_lines_are_of_the_methods_that_run_protocols(config, overrides, methods):
+    lines = who_learns(config_file.load(config, overrides))
+    assert [line.partition(":")[0] for line in lines] == methods
+    assert all("\n" not in line for line in lines)
+
+
+def test_nothing_is_left_to_close_where_all_is_hidden():
+    keys = {"hamming": "phe", "row_sums": "masked_resilient_signed", "projection": "group_secret"}
+    config = config_file.load("xclp_digits", [f"xclp.{key}={value}" for key, value in keys.items()])
+    assert "to close it: no other setting hides more" in who_learns(config)[1]
+
+
+def test_the_threat_models_table_is_the_one_of_the_lines():
+    told = [[cell.replace("`", "") for cell in row] for row in table("who learns what")]
+    assert told == xclp_who_learns.table()
+
+
+@pytest.mark.parametrize(
+    ("key", "allowed"),
+    [
+        ("hamming", HAMMING),
+        ("row_sums", ROW_SUMS),
+        ("projection", PROJECTIONS),
+        ("influence", INFLUENCE),
+    ],
+)
+def test_every_value_of_a_setting_has_one_row(key, allowed):
+    values = [value for row in xclp_who_learns.ROWS if row.key == key for value in row.values]
+    assert sorted(values) == sorted(allowed)

@@ -1,0 +1,114 @@
+"""What the server and the clients can learn with given settings of XCLP, in plain words.
+
+`ROWS` is the one source: the lines at the start of a run and the first table of docs/threat-model.md are made
+of it. A row is about one setting that a user chooses; it holds where parties follow the protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Row(NamedTuple):
+    """What one value of one setting lets the parties learn.
+
+    Fields:
+        key: of the section `xclp`.
+        values: those that the row is about.
+        server: the server alone learns this.
+        coalition: the server and one client learn this together, beside what each learns alone.
+        client: a client alone learns this, beside the labels and confidences of its own points.
+        remedy: the setting to choose instead; empty where there is none better.
+    """
+
+    key: str
+    values: tuple[str, ...]
+    server: str = ""
+    coalition: str = ""
+    client: str = ""
+    remedy: str = ""
+
+
+ROWS = (
+    Row(
+        "hamming",
+        ("plaintext",),
+        server="every client's codes",
+        coalition="the directions of every client's points",
+        remedy="hamming='ot' or 'phe'",
+    ),
+    Row(
+        "hamming",
+        ("masked",),
+        server="the angles between all points",
+        coalition="every client's codes",
+        remedy="hamming='ot' or 'phe'",
+    ),
+    Row(
+        "hamming",
+        ("ot", "phe", "ot_paper", "phe_paper"),
+        server="the angles between all points",
+        coalition="estimates of directions, the better the more points the client has",
+    ),
+    Row(
+        "projection",
+        ("seed",),
+        coalition="a check of any guessed point, because the hyperplanes follow from the config",
+        remedy="projection='group_secret'",
+    ),
+    Row("projection", ("group_secret",), coalition="the hyperplanes"),
+    Row(
+        "row_sums",
+        ("plaintext",),
+        server="every client's labels",
+        remedy="row_sums='masked'",
+    ),
+    Row(
+        "row_sums",
+        ("masked", "masked_resilient"),
+        server="which points have a label, but not the labels",
+        coalition="sums over the other clients' labels",
+        remedy="row_sums='masked_resilient_signed' if the server may lie about who has left",
+    ),
+    Row(
+        "row_sums",
+        ("masked_resilient_signed",),
+        server="which points have a label, but not the labels",
+        coalition="sums over the other clients' labels",
+    ),
+    Row(
+        "influence",
+        ("columns",),
+        client="who is near its labeled points, of everybody's points",
+        remedy="influence='labels'",
+    ),
+    Row("influence", ("labels",)),
+)
+
+
+def lines(settings: Mapping[str, Any]) -> tuple[str, str]:
+    """Two lines for a run's start: what is learned with these settings of XCLP, and how to close it."""
+    rows = [row for row in ROWS if settings[row.key] in row.values]
+    server, coalition, client = (
+        ", and ".join(filter(None, (getattr(row, field) for row in rows)))
+        for field in ("server", "coalition", "client")
+    )
+    learned = (
+        f"the server learns {server}; together with one client, {coalition}; a client learns "
+        f"{client or 'nothing'} beside its own points' labels"
+    )
+    remedies = [f"xclp.{row.remedy}" for row in rows if row.remedy]
+    closing = "; ".join(remedies) if remedies else "no other setting hides more"
+    return learned, f"to close it: {closing} (docs/threat-model.md)"
+
+
+def table() -> list[list[str]]:
+    """The cells of the table in docs/threat-model.md, a row each."""
+    return [
+        [
+            " or ".join(f'{row.key}="{value}"' for value in row.values),
+            *(text or "-" for text in (row.server, row.coalition, row.client, row.remedy)),
+        ]
+        for row in ROWS
+    ]
