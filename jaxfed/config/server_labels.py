@@ -57,8 +57,9 @@ def drawn_for_server(wanted: ConfigDict, data: Dataset, train: np.ndarray, seed:
 
 # One run has its labels in one place. Most methods can learn from either.
 _ONE_TABLE = (
-    "; methods for both stand in one table with 'server' (ml_collections_configs/labels_at_server.py has them), "
-    "others in two runs that `launch.report RUN RUN` puts on one page"
+    "; methods for both stand in one table with 'server' "
+    "(ml_collections_configs/labels_at_server.py has them), others in two runs that "
+    "`launch.report RUN RUN` puts on one page"
 )
 
 

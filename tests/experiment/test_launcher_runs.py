@@ -1,3 +1,4 @@
+import functools
 import json
 import logging
 import os
@@ -393,6 +394,73 @@ def test_a_full_disk_of_compiled_programs_is_one_line(tmp_path):
     assert "File too large" in lines[0]
     assert "programs that do not fit are not kept" in lines[0]
     assert "of somebody else" in lines[1]
+
+
+WITH_DAMAGED_PROGRAMS = """
+import sys, warnings
+from pathlib import Path
+import jax
+from jaxfed.experiment import compilation_cache
+compilation_cache.enable(sys.argv[1])
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+for step in range(4):
+    jax.jit(lambda x: x * step)(1.0)
+"""
+
+
+def test_damaged_programs_are_one_line(tmp_path):
+    command = [sys.executable, "-c", WITH_DAMAGED_PROGRAMS, tmp_path / "programs"]
+    run = functools.partial(
+        subprocess.run, command, cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    assert run().stderr == ""
+    kept = list((tmp_path / "programs").glob("*-cache"))
+    assert len(kept) >= 4
+    for file in kept:
+        file.write_bytes(file.read_bytes()[:50])
+    said = run().stderr.splitlines()
+    assert len(said) == 1, said
+    assert "programs are compiled anew in every run, until this folder is deleted" in said[0]
+
+
+def test_programs_that_others_can_replace_are_not_run(tmp_path, caplog, monkeypatch):
+    """They are native code."""
+    place = tmp_path / "programs"
+    compilation_cache.folder(str(place))
+    place.mkdir(mode=0o700)
+    key = "config.execution.compilation_cache"
+    place.chmod(0o777)
+    with pytest.raises(UsageError, match=rf"{key}=.*: everybody can write in .*; chmod o-w"):
+        compilation_cache.folder(str(place))
+    place.chmod(0o700)
+    tmp_path.chmod(0o777)  # another folder of that name in its place
+    with pytest.raises(UsageError, match=rf"everybody can write in {tmp_path},"):
+        compilation_cache.folder(str(place))
+    tmp_path.chmod(0o1777)  # as /tmp: nobody else may rename it
+    assert compilation_cache.folder(str(place)) == place
+    tmp_path.chmod(0o700)
+
+    if os.getuid() == 0:
+        os.chown(place, 12345, -1)
+    else:
+        monkeypatch.setattr(os, "getuid", lambda: place.stat().st_uid + 1)
+    with caplog.at_level(logging.WARNING):
+        assert compilation_cache.folder(str(place)) == place
+    assert "belongs to another user" in caplog.text
+    monkeypatch.undo()
+    monkeypatch.delenv("JAXFED_CACHE", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".cache" / "jaxfed" / "xla").mkdir(parents=True)
+    (tmp_path / ".cache" / "jaxfed" / "xla").chmod(0o777)
+    with caplog.at_level(logging.WARNING):
+        assert compilation_cache.folder("auto") is None
+    assert "compiled programs are not kept" in caplog.text
+
+
+def test_kept_programs_are_their_owners_alone(tmp_path):
+    command = [sys.executable, "-c", WITH_DAMAGED_PROGRAMS, tmp_path / "programs"]
+    subprocess.run(command, cwd=ROOT, check=True)
+    assert (tmp_path / "programs").stat().st_mode & 0o777 == 0o700
 
 
 def test_overwrite_deletes_our_files_and_no_others(tmp_path):
