@@ -45,6 +45,8 @@ def get_config() -> ConfigDict:
     config.dataset.client_key = (
         ""  # a CSV column, an .npz array: whose each row is; "" = the usual one
     )
+    config.dataset.drop = ()  # CSV columns that are no features
+    config.dataset.missing = "impute"  # missing cells of a CSV file: medians, or "refuse" them
     config.dataset.image_size = 0  # of image folders, pixels a side; 0 = the images' own
     config.dataset.train_size = 0  # examples taken, stratified, chosen by seed; 0 = all
     config.dataset.test_size = 0

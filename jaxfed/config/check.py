@@ -125,6 +125,8 @@ RULES: dict[str, Rule] = {
     "dataset.root": TEXT,
     "dataset.label_key": TEXT,
     "dataset.client_key": TEXT,
+    "dataset.drop": Rule(tuple, "names of columns, or () for none", _are_texts),
+    "dataset.missing": one_of(("impute", "refuse")),
     "dataset.image_size": at_least(0, ", 0 is their own size"),
     "dataset.train_size": at_least(0, ", 0 is all"),
     "dataset.test_size": at_least(0, ", 0 is all"),

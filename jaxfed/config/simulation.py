@@ -85,6 +85,8 @@ class Simulation:
         dataset = dataset or clients_set(config)
         self._public = public_set(config, dataset)
         self._dataset, self.numbers = taken(dataset, config)
+        if self._dataset.has_gaps:
+            self._dataset = self._dataset.completed(~drawn_for_test(config, self._dataset))
         if self._public is not None:
             self.numbers = np.pad(
                 self.numbers, (0, len(self._public.y)), constant_values=_OF_NO_NUMBER

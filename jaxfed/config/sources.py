@@ -29,10 +29,14 @@ def clients_set(config: ConfigDict) -> Dataset:
             label_key=wanted.label_key or None,
             client_key=wanted.client_key or None,
             image_size=wanted.image_size or None,
+            drop=wanted.drop,
+            missing=wanted.missing,
             options=_options(config, wanted.name),
         )
     except UsageError as error:
-        by_key = re.sub(r"\b(label_key|client_key|image_size)=", r"config.dataset.\1=", str(error))
+        by_key = re.sub(
+            r"\b(label_key|client_key|image_size|drop)=", r"config.dataset.\1=", str(error)
+        )
         by_key = re.sub(r"^(name|root)(_or_path)?=", r"config.dataset.\1=", by_key)
         raise UsageError(by_key) from error
 
@@ -47,7 +51,8 @@ def public_set(config: ConfigDict, dataset: Dataset) -> Dataset | None:
     if not name:
         return None
     try:
-        public = load(name, root=config.dataset.root or None, options=_options(config, name))
+        root = config.dataset.root or None
+        public = load(name, root=root, missing="refuse", options=_options(config, name))
     except UsageError as error:
         raise UsageError(f"config.federation.public_dataset: {error}") from error
     kinds = [f"{data.x.dtype}{list(data.x.shape[1:])}" for data in (public, dataset)]

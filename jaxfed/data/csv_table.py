@@ -6,71 +6,105 @@ import csv
 import gzip
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from absl import logging
 
+from jaxfed.data.cells import is_a_quantity, quantities
 from jaxfed.data.dataset import Dataset, class_numbers, client_numbers
+from jaxfed.data.labels import is_nothing, plain_text, read_labels
 from jaxfed.errors import UsageError, did_you_mean, nearest
 
 _LABELS = ("label", "class", "target", "y")
 _CLIENTS = ("client_id", "client", "writer")
-_INTEGER = re.compile("-?[0-9]{1,18}")  # of 64 bits; labels of other forms are names
+_NO_NAME = "(no name)"
+_IDENTIFIER = re.compile(  # names of columns that tell rows apart
+    r"(row|record|sample|patient|subject|user|case|person|customer)?[ _-]?(id|index|uuid|guid|no|nr|number)"
+    r"|row|unnamed: 0",
+    re.IGNORECASE,
+)
 _MOST_TEXTS = 100  # of a column that becomes features
+_LINES_LOOKED_AT = 20  # for the delimiter
 
 
 class _Table(NamedTuple):
     """The cells as text; each row is as long as `names`."""
 
+    path: Path
     names: list[str]
     rows: list[list[str]]
     has_header: bool
 
     def column(self, place: int) -> list[str]:
         """The cells of one column."""
-        return [row[place].strip() for row in self.rows]
+        return [plain_text(row[place]) for row in self.rows]
 
-    def line(self, row: int) -> int:
-        """A row's number in the file, from 1."""
-        return row + 1 + self.has_header
+    def where(self, place: int) -> Callable[[int], str]:
+        """A row's number -> words for a cell of one column: the file, the column and the line."""
+
+        def words(row: int) -> str:
+            line = row + 1 + self.has_header
+            return f"{self.path}: column {self.names[place]!r}, line {line}"
+
+        return words
 
 
-def read(path: Path, label_key: str | None = None, client_key: str | None = None) -> Dataset:
+def read(
+    path: Path,
+    label_key: str | None = None,
+    client_key: str | None = None,
+    *,
+    drop: Collection[str] = (),
+    missing: str = "impute",
+) -> Dataset:
     """Read a CSV file, plain or gzipped, its delimiter found out (`,`, `;`, tab or `|`).
 
     A first line in which no feature is a number, or which names the label as below, is a header.
 
     The label is the column `label_key`; without one that named label, class, target or y (in small or
-    capital letters) or, where there is no header, the last. A row whose label is empty or `nan` is unlabeled.
+    capital letters) or, where there is no header, the last. Which rows are unlabeled: `jaxfed.data.labels`.
     The column `client_key`, without one that named client_id, client or writer, gives natural clients.
 
-    All other columns are features. A column of texts becomes a feature for each of them, 1 where a row has
-    it and 0 elsewhere, in the order of the sorted texts; one line of the log says so. More than 100
-    texts, or texts among numbers, are refused.
+    All other columns are features. Numbers, shares and dates (`jaxfed.data.cells`) are one feature each. A
+    column of texts becomes a feature for each of them, 1 where a row has it and 0 elsewhere, in the order of
+    the sorted texts. More than 100 texts, or texts among numbers, are refused.
+
+    Two kinds of columns are left out: those without any value, and those that number the rows, which are
+    named id, index or the like, or have no name, and have another value in each row. Lines of the log name
+    them, and columns of text.
+
+    Args:
+        path: the file.
+        label_key: see above.
+        client_key: see above.
+        drop: columns that are no features.
+        missing: "impute": x is NaN where a cell is missing, and `Dataset.has_gaps`. "refuse": no cell may be.
 
     Raises:
-        UsageError: names the column and line that is no number, a line of another length, or the columns
+        UsageError: names the column and line that cannot be read, a line of another length, or the columns
             where the label is none of them.
     """
     table = _table(path, label_key)
     names = table.names
-    label = _place_of_label(path, table, label_key)
-    client = _place_of_client(path, table, client_key)
+    label = _place_of_label(table, label_key)
+    client = _place_of_client(table, client_key)
     if label == client:
         raise UsageError(f"{path}: client_key={names[label]!r} is the label's column")
-    features = [place for place in range(len(names)) if place not in (label, client)]
-    if not features:
-        raise UsageError(f"{path}: columns {', '.join(names)}, but none of them is a feature")
-    x = _features(path, table, features)
-    labels = np.array(table.column(label))
-    is_labeled = np.array([cell.lower() not in ("", "nan") for cell in labels])
-    if all(map(_INTEGER.fullmatch, labels[is_labeled])):
-        labels = np.where(is_labeled, labels, "0").astype(np.int64)
-    (y, nothing), class_names = class_numbers(labels, labels[:0], is_labeled=is_labeled)
-    clients = None if client is None else np.array(table.column(client))
+    dropped = {_place(table, "drop", name) for name in drop}
+    for place, role in ((label, "label"), (client, "client")):
+        if place in dropped:
+            raise UsageError(f"{path}: drop={names[place or 0]!r} is the {role}'s column")
+    features = [place for place in range(len(names)) if place not in {label, client, *dropped}]
+    x = _features(table, features, missing)
+    (labels,) = read_labels([np.array(table.column(label))], f"{path}: column {names[label]!r}")
+    (y, nothing), class_names = class_numbers(
+        labels.values, labels.values[:0], is_labeled=labels.is_labeled
+    )
+    clients = None if client is None else _clients(table, client)
     client_id, client_id_test = client_numbers(clients, None)
     return Dataset(
         name=str(path),
@@ -82,7 +116,19 @@ def read(path: Path, label_key: str | None = None, client_key: str | None = None
         class_names=class_names,
         client_id=client_id,
         client_id_test=client_id_test,
+        has_gaps=bool(np.isnan(x).any()),
     )
+
+
+def _clients(table: _Table, place: int) -> np.ndarray:
+    """str [n], whose each row is."""
+    clients = table.column(place)
+    for row, client in enumerate(clients):
+        if is_nothing(client):
+            raise UsageError(
+                f"{table.where(place)(row)}: {client!r} names no client; every row needs one"
+            )
+    return np.array(clients)
 
 
 def _table(path: Path, label_key: str | None) -> _Table:
@@ -95,59 +141,62 @@ def _table(path: Path, label_key: str | None) -> _Table:
     for number, row in enumerate(lines, start=1):
         if len(row) != width:
             raise UsageError(f"{path}: line {number} has {len(row)} columns, others have {width}")
-    names = [cell.strip() for cell in lines[0]] if has_header else list(map(str, range(width)))
-    if "" in names:
-        raise UsageError(
-            f"{path}: column {names.index('') + 1} has no name in the header; name it, or leave it out "
-            "(pandas writes its index so, but for to_csv(..., index=False))"
-        )
-    twice = next((name for name in names if names.count(name) > 1), None)
+    names = [plain_text(cell) for cell in lines[0]] if has_header else list(map(str, range(width)))
+    nameless = [place for place, name in enumerate(names) if name in ("", _NO_NAME)]
+    for place in nameless:
+        cells = [plain_text(row[place]) for row in rows]
+        if not all(map(is_nothing, cells)) and len(set(cells)) < len(cells):
+            raise UsageError(f"{path}: column {place + 1} has no name in the header; name it")
+        names[place] = _NO_NAME  # an index as pandas writes it, or an empty column of a spreadsheet
+    named = [name for name in names if name != _NO_NAME]
+    twice = next((name for name in named if named.count(name) > 1), None)
     if twice is not None:
         raise UsageError(
             f"{path}: {twice!r} stands twice in the first line, which is taken for a header; give every "
             "column a name of its own"
         )
-    return _Table(names, rows, has_header)
+    return _Table(path, names, rows, has_header)
 
 
 def _is_header(lines: Sequence[Sequence[str]], label_key: str | None) -> bool:
     first = [cell.strip() for cell in lines[0]]
-    if not any(map(_is_number, first[:-1])):
+    if not any(map(is_a_quantity, first[:-1])):
         return True
     # Columns may have numbers for names (pandas' own): then the label's name tells, where no row has it.
     return any(
         (cell == label_key or cell.lower() in _LABELS)
         and not any(cell in map(str.strip, line) for line in lines[1:])
         for cell in first
-        if not _is_number(cell)
+        if not is_a_quantity(cell)
     )
 
 
-def _place_of_label(path: Path, table: _Table, label_key: str | None) -> int:
+def _place_of_label(table: _Table, label_key: str | None) -> int:
     if label_key is not None:
-        return _place(path, table, "label_key", label_key)
+        return _place(table, "label_key", label_key)
     place = _known(table.names, _LABELS)
     if place is not None:
         return place
     if not table.has_header:
         return len(table.names) - 1
     raise UsageError(
-        f"{path}: no column is named {', '.join(_LABELS[:-1])} or {_LABELS[-1]}; label_key=COLUMN says "
+        f"{table.path}: no column is named {', '.join(_LABELS[:-1])} or {_LABELS[-1]}; label_key=COLUMN says "
         f"which one is the label, out of {', '.join(table.names)}"
     )
 
 
-def _place_of_client(path: Path, table: _Table, client_key: str | None) -> int | None:
+def _place_of_client(table: _Table, client_key: str | None) -> int | None:
     if client_key is not None:
-        return _place(path, table, "client_key", client_key)
+        return _place(table, "client_key", client_key)
     return _known(table.names, _CLIENTS)
 
 
-def _place(path: Path, table: _Table, option: str, name: str) -> int:
+def _place(table: _Table, option: str, name: str) -> int:
+    name = plain_text(name)
     if name not in table.names:
         meant = did_you_mean(nearest(name, table.names))
         raise UsageError(
-            f"{path}: {option}={name!r}: the columns are {', '.join(table.names)}{meant}"
+            f"{table.path}: {option}={name!r}: the columns are {', '.join(table.names)}{meant}"
         )
     return table.names.index(name)
 
@@ -158,35 +207,73 @@ def _known(names: Sequence[str], wanted: Sequence[str]) -> int | None:
     return next((small.index(name) for name in wanted if name in small), None)
 
 
-def _features(path: Path, table: _Table, places: Sequence[int]) -> np.ndarray:
-    """float32 [n, d]"""
+def _features(table: _Table, places: Sequence[int], missing: str) -> np.ndarray:
+    """float32 [n, d], NaN where a cell is missing."""
     columns: list[np.ndarray] = []
     encoded: list[str] = []
+    left_out: list[str] = []
     for place in places:
         cells, name = table.column(place), table.names[place]
-        texts = [row for row, cell in enumerate(cells) if not _is_number(cell)]
-        if not texts:
-            with np.errstate(over="ignore"):  # to inf, which Dataset refuses
-                columns.append(np.array(cells, np.float64).astype(np.float32)[:, None])
+        if all(map(is_nothing, cells)):
+            left_out.append(f"{name!r} (no value)")
             continue
-        if len(texts) < len(cells):
+        if _numbers_rows(name, cells):
+            left_out.append(f"{name!r} (numbers the rows)")
+            continue
+        values = quantities(cells, table.where(place))
+        if values is None:
+            columns.append(_one_hot(table, place, cells))
+            encoded.append(f"{name} ({columns[-1].shape[1]})")
+            continue
+        gaps = np.flatnonzero([is_nothing(cell) for cell in cells])
+        if len(gaps) and missing == "refuse":
             raise UsageError(
-                f"{path}: column {name!r}, line {table.line(texts[0])}: {cells[texts[0]]!r} is not a number, "
-                "others of the column are; fill one in, or leave the row or the column out"
+                f"{table.where(place)(gaps[0])}: {cells[gaps[0]]!r} is not a number, others of the column "
+                "are; fill one in, leave the row or the column (dataset.drop) out, or set "
+                "dataset.missing='impute'"
             )
-        kinds, numbers = np.unique(cells, return_inverse=True)
-        if len(kinds) > _MOST_TEXTS:
-            raise UsageError(
-                f"{path}: column {name!r} has {len(kinds)} different texts; up to {_MOST_TEXTS} become "
-                "features: leave the column out, or make numbers of it"
-            )
-        columns.append(np.eye(len(kinds), dtype=np.float32)[numbers])
-        encoded.append(f"{name} ({len(kinds)})")
+        with np.errstate(over="ignore"):  # to inf, which Dataset refuses
+            columns.append(values.astype(np.float32)[:, None])
+    if left_out:
+        logging.warning("%s: columns that are no features: %s", table.path, ", ".join(left_out))
     if encoded:
         logging.warning(
-            "%s: columns of text become one feature a text (0 or 1): %s", path, ", ".join(encoded)
+            "%s: columns of text become one feature a text (0 or 1): %s",
+            table.path,
+            ", ".join(encoded),
         )
-    return np.concatenate(columns, axis=1)
+    if not columns:
+        raise UsageError(
+            f"{table.path}: columns {', '.join(table.names)}, but none of them is a feature"
+        )
+    x = np.concatenate(columns, axis=1)
+    num_gaps = int(np.isnan(x).any(axis=1).sum())
+    if num_gaps:
+        logging.warning(
+            "%s: %d of %d rows miss a value: it becomes the median of the training rows, and each column "
+            "with gaps gets an indicator beside it (dataset.missing)",
+            table.path,
+            num_gaps,
+            len(x),
+        )
+    return x
+
+
+def _numbers_rows(name: str, cells: Sequence[str]) -> bool:
+    """Whether a column tells rows apart and nothing else: by its name, or the lack of one, and its values."""
+    is_named_so = name == _NO_NAME or _IDENTIFIER.fullmatch(name) is not None
+    return is_named_so and len(set(cells)) == len(cells)
+
+
+def _one_hot(table: _Table, place: int, cells: Sequence[str]) -> np.ndarray:
+    """float32 [n, number of different texts]"""
+    kinds, numbers = np.unique(cells, return_inverse=True)
+    if len(kinds) > _MOST_TEXTS:
+        raise UsageError(
+            f"{table.path}: column {table.names[place]!r} has {len(kinds)} different texts; up to "
+            f"{_MOST_TEXTS} become features: leave the column out (dataset.drop), or make numbers of it"
+        )
+    return np.eye(len(kinds), dtype=np.float32)[numbers]
 
 
 def lines_of(path: Path, delimiter: str | None = None) -> list[list[str]]:
@@ -199,16 +286,18 @@ def lines_of(path: Path, delimiter: str | None = None) -> list[list[str]]:
     try:
         with opener(path, "rt", newline="", encoding="utf-8-sig") as file:
             if delimiter is None:
-                delimiter = max(",;\t|", key=file.readline().count)
+                delimiter = _delimiter(list(islice(file, _LINES_LOOKED_AT)))
                 file.seek(0)
             return [row for row in csv.reader(file, delimiter=delimiter) if row]
     except (UnicodeDecodeError, csv.Error, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UsageError(f"{path}: not a CSV file ({error})") from error
 
 
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
+def _delimiter(lines: Sequence[str]) -> str:
+    """The delimiter by which all lines have as many cells, more than one; a comma last: numbers have it."""
+    for delimiter in ";\t|,":
+        widths = {len(row) for row in csv.reader(lines, delimiter=delimiter) if row}
+        if len(widths) == 1 and widths.pop() > 1:
+            return delimiter
+    first = lines[0] if lines else ""
+    return max(",;\t|", key=first.count)

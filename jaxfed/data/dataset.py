@@ -31,6 +31,7 @@ class Dataset:
             classes of CIFAR-100, where `y` are its 20); None where the source has none.
         subclass_test: the same of the test split.
         origin: what reports are to say of where the examples come from; mostly nothing.
+        has_gaps: x of a table has NaN where a cell is missing; `completed` fills them.
 
     Arrays that come from the cache are memory-mapped and read-only.
     """
@@ -47,6 +48,7 @@ class Dataset:
     subclass: np.ndarray | None = None
     subclass_test: np.ndarray | None = None
     origin: str = ""
+    has_gaps: bool = False
 
     def __post_init__(self) -> None:
         """Check that lengths, shapes and classes agree, so that no reader can return nonsense."""
@@ -70,8 +72,9 @@ class Dataset:
                     f"data set {self.name!r}, {split}: {len(y)} examples but subclasses of shape "
                     f"{subclass.shape}; one an example is needed"
                 )
-            if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
-                bad = np.count_nonzero(~np.isfinite(x).reshape(len(x), -1).all(axis=1))
+            is_bad = np.isinf if self.has_gaps else lambda x: ~np.isfinite(x)
+            if np.issubdtype(x.dtype, np.floating) and is_bad(x).any():
+                bad = np.count_nonzero(is_bad(x).reshape(len(x), -1).any(axis=1))
                 raise UsageError(
                     f"data set {self.name!r}, {split}: {bad} of {len(x)} examples have values that are "
                     "nan or infinite; every value must be a finite number"
@@ -86,11 +89,22 @@ class Dataset:
                     f"data set {self.name!r}, {split}: examples of shape {list(x.shape[1:])} have no "
                     "features; one at least is needed"
                 )
+        twice = [name for name in self.class_names if self.class_names.count(name) > 1]
+        if twice:
+            raise UsageError(
+                f"data set {self.name!r}: two classes are named {twice[0]!r}; each needs a name of its own"
+            )
         if not len(self.y):
             raise UsageError(f"data set {self.name!r} has no training examples")
         if not self.is_labeled.any():
             raise UsageError(
                 f"data set {self.name!r}: none of its {len(self.y)} training examples has a label"
+            )
+        if len(self.x_test) and self.x.dtype != self.x_test.dtype:
+            raise UsageError(
+                f"data set {self.name!r}: training examples are {self.x.dtype}, test examples "
+                f"{self.x_test.dtype}; bytes 0..255 and numbers of another scale do not go together: give "
+                "both the same type"
             )
         if self.x.shape[1:] != self.x_test.shape[1:]:
             raise UsageError(
@@ -103,9 +117,38 @@ class Dataset:
         """bool [n], which training examples the source has a label of."""
         return self.y != UNLABELED
 
+    def completed(self, is_training: np.ndarray) -> "Dataset":
+        """The set without gaps: in a column that has some the median of its training rows, and an indicator.
+
+        For each column with gaps there is one more feature behind all others, 1 where the value was missing
+        and 0 elsewhere.
+
+        Args:
+            is_training: bool [n], the rows of x whose values medians are of: none to test on.
+
+        Raises:
+            UsageError: a column without any value in the training rows.
+        """
+        if not self.has_gaps:
+            return self
+        is_gap = np.isnan(self.x)
+        columns = np.flatnonzero(is_gap.any(axis=0))
+        x = self.x.copy()
+        for column in columns:
+            known = self.x[is_training & ~is_gap[:, column], column]
+            if not len(known):
+                raise UsageError(
+                    f"data set {self.name!r}: feature {column + 1} has no value in the rows to train on; "
+                    "leave its column out (dataset.drop)"
+                )
+            x[is_gap[:, column], column] = np.median(known)
+        x = np.concatenate([x, is_gap[:, columns].astype(np.float32)], axis=1)
+        return dataclasses.replace(self, x=x, x_test=x[:0], has_gaps=False)
+
     def __repr__(self) -> str:
         """One line: name, sizes, shapes; never the arrays."""
-        clients = "" if self.client_id is None else f", {self.client_id.max() + 1} clients"
+        ids = [column for column in (self.client_id, self.client_id_test) if column is not None]
+        clients = f", {len(np.unique(np.concatenate(ids)))} clients" if ids else ""
         num_unlabeled = np.count_nonzero(~self.is_labeled)
         unlabeled = f", {num_unlabeled} without a label" if num_unlabeled else ""
         return (

@@ -56,6 +56,11 @@ class JsonStream:
                 self._place += length
                 return value
 
+    def end(self) -> None:
+        """Nothing but space is left."""
+        if self._next():
+            raise self._error("the end")
+
     def _take(self, character: str) -> None:
         if self._next() != character:
             raise self._error(repr(character))

@@ -22,6 +22,7 @@ from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import Dataset, class_numbers, client_numbers
 from jaxfed.data.image_files import images_in
 from jaxfed.data.json_stream import JsonStream
+from jaxfed.data.labels import read_labels
 from jaxfed.errors import UsageError
 
 _SPLITS = ("train", "test")
@@ -86,7 +87,15 @@ def read(folder: Path) -> Dataset:
     arrays = cached_arrays(
         f"leaf-{folder.name}", files_key(joint, _FORMAT, str(folder.resolve())), make
     )
-    (y, y_test), names = class_numbers(arrays["y-train"], arrays["y-test"])
+    labels, labels_test = read_labels([arrays["y-train"], arrays["y-test"]], f"{folder}: y")
+    if not labels_test.is_labeled.all():
+        raise UsageError(
+            f"{folder}: {np.count_nonzero(~labels_test.is_labeled)} test examples have no label, and nothing "
+            "can be measured on them"
+        )
+    (y, y_test), names = class_numbers(
+        labels.values, labels_test.values, is_labeled=labels.is_labeled
+    )
     client_id, client_id_test = client_numbers(arrays["user-train"], arrays["user-test"])
     return Dataset(
         name=str(folder),
@@ -151,6 +160,7 @@ def _users(file: Path) -> Iterator[_User]:
                     user = _user(file, name, stream.value())
                     found[name] = len(user.y)
                     yield user
+            stream.end()
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{file}: not a JSON object as LEAF writes it ({error})") from error
     users, sizes = announced.get("users"), announced.get("num_samples")
@@ -167,6 +177,11 @@ def _users(file: Path) -> Iterator[_User]:
                 f"{file}: user {name!r} has {found.get(name, 'no')} examples in user_data, "
                 f"num_samples says {size}"
             )
+    unlisted = found.keys() - set(users)
+    if unlisted:
+        raise UsageError(
+            f"{file}: user {min(unlisted)!r} is in user_data and not in the list of users"
+        )
 
 
 def _user(file: Path, name: str, value: Any) -> _User:
@@ -180,7 +195,8 @@ def _user(file: Path, name: str, value: Any) -> _User:
             "of text and of image files are not read)"
         ) from None
     try:
-        y = np.array(value["y"], None if value["y"] else np.int64)
+        given = ["" if label is None else label for label in value["y"]]  # null: nobody knows it
+        y = np.array(given, None if given else np.int64)
     except ValueError:  # lists of several lengths
         y = np.zeros(())
     if y.ndim != 1 or y.dtype.kind not in "iU" or (x.ndim < 2 and x.size):

@@ -7,7 +7,7 @@ returns a `Dataset`, whose keywords are those of the config's section `name`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from jaxfed.registry import Registry
 
 READERS: Registry[Callable[..., Dataset]] = Registry("reader", {}, reserved=[*EMBEDDED, *NAMED])
 
+_BESIDE = ("uci", "images")  # folders beside the root, in which sets by name are looked for, too
 _TABLES = (".csv", ".tsv", ".data", ".csv.gz", ".data.gz")
 
 
@@ -31,6 +32,8 @@ def load(
     label_key: str | None = None,
     client_key: str | None = None,
     image_size: int | None = None,
+    drop: Collection[str] = (),
+    missing: str = "impute",
     options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Load a data set.
@@ -41,13 +44,16 @@ def load(
             folder of images, of LEAF's JSON files or of FLamby's Fed-ISIC2019; or a TFDS name
             (cifar10, emnist/byclass) prepared as array_record. A path is told by its ending or a slash
             at its beginning (./images, /data/x); any existing folder is one. What is not there is
-            looked for in `root`.
+            looked for in `root`, and a set by name in ../uci and ../images of it.
         root: where prepared TFDS sets and other data are; None is $JAXFED_DATA, else TFDS's default.
         label_key: what to take as label: a TFDS feature ("coarse_label" of cifar100) or a CSV column;
             the other sources have one label only.
         client_key: the CSV column, or the array of an .npz file, that names the client each row belongs to;
             the other sources have their own.
         image_size: for folders of image files only, pixels a side.
+        drop: for CSV files only, columns that are no features.
+        missing: for CSV files, what becomes of missing cells. "impute": they are NaN, until
+            `Dataset.completed` puts medians of the training rows there. "refuse": there may be none.
         options: keywords of a reader that was registered under this name.
 
     Returns:
@@ -58,10 +64,11 @@ def load(
     """
     name_or_path = os.fspath(name_or_path)
     if name_or_path in READERS:
-        _refuse(name_or_path, label_key=label_key, image_size=image_size)
+        _refuse(name_or_path, label_key=label_key, image_size=image_size, drop=tuple(drop) or None)
         return READERS[name_or_path](**(options or {}))
     if name_or_path in EMBEDDED:
-        _refuse(name_or_path, label_key=label_key, client_key=client_key, image_size=image_size)
+        given = {"label_key": label_key, "client_key": client_key, "image_size": image_size}
+        _refuse(name_or_path, **given, drop=tuple(drop) or None)
         return EMBEDDED[name_or_path]()
     if not name_or_path:
         raise UsageError(f"data set '': name one, such as {', '.join(EMBEDDED)}, or give a path")
@@ -71,7 +78,13 @@ def load(
     if name_or_path.lower().endswith((".npz", *_TABLES)):
         _refuse(name_or_path, image_size=image_size)
         file = _first(Path.is_file, path, place)
-        return _read_file(name_or_path, file, label_key, client_key)
+        if not file.is_file():
+            raise UsageError(f"data set {name_or_path!r}: no such file ({file.absolute()})")
+        if not name_or_path.lower().endswith(".npz"):
+            return csv_table.read(file, label_key, client_key, drop=drop, missing=missing)
+        _refuse(name_or_path, label_key=label_key, drop=tuple(drop) or None)
+        return npz.read(file, client_key)
+    _refuse(name_or_path, drop=tuple(drop) or None)
     _refuse(name_or_path, client_key=client_key)
     if name_or_path.startswith((".", "/", "~")) and not path.is_dir():
         raise UsageError(
@@ -83,6 +96,9 @@ def load(
         _refuse(name_or_path, image_size=image_size)
         return tfds_source.read(name_or_path, folder, label_key)
     folder = _first(Path.is_dir, path, place)
+    if name_or_path in NAMED and not folder.is_dir():
+        beside = (place.parent / kind / name_or_path for kind in _BESIDE)
+        folder = next(filter(Path.is_dir, beside), folder)
     if folder.is_dir():
         _refuse(name_or_path, label_key=label_key)
         if name_or_path in NAMED and NAMED[name_or_path].read is not None:
@@ -98,15 +114,6 @@ def load(
 def _first(exists: Callable[[Path], bool], path: Path, place: Path) -> Path:
     """The path as it is given or, where nothing is there, in the data root."""
     return path if exists(path) or not exists(place / path) else place / path
-
-
-def _read_file(name: str, path: Path, label_key: str | None, client_key: str | None) -> Dataset:
-    if not path.is_file():
-        raise UsageError(f"data set {name!r}: no such file ({path.absolute()})")
-    if name.lower().endswith(".npz"):
-        _refuse(name, label_key=label_key)
-        return npz.read(path, client_key)
-    return csv_table.read(path, label_key, client_key)
 
 
 def _read_named(name: str, folder: Path, image_size: int | None) -> Dataset:
@@ -131,8 +138,8 @@ def _not_found(name: str, place: Path) -> str:
     if name in NAMED:
         other = "" if NAMED[name].read else ", or give the path of such a folder"
         return (
-            f"data set {name!r}: no such folder ({place / name}); put there {NAMED[name].origin}{other} "
-            "(the place is --config.dataset.root or $JAXFED_DATA)"
+            f"data set {name!r}: no such folder ({place / name}, nor in ../uci or ../images); put there "
+            f"{NAMED[name].origin}{other} (the place is --config.dataset.root or $JAXFED_DATA)"
         )
     alike = nearest(name, [*EMBEDDED, *NAMED])
     hint = f" (did you mean {alike[0]!r}?)" if alike else ""

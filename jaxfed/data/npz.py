@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxfed.data.dataset import UNLABELED, Dataset, class_numbers, client_numbers
+from jaxfed.data.dataset import Dataset, class_numbers, client_numbers
+from jaxfed.data.labels import read_labels
 from jaxfed.errors import UsageError
 
 _NAMES = {
@@ -40,8 +41,7 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
     uint8 [n, h, w] is taken for grey images and gets a channel; anything but uint8 becomes float32.
     The array `client_key`, and with a test split `client_key`_test, take the place of client_id.
 
-    An example whose label in y is NaN, -1 or an empty name is unlabeled. Where -1 and one other number are
-    all that there is, and no class_names say otherwise, they are two classes.
+    Which examples of y are unlabeled: `jaxfed.data.labels`.
 
     Raises:
         UsageError: not an npz file of plain arrays, without x and y, or x not numbers, or labels that
@@ -79,18 +79,14 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
         x_test, y_test = x[:0], y[:0]
     class_names = _take(arrays, "class_names")
     y, y_test = _column(path, "y", y), _column(path, "y_test", y_test)
-    is_labeled = _are_labels(y, y_test, has_names=class_names is not None)
-    is_labeled, is_labeled_test = is_labeled[: len(y)], is_labeled[len(y) :]
-    if not is_labeled_test.all():
+    labels, labels_test = read_labels([y, y_test], f"{path}: y", are_known=class_names is not None)
+    if not labels_test.is_labeled.all():
         raise UsageError(
-            f"{path}: {np.count_nonzero(~is_labeled_test)} test examples have no label, and nothing can be "
-            "measured on them; put them into x and y, for clients to hold"
+            f"{path}: {np.count_nonzero(~labels_test.is_labeled)} test examples have no label, and nothing "
+            "can be measured on them; put them into x and y, for clients to hold"
         )
     (y, y_test), names = class_numbers(
-        _numbers(path, "y", y, is_labeled),
-        _numbers(path, "y_test", y_test, is_labeled_test),
-        names=class_names,
-        is_labeled=is_labeled,
+        labels.values, labels_test.values, names=class_names, is_labeled=labels.is_labeled
     )
     client_id, client_id_test = client_numbers(
         _take(arrays, "client_id"), _take(arrays, "client_id_test")
@@ -133,30 +129,6 @@ def _with_clients(
                 f"{path}: client_key={client_key!r}: no array {key}; there are {', '.join(arrays)}"
             )
     return chosen
-
-
-def _are_labels(y: np.ndarray, y_test: np.ndarray, *, has_names: bool) -> np.ndarray:
-    """bool [n + n_test], which entries are labels."""
-    joint = np.concatenate([y, y_test])
-    if joint.dtype.kind in "US":
-        return joint != joint.dtype.type()
-    has_number = ~np.isnan(joint) if joint.dtype.kind == "f" else np.ones(len(joint), bool)
-    numbers = np.unique(joint[has_number])
-    if UNLABELED in numbers and (has_names or len(numbers) != 2):
-        return has_number & (joint != UNLABELED)
-    return has_number
-
-
-def _numbers(path: Path, role: str, y: np.ndarray, is_labeled: np.ndarray) -> np.ndarray:
-    """Labels as they are, or as integers where they come as floats for the sake of NaN."""
-    if y.dtype.kind != "f":
-        return y
-    whole = np.where(is_labeled, y, 0)
-    if not (np.abs(whole) < 2**53).all() or (whole != np.rint(whole)).any():
-        raise UsageError(
-            f"{path}: {role} of type {y.dtype} with fractions: allowed are integers or names [n]"
-        )
-    return whole.astype(np.int64)
 
 
 def _examples(x: np.ndarray) -> np.ndarray:

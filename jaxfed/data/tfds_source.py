@@ -133,7 +133,7 @@ def _origin(name: str, folder: Path, example_key: str) -> str:
     return f"{name} is a copy in JPEG, its pixels the original's only if that is JPEG, too"
 
 
-def _subclasses(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _subclasses(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """`subclass` and `subclass_test`, where there are such and each lies in one class."""
     splits = [split for split in ("train", "test") if f"subclass-{split}" in arrays]
     if not splits:

@@ -119,5 +119,7 @@ def _satisfied(columns: dict[str, np.ndarray], rule: str, num_examples: int) -> 
     hits = np.ones(num_examples, bool)
     for term in rule.split(" and "):
         name, sign, threshold = term.split(" ")
+        if sign == "==":  # "X0 == X0", of a tree without a split: all examples were alike
+            continue
         hits &= _COMPARE[sign](columns[name], float(threshold))
     return hits

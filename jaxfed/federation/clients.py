@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from jaxfed.data import Partition
 from jaxfed.data.dataset import UNLABELED as UNLABELED
+from jaxfed.data.labels import read_labels
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.moments import mean_and_deviation
@@ -45,24 +46,44 @@ class _Examples:
 
     def add(self, x: npt.ArrayLike, y: npt.ArrayLike) -> np.ndarray:
         """Return the numbers that these examples get, int64 [n_i]."""
-        x, y = np.asarray(x), np.asarray(y)
-        shape = self.x[0].shape[1:] if self.x else x.shape[1:]
+        if np.ma.is_masked(x):
+            raise UsageError(
+                "from_clients: examples are a masked array; fill its gaps first, x.filled(VALUE)"
+            )
+        x, y = np.asarray(x), np.ma.asarray(y) if np.ma.isMaskedArray(y) else np.asarray(y)
+        if x.dtype.kind not in "biuf":
+            raise UsageError(f"from_clients: examples of type {x.dtype}; numbers are needed")
+        first = self.x[0] if self.x else x
+        if (x.dtype == np.uint8) != (first.dtype == np.uint8):
+            raise UsageError(
+                f"from_clients: some examples are {first.dtype} and some {x.dtype}; bytes 0..255 and numbers "
+                "of another scale do not go together: give all parts the same type"
+            )
+        shape = first.shape[1:]
         if x.ndim < 2 or x.shape[1:] != shape:
             raise UsageError(
                 f"from_clients: examples [n, ...] of one shape are needed; here are {x.shape[1:]} "
                 f"and {shape}"
             )
-        if y.shape != x.shape[:1] or not np.issubdtype(y.dtype, np.integer):
+        if y.shape != x.shape[:1]:
             raise UsageError(
                 f"from_clients: labels of shape {y.shape}, {y.dtype}, for {len(x)} examples; one integer "
                 "each is needed, -1 for unlabeled"
             )
-        if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
+        (labels,) = read_labels([y], "from_clients", are_known=True)
+        if labels.values.dtype.kind not in "biu":
+            name = str(labels.values[labels.is_labeled][0])
             raise UsageError(
-                "from_clients: examples have values that are nan or infinite; every value must be finite"
+                f"from_clients: label {name!r} is a name; number the classes from 0, -1 is unlabeled"
             )
+        with np.errstate(over="ignore"):  # to inf
+            if x.dtype.kind == "f" and not np.isfinite(x.astype(np.float32, copy=False)).all():
+                raise UsageError(
+                    "from_clients: examples have values that are nan or infinite in float32; every value "
+                    "must be finite"
+                )
         self.x.append(x)
-        self.y.append(y.astype(np.int32))
+        self.y.append(np.where(labels.is_labeled, labels.values, UNLABELED).astype(np.int32))
         self._count += len(x)
         return np.arange(self._count - len(x), self._count)
 

@@ -95,7 +95,7 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
         ),
         (
             "dataset.zzz=1",
-            ("unknown key; the keys of dataset are balanced, client_key, image_size, ",),
+            ("unknown key; the keys of dataset are balanced, client_key, drop, image_size, ",),
         ),
         ("xclp=3", ("config.xclp is a section", "alpha")),
         ("seed", ("config.seed", "--config.seed=VALUE")),

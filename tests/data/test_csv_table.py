@@ -86,6 +86,8 @@ def test_texts_become_features_and_one_line_says_so(tmp_path, monkeypatch):
 
 
 MANY = "\n".join(f"name{row},{row % 2}" for row in range(101))
+FRACTIONS = "\n".join(f"{row},{1.37 * row}" for row in range(1, 50))
+SQUARES = "\n".join(f"{row},{row**2}" for row in range(50))
 BAD_TABLES = {
     "no label": (
         "acid,sugar,quality\n1,2,3\n2,3,4\n",
@@ -104,14 +106,42 @@ BAD_TABLES = {
         "client_key='z': the columns are label, f",
     ),
     "both": ("label,f\n1,2\n2,3\n", {"client_key": "label"}, "is the label's column"),
-    "index": (",f,label\n0,1,2\n1,2,3\n", {}, "column 1 has no name.*index=False"),
+    "no name": (",f,label\n0,1,2\n0,2,3\n", {}, "column 1 has no name in the header; name it"),
     "twice": ("n,y,n,y\ny,n,n,y\ny,y,y,y\n", {}, "'n' stands twice in the first line"),
     "none labeled": ("f,label\n1,\n2,\n", {}, "none of its 2 training examples has a label"),
-    "gap": ("f,label\n1,0\n,1\n", {}, "column 'f', line 3: '' is not a number.*leave the row"),
+    "gap": (
+        "f,label\n1,0\n,1\n",
+        {"missing": "refuse"},
+        "column 'f', line 3: '' is not a number.*leave the row",
+    ),
     "a text": ("f,label\n1,a\nred,b\n", {}, "column 'f', line 3: 'red' is not a number"),
     "many texts": (f"name,label\n{MANY}\n", {}, "'name' has 101 different texts; up to 100"),
     "no feature": ("label\n1\n2\n", {}, "none of them is a feature"),
-    "nan": ("f,label\nnan,0\n1,1\n", {}, "1 of 2 examples.*nan or infinite"),
+    "infinity": ("f,label\ninf,0\n1,1\n", {}, "1 of 2 examples.*nan or infinite"),
+    "two ways": (
+        "f;label\n1,234;a\n3,500;b\n",
+        {},
+        "'f', line 2: '1,234' may have a decimal comma or a group of thousands",
+    ),
+    "dates in two ways": (
+        "d,label\n01/02/2024,a\n02/03/2024,b\n",
+        {},
+        "'d', line 2: dates such as '01/02/2024' can be read in two ways",
+    ),
+    "hexadecimal": ("f,label\n0x1F,a\n0x2a,b\n", {}, "'0x1F' is a hexadecimal number"),
+    "fractions": (
+        f"f,label\n{FRACTIONS}\n",
+        {},
+        "'label': labels are a quantity, 1.37 has a fraction",
+    ),
+    "integers": (f"f,label\n{SQUARES}\n", {}, "labels are a quantity, 50 labels are 50 different"),
+    "no client": (
+        "f,label,client\n1,a,x\n2,b,\n",
+        {},
+        "column 'client', line 3: '' names no client",
+    ),
+    "drop": ("f,label\n1,a\n2,b\n", {"drop": ["g"]}, "drop='g': the columns are f, label"),
+    "drop the label": ("f,label\n1,a\n2,b\n", {"drop": ["label"]}, "is the label's column"),
     "infinite": ("f,label\n1e99,0\n1,1\n", {}, "1 of 2 examples.*nan or infinite"),
     "ragged": ("1,2\n1,2,3\n", {}, "line 2 has 3 columns"),
     "short": ("1,2\n", {}, "1 lines"),
@@ -134,3 +164,95 @@ def test_no_gzip_and_half_of_one(tmp_path, content):
     (tmp_path / "a.csv.gz").write_bytes(content)
     with pytest.raises(UsageError, match="not a CSV file"):
         load(tmp_path / "a.csv.gz")
+
+
+COLUMNS = {  # cells -> features of each row
+    "decimal commas": (["1,5", "2,25", "-3"], [1.5, 2.25, -3]),
+    "thousands and a comma": (["1.234,5", "3,5"], [1234.5, 3.5]),
+    "thousands and a point": (["1,234.5", "12", "1,234"], [1234.5, 12, 1234]),
+    "shares": (["10%", "3.5 %"], [0.1, 0.035]),
+    "shares with commas": (["10,5%", "3%"], [0.105, 0.03]),
+    "days": (["2024-01-31", "1970-01-02"], [19753, 1]),
+    "days and times": (["2024-01-31", "2024-01-31T12:00"], [19753, 19753.5]),
+    "German days": (["31.01.2024", "01.02.2024"], [19753, 19754]),
+    "day first": (["31/01/2024", "02/03/2024"], [19753, 19784]),
+    "month first": (["01/31/2024", "02/03/2024"], [19753, 19756]),
+    "exponents": (["1e3", "-.5", "2."], [1000, -0.5, 2]),
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_column_of_quantities_is_one_feature(name, tmp_path):
+    cells, expected = COLUMNS[name]
+    rows = "".join(f"{cell};{row % 2}\n" for row, cell in enumerate(cells))
+    (tmp_path / "a.csv").write_text(f"f;label\n{rows}")
+    data = load(tmp_path / "a.csv")
+    np.testing.assert_allclose(data.x[:, 0], expected, rtol=1e-6)
+    assert data.x.shape == (len(cells), 1)
+    (tmp_path / "a.csv").write_text(rows)  # without a header, too
+    np.testing.assert_allclose(load(tmp_path / "a.csv").x[:, 0], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("lines", "kept"),
+    [
+        ("id,f,label\n1,5,a\n2,5,b\n", 1),
+        ("Patient ID,f,label\nP7,5,a\nP9,6,b\n", 1),
+        (",f,label\n0,5,a\n1,6,b\n", 1),  # pandas' index
+        ("f,label,,\n5,a,,\n6,b,,\n", 1),  # a spreadsheet's empty columns
+        ("f,g,label\n,5,a\n,6,b\n", 1),
+        ("id,f,label\n1,5,a\n1,6,b\n", 2),  # it tells no rows apart
+        ("age,f,label\n1,5,a\n2,6,b\n", 2),
+    ],
+)
+def test_columns_that_are_no_features_are_left_out_and_named(lines, kept, tmp_path, caplog):
+    (tmp_path / "a.csv").write_text(lines)
+    with caplog.at_level("WARNING"):
+        assert load(tmp_path / "a.csv").x.shape == (2, kept)
+    assert ("columns that are no features: '" in caplog.text) == (
+        kept < lines.partition("\n")[0].count(",")
+    )
+
+
+def test_columns_can_be_dropped(tmp_path):
+    (tmp_path / "a.csv").write_text("f,note,label\n1,0x1F,a\n2,?,b\n")
+    np.testing.assert_array_equal(load(tmp_path / "a.csv", drop=["note"]).x, [[1], [2]])
+
+
+def test_gaps_become_medians_of_rows_to_train_on_and_indicators(tmp_path, caplog):
+    (tmp_path / "a.csv").write_text("f,g,h,label\n1,2,5,a\n?,3,5,b\n2,NA,5,a\n900,4,5,b\n9, ,5,a\n")
+    with caplog.at_level("WARNING"):
+        data = load(tmp_path / "a.csv")
+    assert "3 of 5 rows miss a value" in caplog.text
+    assert data.has_gaps
+    assert np.isnan(data.x).sum() == 3
+    whole = data.completed(np.array([True, True, True, False, True]))
+    expected = [
+        [1, 2, 5, 0, 0],
+        [2, 3, 5, 1, 0],
+        [2, 2.5, 5, 0, 1],
+        [900, 4, 5, 0, 0],
+        [9, 2.5, 5, 0, 1],
+    ]
+    np.testing.assert_array_equal(whole.x, expected)
+    assert not whole.has_gaps
+    with pytest.raises(UsageError, match="feature 2 has no value in the rows to train on"):
+        data.completed(np.array([False, False, True, False, True]))
+
+
+def test_two_spellings_of_one_name_in_unicode_are_one(tmp_path):
+    (tmp_path / "a.csv").write_text(
+        "f,label,client\n1,caf\u00e9,\u00e9\n2,cafe\u0301,e\u0301\n3,tea,x\n"
+    )
+    data = load(tmp_path / "a.csv")
+    assert data.class_names == ("caf\u00e9", "tea")
+    assert data.client_id.max() == 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"), [(("01", "1"), 2), (("-0", "0"), 2), (("3.0", "3"), 1)]
+)
+def test_no_two_labels_become_one_but_for_equal_numbers(labels, names, tmp_path):
+    rows = "".join(f"{row},{label}\n" for row, label in enumerate((*labels, "7")))
+    (tmp_path / "a.csv").write_text(f"f,label\n{rows}")
+    assert load(tmp_path / "a.csv").num_classes == names + 1

@@ -37,8 +37,14 @@ def test_one_feature_without_an_axis(tmp_path):
 
 BAD_ARRAYS = {
     "one label": ({"y": np.array(1)}, "y of type"),
-    "fractions": ({"y": np.array([0.5, 1, 2])}, "y of type float64 with fractions"),
-    "infinite labels": ({"y": np.array([np.inf, 1, 2])}, "y of type float64 with fractions"),
+    "fractions": (
+        {"y": np.array([0.5, 1, 2])},
+        "labels are a quantity, .* is no integer",
+    ),
+    "infinite labels": (
+        {"y": np.array([np.inf, 1, 2])},
+        "labels are a quantity, .* is no integer",
+    ),
     "labels in a table": ({"y": np.ones((3, 2), int)}, r"y of shape \(3, 2\)"),
     "no labels": ({"y": np.full(3, -1)}, "none of its 3 training examples has a label"),
     "a test without labels": (

@@ -8,7 +8,18 @@ from absl import logging
 from data_roots import needs_data, root_of
 
 from jaxfed.data import load
+from jaxfed.data.uci import original
 from jaxfed.errors import UsageError
+
+PUBLISHED = original.PUBLISHED
+
+
+@pytest.fixture(autouse=True)
+def small_files(monkeypatch, request):
+    """Files of a few rows count as whole, but for the real ones."""
+    if "real" not in request.node.name:
+        monkeypatch.setattr(original, "PUBLISHED", {})
+
 
 WINES = (
     '"fixed acidity";"volatile acidity";"citric acid";"residual sugar";"chlorides";'
@@ -181,6 +192,25 @@ def test_wines_in_another_order_are_refused(tmp_path):
     table.write_text(table.read_text().replace('"pH"', '"ph"'))
     with pytest.raises(UsageError, match=r"columns .*ph.*; needed are .*pH"):
         load("wine_quality", root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("write", "name", "published"),
+    [
+        (lambda root: write_adult(root, [{}]), "adult.data", 32_561),
+        (lambda root: write_mushrooms(root, ["e" * 23]), "agaricus-lepiota.data", 8_124),
+        (write_wines, "winequality-red.csv", 1_599),
+        (write_forests, "covtype.data.gz", 581_012),
+    ],
+)
+def test_a_file_that_was_cut_at_a_lines_end_is_refused(
+    write, name, published, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(original, "PUBLISHED", PUBLISHED)
+    monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "cache"))
+    folder = write(tmp_path)
+    with pytest.raises(UsageError, match=rf"{name}: \d rows; the published file has {published}:"):
+        load(folder.name, root=tmp_path)
 
 
 @needs_data("wine_quality", "adult", "mushroom", "covertype")

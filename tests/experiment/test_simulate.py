@@ -100,7 +100,7 @@ def test_roles_and_rows_of_own_clients():
     [
         ([], {}, "0 clients"),
         ([(X[:3], [0, 1])], {}, r"labels of shape \(2,\), int64, for 3 examples"),
-        ([(X[:2], [0.0, 1.0])], {}, "float64, for 2 examples"),
+        ([(X[:2], [0.0, 1.5])], {}, "labels are a quantity, 1.5"),
         ([(X[:2] * np.nan, [0, 1])], {}, "nan or infinite"),
         ([(X[:2], [0, 1]), (X[:2, :3], [0, 1])], {}, r"\(3,\) and \(4,\)"),
         ([(X[:2], [0, 5])], {"num_classes": 3}, "labels 0..5 with num_classes=3"),

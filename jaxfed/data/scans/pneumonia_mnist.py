@@ -41,6 +41,18 @@ def read(folder: Path) -> Dataset:
             }
     except (ValueError, KeyError, AttributeError, zipfile.BadZipFile, EOFError) as error:
         raise UsageError(f"{file}: not MedMNIST's file ({error})") from error
+    for split, (pictures, labels_of) in splits.items():
+        size = pictures.shape[1:]
+        if (
+            size != (28, 28, 1)
+            or pictures.dtype != np.uint8
+            or not np.isin(labels_of, (0, 1)).all()
+        ):
+            raise UsageError(
+                f"{file}: {split} holds {pictures.dtype} images {list(size[:2])} and labels "
+                f"{labels_of.min(initial=0)} to {labels_of.max(initial=0)}; MedMNIST's file of 28 x 28 "
+                "bytes, labeled 0 and 1, is needed"
+            )
     images, labels = zip(*splits.values(), strict=True)
     x, y = np.concatenate(images[:2]), np.concatenate(labels[:2]).astype(np.int32)
     return Dataset("pneumonia_mnist", x, y, images[2], labels[2].astype(np.int32), 2, CLASSES)

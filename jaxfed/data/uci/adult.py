@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxfed.data.dataset import Dataset
-from jaxfed.data.uci.original import cells, codes, found, numbers
+from jaxfed.data.uci.original import cells, check_count, codes, found, numbers
 
 ORIGIN = "https://archive.ics.uci.edu/dataset/2/adult"
 CLASSES = ("<=50K", ">50K")
@@ -72,10 +72,12 @@ def read(folder: Path) -> Dataset:
     means are of are for testing).
 
     Raises:
-        UsageError: a file is missing, or has a value that there is no code for.
+        UsageError: a file is missing, is not whole, or has a value that there is no code for.
     """
     train, test = (found(folder, [name], ORIGIN) for name in ("adult.data", "adult.test"))
     texts = [cells(file, len(_COLUMNS)) for file in (train, test)]
+    for file, rows in zip((train, test), texts, strict=True):
+        check_count(file, len(rows))
     means = {
         column: float(numbers(train, texts[0][:, _COLUMNS.index(column)]).mean())
         for column in _TOP_CODES

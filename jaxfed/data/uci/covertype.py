@@ -15,7 +15,7 @@ from absl import logging
 
 from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import Dataset
-from jaxfed.data.uci.original import found
+from jaxfed.data.uci.original import check_count, found
 from jaxfed.errors import UsageError
 
 ORIGIN = "https://archive.ics.uci.edu/dataset/31/covertype"
@@ -46,6 +46,7 @@ def read(folder: Path) -> Dataset:
             table = np.loadtxt(file, dtype=np.int32, delimiter=",", ndmin=2)
         except (ValueError, OSError, EOFError) as error:
             raise UsageError(f"{file}: {' '.join(str(error).split())}") from error
+        check_count(file, len(table))
         if table.shape[1] != _WIDTH:
             raise UsageError(f"{file}: rows of {table.shape[1]} cells; {_WIDTH} are needed")
         y = table[:, -1] - 1

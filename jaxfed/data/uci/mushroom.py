@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxfed.data.dataset import Dataset
-from jaxfed.data.uci.original import cells, codes, found
+from jaxfed.data.uci.original import cells, check_count, codes, found
 
 ORIGIN = "https://archive.ics.uci.edu/dataset/73/mushroom"
 _FILE = "agaricus-lepiota.data"
@@ -32,6 +32,7 @@ def read(folder: Path) -> Dataset:
     """
     file = found(folder, [_FILE], ORIGIN)
     texts = cells(file, _WIDTH)
+    check_count(file, len(texts))
     y = codes(file, "class", texts[:, _CLASS], {"e": 0, "p": 1}).astype(np.int32)
     places = [place for place in range(_WIDTH) if place not in (_CLASS, _VEIL_TYPE)]
     ranks = [np.unique(texts[:, place], return_inverse=True)[1] for place in places]

@@ -10,6 +10,16 @@ import numpy as np
 from jaxfed.data.csv_table import lines_of
 from jaxfed.errors import UsageError
 
+PUBLISHED = {  # rows of the publishers' files
+    "adult.data": 32_561,
+    "adult.test": 16_281,
+    "agaricus-lepiota.data": 8_124,
+    "winequality-red.csv": 1_599,
+    "winequality-white.csv": 4_898,
+    "covtype.data": 581_012,
+    "covtype.data.gz": 581_012,
+}
+
 
 def found(folder: Path, names: Sequence[str], origin: str) -> Path:
     """The first of these files that the folder has.
@@ -36,6 +46,20 @@ def cells(file: Path, width: int, delimiter: str = ",") -> np.ndarray:
     if not lines:
         raise UsageError(f"{file}: no rows")
     return np.array([[cell.strip() for cell in line] for line in lines])
+
+
+def check_count(file: Path, count: int) -> None:
+    """Refuse a file that has other rows than its publishers' one: a download that was cut, or a part.
+
+    Raises:
+        UsageError: says how many there are and should be.
+    """
+    published = PUBLISHED.get(file.name, count)
+    if count != published:
+        raise UsageError(
+            f"{file}: {count} rows; the published file has {published}: get it once more, or give "
+            "a part of it another name and load it as a CSV file"
+        )
 
 
 def numbers(file: Path, texts: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxfed.data.dataset import Dataset
-from jaxfed.data.uci.original import cells, found, numbers
+from jaxfed.data.uci.original import cells, check_count, found, numbers
 from jaxfed.errors import UsageError
 
 ORIGIN = "https://archive.ics.uci.edu/dataset/186/wine+quality"
@@ -57,4 +57,5 @@ def _table(file: Path) -> np.ndarray:
     header, *rows = cells(file, len(_FEATURES), ";")
     if tuple(header) != _FEATURES:
         raise UsageError(f"{file}: columns {', '.join(header)}; needed are {', '.join(_FEATURES)}")
+    check_count(file, len(rows))
     return numbers(file, np.array(rows).reshape(-1, len(_FEATURES)))

@@ -1,0 +1,167 @@
+"""What a label is, and what stands for none: one rule for tables, arrays, JSON and `Federation.from_clients`.
+
+An example is unlabeled where its label is masked, NaN, None, -1 (also "-1" and "-1.0"), empty, or one of the
+words NA, N/A, <NA>, NaN, None, null and ?, in small or capital letters. Where -1 and one other number are all
+that there is, and no class has a name, they are two classes, as many binary sets are coded.
+
+All other labels are integers or names. Whole numbers written as floats (3.0) are integers; other spellings of
+integers (01, -0, +1) are names, so that no two labels become one. Numbers with fractions, or integers of
+which most stand once, are a quantity and no classes.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from absl import logging
+
+from jaxfed.data.dataset import UNLABELED
+from jaxfed.errors import UsageError
+
+NOTHING = frozenset({"", "na", "n/a", "<na>", "nan", "none", "null", "?"})
+
+_INTEGER = re.compile(r"(0|-?[1-9][0-9]{0,17})(\.0*)?")  # of 64 bits, written in one way
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_FEW = 20  # different numbers that are never taken for a quantity
+
+
+class Labels(NamedTuple):
+    """Labels of one split.
+
+    Fields:
+        values: int64 [n] or str [n]; anything where there is no label.
+        is_labeled: bool [n].
+    """
+
+    values: np.ndarray
+    is_labeled: np.ndarray
+
+
+def read_labels(
+    splits: Sequence[np.ndarray], where: str, *, are_known: bool = False
+) -> list[Labels]:
+    """Tell labels from their absence, by the rule above, over all splits together.
+
+    Args:
+        splits: labels [n] of each split: numbers, texts, bytes or objects, masked or not.
+        where: the source, for messages.
+        are_known: which classes there are is known, so that -1 is none of two and numbers are no quantity.
+
+    Raises:
+        UsageError: labels with fractions, of which most stand once, or that are neither numbers nor texts.
+    """
+    sizes = [len(split) for split in splits]
+    masks = np.concatenate([np.ma.getmaskarray(np.ma.asarray(split)) for split in splits])
+    joint = np.concatenate([_plain(np.ma.getdata(split), where) for split in splits])
+    if joint.dtype.kind == "U":
+        values, is_labeled = _of_texts(joint, where, are_known=are_known)
+    else:
+        values, is_labeled = _of_numbers(joint, where, are_known=are_known)
+    is_labeled &= ~masks
+    if not are_known:
+        _check_classes(values[is_labeled], where)
+    ends = np.cumsum(sizes)[:-1]
+    return [
+        Labels(*pair)
+        for pair in zip(np.split(values, ends), np.split(is_labeled, ends), strict=True)
+    ]
+
+
+def plain_text(text: str) -> str:
+    """A name without spaces around, in Unicode's composed form: two spellings of one name are one."""
+    return unicodedata.normalize("NFC", text).strip()
+
+
+def is_nothing(text: str) -> bool:
+    """Whether a cell says that there is no value."""
+    return text.strip().casefold() in NOTHING
+
+
+def _plain(values: np.ndarray, where: str) -> np.ndarray:
+    """Numbers as they are, everything else as text."""
+    kind = values.dtype.kind
+    if kind in "biuf":
+        return values
+    if kind == "S":
+        try:
+            return np.char.decode(values, "utf-8")
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{where}: labels are bytes that are not UTF-8 ({error})") from None
+    if kind == "U":
+        return values
+    if kind == "O" and all(
+        value is None or isinstance(value, str | int | float) for value in values
+    ):
+        return np.array(["" if value is None else str(value) for value in values], np.str_)
+    raise UsageError(f"{where}: labels of type {values.dtype}; integers or names are needed")
+
+
+def _of_texts(texts: np.ndarray, where: str, *, are_known: bool) -> tuple[np.ndarray, np.ndarray]:
+    kinds, places = np.unique(texts, return_inverse=True)
+    names = [plain_text(kind) for kind in kinds.tolist()]
+    is_label = np.array([not is_nothing(name) for name in names], bool)
+    labels = [name for name, is_one in zip(names, is_label, strict=True) if is_one]
+    are_integers = all(map(_INTEGER.fullmatch, labels))
+    if not are_integers and labels and all(map(_NUMBER.fullmatch, labels)):
+        odd = next(name for name in labels if not _INTEGER.fullmatch(name))
+        if float(odd) != round(float(odd)):
+            raise _of_a_quantity(where, f"{odd} has a fraction")
+    if are_integers:
+        pairs = zip(names, is_label, strict=True)
+        numbers = [int(name.partition(".")[0]) if is_one else 0 for name, is_one in pairs]
+        values = np.array(numbers, np.int64)
+        is_label &= _are_classes(values, is_label, are_known=are_known)
+    else:
+        values = np.array(names, np.str_)
+        is_label &= ~np.isin(values, ("-1", "-1.0"))
+    words = [
+        repr(kind) for kind, is_one in zip(kinds.tolist(), is_label, strict=True) if not is_one
+    ]
+    words = [word for word in words if word.strip("' ")]
+    if words:
+        logging.warning("%s: rows whose label is %s are unlabeled", where, " or ".join(words[:8]))
+    return values[places], is_label[places]
+
+
+def _of_numbers(
+    numbers: np.ndarray, where: str, *, are_known: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    if numbers.dtype.kind == "b":
+        return numbers.astype(np.int64), np.ones(len(numbers), bool)
+    is_number = ~np.isnan(numbers) if numbers.dtype.kind == "f" else np.ones(len(numbers), bool)
+    whole = np.where(is_number, numbers, 0)
+    if numbers.dtype.kind == "f":
+        if not (np.abs(whole) < 2**53).all() or (whole != np.rint(whole)).any():
+            odd = whole[(whole != np.rint(whole)) | ~(np.abs(whole) < 2**53)][0]
+            raise _of_a_quantity(where, f"{odd} of type {numbers.dtype} is no integer")
+        whole = whole.astype(np.int64)
+    is_number &= _are_classes(whole, is_number, are_known=are_known)
+    return whole, is_number
+
+
+def _are_classes(values: np.ndarray, is_number: np.ndarray, *, are_known: bool) -> np.ndarray:
+    """Whether each number is a class: all but -1, and that too where it is one of two."""
+    found = np.unique(values[is_number])
+    if UNLABELED in found and (are_known or len(found) != 2):
+        return values != UNLABELED
+    return np.ones(len(values), bool)
+
+
+def _check_classes(labels: np.ndarray, where: str) -> None:
+    """Integers of which most stand once are measured, not named."""
+    if labels.dtype.kind == "U":
+        return
+    number = len(np.unique(labels))
+    if number > max(_FEW, len(labels) / 2):
+        raise _of_a_quantity(where, f"{len(labels)} labels are {number} different numbers")
+
+
+def _of_a_quantity(where: str, found: str) -> UsageError:
+    return UsageError(
+        f"{where}: labels are a quantity, {found}; jaxfed learns classes, which are integers or names: "
+        "cut the quantity into classes first"
+    )

@@ -1,0 +1,170 @@
+"""What is unlabeled is so in every source: tables, arrays, LEAF's JSON and clients' own arrays."""
+
+import json
+
+import numpy as np
+import pytest
+
+from jaxfed import Federation
+from jaxfed.data import load
+from jaxfed.data.labels import read_labels
+from jaxfed.errors import UsageError
+
+NOTHING = [
+    "",
+    "-1",
+    "-1.0",
+    "NA",
+    "N/A",
+    "n/a",
+    "<NA>",
+    "NaN",
+    "nan",
+    "None",
+    "null",
+    "NULL",
+    "?",
+    " ",
+]
+
+
+def of_a_table(labels, folder):
+    rows = "".join(f"{row},{label}\n" for row, label in enumerate(labels))
+    (folder / "a.csv").write_text(f"f,label\n{rows}")
+    return load(folder / "a.csv")
+
+
+def of_texts(labels, folder):
+    np.savez(folder / "a.npz", x=np.arange(len(labels))[:, None], y=np.array(labels))
+    return load(folder / "a.npz")
+
+
+def of_bytes(labels, folder):
+    np.savez(folder / "a.npz", x=np.arange(len(labels))[:, None], y=np.array(labels, "S"))
+    return load(folder / "a.npz")
+
+
+def of_leaf(labels, folder):
+    for split, own in (
+        ("train", labels),
+        ("test", [label for label in labels if label in ("a", "b", "c")]),
+    ):
+        (folder / split).mkdir()
+        x = [[float(row), 0.5] for row in range(len(own))]
+        content = {
+            "users": ["u"],
+            "num_samples": [len(own)],
+            "user_data": {"u": {"x": x, "y": own}},
+        }
+        (folder / split / "a.json").write_text(json.dumps(content))
+    return load(str(folder))
+
+
+SOURCES = {"table": of_a_table, "texts": of_texts, "bytes": of_bytes, "leaf": of_leaf}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_word_for_nothing_is_no_class(source, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "data"
+    folder.mkdir()
+    data = SOURCES[source](["b", *NOTHING, "a", "c", "a"], folder)
+    assert data.class_names == ("a", "b", "c")
+    np.testing.assert_array_equal(data.y, [1, *[-1] * len(NOTHING), 0, 2, 0])
+
+
+NUMBERS = {
+    "NaN": ([0.0, np.nan, 2, 1], [0, -1, 2, 1]),
+    "-1": ([0, -1, 2, 1], [0, -1, 2, 1]),
+    "-1.0": ([0.0, -1, 2, 1], [0, -1, 2, 1]),
+    "two signs": ([-1, 1, -1, 1], [-1, 1, -1, 1]),
+    "masked": (np.ma.masked_array([0, 3, 2, 1], [0, 1, 0, 0]), [0, -1, 2, 1]),
+    "objects": (np.array(["0", None, 2, 1.0], object), [0, -1, 2, 1]),
+    "truth": (np.array([True, False]), [1, 0]),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers(name):
+    given, expected = NUMBERS[name]
+    (labels,) = read_labels(
+        [np.ma.asarray(given) if name == "masked" else np.asarray(given)], "here"
+    )
+    assert np.where(labels.is_labeled, labels.values, -1).tolist() == expected
+
+
+@pytest.mark.parametrize("name", [name for name in NUMBERS if name != "two signs"])
+def test_clients_own_arrays_follow_the_same_rule(name):
+    given, expected = NUMBERS[name]
+    x = np.ones((len(expected), 2), np.float32)
+    federation = Federation.from_clients([(x, given)], num_classes=3)
+    np.testing.assert_array_equal(federation.y, expected)
+
+
+def test_of_clients_arrays_minus_one_is_unlabeled_whatever_else_there_is():
+    federation = Federation.from_clients([(np.ones((4, 2)), [-1, 1, -1, 1])])
+    np.testing.assert_array_equal(federation.y, [-1, 1, -1, 1])
+    assert [len(part) for part in federation.partition.labeled] == [2]
+
+
+X = np.ones((2, 3), np.float32)
+BAD_PARTS = {
+    "bytes among numbers": (
+        [(X, [0, 1]), (X.astype(np.uint8), [0, 1])],
+        {},
+        "float32 and some uint8",
+    ),
+    "a public part of bytes": (
+        [(X, [0, 1])],
+        {"public": X.astype(np.uint8)},
+        "some examples are float32 and some uint8",
+    ),
+    "a server of numbers": (
+        [(X.astype(np.uint8), [0, 1])],
+        {"server": (X, [0, 1])},
+        "some examples are uint8 and some float32",
+    ),
+    "masked examples": (
+        [(np.ma.masked_array(X, X > 0), [0, 1])],
+        {},
+        "examples are a masked array; fill its gaps",
+    ),
+    "times": ([(X.astype("datetime64[s]"), [0, 1])], {}, "examples of type datetime64"),
+    "texts": ([(X.astype(str), [0, 1])], {}, "examples of type <U"),
+    "beyond float32": ([(X * np.float64(1e39), [0, 1])], {}, "nan or infinite in float32"),
+    "names": ([(X, ["a", "b"])], {}, "label 'a' is a name; number the classes from 0"),
+    "fractions": ([(X, [0.5, 1])], {}, "labels are a quantity, 0.5"),
+    "days": ([(X, np.array([0, 1], "datetime64[D]"))], {}, "labels of type datetime64"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_PARTS)
+def test_parts_that_do_not_meet_are_one_line(name):
+    clients, others, words = BAD_PARTS[name]
+    with pytest.raises(UsageError, match=rf"^from_clients: .*{words}") as error:
+        Federation.from_clients(clients, **others)
+    assert "\n" not in str(error.value)
+
+
+def test_bytes_to_train_on_and_numbers_to_test_on_do_not_meet(tmp_path):
+    x, y = np.arange(12).reshape(6, 2), np.arange(6) % 2
+    np.savez(tmp_path / "a.npz", x=x.astype(np.uint8), y=y, x_test=x / 255, y_test=y)
+    with pytest.raises(
+        UsageError, match="training examples are uint8, test examples float32; bytes"
+    ):
+        load(tmp_path / "a.npz")
+
+
+def test_two_classes_of_one_name_are_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.ones((2, 2)), y=[0, 1], class_names=["cat", "cat"])
+    with pytest.raises(UsageError, match="two classes are named 'cat'"):
+        load(tmp_path / "a.npz")
+
+
+def test_a_user_of_the_test_split_alone_counts():
+    from jaxfed.data import Dataset
+
+    x, y = np.ones((2, 1), np.float32), np.array([0, 1], np.int32)
+    ids = np.array([0, 0], np.int32), np.array([1, 1], np.int32)
+    data = Dataset("d", x, y, x, y, 2, ("a", "b"), client_id=ids[0], client_id_test=ids[1])
+    assert "2 clients" in repr(data)
