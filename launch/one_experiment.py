@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from absl import flags
@@ -63,6 +64,7 @@ def conducted(
         from jaxfed.config import check
         from jaxfed.config import file as config_file
         from jaxfed.config.keys import flatten
+        from jaxfed.config.unread import check_given
         from jaxfed.experiment import workdir
         from jaxfed.experiment.progress import Progress
         from jaxfed.experiment.records import read_audit, read_run
@@ -80,6 +82,8 @@ def conducted(
         with processes.together():
             config = config_file.load(_CONFIG.value, overrides)
             check.check(config)
+            if IN_A_SWEEP not in os.environ:  # which has looked at all of its points together
+                check_given(partial(config_file.load, _CONFIG.value), overrides, audited=audited)
             settings = config.to_dict()
             place = location(WORKDIR.value, "--workdir")
         flat = flatten(workdir.plain(settings))

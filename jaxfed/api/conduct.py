@@ -63,6 +63,8 @@ def conduct(
             simulation.check()
         else:
             simulation.check(audit.check)
+    held = simulation.holdings()
+    progress.say(held.line(config.dataset.name))
     if processes.are_several():
         sums = simulation.data_checksums()
         processes.check_same({f"data.{name}": text for name, text in sums.items()})
@@ -74,7 +76,7 @@ def conduct(
             check_unplayed(directory)
             experiment = replace(experiment, observe=audit.observe)
         results = experiment.run()
-        summary = {**results, "environment": environment.describe()}
+        summary = {**results, "examples": held._asdict(), "environment": environment.describe()}
         if simulation.origin:
             summary["data_origin"] = simulation.origin
         found = None if audit is None else audit.results(results["algorithms"])

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -22,7 +23,7 @@ from rich.console import Console
 
 from jaxfed.api.conduct import conduct
 from jaxfed.api.result import Result
-from jaxfed.config import check
+from jaxfed.config import check, unread
 from jaxfed.config import file as config_file
 from jaxfed.errors import UsageError
 from jaxfed.experiment import workdir as workdirs
@@ -56,15 +57,17 @@ def run(
     """
     texts = [config_file.as_text(key.replace("__", "."), value) for key, value in overrides.items()]
     if isinstance(config, ConfigDict):
-        settings = config_file.with_overrides(config, texts)
+        load: unread.Load = partial(config_file.with_overrides, config)
     elif isinstance(config, str | os.PathLike):
-        settings = config_file.load(os.fspath(config), texts)
+        load = partial(config_file.load, os.fspath(config))
     else:
         raise UsageError(
             f"jaxfed.run({type(config).__name__}): allowed are FILE.py[:VARIANT], the name of a shipped "
             "config, or a ConfigDict"
         )
+    settings = load(texts)
     check.check(settings)
+    unread.check_given(load, texts)
     if processes.are_several():
         raise UsageError("jaxfed.run: is one process's; several run launch.run")
     devices.one_device_a_core()

@@ -162,6 +162,7 @@ RULES: dict[str, Rule] = {
     "federation.skew": one_of(get_args(Skew)),
     "federation.labels_at": one_of(LABELS_AT),
     "federation.public_size": at_least(0, ", 0 is none, or all of public_dataset"),
+    "federation.public_fraction": Rule(float, "0 to below 1", lambda value: 0 <= value < 1),
     "federation.public_dataset": TEXT,
     "federation.own_size": at_least(0, ", 0 is all that are not public"),
     "federation.public_labeled": Rule(bool, "true or false"),

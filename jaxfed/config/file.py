@@ -66,7 +66,24 @@ def load(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
             f"--config={spec}: get_config of {path} returned {type(config).__name__}; a "
             "ml_collections.ConfigDict is needed"
         )
-    return with_overrides(config, overrides)
+    return with_overrides(_of_its_data(config, overrides), overrides)
+
+
+def _of_its_data(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
+    """The config without sizes that its file wrote for another data set than `dataset.name` among overrides.
+
+    What they are instead: `SIZES_OF_A_SET` in `ml_collections_configs/base.py`.
+    """
+    given = dict(text.partition("=")[::2] for text in overrides)
+    name = given.get("dataset.name")
+    if name is None or name == config.get("dataset", {}).get("name"):
+        return config
+    sizes = importlib.import_module(f"{_CONFIGS}.base").SIZES_OF_A_SET
+    there = dict(flatten(config.to_dict()))
+    for key, value in sizes.items():
+        if key in there and key not in given:
+            config.update_from_flattened_dict({key: value})
+    return config
 
 
 def with_overrides(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:

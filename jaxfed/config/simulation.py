@@ -40,6 +40,7 @@ from jaxfed.config.feasibility import (
     warn_of_empty_clients,
     warn_of_unused_learners,
 )
+from jaxfed.config.holdings import Holdings, holdings
 from jaxfed.config.preprocessing import (
     PREPROCESSING,
     Parts,
@@ -84,6 +85,7 @@ class Simulation:
         self._vectors: np.ndarray | None = None
         dataset = dataset or clients_set(config)
         self._public = public_set(config, dataset)
+        self._labels = np.concatenate([dataset.y, dataset.y_test])
         self._dataset, self.numbers = taken(dataset, config)
         if self._public is not None:
             self.numbers = np.pad(
@@ -140,6 +142,12 @@ class Simulation:
         if kind == "federated_features":
             return with_learned_features(federation, self._config, seed, report, folder)
         return federation
+
+    def holdings(self) -> Holdings:
+        """Who holds how many examples in the first repeat."""
+        return holdings(
+            self._labels, self.dealt(self._config.seed), has_public_set=self._public is not None
+        )
 
     def data_checksums(self) -> dict[str, str]:
         """Type, shape and checksum of the examples and labels in use: other data has others.
