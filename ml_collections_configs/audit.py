@@ -87,8 +87,6 @@ def get_config(variant: str = "") -> ConfigDict:
     config.dataset.pooled = True
     config.preprocessing.kind = "images"
     config.federation.num_clients = 5
-    # Of other data sets than those above, which say sizes.
-    config.federation.labeled_fraction, config.federation.public_fraction = 0.3, 0.15
     config.federation.test = "central"
     config.training.optimizer = "adam"
     config.training.learning_rate = 1e-3

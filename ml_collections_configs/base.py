@@ -15,8 +15,10 @@ Variant = Callable[[ConfigDict], None]
 Add = Callable[..., None]
 
 # Sizes, which a config file gives for its own data set. With another `--config.dataset.name` those that are not
-# given beside it are these instead: all examples, and the shares `dataset.test_fraction`,
-# `federation.labeled_fraction` and `federation.public_fraction`. The paper's table is of the set, too.
+# given beside it have these values instead: all examples, and of them the shares `dataset.test_fraction`,
+# `federation.labeled_fraction` and, where the file has public examples, this `federation.public_fraction`.
+# The paper's table belongs to the set, too.
+PUBLIC_FRACTION = 0.5
 SIZES_OF_A_SET: dict[str, Any] = {
     "dataset.train_size": 0,
     "dataset.test_size": 0,

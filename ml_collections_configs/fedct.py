@@ -128,7 +128,6 @@ def get_config(variant: str = "") -> ConfigDict:
     config.rounds = 10
     config.federation.num_clients = 5
     config.federation.labeled_fraction = 1.0
-    config.federation.public_fraction = 0.5  # of other data sets than those below, which say a size
     config.federation.test = "central"
     config.training.optimizer = "adam"
     config.training.learning_rate = 1e-3

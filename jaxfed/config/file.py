@@ -78,11 +78,13 @@ def _of_its_data(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
     name = given.get("dataset.name")
     if name is None or name == config.get("dataset", {}).get("name"):
         return config
-    sizes = importlib.import_module(f"{_CONFIGS}.base").SIZES_OF_A_SET
+    base = importlib.import_module(f"{_CONFIGS}.base")
     there = dict(flatten(config.to_dict()))
-    for key, value in sizes.items():
-        if key in there and key not in given:
-            config.update_from_flattened_dict({key: value})
+    sizes = dict(base.SIZES_OF_A_SET)
+    if there.get("federation.public_size") and "federation.public_size" not in given:
+        sizes["federation.public_fraction"] = base.PUBLIC_FRACTION
+    for key in there.keys() & sizes.keys() - given.keys():
+        config.update_from_flattened_dict({key: sizes[key]})
     return config
 
 

@@ -3,9 +3,9 @@
     check_given(partial(file.load, spec), ["federation.labeled_fraction=0.05"])
 
 A key counts in a run if a method of the run sees it (`jaxfed.config.visibility`) and the keys beside it let
-it count (`COUNTS_WITH`). An override counts if it changes the value of a key that counts: its own, or one that
-refers to it. An override that gives a key the value that it has without is never refused, nor is one that says
-how a run is executed and watched (`_OF_THE_RUN`).
+it count (`COUNTS_WITH`). An override counts if it changes the value of a key that counts: of its own, or of
+one that refers to it. Not refused are an override that changes nothing, and one of a key that says how a run
+is executed and watched (`_OF_THE_RUN`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
 from jaxfed.config.keys import flatten
+from jaxfed.config.open_sections import CANDIDATES
 from jaxfed.config.visibility import keys_seen_by
 from jaxfed.errors import UsageError
 from jaxfed.training.server_optimizers import SECOND_MOMENTS
@@ -53,6 +54,7 @@ _LEARNED = {"preprocessing.kind": _any_of("federated_features")}
 _PRETRAINED = {"preprocessing.kind": _any_of("pretrained")}
 _ADAPTIVE = {"training.server_optimizer": _any_of(*SECOND_MOMENTS)}
 _AT_SERVER = {"federation.labels_at": _any_of("server")}
+_CHOSEN = {"selection.settings": _any_of("cross_validated")}
 _PAILLIER = {"hamming": _any_of("phe", "phe_paper")}
 
 COUNTS_WITH: dict[str, Mapping[str, Values]] = {
@@ -75,6 +77,9 @@ COUNTS_WITH: dict[str, Mapping[str, Values]] = {
     "federation.quantity_parameter": {
         "federation.quantity": _any_of("dirichlet", "lognormal", "power_law")
     },
+    "federation.skew": {
+        "federation.partition": Values("another scheme", lambda scheme: scheme != "iid")
+    },
     "federation.labeled_fraction": {
         "federation.num_labeled": _any_of(0),
         "federation.labeled_per_class": _any_of(0),
@@ -84,6 +89,7 @@ COUNTS_WITH: dict[str, Mapping[str, Values]] = {
         "federation.public_dataset": _any_of(""),
     },
     "training.schedule_rounds": {"training.schedule": _any_of("cosine")},
+    # With local steps it says no more than how many times a client's examples are shuffled.
     "training.epochs": {"training.local_steps": _any_of(0)},
     "training.unlabeled_ratio": {"training.batches": _any_of("paired")},
     "training.server_beta1": _ADAPTIVE,
@@ -91,6 +97,8 @@ COUNTS_WITH: dict[str, Mapping[str, Values]] = {
     "training.server_tau": _ADAPTIVE,
     "training.server_epochs": _AT_SERVER,
     "training.server_batch_size": _AT_SERVER,
+    "selection.folds": _CHOSEN,
+    "selection.measure": _CHOSEN,
     "key_bits": _PAILLIER,
 }
 """Key -> with which values of others it counts. `training.KEY` is a method's own; KEY alone is a method's
@@ -163,7 +171,7 @@ def counting_for(config: ConfigDict, name: str) -> set[str]:
 def _against(key: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Values]]:
     """The keys because of which this one does not count, and what they would have to be."""
     section, _, leaf = key.rpartition(".")
-    conditions = COUNTS_WITH.get(key)
+    conditions = _CHOSEN if key.startswith(CANDIDATES) else COUNTS_WITH.get(key)
     beside = ""
     if conditions is None:
         conditions, beside = COUNTS_WITH.get(leaf, {}), f"{section}."

@@ -24,6 +24,7 @@ _OF_LEARNING_NETWORKS = (
     *("weight_decay", "batches", "batch_size", "loss", "class_weights", "augmentation"),
     "initial_model",
 )
+_NOT_OF_EPISODES = ("batches", "batch_size", "local_steps", "unlabeled_ratio")  # a method's own
 _WITHOUT_LABELS = {"none", "unlabeled"}  # pseudo-labelers that label nothing
 
 
@@ -54,6 +55,9 @@ def seen_by(config: ConfigDict, name: str) -> dict[str, Any]:
             del seen["pseudo_label"]
         if not _compares_two_views(config, name):
             del seen["training"]["strong_augmentation"]
+        if "support" in methods.all_keywords(config, name):
+            for key in _NOT_OF_EPISODES:
+                del seen["training"][key]
         return seen
     if config.preprocessing.kind != "federated_features":
         for key in _OF_TRAINING:
@@ -74,16 +78,15 @@ def keys_seen_by(config: ConfigDict, name: str) -> dict[str, tuple[str, Any]]:
     seen = seen_by(config, name)
     algorithm, own = seen.pop("method")
     found: dict[str, tuple[str, Any]] = {}
-    if "selection" in seen:
-        del seen["selection"]
-        candidates = config.selection.candidates
-        section = f"selection.candidates.{name if name in candidates else algorithm}"
-        for key in ("selection.folds", "selection.measure"):
-            found[key] = key, None
-        for word, values in candidates.get(section.rpartition(".")[2], {}).items():
-            found[f"{section}.{word}"] = f"{section}.{word}", values
+    seen.pop("selection", None)
     if len(settings_to_try(config, name)) > 1:
-        found["selection.settings"] = "selection.settings", config.selection.settings
+        candidates = config.selection.candidates
+        listed = name if name in candidates else algorithm
+        section = {
+            **{key: config.selection[key] for key in ("settings", "folds", "measure")},
+            "candidates": {listed: candidates.get(listed, ConfigDict()).to_dict()},
+        }
+        found = {key: (key, value) for key, value in flatten({"selection": section})}
     if has_one_round(config, name):
         del seen["rounds"]
     for key, value in flatten(seen):

@@ -104,8 +104,8 @@ class FederatedAlgorithm(NamedTuple):
     `one_shot`: a round labels all that its cohort has, and a later one of the same clients only does so anew
     (`rounds_of`).
 
-    `labeled_only_rounds`: the number of first rounds that train on given labels alone (stage 1), as FedAvg does;
-    0 where all rounds are alike (`check_rounds`).
+    `labeled_only_rounds`: the number of first rounds that train on given labels alone (stage 1), as FedAvg
+    does; 0 where all rounds are alike (`check_rounds`).
 
     `evaluate_clients` measures the final state on each client's own points
     (`jaxfed.federation.evaluate.over_clients`): those it wants labeled (`test`) or, where clients hold no
