@@ -89,7 +89,7 @@ def test_a_keyword_that_the_config_does_not_name_has_its_default_type():
         ("dataset.algorithm=fedavg", ("config.dataset.algorithm: unknown key",)),
         ("mine.algorithm=fedavgg", ("config.mine.algorithm='fedavgg'", "'fedavg'")),
         ("fedprox.algorithm=fedavg", ("config.fedprox.algorithm: unknown key",)),
-        ("baselines=fedadam", ("config.baselines=('fedadam',)", "'fedavg'")),
+        ("baselines=fedadam", ("config.baselines=('fedadam',)", "'fedadam' is unknown, did you mean")),
     ],
 )
 def test_a_mistake_is_one_line_that_names_its_key(override, words):
