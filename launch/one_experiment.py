@@ -114,7 +114,8 @@ def conducted(
     from jaxfed.reports.method_names import method_names
 
     names = method_names([read_run(place)])
-    progress.show_results(summary["algorithms"], str(place), names)
+    remarks = summary.get("remarks", ())
+    progress.show_results(summary["algorithms"], str(place), names, remarks=remarks)
     if audited:
         found = read_audit(place)
         assert found is not None  # it has just been written

@@ -94,5 +94,7 @@ def _run(
     if progress:
         from jaxfed.reports.method_names import method_names
 
-        shown.show_results(summary["algorithms"], str(place), method_names([read_run(place)]))
+        names = method_names([read_run(place)])
+        remarks = summary.get("remarks", ())
+        shown.show_results(summary["algorithms"], str(place), names, remarks=remarks)
     return Result(place, settings, read_json(place / "summary.json"), owns_workdir=owns_workdir)

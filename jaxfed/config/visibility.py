@@ -121,6 +121,11 @@ def _seen_by_learners(config: ConfigDict, seen: dict[str, Any]) -> dict[str, Any
     return seen
 
 
+def takes_no_labels(config: ConfigDict, name: str) -> bool:
+    """Whether a method that trains a model does so on given labels alone, in all of its rounds."""
+    return _pseudo_labels_taken(config, name) == {"none"}
+
+
 def _pseudo_labels_taken(config: ConfigDict, name: str) -> set[str]:
     """The pseudo-labelers that a method takes from its ingredients when it is made.
 
