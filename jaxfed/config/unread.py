@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
+from jaxfed.config.check import check
 from jaxfed.config.keys import flatten
 from jaxfed.config.open_sections import CANDIDATES
 from jaxfed.config.visibility import keys_seen_by
@@ -116,7 +117,7 @@ def check_given(load: Load, overrides: Sequence[str], *, audited: bool = False) 
     Raises:
         UsageError: names the first key that nothing reads, its value, and why.
 
-    Cost: one config more for each override.
+    Cost: one config more for each override, and a check of it for each that is refused.
     """
     for line in Given(audited).unread(load, overrides).values():
         raise UsageError(line)
@@ -136,36 +137,59 @@ class Given:
         if left:
             config = load(overrides)
             values = dict(flatten(config.to_dict()))
-            counting = self._counting(config)
+            views = views_of(config)
+            counting = counting_keys(config, views, audited=self._audited)
             for text in left:
-                changed = _changed(load, overrides, text, values)
-                if not counting.isdisjoint(changed):
+                without = _without(load, overrides, text)
+                if without is None or self._counts(counting, values, without):
                     self._read.add(_key(text))
                     self._unread.pop(_key(text), None)
-                elif changed:
-                    self._unread.setdefault(_key(text), _objection(config, text))
+                elif dict(flatten(without.to_dict())) != values:
+                    self._unread.setdefault(_key(text), objection(config, views, text))
         return self._unread
 
-    def _counting(self, config: ConfigDict) -> set[str]:
-        """All keys that count for a method of the run, or for the run as a whole."""
-        flat = dict(flatten(config.to_dict()))
-        found = {key for key in flat if key in _OF_THE_RUN or key.startswith("execution.")}
-        if self._audited:
-            found |= {key for key in flat if key.startswith(_OF_AN_AUDIT)}
-        for name in methods.chosen(config):
-            found |= counting_for(config, name)
-        return found
+    def _counts(self, counting: set[str], values: Mapping[str, Any], without: ConfigDict) -> bool:
+        """Whether a key that differs from the config without an override counts, there or here."""
+        before = dict(flatten(without.to_dict()))
+        changed = {
+            key
+            for key in {*values, *before}
+            if key not in values or key not in before or values[key] != before[key]
+        }
+        if not changed or not counting.isdisjoint(changed):
+            return bool(changed)
+        try:
+            check(without)
+        except UsageError:  # others build on the override
+            return True
+        there = counting_keys(without, views_of(without), audited=self._audited)
+        return not there.isdisjoint(changed)
 
 
-def counting_for(config: ConfigDict, name: str) -> set[str]:
-    """The dotted keys of a checked config that count for one of its methods."""
-    seen = keys_seen_by(config, name)
-    values = dict(seen.values())
-    return {
-        key
-        for key, (of_all, _) in seen.items()
-        if not key.startswith(_OF_AN_AUDIT) and not any(_against(of_all, values))
-    }
+def views_of(config: ConfigDict) -> dict[str, dict[str, tuple[str, Any]]]:
+    """Method of the run -> `keys_seen_by` of a checked config."""
+    return {name: keys_seen_by(config, name) for name in methods.chosen(config)}
+
+
+def counting_keys(
+    config: ConfigDict,
+    views: Mapping[str, Mapping[str, tuple[str, Any]]],
+    *,
+    audited: bool = False,
+) -> set[str]:
+    """All keys that count for a method of the run, or for the run as a whole."""
+    flat = dict(flatten(config.to_dict()))
+    found = {key for key in flat if key in _OF_THE_RUN or key.startswith("execution.")}
+    if audited:
+        found |= {key for key in flat if key.startswith(_OF_AN_AUDIT)}
+    for seen in views.values():
+        values = dict(seen.values())
+        found |= {
+            key
+            for key, (of_all, _) in seen.items()
+            if not key.startswith(_OF_AN_AUDIT) and not any(_against(of_all, values))
+        }
+    return found
 
 
 def _against(key: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Values]]:
@@ -182,27 +206,21 @@ def _against(key: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Values]
             yield f"{beside}{other}", wanted
 
 
-def _changed(
-    load: Load, overrides: Sequence[str], text: str, values: Mapping[str, Any]
-) -> set[str]:
-    """The keys that have another value without this override: its own, and those that refer to it."""
+def _without(load: Load, overrides: Sequence[str], text: str) -> ConfigDict | None:
+    """The config without one override; None if others build on it."""
     try:
-        without = dict(flatten(load([other for other in overrides if other is not text]).to_dict()))
-    except UsageError:  # others build on it
-        return set(values)
-    return {key for key in values if key not in without or without[key] != values[key]} | {
-        key for key in without if key not in values
-    }
+        return load([other for other in overrides if other is not text])
+    except UsageError:
+        return None
 
 
-def _objection(config: ConfigDict, text: str) -> str:
-    """One line on a key that nothing reads."""
-    key = _key(text)
-    names = methods.chosen(config)
+def objection(
+    config: ConfigDict, views: Mapping[str, Mapping[str, tuple[str, Any]]], text: str
+) -> str:
+    """One line on a key that nothing reads, `KEY=VALUE`: why, and what to write instead."""
+    key, names = _key(text), ", ".join(views)
     section = key.partition(".")[0]
-    values = dict(flatten(config.to_dict()))
-    for name in names:
-        seen = keys_seen_by(config, name)
+    for seen in views.values():
         if key in seen:
             values = dict(seen.values())
             for other, wanted in _against(seen[key][0], values):
@@ -213,17 +231,14 @@ def _objection(config: ConfigDict, text: str) -> str:
                 )
     if key.startswith(_OF_AN_AUDIT):
         return f"config.{text}: launch.audit alone reads it; leave it out"
-    if section in (*ALGORITHMS, *methods.variants(config)) and section not in names:
+    if section in (*ALGORITHMS, *methods.variants(config)) and section not in views:
         return (
-            f"config.{text}: {section!r} is not among the methods of this run ({', '.join(names)}); leave it "
-            "out, or add the method to baselines"
+            f"config.{text}: {section!r} is not among the methods of this run ({names}); leave it out, or "
+            "add the method to baselines"
         )
     if key == "rounds":
-        return (
-            f"config.{text}: {', '.join(names)} label in one round of all clients; leave it out, or set a "
-            "cohort_size"
-        )
-    return f"config.{text}: no method of this run reads it ({', '.join(names)}); leave it out"
+        return f"config.{text}: {names} label in one round of all clients; leave it out, or set a cohort_size"
+    return f"config.{text}: no method of this run reads it ({names}); leave it out"
 
 
 def _key(text: str) -> str:

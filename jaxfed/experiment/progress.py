@@ -122,7 +122,7 @@ class Progress(Terminal):
         *,
         remarks: Sequence[str] = (),
     ) -> None:
-        """Print the final table, in which methods have these names, remarks on it, and where everything is."""
+        """Print the final table, in which methods have these names, remarks, and where everything is."""
         self.show(results_table(algorithms, "±" if self.can_print("±") else "+-", names))
         for line in remarks:
             self.say(line)
