@@ -82,8 +82,9 @@ def conducted(
         with processes.together():
             config = config_file.load(_CONFIG.value, overrides)
             check.check(config)
-            if IN_A_SWEEP not in os.environ:  # which has looked at all of its points together
-                check_given(partial(config_file.load, _CONFIG.value), overrides, audited=audited)
+            # A sweep has looked at all of its points together.
+            own = [] if IN_A_SWEEP in os.environ else overrides
+            given = check_given(partial(config_file.load, _CONFIG.value), own, audited=audited)
             settings = config.to_dict()
             place = location(WORKDIR.value, "--workdir")
         flat = flatten(workdir.plain(settings))
@@ -107,7 +108,13 @@ def conducted(
         console = None if processes.is_first() else Console(quiet=True)
         with Progress(settings, console) as progress:
             summary = conduct(
-                config, place, progress, interruption, overwrite=_OVERWRITE.value, audited=audited
+                config,
+                place,
+                progress,
+                interruption,
+                overwrite=_OVERWRITE.value,
+                audited=audited,
+                given=given,
             )
     if not processes.is_first():
         return status(summary)

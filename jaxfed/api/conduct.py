@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ def conduct(
     *,
     overwrite: bool = False,
     audited: bool = False,
+    given: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Prepare, then make the workdir, then run: a mistake leaves nothing behind.
 
@@ -38,6 +40,8 @@ def conduct(
         interruption: signals, or the lack of them.
         overwrite: delete what an earlier experiment left in `place`.
         audited: look at what methods send, and infer membership from it (`jaxfed.experiment.audit`).
+        given: `KEY=VALUE` overrides of the user, which the data must leave something to say
+            (`Simulation.check_given`).
 
     Returns:
         What is in summary.json.
@@ -53,6 +57,7 @@ def conduct(
         compilation_cache.enable(config.execution.compilation_cache)
         progress.working_on(f"loading {config.dataset.name}")
         simulation = Simulation(config)
+        simulation.check_given(given)
         audit = None
         if audited:
             # Here, because what attacks need takes half a second to import; other runs need not wait.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
@@ -67,14 +68,14 @@ def run(
         )
     settings = load(texts)
     check.check(settings)
-    unread.check_given(load, texts)
+    given = unread.check_given(load, texts)
     if processes.are_several():
         raise UsageError("jaxfed.run: is one process's; several run launch.run")
     devices.one_device_a_core()
     if workdir is None:
         place = Path(mkdtemp(prefix="jaxfed-"))
         try:
-            return _run(settings, place, overwrite, progress, owns_workdir=True)
+            return _run(settings, place, overwrite, progress, given, owns_workdir=True)
         except BaseException:
             shutil.rmtree(place, ignore_errors=True)
             raise
@@ -82,15 +83,21 @@ def run(
     with remedied(OF_A_CALL):
         if not overwrite and workdirs.is_finished(place, settings.to_dict()):
             return Result(place, settings, read_json(place / "summary.json"))
-        return _run(settings, place, overwrite, progress, owns_workdir=False)
+        return _run(settings, place, overwrite, progress, given, owns_workdir=False)
 
 
 def _run(
-    settings: ConfigDict, place: Path, overwrite: bool, progress: bool, *, owns_workdir: bool
+    settings: ConfigDict,
+    place: Path,
+    overwrite: bool,
+    progress: bool,
+    given: Sequence[str],
+    *,
+    owns_workdir: bool,
 ) -> Result:
     console = None if progress else Console(quiet=True)
     with Progress(settings.to_dict(), console) as shown:
-        summary = conduct(settings, place, shown, Interruption(), overwrite=overwrite)
+        summary = conduct(settings, place, shown, Interruption(), overwrite=overwrite, given=given)
     if progress:
         from jaxfed.reports.method_names import method_names
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -122,6 +122,19 @@ class Simulation:
         memory_demand.check(self._config, federation, math.prod(self._dataset.x.shape[1:]))
         warn_of_scales(self._dataset, self._config)
         warn_of_unused_learners(self._config)
+
+    def check_given(self, overrides: Sequence[str]) -> None:
+        """Check that these `KEY=VALUE` count for these data; `jaxfed.config.unread` has what needs no data.
+
+        Raises:
+            UsageError: a share to test on, of a set that has a test split.
+        """
+        for text in overrides:
+            if text.startswith("dataset.test_fraction=") and len(self._dataset.y_test):
+                raise UsageError(
+                    f"config.{text}: nothing reads it, for {self._dataset.name} has a test split; leave it "
+                    "out, or set dataset.pooled to True"
+                )
 
     def dealt(self, seed: int) -> Federation:
         """The clients of the repeat with this seed, without their examples: who holds which, in no time."""

@@ -45,7 +45,7 @@ def _any_of(*values: Any) -> Values:
     return Values(" or ".join(map(repr, values)), lambda value: value in values)
 
 
-_SOME = Values("above 0", lambda value: value > 0)
+_SOME = Values("a number above 0", lambda value: value > 0)
 _SCHEMES_OF_DIRICHLET = _any_of("dirichlet", "dirichlet_mixture")
 _MIXTURE = {"federation.partition": _any_of("dirichlet_mixture")}
 _CLASSES = {"federation.partition": _any_of("classes_per_client")}
@@ -106,7 +106,7 @@ COUNTS_WITH: dict[str, Mapping[str, Values]] = {
 keyword, or one of the section that its labels are found by."""
 
 
-def check_given(load: Load, overrides: Sequence[str], *, audited: bool = False) -> None:
+def check_given(load: Load, overrides: Sequence[str], *, audited: bool = False) -> tuple[str, ...]:
     """Check that everything that a user has set counts in the run.
 
     Args:
@@ -114,26 +114,36 @@ def check_given(load: Load, overrides: Sequence[str], *, audited: bool = False) 
         overrides: `KEY=VALUE`, as the user gave them; the config with them is checked.
         audited: whether membership is inferred, which the section `audit` is of.
 
+    Returns:
+        The overrides that change something; data may still leave one of them without effect
+        (`Simulation.check_given`).
+
     Raises:
         UsageError: names the first key that nothing reads, its value, and why.
 
     Cost: one config more for each override, and a check of it for each that is refused.
     """
-    for line in Given(audited).unread(load, overrides).values():
+    given = Given(audited)
+    for line in given.unread(load, overrides).values():
         raise UsageError(line)
+    return tuple(text for text in overrides if _key(text) in given.read)
 
 
 class Given:
-    """Which overrides count, over one experiment or the points of a sweep: what counts at one counts."""
+    """Which overrides count, over one experiment or the points of a sweep: what counts at one counts.
+
+    Attributes:
+        read: the keys that have counted so far.
+    """
 
     def __init__(self, audited: bool = False) -> None:
         self._audited = audited
-        self._read: set[str] = set()
+        self.read: set[str] = set()
         self._unread: dict[str, str] = {}
 
     def unread(self, load: Load, overrides: Sequence[str]) -> dict[str, str]:
         """Look at one more experiment; key -> what to say of it, of keys that have counted nowhere so far."""
-        left = [text for text in overrides if _key(text) not in self._read]
+        left = [text for text in overrides if _key(text) not in self.read]
         if left:
             config = load(overrides)
             values = dict(flatten(config.to_dict()))
@@ -142,7 +152,7 @@ class Given:
             for text in left:
                 without = _without(load, overrides, text)
                 if without is None or self._counts(counting, values, without):
-                    self._read.add(_key(text))
+                    self.read.add(_key(text))
                     self._unread.pop(_key(text), None)
                 elif dict(flatten(without.to_dict())) != values:
                     self._unread.setdefault(_key(text), objection(config, views, text))

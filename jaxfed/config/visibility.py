@@ -94,8 +94,8 @@ def keys_seen_by(config: ConfigDict, name: str) -> dict[str, tuple[str, Any]]:
         is_own = of_training != key
         found[methods.training_key(config, name, of_training) if is_own else key] = key, value
     for word in own:
-        section = name if word in config.get(name, {}) else algorithm
-        found[f"{section}.{word}"] = f"{algorithm}.{word}", own[word]
+        owner = name if word in config.get(name, {}) else algorithm
+        found[f"{owner}.{word}"] = f"{algorithm}.{word}", own[word]
     if name != algorithm:
         found[f"{name}.algorithm"] = f"{name}.algorithm", algorithm
     return found

@@ -8,6 +8,7 @@ from jaxfed.config import check, file
 from jaxfed.config.keys import flatten
 from jaxfed.config.simulation import Simulation
 from jaxfed.config.unread import check_given
+from jaxfed.errors import UsageError
 from ml_collections_configs.base import PUBLIC_FRACTION, SIZES_OF_A_SET
 
 FEDCT = "fedct.py:decision_tree"
@@ -78,6 +79,14 @@ def test_a_share_of_labels_counts_for_other_data_where_the_config_has_a_number(p
     held = Simulation(config).holdings()
     assert held.labeled == pytest.approx(0.5 * (held.labeled + held.unlabeled - 40), abs=40)
     assert held.validation == 61
+
+
+def test_a_share_to_test_on_needs_a_set_without_a_test_split(tmp_path):
+    given = ["dataset.test_fraction=0.5"]
+    for num_test, pooled in ((0, False), (30, True)):
+        simulation(tmp_path, num_test, **{"dataset.pooled": pooled}).check_given(given)
+    with pytest.raises(UsageError, match=r"^config\.dataset\.test_fraction=0\.5: nothing reads it"):
+        simulation(tmp_path, 30).check_given(given)
 
 
 def test_all_roles_add_up(tmp_path):
