@@ -85,6 +85,7 @@ class Simulation:
         self._vectors: np.ndarray | None = None
         dataset = dataset or clients_set(config)
         self._public = public_set(config, dataset)
+        self._holdings: Holdings | None = None
         self._labels = np.concatenate([dataset.y, dataset.y_test])
         self._dataset, self.numbers = taken(dataset, config)
         if self._public is not None:
@@ -118,6 +119,7 @@ class Simulation:
             check_labels_a_class(self._config, federation)
             if repeat == 0:
                 warn_of_empty_clients(federation)
+                self._holdings = self._held(federation)
             look(repeat, federation)
         memory_demand.check(self._config, federation, math.prod(self._dataset.x.shape[1:]))
         warn_of_scales(self._dataset, self._config)
@@ -158,9 +160,12 @@ class Simulation:
 
     def holdings(self) -> Holdings:
         """Who holds how many examples in the first repeat."""
-        return holdings(
-            self._labels, self.dealt(self._config.seed), has_public_set=self._public is not None
-        )
+        if self._holdings is None:
+            self._holdings = self._held(self.dealt(self._config.seed))
+        return self._holdings
+
+    def _held(self, federation: Federation) -> Holdings:
+        return holdings(self._labels, federation, has_public_set=self._public is not None)
 
     def data_checksums(self) -> dict[str, str]:
         """Type, shape and checksum of the examples and labels in use: other data has others.
