@@ -54,7 +54,8 @@ def run(
         **overrides: values of single keys, `xclp__alpha=0.9` for `xclp.alpha`.
 
     Raises:
-        UsageError: one line on what cannot be: a key, a value, missing data, another experiment's workdir.
+        UsageError: one line on what cannot be: a key, a value, a key that nothing in the run reads, missing
+            data, another experiment's workdir.
     """
     texts = [config_file.as_text(key.replace("__", "."), value) for key, value in overrides.items()]
     if isinstance(config, ConfigDict):

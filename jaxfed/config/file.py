@@ -39,7 +39,8 @@ def load(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
             the type of the value that stands there. `model.name` goes first: another network comes
             with its own options in place of the config's, and each of them may be set. So may what a
             method can have for itself (`jaxfed.config.methods`): `NAME.training.KEY`, a keyword of its,
-            and `NAME.algorithm`, before the others, for another name of that algorithm.
+            and `NAME.algorithm`, before the others, for another name of that algorithm. With another
+            `dataset.name` the file's sizes of its own set no longer hold (`_of_its_data`).
 
     Returns:
         A ConfigDict of its own: references between keys are resolved, and keys are locked.

@@ -159,7 +159,7 @@ class Simulation:
         return federation
 
     def holdings(self) -> Holdings:
-        """Who holds how many examples in the first repeat."""
+        """Numbers of examples by who holds them, in the first repeat."""
         if self._holdings is None:
             self._holdings = self._held(self.dealt(self._config.seed))
         return self._holdings

@@ -130,7 +130,7 @@ def check_given(load: Load, overrides: Sequence[str], *, audited: bool = False) 
 
 
 class Given:
-    """Which overrides count, over one experiment or the points of a sweep: what counts at one counts.
+    """A record of overrides that count, in one experiment or at any point of a sweep.
 
     Attributes:
         read: the keys that have counted so far.
@@ -159,7 +159,7 @@ class Given:
         return self._unread
 
     def _counts(self, counting: set[str], values: Mapping[str, Any], without: ConfigDict) -> bool:
-        """Whether a key that differs from the config without an override counts, there or here."""
+        """True if a key counts whose value differs from the one without an override, here or there."""
         before = dict(flatten(without.to_dict()))
         changed = {
             key

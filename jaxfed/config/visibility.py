@@ -102,7 +102,7 @@ def keys_seen_by(config: ConfigDict, name: str) -> dict[str, tuple[str, Any]]:
 
 
 def has_one_round(config: ConfigDict, name: str) -> bool:
-    """Whether a method labels in one round of all clients, however many rounds the experiment has."""
+    """True for a method that labels in one round of all clients, however many rounds there are."""
     everybody = (0, config.federation.num_clients)
     return not methods.trains(config, name) and config.cohort_size in everybody
 
@@ -122,7 +122,7 @@ def _seen_by_learners(config: ConfigDict, seen: dict[str, Any]) -> dict[str, Any
 
 
 def takes_no_labels(config: ConfigDict, name: str) -> bool:
-    """Whether a method that trains a model does so on given labels alone, in all of its rounds."""
+    """True for a method that trains its model on given labels alone, in all of its rounds."""
     return _pseudo_labels_taken(config, name) == {"none"}
 
 
@@ -141,7 +141,7 @@ def _pseudo_labels_taken(config: ConfigDict, name: str) -> set[str]:
 
 
 def _compares_two_views(config: ConfigDict, name: str) -> bool:
-    """Whether a method cannot be made without `training.strong_augmentation`."""
+    """True for a method that cannot be made without `training.strong_augmentation`."""
     seen = for_nobody(methods.with_own_training(config, name))
     training = replace(make_training(seen, nobody(seen), repeat=0), strong_augment=None)
     try:

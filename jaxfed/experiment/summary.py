@@ -72,7 +72,7 @@ def remarks(config: ConfigDict, records: Iterable[Record]) -> list[str]:
 
 
 def _undone(config: ConfigDict, name: str, records: list[Record]) -> str:
-    """Why the final state of one method in one repeat owes nothing to what it is named for; "" if it does."""
+    """The reason why one repeat's final state owes nothing to its method's name; "" if it does."""
     selected = records[-1].get("selected_round")
     if selected == 0:
         return "validation selected the state that it started from, so its rounds count for nothing"

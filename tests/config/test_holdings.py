@@ -1,4 +1,4 @@
-"""Who holds what, in one line; and sizes, which belong to the data set that they were written for."""
+"""One line of who holds what; and sizes, which belong to the data set that they were written for."""
 
 import numpy as np
 import pytest
