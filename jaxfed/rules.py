@@ -90,9 +90,17 @@ def keywords(**rules: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
             check_values(factory.__name__, rules, given.arguments)
             return factory(*args, **kwargs)
 
+        checked.rules = rules  # type: ignore[attr-defined]
         return checked
 
     return ruled
+
+
+def rules_of(factory: Callable[..., Any]) -> Mapping[str, Rule]:
+    """The rules that `keywords` holds a factory's keywords to, in front of a partial one too."""
+    while isinstance(factory, functools.partial):
+        factory = factory.func
+    return getattr(factory, "rules", {})
 
 
 def fields_as_keywords(

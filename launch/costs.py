@@ -12,6 +12,7 @@ network whose parameters would be sent, as of trees, without a factor.
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 from absl import flags
@@ -44,11 +45,13 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
     from jaxfed.config import check
     from jaxfed.config import file as config_file
+    from jaxfed.config.unread import check_given
     from jaxfed.experiment.answer_costs import answers_public
     from jaxfed.experiment.environment import describe
 
     config = config_file.load(_CONFIG.value, overrides)
     check.check(config)
+    check_given(partial(config_file.load, _CONFIG.value), overrides)
     report = _answers(config) if answers_public(config) else _rounds(config)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)

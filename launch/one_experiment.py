@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from absl import flags
@@ -63,6 +64,7 @@ def conducted(
         from jaxfed.config import check
         from jaxfed.config import file as config_file
         from jaxfed.config.keys import flatten
+        from jaxfed.config.unread import check_given
         from jaxfed.experiment import workdir
         from jaxfed.experiment.progress import Progress
         from jaxfed.experiment.records import read_audit, read_run
@@ -80,6 +82,9 @@ def conducted(
         with processes.together():
             config = config_file.load(_CONFIG.value, overrides)
             check.check(config)
+            # A sweep has looked at all of its points together.
+            own = [] if IN_A_SWEEP in os.environ else overrides
+            given = check_given(partial(config_file.load, _CONFIG.value), own, audited=audited)
             settings = config.to_dict()
             place = location(WORKDIR.value, "--workdir")
         flat = flatten(workdir.plain(settings))
@@ -103,14 +108,21 @@ def conducted(
         console = None if processes.is_first() else Console(quiet=True)
         with Progress(settings, console) as progress:
             summary = conduct(
-                config, place, progress, interruption, overwrite=_OVERWRITE.value, audited=audited
+                config,
+                place,
+                progress,
+                interruption,
+                overwrite=_OVERWRITE.value,
+                audited=audited,
+                given=given,
             )
     if not processes.is_first():
         return status(summary)
     from jaxfed.reports.method_names import method_names
 
     names = method_names([read_run(place)])
-    progress.show_results(summary["algorithms"], str(place), names)
+    remarks = summary.get("remarks", ())
+    progress.show_results(summary["algorithms"], str(place), names, remarks=remarks)
     if audited:
         found = read_audit(place)
         assert found is not None  # it has just been written

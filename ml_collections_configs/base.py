@@ -14,6 +14,24 @@ from jaxfed.errors import UsageError, suggestion
 Variant = Callable[[ConfigDict], None]
 Add = Callable[..., None]
 
+# Sizes, which a config file gives for its own data set. With another `--config.dataset.name` those that are not
+# given beside it have these values instead: all examples, and of them the shares `dataset.test_fraction`,
+# `federation.labeled_fraction` and, where the file has public examples, this `federation.public_fraction`.
+# The paper's table belongs to the set, too.
+PUBLIC_FRACTION = 0.5
+SIZES_OF_A_SET: dict[str, Any] = {
+    "dataset.train_size": 0,
+    "dataset.test_size": 0,
+    "dataset.unlabeled_size": 0,
+    "dataset.balanced": False,
+    "federation.num_labeled": 0,
+    "federation.public_size": 0,
+    "federation.own_size": 0,
+    "audit.members": 0,
+    "audit.population": 200,
+    "paper_table": "",
+}
+
 ALPHAS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99)  # the paper's is 0.99
 
 
@@ -89,6 +107,7 @@ def get_config() -> ConfigDict:
     # "server": all labels are the server's, drawn before the rest is dealt; clients have none.
     config.federation.labels_at = "clients"
     config.federation.public_size = 0  # examples that everybody has, without labels; 0 = none
+    config.federation.public_fraction = 0.0  # of the training examples, where public_size is 0
     config.federation.public_dataset = ""  # of this set in place of the clients'; a size of 0 = all
     config.federation.public_labeled = False  # with labels, which everybody has, too (FedMD)
     config.federation.own_size = 0  # training examples of all clients; 0 = all that are not public

@@ -72,6 +72,7 @@ and as in the paper, whose sensitivity is `paper_rows`:
 
 What is not the paper's, or that it does not say:
 
+  * Of another data set (`--config.dataset.name`) half of the training examples are public.
   * Sizes are Table 7's where they add up; its training size is that of all clients together. Of Covertype a
     part of the file is enough here, 20,000 rows; PneumoniaMNIST are smaller copies of its chest X-rays.
   * Estimators are fitted anew in each round, and few rounds settle the labels: 10.

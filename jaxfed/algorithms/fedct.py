@@ -72,7 +72,8 @@ from jaxfed.learners.turn import (
 from jaxfed.privacy.label_promise import Sensitivity, label_promise
 from jaxfed.privacy.xor_mechanism import Condition
 from jaxfed.rules import POSITIVE, SHARE, Rule, at_least, between, keywords, one_of
-from jaxfed.training.attendance import Attendance, check_departures, departures_of
+from jaxfed.secure.session.departures import check_departures
+from jaxfed.training.attendance import Attendance, departures_of
 from jaxfed.training.consensus import ABSTAINED, Agreed, Ties, Weights, consensus_of
 from jaxfed.training.label_noise import (
     Decode,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ def conduct(
     *,
     overwrite: bool = False,
     audited: bool = False,
+    given: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Prepare, then make the workdir, then run: a mistake leaves nothing behind.
 
@@ -39,6 +41,8 @@ def conduct(
         interruption: signals, or the lack of them.
         overwrite: delete what an earlier experiment left in `place`.
         audited: look at what methods send, and infer membership from it (`jaxfed.experiment.audit`).
+        given: `KEY=VALUE` overrides of the user, which the data must leave something to say
+            (`Simulation.check_given`).
 
     Returns:
         What is in summary.json.
@@ -54,6 +58,7 @@ def conduct(
         compilation_cache.enable(config.execution.compilation_cache)
         progress.working_on(f"loading {config.dataset.name}")
         simulation = Simulation(config)
+        simulation.check_given(given)
         audit = None
         if audited:
             # Here, because what attacks need takes half a second to import; other runs need not wait.
@@ -64,6 +69,8 @@ def conduct(
             simulation.check()
         else:
             simulation.check(audit.check)
+    held = simulation.holdings()
+    progress.say(held.line(config.dataset.name))
     if processes.are_several():
         sums = simulation.data_checksums()
         processes.check_same({f"data.{name}": text for name, text in sums.items()})
@@ -77,7 +84,7 @@ def conduct(
             check_unplayed(directory)
             experiment = replace(experiment, observe=audit.observe)
         results = experiment.run()
-        summary = {**results, "environment": environment.describe()}
+        summary = {**results, "examples": held._asdict(), "environment": environment.describe()}
         if simulation.origin:
             summary["data_origin"] = simulation.origin
         found = None if audit is None else audit.results(results["algorithms"])

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -22,7 +24,7 @@ from rich.console import Console
 
 from jaxfed.api.conduct import conduct
 from jaxfed.api.result import Result
-from jaxfed.config import check
+from jaxfed.config import check, unread
 from jaxfed.config import file as config_file
 from jaxfed.errors import UsageError
 from jaxfed.experiment import workdir as workdirs
@@ -52,26 +54,29 @@ def run(
         **overrides: values of single keys, `xclp__alpha=0.9` for `xclp.alpha`.
 
     Raises:
-        UsageError: one line on what cannot be: a key, a value, missing data, another experiment's workdir.
+        UsageError: one line on what cannot be: a key, a value, a key that nothing in the run reads, missing
+            data, another experiment's workdir.
     """
     texts = [config_file.as_text(key.replace("__", "."), value) for key, value in overrides.items()]
     if isinstance(config, ConfigDict):
-        settings = config_file.with_overrides(config, texts)
+        load: unread.Load = partial(config_file.with_overrides, config)
     elif isinstance(config, str | os.PathLike):
-        settings = config_file.load(os.fspath(config), texts)
+        load = partial(config_file.load, os.fspath(config))
     else:
         raise UsageError(
             f"jaxfed.run({type(config).__name__}): allowed are FILE.py[:VARIANT], the name of a shipped "
             "config, or a ConfigDict"
         )
+    settings = load(texts)
     check.check(settings)
+    given = unread.check_given(load, texts)
     if processes.are_several():
         raise UsageError("jaxfed.run: is one process's; several run launch.run")
     devices.one_device_a_core()
     if workdir is None:
         place = Path(mkdtemp(prefix="jaxfed-"))
         try:
-            return _run(settings, place, overwrite, progress, owns_workdir=True)
+            return _run(settings, place, overwrite, progress, given, owns_workdir=True)
         except BaseException:
             shutil.rmtree(place, ignore_errors=True)
             raise
@@ -79,17 +84,25 @@ def run(
     with remedied(OF_A_CALL):
         if not overwrite and workdirs.is_finished(place, settings.to_dict()):
             return Result(place, settings, read_json(place / "summary.json"))
-        return _run(settings, place, overwrite, progress, owns_workdir=False)
+        return _run(settings, place, overwrite, progress, given, owns_workdir=False)
 
 
 def _run(
-    settings: ConfigDict, place: Path, overwrite: bool, progress: bool, *, owns_workdir: bool
+    settings: ConfigDict,
+    place: Path,
+    overwrite: bool,
+    progress: bool,
+    given: Sequence[str],
+    *,
+    owns_workdir: bool,
 ) -> Result:
     console = None if progress else Console(quiet=True)
     with Progress(settings.to_dict(), console) as shown:
-        summary = conduct(settings, place, shown, Interruption(), overwrite=overwrite)
+        summary = conduct(settings, place, shown, Interruption(), overwrite=overwrite, given=given)
     if progress:
         from jaxfed.reports.method_names import method_names
 
-        shown.show_results(summary["algorithms"], str(place), method_names([read_run(place)]))
+        names = method_names([read_run(place)])
+        remarks = summary.get("remarks", ())
+        shown.show_results(summary["algorithms"], str(place), names, remarks=remarks)
     return Result(place, settings, read_json(place / "summary.json"), owns_workdir=owns_workdir)

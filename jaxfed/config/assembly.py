@@ -36,7 +36,7 @@ from jaxfed.config.networks import (
 from jaxfed.config.server_labels import naming_labels_at
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError, suggestion
-from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.algorithm import FederatedAlgorithm, check_rounds
 from jaxfed.federation.client_map import (
     client_map,
     even_devices,
@@ -169,7 +169,9 @@ def check_algorithm(config: ConfigDict, name: str) -> None:
                     saved_model(seen, repeat)
         if starts_from_state(seen) or config.model.name in MODELS.from_outside():
             config = for_nobody(seen)
-    make_algorithm(config, name, nobody(config))
+    algorithm = make_algorithm(config, name, nobody(config))
+    stage_1 = methods.training_key(config, name, "labeled_only_rounds")
+    check_rounds(algorithm, config.rounds, "config.rounds", f"config.{stage_1}")
 
 
 def for_nobody(config: ConfigDict) -> ConfigDict:

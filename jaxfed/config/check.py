@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 from collections.abc import Collection
 from typing import Any, get_args
 
@@ -24,6 +25,7 @@ from jaxfed.config.assembly import (
     check_algorithm,
     settings_to_try,
 )
+from jaxfed.config.feasibility import check_presence
 from jaxfed.config.keys import TYPES, check_value, flatten, unknown_key
 from jaxfed.config.learner_section import MIXED, check_learner, check_learner_key
 from jaxfed.config.model_options import check_options
@@ -46,14 +48,13 @@ from jaxfed.models import MODELS
 from jaxfed.models.layers import Convolution
 from jaxfed.models.wrapping import DTYPES
 from jaxfed.paper_numbers import PAPER_TABLES
-from jaxfed.rules import POSITIVE, SHARE, Rule, at_least, between, one_of
+from jaxfed.rules import POSITIVE, SHARE, Rule, at_least, between, check_values, one_of, rules_of
 from jaxfed.training.aggregate import WEIGHTINGS
 from jaxfed.training.augmentation import AUGMENTATIONS, compose
 from jaxfed.training.batches import Scheme as BatchScheme
 from jaxfed.training.ingredients import BatchStatistics, ClientOptimizer
 from jaxfed.training.losses import POINTWISE
 from jaxfed.training.pseudo_label import Confidence
-from jaxfed.xclp import departures
 from jaxfed.xclp.cross_validation import MEASURES
 
 
@@ -89,6 +90,7 @@ def _learner_rules() -> dict[str, Rule]:
             tuple,
             f"names out of {', '.join(map(repr, LEARNERS))}",
             lambda value: _are_texts(value) and set(value) <= set(LEARNERS),
+            list(LEARNERS),
         ),
     }
 
@@ -104,6 +106,7 @@ def _method_rules(names: Collection[str]) -> dict[str, Rule]:
             lambda value: (
                 _are_texts(value) and len(set(value)) == len(value) and set(value) <= set(names)
             ),
+            names,
         ),
     }
 
@@ -164,6 +167,7 @@ RULES: dict[str, Rule] = {
     "federation.skew": one_of(get_args(Skew)),
     "federation.labels_at": one_of(LABELS_AT),
     "federation.public_size": at_least(0, ", 0 is none, or all of public_dataset"),
+    "federation.public_fraction": Rule(float, "0 to below 1", lambda value: 0 <= value < 1),
     "federation.public_dataset": TEXT,
     "federation.own_size": at_least(0, ", 0 is all that are not public"),
     "federation.public_labeled": Rule(bool, "true or false"),
@@ -329,12 +333,15 @@ def _check_own_training(config: ConfigDict, name: str) -> None:
 
 
 def _check_keywords(config: ConfigDict, name: str) -> None:
-    """A method's keywords have the types of their defaults; the rest its factory judges."""
-    known = inspect.signature(methods.factory_of(config, name)).parameters
+    """A method's keywords have their defaults' types and keep its factory's rules, in the run or not."""
+    factory = methods.factory_of(config, name)
+    known, rules = inspect.signature(factory).parameters, rules_of(factory)
     for key, value in config.get(name, {}).items():
         default = known[key].default if key in known else None
         if type(default) in TYPES:
             check_value(f"{name}.{key}", value, Rule(type(default), TYPES[type(default)]))
+        if key in rules:
+            check_values(f"config.{name}", {key: rules[key]}, {key: value})
 
 
 def _check_together(config: ConfigDict) -> None:
@@ -381,16 +388,9 @@ def _check_together(config: ConfigDict) -> None:
                 f"config.federation.test='clients': clients of {name!r} have models to be tested on what "
                 "nobody holds; allowed is 'central'"
             )
-    with in_section("xclp", "presence"):
-        leaving = departures.parsed(config.xclp.presence)
-    named = [departure.client for departure in leaving]
+    check_presence(config, num_clients or sys.maxsize)
     if num_clients:
         for key, value, most in (
-            (
-                "xclp.presence",
-                max((n for n in named if n is not None), default=-1),
-                num_clients - 1,
-            ),
             ("cohort_size", config.cohort_size, num_clients),
             ("federation.num_labeled_clients", federation.num_labeled_clients, num_clients),
             ("federation.left_out_client", federation.left_out_client, num_clients - 1),

@@ -15,6 +15,7 @@ from jaxfed.config.methods import (
     naming_own_training,
     training_key,
 )
+from jaxfed.config.networks import in_section
 from jaxfed.config.preprocessing import (
     PREPROCESSING,
     Parts,
@@ -25,7 +26,9 @@ from jaxfed.data import Dataset, Partition
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.sampling import num_groups
-from jaxfed.training.attendance import check_departures, departures_of
+from jaxfed.secure.session.departures import check_departures
+from jaxfed.training.attendance import departures_of
+from jaxfed.xclp import departures
 
 
 def check_models(dataset: Dataset, config: ConfigDict) -> None:
@@ -163,6 +166,23 @@ def check_class_weights(dataset: Dataset, config: ConfigDict) -> None:
             )
 
 
+def check_presence(config: ConfigDict, num_clients: int) -> None:
+    """Check that the clients exist who are to leave XCLP's protocols, or another method's masked sums."""
+    sections = {"xclp": config.xclp.presence}  # by which methods that train find labels, too
+    for name in chosen(config):
+        given = all_keywords(config, name)
+        if {"presence", "sums"} <= given.keys():
+            key = f"config.{name}.presence"
+            leaving = departures_of(given["presence"], given["sums"], key)
+            check_departures(leaving, num_clients, key)
+        elif "presence" in given:
+            sections[name] = given["presence"]
+    for section, presence in sections.items():
+        with in_section(section, "presence"):
+            leaving = departures.parsed(presence)
+        check_departures(leaving, num_clients, f"config.{section}.presence")
+
+
 def check_rounds(config: ConfigDict, num_clients: int) -> None:
     """Every group has its round, a round the clients that methods divide or add up, and those who leave."""
     groups = num_groups(num_clients, config.cohort_size)
@@ -172,13 +192,10 @@ def check_rounds(config: ConfigDict, num_clients: int) -> None:
             f"{config.cohort_size}, {num_clients} clients make {groups} groups; allowed are integers "
             f"from {groups} on"
         )
+    check_presence(config, num_clients)
     size = config.cohort_size or num_clients
     for name in chosen(config):
         given = all_keywords(config, name)
-        if {"presence", "sums"} <= given.keys():
-            key = f"config.{name}.presence"
-            leaving = departures_of(given["presence"], given["sums"], key)
-            check_departures(leaving, num_clients, key)
         if given.get("num_groups", 1) > size:
             raise UsageError(
                 f"config.{name}.num_groups={given['num_groups']}: at most the {size} clients of a round "

@@ -40,7 +40,8 @@ def load(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
             the type of the value that stands there. `model.name` goes first: another network comes
             with its own options in place of the config's, and each of them may be set. So may what a
             method can have for itself (`jaxfed.config.methods`): `NAME.training.KEY`, a keyword of its,
-            and `NAME.algorithm`, before the others, for another name of that algorithm.
+            and `NAME.algorithm`, before the others, for another name of that algorithm. With another
+            `dataset.name` the file's sizes of its own set no longer hold (`_of_its_data`).
 
     Returns:
         A ConfigDict of its own: references between keys are resolved, and keys are locked.
@@ -67,7 +68,26 @@ def load(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
             f"--config={spec}: get_config of {path} returned {type(config).__name__}; a "
             "ml_collections.ConfigDict is needed"
         )
-    return with_overrides(config, overrides)
+    return with_overrides(_of_its_data(config, overrides), overrides)
+
+
+def _of_its_data(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
+    """The config without sizes that its file wrote for another data set than `dataset.name` among overrides.
+
+    What they are instead: `SIZES_OF_A_SET` in `ml_collections_configs/base.py`.
+    """
+    given = dict(text.partition("=")[::2] for text in overrides)
+    name = given.get("dataset.name")
+    if name is None or name == config.get("dataset", {}).get("name"):
+        return config
+    base = importlib.import_module(f"{_CONFIGS}.base")
+    there = dict(flatten(config.to_dict()))
+    sizes = dict(base.SIZES_OF_A_SET)
+    if there.get("federation.public_size") and "federation.public_size" not in given:
+        sizes["federation.public_fraction"] = base.PUBLIC_FRACTION
+    for key in there.keys() & sizes.keys() - given.keys():
+        config.update_from_flattened_dict({key: sizes[key]})
+    return config
 
 
 def with_overrides(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:

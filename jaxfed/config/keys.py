@@ -40,11 +40,16 @@ def unknown_key(key: str, known: Collection[str]) -> UsageError:
 
 
 def nearest_keys(key: str, known: Collection[str]) -> list[str]:
-    """The known keys with the same last word, else that with the most similar one, its own section first."""
+    """The known keys that a wrong one may mean, of the first kind that there is.
+
+    Keys of its section with its last word among theirs (`alpha`, `dirichlet_alpha`), those of other sections
+    with the same last word, the most similar one of its section, and that of any section.
+    """
     section, _, leaf = key.rpartition(".")
     leaves = {name: name.rpartition(".")[2] for name in sorted(known)}
     own = [name for name in leaves if name.rpartition(".")[0] == section]
-    found = [name for name in leaves if leaves[name] == leaf]
+    found = [name for name in own if f"_{leaf}_" in f"_{leaves[name]}_"]
+    found = found or [name for name in leaves if leaves[name] == leaf]
     for names in (own, list(leaves)):
         close = nearest(leaf, {leaves[name] for name in names})
         found = found or [name for name in names if leaves[name] in close]
@@ -62,7 +67,14 @@ def check_value(key: str, value: Any, rule: Rule) -> None:
     is_type = rule.type in (object, type(value)) or (rule.type is float and type(value) is int)
     if not is_type or not rule.holds(value):
         given = repr(value) if isinstance(value, str) else value
-        meant = did_you_mean(nearest(value, rule.choices)) if isinstance(value, str) else ""
-        raise UsageError(f"config.{key}={given}: allowed are {rule.allowed}{meant}")
+        listed = value if isinstance(value, tuple) else (value,)
+        unknown = [name for name in listed if isinstance(name, str) and name not in rule.choices]
+        meant = {name: nearest(name, rule.choices) for name in unknown if rule.choices}
+        if isinstance(value, tuple) and meant:
+            words = (f"{name!r} is unknown{did_you_mean(near)}" for name, near in meant.items())
+            allowed = "" if all(meant.values()) else f"; allowed are {rule.allowed}"
+            raise UsageError(f"config.{key}={given}: {'; '.join(words)}{allowed}")
+        near = did_you_mean(meant.get(value, [])) if isinstance(value, str) else ""
+        raise UsageError(f"config.{key}={given}: allowed are {rule.allowed}{near}")
     if rule.type is int and value > _LARGEST:
         raise UsageError(f"config.{key}={value}: integers up to {_LARGEST} are allowed")

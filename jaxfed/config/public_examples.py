@@ -1,6 +1,7 @@
 """`federation.public_size` and `federation.public_dataset`: examples that everybody has, without labels.
 
     public_size = 1000                     so many of the training split, which no client holds then
+    public_fraction = 0.5                  this share of it, where public_size is 0
     public_dataset = "cifar10"             the training split of another data set; with a public_size a part
     public_labeled = True                  with their labels, which everybody has, too
     own_size = 100                         so many of the training split are clients', all together
@@ -77,13 +78,15 @@ def drawn_public(
     source, first, candidates = data, 0, train
     if other is not None:
         source, first, candidates = other, len(data.y) + len(data.y_test), np.arange(len(other.y))
-    elif not wanted.public_size:
+    elif not (wanted.public_size or wanted.public_fraction):
         return Public(train[:0], None, 0)
     if wanted.public_labeled:
         candidates = candidates[source.is_labeled[candidates]]
     clients_have_theirs = other is not None or wanted.own_size
     most = len(candidates) if clients_have_theirs else min(len(candidates), len(train) - 1)
     size = wanted.public_size or most
+    if other is None and not wanted.public_size:
+        size = min(most, max(1, round(wanted.public_fraction * len(train))))
     if size > most:
         why = "" if other is not None else ", and one at least is clients'"
         if wanted.own_size and other is None:
@@ -116,16 +119,16 @@ def check_public(config: ConfigDict) -> None:
         UsageError: there are none.
     """
     wanted = config.federation
-    if wanted.public_size or wanted.public_dataset:
+    if wanted.public_size or wanted.public_fraction or wanted.public_dataset:
         return
     for name in methods.chosen(config):
         if methods.is_public(config, name):
             raise UsageError(
                 f"config.federation.public_size=0: {name!r} teaches clients labels of public examples; "
-                "allowed are 1 or more, or a public_dataset"
+                "allowed are 1 or more, a public_fraction above 0, or a public_dataset"
             )
     if wanted.public_labeled:
         raise UsageError(
-            "config.federation.public_labeled=True: allowed with a public_size or a public_dataset, without "
-            "which there are no public examples"
+            "config.federation.public_labeled=True: allowed with a public_size, a public_fraction or a "
+            "public_dataset, without which there are no public examples"
         )

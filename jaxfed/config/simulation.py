@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +40,7 @@ from jaxfed.config.feasibility import (
     warn_of_empty_clients,
     warn_of_unused_learners,
 )
+from jaxfed.config.holdings import Holdings, holdings
 from jaxfed.config.preprocessing import (
     PREPROCESSING,
     Parts,
@@ -84,6 +85,8 @@ class Simulation:
         self._vectors: np.ndarray | None = None
         dataset = dataset or clients_set(config)
         self._public = public_set(config, dataset)
+        self._holdings: Holdings | None = None
+        self._labels = np.concatenate([dataset.y, dataset.y_test])
         self._dataset, self.numbers = taken(dataset, config)
         if self._dataset.has_gaps:
             self._dataset = self._dataset.completed(~drawn_for_test(config, self._dataset))
@@ -118,10 +121,24 @@ class Simulation:
             check_labels_a_class(self._config, federation)
             if repeat == 0:
                 warn_of_empty_clients(federation)
+                self._holdings = self._held(federation)
             look(repeat, federation)
         memory_demand.check(self._config, federation, math.prod(self._dataset.x.shape[1:]))
         warn_of_scales(self._dataset, self._config)
         warn_of_unused_learners(self._config)
+
+    def check_given(self, overrides: Sequence[str]) -> None:
+        """Check that these `KEY=VALUE` count for these data; `jaxfed.config.unread` has what needs no data.
+
+        Raises:
+            UsageError: a share to test on, of a set that has a test split.
+        """
+        for text in overrides:
+            if text.startswith("dataset.test_fraction=") and len(self._dataset.y_test):
+                raise UsageError(
+                    f"config.{text}: nothing reads it, for {self._dataset.name} has a test split; leave it "
+                    "out, or set dataset.pooled to True"
+                )
 
     def dealt(self, seed: int) -> Federation:
         """The clients of the repeat with this seed, without their examples: who holds which, in no time."""
@@ -142,6 +159,15 @@ class Simulation:
         if kind == "federated_features":
             return with_learned_features(federation, self._config, seed, report, folder)
         return federation
+
+    def holdings(self) -> Holdings:
+        """Numbers of examples by who holds them, in the first repeat."""
+        if self._holdings is None:
+            self._holdings = self._held(self.dealt(self._config.seed))
+        return self._holdings
+
+    def _held(self, federation: Federation) -> Holdings:
+        return holdings(self._labels, federation, has_public_set=self._public is not None)
 
     def data_checksums(self) -> dict[str, str]:
         """Type, shape and checksum of the examples and labels in use: other data has others.

@@ -11,12 +11,21 @@ from ml_collections import ConfigDict
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import learner_section, methods
 from jaxfed.config.assembly import for_nobody, make_training, nobody, settings_to_try
+from jaxfed.config.keys import flatten
+from jaxfed.errors import UsageError
 from jaxfed.training.label_sources import SECTION_OF
 from jaxfed.training.pseudo_label import PseudoLabel
 from jaxfed.xclp import who_learns as who_learns_of
 
 _OF_NO_METHOD = ("algorithm", "baselines", "paper_table")
 _OF_TRAINING = ("model", "training", "pseudo_label")
+# What networks read of `training` where clients have models of their own: methods say their steps.
+_OF_LEARNING_NETWORKS = (
+    *("optimizer", "learning_rate", "schedule", "schedule_rounds", "momentum", "nesterov"),
+    *("weight_decay", "batches", "batch_size", "loss", "class_weights", "augmentation"),
+    "initial_model",
+)
+_NOT_OF_EPISODES = ("batches", "batch_size", "local_steps", "unlabeled_ratio")  # a method's own
 _WITHOUT_LABELS = {"none", "unlabeled"}  # pseudo-labelers that label nothing
 
 
@@ -45,6 +54,11 @@ def seen_by(config: ConfigDict, name: str) -> dict[str, Any]:
         seen |= {section: config[section].to_dict() for section in sections.intersection(config)}
         if taken <= _WITHOUT_LABELS:
             del seen["pseudo_label"]
+        if not _compares_two_views(config, name):
+            del seen["training"]["strong_augmentation"]
+        if "support" in methods.all_keywords(config, name):
+            for key in _NOT_OF_EPISODES:
+                del seen["training"][key]
         return seen
     if config.preprocessing.kind != "federated_features":
         for key in _OF_TRAINING:
@@ -80,14 +94,62 @@ def _xclp_settings(config: ConfigDict, name: str) -> dict[str, Any]:
     return settings
 
 
+def keys_seen_by(config: ConfigDict, name: str) -> dict[str, tuple[str, Any]]:
+    """The dotted keys, as they stand in the config, of what `seen_by` returns.
+
+    Returns:
+        Key -> the name that it has for all methods, and its value: `fedprox.training.epochs` is
+        `training.epochs`, a variant's keyword is its algorithm's.
+    """
+    seen = seen_by(config, name)
+    algorithm, own = seen.pop("method")
+    found: dict[str, tuple[str, Any]] = {}
+    seen.pop("selection", None)
+    if len(settings_to_try(config, name)) > 1:
+        candidates = config.selection.candidates
+        listed = name if name in candidates else algorithm
+        section = {
+            **{key: config.selection[key] for key in ("settings", "folds", "measure")},
+            "candidates": {listed: candidates.get(listed, ConfigDict()).to_dict()},
+        }
+        found = {key: (key, value) for key, value in flatten({"selection": section})}
+    if has_one_round(config, name):
+        del seen["rounds"]
+    for key, value in flatten(seen):
+        of_training = key.removeprefix("training.")
+        is_own = of_training != key
+        found[methods.training_key(config, name, of_training) if is_own else key] = key, value
+    for word in own:
+        owner = name if word in config.get(name, {}) else algorithm
+        found[f"{owner}.{word}"] = f"{algorithm}.{word}", own[word]
+    if name != algorithm:
+        found[f"{name}.algorithm"] = f"{name}.algorithm", algorithm
+    return found
+
+
+def has_one_round(config: ConfigDict, name: str) -> bool:
+    """True for a method that labels in one round of all clients, however many rounds there are."""
+    everybody = (0, config.federation.num_clients)
+    return not methods.trains(config, name) and config.cohort_size in everybody
+
+
 def _seen_by_learners(config: ConfigDict, seen: dict[str, Any]) -> dict[str, Any]:
     """Without the settings of learners that clients have not, and of networks where nobody has one."""
     names = {*learner_section.names_of(config), "name", "names"}
     seen["learner"] = {key: value for key, value in seen["learner"].items() if key in names}
     del seen["pseudo_label"]
+    if config.preprocessing.kind == "federated_features":
+        return seen
     if not learner_section.has_networks(config):
         del seen["model"], seen["training"]
+    else:
+        seen["training"] = {key: seen["training"][key] for key in _OF_LEARNING_NETWORKS}
     return seen
+
+
+def takes_no_labels(config: ConfigDict, name: str) -> bool:
+    """True for a method that trains its model on given labels alone, in all of its rounds."""
+    return _pseudo_labels_taken(config, name) == {"none"}
 
 
 def _pseudo_labels_taken(config: ConfigDict, name: str) -> set[str]:
@@ -102,6 +164,17 @@ def _pseudo_labels_taken(config: ConfigDict, name: str) -> set[str]:
     watched = replace(training, pseudo_labels=sources, pseudo_labels_of=lambda model: sources)
     methods.factory_of(config, name)(training=watched, **keywords)
     return sources.taken or set(training.pseudo_labels)
+
+
+def _compares_two_views(config: ConfigDict, name: str) -> bool:
+    """True for a method that cannot be made without `training.strong_augmentation`."""
+    seen = for_nobody(methods.with_own_training(config, name))
+    training = replace(make_training(seen, nobody(seen), repeat=0), strong_augment=None)
+    try:
+        methods.factory_of(config, name)(training=training, **methods.keywords(config, name))
+    except UsageError:
+        return True
+    return False
 
 
 class _Watched(Mapping[str, PseudoLabel]):

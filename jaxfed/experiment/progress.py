@@ -115,10 +115,17 @@ class Progress(Terminal):
         self.say(text)
 
     def show_results(
-        self, algorithms: Mapping[str, Any], where: str, names: Mapping[str, str] = _AS_IN_CONFIG
+        self,
+        algorithms: Mapping[str, Any],
+        where: str,
+        names: Mapping[str, str] = _AS_IN_CONFIG,
+        *,
+        remarks: Sequence[str] = (),
     ) -> None:
-        """Print the final table, in which methods have these names, and where everything is."""
+        """Print the final table, in which methods have these names, remarks, and where everything is."""
         self.show(results_table(algorithms, "±" if self.can_print("±") else "+-", names))
+        for line in remarks:
+            self.say(line)
         self.say(f"results are in {where}")
 
     def show_audit(

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from jaxfed.config import methods
 from jaxfed.config.keys import flatten
+from jaxfed.config.visibility import takes_no_labels
 from jaxfed.experiment.records import measure
 from jaxfed.federation.algorithm import HAS_NO_MODEL
 
@@ -51,6 +52,46 @@ def failure(config: ConfigDict, record: Record) -> str:
     return f"{name} {found} in repeat {record['repeat'] + 1} after round {record['round']}: {why}"
 
 
+def remarks(config: ConfigDict, records: Iterable[Record]) -> list[str]:
+    """One line for each method whose result owes nothing to what the method is named for, and why.
+
+    A method on pseudo-labels may have found none, or validation may have selected a state from before its
+    first ones, such as one of stage 1. The state that any method starts from may be the best.
+    """
+    found: dict[tuple[str, str], list[int]] = {}
+    runs: dict[tuple[str, int], list[Record]] = {}
+    for record in records:
+        runs.setdefault((record["algorithm"], record["repeat"]), []).append(record)
+    for (name, repeat), of_one in runs.items():
+        if reason := _undone(config, name, of_one):
+            found.setdefault((name, reason), []).append(repeat + 1)
+    return [
+        f"{name} in repeat{'s' if len(repeats) > 1 else ''} {', '.join(map(str, repeats))}: {reason}"
+        for (name, reason), repeats in found.items()
+    ]
+
+
+def _undone(config: ConfigDict, name: str, records: list[Record]) -> str:
+    """The reason why one repeat's final state owes nothing to its method's name; "" if it does."""
+    selected = records[-1].get("selected_round")
+    if selected == 0:
+        return "validation selected the state that it started from, so its rounds count for nothing"
+    if any("pseudo_labeled" in record for record in records):
+        labeling = [r["round"] for r in records if r.get("pseudo_label_weight", 0) > 0]
+        if not labeling:
+            return "no round gave a pseudo-label any weight, so it trained on given labels alone"
+        if selected is not None and selected < labeling[0]:
+            return (
+                f"validation selected a state from before its first pseudo-labels (round {labeling[0]}), "
+                "which knows given labels alone"
+            )
+    elif selected is not None:
+        stage_1 = methods.with_own_training(config, name).training.labeled_only_rounds
+        if selected <= stage_1 and not takes_no_labels(config, name):
+            return f"validation selected a state of stage 1 (rounds 1 to {stage_1}), on given labels alone"
+    return ""
+
+
 def complaints(summary: Mapping[str, Any]) -> list[str]:
     """What a summary says of methods that diverged or failed, a line each."""
     return [*summary.get("diverged", ()), *summary.get("failed", ())]
@@ -67,7 +108,7 @@ def summarize(config: ConfigDict, records: Iterable[Record]) -> dict[str, Any]:
         (None for one repeat), nested as the metrics are. On top, of `config.algorithm`: each
         `test_` metric's mean and, under `..._std`, deviation; `communication`'s mean bytes.
         `seconds`: all rounds of all methods. `diverged`, where any has: a line for each; `failed`
-        likewise (`failure`).
+        (`failure`) and `remarks` likewise.
     """
     records = list(records)
     finals: dict[str, dict[int, dict[str, Any]]] = {}
@@ -87,6 +128,9 @@ def summarize(config: ConfigDict, records: Iterable[Record]) -> dict[str, Any]:
     diverged = [divergence(config, record) for record in records if "diverged" in record]
     if diverged:
         summary["diverged"] = diverged
+    remarked = remarks(config, records)
+    if remarked:
+        summary["remarks"] = remarked
     failed = [line for record in records if (line := failure(config, record))]
     if failed:
         summary["failed"] = failed

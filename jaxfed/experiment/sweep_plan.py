@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from ml_collections import ConfigDict
 from jaxfed.config import check, methods
 from jaxfed.config import file as config_file
 from jaxfed.config.keys import flatten
+from jaxfed.config.unread import Given
 from jaxfed.config.visibility import seen_by
 from jaxfed.errors import UsageError
 from jaxfed.experiment import workdir
@@ -87,8 +89,8 @@ def plan(
         directory: of the sweep. A point that has started there keeps the baselines that it started with.
 
     Raises:
-        UsageError: the file has no `sweep` or it adds nothing, two points are the same, or one
-            sets a key to what its config does not allow.
+        UsageError: the file has no `sweep` or it adds nothing, two points are the same, one sets a key to
+            what its config does not allow, or a key is set that nothing reads at any point.
     """
     path, variant = config_file.split_variant(config)
     base = _load(config, overrides)
@@ -96,8 +98,10 @@ def plan(
     first: dict[str, str] = {}
     repeated: dict[str, str] = {}
     seen: dict[str, dict[str, str]] = {}
+    given, unread = Given(), dict[str, str]()
     for values in _crossed(grid) if grid else _added(path, variant):
         point, loaded = _point(config, overrides, values)
+        unread = given.unread(partial(config_file.load, config), [*overrides, *point.texts])
         if point.name in points or point.name in repeated:
             raise UsageError(f"--config={config}: sweep adds the point {point.name} twice")
         experiment = json.dumps(workdir.plain(point.settings), sort_keys=True)
@@ -112,6 +116,8 @@ def plan(
             }
     if not points:
         raise UsageError(f"--config={config}: sweep adds no point")
+    for line in unread.values():
+        raise UsageError(f"{line}; that is so at every point of the sweep")
     swept = dict.fromkeys(key for point in points.values() for key in point.overrides)
     return Plan(
         config,

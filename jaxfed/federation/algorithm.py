@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
+from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.exposure import Instructions, Views
@@ -103,6 +104,9 @@ class FederatedAlgorithm(NamedTuple):
     `one_shot`: a round labels all that its cohort has, and a later one of the same clients only does so anew
     (`rounds_of`).
 
+    `labeled_only_rounds`: the number of first rounds that train on given labels alone (stage 1), as FedAvg
+    does; 0 where all rounds are alike (`check_rounds`).
+
     `evaluate_clients` measures the final state on each client's own points
     (`jaxfed.federation.evaluate.over_clients`): those it wants labeled (`test`) or, where clients hold no
     test data, those it has no labels of (`unlabeled`), whose true classes training never saw.
@@ -138,6 +142,25 @@ def rounds_of(
 ) -> int:
     """Of so many rounds those that a method has: one, if it is one-shot and its cohort (0: all) everybody."""
     return 1 if algorithm.one_shot and cohort_size in (0, num_clients) else rounds
+
+
+def check_rounds(algorithm: FederatedAlgorithm, rounds: int, name: str, stage_1: str) -> None:
+    """Check that some round comes after a method's stage 1: before, it is FedAvg on given labels.
+
+    Args:
+        algorithm: the method.
+        rounds: of the experiment.
+        name: how the caller writes the number of rounds.
+        stage_1: how the caller writes the number of rounds of stage 1.
+
+    Raises:
+        UsageError: names both numbers.
+    """
+    if 0 < rounds <= algorithm.labeled_only_rounds:
+        raise UsageError(
+            f"{name}={rounds}: all rounds would be of stage 1, on given labels alone, for "
+            f"{stage_1}={algorithm.labeled_only_rounds}; give more rounds, or a smaller {stage_1}"
+        )
 
 
 def has_diverged(metrics: Metrics) -> bool:

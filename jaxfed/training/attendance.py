@@ -84,16 +84,3 @@ def departures_of(entries: Sequence[str], sums: str, key: str) -> list[Departure
                 f"{STAGES[departure.stage].needs}; sums={sums!r}"
             )
     return departures
-
-
-def check_departures(departures: Sequence[Departure], num_clients: int, key: str) -> None:
-    """Those who are to leave are there.
-
-    Raises:
-        UsageError: the number of one that is not.
-    """
-    most = max((one.client for one in departures if one.client is not None), default=-1)
-    if most >= num_clients:
-        raise UsageError(
-            f"{key}: client {most}: at most {num_clients - 1} of {num_clients} clients"
-        )

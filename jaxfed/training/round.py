@@ -234,6 +234,7 @@ def federated_training(
         views=parameter_views(
             lambda: partial(round_by, stages_of(RECORDING)), judge, training.clients_multiple
         ),
+        labeled_only_rounds=0 if pseudo_label == "none" else training.labeled_only_rounds,
         **judged_by(judge)._asdict(),
     )
 

@@ -58,7 +58,7 @@ def test_it_is_the_launchers_path(trained, tmp_path, monkeypatch, capsys):
 
 def test_the_console_has_the_names_of_reports(tmp_path, monkeypatch, capsys):
     shown = []
-    monkeypatch.setattr(Progress, "show_results", lambda _, *told: shown.append(told[-1]))
+    monkeypatch.setattr(Progress, "show_results", lambda _, *told, **more: shown.append(told[-1]))
     settings = {"algorithm": "client_knn", "baselines": ("mine",), "mine__algorithm": "client_knn"}
     settings |= {"mine__num_neighbors": 3, "num_repeats": 1}
     jaxfed.run("xclp_digits:smoke", workdir=tmp_path / "a", **settings)

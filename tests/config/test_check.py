@@ -3,6 +3,7 @@ from ml_collections import ConfigDict
 
 from jaxfed.config import check
 from jaxfed.config import file as config_file
+from jaxfed.config.feasibility import check_presence
 from jaxfed.config.simulation import Simulation
 from jaxfed.errors import UsageError
 from ml_collections_configs import base
@@ -84,6 +85,26 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
         ("dirichletalpha=3", ("'federation.dirichlet_alpha'",)),
         ("qqq=3", ("config.qqq: unknown key",)),
         ("seed.x=3", ("config.seed.x: unknown key; config.seed is no section",)),
+        (
+            "federation.alpha=0.3",
+            ("did you mean 'federation.dirichlet_alpha' or 'federation.dirichlet_alpha_rest'?",),
+        ),
+        ("training.rate=1", ("did you mean 'training.learning_rate' or 'training.server_lear",)),
+        (
+            "baselines=fedavgg,client_knn,qqq",
+            ("'fedavgg' is unknown, did you mean 'fedavg'?; 'qqq' is unknown; allowed are diff",),
+        ),
+        (
+            "baselines=fedavgg,xclpp",
+            (
+                "'fedavgg' is unknown, did you mean 'fedavg'?; 'xclpp' is unknown, did you mean 'xclp'?",
+            ),
+        ),
+        ("baselines=fedavg,fedavg", ("allowed are different names out of",)),
+        # a method that is not in the run
+        ("dp_fedavg.clip=nan", ("config.dp_fedavg.clip=nan: allowed are numbers above 0",)),
+        ("fedprox.mu=-1", ("config.fedprox.mu=-1",)),
+        ("federation.public_fraction=1", ("config.federation.public_fraction=1.0: allowed are 0",)),
         ("trainng.x=3", ("config.trainng: no such section, did you mean 'training'?",)),
         ("zzz.x=3", ("config.zzz: no such section; sections are ", "dataset", "xclp")),
         ("training.x.y=3", ("config.training.x: no such section",)),
@@ -323,8 +344,12 @@ def test_a_loaded_config_takes_no_new_keys():
 def test_departures_of_clients_that_there_are():
     protocols = ("xclp.hamming=masked", "xclp.row_sums=masked")
     check.check(digits(*protocols, "xclp.presence=9@setup,20%@sums"))
-    with pytest.raises(UsageError, match=r"config\.xclp\.presence=10: at most 9"):
+    with pytest.raises(UsageError, match=r"config\.xclp\.presence: client 10: at most 9"):
         check.check(digits(*protocols, "xclp.presence=10@setup"))
+    natural = ["federation.partition=natural", "federation.num_clients=0"]
+    check.check(digits(*protocols, *natural, "xclp.presence=10@setup"))
+    with pytest.raises(UsageError, match=r"config\.xclp_auto\.presence: client 4: at most 3 of 4"):
+        check_presence(digits(*protocols, *natural, "xclp_auto.presence=4@setup"), 4)
 
 
 @pytest.mark.parametrize("override", ["algorithm=xlcp", "preprocessing.kind=standardised"])

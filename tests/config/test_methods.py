@@ -28,6 +28,11 @@ def training_config(*overrides):
     return config_file.load("ml_collections_configs/fedavg_xclp.py", overrides)
 
 
+def test_rounds_of_stage_1_are_enough_for_what_has_no_other():
+    check.check(training_config("rounds=15", "algorithm=fedavg", "baselines=fedprox"))
+    check.check(training_config("rounds=21"))
+
+
 def test_what_is_a_methods_own_is_so_for_it_alone():
     config = training_config(*FEDADAM, "fedavg.training.epochs=2", "fedprox.training.epochs=3")
     check.check(config)
@@ -89,7 +94,15 @@ def test_a_keyword_that_the_config_does_not_name_has_its_default_type():
         ("dataset.algorithm=fedavg", ("config.dataset.algorithm: unknown key",)),
         ("mine.algorithm=fedavgg", ("config.mine.algorithm='fedavgg'", "'fedavg'")),
         ("fedprox.algorithm=fedavg", ("config.fedprox.algorithm: unknown key",)),
-        ("baselines=fedadam", ("config.baselines=('fedadam',)", "'fedavg'")),
+        ("rounds=1", ("config.rounds=1:", "config.training.labeled_only_rounds=20;")),
+        (
+            "fedsem.training.labeled_only_rounds=100",
+            ("config.rounds=", "config.fedsem.training.labeled_only_rounds=100;"),
+        ),
+        (
+            "baselines=fedadam",
+            ("config.baselines=('fedadam',)", "'fedadam' is unknown, did you mean"),
+        ),
     ],
 )
 def test_a_mistake_is_one_line_that_names_its_key(override, words):

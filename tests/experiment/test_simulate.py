@@ -159,6 +159,17 @@ def test_a_network_for_other_clients_is_refused(width, outputs, message):
         simulate(method, federation)
 
 
+def test_rounds_of_stage_1_alone_are_refused():
+    federation = jaxfed.Federation.from_clients(clients_of(2))
+    model = from_flax(lambda rngs: nnx.Linear(4, 3, rngs=rngs), (4,))
+    training = jaxfed.Training(model, labeled_only_rounds=3)
+    method = jaxfed.algorithms.fedavg(training=training, pseudo_label="network")
+    named = r"simulate: rounds=3: .* Training\.labeled_only_rounds=3"
+    with pytest.raises(jaxfed.UsageError, match=named):
+        simulate(method, federation, rounds=3)
+    assert jaxfed.algorithms.fedavg(training=training).labeled_only_rounds == 0
+
+
 def test_what_is_no_method_no_clients_no_model():
     federation = jaxfed.Federation.from_clients(clients_of(2))
     method = jaxfed.algorithms.ALGORITHMS["client_knn"](num_classes=3)

@@ -4,7 +4,7 @@ import pytest
 from invoking import invoke
 
 from jaxfed.config import file
-from jaxfed.experiment.summary import failure
+from jaxfed.experiment.summary import failure, remarks
 
 FEDCT = "ml_collections_configs/fedct.py:smoke"
 LAST = {"algorithm": "fedct", "repeat": 0, "round": 2}
@@ -34,6 +34,55 @@ def test_what_is_said_of_a_last_round(overrides, told, line):
     assert line in said
     assert bool(said) == bool(line)
     assert "\n" not in said
+
+
+TRAINING = "ml_collections_configs/fedavg_xclp.py"
+
+
+def played(*rounds, name="fedavg_xclp", repeat=0, selected=None):
+    """Lines of one method: the weight of its pseudo-labels in each round, None in stage 1."""
+    lines = [
+        {"algorithm": name, "repeat": repeat, "round": number, "train_loss": 1.0}
+        | ({} if weight is None else {"pseudo_labeled": 1.0, "pseudo_label_weight": weight})
+        for number, weight in enumerate(rounds, start=1)
+    ]
+    lines[-1] |= {} if selected is None else {"selected_round": selected}
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (played(None, 0.5, 0.0, selected=2), []),
+        (played(None, 0.5), []),  # without a validation split the last state counts
+        (
+            played(None, 0.0, 0.0, selected=3),
+            ["in repeat 1: no round gave a pseudo-label any weight"],
+        ),
+        (
+            played(None, 0.5, selected=1),
+            ["in repeat 1: validation selected a state from before its fi"],
+        ),
+        (
+            played(None, 0.5, selected=0),
+            ["in repeat 1: validation selected the state that it started"],
+        ),
+        (played(None, None, name="fedavg", selected=1), []),  # of which all rounds are alike
+        (
+            played(None, None, name="fixmatch", selected=1),
+            ["validation selected a state of stage 1"],
+        ),
+        (
+            [*played(0.0), *played(0.0, repeat=1), *played(0.5, repeat=2)],
+            ["fedavg_xclp in repeats 1, 2: no round gave"],
+        ),
+    ],
+)
+def test_a_row_that_owes_nothing_to_its_methods_name_has_a_line(lines, said):
+    config = file.load(TRAINING, ["baselines=fedavg,fixmatch"])
+    found = remarks(config, lines)
+    assert len(found) == len(said)
+    assert all(words in line for words, line in zip(said, found, strict=True))
 
 
 SVC = ("--config.learner.name=estimator", "--config.learner.estimator.estimator=sklearn.svm.SVC")

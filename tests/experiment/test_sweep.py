@@ -111,7 +111,8 @@ def test_a_wrong_sweep_is_one_line(config, body, message):
     ],
 )
 def test_values_survive_the_command_line(config, key, value):
-    plan = sweep_plan.plan(config(f"def sweep(add): add(**{{{key!r}: {value!r}}})\n"))
+    sweep = config(f"def sweep(add): add(**{{{key!r}: {value!r}}})\n")
+    plan = sweep_plan.plan(sweep, ["federation.partition=table"])  # which a table is read with
     assert plan.points[0].overrides == {key: value}
 
 

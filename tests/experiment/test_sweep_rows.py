@@ -114,7 +114,9 @@ def test_a_real_sweep_has_every_row_and_says_who_ran_it(config, tmp_path):
 
 def test_a_grid_is_in_place_of_the_configs_own_points(config):
     plan = sweep_plan.plan(
-        config(ALPHAS), grid=["xclp.num_bits=64,128", "model.hidden=(8,),(16, 32)"]
+        config(ALPHAS),
+        ["baselines=fedavg"],  # which has a model
+        ["xclp.num_bits=64,128", "model.hidden=(8,),(16, 32)"],
     )
     assert [point.overrides for point in plan.points] == [
         {"xclp.num_bits": bits, "model.hidden": hidden}

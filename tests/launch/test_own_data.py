@@ -76,7 +76,8 @@ def test_the_readmes_commands_for_ones_own_data(name, tmp_path, monkeypatch, cap
     ]
     smaller = ["--config.num_repeats=1", "--config.xclp.num_bits=64", "--config.baselines="]
     if name == "photos":
-        smaller += ["--config.rounds=4", "--config.model.channels=4,8"]
+        smaller += ["--config.rounds=4", "--config.training.labeled_only_rounds=2"]
+        smaller += ["--config.model.channels=4,8"]
     workdir = tmp_path / "run"
     status, complaint = invoke([*arguments, *smaller, f"--workdir={workdir}"], monkeypatch, capsys)
     assert status == 0, complaint

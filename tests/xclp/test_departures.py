@@ -149,6 +149,13 @@ BAD = {
 }
 
 
+def test_a_client_that_does_not_exist_cannot_leave():
+    vectors = [np.random.default_rng(client).random((6, 3)) for client in range(4)]
+    given = {"num_classes": 2, "num_bits": 64, "num_neighbors": 2, "row_sums": "masked"}
+    with pytest.raises(UsageError, match=r"xclp\.presence: client 9: at most 3 of 4 clients"):
+        xclp.propagate_labels(vectors, 4 * [np.arange(6) % 2], presence=("9@row_sums",), **given)
+
+
 @pytest.mark.parametrize("presence", BAD.values(), ids=BAD)
 def test_what_is_no_departure_is_refused(presence):
     with pytest.raises(UsageError, match=r"xclp\.presence=.*allowed are") as error:

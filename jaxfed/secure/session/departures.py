@@ -56,6 +56,19 @@ def parsed(entries: Sequence[str], stages: Mapping[str, Stage], key: str) -> lis
     return departures
 
 
+def check_departures(departures: Sequence[Departure], num_clients: int, key: str) -> None:
+    """Check that the clients who are to leave exist.
+
+    Raises:
+        UsageError: the number of one that is not.
+    """
+    most = max((one.client for one in departures if one.client is not None), default=-1)
+    if most >= num_clients:
+        raise UsageError(
+            f"{key}: client {most}: at most {num_clients - 1} of {num_clients} clients"
+        )
+
+
 def presence_of(
     departures: Sequence[Departure],
     clients: Sequence[int],

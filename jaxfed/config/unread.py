@@ -1,0 +1,255 @@
+"""Keys that a user has set and that nothing reads: refused, and not passed over.
+
+    check_given(partial(file.load, spec), ["federation.labeled_fraction=0.05"])
+
+A key counts in a run if a method of the run sees it (`jaxfed.config.visibility`) and the keys beside it let
+it count (`COUNTS_WITH`). An override counts if it changes the value of a key that counts: of its own, or of
+one that refers to it. Not refused are an override that changes nothing, and one of a key that says how a run
+is executed and watched (`_OF_THE_RUN`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.config import methods
+from jaxfed.config.check import check
+from jaxfed.config.keys import flatten
+from jaxfed.config.open_sections import CANDIDATES
+from jaxfed.config.visibility import keys_seen_by
+from jaxfed.errors import UsageError
+from jaxfed.training.server_optimizers import SECOND_MOMENTS
+
+Load = Callable[[Sequence[str]], ConfigDict]  # overrides `KEY=VALUE` -> the config with them
+
+# How a run is executed, watched and shown; of any method.
+_OF_THE_RUN = (
+    *("algorithm", "baselines", "paper_table", "dataset.root"),
+    *("evaluate_every", "evaluate_test", "checkpoint_every"),
+)
+_OF_AN_AUDIT = "audit."
+
+
+class Values(NamedTuple):
+    """The values of a key with which another one counts, and how an error names them."""
+
+    allowed: str
+    holds: Callable[[Any], bool]
+
+
+def _any_of(*values: Any) -> Values:
+    return Values(" or ".join(map(repr, values)), lambda value: value in values)
+
+
+_SOME = Values("a number above 0", lambda value: value > 0)
+_SCHEMES_OF_DIRICHLET = _any_of("dirichlet", "dirichlet_mixture")
+_MIXTURE = {"federation.partition": _any_of("dirichlet_mixture")}
+_CLASSES = {"federation.partition": _any_of("classes_per_client")}
+_COHORTS = {"cohort_size": _SOME}
+_PROPORTIONAL = {**_COHORTS, "sampling": _any_of("proportional")}
+_LEARNED = {"preprocessing.kind": _any_of("federated_features")}
+_PRETRAINED = {"preprocessing.kind": _any_of("pretrained")}
+_ADAPTIVE = {"training.server_optimizer": _any_of(*SECOND_MOMENTS)}
+_AT_SERVER = {"federation.labels_at": _any_of("server")}
+_CHOSEN = {"selection.settings": _any_of("cross_validated")}
+_PAILLIER = {"hamming": _any_of("phe", "phe_paper")}
+
+COUNTS_WITH: dict[str, Mapping[str, Values]] = {
+    "sampling": _COHORTS,
+    "labeled_share": _PROPORTIONAL,
+    "labeled_cohorts": _PROPORTIONAL,
+    "dataset.client_key": {"federation.partition": _any_of("natural")},
+    "dataset.test_fraction": {"dataset.test_size": _any_of(0)},
+    "preprocessing.rounds": _LEARNED,
+    "preprocessing.cohort_size": _LEARNED,
+    "preprocessing.network": _PRETRAINED,
+    "preprocessing.image_size": _PRETRAINED,
+    "preprocessing.batch_size": _PRETRAINED,
+    "federation.dirichlet_alpha": {"federation.partition": _SCHEMES_OF_DIRICHLET},
+    "federation.dirichlet_alpha_rest": _MIXTURE,
+    "federation.dirichlet_share": _MIXTURE,
+    "federation.classes_per_client": _CLASSES,
+    "federation.assignment": _CLASSES,
+    "federation.table": {"federation.partition": _any_of("table")},
+    "federation.quantity_parameter": {
+        "federation.quantity": _any_of("dirichlet", "lognormal", "power_law")
+    },
+    "federation.skew": {
+        "federation.partition": Values("another scheme", lambda scheme: scheme != "iid")
+    },
+    "federation.labeled_fraction": {
+        "federation.num_labeled": _any_of(0),
+        "federation.labeled_per_class": _any_of(0),
+    },
+    "federation.public_fraction": {
+        "federation.public_size": _any_of(0),
+        "federation.public_dataset": _any_of(""),
+    },
+    "training.schedule_rounds": {"training.schedule": _any_of("cosine")},
+    # With local steps it says no more than how many times a client's examples are shuffled.
+    "training.epochs": {"training.local_steps": _any_of(0)},
+    "training.unlabeled_ratio": {"training.batches": _any_of("paired")},
+    "training.server_beta1": _ADAPTIVE,
+    "training.server_beta2": _ADAPTIVE,
+    "training.server_tau": _ADAPTIVE,
+    "training.server_epochs": _AT_SERVER,
+    "training.server_batch_size": _AT_SERVER,
+    "selection.folds": _CHOSEN,
+    "selection.measure": _CHOSEN,
+    "key_bits": _PAILLIER,
+}
+"""Key -> with which values of others it counts. `training.KEY` is a method's own; KEY alone is a method's
+keyword, or one of the section that its labels are found by."""
+
+
+def check_given(load: Load, overrides: Sequence[str], *, audited: bool = False) -> tuple[str, ...]:
+    """Check that everything that a user has set counts in the run.
+
+    Args:
+        load: makes the config of some overrides.
+        overrides: `KEY=VALUE`, as the user gave them; the config with them is checked.
+        audited: whether membership is inferred, which the section `audit` is of.
+
+    Returns:
+        The overrides that change something; data may still leave one of them without effect
+        (`Simulation.check_given`).
+
+    Raises:
+        UsageError: names the first key that nothing reads, its value, and why.
+
+    Cost: one config more for each override, and a check of it for each that is refused.
+    """
+    given = Given(audited)
+    for line in given.unread(load, overrides).values():
+        raise UsageError(line)
+    return tuple(text for text in overrides if _key(text) in given.read)
+
+
+class Given:
+    """A record of overrides that count, in one experiment or at any point of a sweep.
+
+    Attributes:
+        read: the keys that have counted so far.
+    """
+
+    def __init__(self, audited: bool = False) -> None:
+        self._audited = audited
+        self.read: set[str] = set()
+        self._unread: dict[str, str] = {}
+
+    def unread(self, load: Load, overrides: Sequence[str]) -> dict[str, str]:
+        """Look at one more experiment; key -> what to say of it, of keys that have counted nowhere so far."""
+        left = [text for text in overrides if _key(text) not in self.read]
+        if left:
+            config = load(overrides)
+            values = dict(flatten(config.to_dict()))
+            views = views_of(config)
+            counting = counting_keys(config, views, audited=self._audited)
+            for text in left:
+                without = _without(load, overrides, text)
+                if without is None or self._counts(counting, values, without):
+                    self.read.add(_key(text))
+                    self._unread.pop(_key(text), None)
+                elif dict(flatten(without.to_dict())) != values:
+                    self._unread.setdefault(_key(text), objection(config, views, text))
+        return self._unread
+
+    def _counts(self, counting: set[str], values: Mapping[str, Any], without: ConfigDict) -> bool:
+        """True if a key counts whose value differs from the one without an override, here or there."""
+        before = dict(flatten(without.to_dict()))
+        changed = {
+            key
+            for key in {*values, *before}
+            if key not in values or key not in before or values[key] != before[key]
+        }
+        if not changed or not counting.isdisjoint(changed):
+            return bool(changed)
+        try:
+            check(without)
+        except UsageError:  # others build on the override
+            return True
+        there = counting_keys(without, views_of(without), audited=self._audited)
+        return not there.isdisjoint(changed)
+
+
+def views_of(config: ConfigDict) -> dict[str, dict[str, tuple[str, Any]]]:
+    """Method of the run -> `keys_seen_by` of a checked config."""
+    return {name: keys_seen_by(config, name) for name in methods.chosen(config)}
+
+
+def counting_keys(
+    config: ConfigDict,
+    views: Mapping[str, Mapping[str, tuple[str, Any]]],
+    *,
+    audited: bool = False,
+) -> set[str]:
+    """All keys that count for a method of the run, or for the run as a whole."""
+    flat = dict(flatten(config.to_dict()))
+    found = {key for key in flat if key in _OF_THE_RUN or key.startswith("execution.")}
+    if audited:
+        found |= {key for key in flat if key.startswith(_OF_AN_AUDIT)}
+    for seen in views.values():
+        values = dict(seen.values())
+        found |= {
+            key
+            for key, (of_all, _) in seen.items()
+            if not key.startswith(_OF_AN_AUDIT) and not any(_against(of_all, values))
+        }
+    return found
+
+
+def _against(key: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Values]]:
+    """The keys because of which this one does not count, and what they would have to be."""
+    section, _, leaf = key.rpartition(".")
+    conditions = _CHOSEN if key.startswith(CANDIDATES) else COUNTS_WITH.get(key)
+    beside = ""
+    if conditions is None:
+        conditions, beside = COUNTS_WITH.get(leaf, {}), f"{section}."
+        if not section:
+            return
+    for other, wanted in conditions.items():
+        if f"{beside}{other}" in values and not wanted.holds(values[f"{beside}{other}"]):
+            yield f"{beside}{other}", wanted
+
+
+def _without(load: Load, overrides: Sequence[str], text: str) -> ConfigDict | None:
+    """The config without one override; None if others build on it."""
+    try:
+        return load([other for other in overrides if other is not text])
+    except UsageError:
+        return None
+
+
+def objection(
+    config: ConfigDict, views: Mapping[str, Mapping[str, tuple[str, Any]]], text: str
+) -> str:
+    """One line on a key that nothing reads, `KEY=VALUE`: why, and what to write instead."""
+    key, names = _key(text), ", ".join(views)
+    section = key.partition(".")[0]
+    for seen in views.values():
+        if key in seen:
+            values = dict(seen.values())
+            for other, wanted in _against(seen[key][0], values):
+                where = next((leaf for leaf, (of_all, _) in seen.items() if of_all == other), other)
+                return (
+                    f"config.{text}: nothing reads it with {where}={values[other]!r}; leave it out, or set "
+                    f"{where} to {wanted.allowed}"
+                )
+    if key.startswith(_OF_AN_AUDIT):
+        return f"config.{text}: launch.audit alone reads it; leave it out"
+    if section in (*ALGORITHMS, *methods.variants(config)) and section not in views:
+        return (
+            f"config.{text}: {section!r} is not among the methods of this run ({names}); leave it out, or "
+            "add the method to baselines"
+        )
+    if key == "rounds":
+        return f"config.{text}: {names} label in one round of all clients; leave it out, or set a cohort_size"
+    return f"config.{text}: no method of this run reads it ({names}); leave it out"
+
+
+def _key(text: str) -> str:
+    return text.partition("=")[0]

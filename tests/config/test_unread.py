@@ -1,0 +1,291 @@
+"""Keys that a user sets and nothing reads: refused, with the key that overrides them; all others are not."""
+
+import re
+import subprocess
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxfed.config import check, file, methods, unread
+from jaxfed.config.keys import flatten
+from jaxfed.config.simulation import Simulation
+from jaxfed.config.unread import COUNTS_WITH, check_given, counting_keys, objection, views_of
+from jaxfed.data import Dataset
+from jaxfed.errors import UsageError
+from jaxfed.experiment import sweep_plan
+from launch.entry import split_overrides
+
+SHARED = {"base", "xclp_prediction"}  # and *_data: parts of configs
+FILES = sorted(path.stem for path in Path("ml_collections_configs").glob("[!_]*.py"))
+NAMES = [name for name in FILES if name not in SHARED and not name.endswith("_data")]
+DIGITS, TRAINING, FEDCT = "xclp_digits.py", "fedavg_xclp.py", "fedct.py"
+FEDADAM = ("baselines=fedadam", "fedadam.algorithm=fedavg", "fedadam.training.server_beta1=0.5")
+ADAM = "fedadam.training.server_optimizer=adam"
+LABELS, BY_SHARE = "federation.labeled_fraction=0.05", "federation.num_labeled=0"
+
+
+def given(spec, *overrides, audited=False):
+    check.check(file.load(spec, overrides))
+    check_given(partial(file.load, spec), overrides, audited=audited)
+
+
+@pytest.mark.parametrize(
+    ("spec", "overrides", "words"),
+    [
+        (
+            TRAINING,
+            [LABELS],
+            "config.federation.labeled_fraction=0.05: nothing reads it with federat",
+        ),
+        (
+            TRAINING,
+            [LABELS],
+            "federation.num_labeled=100; leave it out, or set federation.num_labeled to 0",
+        ),
+        (TRAINING, ["federation.num_labeled=50", LABELS], "with federation.num_labeled=50"),
+        (DIGITS, ["dataset.client_key=a"], "with federation.partition='iid'; leave it out, or set"),
+        (
+            DIGITS,
+            ["federation.dirichlet_alpha=1"],
+            "partition to 'dirichlet' or 'dirichlet_mixture'",
+        ),
+        (DIGITS, ["federation.skew=labeled"], "federation.partition='iid'"),
+        (DIGITS, ["federation.quantity_parameter=2"], "federation.quantity='default'"),
+        (DIGITS, ["federation.public_size=9", "federation.public_fraction=0.5"], "public_size=9"),
+        (DIGITS, ["dataset.test_size=9", "dataset.test_fraction=0.5"], "dataset.test_size=9"),
+        (DIGITS, ["xclp.key_bits=3072"], "with xclp.hamming='plaintext'"),
+        (DIGITS, ["xclp_auto.key_bits=3072"], "config.xclp_auto.key_bits=3072: nothing reads it"),
+        (DIGITS, ["rounds=5"], "label in one round of all clients"),
+        (DIGITS, ["sampling=proportional"], "with cohort_size=0"),
+        (DIGITS, ["cohort_size=5", "labeled_share=nearest"], "with sampling='uniform'"),
+        (DIGITS, ["selection.folds=3"], "with selection.settings='given'"),
+        (DIGITS, ["selection.candidates.xclp.alpha=0.5"], "with selection.settings='given'"),
+        (DIGITS, ["preprocessing.network=x"], "with preprocessing.kind="),
+        (DIGITS, ["training.learning_rate=1"], "no method of this run reads it (xclp, "),
+        (DIGITS, ["fedprox.mu=1"], "'fedprox' is not among the methods of this run (xclp, "),
+        (DIGITS, ["baselines=", "per_client_lp.alpha=0.5"], "'per_client_lp' is not among"),
+        (DIGITS, ["audit.members=5"], "launch.audit alone reads it"),
+        (FEDCT, ["dp_fedavg.clip=2"], "'dp_fedavg' is not among"),
+        (FEDCT, ["learner.random_forest.num_trees=5"], "no method of this run reads it"),
+        (FEDCT, ["training.learning_rate=1"], "no method of this run reads it"),
+        (f"{FEDCT}:network", ["training.epochs=3"], "no method of this run reads it"),
+        (TRAINING, [*FEDADAM], "with training.server_optimizer='sgd'"),
+        (
+            TRAINING,
+            ["baselines=", "training.strong_augmentation=translate:2"],
+            "no method of this run",
+        ),
+        (TRAINING, ["training.server_epochs=2"], "with federation.labels_at='clients'"),
+        (TRAINING, ["training.schedule=constant", "training.schedule_rounds=9"], "='constant'"),
+        (
+            "protofssl.py",
+            ["algorithm=protofssl", "baselines=", "training.local_steps=9"],
+            "no method",
+        ),
+    ],
+)
+def test_what_nothing_reads_is_one_line(spec, overrides, words):
+    with pytest.raises(UsageError) as caught:
+        given(spec, *overrides)
+    assert words in str(caught.value)
+    assert str(caught.value).startswith(f"config.{overrides[-1].partition('=')[0]}=")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "overrides"),
+    [
+        (DIGITS, ["federation.partition=iid", "federation.dirichlet_alpha=0.5"]),  # as they are
+        (DIGITS, ["seed=3", "num_repeats=1", "evaluate_every=5", "evaluate_test=true"]),
+        (
+            DIGITS,
+            ["checkpoint_every=3", "paper_table=xclp/1", "dataset.root=x", "execution.plots=false"],
+        ),
+        (DIGITS, ["execution.workers=1", "execution.chunk_size=3", "execution.memory_limit=4 GiB"]),
+        (DIGITS, ["cohort_size=5", "rounds=5"]),
+        (DIGITS, ["xclp.alpha=0.5", "algorithm=pooled_lp", "baselines="]),  # which refers to it
+        (DIGITS, ["xclp.hamming=phe", "xclp.key_bits=3072"]),
+        (f"{DIGITS}:tuned", ["selection.folds=3", "selection.candidates.xclp.alpha=0.5"]),
+        (TRAINING, [BY_SHARE, LABELS]),
+        (TRAINING, ["dataset.name=patients.csv", LABELS]),  # a number is of the config's own set
+        (TRAINING, [*FEDADAM, ADAM]),
+        (TRAINING, ["model.name=cnn", "model.hidden=16", "pseudo_label.confidence=logits"]),
+        (TRAINING, ["baselines=fixmatch", "training.strong_augmentation=translate:2"]),
+        ("protofssl.py", ["training.epochs=3", "training.local_steps=9"]),
+        (f"{FEDCT}:network", ["training.learning_rate=1e-4", "training.batch_size=16"]),
+    ],
+)
+def test_what_counts_is_accepted(spec, overrides):
+    given(spec, *overrides)
+
+
+def test_an_audit_reads_its_section():
+    given("audit.py", "audit.members=5", audited=True)
+
+
+@pytest.mark.parametrize(
+    ("grid", "overrides", "refused"),
+    [
+        (["client_knn.num_neighbors=3,7"], [], ""),  # one method sees it
+        (["federation.partition=iid,dirichlet", "federation.dirichlet_alpha=0.1,1"], [], ""),
+        (["federation.partition=iid,dirichlet"], ["federation.dirichlet_alpha=0.1"], ""),
+        (["xclp.hamming=plaintext,phe"], ["xclp.key_bits=3072"], ""),
+        (["federation.dirichlet_alpha=0.1,1"], [], "config.federation.dirichlet_alpha="),
+        (["seed=0,1"], ["federation.dirichlet_alpha=0.1"], "config.federation.dirichlet_alpha=0.1"),
+        (["fedprox.mu=0.1,1"], [], "config.fedprox.mu="),
+    ],
+)
+def test_a_sweep_may_set_what_counts_at_some_point(grid, overrides, refused):
+    few = ["baselines=client_knn", *overrides]
+    if not refused:
+        assert len(sweep_plan.plan(DIGITS, few, grid).points) > 1
+        return
+    with pytest.raises(UsageError, match=f"^{re.escape(refused)}.*at every point of the sweep$"):
+        sweep_plan.plan(DIGITS, few, grid)
+
+
+OTHERS = ("audit.", "learner.", "pseudo_label.", "selection.", "xclp.key_bits")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_key_of_each_config_counts_or_has_a_reason(name):
+    """As if each were overridden alone; what says how a run is executed is never refused."""
+    config = file.load(f"{name}.py:smoke")
+    views, flat = views_of(config), dict(flatten(config.to_dict()))
+    counting = counting_keys(config, views)
+    free = [key for key in flat if key.startswith("execution.") or key in unread._OF_THE_RUN]
+    assert counting.issuperset([*free, "seed", "num_repeats", "cohort_size", "dataset.name"])
+    ours = methods.chosen(config)
+    for method in ours:
+        own = [
+            f"{method}.{key}"
+            for key in config.get(method, {})
+            if key not in ("training", "key_bits")
+        ]
+        assert counting.issuperset(own)
+    for key in flat.keys() - counting:
+        said = objection(config, views, f"{key}=0")
+        if key in COUNTS_WITH and "no method of this run" not in said:
+            other = re.search(r"reads it with ([\w.]+)=", said)[1]
+            assert other in COUNTS_WITH[key]
+        elif "is not among the methods" in said:
+            assert key.partition(".")[0] not in ours
+        elif key.startswith(("training.", "model.")):
+            assert not any(methods.uses_training(config, method) for method in ours) or (
+                key == "training.strong_augmentation" or methods.has_learners(config, ours[0])
+            )
+        else:
+            assert key.startswith((*OTHERS, "rounds"))
+
+
+DEALING = {  # values that deal otherwise where they count
+    "dataset.test_fraction": (0.3, 0.5),
+    "federation.dirichlet_alpha": (0.1, 10.0),
+    "federation.dirichlet_alpha_rest": (0.1, 10.0),
+    "federation.dirichlet_share": (0.1, 0.9),
+    "federation.classes_per_client": (1, 2),
+    "federation.assignment": ("random", "rotated"),
+    "federation.table": (((1, 0, 0),), ((0, 1, 1), (1, 0, 1))),
+    "federation.quantity_parameter": (0.5, 2.0),
+    "federation.skew": ("labeled", "unlabeled"),
+    "federation.labeled_fraction": (0.2, 0.6),
+    "federation.public_fraction": (0.1, 0.3),
+}
+SITUATIONS = {
+    **{scheme: {"federation.partition": scheme} for scheme in ("iid", "dirichlet", "table")},
+    "classes": {"federation.partition": "classes_per_client"},
+    "mixture": {"federation.partition": "dirichlet_mixture"},
+    "natural": {"federation.partition": "natural"},
+    "number": {"federation.num_labeled": 30},
+    "each": {"federation.labeled_per_class": 2},
+    "public": {"federation.public_size": 20},
+    "test": {"dataset.test_size": 20},
+    "power": {"federation.quantity": "power_law"},
+    "equal": {"federation.quantity": "equal", "federation.partition": "dirichlet"},
+}
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_what_is_said_to_count_deals_otherwise_and_nothing_else_does(situation):
+    rng = np.random.default_rng(0)
+    y = np.arange(180, dtype=np.int32) % 3
+    data = Dataset(
+        name="three",
+        x=rng.random((180, 2), np.float32),
+        y=y,
+        x_test=np.zeros((0, 2), np.float32),
+        y_test=y[:0],
+        num_classes=3,
+        class_names=("a", "b", "c"),
+        client_id=np.arange(180) // 30,
+    )
+
+    def dealt(key=None, value=None):
+        config = file.load(DIGITS, ["baselines="])
+        changes = {"federation.num_clients": 6, **SITUATIONS[situation]} | (
+            {key: value} if key else {}
+        )
+        config.update_from_flattened_dict(changes)
+        federation = Simulation(config, data).dealt(0)
+        held = [*federation.partition, (federation.public, federation.test)]
+        return config, [np.sort(points).tolist() for kind in held for points in kind]
+
+    for key, values in DEALING.items():
+        if (situation, key) == ("natural", "federation.skew"):
+            continue  # which `partition` refuses
+        (config, one), (_, other) = (dealt(key, value) for value in values)
+        assert (one != other) == (key in counting_keys(config, views_of(config))), key
+
+
+STUB = """python() { printf "%s\\0" "$@" $'\\n'; }\n"""
+PAGES = ["README.md", *sorted(map(str, Path("docs").glob("*.md")))]
+RESULTS = sorted(map(str, Path("results").rglob("README.md")))
+
+
+def commands(page):
+    """The commands of a page's blocks, loops and variables as the shell has them; nothing is run."""
+    text = Path(page).read_text()
+    blocks = re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    blocks += [found[0] for found in re.finditer(r"(?:^    .*\n|^\n)+", text, re.MULTILINE)]
+    for block in blocks:
+        if "-m launch." not in block:
+            continue
+        command = ["/bin/bash", "-c", STUB + block]
+        shell = subprocess.run(command, env={"PATH": "/nowhere"}, capture_output=True, text=True)
+        for called in shell.stdout.split("\n\0"):
+            words = [word for word in called.split("\0") if word]
+            if "-m" in words and words[words.index("-m") + 1].startswith("launch."):
+                start = words.index("-m") + 1
+                yield words[start].removeprefix("launch."), words[start + 1 :]
+
+
+@pytest.mark.parametrize("page", [*PAGES, *RESULTS])
+def test_documented_commands_set_nothing_in_vain(page):
+    """Those of README, and those that made the committed results."""
+    known = set()
+    for entry, arguments in commands(page):
+        rest, overrides = split_overrides(arguments)
+        specs = [word.removeprefix("--config=") for word in rest if word.startswith("--config=")]
+        keys = frozenset(text.partition("=")[0] for text in overrides)
+        if entry not in ("run", "sweep", "audit", "costs") or not specs or (*specs, keys) in known:
+            continue
+        known.add((*specs, keys))
+        grid = [word.removeprefix("--sweep=") for word in rest if word.startswith("--sweep=")]
+        # States of earlier runs are not there.
+        overrides = [text.replace("/states/", "") for text in overrides]
+        overrides = [re.sub(r"^(training\.initial_model)=.*", r"\1=", text) for text in overrides]
+        try:
+            if entry == "sweep":
+                sweep_plan.plan(*specs, overrides, grid)
+            else:
+                given(*specs, *overrides, audited=entry == "audit")
+        except UsageError as error:
+            if "is not installed: pip install" not in str(error):
+                raise
+
+
+def test_the_shell_of_a_page_is_read():
+    assert len(list(commands("README.md"))) >= 4
+    assert len([page for page in RESULTS if list(commands(page))]) > 20
