@@ -117,7 +117,8 @@ class FederatedAlgorithm(NamedTuple):
     `instructions(before, after, cohort, key)`, where clients are taught by public targets that all of them
     are sent, are how a round trained them; None: what they are sent is something else, or nothing.
 
-    `labeled_only_rounds`: the number of rounds on given labels alone, before any pseudo-label.
+    `judged_after`: a round after which the state is judged in any case, since the methods that it is compared
+    with begin to pseudo-label there; 0 for none (`jaxfed.federation.rounds.is_judged`).
     """
 
     init: Init
@@ -132,6 +133,7 @@ class FederatedAlgorithm(NamedTuple):
     instructions: Instructions | None = None
     one_shot: bool = False
     labeled_only_rounds: int = 0
+    judged_after: int = 0
 
 
 HAS_NO_MODEL = "has_no_model"  # what `evaluate` tells, as True, of a state without any model

@@ -97,6 +97,6 @@ def is_judged(algorithm: FederatedAlgorithm, number: int, last: int, evaluate_ev
     It is after every `evaluate_every`-th round (0: none), after the last, and after the rounds on given
     labels alone: what pseudo-labels start from is a candidate of selection.
     """
-    if number in (last, algorithm.labeled_only_rounds):
+    if number in (last, algorithm.judged_after):
         return True
     return evaluate_every > 0 and number % evaluate_every == 0

@@ -230,7 +230,7 @@ def federated_training(
         init,
         partial(round_by, stages_of(training.aggregate)),
         needs_labels=needs_labels,
-        labeled_only_rounds=training.labeled_only_rounds,
+        judged_after=training.labeled_only_rounds,
         views=parameter_views(
             lambda: partial(round_by, stages_of(RECORDING)), judge, training.clients_multiple
         ),

@@ -191,7 +191,7 @@ def test_what_pseudo_labels_start_from_is_a_candidate():
         lambda state, cohort, key: (state + 1, {}),
         evaluate=lambda state, federation: {"test_accuracy": qualities[state]},
         validate=lambda state, federation: {"validation_accuracy": qualities[state]},
-        labeled_only_rounds=2,
+        judged_after=2,
     )
     found = simulate(method, jaxfed.Federation.from_clients(clients_of(2)), rounds=5)
     assert [r["round"] for r in found.records if "validation_accuracy" in r] == [0, 2, 5]

@@ -86,7 +86,7 @@ def test_rounds_that_need_labels_have_cohorts_of_clients_with_labels():
 )
 def test_when_states_are_judged(every, stage, expected):
     """What pseudo-labels start from is always a candidate."""
-    method = summing()._replace(labeled_only_rounds=stage)
+    method = summing()._replace(judged_after=stage)
     assert [n for n in range(1, 6) if is_judged(method, n, 5, every)] == expected
 
 
