@@ -74,7 +74,7 @@ def test_more_than_there_is(tmp_path, keys, told):
         (
             "labels_at_server.py",
             ["federation.labels_at=clients"],
-            r"labels_at='clients': 'semifl' learns.* labels_at_server.py has them",
+            r"labels_at='clients': 'semifl' learns.*labels_at_server.py has them",
         ),
         (
             "labels_at_server.py",
