@@ -66,6 +66,9 @@ def get_config() -> ConfigDict:
     config.dataset.drop = ()  # CSV columns that are no features
     config.dataset.missing = "impute"  # missing cells of a CSV file: medians, or "refuse" them
     config.dataset.image_size = 0  # of image folders, pixels a side; 0 = the images' own
+    config.dataset.image_bits = (
+        8  # of 16 that are in use in deeper images, 12, say; 8 refuses these
+    )
     config.dataset.train_size = 0  # examples taken, stratified, chosen by seed; 0 = all
     config.dataset.test_size = 0
     config.dataset.unlabeled_size = (

@@ -131,6 +131,7 @@ RULES: dict[str, Rule] = {
     "dataset.drop": Rule(tuple, "names of columns, or () for none", _are_texts),
     "dataset.missing": one_of(("impute", "refuse")),
     "dataset.image_size": at_least(0, ", 0 is their own size"),
+    "dataset.image_bits": Rule(int, "8 to 16", lambda bits: 8 <= bits <= 16),
     "dataset.train_size": at_least(0, ", 0 is all"),
     "dataset.test_size": at_least(0, ", 0 is all"),
     "dataset.unlabeled_size": at_least(0, ", 0 counts them in train_size"),

@@ -29,13 +29,16 @@ def clients_set(config: ConfigDict) -> Dataset:
             label_key=wanted.label_key or None,
             client_key=wanted.client_key or None,
             image_size=wanted.image_size or None,
+            image_bits=wanted.image_bits,
             drop=wanted.drop,
             missing=wanted.missing,
             options=_options(config, wanted.name),
         )
     except UsageError as error:
         by_key = re.sub(
-            r"\b(label_key|client_key|image_size|drop)=", r"config.dataset.\1=", str(error)
+            r"\b(label_key|client_key|image_size|image_bits|drop)=",
+            r"config.dataset.\1=",
+            str(error),
         )
         by_key = re.sub(r"^(name|root)(_or_path)?=", r"config.dataset.\1=", by_key)
         raise UsageError(by_key) from error

@@ -1,7 +1,7 @@
 """Sets of image files by class: folders named after classes, or few-shot tables of file names.
 
-    ROOT/CLASS/*.png                                one split
-    ROOT/{train,test}/CLASS/*.png                   two; `val` (or `valid`, ...) where there is no test
+    ROOT/CLASS/**/*.png                             one split
+    ROOT/{train,test}/CLASS/**/*.png                two; `val` (or `valid`, ...) where there is no test
     ROOT/{train,val,test}.csv and ROOT/images/*     Mini-ImageNet's few-shot splits: filename,label
 
 Few-shot splits have no class in common, so none of them can test a classifier of the others: they are
@@ -18,26 +18,44 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
+from absl import logging
 
 from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import Dataset
-from jaxfed.data.image_files import ENDINGS, check_image_size, common_shape, decode, images_in
+from jaxfed.data.image_files import (
+    ENDINGS,
+    check_image_bits,
+    check_image_size,
+    common_shape,
+    decode,
+    images_below,
+    is_image,
+)
 from jaxfed.errors import UsageError
 
 TEST_NAMES = ("test", "val", "valid", "validation")
-_FORMAT = 2
+_FORMAT = 3
+_HIDDEN = (
+    ".",
+    "__",
+)  # what names of folders that hold no class begin with: .ipynb_checkpoints, __MACOSX
 
 Examples = list[tuple[Path, str]]  # a file and its class
 
 
-def read(folder: Path, image_size: int | None = None) -> Dataset:
+def read(folder: Path, image_size: int | None = None, image_bits: int | None = None) -> Dataset:
     """Read a folder of images; decoded once, in parallel, and cached as arrays.
+
+    A class's images lie in its folder or in folders in it; hidden folders are no classes. Files that are not
+    read are counted in a line. Images are turned as their EXIF says.
 
     Args:
         folder: in one of the layouts above.
         image_size: pixels a side; images are resized whole to that square (bilinear). None: images of
             one size stay as they are, images of several become squares of the median of their shorter
             sides, 224 at most.
+        image_bits: how many bits of images of 16 are in use: 0 .. 2^image_bits - 1 become 0 .. 255. None:
+            such images are refused.
 
     Returns:
         uint8 [n, h, w, 3], or [n, h, w, 1] where all images are grey; classes in sorted order.
@@ -46,6 +64,7 @@ def read(folder: Path, image_size: int | None = None) -> Dataset:
         UsageError: no images, or one that cannot be read; tables and folders of classes at once.
     """
     check_image_size(image_size)
+    check_image_bits(image_bits)
     train, test = _splits(folder)
     names = sorted({name for _, name in chain(train, test)})
     if not names:
@@ -53,7 +72,7 @@ def read(folder: Path, image_size: int | None = None) -> Dataset:
             f"{folder}: no images; needed are folders named after classes, with files "
             f"*{', *'.join(ENDINGS[:3])}"
         )
-    return decoded(folder, train, test, names, image_size)
+    return decoded(folder, train, test, names, image_size, image_bits=image_bits)
 
 
 def decoded(
@@ -63,6 +82,7 @@ def decoded(
     class_names: Sequence[str],
     image_size: int | None,
     channels: int | None = None,
+    image_bits: int | None = None,
 ) -> Dataset:
     """The images of both splits, decoded once, in parallel, and cached as arrays.
 
@@ -73,6 +93,7 @@ def decoded(
         class_names: in the order of their numbers.
         image_size: pixels a side; None as `read` has it.
         channels: 1 makes all of them grey; None as `read` has it.
+        image_bits: as `read` has it.
 
     Raises:
         UsageError: one cannot be read.
@@ -81,14 +102,15 @@ def decoded(
     files = [file for file, _ in chain(train, test)]
 
     def make(target: Path) -> None:
-        shape = common_shape(files, image_size)
+        shape = common_shape(files, image_size, image_bits)
         shape = shape if channels is None else shape._replace(channels=channels)
         for split, examples in (("train", train), ("test", test)):
-            decode(target / f"x-{split}.npy", [file for file, _ in examples], shape)
+            rows = [file for file, _ in examples]
+            decode(target / f"x-{split}.npy", rows, shape, image_bits=image_bits)
             labels = np.array([number[name] for _, name in examples], np.int32)
             np.save(target / f"y-{split}.npy", labels)
 
-    asked = (image_size,) if channels is None else (image_size, channels)
+    asked = (image_size, channels, image_bits)
     key = files_key(files, _FORMAT, str(folder.resolve()), train, test, *asked)
     arrays = cached_arrays(f"images-{folder.name}", key, make)
     return Dataset(
@@ -128,8 +150,16 @@ def _names(examples: Examples) -> set[str]:
 
 def classes_in(folder: Path) -> Examples:
     """The images of the folder's folders, each named after its class."""
-    classes = sorted(path for path in folder.iterdir() if path.is_dir())
-    return [(file, path.name) for path in classes for file in images_in(path)]
+    inside = sorted(path for path in folder.iterdir() if not path.name.startswith(_HIDDEN))
+    loose = sum(is_image(path) for path in inside)
+    if loose:
+        logging.warning("%s: %d images in no class's folder are not read", folder, loose)
+    return [
+        (file, path.name)
+        for path in inside
+        if path.is_dir()
+        for file in images_below(path, _HIDDEN)
+    ]
 
 
 def _listed(table: Path) -> Examples:

@@ -111,7 +111,7 @@ def read(folder: Path) -> Dataset:
 
 
 def _files(folder: Path, split: str) -> list[Path]:
-    return sorted((folder / split).glob("[!.]*.json"))
+    return sorted(file for file in (folder / split).glob("[!.]*.json") if file.is_file())
 
 
 def _convert(files: dict[str, list[Path]], target: Path, *, as_images: bool) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from jaxfed.data import csv_table, fed_isic2019, image_folder, leaf, npz, tfds_source
 from jaxfed.data.dataset import Dataset
 from jaxfed.data.embedded import EMBEDDED
+from jaxfed.data.guard import guarded
 from jaxfed.data.named import NAMED
 from jaxfed.errors import UsageError, nearest
 from jaxfed.host.location import location
@@ -32,6 +33,7 @@ def load(
     label_key: str | None = None,
     client_key: str | None = None,
     image_size: int | None = None,
+    image_bits: int = 8,
     drop: Collection[str] = (),
     missing: str = "impute",
     options: Mapping[str, Any] | None = None,
@@ -51,6 +53,8 @@ def load(
         client_key: the CSV column, or the array of an .npz file, that names the client each row belongs to;
             the other sources have their own.
         image_size: for folders of image files only, pixels a side.
+        image_bits: for these, how many bits of a grey image's 16 are in use: with 12, say, 0..4095 become
+            0..255. 8 refuses images of more.
         drop: for CSV files only, columns that are no features.
         missing: for CSV files, what becomes of missing cells. "impute": they are NaN, until
             `Dataset.completed` puts medians of the training rows there. "refuse": there may be none.
@@ -66,9 +70,36 @@ def load(
     if name_or_path in READERS:
         _refuse(name_or_path, label_key=label_key, image_size=image_size, drop=tuple(drop) or None)
         return READERS[name_or_path](**(options or {}))
+    given = {
+        "label_key": label_key,
+        "client_key": client_key,
+        "image_size": image_size,
+        "image_bits": None if image_bits == 8 else image_bits,
+        "drop": tuple(drop) or None,
+    }
+    with guarded(name_or_path):
+        return _load(name_or_path, root, missing, given)
+
+
+def _load(
+    name_or_path: str,
+    root: str | Path | None,
+    missing: str,
+    given: dict[str, Any],
+) -> Dataset:
+    """`load` for the sets of this package; `given` are its options, None where one is not given."""
+
+    def only(*options: str) -> list[Any]:
+        """The values of the options that the source at hand has; another one that is given is refused."""
+        for option, value in given.items():
+            if option not in options and value is not None:
+                raise UsageError(
+                    f"{option}={value!r} does not apply to data set {name_or_path!r}: leave it out"
+                )
+        return [given[option] for option in options]
+
     if name_or_path in EMBEDDED:
-        given = {"label_key": label_key, "client_key": client_key, "image_size": image_size}
-        _refuse(name_or_path, **given, drop=tuple(drop) or None)
+        only()
         return EMBEDDED[name_or_path]()
     if not name_or_path:
         raise UsageError(f"data set '': name one, such as {', '.join(EMBEDDED)}, or give a path")
@@ -76,62 +107,47 @@ def load(
     path = location(name_or_path, "name_or_path")
     location(place / path, "root")
     if name_or_path.lower().endswith((".npz", *_TABLES)):
-        _refuse(name_or_path, image_size=image_size)
         file = _first(Path.is_file, path, place)
         if not file.is_file():
             raise UsageError(f"data set {name_or_path!r}: no such file ({file.absolute()})")
-        if not name_or_path.lower().endswith(".npz"):
-            return csv_table.read(file, label_key, client_key, drop=drop, missing=missing)
-        _refuse(name_or_path, label_key=label_key, drop=tuple(drop) or None)
-        return npz.read(file, client_key)
-    _refuse(name_or_path, drop=tuple(drop) or None)
-    _refuse(name_or_path, client_key=client_key)
+        if name_or_path.lower().endswith(".npz"):
+            return npz.read(file, *only("client_key"))
+        label_key, client_key, drop = only("label_key", "client_key", "drop")
+        return csv_table.read(file, label_key, client_key, drop=drop or (), missing=missing)
     if name_or_path.startswith((".", "/", "~")) and not path.is_dir():
+        only("label_key", "image_size", "image_bits")
         raise UsageError(
             f"data set {name_or_path!r}: no such folder ({path.absolute()}), and a file must end in "
             f".npz or {', '.join(_TABLES)}"
         )
     folder = tfds_source.version_directory(place, name_or_path)
     if folder is not None:
-        _refuse(name_or_path, image_size=image_size)
-        return tfds_source.read(name_or_path, folder, label_key)
+        return tfds_source.read(name_or_path, folder, *only("label_key"))
     folder = _first(Path.is_dir, path, place)
     if name_or_path in NAMED and not folder.is_dir():
         beside = (place.parent / kind / name_or_path for kind in _BESIDE)
         folder = next(filter(Path.is_dir, beside), folder)
     if folder.is_dir():
-        _refuse(name_or_path, label_key=label_key)
-        if name_or_path in NAMED and NAMED[name_or_path].read is not None:
-            return _read_named(name_or_path, folder, image_size)
-        return _read_folder(name_or_path, folder, image_size)
+        named = NAMED.get(name_or_path)
+        if named is not None and named.read is not None:
+            return named.read(folder, *only(*(["image_size"] if named.has_image_size else [])))
+        if fed_isic2019.recognizes(folder):
+            return fed_isic2019.read(folder, *only("image_size"))
+        if leaf.recognizes(folder):
+            only()
+            return leaf.read(folder)
+        return image_folder.read(folder, *only("image_size", "image_bits"))
     if name_or_path not in NAMED and not place.is_dir() and (key := _key_of_root(root)):
         raise UsageError(
             f"{key}={place}: no such folder; data set {name_or_path!r} is looked for there"
         )
+    only("label_key", "image_size", "image_bits")
     raise UsageError(_not_found(name_or_path, place))
 
 
 def _first(exists: Callable[[Path], bool], path: Path, place: Path) -> Path:
     """The path as it is given or, where nothing is there, in the data root."""
     return path if exists(path) or not exists(place / path) else place / path
-
-
-def _read_named(name: str, folder: Path, image_size: int | None) -> Dataset:
-    named = NAMED[name]
-    assert named.read is not None
-    if named.has_image_size:
-        return named.read(folder, image_size)
-    _refuse(name, image_size=image_size)
-    return named.read(folder)
-
-
-def _read_folder(name: str, folder: Path, image_size: int | None) -> Dataset:
-    if fed_isic2019.recognizes(folder):
-        return fed_isic2019.read(folder, image_size)
-    if leaf.recognizes(folder):
-        _refuse(name, image_size=image_size)
-        return leaf.read(folder)
-    return image_folder.read(folder, image_size)
 
 
 def _not_found(name: str, place: Path) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 from jaxfed.data.dataset import Dataset, class_numbers, client_numbers
+from jaxfed.data.guard import check_size, in_words
 from jaxfed.data.labels import read_labels
 from jaxfed.errors import UsageError
 
@@ -32,6 +34,7 @@ _CONTENTS = (
     *((role, "iu", "integers [n]") for role in ("subclass", "subclass_test")),
     ("class_names", "iuUS", "names [C]"),
 )
+_ONE_ARRAY = b"\x93NUMPY"
 _COLUMNS = ("client_id", "client_id_test", "class_names", "subclass", "subclass_test")
 
 
@@ -47,14 +50,7 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
         UsageError: not an npz file of plain arrays, without x and y, or x not numbers, or labels that
             are fractions, or a test example without one.
     """
-    try:
-        file = np.load(path, allow_pickle=False)
-        if isinstance(file, np.ndarray):
-            raise ValueError("it holds one array, as an .npy file does")
-        with file:
-            arrays = dict(file)
-    except (ValueError, zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError) as error:
-        raise UsageError(f"{path}: not an .npz file of plain arrays ({error})") from error
+    arrays = plain_arrays(path)
     if client_key is not None:
         arrays = _with_clients(path, arrays, client_key)
     x, y = _take(arrays, "x"), _take(arrays, "y")
@@ -104,6 +100,43 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
         subclass=_subclass(arrays, "subclass"),
         subclass_test=_subclass(arrays, "subclass_test"),
     )
+
+
+def plain_arrays(path: Path) -> dict[str, np.ndarray]:
+    """All arrays of the file, none of which says that it is larger than the file, or than memory."""
+    with path.open("rb") as file:
+        if file.read(len(_ONE_ARRAY)) == _ONE_ARRAY:
+            raise UsageError(
+                f"{path}: not an .npz file of plain arrays (it holds one array, as an .npy file does)"
+            )
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                with archive.open(member) as stream:
+                    _check_header(f"{path}: {member.filename}", stream, member.file_size)
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            return dict(file)
+    except UsageError:
+        raise
+    except Exception as error:  # zipfile, its decompressors and NumPy raise a dozen kinds
+        text = " ".join(str(error).split())[:200]
+        raise UsageError(f"{path}: not an .npz file of plain arrays ({text})") from error
+
+
+def _check_header(name: str, stream: IO[bytes], size: int) -> None:
+    """The array that a header announces is as large as what follows, and fits memory."""
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0
+    if version != (1, 0):
+        read = np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(stream)
+    num_bytes = math.prod(shape) * dtype.itemsize
+    if num_bytes > size:
+        raise UsageError(
+            f"{name}: its header announces {list(shape)} of {dtype}, {in_words(num_bytes)}; the file holds "
+            f"{in_words(size)}"
+        )
+    check_size(num_bytes, name, "take a part of it, or a machine with more memory")
 
 
 def _subclass(arrays: Mapping[str, np.ndarray], role: str) -> np.ndarray | None:

@@ -36,6 +36,9 @@ _EXAMPLES = (
 )  # feature names that hold the example, in order of preference
 _LABELS = ("label", "quality", "class", "y")
 _CLIENTS = ("client_id", "writer_id", "writer", "user_id")
+# Keys of features.json under which classes stand that TFDS imports; the last is of older versions.
+_CLASS_KEYS = {"pythonClassName", "python_class_name", "type"}
+_OF_TFDS = "tensorflow_datasets."
 _LARGE = 20_000  # examples: below, starting processes takes longer than decoding
 _JPEG = b"\xff\xd8\xff"  # what every such file begins with
 _FORMAT = 2  # raised whenever the same files would give other arrays
@@ -153,6 +156,7 @@ def _subclasses(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
 def _builder(folder: Path) -> Any:
     import tensorflow_datasets as tfds
 
+    _check_names(folder / "features.json")
     builder = tfds.builder_from_directory(folder)
     if not any(folder.glob("*.array_record*")):
         raise UsageError(
@@ -160,6 +164,38 @@ def _builder(folder: Path) -> Any:
             "tfds.builder(NAME, file_format='array_record').download_and_prepare()"
         )
     return builder
+
+
+def _check_names(file: Path) -> None:
+    """Refuse a description that names classes outside TFDS: it imports whatever module stands there.
+
+    Raises:
+        UsageError: such a name, or no such JSON.
+    """
+    try:
+        described = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(
+            f"{file}: cannot be read ({' '.join(str(error).split())[:200]})"
+        ) from error
+    if not isinstance(described, dict) or not described:
+        raise UsageError(
+            f"{file}: describes nothing; it is of a download that was interrupted: prepare the set again"
+        )
+    waiting: list[Any] = [described]
+    while waiting:
+        value = waiting.pop()
+        waiting += (
+            value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        )
+        if not isinstance(value, dict):
+            continue
+        for key in _CLASS_KEYS & value.keys():
+            if not str(value[key]).startswith(_OF_TFDS):
+                raise UsageError(
+                    f"{file}: {key} {value[key]!r} is not of tensorflow_datasets, and would be imported and "
+                    "run"
+                )
 
 
 def _choose(name: str, role: str, features: Any, candidates: tuple[str, ...]) -> str:

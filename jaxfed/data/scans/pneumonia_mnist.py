@@ -8,17 +8,18 @@ classification". Scientific Data, 2023.) Small enough to try on what FedCT has 2
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
 
 from jaxfed.data.dataset import Dataset
+from jaxfed.data.npz import plain_arrays
 from jaxfed.errors import UsageError
 
 ORIGIN = "pneumoniamnist.npz of https://medmnist.com"
 CLASSES = ("NORMAL", "PNEUMONIA")
 _FILE = "pneumoniamnist.npz"
+_SPLITS = ("train", "val", "test")
 
 
 def read(folder: Path) -> Dataset:
@@ -33,14 +34,16 @@ def read(folder: Path) -> Dataset:
     file = folder / _FILE
     if not file.is_file():
         raise UsageError(f"{folder}: no {_FILE}; it is {ORIGIN}")
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            splits = {
-                split: (arrays[f"{split}_images"][..., None], arrays[f"{split}_labels"].ravel())
-                for split in ("train", "val", "test")
-            }
-    except (ValueError, KeyError, AttributeError, zipfile.BadZipFile, EOFError) as error:
-        raise UsageError(f"{file}: not MedMNIST's file ({error})") from error
+    arrays = plain_arrays(file)
+    lacking = {
+        f"{split}_{kind}" for split in _SPLITS for kind in ("images", "labels")
+    } - arrays.keys()
+    if lacking:
+        raise UsageError(f"{file}: not MedMNIST's file (it has no {', '.join(sorted(lacking))})")
+    splits = {
+        split: (arrays[f"{split}_images"][..., None], arrays[f"{split}_labels"].ravel())
+        for split in _SPLITS
+    }
     for split, (pictures, labels_of) in splits.items():
         size = pictures.shape[1:]
         if (

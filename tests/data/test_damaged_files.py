@@ -1,0 +1,389 @@
+"""Damaged, cut, foreign and hostile files: a data set or one line, never a traceback, never a wait."""
+
+import bz2
+import gzip
+import json
+import logging
+import lzma
+import os
+import shutil
+import zipfile
+
+import numpy as np
+import pytest
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+from tfds_files import prepared_tfds
+
+from jaxfed.data import load
+from jaxfed.data.dataset import Dataset
+from jaxfed.data.loading import READERS
+from jaxfed.errors import UsageError
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "cache"))
+
+
+def picture(file, size=(6, 5), mode="RGB", **options):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    channels = {"RGB": (3,), "L": ()}[mode]
+    Image.fromarray(RNG.integers(0, 256, (*size[::-1], *channels), dtype=np.uint8)).save(
+        file, **options
+    )
+    return file
+
+
+def pictures(folder, ending=".png"):
+    for name in ("cat", "dog"):
+        for number in range(2):
+            picture(folder / name / f"{number}{ending}")
+    return folder
+
+
+# --- folders of images ---------------------------------------------------------------------------
+
+
+def test_hidden_folders_are_no_classes_and_deeper_images_are_read(tmp_path, caplog):
+    folder = pictures(tmp_path / "set")
+    picture(folder / ".ipynb_checkpoints" / "0-checkpoint.png")
+    picture(folder / "__MACOSX" / "0.png")
+    picture(folder / "cat" / "more" / "2.jfif", format="JPEG")
+    picture(folder / "cat" / ".ipynb_checkpoints" / "0-checkpoint.png")
+    (folder / "cat" / "a.heic").write_bytes(b"heic")
+    (folder / "cat" / "b.HEIC").write_bytes(b"heic")
+    (folder / "notes.txt").write_text("notes")
+    picture(folder / "loose.png")
+    with caplog.at_level(logging.WARNING):
+        data = load(str(folder))
+    assert data.class_names == ("cat", "dog")
+    assert np.bincount(data.y).tolist() == [3, 2]
+    assert "cat: files that are not read: 2 of .heic" in caplog.text
+    assert "1 images in no class's folder are not read" in caplog.text
+
+
+def test_images_are_turned_as_their_exif_says(tmp_path):
+    pixels = RNG.integers(0, 256, (4, 6, 3), dtype=np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was on its side
+    for name in ("a", "b"):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        Image.fromarray(pixels).save(tmp_path / "set" / name / "0.png", exif=exif)
+    data = load(str(tmp_path / "set"))
+    np.testing.assert_array_equal(data.x[0], np.rot90(pixels, -1))
+
+
+def deep(folder, most):
+    for name in ("a", "b"):
+        (folder / name).mkdir(parents=True)
+        values = np.linspace(0, most, 30).astype(np.uint16).reshape(5, 6)
+        Image.fromarray(values).save(folder / name / "0.png")
+    return str(folder)
+
+
+def test_images_of_16_bits_are_scaled_by_the_bits_in_use(tmp_path):
+    folder = deep(tmp_path / "set", 4095)
+    with pytest.raises(UsageError, match=r"more than 8 bits a channel.*dataset\.image_bits says"):
+        load(folder)
+    data = load(folder, image_bits=12)
+    values = np.linspace(0, 4095, 30).astype(np.uint16)
+    np.testing.assert_array_equal(data.x[0].ravel(), np.rint(values / 4095 * 255))
+    with pytest.raises(UsageError, match=r"values from 0 to 4095; dataset\.image_bits=10 allows"):
+        load(folder, image_bits=10)
+    with pytest.raises(UsageError, match="image_bits=17: allowed are integers from 8 to 16"):
+        load(folder, image_bits=17)
+
+
+def test_a_pipe_named_like_an_image_is_not_waited_for(tmp_path):
+    folder = pictures(tmp_path / "set")
+    os.mkfifo(folder / "cat" / "2.png")
+    (folder / "cat" / "3.png").mkdir()
+    assert len(load(str(folder)).y) == 4
+
+
+def with_text_chunks(file):
+    info = PngInfo()
+    info.add_itxt("comment", "0" * 2**27, zip=True)
+    Image.fromarray(np.zeros((2, 2, 3), np.uint8)).save(file, pnginfo=info)
+
+
+BAD_IMAGES = {
+    "too many pixels": lambda f: Image.new("1", (20_000, 20_000)).save(f),
+    "text chunks": with_text_chunks,
+    "a broken header": lambda f: f.write_bytes(b"P6\n2 x\n255\n" + bytes(12)),
+    "cut": lambda f: f.write_bytes(picture(f).read_bytes()[:60]),
+    "HTML": lambda f: f.write_text("<html>404</html>"),
+    "nothing": lambda f: f.write_bytes(b""),
+}
+
+
+@pytest.mark.parametrize("name", BAD_IMAGES)
+def test_an_image_that_cannot_be_read_is_one_line(name, tmp_path):
+    folder = pictures(tmp_path / "set")
+    BAD_IMAGES[name](folder / "dog" / ("9.ppm" if "header" in name else "9.png"))
+    with pytest.raises(
+        UsageError, match=r"dog/9\.p[np][gm]: cannot be read as an image \("
+    ) as error:
+        load(str(folder))
+    assert "\n" not in str(error.value)
+
+
+def test_an_image_of_one_line_of_pixels_is_read(tmp_path):
+    folder = pictures(tmp_path / "set")
+    picture(folder / "dog" / "9.png", size=(30_000, 1))
+    assert load(str(folder)).x.shape[1:3] == (5, 5)
+
+
+def test_a_size_beyond_the_disk_is_refused_before_anything_is_made(tmp_path):
+    folder = pictures(tmp_path / "set")
+    with pytest.raises(
+        UsageError, match=r"4 images of 10000000 x .* would take 1,200 TB, here are"
+    ):
+        load(str(folder), image_size=10**7)
+    assert not any((tmp_path / "cache").glob("*set*"))
+
+
+# --- archives of arrays --------------------------------------------------------------------------
+
+
+def npz(file, **members):
+    """Members as bytes, whatever they hold."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(f"{name}.npy", content)
+
+
+def header(shape):
+    text = (
+        repr({"descr": "<f4", "fortran_order": False, "shape": shape}).ljust(117).encode() + b"\n"
+    )
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+def encrypted(file):
+    np.savez(file, x=np.ones((2, 2)), y=[0, 1])
+    content = bytearray(file.read_bytes())
+    for mark, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        start = content.find(mark)
+        content[start + place] |= 1
+    file.write_bytes(content)
+
+
+def damaged_inside(method):
+    def write(file):
+        array = file.with_suffix(".npy")
+        np.save(array, RNG.normal(size=(200, 5)))
+        with zipfile.ZipFile(file, "w", method) as archive:
+            archive.write(array, "x.npy")
+            start = archive.infolist()[0].header_offset
+        content = bytearray(file.read_bytes())
+        content[start + 60 : start + 400] = RNG.bytes(340)
+        file.write_bytes(content)
+
+    return write
+
+
+BAD_ARCHIVES = {
+    "a header of 10^12 rows": (
+        lambda f: npz(f, x=header((10**12, 3)) + bytes(24), y=header((2,)) + bytes(8)),
+        r"x\.npy: its header announces \[1000000000000, 3\] of float32, 12\.0 TB; the file holds 152 bytes",
+    ),
+    "a foreign member": (lambda f: npz(f, x=b"text"), "not an .npz file of plain arrays"),
+    "encrypted": (encrypted, "not an .npz file of plain arrays .*encrypted"),
+    "damaged LZMA": (damaged_inside(zipfile.ZIP_LZMA), "not an .npz file of plain arrays"),
+    "damaged bzip2": (damaged_inside(zipfile.ZIP_BZIP2), "not an .npz file of plain arrays"),
+    "damaged deflate": (damaged_inside(zipfile.ZIP_DEFLATED), "not an .npz file of plain arrays"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ARCHIVES)
+def test_a_bad_archive_is_one_line(name, tmp_path):
+    write, words = BAD_ARCHIVES[name]
+    write(tmp_path / "a.npz")
+    with pytest.raises(UsageError, match=words) as error:
+        load(tmp_path / "a.npz")
+    assert "\n" not in str(error.value)
+
+
+# --- TFDS ----------------------------------------------------------------------------------------
+
+
+def write_image_set(root):
+    import tensorflow_datasets as tfds
+
+    features = {
+        "image": tfds.features.Image(shape=(8, 8, 3)),
+        "label": tfds.features.ClassLabel(num_classes=2),
+    }
+    examples = [
+        {"image": RNG.integers(0, 256, (8, 8, 3), dtype=np.uint8), "label": row % 2}
+        for row in range(4)
+    ]
+    prepared_tfds(root, "small", "1.0.0", features, {"train": examples, "test": examples})
+    return root / "small"
+
+
+@pytest.mark.parametrize("key", ["pythonClassName", "python_class_name", "type"])
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_class_outside_tfds_is_not_imported(key, is_nested, tmp_path, monkeypatch):
+    folder = write_image_set(tmp_path)
+    (tmp_path / "hostile.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    file = next(folder.rglob("features.json"))
+    described = json.loads(file.read_text())
+    target = described
+    if is_nested:
+        target = next(iter(described["featuresDict"]["features"].values()))
+    target[key] = "hostile.Feature"
+    file.write_text(json.dumps(described))
+    with pytest.raises(UsageError, match=rf"{key} 'hostile.Feature' is not of tensorflow_datasets"):
+        load(folder.name, root=tmp_path)
+
+
+def spoiled(content):
+    def write(file):
+        file.unlink() if content is None else file.write_bytes(content)
+
+    return write
+
+
+@pytest.mark.parametrize("content", [None, b"", b"<html>404</html>", b"{}", b"[]", b"null"])
+@pytest.mark.parametrize("name", ["features.json", "dataset_info.json", "*.array_record*"])
+def test_an_interrupted_download_is_one_line(name, content, tmp_path):
+    folder = write_image_set(tmp_path)
+    for file in folder.rglob(name):
+        spoiled(content)(file)
+    with pytest.raises(UsageError) as error:
+        load(folder.name, root=tmp_path)
+    assert "\n" not in str(error.value)
+
+
+# --- all readers ---------------------------------------------------------------------------------
+
+
+def leaf(folder):
+    for split in ("train", "test"):
+        (folder / split).mkdir(parents=True)
+        user = {"x": [[0.5, 1.0], [2.0, 3.0]], "y": [0, 1]}
+        content = {"users": ["u"], "num_samples": [2], "user_data": {"u": user}}
+        (folder / split / "a.json").write_text(json.dumps(content))
+    return folder
+
+
+def few_shot(folder):
+    for split in ("train", "val"):
+        rows = [f"{split}{row}.png,{split}" for row in range(2)]
+        folder.mkdir(exist_ok=True)
+        (folder / f"{split}.csv").write_text("\n".join(["filename,label", *rows]))
+        for row in range(2):
+            picture(folder / "images" / f"{split}{row}.png")
+    return folder
+
+
+def medical(folder):
+    arrays = {}
+    for split in ("train", "val", "test"):
+        arrays[f"{split}_images"] = RNG.integers(0, 256, (4, 28, 28), dtype=np.uint8)
+        arrays[f"{split}_labels"] = np.array([[0], [1], [0], [1]], np.uint8)
+    (folder / "pneumonia_mnist").mkdir(parents=True)
+    np.savez_compressed(folder / "pneumonia_mnist" / "pneumoniamnist.npz", **arrays)
+    return folder
+
+
+def arrays(folder):
+    folder.mkdir()
+    np.savez(folder / "a.npz", x=RNG.normal(size=(9, 3)), y=np.arange(9) % 3)
+    return folder
+
+
+def table(folder):
+    folder.mkdir()
+    rows = "".join(f"{row},2024-01-0{row + 1},t{row % 2},{row % 3}\n" for row in range(9))
+    (folder / "a.csv").write_text(f"f,day,kind,label\n{rows}")
+    with gzip.open(folder / "b.csv.gz", "wt") as file:
+        file.write(f"f,day,kind,label\n{rows}")
+    return folder
+
+
+SOURCES = {  # makes a folder; what is loaded, and with which root
+    "npz": (arrays, lambda folder: [(folder / "a.npz", None)]),
+    "csv": (table, lambda folder: [(folder / "a.csv", None), (folder / "b.csv.gz", None)]),
+    "leaf": (leaf, lambda folder: [(str(folder), None)]),
+    "png": (pictures, lambda folder: [(str(folder), None)]),
+    "jpeg": (lambda folder: pictures(folder, ".jpg"), lambda folder: [(str(folder), None)]),
+    "ppm": (lambda folder: pictures(folder, ".ppm"), lambda folder: [(str(folder), None)]),
+    "few-shot": (few_shot, lambda folder: [(str(folder), None)]),
+    "medical": (medical, lambda folder: [("pneumonia_mnist", folder)]),
+}
+FOREIGN = [
+    b"",
+    b"<html>404</html>",
+    b"\x00" * 200,
+    bz2.compress(b"x" * 99),
+    lzma.compress(b"x" * 99),
+]
+
+
+def damage(file, number):
+    """Cut it, flip bytes, put something else in its place, or leave it out."""
+    rng = np.random.default_rng(number)
+    content = bytearray(file.read_bytes())
+    kind = number % 4
+    if kind == 0:
+        file.write_bytes(content[: rng.integers(len(content) + 1)])
+    elif kind == 1:
+        for _ in range(rng.integers(1, 9)):
+            content[rng.integers(len(content))] = rng.integers(256)
+        file.write_bytes(content)
+    elif kind == 2:
+        file.write_bytes(FOREIGN[rng.integers(len(FOREIGN))])
+    else:
+        start = rng.integers(len(content))
+        file.write_bytes(content[:start] + rng.bytes(20) + content[start:])
+
+
+def try_damages(source, numbers, tmp_path):
+    make, loaded = SOURCES[source]
+    whole = make(tmp_path / "whole")
+    for number in numbers:
+        folder = shutil.copytree(whole, tmp_path / f"damaged-{number}")
+        files = sorted(file for file in folder.rglob("*") if file.is_file())
+        damage(files[number % len(files)], number)
+        for name, root in loaded(folder):
+            said = ""
+            try:
+                assert isinstance(load(name, root=root), Dataset)
+            except UsageError as error:
+                said = str(error)
+            assert "\n" not in said
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_damaged_files_are_a_data_set_or_one_line(source, tmp_path):
+    try_damages(source, range(24), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", SOURCES)
+def test_many_damaged_files(source, tmp_path):
+    try_damages(source, range(24, 1000), tmp_path)
+
+
+def test_a_mistake_in_a_readers_code_is_a_line_that_names_the_place_and_a_users_own_keeps_its_traceback(
+    tmp_path, monkeypatch
+):
+    from jaxfed.data import csv_table
+
+    (tmp_path / "a.csv").write_text("f,label\n1,a\n2,b\n")
+    monkeypatch.setattr(csv_table, "_table", lambda *_: {}["nothing"])
+    with pytest.raises(
+        UsageError, match=r"cannot be read.*\(KeyError: 'nothing', csv_table.py line"
+    ):
+        load(tmp_path / "a.csv")
+    monkeypatch.setitem(READERS, "mine", lambda: {}["nothing"])
+    with pytest.raises(KeyError):
+        load("mine")
