@@ -94,11 +94,11 @@ def conduct(
             from jaxfed.reports.method_names import methods_of
 
             write_audit(found, directory.audit, methods_of([run]))
+        directory.finish(summary)
         if config.execution.plots and processes.is_first():
             progress.working_on("drawing plots")
             # Here, because matplotlib takes a third of a second that a mistake need not wait for.
             from jaxfed.reports.plots import draw_plots
 
             draw_plots(run, directory.plots)
-        directory.finish(summary)
     return summary

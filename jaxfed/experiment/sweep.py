@@ -17,7 +17,6 @@ Finished points are skipped and unfinished ones resume, so the same command cont
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shlex
@@ -37,7 +36,7 @@ from jaxfed.experiment.records import read_json, read_run, read_sweep
 from jaxfed.experiment.remedy import IN_A_SWEEP, OF_A_SWEEP, remedied
 from jaxfed.experiment.summary import complaints
 from jaxfed.experiment.sweep_plan import Plan, Point
-from jaxfed.host import storage
+from jaxfed.host import csv_file, storage
 from jaxfed.host.interruption import Interrupted, Interruption
 
 _POLL_SECONDS = 0.1
@@ -230,7 +229,4 @@ def write_csv(directory: Path) -> None:
     others = dict.fromkeys(key for row in rows for key in row)
     last = ["workdir", "run_at"]
     middle = [key for key in others if key not in (*leading, *last)]
-    with storage.whole_file(directory / "sweep.csv") as stream:
-        table = csv.DictWriter(stream, [*leading, *middle, *last], lineterminator="\n")
-        table.writeheader()
-        table.writerows(rows)
+    csv_file.write_csv(directory / "sweep.csv", [*leading, *middle, *last], rows)

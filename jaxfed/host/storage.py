@@ -23,7 +23,12 @@ def whole_file(file: Path, mode: str = "w") -> Iterator[IO[Any]]:
         with (
             naming(file),
             partial.open(
-                mode, encoding="utf-8" if is_text else None, newline="" if is_text else None
+                mode,
+                encoding="utf-8" if is_text else None,
+                errors="backslashreplace"
+                if is_text
+                else None,  # half of a pair, in a name from data
+                newline="" if is_text else None,
             ) as stream,
         ):
             yield stream
@@ -41,7 +46,7 @@ def append(file: Path, text: str) -> None:
     Raises:
         OSError: names the file.
     """
-    with naming(file), file.open("a", encoding="utf-8") as stream:
+    with naming(file), file.open("a", encoding="utf-8", errors="backslashreplace") as stream:
         stream.write(text)
 
 

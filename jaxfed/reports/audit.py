@@ -18,8 +18,10 @@ from matplotlib.figure import Figure
 
 from jaxfed.experiment.records import Run
 from jaxfed.experiment.workdir import write_json
-from jaxfed.reports.csv_file import write_csv
+from jaxfed.host import storage
+from jaxfed.host.csv_file import write_csv
 from jaxfed.reports.method_names import USUAL, Methods, methods_of
+from jaxfed.reports.plots import try_to_write
 from jaxfed.reports.provenance import provenance
 from jaxfed.reports.style import LIGHT, Theme, dress, new_figure
 from jaxfed.reports.tables import Cell, Table
@@ -50,11 +52,11 @@ def write_audit(audit: Mapping[str, Any], folder: Path, methods: Methods) -> Non
         ("attacks", audit["attacks"]),
     ):
         write_csv(folder / f"{name}.csv", COLUMNS, map(_in_columns, rows))
-    (folder / "vulnerability.md").write_text(
-        vulnerability_table(audit["methods"], methods), "utf-8"
-    )
-    vulnerability_figure(audit["methods"], methods).savefig(folder / "vulnerability.png")
+    with storage.whole_file(folder / "vulnerability.md") as stream:
+        stream.write(vulnerability_table(audit["methods"], methods))
     write_json(folder / "audit.json", audit)
+    file = folder / "vulnerability.png"
+    try_to_write(lambda: vulnerability_figure(audit["methods"], methods), file)
 
 
 def vulnerability_table(rows: Sequence[Mapping[str, Any]], methods: Methods = USUAL) -> str:

@@ -19,10 +19,10 @@ import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.experiment.records import read_json, read_metrics, read_run
+from jaxfed.host.csv_file import write_csv
 from jaxfed.privacy.label_sensitivity import BITS_A_ROW, stability_bound, trivial_rows
 from jaxfed.reports import plots
 from jaxfed.reports.consensus_bound_figure import consensus_bound_figure
-from jaxfed.reports.csv_file import write_csv
 from jaxfed.reports.sensitivity_bound_figure import RATES, sensitivity_bound_figure
 from jaxfed.reports.style import LIGHT, LINE_STYLES
 from jaxfed.training.consensus_bound import change_probability, rounds_needed

@@ -3,9 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 
+from scipy import special
+
 from jaxfed.experiment.records import Measurement, Run, measure
 from jaxfed.reports.style import POOLED
 from jaxfed.reports.words import is_accuracy
+
+LEAST_REPEATS = 3  # of two, a difference's deviation says next to nothing
 
 
 def paired_difference(
@@ -24,9 +28,11 @@ def paired_difference(
 def best_methods(
     results: Mapping[str, Mapping[str, Measurement]], metric: str, algorithms: Mapping[str, str]
 ) -> set[str]:
-    """The method with the best mean and those within noise of it; none where nothing is compared.
+    """The method with the best mean and those next to it, down to the first that is behind by a t test.
 
-    Methods that see all clients' data are not among them: `algorithms` says which algorithm each one is.
+    None where nothing is compared, or with fewer than three repeats. Methods that see all clients' data are
+    not among them: `algorithms` says which algorithm each one is. No method of a lower mean is best where one
+    of a higher mean is not, however much its repeats vary.
     """
     means = {
         method: found[metric].mean
@@ -35,23 +41,26 @@ def best_methods(
     }
     if len(means) < 2 or not is_accuracy(metric):
         return set()
-    first = max(means, key=lambda method: means[method])
-    return {first} | {
-        method
-        for method in means
-        if is_within_noise(paired_difference(results, first, method, metric))
-    }
+    ordered = sorted(means, key=lambda method: -means[method])
+    first = ordered[0]
+    if len(results[first][metric].values) < LEAST_REPEATS:
+        return set()
+    is_behind = [
+        not is_within_noise(paired_difference(results, first, method, metric))
+        for method in ordered[1:]
+    ]
+    return set(ordered[: 1 + (is_behind.index(True) if True in is_behind else len(is_behind))])
 
 
 def is_within_noise(difference: Measurement | None) -> bool:
-    """Whether the mean of a paired difference is at most two of its standard errors, s / sqrt(n).
+    """Whether the mean of a paired difference is at most t s / sqrt(n), t Student's 97.5 % quantile.
 
-    About what a two-sided test at 5 % asks; with few seeds that would ask for more (t = 4.3 with three).
-    Of one seed's difference the noise is not known: only 0 is within it.
+    4.3 standard errors with three repeats, 2.8 with five. With fewer than three nothing is said.
     """
-    if difference is None:
+    if difference is None or len(difference.values) < LEAST_REPEATS:
         return False
-    return abs(difference.mean) <= 2 * standard_error(difference)
+    quantile = float(special.stdtrit(len(difference.values) - 1, 0.975))
+    return abs(difference.mean) <= quantile * standard_error(difference)
 
 
 def standard_error(difference: Measurement) -> float:

@@ -4,7 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxfed.experiment.records import Measurement, algorithms_of, sort_algorithms
-from jaxfed.reports.comparison import main_and_baseline, paired_difference, standard_error
+from jaxfed.reports.comparison import (
+    LEAST_REPEATS,
+    main_and_baseline,
+    paired_difference,
+    standard_error,
+)
 from jaxfed.reports.method_names import method_names
 from jaxfed.reports.provenance import provenance
 from jaxfed.reports.tables import Cell, Row, Table
@@ -12,8 +17,8 @@ from jaxfed.reports.words import difference_text, metric_label, setting_labels, 
 
 _CAPTION = (
     "Differences in percentage points, paired by seed: mean ± standard error (s / √n; none for one seed). "
-    "Bold: ahead by more than one of them. The last lines count the settings that are ahead, and behind, by "
-    "more than one. "
+    "Bold, from three repeats on: ahead by more than one of them. The last lines count the settings that are "
+    "ahead, and behind, by more than one. "
 )
 
 
@@ -87,7 +92,8 @@ def _cell(difference: Measurement | None) -> Cell:
     if difference is None:
         return Cell("–")
     std = None if difference.std is None else standard_error(difference)
-    return Cell(difference_text(difference._replace(std=std)), _sign(difference) > 0)
+    is_ahead = _sign(difference) > 0 and len(difference.values) >= LEAST_REPEATS
+    return Cell(difference_text(difference._replace(std=std)), is_ahead)
 
 
 def _count(differences: Sequence[Measurement | None], sign: int) -> str:

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from jaxfed.errors import UsageError
 from jaxfed.experiment.records import read_json
 from jaxfed.host import storage
+from jaxfed.host.csv_file import write_csv
 from jaxfed.reports import plots
-from jaxfed.reports.csv_file import write_csv
 from jaxfed.reports.growth_figure import Growth, Limit, Timing, growth_figure
 
 OURS = "jaxfed"

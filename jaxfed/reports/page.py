@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import html
 import io
+import warnings
 from collections.abc import Sequence
 
+from jaxfed.errors import UsageError
 from jaxfed.reports.sections import Picture, Section
 from jaxfed.reports.style import DARK, LIGHT, Theme
 from jaxfed.reports.tables import Table
@@ -124,8 +126,13 @@ def _fact(name: str, text: str) -> str:
 
 
 def _figure(picture: Picture) -> str:
-    light, width, height = _image(picture, LIGHT)
-    dark, _, _ = _image(picture, DARK)
+    try:
+        light, width, height = _image(picture, LIGHT)
+        dark, _, _ = _image(picture, DARK)
+    except UsageError:
+        raise
+    except Exception as error:  # the file of this picture has failed, too, and a line has said why
+        return f"<p>{_text(picture.caption)}: cannot be drawn ({_text(type(error).__name__)})</p>\n"
     wide = ' class="wide"' if width > _COLUMN else ""
     return f"""<figure{wide}>
 <picture>
@@ -141,7 +148,9 @@ def _image(picture: Picture, theme: Theme) -> tuple[str, int, int]:
     """A plot as a data URI with its size on the page: one scale for all, so that letters are alike."""
     figure = picture.draw(theme)
     stream = io.BytesIO()
-    figure.savefig(stream, format="png")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # shown as boxes
+        figure.savefig(stream, format="png")
     width, height = (round(_PIXELS_PER_INCH * inches) for inches in figure.get_size_inches())
     return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}", width, height
 

@@ -16,6 +16,7 @@ from jaxfed.reports.style import (
     Theme,
     dress,
     new_figure,
+    plain,
     sequential,
 )
 
@@ -172,7 +173,7 @@ def _heat_maps(
 
 def _name_classes(ax: Axes, names: Sequence[str], theme: Theme) -> None:
     if len(names) <= _MAX_NAMED_CLASSES:
-        shortened = [name if len(name) <= 18 else name[:17] + "…" for name in names]
+        shortened = [plain(name, 18) for name in names]
         ax.set_yticks(range(len(names)), shortened, color=theme.ink)
     else:
         ax.yaxis.set_major_locator(MaxNLocator(10, integer=True))

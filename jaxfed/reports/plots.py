@@ -1,6 +1,7 @@
 """Plots of results: functions from numbers to matplotlib Figures; no pyplot, no global state."""
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from absl import logging
 from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
@@ -141,15 +143,39 @@ def _clients_of(
 
 
 def draw_plots(run: Run, folder: Path) -> None:
-    """Draw all that one run has data for, as PNG files in a folder."""
-    for name, figure in run_figures(run).items():
-        write(figure, folder / f"{name}.png")
+    """Draw all that one run has data for, as PNG files in a folder; one that cannot be drawn is a line."""
+    for name, draw in run_plots(run).items():
+        file = folder / f"{name}.png"
+        try:
+            try_to_write(partial(draw, LIGHT), file)
+        except (OSError, UsageError) as error:  # what the run has found is there already
+            logging.warning("%s: %s", file, error)
+
+
+def try_to_write(draw: Callable[[], Figure], path: Path) -> bool:
+    """Draw and save a picture; a line if it cannot be drawn, for results are worth more than pictures.
+
+    Raises:
+        OSError: it cannot be written.
+        UsageError: a file that it is drawn from is odd.
+    """
+    try:
+        write(draw(), path)
+    except (OSError, UsageError):
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())[:200]
+        logging.warning("%s: cannot be drawn (%s: %s)", path, type(error).__name__, text)
+        return False
+    return True
 
 
 def write(figure: Figure, path: Path) -> Path:
     """Saves a figure as PNG and makes the folder where it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # shown as boxes
+        figure.savefig(path)
     return path
 
 

@@ -20,6 +20,7 @@ from jaxfed.experiment.records import (
     read_audit,
     sort_algorithms,
 )
+from jaxfed.host import storage
 from jaxfed.host.location import location
 from jaxfed.paper_numbers import paper_table
 from jaxfed.reports import page, plots, reliability_figure, tables
@@ -37,7 +38,7 @@ from jaxfed.reports.selection import chosen_settings, validated_settings
 from jaxfed.reports.style import LIGHT, MOST_LINES
 from jaxfed.reports.sweep_tables import curve_tables, other_keys, row_of
 from jaxfed.reports.tables import Table
-from jaxfed.reports.words import metric_label, setting_label, setting_text
+from jaxfed.reports.words import markdown_text, metric_label, setting_label, setting_text
 
 
 def write_report(
@@ -64,9 +65,14 @@ def write_report(
             for table in section.tables:
                 table.write_csv(folder / "tables" / f"{table.name}.csv")
             for picture in section.pictures:
-                plots.write(picture.draw(LIGHT), folder / "plots" / f"{picture.name}.png")
-        (folder / "report.md").write_text(_markdown(sections), encoding="utf-8")
-        (folder / "report.html").write_text(page.render(sections), encoding="utf-8")
+                file = folder / "plots" / f"{picture.name}.png"
+                plots.try_to_write(partial(picture.draw, LIGHT), file)
+        for name, text in (
+            ("report.md", _markdown(sections)),
+            ("report.html", page.render(sections)),
+        ):
+            with storage.whole_file(folder / name) as stream:
+                stream.write(text)
     except OSError as error:
         raise UsageError(f"--out={folder}: {error.filename}: {error.strerror}") from error
     return folder / "report.html"
@@ -350,10 +356,13 @@ def _papers(found: Found, names: _Names) -> list[Section]:
 def _markdown(sections: Sequence[Section]) -> str:
     lines = ["# Report", ""]
     for section in sections:
-        lines += [f"## {section.title}", ""]
-        lines += [f"- no results yet: `{name}`" for name in section.unfinished]
-        lines += [f"- failed: `{name}`, {failure}" for name, failure in section.failed]
+        lines += [f"## {markdown_text(section.title)}", ""]
+        lines += [f"- no results yet: `{name.replace('`', '')}`" for name in section.unfinished]
+        lines += [
+            f"- failed: `{name.replace('`', '')}`, {markdown_text(failure)}"
+            for name, failure in section.failed
+        ]
         lines += ["", *(table.to_markdown() for table in section.tables)]
         for picture in section.pictures:
-            lines += [f"![{picture.caption}](plots/{picture.name}.png)", ""]
+            lines += [f"![{markdown_text(picture.caption)}](plots/{picture.name}.png)", ""]
     return "\n".join(lines).rstrip() + "\n"

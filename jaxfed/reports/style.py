@@ -164,7 +164,14 @@ def _columns_that_fit(labels: Sequence[str], width: float) -> int:
 
 def text_width(text: str, size: float) -> float:
     """How wide a text is, in inches, in letters of so many points."""
-    return float(TextPath((0, 0), text, size).get_extents().width) / 72
+    return float(TextPath((0, 0), plain(text), size).get_extents().width) / 72
+
+
+def plain(text: str, most: int = 60) -> str:
+    """A text from data as a picture can show it: never read as mathematics, in one line, not too long."""
+    shown = "".join(letter if letter.isprintable() else " " for letter in text)
+    shown = shown if len(shown) <= most else f"{shown[: most - 1]}…"
+    return shown.replace("$", r"\$")
 
 
 def sequential(theme: Theme, color: str) -> matplotlib.colors.Colormap:

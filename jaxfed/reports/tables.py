@@ -1,5 +1,6 @@
 """Tables of results: methods against settings, differences paired by seed, and what made them."""
 
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,15 +9,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxfed.experiment.records import Measurement, Run, algorithms_of, sort_algorithms
+from jaxfed.host.csv_file import write_csv
 from jaxfed.paper_numbers import PAPER_TABLES
 from jaxfed.paper_numbers.table import PaperCell, PaperTable
 from jaxfed.reports.comparison import best_methods, main_and_baseline, paired_difference
-from jaxfed.reports.csv_file import write_csv
 from jaxfed.reports.method_names import difference_name, method_names
 from jaxfed.reports.provenance import provenance
 from jaxfed.reports.words import (
     difference_text,
     is_accuracy,
+    markdown_text,
     measurement_text,
     metric_label,
     setting_labels,
@@ -42,8 +44,8 @@ _OTHER_MEASURES = {"membership_auc": "vulnerability as the area under an ROC cur
 
 STATISTICS = "Mean ± sample standard deviation (divisor n − 1; none for one repeat) over repeats. "
 BEST = (
-    "Bold, of the methods that leave data with the clients: the best mean, and whatever is within noise "
-    "of it, which is a difference, paired by seed, of at most two standard errors. "
+    "Bold, of the methods that leave data with the clients and from three repeats on: the best mean, and "
+    "those next to it down to the first that is behind it by a two-sided t test at 5 %, paired by seed. "
 )
 _TIME = "Time has compilation in it, where that was not cached. "
 _EPSILONS = "Epsilons are of different promises (for a label, a record, a client): see docs/threat-model.md. "
@@ -113,7 +115,8 @@ class Table:
             ),
         ]
         notes = [f"- {name}: {_code(text, name)}" for name, text in self.provenance]
-        return "\n".join([f"### {self.title}", "", *lines, "", self.caption, "", *notes, ""])
+        title, caption = markdown_text(self.title), markdown_text(self.caption)
+        return "\n".join([f"### {title}", "", *lines, "", caption, "", *notes, ""])
 
     def write_csv(self, path: Path) -> None:
         """The numbers, unrounded, in long form: one row a setting, method and metric."""
@@ -151,6 +154,7 @@ def run_table(run: Run, name: str) -> Table:
         num_settings=1,
         caption=(
             STATISTICS
+            + shared_split([run], metrics)
             + BEST
             + PAIRED * (len(rows) > len(results))
             + _EPSILONS * any("epsilon" in metric for metric in metrics)
@@ -216,11 +220,44 @@ def settings_table(
         rows=tuple(lines),
         num_settings=len(settings),
         caption=(
-            STATISTICS + BEST + PAIRED * bool(baseline) + _ONCE * any(run.reused for run in runs)
+            STATISTICS
+            + shared_split(runs, [metric])
+            + BEST
+            + PAIRED * bool(baseline)
+            + _ONCE * any(run.reused for run in runs)
         ).strip(),
         provenance=provenance(runs, command),
         records=tuple(numbers),
     )
+
+
+def shared_split(runs: Sequence[Run], metrics: Sequence[str]) -> str:
+    """A sentence on repeats that are tested on the same examples: what ± leaves out. Empty if unknown.
+
+    The standard error of a share p of n independent examples is sqrt(p (1 - p) / n).
+    """
+    measured = [
+        (math.sqrt(p * (1 - p) / number), number)
+        for run in runs
+        if run.num_repeats > 1 and (number := _num_tested(run))
+        for found in run.results.values()
+        for metric in metrics
+        if metric in found and metric.startswith("test_") and 0 <= (p := found[metric].mean) <= 1
+    ]
+    if not measured:
+        return ""
+    sizes = sorted({number for _, number in measured})
+    counted = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
+    return (
+        f"All repeats are tested on the same {counted} examples: ± is over deals and seeds, and the choice "
+        f"of these examples adds a standard error of up to {100 * max(measured)[0]:.1f} points. "
+    )
+
+
+def _num_tested(run: Run) -> int:
+    examples = (run.summary or {}).get("examples", {})
+    number = examples.get("test", 0) if isinstance(examples, dict) else 0
+    return number if isinstance(number, int) else 0
 
 
 def paper_orientation(table: PaperTable, name: str) -> Table:
@@ -348,10 +385,10 @@ def result_cell(
 
 
 def _markdown_row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(map(markdown_text, cells)) + " |"
 
 
 def _code(text: str, name: str) -> str:
     if name != "command" or text == "not recorded":
-        return text
+        return markdown_text(text)
     return "".join(f"\n      {line}" for line in text.split("\n"))

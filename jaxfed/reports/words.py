@@ -120,6 +120,16 @@ _SETTINGS = {
 }
 
 
+_OF_MARKDOWN = str.maketrans(
+    {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": r"\|", "`": r"\`", "\n": " "}
+)
+
+
+def markdown_text(text: str) -> str:
+    """A text that Markdown takes for text: no HTML, no links, no cells of a table."""
+    return text.translate(_OF_MARKDOWN).replace("](", r"]\(")
+
+
 def algorithm_label(name: str) -> str:
     """The name of a method as people write it."""
     return _ALGORITHMS.get(name, name)

@@ -165,6 +165,7 @@ def test_a_signal_is_answered_at_once_and_a_second_ends_the_process(inside, answ
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with process:
         assert process.stdout.readline() == "ready\n"
+        time.sleep(0.5)  # the computation has begun
         started = time.monotonic()
         process.send_signal(signal.SIGINT)
         assert process.stderr.readline() == "\n"

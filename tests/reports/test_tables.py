@@ -106,10 +106,11 @@ def test_run_table_by_hand(tmp_path):
         (XCLP, (0.78, 0.76, 0.89), {"XCLP", "Per-client LP"}),
         # The same mean gain, alike in every seed.
         (XCLP, (0.77, 0.81, 0.85), {"XCLP"}),
-        ((0.5, 0.6), (0.5, 0.6), {"XCLP", "Per-client LP"}),
-        # One seed: how large the noise is, is not known.
-        ((0.5,), (0.49,), {"XCLP"}),
-        ((0.5,), (0.5,), {"XCLP", "Per-client LP"}),
+        # 0.05, 0.01, 0.03: mean 0.03 is 2.6 standard errors of 0.0115, and Student's quantile 4.3.
+        (XCLP, (0.75, 0.83, 0.85), {"XCLP", "Per-client LP"}),
+        # Two seeds and one: how large the noise is, is not known.
+        ((0.5, 0.6), (0.5, 0.6), set()),
+        ((0.5,), (0.49,), set()),
     ],
 )
 def test_a_gain_within_noise_is_not_bold_alone(tmp_path, xclp, per_client, bold):
@@ -120,8 +121,37 @@ def test_a_gain_within_noise_is_not_bold_alone(tmp_path, xclp, per_client, bold)
     rows = tables.settings_table("s", "s", ["seed"], [tables.Row([7], run)], "test_accuracy")
     heads = zip(rows.columns, rows.rows[0], strict=True)
     assert {head for head, cell in heads if cell.best} == bold
-    assert "at most two standard errors" in table.caption
-    assert "at most two standard errors" in rows.caption
+    assert "by a two-sided t test at 5 %, paired by seed" in table.caption
+    assert "by a two-sided t test at 5 %, paired by seed" in rows.caption
+
+
+def test_no_worse_mean_is_bold_where_a_better_one_is_not(tmp_path):
+    """However much its repeats vary: a method that is behind by 3 points for sure, one by 5 that varies."""
+    accuracies = {
+        "xclp": (0.65, 0.66, 0.64),
+        "fedavg": (0.62, 0.63, 0.61),
+        "fixmatch": (0.50, 0.74, 0.56),
+    }
+    run = read_run(make_run(tmp_path / "r", accuracies))
+    table = tables.run_table(run, "r")
+    assert {row[0].text for row in table.rows if row[1].best} == {"XCLP"}
+
+
+def test_a_test_split_that_repeats_share_is_said_with_its_own_standard_error(tmp_path):
+    place = make_run(tmp_path / "r", {"xclp": (0.6325,) * 3, "client_knn": (0.5,) * 3})
+    summary = json.loads((place / "summary.json").read_text())
+    (place / "summary.json").write_text(json.dumps(summary | {"examples": {"test": 117}}))
+    run = read_run(place)
+    rows = tables.settings_table("s", "s", ["seed"], [tables.Row([7], run)], "test_accuracy")
+    for table in (tables.run_table(run, "r"), rows):  # sqrt(0.25 / 117)
+        assert "tested on the same 117 examples" in table.caption
+        assert "standard error of up to 4.6 points" in table.caption
+    assert (
+        "same"
+        not in tables.run_table(read_run(make_run(tmp_path / "old")), "r").caption.partition(
+            "Bold"
+        )[0]
+    )
 
 
 @pytest.mark.parametrize(
