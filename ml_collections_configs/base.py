@@ -134,6 +134,7 @@ def get_config() -> ConfigDict:
     config.xclp.label_matrix = "plain"  # what is propagated; "class_balanced" in the authors' code
     config.xclp.client_prior = 0.0  # of a client's own label frequencies; 0 = none
     config.xclp.select = ()  # by leave-one-out: "alpha", "label_matrix", "alpha:0.5:0.9", ...
+    config.xclp.select_measure = "accuracy"  # of labels that come back; or "balanced_accuracy"
     config.xclp.confidence = "entropy"  # line 16; "calibrated" by leave-one-out
     config.xclp.relative_confidence = False
     config.xclp.tolerance = 1e-6
@@ -147,7 +148,7 @@ def get_config() -> ConfigDict:
         config[name] = ConfigDict()
         for key in (
             *("num_neighbors", "self_edges", "alpha", "similarity_power"),
-            *("label_matrix", "client_prior", "select"),
+            *("label_matrix", "client_prior", "select", "select_measure"),
             *("confidence", "relative_confidence", "tolerance", "max_steps"),
         ):
             config[name][key] = config.xclp.get_oneway_ref(key)

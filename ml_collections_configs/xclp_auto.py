@@ -2,7 +2,8 @@ r"""XCLP whose settings its own labels choose, beside the paper's and the best f
 
 Labels are few, classes unequal, clients alike and unlike, and nobody tunes alpha: every set at 1, 2, 5 and
 10 % of labels, dealt to ten clients by Dirichlet(0.1), (0.3), (1) and at random, three seeds. `xclp_auto` is
-the variant `auto` of all configs (`jaxfed.xclp.selection`); label propagation inside clients and on pooled
+the variant `auto` of all configs (`jaxfed.xclp.selection`), `xclp_auto_balanced` the same by balanced hits
+(`select_measure`), on sets of unequal classes; label propagation inside clients and on pooled
 data choose for themselves in the same way, kNN on a client's own labels has one neighbor and five.
 
     python -m launch.sweep --config=ml_collections_configs/xclp_auto.py:digits --workdir=runs/xclp_auto/digits
@@ -36,6 +37,7 @@ class Set(NamedTuple):
     train_size: int = 0
     test_size: int = 0
     preprocessing: str = "identity"
+    are_unequal: bool = False  # its classes
 
 
 SETS = {
@@ -44,10 +46,10 @@ SETS = {
     "fashion_mnist_features": Set("fashion_mnist", 5000, 1000, "pretrained"),
     "cifar10_features": Set("cifar10", 5000, 1000, "pretrained"),
     "chars74k": Set("chars74k_hnd/chars74k_hnd_28.npz"),
-    "breast_cancer": Set("breast_cancer", preprocessing="standardized"),
-    "wine_quality": Set("wine_quality", 3200, 800, "standardized"),
-    "adult": Set("adult", 3200, 800, "standardized"),
-    "covertype": Set("covertype", 3200, 800, "standardized"),
+    "breast_cancer": Set("breast_cancer", 0, 0, "standardized", True),
+    "wine_quality": Set("wine_quality", 3200, 800, "standardized", True),
+    "adult": Set("adult", 3200, 800, "standardized", True),
+    "covertype": Set("covertype", 3200, 800, "standardized", True),
 }
 FIXED: dict[str, dict[str, object]] = {
     "xclp_plain_90": {"alpha": 0.9},
@@ -99,6 +101,10 @@ def _set(config: ConfigDict, name: str) -> None:
     config.dataset.name = found.name
     config.dataset.train_size, config.dataset.test_size = found.train_size, found.test_size
     config.preprocessing.kind = found.preprocessing
+    if found.are_unequal:
+        own = {**config.xclp_auto.to_dict(), "select_measure": "balanced_accuracy"}
+        config.xclp_auto_balanced = ConfigDict(own)
+        config.baselines = ("xclp_auto_balanced", *config.baselines)
 
 
 VARIANTS: dict[str, base.Variant] = {name: partial(_set, name=name) for name in SETS}

@@ -55,7 +55,7 @@ from jaxfed.training.batches import Scheme as BatchScheme
 from jaxfed.training.ingredients import BatchStatistics, ClientOptimizer
 from jaxfed.training.losses import POINTWISE
 from jaxfed.training.pseudo_label import Confidence
-from jaxfed.xclp.cross_validation import MEASURES
+from jaxfed.xclp.candidates import MEASURES
 
 
 def _are_texts(values: Collection[Any]) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from jaxfed.errors import UsageError
 from jaxfed.xclp.label_matrix import LABEL_MATRICES
 
@@ -20,6 +22,20 @@ CANDIDATES: dict[str, tuple[Any, ...]] = {
     "num_bits": (1024, 4096),
     "client_prior": (0.0, 0.1, 0.3, 1.0),
 }
+
+
+def accuracy(hits: np.ndarray, counts: np.ndarray) -> float:
+    """Share of labels that come back; numbers [C] each, by class."""
+    return float(hits.sum() / counts.sum())
+
+
+def balanced_accuracy(hits: np.ndarray, counts: np.ndarray) -> float:
+    """Mean over the classes with labels of the share that comes back."""
+    present = counts > 0
+    return float(np.mean(hits[present] / counts[present]))
+
+
+MEASURES = {"accuracy": accuracy, "balanced_accuracy": balanced_accuracy}
 
 
 def parsed(entries: Sequence[str], keys: Sequence[str]) -> dict[str, tuple[Any, ...]]:

@@ -29,6 +29,7 @@ from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.federation.memory import Memory
+from jaxfed.xclp.candidates import MEASURES
 from jaxfed.xclp.transduction import Transduction
 
 Settings = Mapping[str, Any]
@@ -37,20 +38,6 @@ Make = Callable[[Settings, Execution], FederatedAlgorithm]
 _FOLDS = (
     0x666F6C64  # sets the folds' randomness apart from what the method draws from the round's key
 )
-
-
-def accuracy(hits: np.ndarray, counts: np.ndarray) -> float:
-    """Share of hidden labels that came back; int [C] each, by class."""
-    return float(hits.sum() / counts.sum())
-
-
-def balanced_accuracy(hits: np.ndarray, counts: np.ndarray) -> float:
-    """Mean over the classes with hidden labels of the share that came back."""
-    present = counts > 0
-    return float(np.mean(hits[present] / counts[present]))
-
-
-MEASURES = {"accuracy": accuracy, "balanced_accuracy": balanced_accuracy}
 
 
 def cross_validated(

@@ -42,6 +42,7 @@ NUM_PROBES = 64
 _WIDTHS = (16, 64, 256)  # of columns solved for at once: few, so few programs
 _WIDE_FROM = 20_000  # points; in smaller graphs 64 columns fill a CPU's caches
 _SEED = 0x100
+_NEAR = 1e-3  # scores without the own label may differ so much between two solves of one system
 _ROUNDING = 4 * np.finfo(np.float32).eps  # of X_i and M_ii y_i, where they are the same number
 
 
@@ -79,9 +80,21 @@ def left_out_scores(points: Labeled, p: Propagation) -> np.ndarray:
     return np.asarray(client_prior.weighed(z, client, cohort, p.client_prior))
 
 
-def hits(left_out: np.ndarray, answers: np.ndarray) -> np.ndarray:
-    """bool [m]: which points get their own label back; one that no other label reaches does not."""
-    return np.asarray((left_out.argmax(axis=1) == answers) & (left_out.max(axis=1) > 0))
+def half_hits(left_out: np.ndarray, answers: np.ndarray) -> np.ndarray:
+    """Twice how far each point gets its own label back, int [m]: 2, 1 or 0.
+
+    2 where its own class has the largest score, 1 where it ties with the largest other one, 0 elsewhere and
+    where no other label reaches the point. Scores tie that differ by `_NEAR` of the larger, or by less: where
+    points are identical the order of additions would decide, which protocols have another of.
+    """
+    rows = np.arange(len(answers))
+    others = left_out.copy()
+    others[rows, answers] = -np.inf
+    own, other = left_out[rows, answers], others.max(axis=1, initial=-np.inf)
+    with np.errstate(invalid="ignore"):  # of one class alone
+        is_near = np.abs(own - other) <= _NEAR * np.maximum(np.abs(own), np.abs(other))
+    found = np.where(is_near, 1, np.where(own > other, 2, 0))
+    return np.where(left_out.max(axis=1) > 0, found, 0)
 
 
 def alone(matrix: Smoother, points: np.ndarray) -> np.ndarray:

@@ -30,6 +30,7 @@ _OF_PROPAGATION = {
     "similarity_power": Rule(float, "numbers above 0, up to 100", lambda power: 0 < power <= 100),
     "label_matrix": one_of(LABEL_MATRICES),
     "client_prior": between(0, 10, closed=True),
+    "select_measure": one_of(candidates.MEASURES),
     "confidence": one_of(CONFIDENCES),
     # From some 0.1 on labels change.
     "tolerance": Rule(
@@ -69,6 +70,8 @@ class Propagation:
             (`jaxfed.xclp.client_prior`); 0 = not at all. Where a client is alone they are the cohort's.
         select: settings to be chosen by leave-one-out, starting from the given ones: "KEY" or
             "KEY:VALUE:..." (`jaxfed.xclp.candidates`, `jaxfed.xclp.selection`).
+        select_measure: "accuracy", the share of labels that come back, or "balanced_accuracy", its mean over
+            classes: where classes are unequal the first favors the larger ones.
         confidence: "entropy", line 16; "calibrated", the probability that the label is right, by
             leave-one-out (`jaxfed.xclp.calibration`).
         relative_confidence: divide confidences by the largest.
@@ -85,6 +88,7 @@ class Propagation:
     label_matrix: str = "plain"
     client_prior: float = 0.0
     select: Sequence[str] = ()
+    select_measure: str = "accuracy"
     confidence: str = "entropy"
     relative_confidence: bool = False
     tolerance: float = 1e-6
@@ -154,7 +158,9 @@ class Parameters(Propagation):
     learns every client's largest one, the clients the cohort's. `select` and `confidence="calibrated"` need
     leave-one-out: the clients learn the numbers of each class in any case, how strongly each label of their
     own stays where it is, and what was chosen; the server how many labels come back with each setting, and
-    how likely they are, in sum over the clients, of every client where `row_sums` is plaintext.
+    how likely they are, in sum over the clients, of every client where `row_sums` is plaintext. With
+    `select_measure="balanced_accuracy"` it learns these numbers by class, and how many labels of each class
+    the cohort has.
     """
 
     num_bits: int = 4096

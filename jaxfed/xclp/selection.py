@@ -1,18 +1,21 @@
 """Settings chosen by leave-one-out, `xclp.select`: by the clients' own labels, with no system solved twice.
 
 For each setting s (`jaxfed.xclp.candidates`), the given one first, a labeled point i is a hit where its
-scores without its own label (`jaxfed.xclp.leave_one_out`) are largest for this label. Client j counts
+scores without its own label (`jaxfed.xclp.leave_one_out`) are largest for this label, and half a hit where
+they tie with another's. Of the points of class c client j counts
 
-    h_js  hits,    d_js  points that are a hit with s and not with the given setting, or the other way round,
+    h_jsc  hits,    d_jsc  the squares of their differences from the given setting's,    n_jc  labels,
 
-the server adds up over the clients, h_s and d_s, and takes the s with most hits, of equals the first, if
+the server adds up over the clients and takes the s with the best mean of h_sc / n_c, of equals the first, if
 
-    h_s - h_given  >  sqrt(d_s),
+    sum_c w_c (h_sc - h_given,c)  >  sqrt(sum_c w_c^2 d_sc),
 
-one standard error of the difference of paired counts (McNemar, Psychometrika 1947; for trees' sizes the
-rule of one standard error is Breiman et al., 1984); else the given one. With the few labels for which all
-this matters most hits alone say little: forty of them tell two settings apart that differ by 10 points, and
-of a hundred settings some are lucky. The strength of the client prior (`jaxfed.xclp.client_prior`) is
+with w_c = 1 and all classes as one (`select_measure="accuracy"`), or w_c = 1 / n_c: where classes are unequal
+hits alone choose what guesses the larger ones. Otherwise the given setting stays. The right side is one
+standard error of the difference of paired counts (McNemar, Psychometrika 1947; for trees' sizes the rule of
+one standard error is Breiman et al., 1984). With the few labels for which all this matters hits alone say
+little: forty of them tell two settings apart that differ by 10 points, and of a hundred settings some are
+lucky. The strength of the client prior (`jaxfed.xclp.client_prior`) is
 chosen after that, by most hits with the settings that were chosen, of equals the weakest: it does little
 harm where it is wrong.
 
@@ -23,8 +26,9 @@ settings differ by: on digits, two labels a class, "centered" at alpha = 0.5 is 
 and costs ten points. With such labels choose among "plain" and "class_balanced", as the variant `auto` of
 configs does.
 
-What it tells: the server h and d of all settings, as sums over the clients; clients which setting was
-chosen. The hit rate of what was chosen is reported; it is a little too good, being the best of several.
+What it tells: the server h, d and n of all settings, as sums over the clients, by class where the measure is;
+clients which setting was chosen. The hit rate of what was chosen is reported; it is a little too good, being
+the best of several.
 
 Cost: settings that differ in `label_matrix` alone share neighbors and graph, and "plain" and
 "class_balanced" their systems too; those that differ in alpha share the graph; num_neighbors, the
@@ -44,10 +48,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from jaxfed.xclp.calibration import likeliest, log_likelihoods
-from jaxfed.xclp.candidates import CANDIDATES, parsed
+from jaxfed.xclp.candidates import CANDIDATES, MEASURES, parsed
 from jaxfed.xclp.influence import Accuracy
 from jaxfed.xclp.label_matrix import BY_COMPONENT
-from jaxfed.xclp.leave_one_out import Labeled, hits, left_out_scores
+from jaxfed.xclp.leave_one_out import Labeled, half_hits, left_out_scores
 from jaxfed.xclp.parameters import Propagation
 
 P = TypeVar("P", bound=Propagation)
@@ -75,7 +79,8 @@ class Choice(NamedTuple, Generic[P]):
     Fields:
         p: the settings, which select nothing any more.
         chosen: key -> value of everything that was to be chosen.
-        accuracy: share of labels that come back by leave-one-out, with these settings; None without labels.
+        accuracy: share of labels that come back by leave-one-out, with these settings, as `select_measure`
+            says; None without labels.
         given_accuracy: the same with the given settings.
         num_settings: of how many.
         matrices: what was sent for each of the matrices M that these have.
@@ -133,6 +138,12 @@ def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
             remembered[key] = evidence(s)
         return remembered[key]
 
+    is_balanced = p.select_measure == "balanced_accuracy"
+    num_groups = p.num_classes if is_balanced else 1
+
+    def counts_of(hit: list[dict[int, Hits]], clients: Sequence[int]) -> dict[int, np.ndarray]:
+        return {client: _counts([own[client] for own in hit], num_groups) for client in clients}
+
     hit = [_hits(matter(s), s) for s in settings]
     matrices = tuple(
         Tried(key[0] in BY_COMPONENT, max((own.num_counts for own in of.values()), default=0))
@@ -145,21 +156,23 @@ def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
         Accuracy(),
     )
     everywhere = [client for client in hit[0] if all(client in own for own in hit)]
-    sums = total({client: _counts([own[client] for own in hit]) for client in everywhere})
-    if sums is None or not sums[0, 2]:
+    sums = _by_group(total(counts_of(hit, everywhere)), num_groups)
+    if sums is None or not sums.labels.any():
         flat = 1.0 if p.confidence == "calibrated" else None
         return Choice(settings[0], _chosen(p, settings[0]), None, None, *size, flat, None, systems)
-    best = int(np.argmax(sums[:, 0]))
-    if sums[best, 0] - sums[0, 0] <= np.sqrt(sums[best, 1]):
+    qualities = sums.qualities(p.select_measure)
+    best = int(np.argmax(qualities))
+    if not sums.is_clear(best, p.select_measure):
         best = 0
-    found, accuracy = settings[best], sums[best, 0] / sums[0, 2]
+    found, accuracy = settings[best], qualities[best]
     if len(priors) > 1:
         tried = [replace(found, client_prior=beta) for beta in priors]
         hit = [_hits(matter(found), s) for s in tried]
-        again = total({client: _counts([own[client] for own in hit]) for client in everywhere})
-        if again is not None and again[0, 2]:
-            strongest = int(np.argmax(again[:, 0]))
-            found, accuracy = tried[strongest], again[strongest, 0] / again[0, 2]
+        again = _by_group(total(counts_of(hit, everywhere)), num_groups)
+        if again is not None and again.labels.any():
+            of_priors = again.qualities(p.select_measure)
+            strongest = int(np.argmax(of_priors))
+            found, accuracy = tried[strongest], of_priors[strongest]
     sharpness, log_loss = None, None
     if found.confidence == "calibrated":
         left_out = {
@@ -171,7 +184,7 @@ def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
         found,
         _chosen(p, found),
         float(accuracy),
-        float(sums[0, 0] / sums[0, 2]),
+        float(qualities[0]),
         *size,
         sharpness,
         log_loss,
@@ -226,13 +239,72 @@ def _in_common(s: Propagation) -> tuple[Any, ...]:
     return matrix, s.alpha, s.num_neighbors, s.similarity_power, bits
 
 
-def _hits(points: Mapping[int, Labeled], s: Propagation) -> dict[int, np.ndarray]:
-    return {client: hits(left_out_scores(own, s), own.answers) for client, own in points.items()}
+class Hits(NamedTuple):
+    """A client's half-hits with one setting, int [m], and the classes of its labels, int [m]."""
+
+    halves: np.ndarray
+    answers: np.ndarray
 
 
-def _counts(hit: list[np.ndarray]) -> np.ndarray:
-    """A client's h_js, d_js and number of labels, int [settings, 3]."""
-    return np.array([[own.sum(), (own != hit[0]).sum(), len(own)] for own in hit], np.int64)
+class Sums(NamedTuple):
+    """What the server adds up, of settings and groups of classes.
+
+    Fields:
+        halves: half-hits, [settings, G].
+        squares: of their differences from the given setting's, [settings, G].
+        labels: numbers of labels, [G].
+    """
+
+    halves: np.ndarray
+    squares: np.ndarray
+    labels: np.ndarray
+
+    def qualities(self, measure: str) -> np.ndarray:
+        """float64 [settings], shares of labels that come back."""
+        return np.array([MEASURES[measure](halves / 2, self.labels) for halves in self.halves])
+
+    def is_clear(self, setting: int, measure: str) -> bool:
+        """Whether a setting is ahead of the given one by more than one standard error."""
+        there = self.labels > 0
+        weights = np.where(there, 1 / np.where(there, self.labels, 1), 0)
+        if measure == "accuracy":
+            weights = there.astype(float)
+        ahead = weights @ (self.halves[setting] - self.halves[0])
+        return bool(ahead > np.sqrt(weights**2 @ self.squares[setting]))
+
+
+def _hits(points: Mapping[int, Labeled], s: Propagation) -> dict[int, Hits]:
+    return {
+        client: Hits(half_hits(left_out_scores(own, s), own.answers), own.answers)
+        for client, own in points.items()
+    }
+
+
+def _counts(hit: list[Hits], num_groups: int) -> np.ndarray:
+    """A client's half-hits, squares of differences and numbers of labels, int [settings, 3 G]."""
+    group = hit[0].answers if num_groups > 1 else np.zeros(len(hit[0].answers), np.int64)
+
+    def by_group(values: np.ndarray) -> np.ndarray:
+        return np.bincount(group, values, num_groups).astype(np.int64)
+
+    labels = by_group(np.ones(len(group)))
+    return np.stack(
+        [
+            np.concatenate(
+                [by_group(own.halves), by_group((own.halves - hit[0].halves) ** 2), labels]
+            )
+            for own in hit
+        ]
+    )
+
+
+def _by_group(sums: np.ndarray | None, num_groups: int) -> Sums | None:
+    if sums is None:
+        return None
+    halves, squares, labels = np.split(
+        np.asarray(sums, np.float64), [num_groups, 2 * num_groups], axis=1
+    )
+    return Sums(halves, squares, labels[0])
 
 
 def _chosen(p: Propagation, found: Propagation) -> dict[str, Any]:

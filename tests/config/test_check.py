@@ -65,6 +65,7 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
         "label_matrix": "plain",
         "client_prior": 0.0,
         "select": (),
+        "select_measure": "accuracy",
         "confidence": "entropy",
         "relative_confidence": False,
         "tolerance": 1e-6,
@@ -116,7 +117,9 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
         ),
         (
             "dataset.zzz=1",
-            ("unknown key; the keys of dataset are balanced, client_key, drop, image_size, ",),
+            (
+                "unknown key; the keys of dataset are balanced, client_key, drop, image_bits, image_size, ",
+            ),
         ),
         ("xclp=3", ("config.xclp is a section", "alpha")),
         ("seed", ("config.seed", "--config.seed=VALUE")),

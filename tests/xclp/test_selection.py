@@ -404,7 +404,7 @@ def test_too_few_later_on_choose_no_prior_and_no_sharpness():
     p = Propagation(2, alpha=0.9, select=("alpha:0.5", "client_prior:0.5"), confidence="calibrated")
     hit = evidence([[0, 0, 0], [1, 1, 1]], [0.9, 0.5])
     for heard in (None, np.zeros((2, 3), np.int64)):  # nobody, or nobody with a label
-        answers = iter([np.array([[0, 0, 3], [3, 3, 3]]), heard, None])
+        answers = iter([np.array([[0, 0, 3], [6, 12, 3]]), heard, None])
         choice = select(p, hit, lambda counts, answers=answers: next(answers))
         assert (choice.p.alpha, choice.p.client_prior, choice.accuracy) == (0.5, 0.0, 1.0)
         assert (choice.sharpness, choice.log_loss) == (1.0, None)
@@ -490,3 +490,74 @@ def test_messages_that_cannot_be_are_refused(monkeypatch):
     monkeypatch.setattr(session.endpoints[SERVER], "send", lambda *sent: send(*sent[:2], bytes(8)))
     with pytest.raises(ProtocolError, match="of 4 bytes"):
         left_out.tell_setting(session, 0, 3)
+
+
+def balanced(hit, labels):
+    """Mean over the classes with labels of the shares that come back."""
+    return np.mean([np.mean(hit[labels == c]) for c in np.unique(labels)])
+
+
+@pytest.mark.parametrize("row_sums", ["plaintext", "masked", "masked_resilient"])
+def test_by_balanced_hits_it_chooses_what_refits_would(row_sums):
+    """One class has most labels. In the clear and under masks the same choice, the same hit rates."""
+    rng = np.random.default_rng(3)
+    y = np.repeat([0, 0, 0, 0, 1, 2], 20)
+    x = rng.normal(size=(len(y), 6)) + 1.3 * np.eye(3, 6)[y]
+    parts = np.array_split(rng.permutation(len(y)), 3)
+    vectors = [x[part].astype(np.float32) for part in parts]
+    labels = [np.where(np.arange(len(part)) < 15, y[part], -1) for part in parts]
+    p = Parameters(
+        3,
+        5,
+        num_bits=256,
+        select=("alpha:0.5:0.9", "label_matrix:plain:class_balanced"),
+        select_measure="balanced_accuracy",
+        row_sums=row_sums,
+    )
+    plain = replace(p, row_sums="plaintext", select=())
+    answers = np.concatenate([own[own >= 0] for own in labels])
+
+    def refit(s):
+        found = []
+        for client, own in enumerate(labels):
+            for i in np.flatnonzero(own >= 0):
+                hidden = [each.copy() for each in labels]
+                hidden[client][i] = -1
+                again = cross_client_label_propagation(vectors, hidden, replace(plain, **s))
+                found.append(again.predictions[client].labels[i] == own[i])
+        return np.array(found)
+
+    tried = [{"alpha": 0.99, "label_matrix": "plain"}] + [
+        {"alpha": alpha, "label_matrix": matrix}
+        for alpha, matrix in product((0.5, 0.9), ("plain", "class_balanced"))
+    ]
+    hit = [refit(s) for s in tried]
+    qualities = [balanced(own, answers) for own in hit]
+    counts = np.bincount(answers)
+    best = int(np.argmax(qualities))
+    noise = np.sqrt(np.sum((hit[best] != hit[0]) / (3 * counts[answers]) ** 2))
+    expected = best if qualities[best] - qualities[0] > noise else 0
+    choice = cross_client_label_propagation(vectors, labels, p).choice
+    np.testing.assert_allclose(choice.given_accuracy, qualities[0])
+    np.testing.assert_allclose(choice.accuracy, qualities[expected])
+    assert {key: getattr(choice.p, key) for key in tried[0]} == tried[expected]
+    assert expected != 0
+
+
+@pytest.mark.parametrize("measure", ["accuracy", "balanced_accuracy"])
+@pytest.mark.parametrize("seed", [0, 1, 4])
+def test_where_all_points_are_identical_masks_change_no_choice(measure, seed):
+    """Every score ties with that of another class: half a hit, whatever the order of additions."""
+    rng = np.random.default_rng(seed)
+    vectors = [np.ones((20, 4), np.float32) for _ in range(3)]
+    labels = [
+        np.where(np.arange(20) < rng.integers(5, 12), rng.integers(0, 4, 20), -1) for _ in range(3)
+    ]
+    select = ("alpha:0.5:0.9", "label_matrix:plain:class_balanced", "client_prior")
+    p = Parameters(4, 59, num_bits=64, select=select, select_measure=measure)
+    choices = [
+        cross_client_label_propagation(vectors, labels, replace(p, row_sums=row_sums)).choice
+        for row_sums in ("plaintext", "masked")
+    ]
+    assert len({(c.p.alpha, c.p.label_matrix, c.p.client_prior) for c in choices}) == 1
+    assert len({(c.accuracy, c.given_accuracy) for c in choices}) == 1
