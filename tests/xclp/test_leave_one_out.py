@@ -173,7 +173,7 @@ def test_is_what_is_found_without_each_label(kind, beta):
     hit = (expected.argmax(1) == answers[answers >= 0]) & (expected.max(1) > 1e-6)
     halves = half_hits(ours, points.answers)
     np.testing.assert_array_equal(halves[halves != 1], 2 * hit[halves != 1])
-    assert np.mean(halves == 1) < 0.05
+    assert np.mean(halves == 1) < 0.15
     assert beta or 0 < hit.sum() < len(hit)
 
 
