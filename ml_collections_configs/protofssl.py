@@ -64,9 +64,16 @@ Where the paper leaves it open, or its code does otherwise:
   * Non-iid: FedMatch's table, unlabeled examples only; 490 of them are 245, 73.5, 14.7 and 9.8 of a class on
     average, rounded at random. The code's 243, 73, 15 and 10 make 489 (FixMatch's script has 244), and it
     deals them from the beginning of each class again: what is labeled at one client is unlabeled at another.
-  * `cifar10_severe` is in the code only: half of a client's examples are of one class, two classes are
-    missing, labels follow; 15 episodes and 15 helpers, of which there are no more than clients in a round;
-    with `authors` clients of earlier rounds fill up, as in the code, which keeps the prototypes of ten.
+  * `cifar10_severe` and `svhn_severe` are in the code only: half of a client's examples are of one class, two
+    classes are missing, labels follow; 15 episodes, 200 unlabeled examples in each, and these from round 200
+    on; 15 helpers, of which there are no more than clients in a round. With `authors` clients of earlier
+    rounds fill up, as in the code, which keeps the prototypes of ten.
+  * Aggregation: Eq. (1) weighs clients by |D_i|, the code takes the plain mean, and so does this config
+    (`training.weighting`). In the cells of Table 3 clients have as many examples each, and both are the same.
+  * Weight decay: Table 5's L2 of 1e-4 is a Keras regularizer, 1e-4 |w|^2, whose gradient is twice that of
+    `weight_decay=1e-4`; the code never adds it to a loss. This config takes 1e-4, `authors` none.
+  * Baselines of `authors`: FedAvg and FedProx take two steps on all labels, at a rate that falls like a
+    cosine over the rounds (the code's cos(15 pi r / 32 R) ends at a tenth of it, this one at 0).
   * The baselines' network is the same with one dense layer more; those without a line of their own have
     RMSprop at that rate, ten epochs. FixMatch has its code's steps (two epochs of 10 labeled and 100
     unlabeled examples a step), weight and threshold; FedMatch trains as its own authors (`fedavg_xclp`).
@@ -97,7 +104,7 @@ def get_config(variant: str = "") -> ConfigDict:
     """Variants, to be joined by commas:
 
     cifar10_iid cifar10_noniid svhn_iid svhn_noniid stl10      columns of Table 3, ResNet-8/9
-    cifar10_severe                  the code's most unlike clients
+    cifar10_severe svhn_severe      the code's most unlike clients
     fashion_mnist cifar10           3,000 images, 20 clients with 5 labels of each class, a small CNN
     resnet18                        in place of the cell's network; of ProtoFSSL, ResNet-17
     batch_norm group_norm static_batch_norm last_batch_norm     Table 4's norms; static as in HeteroFL, and
@@ -105,7 +112,8 @@ def get_config(variant: str = "") -> ConfigDict:
     global                          Algorithm 2 (B.1): helpers' mean prototypes in place of the client's own
     masked_global                   the same of a mean that masked sums made, so that nobody sees one client's
     authors                         what the authors' code does otherwise: distance, missing classes, newest
-                                    helpers, optimizers that go on over rounds at one rate, no weight decay
+                                    helpers, optimizers that go on over rounds at one rate, no weight decay;
+                                    FedAvg and FedProx: two steps on all labels, a rate that falls
     fully_supervised                FedAvg and FedProx on all labels
     rates norms labels helpers interval unlabeled_query epochs noise    what a sweep goes over, one of them
     active                          5, 20 and 30 active clients; alone, or across one of those
@@ -246,6 +254,8 @@ def _cell(config: ConfigDict, cell: Cell) -> None:
     if cell.partition == "severe":
         config.training.epochs = 15
         config.protofssl.num_helpers = 15
+        config.protofssl.unlabeled_query = 200
+        config.protofssl.unlabeled_after = 200
     config.model = ConfigDict({"name": "resnet9"})
     config.fedprox.mu, config.protofssl_fedprox.mu = cell.mu
     if cell.dataset == "stl10":
@@ -344,6 +354,9 @@ def _authors(config: ConfigDict) -> None:
     config.training.client_optimizer = "kept"
     config.training.schedule = "constant"
     config.training.weight_decay = 0.0  # declared and never added
+    for name in ("fedavg", "fedprox"):
+        config[name] = config.get(name, ConfigDict())
+        config[name].training = ConfigDict({"local_steps": 2, "batch_size": 0, "schedule": "cosine"})
 
 
 def _smoke(config: ConfigDict) -> None:
@@ -358,13 +371,14 @@ def _smoke(config: ConfigDict) -> None:
     if config.model.name.startswith("resnet"):
         config.training.epochs = 1
         config.protofssl.unlabeled_query = 10
+    config.protofssl.unlabeled_after = min(config.protofssl.unlabeled_after, 1)
 
 
 VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
     "fashion_mnist": partial(_small, name="fashion_mnist", pixels=2),
     "cifar10": partial(_small, name="cifar10", pixels=4),
     **{name: partial(_cell, cell=cell) for name, cell in CELLS.items()},
-    "cifar10_severe": partial(_cell, cell=SEVERE),
+    **{name: partial(_cell, cell=cell) for name, cell in SEVERE.items()},
     "resnet18": _resnet18,
     "norms": _norms,
     "batch_norm": partial(_norm, kind="batch"),
@@ -386,7 +400,7 @@ VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
     "smoke": _smoke,
 }
 # One of each at most.
-DATA = ("fashion_mnist", "cifar10", *CELLS, "cifar10_severe")
+DATA = ("fashion_mnist", "cifar10", *CELLS, *SEVERE)
 NORMS = ("norms", "batch_norm", "group_norm", "static_batch_norm", "last_batch_norm")
 SWEEPS = tuple(AXES)
 MEANS = ("global", "masked_global")

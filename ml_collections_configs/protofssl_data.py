@@ -32,7 +32,10 @@ CELLS = {
     "svhn_noniid": Cell("svhn_cropped", 54_000, 2_000, 5, (1e-4, 1e-3), "noniid"),
     "stl10": Cell("stl10", 10_000, 1_500, 10, (1e-2, 1e-2), "iid", 98_000, translation=12),
 }
-SEVERE = Cell("cifar10", 54_000, 3_000, 5, (1e-2, 1e-2), "severe")
+SEVERE = {
+    "cifar10_severe": Cell("cifar10", 54_000, 3_000, 5, (1e-2, 1e-2), "severe"),
+    "svhn_severe": Cell("svhn_cropped", 54_000, 2_000, 5, (1e-4, 1e-3), "severe"),
+}
 _SEVERE_ROW = (0.5, 0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.05, 0.0, 0.0)
 SEVERE_TABLE = tuple(tuple(_SEVERE_ROW[(c - row) % 10] for c in range(10)) for row in range(10))
 
