@@ -14,8 +14,8 @@ from jaxfed.errors import UsageError, suggestion
 Variant = Callable[[ConfigDict], None]
 Add = Callable[..., None]
 
-# Sizes, which a config file gives for its own data set. With another `--config.dataset.name` those that are not
-# given beside it have these values instead: all examples, and of them the shares `dataset.test_fraction`,
+# Sizes, which a config file gives for its own data set. With another `--config.dataset.name` those that are
+# not given beside it have these values instead: all examples, and of them the shares `dataset.test_fraction`,
 # `federation.labeled_fraction` and, where the file has public examples, this `federation.public_fraction`.
 # The paper's table belongs to the set, too.
 PUBLIC_FRACTION = 0.5
