@@ -85,7 +85,8 @@ def _run(name: str, config: str, variant: str, smallest: str, out: Path, small: 
     chosen = f"ml_collections_configs/{config}.py:{smallest if small else variant}"
     command = [sys.executable, "-m", "launch.run", f"--config={chosen}", f"--workdir={out / name}"]
     if small:
-        command += ["--config.rounds=1", "--config.baselines=()", "--config.evaluate_every=1"]
+        command += ["--config.rounds=1", "--config.training.labeled_only_rounds=0"]
+        command += ["--config.baselines=()", "--config.evaluate_every=1"]
     elif name.endswith("pseudo_labels"):
         first = out / name.replace("pseudo_labels", "labeled_only")
         command += [f"--config.training.initial_model={first}/states/fedavg-{{repeat}}"]

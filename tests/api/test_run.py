@@ -141,6 +141,14 @@ def test_in_a_thread_and_with_a_config():
     assert found[0].methods == ("xclp", "client_knn")
 
 
+@pytest.mark.parametrize("config", ["xclp_digits:smoke", file.load("xclp_digits:smoke")])
+def test_a_key_that_nothing_reads_is_refused(config):
+    with pytest.raises(
+        jaxfed.UsageError, match=r"^config\.fedprox\.mu=0\.5: 'fedprox' is not among"
+    ):
+        jaxfed.run(config, progress=False, fedprox__mu=0.5)
+
+
 def test_a_config_of_the_current_folder_goes_by_its_name(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(
         "from ml_collections_configs import xclp_digits\n"

@@ -16,6 +16,7 @@ from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
 from jaxfed.experiment import sweep_plan
 from launch.entry import split_overrides
+from launch.on_device.commands import experiments
 
 SHARED = {"base", "xclp_prediction"}  # and *_data: parts of configs
 FILES = sorted(path.stem for path in Path("ml_collections_configs").glob("[!_]*.py"))
@@ -284,6 +285,15 @@ def test_documented_commands_set_nothing_in_vain(page):
         except UsageError as error:
             if "is not installed: pip install" not in str(error):
                 raise
+
+
+@pytest.mark.parametrize("piece", experiments(), ids=lambda piece: piece.name)
+@pytest.mark.parametrize("small", [True, False])
+def test_experiments_of_launch_accelerator_set_nothing_in_vain(piece, small, tmp_path):
+    rest, overrides = split_overrides(piece.command(tmp_path, small)[3:])
+    (spec,) = [word.removeprefix("--config=") for word in rest if word.startswith("--config=")]
+    overrides = [re.sub(r"^(training\.initial_model)=.*", r"\1=", text) for text in overrides]
+    given(spec, *overrides)
 
 
 def test_the_shell_of_a_page_is_read():

@@ -87,6 +87,7 @@ def test_of_clients_that_answer_it_prints_bytes_beside_the_papers_factor(tmp_pat
     [
         ([], "--config=ml_collections_configs/NAME.py is missing"),
         ([f"--config={CONFIG}", "more"], "more: no such argument"),
+        ([f"--config={CONFIG}", "--config.fedct.steps=3"], "config.fedct.steps=3: 'fedct' is not"),
         (
             [f"--config={CONFIG}", "--config.algorithm=xclp"],
             "config.algorithm='xclp': 'xclp' labels",

@@ -162,6 +162,8 @@ def test_smoke_from_the_command_line(tmp_path, monkeypatch):
     summary = json.loads((workdir / "summary.json").read_text())
     assert summary["test_accuracy"] > 0.8
     assert summary["test_balanced_accuracy"] > 0.8
+    assert summary["examples"]["labeled"] + summary["examples"]["unlabeled"] == 1438
+    assert done.stdout.count("digits: 10 clients 144 labeled and 1,294 unlabeled, public 0, ") == 1
     assert summary["communication"]["upload_bytes"] > 1797 * 256 // 8
     assert summary["environment"]["command"] == " ".join([Path(sys.executable).name, *command[1:]])
     assert (workdir / "plots" / "partition.png").stat().st_size > 1000
@@ -214,6 +216,10 @@ def test_plots_may_be_left_to_reports(tmp_path):
         ([f"--config={DIGITS}", "--workdir=W", "--config.seed"], "config.seed=: must be"),
         ([f"--config={DIGITS}", "--workdir=W", "--config.rounds=0"], "config.rounds=0"),
         ([f"--config={DIGITS}", "--workdir=W", "--config.dataset.name=nothing"], "nothing"),
+        (
+            [f"--config={DIGITS}", "--workdir=W", "--config.federation.dirichlet_alpha=2"],
+            "config.federation.dirichlet_alpha=2: nothing reads it with federation.partition='iid'",
+        ),
         ([f"--config={DIGITS}", "--workdir=W", "--config.federation.num_labeled=9999"], "9999"),
         ([f"--config={DIGITS}", "--workdir=pyproject.toml/w"], "--workdir=pyproject.toml/w"),
         ([f"--config={DIGITS}", "--workdir=pyproject.toml"], "is no workdir of launch.run"),

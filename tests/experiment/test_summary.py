@@ -4,7 +4,7 @@ import pytest
 from invoking import invoke
 
 from jaxfed.config import file
-from jaxfed.experiment.summary import failure, remarks
+from jaxfed.experiment.summary import failure, remarks, summarize
 
 FEDCT = "ml_collections_configs/fedct.py:smoke"
 LAST = {"algorithm": "fedct", "repeat": 0, "round": 2}
@@ -83,6 +83,13 @@ def test_a_row_that_owes_nothing_to_its_methods_name_has_a_line(lines, said):
     found = remarks(config, lines)
     assert len(found) == len(said)
     assert all(words in line for words, line in zip(said, found, strict=True))
+
+
+def test_a_summary_has_its_remarks():
+    config = file.load(TRAINING, ["baselines="])
+    lines = [line | {"seconds": 1.0} for line in played(None, 0.0)]
+    assert summarize(config, lines)["remarks"] == remarks(config, lines) != []
+    assert "remarks" not in summarize(config, [line | {"seconds": 1.0} for line in played(0.5)])
 
 
 SVC = ("--config.learner.name=estimator", "--config.learner.estimator.estimator=sklearn.svm.SVC")
