@@ -6,8 +6,12 @@ how their sampler is used, bits are independent:
 
     P(B_uc = 1) = p = 1 / (1 + e^|theta|) < 1 / 2,           |theta| = log((1 - p) / p)
 
-With theta > 0, as in their code and in FedCT's, p is above 1/2: the same promise, and bits that say the
-opposite.
+With theta > 0, as in their sampler, p is above 1/2: the same promise, and bits that say the opposite.
+
+FedCT's released code is not this mechanism. It sets Theta~ to the client's own matrix of predictions, scales it to
+theta = epsilon Theta~ / (3000 |Theta~|_F), and draws each bit by a probability that follows from it. The noise
+then depends on the private labels. The theorem requires a Theta that does not, so that no epsilon holds for what
+that code releases. Here p depends on epsilon, s and C alone.
 
 What it promises where two neighboring data sets give F that differ in at most s BITS (a label that changes
 changes two: s = 2 r for r labels, s = 2 |U| if nothing is known; `jaxfed.privacy.label_sensitivity`):
