@@ -6,14 +6,14 @@ the releases before, are (epsilon, delta)-private towards whoever sees them all 
 
     draw                 neighbors                    moves a sum by  epsilon
     EVERYTHING           one contribution more, less  C               exact: `jaxfed.privacy.gaussian`
-    Poisson(q)           one contribution more, less  C, if in        privacy loss distribution (PLD), or Renyi
+    Poisson(q)           one contribution more, less  C, if in        privacy loss distribution, or Renyi
     WithoutReplacement   one in place of another      2 C, if in      Renyi (Wang, Balle, K., 2019)
 
-The PLD of one Poisson release is composed with itself R times by a Fourier transform (Koskela, Jalko, Honkela,
-2020; Doroshenko et al., 2022). Its epsilon is rounded up on a grid of width 1e-3, and is 5 to 13 % below that of
-Renyi divergences (Mironov, Talwar, Zhang, 2019) in usual settings. The smaller of both upper bounds is returned.
-Renyi's alone is returned in two cases: a draw without replacement, for which the package has no PLD, and a
-Renyi epsilon above 200, where the PLD's grid would need gigabytes.
+The privacy loss distribution (PLD) of one Poisson release is composed with itself R times by a Fourier
+transform (Koskela, Jalko, Honkela, 2020; Doroshenko et al., 2022). Its epsilon is rounded up on a grid of width
+1e-3. In usual settings it is 5 to 13 % below that of Renyi divergences (Mironov, Talwar, Zhang, 2019). Both are
+upper bounds, and the smaller one is returned. Renyi's alone is returned in two cases: a draw without
+replacement, for which the package has no PLD, and a Renyi epsilon above 200, where the grid needs gigabytes.
 
 With Renyi divergences rho(a) of one release, those of R are R rho(a), and
 
@@ -29,8 +29,7 @@ that is less: with much noise and few in a sum the bound is worth something, wit
 Poisson's is far better throughout. "Knows no draw" is what both rest on: who knows that a contribution is in
 has EVERYTHING's epsilon for it.
 
-PLD and divergences are those of the package dp-accounting (requirements-privacy.txt). JAX Privacy is not needed:
-version 2.0 accounts by dp-accounting itself, and clips, makes noise and draws batches besides, which
+Both are those of the package dp-accounting (requirements-privacy.txt). JAX Privacy is not needed: version 2.0 accounts by dp-accounting itself, and clips, makes noise and draws batches besides, which
 `jaxfed.training.private_gradient` does inside of a round's program. It would bring chex and pydantic along,
 and no TensorFlow.
 """
@@ -51,7 +50,9 @@ from jaxfed.privacy import gaussian
 MOST_NOISE = 1e6  # above, divergences drown in rounding
 _LEAST_NOISE = 0.05  # below, divergences overflow and promise nothing
 _GRID = 1e-3  # width of the privacy loss distribution's cells
-_LARGEST_BY_PLD = 200.0  # above this Renyi epsilon the grid is too large, and the promise worth nothing
+_LARGEST_BY_PLD = (
+    200.0  # above this Renyi epsilon the grid is too large, and the promise worth nothing
+)
 _PRECISION = 1e-3  # of noise that is looked for, relative
 # Small ones matter where epsilon is large, large ones where it is tiny; a costs a^2 without replacement.
 _ORDERS = np.array([*(1 + x / 10 for x in range(1, 30)), *range(4, 65), 512, 1024])

@@ -18,6 +18,7 @@ from jaxfed.algorithms.pate import pate
 from jaxfed.algorithms.xclp import xclp
 from jaxfed.audit import Targets, shadow_answers
 from jaxfed.data import Partition
+from jaxfed.federation.exposure import CLIENT, COALITION
 
 FEDERATION = clients()
 U, COHORT = FEDERATION.public_examples, FEDERATION.cohort()
@@ -180,7 +181,7 @@ def asked_graph(name, **changes):
 def test_one_more_client_asks_xclp():
     """Its rows of Z are those that it has as a client of the round, and it changes nobody's state."""
     method = xclp(num_classes=NUM_CLASSES, num_bits=256, num_neighbors=1)
-    after, (view, labels) = seen_of(method)
+    after, (view, labels, distances) = seen_of(method)
     shares = view.answers(X)
     assert shares.shape == (1, len(X), NUM_CLASSES)
     np.testing.assert_allclose(shares.sum(axis=-1), 1, atol=1e-5)
@@ -190,6 +191,11 @@ def test_one_more_client_asks_xclp():
     marks = labels.answers(X)
     assert labels.kind == "labels"
     np.testing.assert_array_equal(marks[0], np.eye(NUM_CLASSES)[FEDERATION.y[:9]])
+    assert (view.adversary, labels.adversary) == (CLIENT, CLIENT)
+    # Together with the server it finds copies at distance 0.
+    assert (distances.kind, distances.adversary) == ("distances", COALITION)
+    np.testing.assert_array_equal(distances.answers(X), np.zeros((1, len(X), 1)))
+    assert (distances.answers(FEDERATION.x[FEDERATION.test]) > 0).all()
     again, _ = method.round(method.init(KEY, FEDERATION), COHORT, jax.random.fold_in(KEY, 1))
     np.testing.assert_array_equal(after.label, again.label)
 
@@ -217,7 +223,7 @@ def test_one_more_client_of_pooled_data():
 @pytest.mark.parametrize("name", ASKING)
 def test_the_method_itself_is_a_shadow(name):
     """The labeling of exactly the clients' labels answers as the run; without an example, otherwise."""
-    _, _, (scores, labels) = asked_graph(name)
+    _, _, (scores, labels, *_) = asked_graph(name)
     own = np.concatenate([*FEDERATION.partition.labeled, FEDERATION.test])
     x, y = FEDERATION.x[own], FEDERATION.y[own]
     is_in = np.ones((2, len(own) - len(FEDERATION.test)), bool)

@@ -64,8 +64,18 @@ def found(place):
 
 def test_methods_have_accuracy_and_vulnerability(audited):
     _, place = audited
+    by_adversary = {(row["method"], row["adversary"]): row for row in found(place)["methods"]}
+    assert list(by_adversary) == [
+        ("fedct", "server"),
+        ("local_learning", "nobody"),
+        ("xclp", "one more client"),
+        ("xclp", "server and a client"),
+        ("per_client_lp", ""),
+    ]
     rows = {row["method"]: row for row in found(place)["methods"]}
-    assert list(rows) == ["fedct", "local_learning", "xclp", "per_client_lp"]
+    # A member's copy is at distance 0, and nobody else's.
+    assert rows["xclp"]["auc"] == rows["xclp"]["tpr_at_none"] == 1
+    assert by_adversary["xclp", "one more client"]["auc"] < 0.9
     assert "auc" not in rows["per_client_lp"]  # nothing is sent
     for name in ("fedct", "local_learning", "xclp"):
         assert 0.3 < rows[name]["accuracy"] < 1
@@ -83,20 +93,30 @@ def test_methods_have_accuracy_and_vulnerability(audited):
     }
     text = (place / "audit" / "vulnerability.md").read_text()
     assert f"| XCLP | {100 * rows['xclp']['accuracy']:.1f}" in text
-    assert text.count("†") == 2
+    assert text.count("†") == 3
+    assert "| XCLP | server and a client |" in text
     with (place / "audit" / "attacks.csv").open() as stream:
         attacks = list(csv.DictReader(stream))
     of_fedct = {(row["attack"], row["round"]) for row in attacks if row["method"] == "fedct"}
-    assert of_fedct == {(a, r) for a in ("gap", "difficulty", "reference") for r in ("1", "2")}
+    perturbed = ("label_translations", "label_noise")
+    names = ("gap", "difficulty", "reference", *perturbed)
+    assert of_fedct == {(a, r) for a in names for r in ("1", "2")}
     by = {(row["attack"], row["shadows"]) for row in attacks if row["method"] == "fedct"}
-    assert by == {("gap", ""), *product(("difficulty", "reference"), ("own_labels", "taught"))}
+    assert by == {
+        *product(("gap", *perturbed), ("",)),
+        *product(("difficulty", "reference"), ("own_labels", "taught")),
+    }
     of_xclp = [row for row in attacks if row["method"] == "xclp"]
     assert {row["shadows"] for row in of_xclp} == {"", "played"}
     assert {row["attack"] for row in of_xclp if row["message"] == "labels"} == {
-        *("gap", "difficulty", "reference"),
+        *("gap", "difficulty", "reference", *perturbed),
     }
     best = {
-        kind: max(float(r["auc"]) for r in of_xclp if r["shadows"] == kind)
+        kind: max(
+            float(r["auc"])
+            for r in of_xclp
+            if (r["shadows"], r["adversary"]) == (kind, "one more client")
+        )
         for kind in ("", "played")
     }
     assert best["played"] > best[""] + 0.05
@@ -346,12 +366,18 @@ def test_a_table_and_a_figure():
             "attack": "strongest: loss on labels, round 1",
             "leaves": name != "local_learning",
             **({"auc": auc, "low": auc - 0.01, "high": auc + 0.01} if auc else {}),
-            **({"tpr_at_1_percent": 0.02, "tpr_at_01_percent": 0.0} if auc else {}),
+            **({"tpr_at_1_percent": 0.02, "tpr_at_none": 0.04} if auc else {}),
+            **(
+                {"tpr_at_none_low": 0.01, "tpr_at_none_high": 0.1, "others_at_once": n}
+                if auc
+                else {}
+            ),
+            "adversary": "server" if name == "fedavg" else "nobody" if auc else "",
         }
-        for name, accuracy, auc in (
-            ("fedavg", 0.8, 0.7),
-            ("local_learning", 0.6, 0.9),
-            ("per_client_lp", None, None),
+        for name, accuracy, auc, n in (
+            ("fedavg", 0.8, 0.7, 125),
+            ("local_learning", 0.6, 0.9, 99),
+            ("per_client_lp", None, None, None),
         )
     ]
     lines = vulnerability_table(rows).splitlines()
@@ -360,6 +386,10 @@ def test_a_table_and_a_figure():
         "| FedAvg",
         "| Each client alone",
     ]
+    # A rate is given only where the number of others resolves it.
+    assert "| 2.0 | 4.0 (1.0 to 10.0; n = 125) |" in lines[3]
+    assert "| – | 4.0 (1.0 to 10.0; n = 99) |" in lines[4]
+    assert [line.split(" | ")[1] for line in lines[2:]] == ["–", "server", "nobody"]
     assert attack_text(rows[1]).endswith("(which nobody has)")
     names = vulnerability_figure(rows).axes[0].texts
     assert [text.get_text() for text in names] == ["Each client alone", "FedAvg"]

@@ -105,8 +105,8 @@ def test_vulnerability_is_all_of_them(values):
     found = vulnerability(score, member)
     assert found.area == area_under_curve(score, member)
     assert found.tpr_at_1_percent == tpr_at_fpr(score, member, 0.01)
-    assert found.tpr_at_01_percent == tpr_at_fpr(score, member, 0.001)
-    assert found.tpr_at_01_percent <= found.tpr_at_1_percent
+    assert found.tpr_at_none == tpr_at_fpr(score, member, 0.0)
+    assert found.tpr_at_none <= found.tpr_at_1_percent
 
 
 def test_a_score_that_is_the_same_for_all_tells_nothing():
