@@ -1,13 +1,13 @@
 """What the messages of a round say of the targets and of the population: views, asked and written down.
 
-Where a message is labels alone, perturbed copies of each target are asked about as well (Choquette-Choo, Tramer,
-Carlini, Papernot, "Label-Only Membership Inference Attacks", ICML 2021):
+Where a message is labels alone, perturbed copies of each target are asked about as well (Choquette-Choo,
+Tramer, Carlini, Papernot, "Label-Only Membership Inference Attacks", ICML 2021):
 
     translations    4 copies of an image, moved by one pixel; 5 queries with the image itself
     noise           12 copies, 4 for each of the radii `RADII`, in standard deviations of all targets' values;
                     13 queries with the example itself
 
-A message is asked about one copy of every target at a time, so that copies of one example never meet in a graph.
+A message is asked about one copy of every target at a time: copies of one example never meet in a graph.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _kept(
 ) -> np.ndarray:
     """Share of queries that have the target's label, float32 [S, n]: `first`, and one for each copy."""
     asked = [first, *(_hits(np.asarray(view.answers(x), np.float32), label) for x in copies)]
-    return np.mean(asked, axis=0, dtype=np.float32)
+    return np.asarray(np.mean(asked, axis=0), np.float32)
 
 
 def _translated(x: np.ndarray) -> Iterator[np.ndarray]:

@@ -103,11 +103,12 @@ def _sightings(path: Path) -> list[Sighting]:
                 str(arrays[f"message_{i}"]),
                 str(arrays[f"kind_{i}"]),  # type: ignore[arg-type]
                 bool(arrays[f"leaves_{i}"]),
-                *(
-                    arrays[f"{field}_{i}"]
-                    for field in ("client", "answers", "norms", "translated", "noisy")
-                ),
-                str(arrays[f"adversary_{i}"]),
+                arrays[f"client_{i}"],
+                arrays[f"answers_{i}"],
+                arrays[f"norms_{i}"],
+                translated=arrays[f"translated_{i}"],
+                noisy=arrays[f"noisy_{i}"],
+                adversary=str(arrays[f"adversary_{i}"]),
             )
             for i in range(number)
         ]

@@ -202,7 +202,11 @@ def audit_table(
         "TPR at 1 % FPR, %",
         "adversary",
     ):
-        table.add_column(heading, justify="left" if heading in texts else "right", no_wrap=True)
+        table.add_column(
+            heading,
+            justify="left" if heading in texts else "right",
+            no_wrap=heading != "adversary",
+        )
     for row in sorted(methods, key=lambda row: row.get("auc", 0.0)):
         accuracy = "-" if row["accuracy"] is None else f"{100 * row['accuracy']:.2f}"
         if row.get("accuracy_on") == "asked":

@@ -10,9 +10,9 @@ the releases before, are (epsilon, delta)-private towards whoever sees them all 
     WithoutReplacement   one in place of another      2 C, if in      Renyi (Wang, Balle, K., 2019)
 
 The privacy loss distribution (PLD) of one Poisson release is composed with itself R times by a Fourier
-transform (Koskela, Jalko, Honkela, 2020; Doroshenko et al., 2022). Its epsilon is rounded up on a grid of width
-1e-3. In usual settings it is 5 to 13 % below that of Renyi divergences (Mironov, Talwar, Zhang, 2019). Both are
-upper bounds, and the smaller one is returned. Renyi's alone is returned in two cases: a draw without
+transform (Koskela, Jalko, Honkela, 2020; Doroshenko et al., 2022). Its epsilon is rounded up on a grid of
+width 1e-3. In usual settings it is 5 to 13 % below that of Renyi divergences (Mironov, Talwar, Zhang, 2019).
+Both are upper bounds, and the smaller one is returned. Renyi's alone is returned in two cases: a draw without
 replacement, for which the package has no PLD, and a Renyi epsilon above 200, where the grid needs gigabytes.
 
 With Renyi divergences rho(a) of one release, those of R are R rho(a), and
@@ -29,7 +29,8 @@ that is less: with much noise and few in a sum the bound is worth something, wit
 Poisson's is far better throughout. "Knows no draw" is what both rest on: who knows that a contribution is in
 has EVERYTHING's epsilon for it.
 
-Both are those of the package dp-accounting (requirements-privacy.txt). JAX Privacy is not needed: version 2.0 accounts by dp-accounting itself, and clips, makes noise and draws batches besides, which
+Both are those of the package dp-accounting (requirements-privacy.txt). JAX Privacy is not needed:
+version 2.0 accounts by dp-accounting itself, and clips, makes noise and draws batches besides, which
 `jaxfed.training.private_gradient` does inside of a round's program. It would bring chex and pydantic along,
 and no TensorFlow.
 """

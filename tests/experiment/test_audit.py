@@ -92,7 +92,7 @@ def test_methods_have_accuracy_and_vulnerability(audited):
         **{"xclp": "asked", "per_client_lp": ""},
     }
     text = (place / "audit" / "vulnerability.md").read_text()
-    assert f"| XCLP | {100 * rows['xclp']['accuracy']:.1f}" in text
+    assert f"| XCLP | one more client | {100 * rows['xclp']['accuracy']:.1f}" in text
     assert text.count("†") == 3
     assert "| XCLP | server and a client |" in text
     with (place / "audit" / "attacks.csv").open() as stream:

@@ -4,10 +4,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import binomtest
 from sklearn import metrics
 
 from jaxfed.errors import UsageError
-from jaxfed.privacy.membership.roc import area_under_curve, roc_curve, tpr_at_fpr, vulnerability
+from jaxfed.privacy.membership.roc import (
+    area_under_curve,
+    exact_interval,
+    roc_curve,
+    tpr_at_fpr,
+    vulnerability,
+)
 
 
 def drawn(seed, num_members=30, num_others=50, values=None, shift=0.7):
@@ -133,3 +140,9 @@ def test_a_score_that_is_the_same_for_all_tells_nothing():
 def test_values_that_are_refused(call, told):
     with pytest.raises(UsageError, match=told):
         call()
+
+
+@pytest.mark.parametrize(("hits", "trials"), [(0, 125), (3, 125), (125, 125), (1, 1)])
+def test_the_interval_of_a_rate_is_clopper_and_pearsons(hits, trials):
+    expected = binomtest(hits, trials).proportion_ci(method="exact")
+    assert exact_interval(hits, trials) == pytest.approx((expected.low, expected.high))
