@@ -30,7 +30,7 @@ round (`jaxfed.learners.label_changes`), which bounds nothing. The metrics call 
 part most often, all its releases composed; the paper states the eps of one. Its condition on Theta is
 `condition` "paper", larger than need be by sqrt(C).
 
-Where the authors' code does otherwise: it gives ties to the smallest class (so do we), and reads released bits
+Where the authors' code does otherwise: it gives ties to the smallest class (so do we). It reads released bits
 by their first set class (`decode` "votes"). It draws bits by probabilities that depend on the private labels,
 which promises no epsilon (`jaxfed.privacy.xor_mechanism`). Up to 2024 its networks never learned from L with
 b > 1.
