@@ -11,7 +11,7 @@ the releases before, are (epsilon, delta)-private towards whoever sees them all 
 
 The privacy loss distribution (PLD) of one Poisson release is composed with itself R times by a Fourier
 transform (Koskela, Jalko, Honkela, 2020; Doroshenko et al., 2022). Its epsilon is rounded up on a grid of
-width 1e-3. In usual settings it is 8 to 17 % below that of Renyi divergences (Mironov, Talwar, Zhang, 2019).
+width 1e-3. In usual settings it is 8 to 20 % below that of Renyi divergences (Mironov, Talwar, Zhang, 2019).
 Both are upper bounds, and the smaller one is returned. Renyi's alone is returned in two cases: a draw without
 replacement, for which the package has no PLD, and a Renyi epsilon above 200, where the grid needs gigabytes.
 
