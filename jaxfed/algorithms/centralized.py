@@ -19,7 +19,7 @@ from jaxfed.algorithms.local_learning import local_learning
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, ServerState
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, arranged
-from jaxfed.federation.exposure import View
+from jaxfed.federation.exposure import MODEL, View
 from jaxfed.learners.exposure import probabilities_shown
 from jaxfed.learners.learner import Learner
 from jaxfed.learners.turn import check_clients
@@ -54,7 +54,8 @@ def centralized(
         del before, cohort, key
         the_one = np.zeros(1, np.int32)
         view = probabilities_shown(server_learner, after.learner, the_one, num_classes)
-        return [view._replace(message="the model", client=np.asarray([-1], np.int32))]
+        nobody = np.asarray([-1], np.int32)
+        return [view._replace(message="the model", client=nobody, adversary=MODEL)]
 
     def of_all(judge: Callable, state: ServerState, federation: Federation) -> Metrics:
         return judge(state, federation.pooled())

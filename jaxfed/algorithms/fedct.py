@@ -30,8 +30,10 @@ round (`jaxfed.learners.label_changes`), which bounds nothing. The metrics call 
 part most often, all its releases composed; the paper states the eps of one. Its condition on Theta is
 `condition` "paper", larger than need be by sqrt(C).
 
-Where the authors' code does otherwise: it gives ties to the smallest class (so do we), reads released bits
-by their first set class (`decode` "votes"), and up to 2024 its networks never learned from L with b > 1.
+Where the authors' code does otherwise: it gives ties to the smallest class (so do we). It reads released bits
+by their first set class (`decode` "votes"). It draws bits by probabilities that depend on the private labels,
+which promises no epsilon (`jaxfed.privacy.xor_mechanism`). Up to 2024 its networks never learned from L with
+b > 1.
 
 Leaves a client: |U| labels of ceil(log2 C) bits a round, or bits or answers in their place; with `sums` under
 masks the server sees their histogram alone. Comes back: |U| labels, and weights where they are not 0 or 1.

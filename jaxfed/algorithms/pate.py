@@ -31,7 +31,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.exposure import View
+from jaxfed.federation.exposure import MODEL, View
 from jaxfed.learners.exposure import labels_shown, probabilities_shown
 from jaxfed.learners.judgement import judged_by_clients
 from jaxfed.learners.learner import Learner, Taught
@@ -181,7 +181,7 @@ def pate(
         return [
             votes,
             counts._replace(answers=noisy),
-            student._replace(message=STUDENT, client=nobody),
+            student._replace(message=STUDENT, client=nobody, adversary=MODEL),
         ]
 
     judged = judged_by_clients(server_learner, num_classes, has_consensus=True)

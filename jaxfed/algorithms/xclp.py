@@ -14,6 +14,7 @@ leave the client, too; where steps are protocols, what these show of points of t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import jax
@@ -34,8 +35,8 @@ from jaxfed.xclp import (
     label_later,
     setup,
 )
-from jaxfed.xclp.asker import views_of_asker
-from jaxfed.xclp.relabeling import relabeled_in_the_clear
+from jaxfed.xclp.asker import view_of_coalition, views_of_asker
+from jaxfed.xclp.relabeling import codes_in_the_clear, relabeled_in_the_clear
 from jaxfed.xclp.transduction import client_arrays, padded, transductive
 
 _LATE = 0x6C617465  # sets who comes late apart from what else the round's key draws
@@ -58,7 +59,8 @@ def xclp(
     graph is made.
 
     `views`: one more client takes part, with the examples that it is curious about as its unlabeled points,
-    and looks at its own rows of Z (`jaxfed.xclp.asker`). It comes in time: points that come late are not in
+    and looks at its own rows of Z; together with the server it looks at distances of codes
+    (`jaxfed.xclp.asker`). It comes in time: points that come late are not in
     its graph either.
     """
     Parameters(**parameters)  # reject bad values when the method is made, not in round 1
@@ -110,15 +112,22 @@ def xclp(
         def relabeled(
             points: Sequence[np.ndarray], labelings: np.ndarray, rows: slice
         ) -> np.ndarray:
-            choice = with_one_more(vectors[0][:0]).choice if p.asks_labels else None
-            own = choice.p if choice else p
-            return relabeled_in_the_clear(points, labelings, rows, own, execution)
+            return relabeled_in_the_clear(points, labelings, rows, chosen(), execution)
 
-        return views_of_asker(
+        @cache
+        def chosen() -> Parameters:
+            choice = with_one_more(vectors[0][:0]).choice if p.asks_labels else None
+            return choice.p if choice else p
+
+        of_client = views_of_asker(
             lambda points: with_one_more(points).predictions[-1].scores,
             relabeled,
             [v[y < 0] for v, y in zip(vectors, labels, strict=True)],
         )
+        of_coalition = view_of_coalition(
+            lambda points: codes_in_the_clear([*vectors, points], chosen(), execution)
+        )
+        return [*of_client, of_coalition]
 
     return transductive(label_points)._replace(views=views)
 

@@ -1,6 +1,9 @@
 """Every attack that a kind of message admits, against every target that it may tell of.
 
     labels, counts         gap; with shadows difficulty and, of labels, reference
+    labels                 label_translations, label_noise: how often a perturbed query has the label
+                           (`jaxfed.audit.sightings`, which states the number of queries)
+    distances              nearest: minus the distance to the nearest point of another client
     probabilities          gap, loss, population; with shadows difficulty, reference, LiRA and RMIA, both
                            offline and online
     parameters             all of these, and the gradient's norm
@@ -27,6 +30,7 @@ from scipy.special import expit
 from jaxfed.audit.shadows import Shadows
 from jaxfed.audit.sightings import Sighting
 from jaxfed.audit.targets import Targets
+from jaxfed.federation.exposure import SERVER
 from jaxfed.privacy.membership import (
     difficulty,
     gap,
@@ -61,6 +65,7 @@ class Attacked(NamedTuple):
         attack: its name.
         score: float64 [n], larger for members; nan of targets that the message tells nothing of.
         shadows: which it needs, of `SHADOWS`; "": none.
+        adversary: the party that has the message, a key of `jaxfed.federation.exposure.SEEN_BY`.
     """
 
     message: str
@@ -69,6 +74,7 @@ class Attacked(NamedTuple):
     attack: str
     score: np.ndarray
     shadows: str = ""
+    adversary: str = SERVER
 
 
 class _Own(NamedTuple):
@@ -105,7 +111,7 @@ def attacks(
                 scores = sighting_scores(one, targets, label, known, tuned)
                 scored.append((how, {name: scores[name] for name in scores if name not in alone}))
             found += [
-                Attacked(one.message, one.leaves, number, name, score, how)
+                Attacked(one.message, one.leaves, number, name, score, how, one.adversary)
                 for how, scores in scored
                 for name, score in scores.items()
             ]
@@ -121,6 +127,8 @@ def sighting_scores(
 ) -> Scores:
     """Attack -> float64 [n]; nan of targets that nobody's answer tells of. `tuned` keeps RMIA's a."""
     number = len(targets.example)
+    if seen.kind == "distances":
+        shadows = None
     a = _tuned_a(shadows, label, number, {} if tuned is None else tuned)
     scores: Scores = {}
     for row, rows in enumerate(seen.asked_about(targets)):
@@ -131,9 +139,16 @@ def sighting_scores(
             label[number:],
             None if shadows is None else _of_rows(shadows, rows, number),
         )
-        of_row = _of_marks(own, seen.kind) if _is_marks(seen) else _of_probabilities(own, a)
+        if seen.kind == "distances":
+            of_row = {"nearest": -own.answers[:, 0].astype(np.float64)}
+        else:
+            of_row = _of_marks(own, seen.kind) if _is_marks(seen) else _of_probabilities(own, a)
         if seen.norms.size:
             of_row["gradient_norm"] = gradient_norm.scores(np.nan_to_num(seen.norms[row, rows]))
+        if seen.translated.size:
+            of_row["label_translations"] = seen.translated[row, rows].astype(np.float64)
+        if seen.noisy.size:
+            of_row["label_noise"] = seen.noisy[row, rows].astype(np.float64)
         for name, values in of_row.items():
             scores.setdefault(name, np.full(number, np.nan))[rows] = values
     # An attack that one client's shadows do not admit is none of the method's.

@@ -1,15 +1,30 @@
-"""What the messages of a round say of the targets and of the population: views, asked and written down."""
+"""What the messages of a round say of the targets and of the population: views, asked and written down.
+
+Where a message is labels alone, perturbed copies of each target are asked about as well (Choquette-Choo,
+Tramer, Carlini, Papernot, "Label-Only Membership Inference Attacks", ICML 2021):
+
+    translations    4 copies of an image, moved by one pixel; 5 queries with the image itself
+    noise           12 copies, 4 for each of the radii `RADII`, in standard deviations of all targets' values;
+                    13 queries with the example itself
+
+A message is asked about one copy of every target at a time: copies of one example never meet in a graph.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from jaxfed.audit.targets import Targets
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.exposure import Kind, View
+from jaxfed.federation.exposure import SERVER, Kind, View
+
+RADII = (0.1, 0.3, 1.0)
+_DRAWS = 4  # for each radius
+_SHIFTS = ((-1, 1), (1, 1), (-1, 2), (1, 2))  # by one pixel along an axis
+_NOISE = 0x70657274
 
 
 class Sighting(NamedTuple):
@@ -22,6 +37,10 @@ class Sighting(NamedTuple):
         client: int32 [S]; -1 where it is made of all clients' examples.
         answers: float32 [S, n + m, C], of targets and population.
         norms: float32 [S, n] of gradients at the targets; [S, 0] where there are none.
+        translated: float32 [S, n], share of a target and its translations that have the target's label;
+            [S, 0] where the message is not labels, or examples are no images.
+        noisy: the same of a target and its noisy copies; [S, 0] where the message is not labels.
+        adversary: the party that has the message, a key of `jaxfed.federation.exposure.SEEN_BY`.
     """
 
     message: str
@@ -30,6 +49,9 @@ class Sighting(NamedTuple):
     client: np.ndarray
     answers: np.ndarray
     norms: np.ndarray
+    translated: np.ndarray = np.zeros((1, 0), np.float32)
+    noisy: np.ndarray = np.zeros((1, 0), np.float32)
+    adversary: str = SERVER
 
     def asked_about(self, targets: Targets) -> list[np.ndarray]:
         """For each of the S rows the targets that it may tell of, int64."""
@@ -44,16 +66,60 @@ def sightings(views: Iterable[View], federation: Federation, targets: Targets) -
     """Ask every view."""
     x = federation.x[targets.examples]
     own, label = federation.x[targets.example], federation.y[targets.example]
-    return [
-        Sighting(
-            view.message,
-            view.kind,
-            view.leaves,
-            np.asarray(view.client, np.int32),
-            np.asarray(view.answers(x), np.float32),
-            np.zeros((len(view.client), 0), np.float32)
-            if view.gradient_norms is None
-            else np.asarray(view.gradient_norms(own, label), np.float32),
+    seen = []
+    for view in views:
+        nothing = np.zeros((len(view.client), 0), np.float32)
+        answers = np.asarray(view.answers(x), np.float32)
+        norms = translated = noisy = nothing
+        if view.gradient_norms is not None:
+            norms = np.asarray(view.gradient_norms(own, label), np.float32)
+        if view.kind == "labels":
+            first = _hits(answers[:, : len(own)], label)
+            noisy = _kept(view, first, _noisy(own), label)
+            if own.ndim > 2:
+                translated = _kept(view, first, _translated(own), label)
+        seen.append(
+            Sighting(
+                view.message,
+                view.kind,
+                view.leaves,
+                np.asarray(view.client, np.int32),
+                answers,
+                norms,
+                translated,
+                noisy,
+                view.adversary,
+            )
         )
-        for view in views
-    ]
+    return seen
+
+
+def _hits(answers: np.ndarray, label: np.ndarray) -> np.ndarray:
+    """Marks of the targets' own labels, [S, n]."""
+    return np.take_along_axis(answers, label[None, :, None], axis=-1)[..., 0]
+
+
+def _kept(
+    view: View, first: np.ndarray, copies: Iterable[np.ndarray], label: np.ndarray
+) -> np.ndarray:
+    """Share of queries that have the target's label, float32 [S, n]: `first`, and one for each copy."""
+    asked = [first, *(_hits(np.asarray(view.answers(x), np.float32), label) for x in copies)]
+    return np.asarray(np.mean(asked, axis=0), np.float32)
+
+
+def _translated(x: np.ndarray) -> Iterator[np.ndarray]:
+    """Images [n, height, width, ...] moved by one pixel; the edge is repeated."""
+    for step, axis in _SHIFTS:
+        size = x.shape[axis]
+        yield np.take(x, np.clip(np.arange(size) - step, 0, size - 1), axis=axis)
+
+
+def _noisy(x: np.ndarray) -> Iterator[np.ndarray]:
+    """Examples with noise, of the same type and within the same range."""
+    rng = np.random.default_rng(_NOISE)
+    values = x.astype(np.float32)
+    low, high, scale = values.min(), values.max(), values.std()
+    for radius in np.repeat(RADII, _DRAWS):
+        moved = values + radius * scale * rng.standard_normal(x.shape, np.float32)
+        moved = np.clip(moved, low, high)
+        yield (np.rint(moved) if np.issubdtype(x.dtype, np.integer) else moved).astype(x.dtype)

@@ -34,6 +34,8 @@ class Verdict(NamedTuple):
         attacks: message, round, attack and its shadows of the two that were chosen.
         members: how many of them were judged.
         others: likewise.
+        others_at_once: the fewest others that one threshold was judged by, which is what a false positive
+            rate can resolve.
         spread: deviation of the AUC over repeats, divisor R - 1; nan of one.
     """
 
@@ -41,6 +43,7 @@ class Verdict(NamedTuple):
     attacks: tuple[tuple[str, int, str, str], ...]
     members: int
     others: int
+    others_at_once: int
     spread: float = float("nan")
 
 
@@ -51,6 +54,7 @@ def each(attacked: Attacked, is_member: np.ndarray) -> Verdict:
         vulnerability(attacked.score[told], is_member[told]),
         (_name(attacked),),
         int(is_member[told].sum()),
+        int((~is_member[told]).sum()),
         int((~is_member[told]).sum()),
     )
 
@@ -67,15 +71,16 @@ def strongest(found: Sequence[Attacked], is_member: np.ndarray, seed: int) -> Ve
         UsageError: fewer than two members or others in a half.
     """
     first = _first_half(is_member, seed)
-    judged, names, weights = [], [], np.zeros(2, int)
+    judged, names, weights = [], [], []
     for half in (first, ~first):
         areas = [_area(one, is_member, ~half).auc for one in found]
         best = found[int(np.argmax(np.round(areas, 12)))]
         told = half & ~np.isnan(best.score)
         judged.append(vulnerability(best.score[told], is_member[told]))
         names.append(_name(best))
-        weights += [is_member[told].sum(), (~is_member[told]).sum()]
-    return Verdict(_mean(judged), tuple(names), *map(int, weights))
+        weights.append((int(is_member[told].sum()), int((~is_member[told]).sum())))
+    members, others = zip(*weights, strict=True)
+    return Verdict(_mean(judged), tuple(names), sum(members), sum(others), min(others))
 
 
 def over_repeats(verdicts: Sequence[Verdict]) -> Verdict:
@@ -87,6 +92,7 @@ def over_repeats(verdicts: Sequence[Verdict]) -> Verdict:
         tuple(names),
         sum(verdict.members for verdict in verdicts),
         sum(verdict.others for verdict in verdicts),
+        min(verdict.others_at_once for verdict in verdicts),
         float(np.std(areas, ddof=1)) if len(areas) > 1 else float("nan"),
     )
 
@@ -99,7 +105,7 @@ def _mean(judged: Sequence[Vulnerability]) -> Vulnerability:
     area = Area(
         auc, max(0.0, auc - _REACH * deviation), min(1.0, auc + _REACH * deviation), deviation
     )
-    rates = np.mean([[one.tpr_at_1_percent, one.tpr_at_01_percent] for one in judged], axis=0)
+    rates = np.mean([[one.tpr_at_1_percent, one.tpr_at_none] for one in judged], axis=0)
     return Vulnerability(area, *map(float, rates))
 
 

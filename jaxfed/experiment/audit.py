@@ -43,12 +43,14 @@ from jaxfed.experiment.progress import Progress
 from jaxfed.experiment.records import audit_file
 from jaxfed.experiment.workdir import Workdir
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.exposure import NOBODY, SEEN_BY
+from jaxfed.privacy.membership.roc import exact_interval
 
 STRONGEST = "strongest"
 _NO_AUDIT = "its rounds were run without an audit, which has to see what they send"
 _Key = tuple[
-    str, str, int, str, str
-]  # method, message, round, attack, its shadows; of all "" and -1
+    str, str, int, str, str, str
+]  # method, message, round, attack, its shadows, adversary; of all "" and -1
 
 
 @dataclass
@@ -127,7 +129,6 @@ class Audit:
             UsageError: messages of rounds that were played without an audit.
         """
         found: dict[_Key, list[Verdict]] = {}
-        leaves: dict[tuple[str, str], bool] = {}
         asked: dict[str, list[float]] = {}
         for repeat in range(self.config.num_repeats):
             seed = self.config.seed + repeat
@@ -143,18 +144,15 @@ class Audit:
                 known = self._known(name, repeat, federation)
                 self.progress.working_on(f"repeat {repeat + 1} attacks on {name}")
                 attacked = attacks(seen, targets, label, known.of)
-                leaves |= {(name, one.message): one.leaves for one in attacked}
-                leaves[name, ""] = any(one.leaves for one in attacked)
                 for key, verdict in _judged(name, attacked, targets.is_member, seed):
                     found.setdefault(key, []).append(verdict)
                 asked.setdefault(name, []).append(_accuracy(seen, targets, label))
         rows = [_row(key, over_repeats(found[key])) for key in found]
-        for row in rows:
-            row["leaves"] = leaves[row["method"], row["message"]]
         return {
             "methods": [
-                self._of_method(name, rows, algorithms.get(name, {}), asked.get(name))
+                row
                 for name in methods.chosen(self.config)
+                for row in self._of_method(name, rows, algorithms.get(name, {}), asked.get(name))
             ],
             "messages": [
                 row for row in rows if row["message"] and row["attack"].startswith(STRONGEST)
@@ -170,18 +168,20 @@ class Audit:
         rows: list[dict[str, Any]],
         metrics: Mapping[str, Any],
         asked: list[float] | None,
-    ) -> dict[str, Any]:
-        """A row: what the method is worth beside how vulnerable it is."""
+    ) -> list[dict[str, Any]]:
+        """A row for each adversary: what the method is worth beside how vulnerable it is."""
         tested = metrics.get("test_accuracy", {}).get("values")
         values = [value for value in tested or asked or [] if value is not None]
         own = [row for row in rows if row["method"] == name and not row["message"]]
-        return {
+        worth = {
             "method": name,
             "accuracy": float(np.mean(values)) if values else None,
             "accuracy_spread": float(np.std(values, ddof=1)) if len(values) > 1 else None,
             "accuracy_on": "test" if tested else "asked" if asked else "",
-            **(own[0] if own else {"attack": "", "leaves": False}),
         }
+        return [worth | row for row in own] or [
+            worth | {"attack": "", "leaves": False, "adversary": ""}
+        ]
 
     def _known(self, name: str, repeat: int, federation: Federation) -> AuditShadows:
         targets = self._targets_of(repeat, federation)
@@ -225,23 +225,33 @@ def check_unplayed(workdir: Workdir) -> None:
 def _judged(
     name: str, attacked: list[Attacked], is_member: np.ndarray, seed: int
 ) -> list[tuple[_Key, Verdict]]:
-    """Every attack; the strongest on each message, and on all that leave a client, or else on any."""
+    """Every attack; the strongest on each message, and on all messages that an adversary has."""
     rows: list[tuple[_Key, Verdict]] = [
-        ((name, one.message, one.round, one.attack, one.shadows), each(one, is_member))
+        (
+            (name, one.message, one.round, one.attack, one.shadows, one.adversary),
+            each(one, is_member),
+        )
         for one in attacked
     ]
     for message, some in messages(attacked).items():
-        rows.append(((name, message, -1, STRONGEST, ""), strongest(some, is_member, seed)))
-    leaving = [one for one in attacked if one.leaves] or attacked
-    return [*rows, ((name, "", -1, STRONGEST, ""), strongest(leaving, is_member, seed))]
+        key = (name, message, -1, STRONGEST, "", some[0].adversary)
+        rows.append((key, strongest(some, is_member, seed)))
+    for adversary in dict.fromkeys(one.adversary for one in attacked):
+        seen = [one for one in attacked if one.adversary in SEEN_BY[adversary]]
+        key = (name, "", -1, STRONGEST, "", adversary)
+        rows.append((key, strongest(seen, is_member, seed)))
+    return rows
 
 
 def _row(key: _Key, verdict: Verdict) -> dict[str, Any]:
-    method, message, number, attack, shadows = key
-    area, at_1, at_01 = verdict.vulnerability
+    method, message, number, attack, shadows, adversary = key
+    area, at_1, at_none = verdict.vulnerability
+    low, high = exact_interval(round(at_none * verdict.members), verdict.members)
     chosen = "; ".join(dict.fromkeys(_in_words(one) for one in verdict.attacks))
     return {
         "method": method,
+        "adversary": adversary,
+        "leaves": adversary != NOBODY,
         "message": message,
         "round": number,
         "attack": f"{attack}: {chosen}" if number < 0 else attack,
@@ -251,9 +261,12 @@ def _row(key: _Key, verdict: Verdict) -> dict[str, Any]:
         "high": area.high,
         "spread": verdict.spread,
         "tpr_at_1_percent": at_1,
-        "tpr_at_01_percent": at_01,
+        "tpr_at_none": at_none,
+        "tpr_at_none_low": low,
+        "tpr_at_none_high": high,
         "members": verdict.members,
         "others": verdict.others,
+        "others_at_once": verdict.others_at_once,
     }
 
 

@@ -97,13 +97,18 @@ class AuditFiles:
 
 def _sightings(path: Path) -> list[Sighting]:
     with np.load(path) as arrays:
-        number = len(arrays.files) // len(Sighting._fields)
+        number = sum(name.startswith("message_") for name in arrays)
         return [
             Sighting(
                 str(arrays[f"message_{i}"]),
                 str(arrays[f"kind_{i}"]),  # type: ignore[arg-type]
                 bool(arrays[f"leaves_{i}"]),
-                *(arrays[f"{field}_{i}"] for field in ("client", "answers", "norms")),
+                arrays[f"client_{i}"],
+                arrays[f"answers_{i}"],
+                arrays[f"norms_{i}"],
+                translated=arrays[f"translated_{i}"],
+                noisy=arrays[f"noisy_{i}"],
+                adversary=str(arrays[f"adversary_{i}"]),
             )
             for i in range(number)
         ]

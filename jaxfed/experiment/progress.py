@@ -193,9 +193,19 @@ def audit_table(
     are not those of the final test.
     """
     table = Table(box=box.SIMPLE, title="membership inference, strongest attack")
-    for heading in ("algorithm", "accuracy, %", "AUC", "95 % interval", "TPR at 1 % FPR, %"):
+    texts = ("algorithm", "adversary")
+    for heading in (
+        "algorithm",
+        "accuracy, %",
+        "AUC",
+        "95 % interval",
+        "TPR at 1 % FPR, %",
+        "adversary",
+    ):
         table.add_column(
-            heading, justify="left" if heading == "algorithm" else "right", no_wrap=True
+            heading,
+            justify="left" if heading in texts else "right",
+            no_wrap=heading != "adversary",
         )
     for row in sorted(methods, key=lambda row: row.get("auc", 0.0)):
         accuracy = "-" if row["accuracy"] is None else f"{100 * row['accuracy']:.2f}"
@@ -205,7 +215,8 @@ def audit_table(
         if "auc" in row:
             interval = f"{row['low']:.3f} to {row['high']:.3f}"
             seen = (f"{row['auc']:.3f}", interval, f"{100 * row['tpr_at_1_percent']:.1f}")
-        table.add_row(names.get(row["method"], row["method"]), accuracy, *seen)
+        adversary = row["adversary"] or "-"
+        table.add_row(names.get(row["method"], row["method"]), accuracy, *seen, adversary)
     return table
 
 

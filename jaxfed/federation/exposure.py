@@ -12,6 +12,14 @@ do, it sends the examples that it is curious about as public ones (E.1's forged 
 
 Where clients are taught by what they agree on, everybody knows what that was, and who attacks can teach
 models of its own the same: `Instruction`, one for each kind of local steps of a round.
+
+Every view names its adversary, the party or coalition that has the message:
+
+    SERVER      the server, which follows the protocol
+    MODEL       anybody with the shared model after the round, the server included
+    CLIENT      one more client, without the server
+    COALITION   the server and one client, who put together what each of them sees
+    NOBODY      no party but the client itself: a point of reference
 """
 
 from __future__ import annotations
@@ -25,8 +33,23 @@ import numpy as np
 from jaxfed.federation.cohort import Cohort
 
 # What answers are: probabilities, by a model that is seen whole or by its answers alone; marks 0 and 1 of
-# classes, one row a client; shares of clients that say a class, noise included.
-Kind = Literal["parameters", "probabilities", "labels", "counts"]
+# classes, one row a client; shares of clients that say a class, noise included; distances to the nearest
+# point of another client, one column.
+Kind = Literal["parameters", "probabilities", "labels", "counts", "distances"]
+
+SERVER = "server"
+MODEL = "anybody with the model"
+CLIENT = "one more client"
+COALITION = "server and a client"
+NOBODY = "nobody"
+# The adversaries whose messages an adversary has, its own among them.
+SEEN_BY = {
+    SERVER: (SERVER, MODEL),
+    MODEL: (MODEL,),
+    CLIENT: (CLIENT, MODEL),
+    COALITION: (COALITION, SERVER, CLIENT, MODEL),
+    NOBODY: (NOBODY,),
+}
 
 
 class View(NamedTuple):
@@ -43,6 +66,7 @@ class View(NamedTuple):
         shadows: x [n + m, ...], y int32 [n + m], bool [R, n] -> float32 [R, n + m, C], what the receiver
             would be answered by the method itself, were of the first n examples these and no others the
             clients' labeled ones; None: playing it so often costs too much.
+        adversary: the party that has the message, a key of `SEEN_BY`.
     """
 
     message: str
@@ -52,6 +76,7 @@ class View(NamedTuple):
     gradient_norms: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
     leaves: bool = True
     shadows: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] | None = None
+    adversary: str = SERVER
 
 
 class Views(Protocol):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from jaxfed.federation.cohort import Array
-from jaxfed.federation.exposure import View
+from jaxfed.federation.exposure import NOBODY, SERVER, View
 from jaxfed.learners.answers import Question, answers_of
 from jaxfed.learners.learner import Learner, State
 
@@ -62,9 +62,10 @@ def probabilities_shown(
     The question may be "scores". A learner of labels alone gives marks of these.
     """
     ids = _present(client_id)
+    adversary = SERVER if leaves else NOBODY
     if getattr(learner, question) is None:
         view = labels_shown(learner, state, ids, num_classes, message=message)
-        return view._replace(leaves=leaves)
+        return view._replace(leaves=leaves, adversary=adversary)
 
     def answers(x: np.ndarray) -> np.ndarray:
         seen = _seen(answers_of(learner, question, state, ids, x, num_classes)[0], summed)
@@ -76,7 +77,14 @@ def probabilities_shown(
         shown: np.ndarray = softmax(seen, axis=-1)
         return shown
 
-    return View(message, "probabilities", _OF_ALL if summed else ids, answers, leaves=leaves)
+    return View(
+        message,
+        "probabilities",
+        _OF_ALL if summed else ids,
+        answers,
+        leaves=leaves,
+        adversary=adversary,
+    )
 
 
 def _present(client_id: Array) -> np.ndarray:

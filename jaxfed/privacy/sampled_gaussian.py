@@ -6,8 +6,14 @@ the releases before, are (epsilon, delta)-private towards whoever sees them all 
 
     draw                 neighbors                    moves a sum by  epsilon
     EVERYTHING           one contribution more, less  C               exact: `jaxfed.privacy.gaussian`
-    Poisson(q)           one contribution more, less  C, if in        Renyi (Mironov, Talwar, Zhang, 2019)
+    Poisson(q)           one contribution more, less  C, if in        privacy loss distribution, or Renyi
     WithoutReplacement   one in place of another      2 C, if in      Renyi (Wang, Balle, K., 2019)
+
+The privacy loss distribution (PLD) of one Poisson release is composed with itself R times by a Fourier
+transform (Koskela, Jalko, Honkela, 2020; Doroshenko et al., 2022). Its epsilon is rounded up on a grid of
+width 1e-3. In usual settings it is 8 to 20 % below that of Renyi divergences (Mironov, Talwar, Zhang, 2019).
+Both are upper bounds, and the smaller one is returned. Renyi's alone is returned in two cases: a draw without
+replacement, for which the package has no PLD, and a Renyi epsilon above 200, where the grid needs gigabytes.
 
 With Renyi divergences rho(a) of one release, those of R are R rho(a), and
 
@@ -23,7 +29,7 @@ that is less: with much noise and few in a sum the bound is worth something, wit
 Poisson's is far better throughout. "Knows no draw" is what both rest on: who knows that a contribution is in
 has EVERYTHING's epsilon for it.
 
-Divergences are those of the package dp-accounting (requirements-privacy.txt). JAX Privacy is not needed:
+Both are those of the package dp-accounting (requirements-privacy.txt). JAX Privacy is not needed:
 version 2.0 accounts by dp-accounting itself, and clips, makes noise and draws batches besides, which
 `jaxfed.training.private_gradient` does inside of a round's program. It would bring chex and pydantic along,
 and no TensorFlow.
@@ -44,6 +50,10 @@ from jaxfed.privacy import gaussian
 
 MOST_NOISE = 1e6  # above, divergences drown in rounding
 _LEAST_NOISE = 0.05  # below, divergences overflow and promise nothing
+_GRID = 1e-3  # width of the privacy loss distribution's cells
+_LARGEST_BY_PLD = (
+    200.0  # above this Renyi epsilon the grid is too large, and the promise worth nothing
+)
 _PRECISION = 1e-3  # of noise that is looked for, relative
 # Small ones matter where epsilon is large, large ones where it is tiny; a costs a^2 without replacement.
 _ORDERS = np.array([*(1 + x / 10 for x in range(1, 30)), *range(4, 65), 512, 1024])
@@ -82,7 +92,7 @@ def epsilon_of(delta: float, noise_multiplier: float, releases: int, draw: Draw)
     Raises:
         UsageError: a number out of range; a draw that needs a package which is not installed.
 
-    Cost: with a draw, some 0.1 s for the first R of its z, next to nothing for others.
+    Cost: with a draw, some 0.1 s for the first R of its z; with Poisson's some 0.02 s for each further R.
     """
     if not 0 < delta < 1 or not noise_multiplier > 0 or releases < 0:
         raise UsageError(
@@ -93,8 +103,34 @@ def epsilon_of(delta: float, noise_multiplier: float, releases: int, draw: Draw)
         return 0.0
     if isinstance(draw, _Everything):
         return gaussian.epsilon_of(delta, 1.0, noise_multiplier, releases)
+    by_renyi = renyi_epsilon_of(delta, noise_multiplier, releases, draw)
+    if not isinstance(draw, Poisson) or by_renyi > _LARGEST_BY_PLD:
+        return by_renyi
+    return min(by_renyi, _pld_epsilon_of(delta, noise_multiplier, releases, draw))
+
+
+def renyi_epsilon_of(delta: float, noise_multiplier: float, releases: int, draw: Draw) -> float:
+    """The bound on epsilon by Renyi divergences; arguments as `epsilon_of`, with one or more releases."""
     divergences = releases * _divergences(noise_multiplier, draw)
     return float(_accounting().rdp.compute_epsilon(_ORDERS, divergences, delta)[0])
+
+
+@lru_cache(maxsize=1024)
+def _pld_epsilon_of(delta: float, noise_multiplier: float, releases: int, draw: Poisson) -> float:
+    """The pessimistic epsilon by the privacy loss distribution."""
+    composed = _loss_distribution(noise_multiplier, draw).self_compose(releases)
+    return float(composed.get_epsilon_for_delta(delta))
+
+
+@lru_cache(maxsize=8)
+def _loss_distribution(noise_multiplier: float, draw: Poisson) -> Any:
+    """Pessimistic privacy loss distribution of one release."""
+    return _accounting().pld.privacy_loss_distribution.from_gaussian_mechanism(
+        noise_multiplier,
+        sampling_prob=draw.share,
+        value_discretization_interval=_GRID,
+        pessimistic_estimate=True,
+    )
 
 
 @lru_cache(maxsize=64)
@@ -179,6 +215,7 @@ def check_installed(draw: Draw) -> None:
 def _accounting() -> Any:
     try:
         import dp_accounting
+        import dp_accounting.pld.privacy_loss_distribution
         import dp_accounting.rdp
     except ImportError as error:
         raise UsageError(

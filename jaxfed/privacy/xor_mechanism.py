@@ -6,8 +6,12 @@ how their sampler is used, bits are independent:
 
     P(B_uc = 1) = p = 1 / (1 + e^|theta|) < 1 / 2,           |theta| = log((1 - p) / p)
 
-With theta > 0, as in their code and in FedCT's, p is above 1/2: the same promise, and bits that say the
-opposite.
+With theta > 0, as in their sampler, p is above 1/2: the same promise, and bits that say the opposite.
+
+FedCT's released code is not this mechanism. Its reference matrix Theta~ is the client's own matrix of
+predictions, scaled to epsilon Theta~ / (3000 |Theta~|_F), from which each bit's probability follows. So p is
+below 1/2 and depends on the private labels. The theorem requires a Theta that does not depend on them: what
+that code releases has no epsilon at all. Here p depends on epsilon, s and C alone.
 
 What it promises where two neighboring data sets give F that differ in at most s BITS (a label that changes
 changes two: s = 2 r for r labels, s = 2 |U| if nothing is known; `jaxfed.privacy.label_sensitivity`):

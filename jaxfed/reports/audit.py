@@ -29,18 +29,20 @@ from jaxfed.reports.tables import Cell, Table
 _MOVES = 200  # of names that stand too close
 
 COLUMNS = (
-    *("method", "accuracy", "accuracy_spread", "accuracy_on"),
+    *("method", "adversary", "accuracy", "accuracy_spread", "accuracy_on"),
     *("message", "round", "attack", "shadows", "leaves"),
-    *("auc", "low", "high", "spread", "tpr_at_1_percent", "tpr_at_01_percent", "members", "others"),
+    *("auc", "low", "high", "spread", "tpr_at_1_percent"),
+    *("tpr_at_none", "tpr_at_none_low", "tpr_at_none_high", "members", "others", "others_at_once"),
 )
+_IN_A_PERCENT = 100  # others, of which one is a rate of 1 %
 _ASKED = "†"
 _WHICH_ACCURACY = (
     f"{_ASKED} Of a method that is tested on nothing held out, and so has no test accuracy: that of its last "
     "message on the held-out examples that the attacks ask about."
 )
 _HEADINGS = (
-    *("Method", "Test accuracy [%]", "AUC", "95 % interval", "TPR at 1 % FPR [%]"),
-    *("TPR at 0.1 % FPR [%]", "Strongest attack"),
+    *("Method", "Adversary", "Test accuracy [%]", "AUC", "95 % interval", "TPR at 1 % FPR [%]"),
+    *("TPR at no false positive among n [%]", "Strongest attack"),
 )
 
 
@@ -104,13 +106,16 @@ def _table_rows(rows: Sequence[Mapping[str, Any]], methods: Methods) -> Iterator
     """The least vulnerable first; methods that show nobody anything before all others."""
     for row in sorted(rows, key=lambda row: row.get("auc", 0.0)):
         accuracy = _percent(row["accuracy"], row["accuracy_spread"]) + f" {_ASKED}" * _is_asked(row)
-        cells = [methods.name(row["method"]), accuracy]
+        cells = [methods.name(row["method"]), row["adversary"] or "–", accuracy]
         if "auc" in row:
             cells += [
                 f"{row['auc']:.3f}",
                 f"{row['low']:.3f} to {row['high']:.3f}",
-                _percent(row["tpr_at_1_percent"]),
-                _percent(row["tpr_at_01_percent"]),
+                _percent(row["tpr_at_1_percent"])
+                if row["others_at_once"] >= _IN_A_PERCENT
+                else "–",
+                f"{_percent(row['tpr_at_none'])} ({_percent(row['tpr_at_none_low'])} to "
+                f"{_percent(row['tpr_at_none_high'])}; n = {row['others_at_once']})",
                 attack_text(row),
             ]
         else:
@@ -156,7 +161,7 @@ def vulnerability_figure(
             capsize=2,
         )
         ax.annotate(
-            methods.name(row["method"]),
+            _point_name(row, drawn, methods),
             (row["high"], accuracy),
             xytext=(most + 0.02, height),
             va="center",
@@ -167,6 +172,13 @@ def vulnerability_figure(
     if drawn:
         ax.set_xlim(right=most + 0.15)
     return figure
+
+
+def _point_name(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], methods: Methods) -> str:
+    """The method, and its adversary where the method has several."""
+    name = methods.name(row["method"])
+    several = sum(one["method"] == row["method"] for one in rows) > 1
+    return f"{name} ({row['adversary']})" if several else name
 
 
 def _apart(heights: Sequence[float]) -> list[float]:

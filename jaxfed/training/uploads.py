@@ -21,7 +21,7 @@ from flax import nnx
 
 from jaxfed.federation.algorithm import Round
 from jaxfed.federation.cohort import Cohort, arranged
-from jaxfed.federation.exposure import View, Views
+from jaxfed.federation.exposure import MODEL, View, Views
 from jaxfed.kernels.padding import in_batches, rows_at_once
 from jaxfed.training.aggregate import Aggregate
 from jaxfed.training.clipped_mean import norm
@@ -89,7 +89,7 @@ def parameter_views(recorded: Callable[[], Round], judge: Judge, multiple: int) 
         ]
         return [
             view("a client's model", clients, sent),
-            view("the mean", [-1], [judge.needed(after)]),
+            view("the mean", [-1], [judge.needed(after)])._replace(adversary=MODEL),
         ]
 
     return views

@@ -13,6 +13,14 @@ the shadow, and all of them are one system (`jaxfed.xclp.relabeling`). This atta
 is sent: the cohort's graph, which the server has, but for the points of which it asks whether they are there.
 What differs from the run: an example that no client has is a point without a label in shadows that are not of
 it, and no point in the run.
+
+Together with the server this client also has the distances of codes between its points and everybody's. The
+server has them with every protocol of `hamming`, whatever `row_sums` and `projection` are, because the client
+makes its codes by the same hyperplanes as the others:
+
+    seen       - min over all other clients' points of the Hamming distance
+
+A copy is at 0. With `bit_epsilon` both codes are randomized first, and a copy is only nearer than the rest.
 """
 
 from __future__ import annotations
@@ -23,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from jaxfed.federation.clients import UNLABELED
-from jaxfed.federation.exposure import View
+from jaxfed.federation.exposure import CLIENT, COALITION, View
 from jaxfed.xclp.transduction import as_vectors
 
 _OF_ALL = np.asarray([-1], np.int32)
@@ -61,9 +69,25 @@ def views_of_asker(ask: Ask, relabeled: Relabeled, unlabeled: Sequence[np.ndarra
 
     remembered, played = _remembering(told), _remembering(shadows)
     return [
-        View("scores", "probabilities", _OF_ALL, remembered, shadows=played),
-        View("labels", "labels", _OF_ALL, marks, shadows=played),
+        View("scores", "probabilities", _OF_ALL, remembered, shadows=played, adversary=CLIENT),
+        View("labels", "labels", _OF_ALL, marks, shadows=played, adversary=CLIENT),
     ]
+
+
+def view_of_coalition(codes: Callable[[np.ndarray], Sequence[np.ndarray]]) -> View:
+    """View of the server and one client together: the distance to the nearest point of another client.
+
+    Args:
+        codes: the asking client's vectors -> packed codes of all clients, its own last, uint32 [n_j, L / 32].
+    """
+
+    def nearest(x: np.ndarray) -> np.ndarray:
+        *others, own = map(np.asarray, codes(as_vectors(x)))
+        there = np.concatenate(others)
+        least = [np.bitwise_count(there ^ row).sum(axis=1, dtype=np.int64).min() for row in own]
+        return np.asarray(least, np.float32)[None, :, None]
+
+    return View("distances", "distances", _OF_ALL, nearest, adversary=COALITION)
 
 
 def _shares(scores: np.ndarray) -> np.ndarray:

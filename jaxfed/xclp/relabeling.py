@@ -46,9 +46,8 @@ def relabeled_in_the_clear(
     chosen: the settings are those that were.
     """
     p = replace(p, hamming="plaintext", row_sums="plaintext", projection="seed", presence=())
-    planes = PROJECTIONS[p.projection](p.seed, p.num_bits, vectors[0].shape[1], None)
     nobody = [np.full(len(own), UNLABELED, np.int32) for own in vectors]
-    codes, _ = randomized(execution.once(client_codes, vectors, planes), nobody, p, None)
+    codes = codes_in_the_clear(vectors, p, execution)
     if p.label_epsilon:
         draw = randomized_response.from_key(jax.random.fold_in(setup(p.seed), _NOISE))
         answered = randomized_response.randomize_labels(
@@ -57,6 +56,17 @@ def relabeled_in_the_clear(
         labels = answered.reshape(labels.shape)
     m = Neighborhoods(codes, nobody, p, p.num_neighbors, None, execution).matrix(p)
     return relabeled_scores(m, labels, rows, label_epsilon=p.label_epsilon)
+
+
+def codes_in_the_clear(
+    vectors: Sequence[np.ndarray], p: Parameters, execution: Execution = HERE
+) -> list[np.ndarray]:
+    """Codes of every client, uint32 [n_j, L / 32], with hyperplanes and noise from the seed."""
+    planes = PROJECTIONS["seed"](p.seed, p.num_bits, vectors[0].shape[1], None)
+    nobody = [np.full(len(own), UNLABELED, np.int32) for own in vectors]
+    plain = replace(p, hamming="plaintext", row_sums="plaintext", projection="seed", presence=())
+    codes, _ = randomized(execution.once(client_codes, vectors, planes), nobody, plain, None)
+    return codes
 
 
 def relabeled_scores(

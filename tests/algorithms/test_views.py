@@ -18,6 +18,7 @@ from jaxfed.algorithms.pate import pate
 from jaxfed.algorithms.xclp import xclp
 from jaxfed.audit import Targets, shadow_answers
 from jaxfed.data import Partition
+from jaxfed.federation.exposure import CLIENT, COALITION, MODEL, SERVER
 
 FEDERATION = clients()
 U, COHORT = FEDERATION.public_examples, FEDERATION.cohort()
@@ -131,6 +132,7 @@ def test_votes_counts_and_the_student(gamma):
     method = pate(**PUBLIC, server_learner=toy(), steps=2, gamma=gamma)
     after, (votes, counts, student) = seen_of(method)
     assert [view.kind for view in (votes, counts, student)] == ["labels", "counts", "probabilities"]
+    assert [view.adversary for view in (votes, counts, student)] == [SERVER, SERVER, MODEL]
     share = counts.answers(U)[0]
     np.testing.assert_array_equal(share.argmax(axis=1), after.label)
     noise = share - votes.answers(U).mean(axis=0)
@@ -180,7 +182,7 @@ def asked_graph(name, **changes):
 def test_one_more_client_asks_xclp():
     """Its rows of Z are those that it has as a client of the round, and it changes nobody's state."""
     method = xclp(num_classes=NUM_CLASSES, num_bits=256, num_neighbors=1)
-    after, (view, labels) = seen_of(method)
+    after, (view, labels, distances) = seen_of(method)
     shares = view.answers(X)
     assert shares.shape == (1, len(X), NUM_CLASSES)
     np.testing.assert_allclose(shares.sum(axis=-1), 1, atol=1e-5)
@@ -190,8 +192,29 @@ def test_one_more_client_asks_xclp():
     marks = labels.answers(X)
     assert labels.kind == "labels"
     np.testing.assert_array_equal(marks[0], np.eye(NUM_CLASSES)[FEDERATION.y[:9]])
+    assert (view.adversary, labels.adversary) == (CLIENT, CLIENT)
+    # Together with the server it finds copies at distance 0.
+    assert (distances.kind, distances.adversary) == ("distances", COALITION)
+    np.testing.assert_array_equal(distances.answers(X), np.zeros((1, len(X), 1)))
+    assert (distances.answers(FEDERATION.x[FEDERATION.test]) > 0).all()
     again, _ = method.round(method.init(KEY, FEDERATION), COHORT, jax.random.fold_in(KEY, 1))
     np.testing.assert_array_equal(after.label, again.label)
+
+
+@pytest.mark.parametrize(
+    ("settings", "copies_at_zero"),
+    [
+        ({"hamming": "ot", "row_sums": "masked", "projection": "group_secret"}, True),
+        ({"hamming": "masked", "row_sums": "masked_resilient"}, True),
+        ({"bit_epsilon": 1.0}, False),
+    ],
+)
+def test_the_server_and_a_client_have_distances_with_every_protocol(settings, copies_at_zero):
+    method = xclp(num_classes=NUM_CLASSES, num_bits=256, num_neighbors=1, **settings)
+    *_, view = method.views(None, None, COHORT, KEY)
+    assert view.adversary == COALITION
+    assert (view.answers(X) == 0).all() == copies_at_zero
+    assert np.median(view.answers(FEDERATION.x[FEDERATION.test])) > 10
 
 
 def test_one_more_client_of_pooled_data():
@@ -217,7 +240,7 @@ def test_one_more_client_of_pooled_data():
 @pytest.mark.parametrize("name", ASKING)
 def test_the_method_itself_is_a_shadow(name):
     """The labeling of exactly the clients' labels answers as the run; without an example, otherwise."""
-    _, _, (scores, labels) = asked_graph(name)
+    _, _, (scores, labels, *_) = asked_graph(name)
     own = np.concatenate([*FEDERATION.partition.labeled, FEDERATION.test])
     x, y = FEDERATION.x[own], FEDERATION.y[own]
     is_in = np.ones((2, len(own) - len(FEDERATION.test)), bool)

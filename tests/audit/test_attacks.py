@@ -1,11 +1,22 @@
 """Attacks on messages whose members are known: what each kind admits, and that they find what is there."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 
-from jaxfed.audit import Shadows, Sighting, Targets, attacks, shadow_memberships, strongest
+from jaxfed.audit import (
+    Shadows,
+    Sighting,
+    Targets,
+    attacks,
+    shadow_memberships,
+    sightings,
+    strongest,
+)
 from jaxfed.audit.attacks import OVER_ROUNDS, sighting_scores
 from jaxfed.audit.verdict import each
+from jaxfed.federation.exposure import CLIENT, COALITION, View
 from jaxfed.privacy.membership.gap import auc_of
 
 CLASSES, POPULATION = 4, 60
@@ -98,6 +109,66 @@ def test_counts_and_parameters_have_their_own():
     norms = np.where(TARGETS.is_member, 1.0, 2.0)[None].repeat(2, axis=0).astype(np.float32)
     found = found_in(seen._replace(kind="parameters", norms=norms), label, shadows)
     assert areas(found)["gradient_norm"].auc == 1
+
+
+class Lookup(NamedTuple):
+    """The part of a federation that sightings read."""
+
+    x: np.ndarray
+    y: np.ndarray
+
+
+def labels_of_images(radius):
+    """AUCs of attacks on a labeler that is right within a radius of a member, and of others at themselves.
+
+    Queries come in the order of the images, 60 members and 60 others.
+    """
+    rng = np.random.default_rng(0)
+    targets = drawn(clients=1)
+    x = rng.uniform(size=(len(targets.example) + POPULATION, 6, 6, 1)).astype(np.float32)
+    y = rng.integers(CLASSES, size=len(x)).astype(np.int32)
+    reach = np.where(np.append(targets.is_member, np.zeros(POPULATION, bool)), radius, 1e-6)
+    asked = []
+
+    def answers(queries):
+        asked.append(len(queries))
+        number = len(queries)
+        distance = np.linalg.norm((queries - x[:number]).reshape(number, -1), axis=1)
+        said = (y[:number] + (distance > reach[:number])) % CLASSES
+        return (said[:, None] == np.arange(CLASSES)).astype(np.float32)[None]
+
+    view = View("labels", "labels", np.asarray([-1], np.int32), answers, adversary=CLIENT)
+    [seen] = sightings([view], Lookup(x, y), targets)
+    assert asked == [len(x), *[len(targets.example)] * 16]  # 12 with noise, 4 translations
+    assert seen.adversary == CLIENT
+    found = attacks({1: [seen]}, targets, y, lambda one, number: {})
+    assert {one.adversary for one in found} == {CLIENT}
+    return {name: area.auc for name, area in areas(found, targets).items()}
+
+
+def test_perturbed_queries_find_members_that_labels_alone_hide():
+    found = labels_of_images(radius=1e3)
+    assert found["gap"] == 0.5
+    assert found["label_noise"] == found["label_translations"] == 1
+
+
+def test_perturbed_queries_guess_where_members_are_like_others():
+    found = labels_of_images(radius=1e-6)
+    assert found == {"gap": 0.5, "label_noise": 0.5, "label_translations": 0.5}
+
+
+def test_distances_are_an_attack_of_their_own():
+    """The nearest is a member; the population and shadows have no part in it."""
+    seen, label, shadows = world(1.5, pooled=True)
+    least = np.where(np.append(TARGETS.is_member, np.zeros(POPULATION)), 0.0, 181.0)
+    near = seen._replace(
+        kind="distances", answers=least[None, :, None].astype(np.float32), adversary=COALITION
+    )
+    found = found_in(near, label, shadows)
+    assert [(one.attack, one.adversary) for one in found] == [("nearest", COALITION)]
+    assert areas(found)["nearest"].auc == 1
+    far = near._replace(answers=np.full_like(near.answers, 90))
+    assert areas(found_in(far, label, shadows))["nearest"].auc == 0.5
 
 
 def test_where_nothing_was_learnt_attacks_guess():

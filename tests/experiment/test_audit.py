@@ -24,7 +24,6 @@ from jaxfed.experiment.audit_files import AuditFiles
 from jaxfed.experiment.progress import Progress
 from jaxfed.federation.exposure import Instruction
 from jaxfed.host.interruption import Interruption
-from jaxfed.reports.audit import attack_text, vulnerability_figure, vulnerability_table
 from jaxfed.reports.report import write_report
 
 SPEC = "--config=ml_collections_configs/audit.py:smoke"
@@ -64,8 +63,18 @@ def found(place):
 
 def test_methods_have_accuracy_and_vulnerability(audited):
     _, place = audited
+    by_adversary = {(row["method"], row["adversary"]): row for row in found(place)["methods"]}
+    assert list(by_adversary) == [
+        ("fedct", "server"),
+        ("local_learning", "nobody"),
+        ("xclp", "one more client"),
+        ("xclp", "server and a client"),
+        ("per_client_lp", ""),
+    ]
     rows = {row["method"]: row for row in found(place)["methods"]}
-    assert list(rows) == ["fedct", "local_learning", "xclp", "per_client_lp"]
+    # A member's copy is at distance 0, and nobody else's.
+    assert rows["xclp"]["auc"] == rows["xclp"]["tpr_at_none"] == 1
+    assert by_adversary["xclp", "one more client"]["auc"] < 0.9
     assert "auc" not in rows["per_client_lp"]  # nothing is sent
     for name in ("fedct", "local_learning", "xclp"):
         assert 0.3 < rows[name]["accuracy"] < 1
@@ -82,21 +91,31 @@ def test_methods_have_accuracy_and_vulnerability(audited):
         **{"xclp": "asked", "per_client_lp": ""},
     }
     text = (place / "audit" / "vulnerability.md").read_text()
-    assert f"| XCLP | {100 * rows['xclp']['accuracy']:.1f}" in text
-    assert text.count("†") == 2
+    assert f"| XCLP | one more client | {100 * rows['xclp']['accuracy']:.1f}" in text
+    assert text.count("†") == 3
+    assert "| XCLP | server and a client |" in text
     with (place / "audit" / "attacks.csv").open() as stream:
         attacks = list(csv.DictReader(stream))
     of_fedct = {(row["attack"], row["round"]) for row in attacks if row["method"] == "fedct"}
-    assert of_fedct == {(a, r) for a in ("gap", "difficulty", "reference") for r in ("1", "2")}
+    perturbed = ("label_translations", "label_noise")
+    names = ("gap", "difficulty", "reference", *perturbed)
+    assert of_fedct == {(a, r) for a in names for r in ("1", "2")}
     by = {(row["attack"], row["shadows"]) for row in attacks if row["method"] == "fedct"}
-    assert by == {("gap", ""), *product(("difficulty", "reference"), ("own_labels", "taught"))}
+    assert by == {
+        *product(("gap", *perturbed), ("",)),
+        *product(("difficulty", "reference"), ("own_labels", "taught")),
+    }
     of_xclp = [row for row in attacks if row["method"] == "xclp"]
     assert {row["shadows"] for row in of_xclp} == {"", "played"}
     assert {row["attack"] for row in of_xclp if row["message"] == "labels"} == {
-        *("gap", "difficulty", "reference"),
+        *("gap", "difficulty", "reference", *perturbed),
     }
     best = {
-        kind: max(float(r["auc"]) for r in of_xclp if r["shadows"] == kind)
+        kind: max(
+            float(r["auc"])
+            for r in of_xclp
+            if (r["shadows"], r["adversary"]) == (kind, "one more client")
+        )
         for kind in ("", "played")
     }
     assert best["played"] > best[""] + 0.05
@@ -334,36 +353,6 @@ def test_checks_deal_every_repeat_once(tmp_path, monkeypatch):
     assert seeds == [0, 1]
     with pytest.raises(UsageError, match=r"audit\.population=5000"):
         run(config_of(*TREES, "audit.population=5000"), tmp_path, audited=True)
-
-
-def test_a_table_and_a_figure():
-    rows = [
-        {
-            "method": name,
-            "accuracy": accuracy,
-            "accuracy_spread": None,
-            "accuracy_on": "test" if accuracy else "",
-            "attack": "strongest: loss on labels, round 1",
-            "leaves": name != "local_learning",
-            **({"auc": auc, "low": auc - 0.01, "high": auc + 0.01} if auc else {}),
-            **({"tpr_at_1_percent": 0.02, "tpr_at_01_percent": 0.0} if auc else {}),
-        }
-        for name, accuracy, auc in (
-            ("fedavg", 0.8, 0.7),
-            ("local_learning", 0.6, 0.9),
-            ("per_client_lp", None, None),
-        )
-    ]
-    lines = vulnerability_table(rows).splitlines()
-    assert [line.split(" | ")[0] for line in lines[2:]] == [
-        "| Per-client LP",
-        "| FedAvg",
-        "| Each client alone",
-    ]
-    assert attack_text(rows[1]).endswith("(which nobody has)")
-    names = vulnerability_figure(rows).axes[0].texts
-    assert [text.get_text() for text in names] == ["Each client alone", "FedAvg"]
-    assert vulnerability_figure([]).axes[0].texts[:] == []
 
 
 def test_looking_changes_no_round(audited, tmp_path):

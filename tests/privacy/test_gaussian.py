@@ -46,6 +46,14 @@ def test_releases_add_up_in_squares():
     assert delta_of(1.0, math.sqrt(2), 1.0) == pytest.approx(delta_of(1.0, 1.0, 1.0, releases=2))
 
 
+@pytest.mark.parametrize("epsilon", [0.0, 1.0])
+def test_what_nobody_moves_costs_nothing(epsilon):
+    """A sensitivity of 0: the release tells nothing, at any noise."""
+    assert delta_of(epsilon, 0.0, 1.0) == 0
+    assert epsilon_of(1e-5, 0.0, 1.0, releases=7) == 0
+    assert sigma_of(1.0, 1e-5, 0.0) == 0
+
+
 def test_small_deltas_keep_their_digits():
     assert 0 < delta_of(30.0, 1.0, 0.3) < 1e-3
     values = [delta_of(e, 1.0, 1.0) for e in np.linspace(0, 30, 100)]

@@ -6,6 +6,7 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting.pld import PLDAccountant
+from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 from dp_accounting.rdp import RdpAccountant
 from scipy.special import logsumexp
 
@@ -17,6 +18,7 @@ from jaxfed.privacy.sampled_gaussian import (
     WithoutReplacement,
     epsilon_of,
     noise_multiplier_of,
+    renyi_epsilon_of,
 )
 
 DELTA = 1e-5
@@ -35,32 +37,64 @@ def test_poisson_draws_are_accounted_as_their_integral_says(q, z, releases):
     orders = np.array([1 + x / 10 for x in range(5, 80)])
     divergences = releases * integrated(q, z, orders)
     bound = divergences + np.log1p(-1 / orders) - np.log(orders * DELTA) / (orders - 1)
-    ours = epsilon_of(DELTA, z, releases, Poisson(q))
+    ours = renyi_epsilon_of(DELTA, z, releases, Poisson(q))
     assert ours == pytest.approx(bound.min(), rel=2e-3)
     assert orders[bound.argmin()] in orders[1:-1]
 
 
 @pytest.mark.parametrize(
-    ("draw", "event", "relation"),
-    [
-        (
-            Poisson(0.05),
-            dp_accounting.PoissonSampledDpEvent(0.05, dp_accounting.GaussianDpEvent(4.0)),
-            dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
-        ),
-        (
-            WithoutReplacement(5, 100),  # one in place of another moves the sum by twice the bound
-            dp_accounting.SampledWithoutReplacementDpEvent(
-                100, 5, dp_accounting.GaussianDpEvent(2.0)
-            ),
-            dp_accounting.NeighboringRelation.REPLACE_ONE,
-        ),
-    ],
+    ("q", "z", "releases"), [(0.1, 1.0, 100), (0.02, 0.8, 500), (0.1, 4.0, 300), (0.05, 0.7, 1)]
 )
-def test_epsilon_is_the_librarys(draw, event, relation):
-    accountant = RdpAccountant(sampled_gaussian._ORDERS, relation)
-    accountant.compose(event, 300)
-    assert epsilon_of(DELTA, 4.0, 300, draw) == accountant.get_epsilon(DELTA)
+def test_poisson_epsilon_lies_between_an_optimistic_and_the_renyi_bound(q, z, releases):
+    """At most a thousandth above the optimistic estimate, which is a lower bound."""
+    least = from_gaussian_mechanism(
+        z, sampling_prob=q, pessimistic_estimate=False, use_connect_dots=False
+    ).self_compose(releases)
+    ours = epsilon_of(DELTA, z, releases, Poisson(q))
+    renyi = renyi_epsilon_of(DELTA, z, releases, Poisson(q))
+    assert least.get_epsilon_for_delta(DELTA) <= ours
+    assert ours == pytest.approx(least.get_epsilon_for_delta(DELTA), rel=0.02)
+    assert ours < 0.95 * renyi
+
+
+def test_one_poisson_release_has_its_closed_form():
+    """delta(epsilon) = q delta_1(log(1 + (e^epsilon - 1) / q)) of one contribution more."""
+    q, z, epsilon = 0.1, 1.0, 1.5
+    inner = np.log1p(np.expm1(epsilon) / q)
+    delta = q * gaussian.delta_of(inner, 1.0, z)
+    assert epsilon_of(delta, z, 1, Poisson(q)) == pytest.approx(epsilon, abs=2e-3)
+    assert epsilon_of(delta, z, 1, Poisson(q)) >= epsilon
+
+
+def test_a_large_epsilon_is_by_renyi_alone(monkeypatch):
+    monkeypatch.setattr(sampled_gaussian, "_loss_distribution", None)
+    assert epsilon_of(DELTA, 0.1, 50, Poisson(0.5)) > 200
+
+
+def test_rounds_share_the_distribution_of_one_release(monkeypatch):
+    made = []
+    original = sampled_gaussian._accounting().pld.privacy_loss_distribution
+    mechanism = original.from_gaussian_mechanism
+    monkeypatch.setattr(
+        original,
+        "from_gaussian_mechanism",
+        lambda *args, **named: made.append(args) or mechanism(*args, **named),
+    )
+    found = [epsilon_of(DELTA, 1.2345, rounds, Poisson(0.07)) for rounds in (1, 2, 3, 2)]
+    assert len(made) == 1
+    assert found[0] < found[1] < found[2]
+
+
+def test_draws_without_replacement_are_accounted_by_the_librarys_renyi():
+    """One in place of another moves the sum by twice the bound."""
+    accountant = RdpAccountant(
+        sampled_gaussian._ORDERS, dp_accounting.NeighboringRelation.REPLACE_ONE
+    )
+    accountant.compose(
+        dp_accounting.SampledWithoutReplacementDpEvent(100, 5, dp_accounting.GaussianDpEvent(2.0)),
+        300,
+    )
+    assert epsilon_of(DELTA, 4.0, 300, WithoutReplacement(5, 100)) == accountant.get_epsilon(DELTA)
 
 
 def test_a_draw_never_costs_more_than_none():

@@ -12,6 +12,7 @@ from jaxfed.algorithms.dp_fedavg import dp_fedavg
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.federation.cohort import padded
+from jaxfed.federation.exposure import MODEL, SERVER
 from jaxfed.training import aggregate
 from jaxfed.training.batches import Batches
 
@@ -69,6 +70,7 @@ def test_the_server_sees_changes_before_its_noise():
     plain = fedavg(training=training_of(BATCHES))
     noisy = dp_fedavg(training=training_of(BATCHES), noise_multiplier=5.0)
     seen = [algorithm.views(*played(algorithm, None, rounds=1)) for algorithm in (plain, noisy)]
+    assert [view.adversary for view in seen[1]] == [SERVER, MODEL]
     np.testing.assert_allclose(seen[0][0].answers(X), seen[1][0].answers(X), atol=1e-6)
     assert np.abs(seen[0][1].answers(X) - seen[1][1].answers(X)).max() > 0.1
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import norm, rankdata
+from scipy.stats import beta, norm, rankdata
 
 from jaxfed.errors import UsageError
 
@@ -66,12 +66,13 @@ class Vulnerability(NamedTuple):
     Fields:
         area: AUC and its interval.
         tpr_at_1_percent: true positive rate with a false positive rate of 1 percent at most.
-        tpr_at_01_percent: the same, 0.1 percent; with fewer than 1000 others it allows none of them.
+        tpr_at_none: the same with no false positive among the others. With n others that resolves a rate of
+            1 / n, and up to 3 / n is compatible with it (95 percent).
     """
 
     area: Area
     tpr_at_1_percent: float
-    tpr_at_01_percent: float
+    tpr_at_none: float
 
 
 def roc_curve(score: np.ndarray, is_member: np.ndarray) -> Roc:
@@ -156,8 +157,16 @@ def vulnerability(score: np.ndarray, is_member: np.ndarray) -> Vulnerability:
     return Vulnerability(
         area_under_curve(score, is_member),
         tpr_at_fpr(score, is_member, 0.01),
-        tpr_at_fpr(score, is_member, 0.001),
+        tpr_at_fpr(score, is_member, 0.0),
     )
+
+
+def exact_interval(hits: int, trials: int, *, level: float = 0.95) -> tuple[float, float]:
+    """Clopper and Pearson's interval of a rate, from `hits` of one or more `trials`."""
+    tail = (1 - level) / 2
+    low = beta.ppf(tail, hits, trials - hits + 1) if hits else 0.0
+    high = beta.ppf(1 - tail, hits + 1, trials - hits) if hits < trials else 1.0
+    return float(low), float(high)
 
 
 def _checked(score: np.ndarray, is_member: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -4,10 +4,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import binomtest
 from sklearn import metrics
 
 from jaxfed.errors import UsageError
-from jaxfed.privacy.membership.roc import area_under_curve, roc_curve, tpr_at_fpr, vulnerability
+from jaxfed.privacy.membership.roc import (
+    area_under_curve,
+    exact_interval,
+    roc_curve,
+    tpr_at_fpr,
+    vulnerability,
+)
 
 
 def drawn(seed, num_members=30, num_others=50, values=None, shift=0.7):
@@ -105,8 +112,8 @@ def test_vulnerability_is_all_of_them(values):
     found = vulnerability(score, member)
     assert found.area == area_under_curve(score, member)
     assert found.tpr_at_1_percent == tpr_at_fpr(score, member, 0.01)
-    assert found.tpr_at_01_percent == tpr_at_fpr(score, member, 0.001)
-    assert found.tpr_at_01_percent <= found.tpr_at_1_percent
+    assert found.tpr_at_none == tpr_at_fpr(score, member, 0.0)
+    assert found.tpr_at_none <= found.tpr_at_1_percent
 
 
 def test_a_score_that_is_the_same_for_all_tells_nothing():
@@ -133,3 +140,9 @@ def test_a_score_that_is_the_same_for_all_tells_nothing():
 def test_values_that_are_refused(call, told):
     with pytest.raises(UsageError, match=told):
         call()
+
+
+@pytest.mark.parametrize(("hits", "trials"), [(0, 125), (3, 125), (125, 125), (1, 1)])
+def test_the_interval_of_a_rate_is_clopper_and_pearsons(hits, trials):
+    expected = binomtest(hits, trials).proportion_ci(method="exact")
+    assert exact_interval(hits, trials) == pytest.approx((expected.low, expected.high))
