@@ -356,7 +356,9 @@ def _authors(config: ConfigDict) -> None:
     config.training.weight_decay = 0.0  # declared and never added
     for name in ("fedavg", "fedprox"):
         config[name] = config.get(name, ConfigDict())
-        config[name].training = ConfigDict({"local_steps": 2, "batch_size": 0, "schedule": "cosine"})
+        config[name].training = ConfigDict(
+            {"local_steps": 2, "batch_size": 0, "schedule": "cosine"}
+        )
 
 
 def _smoke(config: ConfigDict) -> None:

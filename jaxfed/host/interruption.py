@@ -134,8 +134,8 @@ class Interruption:
             answer = _AFTER_THIS_ROUND
             if not self._is_deferred:
                 answer = _AFTER_THIS_STEP
-                ready, _, _ = select.select([heard], [], [], _PATIENCE_SECONDS)
-                if not ready and self._is_received:  # the process is stopping
+                select.select([heard], [], [], _PATIENCE_SECONDS)
+                if self._is_received:  # the process is stopping, or has stopped
                     return
             # os.write, because the main thread may be writing to the same stream.
             with suppress(OSError):

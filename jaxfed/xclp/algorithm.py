@@ -53,6 +53,7 @@ from jaxfed.host import processes
 from jaxfed.kernels.padding import padded_rows
 from jaxfed.kernels.streaming import streamed_bits
 from jaxfed.privacy import randomized_response
+from jaxfed.secure.session.departures import check_departures
 from jaxfed.xclp import departures
 from jaxfed.xclp.calibration import calibrated
 from jaxfed.xclp.cross_steps import PROJECTIONS, ROW_SUMS, largest_confidences, setup
@@ -115,6 +116,8 @@ def cross_client_label_propagation(
     """
     p = parameters
     vectors, labels = checked(vectors, labels, p.num_classes)
+    if client_ids is None and presence is None:  # a cohort's clients are not all there are
+        check_departures(departures.parsed(p.presence), len(vectors), "xclp.presence")
     draws = p.bit_epsilon > 0 or p.label_epsilon > 0 or p.projection == "group_secret"
     if draws and processes.are_several():
         raise UsageError(

@@ -10,8 +10,6 @@ import numpy as np
 from jaxfed.errors import UsageError
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.rules import fields_as_keywords
-from jaxfed.secure.session.departures import check_departures
-from jaxfed.xclp import departures
 from jaxfed.xclp.algorithm import Result, cross_client_label_propagation
 from jaxfed.xclp.out_of_sample import label_later
 from jaxfed.xclp.parameters import Parameters
@@ -84,7 +82,6 @@ def propagate_labels(
         )
     if isinstance(presence, Sequence):
         p, planned = Parameters(presence=presence, **parameters), None
-        check_departures(departures.parsed(presence), len(vectors), "xclp.presence")
     else:
         p, planned = Parameters(**parameters), presence
     result = cross_client_label_propagation(vectors, labels, p, execution, planned)

@@ -52,10 +52,11 @@ def test_what_stands_in_it():
 
 def test_methods_have_the_names_that_are_given():
     names = {"dp_fedct": "DP-FedCT, bits"}
+    audited = {"method": "dp_fedct", "accuracy": 0.5, "adversary": "server"}
     console = Console(width=300)
     with console.capture() as capture:
         console.print(results_table(METHODS, "+-", names))
-        console.print(audit_table([{"method": "dp_fedct", "accuracy": 0.5}], "*", names))
+        console.print(audit_table([audited], "*", names))
     rows = rows_of(capture.get())
     assert rows.keys() >= {"DP-FedCT, bits", "dp_fedct_estimated"}
     assert "dp_fedct" not in rows
