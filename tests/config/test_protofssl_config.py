@@ -94,9 +94,12 @@ def test_unlabeled_examples_follow_fedmatchs_table(dealt, variant):
     np.testing.assert_array_equal(everything.sum(axis=1), 540)
 
 
-def test_the_severe_table_leaves_classes_out(dealt):
-    config, federation = dealt("cifar10_severe")
-    assert (config.training.epochs, config.protofssl.num_helpers) == (15, 15)
+@pytest.mark.parametrize("variant", ["cifar10_severe", "svhn_severe"])
+def test_the_severe_table_leaves_classes_out(dealt, variant):
+    config, federation = dealt(variant)
+    section = config.protofssl
+    assert (config.training.epochs, section.num_helpers) == (15, 15)
+    assert (section.unlabeled_query, section.unlabeled_after) == (200, 200)
     labeled = counts(federation, federation.partition.labeled)
     found = labeled + counts(federation, federation.partition.unlabeled)
     np.testing.assert_array_equal(found.sum(axis=1), 540)
@@ -195,5 +198,11 @@ def test_authors_is_every_switch_of_their_code():
     assert (section.helper_choice, section.num_helpers) == ("newest", 15)
     assert (training.client_optimizer, training.schedule) == ("kept", "constant")
     assert training.weight_decay == section.mu == config.protofssl_fedprox.mu == 0
+    for name in ("fedavg", "fedprox"):  # two steps on all labels, at a rate that falls
+        assert config[name].training.to_dict() == {
+            "local_steps": 2,
+            "batch_size": 0,
+            "schedule": "cosine",
+        }
     paper = file.load(f"{CONFIG}:cifar10_severe")
     assert (paper.protofssl.distance, paper.training.client_optimizer) == ("euclidean", "fresh")
