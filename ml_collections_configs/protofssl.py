@@ -117,6 +117,8 @@ def get_config(variant: str = "") -> ConfigDict:
     fully_supervised                FedAvg and FedProx on all labels
     rates norms labels helpers interval unlabeled_query epochs noise    what a sweep goes over, one of them
     active                          5, 20 and 30 active clients; alone, or across one of those
+    steps                           why FedAvg is ahead: FedAvg at ProtoFSSL's ten steps a round and at the
+                                    authors' two; ProtoFSSL with optimizers that go on over rounds
     smoke                           two rounds
     """
     config = base.get_config()
@@ -361,6 +363,22 @@ def _authors(config: ConfigDict) -> None:
         )
 
 
+def _steps(config: ConfigDict) -> None:
+    for name, algorithm, training in (
+        ("fedavg_10_steps", "fedavg", {"local_steps": 10}),
+        ("fedavg_2_steps", "fedavg", {"local_steps": 2, "batch_size": 0, "schedule": "cosine"}),
+        ("protofssl_kept", "protofssl", {"client_optimizer": "kept"}),
+        ("protofssl_mean", "protofssl", {}),
+        ("protofssl_mean_kept", "protofssl", {"client_optimizer": "kept"}),
+    ):
+        own = {"prototype_network": "mean"} if "mean" in name else {}
+        config[name] = ConfigDict({"algorithm": algorithm, **own, "training": training})
+    config.baselines = (
+        *("protofssl_kept", "protofssl_mean", "protofssl_mean_kept"),
+        *("fedavg", "fedavg_10_steps", "fedavg_2_steps"),
+    )
+
+
 def _smoke(config: ConfigDict) -> None:
     base.smoke(config)
     config.num_repeats = 1
@@ -399,6 +417,7 @@ VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
     "epochs": partial(_swept, table=8),
     "noise": _noise,
     "active": _active,
+    "steps": _steps,
     "smoke": _smoke,
 }
 # One of each at most.
@@ -411,4 +430,5 @@ OF_PROTOFSSL = (*MEANS, "helpers", "interval", "unlabeled_query", "noise")
 EXCLUSIVE = [
     *(DATA, NORMS, SWEEPS, MEANS, ("authors", "masked_global")),
     *(("fully_supervised", name) for name in OF_PROTOFSSL),
+    *(("steps", name) for name in ("fully_supervised", "active", *SWEEPS)),
 ]
