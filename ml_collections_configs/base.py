@@ -230,9 +230,6 @@ def get_config() -> ConfigDict:
     config.execution.chunk_size = 0  # clients at a time in a loop over them
     config.execution.convolution = "auto"
     config.execution.precision = "float32"  # that networks compute in, or "bfloat16"
-    config.execution.exact_neighbors = (
-        "auto"  # how exact ones are found: `jaxfed.kernels.knn.BACKENDS`
-    )
     config.execution.workers = 0  # processes that hamming = "phe" computes in; 0 = none
     config.execution.memory_limit = None  # bytes, or text such as "4 GiB"; None: the device's
     config.execution.compilation_cache = "auto"  # "auto", "off" or a directory

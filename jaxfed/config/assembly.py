@@ -87,7 +87,6 @@ def make_algorithm(
         num_devices=_graph_devices(config.execution.strategy),
         tell=tell,
         memory_limit=config.execution.memory_limit,
-        exact_neighbors=config.execution.exact_neighbors,
     )
     keywords = inspect.signature(factory).parameters
     if "training" in keywords:

@@ -42,7 +42,6 @@ from jaxfed.errors import UsageError
 from jaxfed.federation import memory_limit
 from jaxfed.federation.client_map import STRATEGIES
 from jaxfed.federation.sampling import LABELED_SHARES, SAMPLINGS
-from jaxfed.kernels.knn import BACKENDS
 from jaxfed.learners import LEARNERS
 from jaxfed.models import MODELS
 from jaxfed.models.layers import Convolution
@@ -230,7 +229,6 @@ RULES: dict[str, Rule] = {
     "execution.chunk_size": at_least(0, ", 0 is one client"),
     "execution.convolution": one_of(get_args(Convolution)),
     "execution.precision": one_of(DTYPES),
-    "execution.exact_neighbors": one_of(BACKENDS),
     "execution.workers": Rule(int, "integers from 0 to 1024, 0 is none", lambda n: 0 <= n <= 1024),
     "execution.memory_limit": memory_limit.RULE,
     "execution.compilation_cache": Rule(str, "'auto', 'off' or a folder", bool),

@@ -43,8 +43,7 @@ _OF_REPORTS = ("paper_table",)
 # What an unfinished run may go on with another of. The memory limit is the one of them that results can
 # depend on, by rounding (columns and clients at once): a run that cannot go on is worth less than last bits.
 _FREE = tuple(
-    f"execution.{key}"
-    for key in ("memory_limit", "exact_neighbors", "workers", "compilation_cache", "plots")
+    f"execution.{key}" for key in ("memory_limit", "workers", "compilation_cache", "plots")
 )
 _PREPROCESSING, _DATA, _DELETED = "preprocessing", "data.json", ".deleted.json"
 _PREDICTIONS, _AUDIT = "predictions", "audit"

@@ -20,7 +20,6 @@ from jaxfed.federation.client_map import is_one_cpu
 from jaxfed.federation.memory import Memory
 from jaxfed.federation.memory_limit import MemoryLimit, bytes_text, memory_limit
 from jaxfed.kernels.footprint import footprint
-from jaxfed.kernels.knn import BACKENDS
 from jaxfed.kernels.spread import points_mesh, spread
 
 _T = TypeVar("_T")
@@ -41,14 +40,12 @@ class Execution:
         memory_limit: bytes of a device's memory that a step may take, or text such as "4 GiB"; None: what the
             device has. Blocks are cut so that it is kept, where a smaller one does; of a system's columns and
             of clients at once they change rounding, all others nothing.
-        exact_neighbors: how exact nearest neighbors in the clear are found, of `jaxfed.kernels.knn.BACKENDS`;
-            all find the same.
         num_devices: that one graph's points are spread over (`jaxfed.kernels.spread`); 0: all, unless they
             are one CPU's. With several processes: 0, 1 or the devices of all.
 
     Raises:
-        UsageError: a number of processes or devices that is none, a limit that is none, neighbors by no
-            known way; when the mesh is asked for, devices that are not there.
+        UsageError: a number of processes or devices that is none, a limit that is none; when the mesh is
+            asked for, devices that are not there.
     """
 
     workers: int = 0
@@ -57,7 +54,6 @@ class Execution:
     num_devices: int = 0
     tell: Callable[[str], None] | None = None
     memory_limit: int | str | None = None
-    exact_neighbors: str = "auto"
 
     def __post_init__(self) -> None:
         """Reject what has no meaning, with one line that names it."""
@@ -67,11 +63,6 @@ class Execution:
                 raise UsageError(
                     f"execution.{name}={number!r}: allowed are integers, 0 ({least}) and more"
                 )
-        if self.exact_neighbors not in BACKENDS:
-            allowed = ", ".join(BACKENDS)
-            raise UsageError(
-                f"execution.exact_neighbors={self.exact_neighbors!r}: allowed are {allowed}"
-            )
         if self.memory_limit is not None:
             memory_limit(self.memory_limit)
 

@@ -6,7 +6,7 @@ Both backends give the same integers. With bits b in {0, 1}^L and signs s = 2 b 
     matmul:    h(b, b') = (L - <s, s'>) / 2
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -188,10 +188,10 @@ def on_platform(backend: str, function: Callable[..., _T], *operands: jax.Array)
     return lax.platform_dependent(*operands, cpu=by_kernel["popcount"], default=by_kernel["matmul"])
 
 
-def check_backend(backend: str, allowed: Sequence[str] = BACKENDS) -> None:
-    """Raise `UsageError` unless `backend` is one of those allowed."""
-    if backend not in allowed:
-        raise UsageError(f"backend must be one of {', '.join(allowed)}, got {backend!r}")
+def check_backend(backend: str) -> None:
+    """Raise `UsageError` unless `backend` is one of `BACKENDS`."""
+    if backend not in BACKENDS:
+        raise UsageError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
 
 
 def check_codes(codes: jax.Array) -> jax.Array:

@@ -24,16 +24,6 @@ from jaxfed.kernels.nearest import Nearer, Nearest
 from jaxfed.kernels.real_numbers import as_float32
 from jaxfed.kernels.spread import ROWS, Rows, by_rows, mesh_of, spread
 
-# Of `hamming_knn`: those of `hamming.distances`, and kernels that write no distances
-# (`jaxfed.kernels.fused.search`, imported where it is asked for: Pallas takes a while).
-BACKENDS = (
-    *hamming.BACKENDS,
-    "fused",
-    "fused_bfloat16",
-    "fused_float8",
-    "fused_popcount",
-)
-
 # Ids of queries that are no points count from here: no point has one of these.
 _NO_POINT = -(2**30)
 
@@ -53,18 +43,15 @@ def hamming_knn(
         bit, with its rows over the mesh.
       num_neighbors: k > 0; may exceed n - 1.
       valid: bool [n], False for padding: such a point is nobody's neighbor and has none.
-      backend: "popcount", "matmul" or "auto", as for `hamming.distances`; or by one kernel, whose
-        distances never are in the device's memory, for k up to 64: "fused" (products of int8),
-        "fused_bfloat16", "fused_float8", or "fused_popcount", which a TPU has not. "auto" is none
-        of these until they have been measured (`python -m launch.accelerator`).
+      backend: "popcount", "matmul" or "auto", as for `hamming.distances`.
 
     Returns:
       (indices int32 [n, k], distances int32 [n, k]), rows sorted by (distance, index), the point
       itself left out. Where fewer than k other valid points exist: index -1, distance L + 1.
 
     Raises:
-      UsageError: `num_neighbors` < 1, or above 64 with a fused backend, unknown backend, codes that
-        are not uint32 [n, W], or `valid` of another length.
+      UsageError: `num_neighbors` < 1, unknown backend, codes that are not uint32 [n, W], or `valid` of
+        another length.
 
     Cost: n^2 W word operations, and k minima over n / s + k s values a point with s about
     sqrt(n / k), at most 32: little beside the distances for k = 10, as much for k = 100. By popcount,
@@ -72,16 +59,11 @@ def hamming_knn(
     three copies of the codes, the result, and 64 MiB of minima, or distances of 1024 x 16384 pairs
     (32 MiB; matmul 4096 x 16384). Over p devices each has 1 / p of the work, its rows of the result,
     and four parts of the codes. Under `jax.vmap` popcount searches one client after another in that
-    memory; matmul searches them at once, with as many tiles. The fused search takes a GiB of signs
-    and one client after another. Compiled anew for each (n, W, k).
+    memory; matmul searches them at once, with as many tiles. Compiled anew for each (n, W, k).
     """
-    hamming.check_backend(backend, BACKENDS)
+    hamming.check_backend(backend)
     bits = hamming.check_codes(bits)
     valid = check(bits.shape[0], num_neighbors, valid)
-    if backend.startswith("fused"):
-        from jaxfed.kernels.fused import search
-
-        search.check(backend, num_neighbors, bits.shape[1])
     mesh = mesh_of(bits)
     return _hamming_knn(bits, _along(valid, mesh), num_neighbors, backend, mesh)
 
@@ -186,11 +168,6 @@ def hamming_knn_footprint(
 
 def hamming_nearer(backend: str, num_words: int) -> Nearer:
     """`nearest.nearer` by Hamming distances of codes of so many words."""
-    if backend.startswith("fused"):
-        from jaxfed.kernels.fused import search
-
-        fused: Nearer = sequential_vmap(functools.partial(search.nearer, backend))
-        return fused
 
     def nearer(*search: Any) -> Nearest:
         def by(kernel: hamming.TileKernel, *search: Any) -> Nearest:
@@ -241,17 +218,12 @@ def _hamming_knn(
             ):
                 between = hamming_distances(kernel, num_words)
                 return pairs_once.neighbors(between, bits, valid, k, rows)
-            return by_ring(_nearer_by(kernel, num_words), bits, valid)
-
-        def by_ring(nearer: Nearer, bits: jax.Array, valid: jax.Array) -> Nearest:
-            distances, ids = _ring(nearer, k, missing, dtype, rows)(bits, valid)
+            ring = _ring(_nearer_by(kernel, num_words), k, missing, dtype, rows)
+            distances, ids = ring(bits, valid)
             return distances.astype(jnp.int32), ids
 
         def search(bits: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Array]:
-            if backend.startswith("fused"):
-                best = by_ring(hamming_nearer(backend, num_words), bits, valid)
-            else:
-                best = hamming.on_platform(backend, by, bits, valid)
+            best = hamming.on_platform(backend, by, bits, valid)
             return nearest.as_rows(best, valid, num_neighbors, missing)
 
         return search

@@ -38,7 +38,7 @@ from jaxfed.training.embedding import embedding as embedding
 from jaxfed.training.embedding import of_examples
 from jaxfed.training.server_state import ServerState
 from jaxfed.xclp.cosine_propagation import label_each, propagate_over_cosines
-from jaxfed.xclp.cross_steps import NEIGHBORS, search_keywords
+from jaxfed.xclp.cross_steps import NEIGHBORS
 from jaxfed.xclp.influence import Accuracy, accuracy_of, warn_of_cut_short
 from jaxfed.xclp.memory_plan import planned
 from jaxfed.xclp.smoother import scores_of, smoother
@@ -144,8 +144,8 @@ def xclp_labels(
         # Over several devices, after rows of nobody up to a multiple of them.
         codes = execution.spread(lsh.project_bits(vectors, key, p.num_bits))
         inside = execution.spread(valid, fill=False)
-        search, how = NEIGHBORS[p.neighbors], search_keywords(p.neighbors, execution)
-        graph = xclp.server_graph(*search(codes, p.num_neighbors, valid=inside, **how), p)
+        found = NEIGHBORS[p.neighbors](codes, p.num_neighbors, valid=inside)
+        graph = xclp.server_graph(*found, p)
         y = jnp.pad(y, (0, len(codes) - num_points), constant_values=UNLABELED)
         one_hot = jax.nn.one_hot(y, p.num_classes, dtype=jnp.float32)
         matrix = smoother(graph, p, block_columns)

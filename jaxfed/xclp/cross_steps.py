@@ -101,8 +101,7 @@ def plaintext_hamming(
         points = execution.spread(bits), execution.spread(is_point, fill=False)
     else:
         points = jnp.asarray(bits), jnp.asarray(is_point)
-    how = search_keywords(neighbors, execution)
-    found = execution.once(NEIGHBORS[neighbors], points[0], num_neighbors, valid=points[1], **how)
+    found = execution.once(NEIGHBORS[neighbors], points[0], num_neighbors, valid=points[1])
     indices, distances = (np.asarray(values)[: len(joint)] for values in everywhere(found))
     return list(range(len(codes))), indices, distances
 
@@ -272,11 +271,6 @@ NEIGHBORS: dict[str, Callable[..., tuple[jax.Array, jax.Array]]] = {
     "exact": knn.hamming_knn,
     "approximate": nn_descent.approximate_hamming_knn,
 }
-
-
-def search_keywords(neighbors: str, execution: Execution) -> dict[str, str]:
-    """What a search of `NEIGHBORS` is told beside its points: by what kernel exact ones are found."""
-    return {"backend": execution.exact_neighbors} if neighbors == "exact" else {}
 
 
 HAMMING: dict[str, Callable[..., Neighbors]] = {

@@ -24,13 +24,6 @@ _ALL = (
         small="every way to exact Hamming 10-NN, of 200 points",
     ),
     Piece(
-        "tiles",
-        240,
-        "shapes of the fused search's tiles",
-        measure=contests.tiles,
-        small="one shape of the fused search's tiles, 200 points",
-    ),
-    Piece(
         "kernels",
         400,
         "lsh, knn beside PyTorch's, graph, conjugate gradients",

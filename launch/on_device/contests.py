@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain, islice
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jaxfed.kernels import knn, lsh
+from jaxfed.kernels import hamming, knn
 from launch.benchmarks import BENCHMARKS, inputs
 from launch.benchmarks.contest import MIN_ROUNDS, Contest, run_contest
 from launch.benchmarks.limits import Limits, machine_limits
@@ -32,7 +31,7 @@ def limits(small: bool, known: dict[str, float]) -> dict[str, Any]:
 
 
 def neighbors(small: bool, known: dict[str, float]) -> dict[str, Any]:
-    """Every way that `hamming_knn` has, at 10,000 and 100,000 points; what differs from XLA's is counted."""
+    """Each way of `hamming_knn`, for 10,000 and 100,000 points; what differs from matmul's is counted."""
     return _contested(_neighbors(small, known), known)
 
 
@@ -40,11 +39,10 @@ def _neighbors(small: bool, known: dict[str, float]) -> Iterator[Contest]:
     num_bits = SMALL_BITS if small else NUM_BITS
     for n in (SMALL_POINTS,) if small else (10_000, 100_000):
         codes = inputs.codes(n, num_bits, "features")
-        expected = jax.device_get(knn.hamming_knn(codes, NUM_NEIGHBORS, backend="matmul"))
-        for backend in knn.BACKENDS:
-            counts_bits = "popcount" in backend or jax.default_backend() == "cpu"
-            wanted = "matmul_bf16_flops" if "bfloat16" in backend else "matmul_int8_ops"
-            operation = "popcount_bits" if counts_bits else wanted
+        expected = _expected(codes)
+        for backend in hamming.BACKENDS:
+            counts_bits = backend == "popcount" or jax.default_backend() == "cpu"
+            operation = "popcount_bits" if counts_bits else "matmul_int8_ops"
             yield Contest(
                 task=f"exact Hamming 10-NN, {backend}",
                 case={"n": n, "num_bits": num_bits},
@@ -54,56 +52,19 @@ def _neighbors(small: bool, known: dict[str, float]) -> Iterator[Contest]:
                 else 0,
                 operation=operation,
                 figures=partial(_unlike, expected, GOAL_SECONDS.get(n)),
-                at_most={"neighbors unlike XLA's": 0, "of the goal": 1},
+                at_most={"neighbors unlike matmul's": 0, "of the goal": 1},
             )
+
+
+def _expected(codes: jax.Array) -> tuple[np.ndarray, np.ndarray]:
+    return jax.device_get(knn.hamming_knn(codes, NUM_NEIGHBORS, backend="matmul"))
 
 
 def _unlike(
     expected: tuple[np.ndarray, np.ndarray], goal: float | None, found: Any, seconds: float
 ) -> dict[str, float]:
     wrong = sum(int(np.sum(np.asarray(x) != y)) for x, y in zip(found, expected, strict=True))
-    return {"neighbors unlike XLA's": wrong} | ({"of the goal": seconds / goal} if goal else {})
-
-
-def tiles(small: bool, known: dict[str, float]) -> dict[str, Any]:
-    """The fused search alone, by other shapes of its tiles: which of them a device likes."""
-    return _contested(_tiles(small, known), known)
-
-
-def _tiles(small: bool, known: dict[str, float]) -> Iterator[Contest]:
-    from jaxfed.kernels.fused import gpu, tpu
-
-    n, num_bits = (SMALL_POINTS, SMALL_BITS) if small else (100_000, NUM_BITS)
-    codes = inputs.codes(n, num_bits, "features")
-    signs = jnp.where(lsh.unpack_bits(codes), jnp.int8(1), jnp.int8(-1))
-    operands = signs, signs, jnp.zeros(n, jnp.bool_), jnp.int32(0)
-    search: Callable[..., jax.Array]
-    shapes: Iterable[Any]
-    if jax.default_backend() == "tpu":
-        sizes = [(128, 512), (256, 512), (256, 1024), (512, 512), (512, 1024)]
-        search = tpu.search
-        shapes = [tpu.Tile(*size, depth) for size in sizes for depth in (1024, 2048)]
-    else:
-        search = partial(gpu.search, interpret=jax.default_backend() == "cpu")
-        shapes = [
-            gpu.Tile(),
-            gpu.Tile(stages=4),
-            gpu.Tile(depth=64, stages=4),
-            gpu.Tile(queries=64, warps=4),
-            gpu.Tile(queries=64, points=256, warps=4),
-            gpu.Tile(points=256),
-            gpu.Tile(queries=256, stages=2),
-            gpu.Tile(warps=4),
-        ]
-    for tile in islice(shapes, 1 if small else None):
-        compiled = jax.jit(partial(search, k=NUM_NEIGHBORS, num_bits=num_bits, tile=tile))
-        yield Contest(
-            task="fused search",
-            case={"n": n, "num_bits": num_bits, **tile._asdict()},
-            ours=partial(compiled, *operands),
-            operations=2 * n * n * num_bits if "matmul_int8_ops" in known else 0,
-            operation="matmul_int8_ops",
-        )
+    return {"neighbors unlike matmul's": wrong} | ({"of the goal": seconds / goal} if goal else {})
 
 
 def kernels(small: bool, known: dict[str, float]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ GOAL_SECONDS = {"neighbors": 15.0, "propagation": 2.0}  # on an H200
 
 
 def measure(small: bool, known: dict[str, float]) -> dict[str, Any]:
-    """Codes, exact neighbors by both kinds of search, the graph, and all classes' labels over it."""
+    """Codes, exact neighbors, the graph, and all classes' labels over it."""
     n, num_classes, num_bits, k = (
         SMALL if small else (NUM_POINTS, NUM_CLASSES, NUM_BITS, NUM_NEIGHBORS)
     )
@@ -62,24 +62,12 @@ def measure(small: bool, known: dict[str, float]) -> dict[str, Any]:
         2 * n * vectors.shape[1] * num_bits,
         "matmul_f32_flops",
     )
-    found, errors = {}, 0
-    for backend in ("auto", "fused"):
-        try:
-            found[backend] = timed(
-                "neighbors",
-                lambda backend=backend: knn.hamming_knn(codes, k, backend=backend),  # type: ignore[misc]
-                2 * n * n * num_bits,
-                "matmul_int8_ops",
-                backend=backend,
-            )
-        except Exception as error:  # the other one may do
-            errors += 1
-            stages.append({"stage": "neighbors", "backend": backend, "error": str(error)[:500]})
-            print(stages[-1], flush=True)
-    indices, distances = next(iter(found.values()))
-    if len(found) == 2:
-        errors += any(bool((x != y).any()) for x, y in zip(*found.values(), strict=True))
-    del found
+    indices, distances = timed(
+        "neighbors",
+        lambda: knn.hamming_knn(codes, k),
+        2 * n * n * num_bits,
+        "matmul_int8_ops",
+    )
     weights = graph.cosine_from_hamming(distances, num_bits)
     joint = timed("graph", lambda: graph.normalized_graph(indices, weights), 16 * n * k)
     labels = inputs.one_hot(n, num_classes)
@@ -102,7 +90,7 @@ def measure(small: bool, known: dict[str, float]) -> dict[str, Any]:
         "converged": bool(info.converged.all()),
         "overflow_rows": len(joint.overflow_rows),
         "accuracy_of_synthetic_labels": float(right[is_unlabeled].mean()),
-        "errors": errors + (not bool(info.converged.all())),
+        "errors": int(not bool(info.converged.all())),
     }
 
 

@@ -4,10 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxfed.errors import UsageError
-from jaxfed.federation.execution import HERE, Execution
 from jaxfed.kernels import knn, lsh
-from jaxfed.xclp import Parameters, cross_client_label_propagation, cross_steps, propagate_labels
+from jaxfed.xclp import propagate_labels
 
 
 def clients(seed=0):
@@ -33,34 +31,6 @@ def test_labels_are_a_cpus(hamming):
     for ours, theirs in zip(here, there, strict=True):
         np.testing.assert_array_equal(ours.labels, theirs.labels)
         np.testing.assert_allclose(ours.confidences, theirs.confidences, atol=1e-3)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("way", ["popcount", "fused"])
-def test_labels_do_not_depend_on_how_neighbors_are_found(way, monkeypatch):
-    asked, search = [], knn.hamming_knn
-
-    def watched(*arguments, backend="auto", **keywords):
-        asked.append(backend)
-        return search(*arguments, backend=backend, **keywords)
-
-    monkeypatch.setitem(cross_steps.NEIGHBORS, "exact", watched)
-    parameters = Parameters(num_classes=4, num_bits=64)
-    found = [
-        cross_client_label_propagation(*clients(), parameters, execution)
-        for execution in (HERE, Execution(exact_neighbors=way))
-    ]
-    for ours, theirs in zip(*(result.predictions for result in found), strict=True):
-        for one, other in zip(ours, theirs, strict=True):
-            np.testing.assert_array_equal(one, other)
-    assert asked == ["auto", way]
-
-
-def test_ways_to_neighbors_are_named():
-    with pytest.raises(
-        UsageError, match=r"execution\.exact_neighbors='faiss': allowed are auto, popcount"
-    ):
-        Execution(exact_neighbors="faiss")
 
 
 @pytest.mark.gpu
