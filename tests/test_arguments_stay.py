@@ -166,15 +166,3 @@ def test_the_table_names_every_public_function_that_takes_containers():
         public |= {name: getattr(data, name)} if inspect.isfunction(getattr(data, name)) else {}
     takes_none = {"load"}  # names and paths
     assert public.keys() - takes_none <= {call.rpartition(".")[2] for call in CALLS}
-
-
-def test_two_runs_of_one_config_are_the_same_experiment():
-    config = own_config()
-    first = jaxfed.run(config, progress=False)
-    jaxfed.run(config, progress=False, xclp__alpha=0.5, xclp__num_neighbors=3)
-    again = jaxfed.run(config, progress=False)
-    accuracies = [
-        r.summary["algorithms"]["xclp"]["test_accuracy"]["values"] for r in (first, again)
-    ]
-    assert accuracies[0] == accuracies[1]
-    assert first.config == again.config

@@ -262,7 +262,9 @@ def commands(page):
                 yield words[start].removeprefix("launch."), words[start + 1 :]
 
 
-@pytest.mark.parametrize("page", [*PAGES, *RESULTS])
+@pytest.mark.parametrize(
+    "page", [*PAGES, *(pytest.param(page, marks=pytest.mark.slow) for page in RESULTS)]
+)
 def test_documented_commands_set_nothing_in_vain(page):
     """Those of README, and those that made the committed results."""
     known = set()

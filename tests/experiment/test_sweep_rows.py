@@ -80,6 +80,7 @@ def test_points_that_have_started_keep_what_they_started_with(config, tmp_path):
     assert [point.name for point in sweep.unfinished(plan, directory)] == ["xclp.alpha=0.1"]
 
 
+@pytest.mark.slow
 def test_a_real_sweep_has_every_row_and_says_who_ran_it(config, tmp_path):
     directory = tmp_path / "out"
     arguments = [

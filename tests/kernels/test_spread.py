@@ -37,6 +37,7 @@ def assert_equal(found, expected):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(jax.device_count() > 2, reason="this is the process of its own")
 def test_four_devices_pass_too():
     others = [

@@ -73,6 +73,7 @@ def test_blocks_within_a_limit_are_as_large_as_it_allows(limit):
     assert streaming.block_rows_within(0, 33, 64) == 256
 
 
+@pytest.mark.slow
 def test_vectors_on_disk_are_labeled_without_being_in_memory(tmp_path):
     """64 MiB of vectors; of the host's memory a small part of that is taken (NumPy's, as it tells)."""
     rng = np.random.default_rng(2)

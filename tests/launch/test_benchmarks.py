@@ -87,6 +87,7 @@ def test_without_its_packages_phe_is_left_out_with_a_line(monkeypatch, capsys):
     assert said.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_xclp_costs_stand_beside_per_client_lps_and_the_papers(short, monkeypatch):
     monkeypatch.setattr(labeling_cost, "CASES", ((3, 20), (2, 40)))
     monkeypatch.setattr(labeling_cost, "MOST_MASKED", 60)
@@ -134,6 +135,7 @@ def test_rounds_of_many_clients_give_everybody_its_sums(short, monkeypatch):
             assert peer["scaled_from_part"] == 1 / 3
 
 
+@pytest.mark.slow
 def test_forests_in_processes_stand_beside_the_same_ones_in_turn(short, monkeypatch):
     small = {"PUBLIC": 40, "EXAMPLES": 20, "STEPS": 2, "BATCH": 8}
     for name, size in {**small, "ROWS": 20, "TAUGHT": 40, "TREES": 2}.items():
@@ -225,7 +227,9 @@ print(contest._own_ticks() - before)
     assert int(done.stdout) >= 0.4 * os.sysconf("SC_CLK_TCK")
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "signum", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)]
+)
 def test_workers_of_scaling_end_with_who_started_them_and_say_nothing(signum):
     """A terminal's Ctrl-C goes to all of the group."""
     code = (
@@ -269,6 +273,7 @@ def test_unequal_clients_beside_equal_ones(short, monkeypatch):
     assert row["case"] == {"clients": 30, "largest": 300, "others": 5}
 
 
+@pytest.mark.slow
 def test_a_start_is_timed_to_its_workdir_and_to_its_first_result(monkeypatch, tmp_path):
     monkeypatch.setattr(start, "CONFIG", f"{start.CONFIG}:smoke")
     begun = time.perf_counter()

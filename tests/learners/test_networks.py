@@ -133,7 +133,7 @@ def stacked(taughts):
     return Taught(U, *(np.stack([getattr(t, n) for t in taughts]) for n in ("label", "weight")))
 
 
-@pytest.mark.parametrize("strategy", ["vmap", "shard_map"])
+@pytest.mark.parametrize("strategy", [pytest.param("vmap", marks=pytest.mark.slow), "shard_map"])
 def test_strategies_agree_and_padding_is_inert(strategy):
     """Padding of a cohort, or that of three clients to two devices."""
     cohort, taught = FEDERATION.cohort(), stacked([taught_of()] * 3)
@@ -151,6 +151,7 @@ def test_strategies_agree_and_padding_is_inert(strategy):
         assert_close(predict(state, ids, U)[[0, 2]], predict(state, np.array([2, 0]), U))
 
 
+@pytest.mark.slow
 def test_a_core_each_gives_the_same_bits():
     """Clients that their cohort has in another order, too, and one that is not there."""
     apart = learner(SMALL, batch_norm=True, map_apart=core_each)

@@ -223,6 +223,7 @@ def test_weights_are_found_in_the_data_root(tmp_path, monkeypatch, folder):
         find_weights("efficientnet_b0", tmp_path / "elsewhere")
 
 
+@pytest.mark.slow
 def test_training_moves_statistics_and_reaches_every_parameter():
     model = efficientnet("efficientnet_lite0", num_classes=3)
     state = _random_state(model)

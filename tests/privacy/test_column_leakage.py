@@ -40,7 +40,14 @@ def received_columns(monkeypatch, influence, num_labeled):
     return columns, truth, len(parts[0]), graphs[0][: len(truth)]
 
 
-@pytest.mark.parametrize("row", table("columns"), ids=lambda row: row[0])
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, marks=pytest.mark.slow if i else ())
+        for i, row in enumerate(table("columns"))
+    ],
+    ids=lambda row: row[0],
+)
 def test_figures_of_the_threat_model(row, monkeypatch):
     num_labeled, classes, auc = int(row[0]), float(row[1]), float(row[2])
     [columns], truth, num_own, neighbors = received_columns(monkeypatch, "columns", num_labeled)

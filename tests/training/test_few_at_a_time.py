@@ -115,7 +115,7 @@ def batch_of(count):
     )
 
 
-@pytest.mark.parametrize("count", [12, 11])
+@pytest.mark.parametrize("count", [pytest.param(12, marks=pytest.mark.slow), 11])
 @pytest.mark.parametrize("of_loss", [lambda loss: loss, lambda loss: proximal(loss, 0.3)])
 def test_the_weighted_loss_is_the_same_in_blocks(count, of_loss, monkeypatch):
     model, batch = cnn(IMAGE, 3, **NETWORK), batch_of(count)

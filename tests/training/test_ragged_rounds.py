@@ -66,7 +66,7 @@ def both(given, source, federation, **keywords):
         ("none", {"batch_norm": True, "batch_statistics": "static"}),
         ("network", {"batch_norm": True, "batch_statistics": "local"}),
         ("xclp", {"strategy": "shard_map"}),
-        ("per_client_lp", {}),
+        pytest.param("per_client_lp", {}, marks=pytest.mark.slow),
         pytest.param("xclp_prototypes", {"strategy": "vmap"}, marks=pytest.mark.slow),
     ],
     ids=str,
@@ -83,6 +83,7 @@ def test_a_round_of_unequal_clients_is_the_padded_one(source, settings):
     assert told["communication"] == told_too["communication"]
 
 
+@pytest.mark.slow
 def test_labels_at_the_server():
     """Its examples stand behind the clients', in rows of their own."""
     rng = np.random.default_rng(1)
