@@ -1,0 +1,58 @@
+"""Every setting that configs share: default, rule and meaning in one place.
+
+`ml_collections_configs.base.get_config()`, the checks of a config, `launch.run --help_keys` and
+`docs/keys.md` are made from these tables. The settings of one method are keywords of its factory in
+`jaxfed.algorithms`, documented there (`jaxfed.config.schema.docstrings`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.config.methods import GIVEN
+from jaxfed.config.schema.data import DATASET, FEDERATION, PREPROCESS
+from jaxfed.config.schema.experiment import AUDIT, EXECUTION, EXPERIMENT, SELECTION
+from jaxfed.config.schema.setting import Setting
+from jaxfed.config.schema.training import LEARNER, MODEL, PSEUDO_LABEL, TRAINING
+from jaxfed.xclp import Parameters
+
+_DATA = {**EXPERIMENT, **DATASET, **PREPROCESS, **FEDERATION}
+_METHODS = {**SELECTION, **MODEL, **TRAINING, **LEARNER, **PSEUDO_LABEL, **AUDIT, **EXECUTION}
+SHARED: dict[str, Setting] = _DATA | _METHODS
+
+
+def defaults() -> dict[str, Any]:
+    """Every setting at its default, nested by section: the shared ones and those of one-shot methods."""
+    config: dict[str, Any] = {}
+    _put(config, _DATA)
+    # Methods that train find pseudo-labels by this section too, so it has the fields of `Parameters` alone.
+    config["xclp"] = {key: keyword_defaults("xclp")[key] for key in xclp_fields()}
+    for name in ("per_client_lp", "pooled_lp", "client_knn"):
+        config[name] = keyword_defaults(name)
+    _put(config, _METHODS)
+    return config
+
+
+def keyword_defaults(name: str) -> dict[str, Any]:
+    """The keywords of a method that have a default: the keys of its section."""
+    parameters = inspect.signature(ALGORITHMS[name]).parameters.values()
+    return {
+        p.name: p.default
+        for p in parameters
+        if p.kind is p.KEYWORD_ONLY and p.default is not p.empty and p.name not in GIVEN
+    }
+
+
+def xclp_fields() -> list[str]:
+    """The fields of `jaxfed.xclp.Parameters` that a config has."""
+    return [field.name for field in fields(Parameters) if field.name not in ("num_classes", "seed")]
+
+
+def _put(config: dict[str, Any], settings: Mapping[str, Setting]) -> None:
+    for key, setting in settings.items():
+        section, _, leaf = key.rpartition(".")
+        (config.setdefault(section, {}) if section else config)[leaf] = setting.default

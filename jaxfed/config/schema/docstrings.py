@@ -1,0 +1,39 @@
+"""The meaning of a keyword, read from the docstring that documents it.
+
+    Args:
+        mu: proximal weight; 0 is FedAvg.
+            A line that goes on.
+
+A keyword is documented in the factory's own docstring (`Args:`) or in that of the dataclass whose fields
+the factory takes (`Attributes:`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+_SECTION = re.compile(r"^(Args|Attributes|Fields):\n((?:[ \t]+.*\n|\n)*)", re.MULTILINE)
+_ENTRY = re.compile(r"^ {4}([\w, ]+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
+
+
+def meanings(documented: Any) -> dict[str, str]:
+    """Keyword -> its text in one line, of a function's or a class's docstring."""
+    text = (inspect.getdoc(documented) or "") + "\n"
+    found: dict[str, str] = {}
+    for _, entries in _SECTION.findall(text):
+        for names, meaning in _ENTRY.findall(entries):
+            for name in names.split(","):
+                found[name.strip()] = " ".join(meaning.split())
+    return found
+
+
+def factory_meanings(factory: Callable[..., Any]) -> dict[str, str]:
+    """Keyword -> meaning for a factory's keywords, those that it takes from a dataclass among them."""
+    while isinstance(factory, partial):
+        factory = factory.func
+    documented = getattr(factory, "documented_by", ())
+    return {name: text for each in (*documented, factory) for name, text in meanings(each).items()}

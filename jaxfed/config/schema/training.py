@@ -1,0 +1,164 @@
+"""Settings of methods that train: the network, local and server steps, pseudo-labels, learners."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Any, get_args
+
+from jaxfed.config.assembly import OPTIMIZERS, SCHEDULES, SERVER_OPTIMIZERS
+from jaxfed.config.learner_section import MIXED
+from jaxfed.config.schema.setting import BELOW_ONE, SWITCH, TEXT, Setting, are_texts, in_section
+from jaxfed.learners import LEARNERS
+from jaxfed.models import MODELS
+from jaxfed.rules import POSITIVE, SHARE, Rule, at_least, one_of
+from jaxfed.training.aggregate import WEIGHTINGS
+from jaxfed.training.augmentation import AUGMENTATIONS
+from jaxfed.training.batches import Scheme
+from jaxfed.training.ingredients import BatchStatistics, ClientOptimizer
+from jaxfed.training.losses import POINTWISE
+from jaxfed.training.pseudo_label import Confidence
+
+
+def are_numbers(values: Collection[Any]) -> bool:
+    """True for a collection of finite numbers alone."""
+    return all(type(value) in (int, float) and math.isfinite(value) for value in values)
+
+
+def learner_rules() -> dict[str, Rule]:
+    """Rules of the two keys that name learners."""
+    known = f"names out of {', '.join(map(repr, LEARNERS))}"
+
+    def are_learners(value: tuple[str, ...]) -> bool:
+        return are_texts(value) and set(value) <= set(LEARNERS)
+
+    return {
+        "learner.name": one_of([*LEARNERS, MIXED]),
+        "learner.names": Rule(tuple, known, are_learners, list(LEARNERS)),
+    }
+
+
+AUGMENTATION = Rule(
+    tuple,
+    f"NAME or NAME:NUMBER[:NUMBER], names out of {', '.join(map(repr, AUGMENTATIONS))}",
+    lambda value: (
+        are_texts(value) and {name.partition(":")[0] for name in value} <= AUGMENTATIONS.keys()
+    ),
+)
+MODEL = {
+    "model.name": Setting("mlp", one_of(MODELS), "network; its other keys depend on the name"),
+}
+TRAINING = in_section(
+    "training",
+    {
+        "optimizer": Setting("sgd", one_of(OPTIMIZERS), "clients' optimizer"),
+        "client_optimizer": Setting(
+            "fresh",
+            one_of(get_args(ClientOptimizer)),
+            "its state: 'fresh' in every round, or 'kept' by each client",
+        ),
+        "learning_rate": Setting(0.1, POSITIVE, "clients' learning rate"),
+        "schedule": Setting("constant", one_of(SCHEDULES), "learning rate over rounds"),
+        "schedule_rounds": Setting(
+            0,
+            at_least(0, ", 0 is the experiment's rounds"),
+            "rounds until a cosine reaches 0; 0: the experiment's",
+        ),
+        "momentum": Setting(0.0, SHARE, "momentum of clients' SGD"),
+        "nesterov": Setting(False, SWITCH, "Nesterov's momentum"),
+        "weight_decay": Setting(0.0, SHARE, "weight decay of clients' optimizer"),
+        "epochs": Setting(5, at_least(1), "local epochs in a round"),
+        "local_steps": Setting(
+            0,
+            at_least(0, ", 0 is training.epochs epochs"),
+            "local steps in a round, in place of epochs; 0: epochs",
+        ),
+        "batches": Setting(
+            "paired",
+            one_of(get_args(Scheme)),
+            "'paired': labeled and pseudo-labeled examples in each batch; 'joint': mixed at random",
+        ),
+        "batch_size": Setting(
+            50,
+            at_least(0, ", 0 is all that a client has"),
+            "largest batch, with 'paired' of labeled examples; 0: all",
+        ),
+        "unlabeled_ratio": Setting(
+            1, at_least(1), "unlabeled examples beside each labeled one of a batch"
+        ),
+        "loss": Setting("cross_entropy", one_of(POINTWISE), "loss of an example"),
+        "class_weights": Setting(
+            (),
+            Rule(
+                tuple,
+                "one positive number a class, or () for all alike",
+                lambda value: are_numbers(value) and all(weight > 0 for weight in value),
+            ),
+            "weight of each class in the loss; (): all alike",
+        ),
+        "augmentation": Setting((), AUGMENTATION, "augmentations, in order"),
+        "strong_augmentation": Setting(
+            (), AUGMENTATION, "strong augmentations, of methods that compare two views"
+        ),
+        "weighting": Setting(
+            "uniform",
+            one_of(WEIGHTINGS),
+            "clients' weights in the mean; 'uniform' skips clients with nothing to train on",
+        ),
+        "server_optimizer": Setting("sgd", one_of(SERVER_OPTIMIZERS), "server's optimizer"),
+        "server_learning_rate": Setting(1.0, POSITIVE, "server's learning rate"),
+        "server_momentum": Setting(0.0, SHARE, "momentum of server_optimizer='sgd' (FedAvgM)"),
+        "server_beta1": Setting(0.9, BELOW_ONE, "beta_1 of adaptive server optimizers"),
+        "server_beta2": Setting(0.99, BELOW_ONE, "beta_2 of adaptive server optimizers"),
+        "server_tau": Setting(1e-3, POSITIVE, "tau of adaptive server optimizers"),
+        "server_epochs": Setting(5, at_least(1), "server's epochs on labels that it holds"),
+        "server_batch_size": Setting(
+            50,
+            at_least(0, ", 0 is all that the server has"),
+            "largest batch of the server; 0: all its examples",
+        ),
+        "batch_statistics": Setting(
+            "averaged", one_of(get_args(BatchStatistics)), "treatment of BatchNorm's statistics"
+        ),
+        "labeled_only_rounds": Setting(
+            0, at_least(0), "first rounds (stage 1), which train on given labels alone"
+        ),
+        "initial_model": Setting(
+            "",
+            TEXT,
+            "WORKDIR/states/METHOD-{repeat} of an earlier run (with -last: its last state), or 'pretrained'",
+        ),
+    },
+)
+PSEUDO_LABEL = in_section(
+    "pseudo_label",
+    {
+        "confidence": Setting(
+            "softmax",
+            one_of(get_args(Confidence)),
+            "weight of the network's own labels; XCLP's code has 'logits'",
+        ),
+        "class_weights": Setting(
+            False, SWITCH, "balance the classes of pseudo-labels, as in XCLP's code"
+        ),
+        "augmented_features": Setting(
+            False, SWITCH, "make the graph of augmented examples, as in XCLP's code"
+        ),
+        "safeguard": Setting(
+            "none",
+            one_of(("none", "network")),
+            "'network': keep propagated labels only where they beat the network on validation examples",
+        ),
+    },
+)
+_LEARNERS = learner_rules()
+LEARNER = {
+    "learner.name": Setting(
+        "network",
+        _LEARNERS["learner.name"],
+        "what clients train where methods share labels; learner.NAME has its own keys",
+    ),
+    "learner.names": Setting(
+        (), _LEARNERS["learner.names"], "learners of name='mixed', cycled over the clients"
+    ),
+}
