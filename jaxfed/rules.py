@@ -127,6 +127,7 @@ def fields_as_keywords(
             return factory(*args, **kwargs)
 
         checked.__signature__ = signature  # type: ignore[attr-defined]
+        checked.fields_of = cls  # type: ignore[attr-defined]
         return checked
 
     return named

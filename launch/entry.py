@@ -115,6 +115,8 @@ def split_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:
                 overrides.append(setting)
             else:
                 rest.append(f"--sweep={setting}")
+        elif argument.lstrip("-") == "help_keys" and argument != "help_keys":
+            rest.append("--help_keys=")  # all of them
         else:
             rest.append(argument)
     return rest, overrides

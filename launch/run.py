@@ -2,6 +2,7 @@
 
 python -m launch.run --config=ml_collections_configs/NAME.py[:VARIANT] --workdir=DIR
     [--overwrite] [--config.KEY=VALUE ...]
+python -m launch.run --help_keys[=PREFIX]
 
 A method whose loss is no longer finite stops, the others go on; the run then exits with 1. So it does where
 a method's clients are left without any model, or all failed in its last round.
@@ -17,10 +18,25 @@ from jaxfed.host.interruption import Interruption
 from launch import entry, one_experiment
 
 flags.adopt_module_key_flags(one_experiment)
+_HELP_KEYS = flags.DEFINE_string(
+    "help_keys",
+    None,
+    "Print all keys of configs, or those that begin with a prefix (training, xclp.alpha), with defaults, "
+    "allowed values and meanings.",
+)
 
 
 def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> int:
-    """Run it."""
+    """Run it, or print what is asked of its keys."""
+    if _HELP_KEYS.value is not None:
+        from jaxfed.config.schema.reference import PAGES, help_text
+
+        asked = _HELP_KEYS.value
+        print(
+            PAGES[asked]() if asked in PAGES else help_text(asked),
+            end="" if asked in PAGES else "\n",
+        )
+        return 0
     return one_experiment.conducted(arguments, overrides, interruption)
 
 

@@ -25,6 +25,10 @@ def client_knn(*, num_classes: int, num_neighbors: int = 5) -> FederatedAlgorith
     A client with fewer than `num_neighbors` labels uses all it has; one without labels gets -1. Labeled
     points vote for themselves too, so only unlabeled and new points tell anything.
 
+    Args:
+        num_classes: C.
+        num_neighbors: k, number of neighbors that vote.
+
     Cost: sum_j n_j l_j d operations.
     """
     del num_classes  # known classes are those the client has labels of

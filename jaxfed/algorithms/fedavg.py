@@ -25,7 +25,12 @@ from jaxfed.training.round import federated_training
 
 
 def fedavg(*, training: Training, pseudo_label: str = "none") -> FederatedAlgorithm:
-    """FedAvg on the labels that the pseudo-labeler of that name finds."""
+    """FedAvg on the labels that a pseudo-labeler finds.
+
+    Args:
+        training: the ingredients.
+        pseudo_label: name of the pseudo-labeler; "none": given labels alone.
+    """
     return federated_training(
         training,
         plain_update(training, training.loss),

@@ -32,7 +32,12 @@ from jaxfed.training.round import federated_training
 def feddyn(
     *, training: Training, alpha: float = 0.01, pseudo_label: str = "none"
 ) -> FederatedAlgorithm:
-    """FedDyn on the labels that the pseudo-labeler of that name finds; the paper has alpha 0.1 to 0.001.
+    """FedDyn on the labels that a pseudo-labeler finds.
+
+    Args:
+        training: the ingredients.
+        alpha: weight of the dynamic regularizer; the paper has 0.1 to 0.001.
+        pseudo_label: name of the pseudo-labeler; "none": given labels alone.
 
     Raises:
         UsageError: alpha that is not positive.

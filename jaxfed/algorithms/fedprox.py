@@ -23,7 +23,13 @@ from jaxfed.training.round import federated_training
 def fedprox(
     *, training: Training, mu: float = 0.01, pseudo_label: str = "none"
 ) -> FederatedAlgorithm:
-    """FedProx with proximal weight mu >= 0; mu = 0 is FedAvg."""
+    """FedProx on the labels that a pseudo-labeler finds.
+
+    Args:
+        training: the ingredients.
+        mu: proximal weight; 0 is FedAvg.
+        pseudo_label: name of the pseudo-labeler; "none": given labels alone.
+    """
     return federated_training(
         training,
         plain_update(training, proximal(training.loss, mu)),

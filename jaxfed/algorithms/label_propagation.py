@@ -39,6 +39,8 @@ from jaxfed.xclp.transduction import client_arrays, padded, transductive
 def per_client_lp(*, execution: Execution = HERE, **fields: Any) -> FederatedAlgorithm:
     """Label propagation inside each client on exact cosines. A client without labels gets none.
 
+    Nothing leaves a client.
+
     Clients go one after another, those of like size padded to one shape. Keywords are the fields of
     `jaxfed.xclp.Propagation`, of which `label_matrix` and `relative_confidence` go by the client's own
     labels and confidences, since it knows no others; so does `select`, and the client prior changes
@@ -60,6 +62,8 @@ def per_client_lp(*, execution: Execution = HERE, **fields: Any) -> FederatedAlg
 @fields_as_keywords(Propagation)
 def pooled_lp(*, execution: Execution = HERE, **fields: Any) -> FederatedAlgorithm:
     """Label propagation over the exact-cosine graph of all clients' vectors together.
+
+    Leaves a client: everything; this is the bound that XCLP estimates, not a federated method.
 
     Keywords are the fields of `jaxfed.xclp.Propagation`; `execution` may remember neighbors. What `select`
     has chosen is in the metrics.

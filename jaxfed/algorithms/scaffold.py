@@ -35,7 +35,12 @@ _CONTROL = 0x6374726C  # sets what is random in the gradient of option I apart f
 def scaffold(
     *, training: Training, option: str = "II", pseudo_label: str = "none"
 ) -> FederatedAlgorithm:
-    """SCAFFOLD on the labels that the pseudo-labeler of that name finds.
+    """SCAFFOLD on the labels that a pseudo-labeler finds.
+
+    Args:
+        training: the ingredients.
+        option: how a client makes its new control: "I", by a gradient over its examples; "II", from its steps.
+        pseudo_label: name of the pseudo-labeler; "none": given labels alone.
 
     Raises:
         UsageError: an unknown option.

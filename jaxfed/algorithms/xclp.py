@@ -55,8 +55,11 @@ def xclp(
     all vectors. With `select` it reports what was chosen, and how many labels came back; codes are those of
     the number of bits that was chosen.
 
-    `late_fraction`: of each client's unlabeled points so many, drawn by the round's key, come after the
-    graph is made.
+    Args:
+        late_fraction: share of each client's unlabeled points, drawn by the round's key, that come after the
+            graph is made.
+        execution: worker processes, progress and memory.
+        **parameters: the fields of `Parameters`.
 
     `views`: one more client takes part, with the examples that it is curious about as its unlabeled points,
     and looks at its own rows of Z; together with the server it looks at distances of codes

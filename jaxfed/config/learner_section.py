@@ -60,7 +60,7 @@ def takes(name: str, keyword: str) -> bool:
     return name in LEARNERS and keyword in inspect.signature(LEARNERS[name]).parameters
 
 
-def _own(name: str) -> dict[str, inspect.Parameter]:
+def keywords_of(name: str) -> dict[str, inspect.Parameter]:
     """The keywords of a learner that its section may have."""
     known = inspect.signature(LEARNERS[name]).parameters
     return {
@@ -79,7 +79,7 @@ def _hands_on(name: str) -> bool:
 def own_keys() -> Iterator[str]:
     """Every key of the section but `name` and `names`."""
     for name in LEARNERS:
-        yield from (f"learner.{name}.{key}" for key in _own(name))
+        yield from (f"learner.{name}.{key}" for key in keywords_of(name))
 
 
 def unsaid(key: str) -> Any:
@@ -92,9 +92,9 @@ def unsaid(key: str) -> Any:
         KeyError: there is no such key.
     """
     _, name, leaf = key.split(".")
-    if name in LEARNERS and leaf not in (*_own(name), *_GIVEN) and _hands_on(name):
+    if name in LEARNERS and leaf not in (*keywords_of(name), *_GIVEN) and _hands_on(name):
         return None
-    default = _own(name)[leaf].default if name in LEARNERS else inspect.Parameter.empty
+    default = keywords_of(name)[leaf].default if name in LEARNERS else inspect.Parameter.empty
     if default is inspect.Parameter.empty:
         if (name, leaf) == ("estimator", "estimator"):
             return ""
@@ -109,10 +109,10 @@ def check_learner_key(key: str, value: Any) -> None:
         UsageError: another key, or a value of another type.
     """
     name, _, leaf = key.removeprefix("learner.").partition(".")
-    is_known = name in LEARNERS and leaf and (leaf in _own(name) or _hands_on(name))
+    is_known = name in LEARNERS and leaf and (leaf in keywords_of(name) or _hands_on(name))
     if not is_known or leaf in _GIVEN:
         raise unknown_key(key, {*own_keys(), "learner.name", "learner.names"})
-    default = _own(name)[leaf].default if leaf in _own(name) else None
+    default = keywords_of(name)[leaf].default if leaf in keywords_of(name) else None
     if type(default) in TYPES:
         check_value(key, value, Rule(type(default), TYPES[type(default)]))
 
@@ -123,7 +123,7 @@ def check_is_whole(name: str, given: Collection[str]) -> None:
     Raises:
         UsageError: one is missing.
     """
-    for key, parameter in _own(name).items():
+    for key, parameter in keywords_of(name).items():
         if parameter.default is parameter.empty and key not in given:
             raise UsageError(
                 f"config.learner.{name}.{key}: missing; learner.name={name!r} needs it"

@@ -22,6 +22,11 @@ def defaults(factory: Callable[..., Any]) -> dict[str, Any]:
     return {name: option.default for name, option in _options(factory).items()}
 
 
+def described(factory: Callable[..., Any]) -> list[tuple[str, Any, str]]:
+    """(name, default, what is allowed) of the options that a factory takes."""
+    return [(name, o.default, _rule(o.annotation)[0]) for name, o in _options(factory).items()]
+
+
 def check_options(name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
     """Check the keys of `config.model` beside the name.
 

@@ -21,7 +21,13 @@ from jaxfed.rules import POSITIVE, at_least, keywords
 def decision_tree(
     *, max_depth: int = 0, min_samples_split: int = 2, min_samples_leaf: int = 1
 ) -> Recipe:
-    """One tree (CART by the Gini index; scikit-learn's)."""
+    """One tree (CART by the Gini index; scikit-learn's).
+
+    Args:
+        max_depth: largest depth; 0: no bound.
+        min_samples_split: least number of examples that a node is split for.
+        min_samples_leaf: least number of examples in a leaf.
+    """
     settings = {
         "max_depth": max_depth or None,
         "min_samples_split": min_samples_split,
@@ -34,7 +40,13 @@ def decision_tree(
     num_trees=at_least(1), max_depth=at_least(0, ", 0 is no bound"), min_samples_leaf=at_least(1)
 )
 def random_forest(*, num_trees: int = 100, max_depth: int = 0, min_samples_leaf: int = 1) -> Recipe:
-    """Trees on bootstrap samples, with random features at each split (Breiman 2001; scikit-learn's)."""
+    """Trees on bootstrap samples, with random features at each split (Breiman 2001; scikit-learn's).
+
+    Args:
+        num_trees: number of trees.
+        max_depth: largest depth; 0: no bound.
+        min_samples_leaf: least number of examples in a leaf.
+    """
     settings = {
         "n_estimators": num_trees,
         "max_depth": max_depth or None,
@@ -49,6 +61,11 @@ def xgboost(*, num_trees: int = 100, max_depth: int = 6, learning_rate: float = 
 
     Needs requirements-learners.txt. The authors' code asks for the objective of two classes whatever their
     number; XGBoost takes the one that fits.
+
+    Args:
+        num_trees: number of boosting rounds.
+        max_depth: largest depth of a tree.
+        learning_rate: shrinkage of each tree.
     """
     settings = {"n_estimators": num_trees, "max_depth": max_depth, "learning_rate": learning_rate}
     return Recipe("xgboost", "xgboost.XGBClassifier", settings)
@@ -65,6 +82,11 @@ def rulefit(*, tree_size: int = 4, max_rules: int = 200, linear_terms: bool = Fa
     The penalty is the smallest that leaves `max_rules` rules, as imodels has it, found in fewer fits
     (`jaxfed.estimators.rule_fit`). Its default is said to choose one by cross-validation; up to 3.0.4 it goes
     through the folds and takes this one.
+
+    Args:
+        tree_size: number of leaves of a tree that rules are read from.
+        max_rules: largest number of rules.
+        linear_terms: add the features themselves to the rules.
     """
     settings = {
         "tree_size": tree_size,
@@ -88,6 +110,10 @@ def logistic_regression(*, inverse_penalty: float = 1.0, max_steps: int = 1000) 
     """Multinomial, losses' sum + |w|^2 / (2 c) with c = `inverse_penalty` (scikit-learn's).
 
     On features that are standardized by means and deviations of what it is fitted on.
+
+    Args:
+        inverse_penalty: c; larger values regularize less.
+        max_steps: largest number of the solver's steps.
     """
     settings = {"C": inverse_penalty, "max_iter": max_steps}
     path = "sklearn.linear_model.LogisticRegression"
@@ -99,5 +125,10 @@ def by_path(*, estimator: str, is_scaled: bool = False, **settings: Any) -> Reci
 
     Classes under `sklearn.`, `xgboost.` and `imodels.` only: a config does not run whatever it names. With
     `is_scaled` features are standardized first.
+
+    Args:
+        estimator: dotted name of the class; its own keywords are keys as well.
+        is_scaled: standardize features first.
+        **settings: the class's own keywords.
     """
     return Recipe(estimator.rpartition(".")[2], estimator, settings, is_scaled=is_scaled)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -79,6 +80,8 @@ class Propagation:
         max_steps: conjugate-gradient steps at most; a column that needs more, of the labeling or of
             leave-one-out, is warned of.
     """
+
+    rules: ClassVar[dict[str, Rule]] = _OF_PROPAGATION
 
     num_classes: int
     num_neighbors: int = 10
@@ -162,6 +165,8 @@ class Parameters(Propagation):
     `select_measure="balanced_accuracy"` it learns these numbers by class, and how many labels of each class
     the cohort has.
     """
+
+    rules: ClassVar[dict[str, Rule]] = {**_OF_PROPAGATION, **_OF_XCLP}
 
     num_bits: int = 4096
     seed: int = 0

@@ -35,5 +35,5 @@ def factory_meanings(factory: Callable[..., Any]) -> dict[str, str]:
     """Keyword -> meaning for a factory's keywords, those that it takes from a dataclass among them."""
     while isinstance(factory, partial):
         factory = factory.func
-    documented = getattr(factory, "documented_by", ())
-    return {name: text for each in (*documented, factory) for name, text in meanings(each).items()}
+    classes = reversed(getattr(factory, "fields_of", object).__mro__[:-1])
+    return {name: text for each in (*classes, factory) for name, text in meanings(each).items()}

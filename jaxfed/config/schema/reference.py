@@ -1,0 +1,211 @@
+"""What people read about settings and methods, made from the code: keys by prefix, and two pages of docs.
+
+A key is a shared setting, a keyword of a method's factory, of a learner's, or an option of a network.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.config import learner_section, methods, model_options
+from jaxfed.config.keys import TYPES, nearest_keys
+from jaxfed.config.schema import SHARED
+from jaxfed.config.schema.docstrings import factory_meanings
+from jaxfed.errors import UsageError, did_you_mean
+from jaxfed.learners import LEARNERS
+from jaxfed.models import MODELS
+from jaxfed.rules import rules_of
+
+_NOT_SAID = "see the file of the method"
+
+
+class Entry(NamedTuple):
+    """One key with all that is said of it."""
+
+    key: str
+    default: Any
+    allowed: str
+    meaning: str
+
+
+def entries() -> list[Entry]:
+    """All keys, by section: shared settings, then methods', learners' and networks' own ones."""
+    shared = [Entry(key, s.default, s.rule.allowed, s.meaning) for key, s in SHARED.items()]
+    return [*shared, *_of_methods(), *_of_learners(), *_of_networks()]
+
+
+def help_text(prefix: str = "") -> str:
+    """The keys that begin with a prefix, one paragraph a key.
+
+    Raises:
+        UsageError: no key begins so.
+    """
+    every = entries()
+    found = [entry for entry in every if entry.key.startswith(prefix)]
+    if not found:
+        meant = did_you_mean(nearest_keys(prefix, [entry.key for entry in every]))
+        raise UsageError(f"--help_keys={prefix}: no key begins so{meant}")
+    return "\n".join(map(_paragraph, found))
+
+
+def keys_page() -> str:
+    """`docs/keys.md`."""
+    lines = [
+        "# Which settings are there?",
+        "",
+        "Every key of a config, set by `--config.KEY=VALUE` or in a config file. This page is made from the",
+        "code by `python -m launch.run --help_keys=page`. `--help_keys=PREFIX` prints the keys with a prefix.",
+        "A method's own keys are also keys of its variants, and its training may differ from the others' by",
+        "`METHOD.training.KEY`, with the keys of `training`.",
+    ]
+    section = None
+    for entry in entries():
+        own = entry.key.rpartition(".")[0] or "experiment"
+        if own != section:
+            section = own
+            lines += [
+                "",
+                f"## {own}",
+                "",
+                "| key | default | allowed | meaning |",
+                "| :-- | :-- | :-- | :-- |",
+            ]
+        lines.append(_row(f"`{entry.key}`", f"`{entry.default!r}`", entry.allowed, entry.meaning))
+    return "\n".join(lines) + "\n"
+
+
+def methods_page() -> str:
+    """`docs/methods.md`."""
+    lines = [
+        "# Which methods are there?",
+        "",
+        "Any of them is `config.algorithm` or one of `config.baselines`. This page is made from the code by",
+        "`python -m launch.run --help_keys=methods`; a method's file has its equations, costs and departures",
+        "from its paper.",
+        "",
+        "| name | method | needs | what leaves a client | own keys |",
+        "| :-- | :-- | :-- | :-- | :-- |",
+    ]
+    for name, factory in ALGORITHMS.items():
+        plain, given = _without_partial(factory)
+        module = sys.modules[plain.__module__]
+        file = module.__name__.rpartition(".")[2]
+        said = (plain.__doc__ or "", module.__doc__ or "")
+        title = _title(said[1] if plain.__name__ == file else said[0])
+        title += "".join(f", {key}={value!r}" for key, value in given.items())
+        keys = ", ".join(f"`{key}`" for key in _own_keywords(factory, given)) or "none"
+        link = f"[`{name}`](../jaxfed/algorithms/{file}.py)"
+        leaves = next(filter(None, map(_leaves, said)), "")
+        lines.append(_row(link, title, _needs(factory), leaves, keys))
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {"page": keys_page, "methods": methods_page}  # of `--help_keys`
+
+
+def _of_methods() -> Iterator[Entry]:
+    for name, factory in ALGORITHMS.items():
+        plain, given = _without_partial(factory)
+        yield from _of_factory(f"{name}.", plain, _own_keywords(factory, given))
+
+
+def _of_learners() -> Iterator[Entry]:
+    for name, factory in LEARNERS.items():
+        yield from _of_factory(f"learner.{name}.", factory, learner_section.keywords_of(name))
+
+
+def _of_networks() -> Iterator[Entry]:
+    """Options by name; networks that share an option with its default and rule share its line."""
+    names: dict[tuple[str, str, str], list[str]] = {}
+    for network, factory in MODELS.items():
+        for key, default, allowed in model_options.described(factory):
+            names.setdefault((key, repr(default), allowed), []).append(network)
+    known = {
+        (key, repr(default)): default
+        for factory in MODELS.values()
+        for key, default, _ in model_options.described(factory)
+    }
+    for (key, default, allowed), networks in sorted(names.items()):
+        yield Entry(
+            f"model.{key}", known[key, default], allowed, f"option of {', '.join(networks)}"
+        )
+
+
+def _of_factory(prefix: str, factory: Callable[..., Any], keywords: Any) -> Iterator[Entry]:
+    """A factory's keywords, as its signature, rules and docstring have them."""
+    said = factory_meanings(factory)
+    rules = {**getattr(getattr(factory, "fields_of", None), "rules", {}), **rules_of(factory)}
+    for key in keywords:
+        default = inspect.signature(factory).parameters[key].default
+        if default is inspect.Parameter.empty:
+            default = None
+        allowed = rules[key].allowed if key in rules else TYPES.get(type(default), "")
+        yield Entry(f"{prefix}{key}", default, allowed, said.get(key, _NOT_SAID))
+
+
+def _own_keywords(factory: Callable[..., Any], given: Any = ()) -> list[str]:
+    return [
+        key
+        for key, parameter in inspect.signature(factory).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+        and key not in methods.GIVEN
+        and key not in given
+    ]
+
+
+def _without_partial(factory: Callable[..., Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
+    given: dict[str, Any] = {}
+    while isinstance(factory, partial):
+        given = {**factory.keywords, **given}
+        factory = factory.func
+    return factory, given
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _title(docstring: str) -> str:
+    """The first line of a docstring."""
+    return docstring.strip().split("\n")[0].rstrip(".")
+
+
+def _leaves(docstring: str) -> str:
+    """What a module says of what leaves a client, its first sentence."""
+    found = re.search(
+        r"(?:Leaves a client: |(?=(?:Nothing|Everything) leaves a client))(.*?[.;])(?:\s|$)",
+        docstring,
+        re.DOTALL,
+    )
+    return " ".join(found[1].split()).rstrip(".;") if found else ""
+
+
+_NEEDS = {
+    "training": "a network",
+    "learner": "a learner at each client",
+    "server_learner": "a learner",
+    "network": "networks",
+    "public": "public examples",
+    "public_labels": "with labels",
+}
+
+
+def _needs(factory: Callable[..., Any]) -> str:
+    known = inspect.signature(factory).parameters
+    return ", ".join(text for key, text in _NEEDS.items() if key in known) or "features"
+
+
+def _paragraph(entry: Entry) -> str:
+    head = f"{entry.key} = {entry.default!r}"
+    allowed = f" (allowed: {entry.allowed})" if entry.allowed else ""
+    text = textwrap.fill(
+        f"{entry.meaning}{allowed}", 100, initial_indent="    ", subsequent_indent="    "
+    )
+    return f"{head}\n{text}"
