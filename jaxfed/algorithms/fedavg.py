@@ -1,4 +1,4 @@
-"""FedAvg (McMahan, Moore, Ramage, Hampson, Agueera y Arcas, AISTATS 2017), with pseudo-labels at will.
+"""FedAvg (McMahan, Moore, Ramage, Hampson, Agueera y Arcas, AISTATS 2017), with or without pseudo-labels.
 
     w_k <- w;  E epochs of  w_k <- w_k - eta grad l(w_k; batch);   w <- w + sum_k p_k (w_k - w) / sum_k p_k
 

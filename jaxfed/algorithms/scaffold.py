@@ -39,7 +39,8 @@ def scaffold(
 
     Args:
         training: the ingredients.
-        option: how a client makes its new control: "I", by a gradient over its examples; "II", from its steps.
+        option: how a client makes its new control: "I", by a gradient over all its examples; "II", from its
+            steps.
         pseudo_label: name of the pseudo-labeler; "none": given labels alone.
 
     Raises:

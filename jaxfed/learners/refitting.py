@@ -52,7 +52,7 @@ def refitting(
     Args:
         recipe: what they are made from.
         num_classes: C.
-        pseudo_weight: lambda.
+        pseudo_weight: lambda, weight of public examples with taught labels beside own ones.
         execution: `workers` processes fit estimators side by side; 0: one after another, here. The models are
             the same. (A script that asks for processes guards its entry by `if __name__ == "__main__":`.)
 

@@ -17,27 +17,26 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import learner_section, methods, model_options
 from jaxfed.config.keys import TYPES, nearest_keys
 from jaxfed.config.schema import SHARED
-from jaxfed.config.schema.docstrings import factory_meanings
-from jaxfed.errors import UsageError, did_you_mean
+from jaxfed.config.schema.docstrings import factory_meanings, meanings
+from jaxfed.errors import UsageError, did_you_mean, nearest
 from jaxfed.learners import LEARNERS
+from jaxfed.learners.refitting import refitting
 from jaxfed.models import MODELS
 from jaxfed.rules import rules_of
 
-_NOT_SAID = "see the file of the method"
-
 
 class Entry(NamedTuple):
-    """One key with all that is said of it."""
+    """One key with all that is said of it; the default as Python writes it."""
 
     key: str
-    default: Any
+    default: str
     allowed: str
     meaning: str
 
 
 def entries() -> list[Entry]:
     """All keys, by section: shared settings, then methods', learners' and networks' own ones."""
-    shared = [Entry(key, s.default, s.rule.allowed, s.meaning) for key, s in SHARED.items()]
+    shared = [Entry(key, repr(s.default), s.rule.allowed, s.meaning) for key, s in SHARED.items()]
     return [*shared, *_of_methods(), *_of_learners(), *_of_networks()]
 
 
@@ -50,7 +49,10 @@ def help_text(prefix: str = "") -> str:
     every = entries()
     found = [entry for entry in every if entry.key.startswith(prefix)]
     if not found:
-        meant = did_you_mean(nearest_keys(prefix, [entry.key for entry in every]))
+        keys = [entry.key for entry in every]
+        sections = sorted({key.partition(".")[0] for key in keys if "." in key})
+        near = nearest(prefix.partition(".")[0], sections) or nearest_keys(prefix, keys)
+        meant = did_you_mean(near) or f"; sections are {', '.join(sections)}"
         raise UsageError(f"--help_keys={prefix}: no key begins so{meant}")
     return "\n".join(map(_paragraph, found))
 
@@ -61,7 +63,7 @@ def keys_page() -> str:
         "# Which settings are there?",
         "",
         "Every key of a config, set by `--config.KEY=VALUE` or in a config file. This page is made from the",
-        "code by `python -m launch.run --help_keys=page`. `--help_keys=PREFIX` prints the keys with a prefix.",
+        "code by `python -m launch.run --help_keys=page`; `--help_keys=PREFIX` prints keys with a prefix.",
         "A method's own keys are also keys of its variants, and its training may differ from the others' by",
         "`METHOD.training.KEY`, with the keys of `training`.",
     ]
@@ -77,7 +79,7 @@ def keys_page() -> str:
                 "| key | default | allowed | meaning |",
                 "| :-- | :-- | :-- | :-- |",
             ]
-        lines.append(_row(f"`{entry.key}`", f"`{entry.default!r}`", entry.allowed, entry.meaning))
+        lines.append(_row(f"`{entry.key}`", f"`{entry.default}`", entry.allowed, entry.meaning))
     return "\n".join(lines) + "\n"
 
 
@@ -122,32 +124,25 @@ def _of_learners() -> Iterator[Entry]:
 
 
 def _of_networks() -> Iterator[Entry]:
-    """Options by name; networks that share an option with its default and rule share its line."""
-    names: dict[tuple[str, str, str], list[str]] = {}
+    """Options by name; networks whose option has the same default and rule share a line."""
+    networks: dict[tuple[str, str, str], list[str]] = {}
     for network, factory in MODELS.items():
         for key, default, allowed in model_options.described(factory):
-            names.setdefault((key, repr(default), allowed), []).append(network)
-    known = {
-        (key, repr(default)): default
-        for factory in MODELS.values()
-        for key, default, _ in model_options.described(factory)
-    }
-    for (key, default, allowed), networks in sorted(names.items()):
-        yield Entry(
-            f"model.{key}", known[key, default], allowed, f"option of {', '.join(networks)}"
-        )
+            networks.setdefault((key, repr(default), allowed), []).append(network)
+    for (key, default, allowed), names in sorted(networks.items()):
+        yield Entry(f"model.{key}", default, allowed, f"option of {', '.join(names)}")
 
 
 def _of_factory(prefix: str, factory: Callable[..., Any], keywords: Any) -> Iterator[Entry]:
     """A factory's keywords, as its signature, rules and docstring have them."""
-    said = factory_meanings(factory)
+    said = meanings(refitting) | factory_meanings(factory)  # which all estimators' learners share
     rules = {**getattr(getattr(factory, "fields_of", None), "rules", {}), **rules_of(factory)}
     for key in keywords:
         default = inspect.signature(factory).parameters[key].default
-        if default is inspect.Parameter.empty:
-            default = None
+        is_needed = default is inspect.Parameter.empty
         allowed = rules[key].allowed if key in rules else TYPES.get(type(default), "")
-        yield Entry(f"{prefix}{key}", default, allowed, said.get(key, _NOT_SAID))
+        text = "needed" if is_needed else repr(default)
+        yield Entry(f"{prefix}{key}", text, allowed, said.get(key, ""))
 
 
 def _own_keywords(factory: Callable[..., Any], given: Any = ()) -> list[str]:
@@ -179,11 +174,8 @@ def _title(docstring: str) -> str:
 
 def _leaves(docstring: str) -> str:
     """What a module says of what leaves a client, its first sentence."""
-    found = re.search(
-        r"(?:Leaves a client: |(?=(?:Nothing|Everything) leaves a client))(.*?[.;])(?:\s|$)",
-        docstring,
-        re.DOTALL,
-    )
+    begins = r"(?:Leaves a client: |(?=(?:Nothing|Everything) leaves a client))"
+    found = re.search(begins + r"(.*?[.;])(?:\s|$)", docstring, re.DOTALL)
     return " ".join(found[1].split()).rstrip(".;") if found else ""
 
 
@@ -203,7 +195,7 @@ def _needs(factory: Callable[..., Any]) -> str:
 
 
 def _paragraph(entry: Entry) -> str:
-    head = f"{entry.key} = {entry.default!r}"
+    head = f"{entry.key} = {entry.default}"
     allowed = f" (allowed: {entry.allowed})" if entry.allowed else ""
     text = textwrap.fill(
         f"{entry.meaning}{allowed}", 100, initial_indent="    ", subsequent_indent="    "

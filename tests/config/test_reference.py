@@ -1,0 +1,60 @@
+"""`--help_keys` and the pages of docs that are made from the code."""
+
+import re
+from pathlib import Path
+
+import pytest
+from ml_collections import ConfigDict
+
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.config import check
+from jaxfed.config.keys import flatten
+from jaxfed.config.schema import SHARED, defaults, reference
+from jaxfed.errors import UsageError
+from launch import entry
+from ml_collections_configs import base
+
+
+@pytest.mark.parametrize(("file", "page"), [("keys.md", "page"), ("methods.md", "methods")])
+def test_pages_are_what_the_code_says(file, page):
+    """If not: python -m launch.run --help_keys=PAGE > docs/FILE."""
+    assert (Path("docs") / file).read_text() == reference.PAGES[page]()
+
+
+def test_every_key_has_a_meaning_and_what_is_allowed():
+    silent = [entry.key for entry in reference.entries() if not entry.meaning]
+    assert not silent
+    assert not [key for key, setting in SHARED.items() if not setting.rule.allowed]
+
+
+def test_every_key_of_a_config_is_listed():
+    listed = {entry.key for entry in reference.entries()}
+    config = dict(flatten(base.get_config().to_dict()))
+    assert {key for key in config if not key.startswith("selection.candidates")} <= listed
+
+
+def test_defaults_are_allowed():
+    config = ConfigDict(defaults())
+    for key, setting in SHARED.items():
+        if key != "dataset.name":  # which a config has to give
+            check.check_value(key, setting.default, setting.rule)
+    assert config.rounds == SHARED["rounds"].default
+
+
+def test_a_prefix_selects_and_a_wrong_one_suggests():
+    text = reference.help_text("training.server")
+    heads = re.findall(r"^(\S+) = ", text, re.MULTILINE)
+    assert heads == [key for key in SHARED if key.startswith("training.server")]
+    assert "training.server_tau = 0.001\n    tau of adaptive server optimizers" in text
+    with pytest.raises(UsageError, match=r"--help_keys=trainig.lr: no key begins so.*training"):
+        reference.help_text("trainig.lr")
+
+
+def test_methods_have_what_leaves_a_client():
+    rows = [line.split(" | ") for line in reference.methods_page().splitlines() if "](../" in line]
+    assert len(rows) == len(ALGORITHMS)
+    assert all(len(cells) == 5 and cells[3].strip() for cells in rows)
+
+
+def test_the_flag_goes_without_a_value():
+    assert entry.split_overrides(["run", "--help_keys"]) == (["run", "--help_keys="], [])
