@@ -127,7 +127,7 @@ def get_config() -> ConfigDict:
     config.xclp.projection = "seed"  # where Pi comes from; "group_secret" of the clients' session
     config.xclp.hamming = "plaintext"
     config.xclp.neighbors = "exact"  # or "approximate", for very many points; with plaintext
-    config.xclp.key_bits = 2048  # of Paillier's keys, with hamming = "phe" or "phe_paper"
+    config.xclp.key_bits = 2048  # size of Paillier's keys, with hamming = "phe"
     config.xclp.row_sums = "plaintext"
     config.xclp.influence = "labels"
     config.xclp.similarity_power = 1.0
