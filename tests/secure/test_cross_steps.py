@@ -98,15 +98,7 @@ def test_matrix_of_all_clients(protocol, sizes):
     assert not told or told[-1] == (total, total)
 
 
-@pytest.mark.gpu
-@given(
-    st.sampled_from([[1], [3, 0, 2], [4, 5, 3, 8], [0, 0], [300, 2]]),
-    st.sampled_from([1, 4, 7]),
-    st.sampled_from([2, 3, 512]),
-    st.integers(-1, 3),
-    st.integers(0, 2**31),
-)
-def test_nearest_as_the_kernel_finds_them(sizes, num_neighbors, block_points, gone, seed):
+def nearest_as_the_kernel_finds_them(sizes, num_neighbors, block_points, gone, seed):
     """Out of blocks; few bits, so that ties abound; more neighbors than there are; one may leave."""
     codes = [c & np.uint32(7) for c in codes_of(sizes, 1, seed)]
     nearest = NearestOthers(dict(enumerate(sizes)), 32, num_neighbors)
@@ -126,6 +118,31 @@ def test_nearest_as_the_kernel_finds_them(sizes, num_neighbors, block_points, go
     expected = knn.hamming_knn(joint, num_neighbors)
     np.testing.assert_array_equal(indices, expected[0])
     np.testing.assert_array_equal(distances, expected[1])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("gone", [-1, 1])
+@pytest.mark.parametrize(
+    ("sizes", "num_neighbors"), [([4, 5, 3, 8], 4), ([3, 0, 2], 7), ([0, 0], 1), ([1], 4)]
+)
+def test_nearest_as_the_kernel_finds_them(sizes, num_neighbors, gone):
+    for seed, block_points in enumerate((2, 3, 512)):
+        nearest_as_the_kernel_finds_them(sizes, num_neighbors, block_points, gone, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.gpu
+@given(
+    st.sampled_from([[1], [3, 0, 2], [4, 5, 3, 8], [0, 0], [300, 2]]),
+    st.sampled_from([1, 4, 7]),
+    st.sampled_from([2, 3, 512]),
+    st.integers(-1, 3),
+    st.integers(0, 2**31),
+)
+def test_nearest_as_the_kernel_finds_them_in_many_cases(
+    sizes, num_neighbors, block_points, gone, seed
+):
+    nearest_as_the_kernel_finds_them(sizes, num_neighbors, block_points, gone, seed)
 
 
 def test_neighbors_take_memory_by_points_not_by_pairs():
