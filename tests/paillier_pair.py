@@ -1,11 +1,11 @@
-"""Two clients and a server of `phe` or `phe_paper`, what they send, and sources that repeat themselves.
+"""Two clients and a server of `phe`, what they send, and sources that repeat themselves.
 
 Keys are of 256 bits where nothing is said, which hide nothing and follow the same protocol.
 """
 
 import numpy as np
 
-from jaxfed.secure.hamming import paillier_packed, paillier_paper
+from jaxfed.secure.hamming import paillier_packed
 from jaxfed.secure.primitives import paillier
 from jaxfed.secure.primitives.blocks import bits_of
 from jaxfed.secure.session.endpoint import SERVER
@@ -13,18 +13,10 @@ from jaxfed.secure.session.endpoint import SERVER
 BITS = 256
 KEY = paillier.generate_key(BITS, insecure=True)
 N = KEY.public.n
-PROTOCOLS = ["phe", "phe_paper"]
 VIEWS = {
-    "phe": {
-        0: {"answers"},
-        1: {"key", "points"},
-        SERVER: {"modulus/0/1", "mask_seed/0/1", "opened/0/1"},
-    },
-    "phe_paper": {
-        0: {"answer"},
-        1: {"modulus", "point"},
-        SERVER: {"modulus/0/1", "opened/0/1", "mask/0/1"},
-    },
+    0: {"answers"},
+    1: {"key", "points"},
+    SERVER: {"modulus/0/1", "mask_seed/0/1", "opened/0/1"},
 }
 
 
@@ -58,24 +50,13 @@ def parties(network, a, b, *, key=KEY, points=None, mapped=map, **source):
     )
 
 
-def paper_parties(network, a, b, *, key=KEY, **source):
-    bits, num_bits = key.public.bits, 32 * a.shape[1]
-    return (
-        paillier_paper.First(network.endpoint(0), 1, a, key),
-        paillier_paper.Second(network.endpoint(1), 0, b, key_bits=bits, **source),
-        paillier_paper.Server(network.endpoint(SERVER), 0, 1, num_bits, key_bits=bits),
-    )
+def blocks(network, a, b, **options):
+    return paillier_packed.run_pair(*parties(network, a, b, **options), (len(a), len(b)))
 
 
-def blocks(protocol, network, a, b, **options):
-    if protocol == "phe":
-        return paillier_packed.run_pair(*parties(network, a, b, **options), (len(a), len(b)))
-    return paillier_paper.run_pair(*paper_parties(network, a, b, **options), (len(a), len(b)))
-
-
-def distances(protocol, network, a, b, **options):
+def distances(network, a, b, **options):
     found = np.full((len(a), len(b)), -1)
-    for block in blocks(protocol, network, a, b, **options):
+    for block in blocks(network, a, b, **options):
         assert (block.first, block.second) == (0, 1)
         assert block.distances.dtype == np.uint16
         part = found[block.rows.start : block.rows.stop, block.columns.start : block.columns.stop]

@@ -56,7 +56,7 @@ _PRETRAINED = {"preprocessing.kind": _any_of("pretrained")}
 _ADAPTIVE = {"training.server_optimizer": _any_of(*SECOND_MOMENTS)}
 _AT_SERVER = {"federation.labels_at": _any_of("server")}
 _CHOSEN = {"selection.settings": _any_of("cross_validated")}
-_PAILLIER = {"hamming": _any_of("phe", "phe_paper")}
+_PAILLIER = {"hamming": _any_of("phe")}
 
 COUNTS_WITH: dict[str, Mapping[str, Values]] = {
     "sampling": _COHORTS,

@@ -16,14 +16,7 @@ import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.host.workers import Mapped, worker_processes
-from jaxfed.secure.hamming import (
-    masked,
-    matrix,
-    paillier_packed,
-    paillier_paper,
-    transfer,
-    transfer_paper,
-)
+from jaxfed.secure.hamming import masked, matrix, paillier_packed, transfer
 from jaxfed.secure.hamming.nearest_others import Nearest, NearestOthers
 from jaxfed.secure.primitives import paillier, projection
 from jaxfed.secure.primitives.blocks import Block
@@ -294,21 +287,6 @@ def _transfer(session: Session, firsts: Codes, seconds: Codes, _: Paillier) -> S
     return _nothing, pair
 
 
-def _transfer_paper(session: Session, firsts: Codes, seconds: Codes, _: Paillier) -> Steps:
-    ends, runs = session.endpoints, session.reserve(2)
-
-    def pair(j: int, k: int) -> Iterator[Block]:
-        run = runs + (j > k)
-        return transfer_paper.run_pair(
-            transfer_paper.First(ends[j], k, firsts[j], run),
-            transfer_paper.Second(ends[k], j, seconds[k], run),
-            transfer_paper.Server(ends[SERVER], j, k, 32 * firsts[j].shape[1]),
-            (len(firsts[j]), len(seconds[k])),
-        )
-
-    return _nothing, pair
-
-
 def _paillier(session: Session, firsts: Codes, seconds: Codes, options: Paillier) -> Steps:
     ends, (key_bits, mapped) = session.endpoints, options
 
@@ -331,25 +309,6 @@ def _paillier(session: Session, firsts: Codes, seconds: Codes, options: Paillier
     return _nothing, pair
 
 
-def _paillier_paper(session: Session, firsts: Codes, seconds: Codes, options: Paillier) -> Steps:
-    ends, key_bits = session.endpoints, options.key_bits
-
-    @cache
-    def key(client: int) -> paillier.PrivateKey:
-        del client  # whose it is
-        return paillier.generate_key(key_bits)
-
-    def pair(j: int, k: int) -> Iterator[Block]:
-        return paillier_paper.run_pair(
-            paillier_paper.First(ends[j], k, firsts[j], key(j)),
-            paillier_paper.Second(ends[k], j, seconds[k], key_bits=key_bits),
-            paillier_paper.Server(ends[SERVER], j, k, 32 * firsts[j].shape[1], key_bits=key_bits),
-            (len(firsts[j]), len(seconds[k])),
-        )
-
-    return _nothing, pair
-
-
 def _nothing(client: int) -> None:
     """Protocols whose clients do nothing before their pairs."""
     del client
@@ -361,6 +320,4 @@ PROTOCOLS: dict[str, Callable[[Session, Codes, Codes, Paillier], Steps]] = {
     "phe": _paillier,
     "ot": _transfer,
     "masked": _masked,
-    "phe_paper": _paillier_paper,
-    "ot_paper": _transfer_paper,
 }

@@ -275,10 +275,7 @@ NEIGHBORS: dict[str, Callable[..., tuple[jax.Array, jax.Array]]] = {
 
 HAMMING: dict[str, Callable[..., Neighbors]] = {
     "plaintext": plaintext_hamming,
-    **{
-        protocol: partial(secure_hamming, protocol)
-        for protocol in ("phe", "ot", "masked", "phe_paper", "ot_paper")
-    },
+    **{protocol: partial(secure_hamming, protocol) for protocol in ("phe", "ot", "masked")},
 }
 # The same for points that come after the graph was made.
 IN_GRAPH: dict[str, Callable[..., Neighbors]] = {

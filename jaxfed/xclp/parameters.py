@@ -145,7 +145,7 @@ class Parameters(Propagation):
             by `jaxfed.kernels.nn_descent`, in time that grows with n instead of n^2; some are missed, and
             labels differ a little. Only with `hamming="plaintext"`, where the server has the codes
             either way: a protocol shows it the distances, and whom to compare would be told by them.
-        key_bits: of Paillier's keys, 2048 or 3072, where `hamming` is "phe" or "phe_paper".
+        key_bits: size of Paillier's keys, 2048 or 3072; only read with `hamming="phe"`.
         row_sums: protocol of line 14, a key of `ROW_SUMS`.
         influence: "labels" or "columns", how lines 10 to 13 are computed (`jaxfed.xclp.influence`).
         bit_epsilon: eps of randomized response on every bit of the codes; 0 = none.

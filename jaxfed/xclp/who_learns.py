@@ -47,7 +47,7 @@ ROWS = (
     ),
     Row(
         "hamming",
-        ("ot", "phe", "ot_paper", "phe_paper"),
+        ("ot", "phe"),
         server="the angles between all points",
         coalition="estimates of directions, the better the more points the client has",
     ),

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxfed.secure.hamming import masked, transfer, transfer_paper
+from jaxfed.secure.hamming import masked, transfer
 from jaxfed.secure.primitives import transfer_extension
 from jaxfed.secure.primitives.oblivious_transfer import TransferReceiver, transfer_keys
 from jaxfed.secure.session.endpoint import SERVER
@@ -28,7 +28,6 @@ from launch.benchmarks.loopback import Loopback, Run
 _CASES: dict[tuple[str, int, int, int], tuple[float, ...]] = {
     ("ot", 500, 100, 4096): (25, 8400),
     ("ot", 500, 100, 1024): (),
-    ("ot_paper", 2, 4, 256): (),
     ("masked", 500, 500, 4096): (1, 30),
     ("masked", 500, 500, 1024): (),
     ("masked", 2000, 2000, 4096): (1, 30),
@@ -37,7 +36,7 @@ _CASES: dict[tuple[str, int, int, int], tuple[float, ...]] = {
 
 
 def distances(with_peers: bool) -> Iterator[Contest]:
-    """Base transfers; `ot` and `masked` at 4096 and 1024 bits; `ot_paper`, small; then Paillier's.
+    """Base transfers, `ot` and `masked` at 4096 and 1024 bits, then `phe`.
 
     The peer is the plaintext as one float32 matrix product of NumPy, bits unpacked: what the server
     would compute if it had them. Targets are ours: `masked` within 8 times of it.
@@ -68,8 +67,7 @@ def distances(with_peers: bool) -> Iterator[Contest]:
         from launch.benchmarks import secure_hamming_paillier
     except ImportError as error:
         print(
-            f"bench: phe and phe_paper left out, {error.name} is not installed "
-            "(pip install -r requirements.txt)",
+            f"bench: phe left out, {error.name} is not installed (pip install -r requirements.txt)",
             file=sys.stderr,
         )
         return
@@ -94,17 +92,6 @@ def _transferred(a: np.ndarray, b: np.ndarray) -> Run:
     return Run(joined(blocks, (len(a), len(b))), network.num_bytes)
 
 
-def _transferred_paper(a: np.ndarray, b: np.ndarray) -> Run:
-    network = Loopback()
-    blocks = transfer_paper.run_pair(
-        transfer_paper.First(network.endpoint(0), 1, a, 0),
-        transfer_paper.Second(network.endpoint(1), 0, b, 0),
-        transfer_paper.Server(network.endpoint(SERVER), 0, 1, 32 * a.shape[1]),
-        (len(a), len(b)),
-    )
-    return Run(joined(blocks, (len(a), len(b))), network.num_bytes)
-
-
 def _masked(a: np.ndarray, b: np.ndarray) -> Run:
     network, sizes = Loopback(), {0: len(a), 1: len(b)}
     first, second = (
@@ -118,4 +105,4 @@ def _masked(a: np.ndarray, b: np.ndarray) -> Run:
     return Run(joined(blocks, (len(a), len(b))), network.num_bytes)
 
 
-_PROTOCOLS = {"ot": _transferred, "ot_paper": _transferred_paper, "masked": _masked}
+_PROTOCOLS = {"ot": _transferred, "masked": _masked}

@@ -16,25 +16,24 @@ import numpy as np
 from gmpy2 import mpz
 from phe.paillier import EncryptedNumber
 
-from jaxfed.secure.hamming import paillier_packed, paillier_paper
+from jaxfed.secure.hamming import paillier_packed
 from jaxfed.secure.primitives.blocks import bits_of, ranges
 from jaxfed.secure.primitives.paillier import Encryption, PrivateKey, generate_key
 from jaxfed.secure.primitives.subset_products import product
 from jaxfed.secure.session.endpoint import SERVER
 from launch.benchmarks import inputs
 from launch.benchmarks.contest import Contest
-from launch.benchmarks.hamming_pairs import a_pair, equal, joined, plaintext, promised
+from launch.benchmarks.hamming_pairs import a_pair, joined, promised
 from launch.benchmarks.loopback import Loopback, Run
 
 N, M, NUM_BITS = 500, 500, 4096
 _PEER_PAIRS = 4  # pairs of points that a peer sums up for
-_PAPER_CASE = {"n": 1, "m": 50, "num_bits": 256}
 
 Sums = Callable[[], list[mpz]]
 
 
 def distances(with_peers: bool) -> Iterator[Contest]:
-    """`phe` with keys of 2,048 bits, whole; the evaluating client's part alone; `phe_paper`, small.
+    """`phe` with keys of 2,048 bits, whole, and the evaluating client's part alone.
 
     `gmpy2_sum` multiplies L ciphertexts or inverses, as printed; `gmpy2_sum_of_ones` only the L / 2 with
     x_l = 1, by the identity that `packed_distances` uses too; `phe_loop` adds and subtracts `phe`'s
@@ -76,16 +75,6 @@ def distances(with_peers: bool) -> Iterator[Contest]:
         parts={name: part},
         figures=lambda _, seconds: {"us a pair": 1e6 * seconds / (N * M)},
     )
-    n, m, num_bits = _PAPER_CASE.values()
-    few, others = (np.asarray(inputs.codes(size, num_bits, "uniform")) for size in (n, m))
-    yield Contest(
-        task="secure Hamming, phe_paper",
-        case={**_PAPER_CASE, "key_bits": key.public.bits},
-        ours=partial(_paper, key, few, others),
-        peers={"numpy_plaintext": partial(plaintext, few, others)} if with_peers else {},
-        agreement=equal,
-        figures=a_pair,
-    )
 
 
 def _packed(key: PrivateKey, a: np.ndarray, b: np.ndarray) -> Run:
@@ -94,17 +83,6 @@ def _packed(key: PrivateKey, a: np.ndarray, b: np.ndarray) -> Run:
         paillier_packed.First(network.endpoint(0), 1, paillier_packed.EncryptedPoints(a, key)),
         paillier_packed.Second(network.endpoint(1), 0, b, len(a)),
         paillier_packed.Server(network.endpoint(SERVER), 0, 1, len(a), 32 * a.shape[1]),
-        (len(a), len(b)),
-    )
-    return Run(joined(blocks, (len(a), len(b))), network.num_bytes)
-
-
-def _paper(key: PrivateKey, a: np.ndarray, b: np.ndarray) -> Run:
-    network = Loopback()
-    blocks = paillier_paper.run_pair(
-        paillier_paper.First(network.endpoint(0), 1, a, key),
-        paillier_paper.Second(network.endpoint(1), 0, b),
-        paillier_paper.Server(network.endpoint(SERVER), 0, 1, 32 * a.shape[1]),
         (len(a), len(b)),
     )
     return Run(joined(blocks, (len(a), len(b))), network.num_bytes)

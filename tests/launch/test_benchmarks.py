@@ -83,7 +83,7 @@ def test_without_its_packages_phe_is_left_out_with_a_line(monkeypatch, capsys):
     tasks = [drawn.task for drawn in secure_hamming.distances(with_peers=False)]
     assert tasks == ["base oblivious transfers"]
     said = capsys.readouterr().err
-    assert said.startswith("bench: phe and phe_paper left out, phe")
+    assert said.startswith("bench: phe left out, phe")
     assert said.count("\n") == 1
 
 

@@ -8,7 +8,7 @@ from threat_model import ROOT, cited_tests, table
 
 from jaxfed.federation.communication import label_bytes
 from jaxfed.secure import vote_sums
-from jaxfed.secure.hamming import masked, paillier_packed, paillier_paper, transfer, transfer_paper
+from jaxfed.secure.hamming import masked, paillier_packed, transfer
 from jaxfed.secure.row_sums import masked as row_sums
 from jaxfed.secure.row_sums import resilient
 
@@ -32,9 +32,7 @@ def masked_bytes(num_first, num_second, num_bits):
 
 MESSAGE_BYTES = {
     "ot": transfer.message_bytes,
-    "ot_paper": transfer_paper.message_bytes,
     "phe": paillier_packed.message_bytes,
-    "phe_paper": paillier_paper.message_bytes,
     "masked": masked_bytes,
 }
 NUMBER_OF_Z_L, CIPHERTEXT = math.log2(L) / 8, 512
@@ -52,7 +50,7 @@ def test_bytes_of_distances(row):
     counted = formula(ours.removesuffix(", rounded up"))
     assert 0 <= sent - counted <= (0 if backend != "masked" else 10**4)
     if backend != "masked":
-        expected = PAPER_BYTES[backend.removesuffix("_paper")] / N**2
+        expected = PAPER_BYTES[backend] / N**2
         assert float(paper) == pytest.approx(expected, abs=0.05)
 
 

@@ -14,14 +14,14 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.execution import Execution
 from jaxfed.kernels import knn, reference
 from jaxfed.secure.errors import ProtocolError
-from jaxfed.secure.hamming import masked, paillier_packed, paillier_paper, transfer, transfer_paper
+from jaxfed.secure.hamming import masked, paillier_packed, transfer
 from jaxfed.secure.hamming import matrix as hamming_matrix
 from jaxfed.secure.hamming.nearest_others import NearestOthers
 from jaxfed.secure.primitives.blocks import Block, ranges
 from jaxfed.secure.row_sums import masked as row_sums
 from jaxfed.secure.session.endpoint import SERVER
 
-PROTOCOLS = ["ot", "ot_paper", "masked"]
+PROTOCOLS = ["ot", "masked"]
 
 
 def codes_of(sizes, num_words=2, seed=0):
@@ -73,18 +73,11 @@ def secure_matrix(protocol, network, codes, progress=None):
         if protocol == "masked":
             points = range(sizes[j]), range(sizes[k])
             return masked.run_pair(clients[j], clients[k], server, (j, k), points)
-        if protocol == "ot":
-            return transfer.run_pair(
-                transfer.First(ends[j], k, codes[j], 0),
-                transfer.Second(ends[k], j, codes[k], sizes[j], 0),
-                transfer.Server(server_end, j, k, sizes[j], num_bits),
-                (sizes[j], sizes[k], num_bits),
-            )
-        return transfer_paper.run_pair(
-            transfer_paper.First(ends[j], k, codes[j], 0),
-            transfer_paper.Second(ends[k], j, codes[k], 0),
-            transfer_paper.Server(server_end, j, k, num_bits),
-            (sizes[j], sizes[k]),
+        return transfer.run_pair(
+            transfer.First(ends[j], k, codes[j], 0),
+            transfer.Second(ends[k], j, codes[k], sizes[j], 0),
+            transfer.Server(server_end, j, k, sizes[j], num_bits),
+            (sizes[j], sizes[k], num_bits),
         )
 
     matrix = Matrix(sizes)
@@ -105,15 +98,7 @@ def test_matrix_of_all_clients(protocol, sizes):
     assert not told or told[-1] == (total, total)
 
 
-@pytest.mark.gpu
-@given(
-    st.sampled_from([[1], [3, 0, 2], [4, 5, 3, 8], [0, 0], [300, 2]]),
-    st.sampled_from([1, 4, 7]),
-    st.sampled_from([2, 3, 512]),
-    st.integers(-1, 3),
-    st.integers(0, 2**31),
-)
-def test_nearest_as_the_kernel_finds_them(sizes, num_neighbors, block_points, gone, seed):
+def nearest_as_the_kernel_finds_them(sizes, num_neighbors, block_points, gone, seed):
     """Out of blocks; few bits, so that ties abound; more neighbors than there are; one may leave."""
     codes = [c & np.uint32(7) for c in codes_of(sizes, 1, seed)]
     nearest = NearestOthers(dict(enumerate(sizes)), 32, num_neighbors)
@@ -133,6 +118,31 @@ def test_nearest_as_the_kernel_finds_them(sizes, num_neighbors, block_points, go
     expected = knn.hamming_knn(joint, num_neighbors)
     np.testing.assert_array_equal(indices, expected[0])
     np.testing.assert_array_equal(distances, expected[1])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("gone", [-1, 1])
+@pytest.mark.parametrize(
+    ("sizes", "num_neighbors"), [([4, 5, 3, 8], 4), ([3, 0, 2], 7), ([0, 0], 1), ([1], 4)]
+)
+def test_nearest_as_the_kernel_finds_them(sizes, num_neighbors, gone):
+    for seed, block_points in enumerate((2, 3, 512)):
+        nearest_as_the_kernel_finds_them(sizes, num_neighbors, block_points, gone, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.gpu
+@given(
+    st.sampled_from([[1], [3, 0, 2], [4, 5, 3, 8], [0, 0], [300, 2]]),
+    st.sampled_from([1, 4, 7]),
+    st.sampled_from([2, 3, 512]),
+    st.integers(-1, 3),
+    st.integers(0, 2**31),
+)
+def test_nearest_as_the_kernel_finds_them_in_many_cases(
+    sizes, num_neighbors, block_points, gone, seed
+):
+    nearest_as_the_kernel_finds_them(sizes, num_neighbors, block_points, gone, seed)
 
 
 def test_neighbors_take_memory_by_points_not_by_pairs():
@@ -157,10 +167,9 @@ def test_neighbors_take_memory_by_points_not_by_pairs():
 @pytest.mark.parametrize("when", ["before", "own", "first pair", "second pair"])
 def test_dropout_is_as_if_the_client_had_not_been_there(protocol, gone, when):
     """Before and during SecureHamming (Section 3.3): H of the others, entry for entry."""
-    sizes = [2, 3, 2] if protocol != "ot_paper" else [1, 2, 1]
-    codes = codes_of(sizes, 1)
+    codes = codes_of([2, 3, 2], 1)
     network = Network()
-    kinds = {"ot": "", "ot_paper": "", "masked": "shares"}[protocol]
+    kinds = {"ot": "", "masked": "shares"}[protocol]
     if when == "before":
         network.gone.add(gone)
     elif when == "own":
@@ -207,7 +216,7 @@ def test_own_distances_are_refused_when_malformed(columns):
 SWITCHES = [  # hamming, row_sums, number of points
     ("masked", "masked", 150),
     ("ot", "masked_resilient", 150),
-    ("ot_paper", "plaintext", 14),
+    ("ot", "plaintext", 60),
     ("plaintext", "masked", 60),
     ("plaintext", "masked_resilient_signed", 60),
 ]
@@ -227,26 +236,22 @@ def test_the_switches_of_propagate_labels(hamming, row_sums, num_points):
     assert disagreement(secure, plain, 3) <= 1
 
 
-@pytest.mark.parametrize(
-    ("hamming", "key_bits", "workers"),
-    [("phe", 2048, 1), ("phe", 3072, 0), ("phe_paper", 3072, 0)],
-)
-def test_key_size_and_worker_processes(hamming, key_bits, workers):
+@pytest.mark.parametrize(("key_bits", "workers"), [(2048, 1), (3072, 0)])
+def test_key_size_and_worker_processes(key_bits, workers):
     """The size shows in the bytes, the processes nowhere; progress counts to the end."""
-    vectors, labels = digits(2, 4 if hamming == "phe_paper" else 40)
+    vectors, labels = digits(2, 40)
     told = []
     parameters = {"num_classes": 10, "num_bits": 32, "num_neighbors": 3}
     result = xclp.cross_client_label_propagation(
         vectors,
         labels,
-        xclp.Parameters(hamming=hamming, key_bits=key_bits, **parameters),
+        xclp.Parameters(hamming="phe", key_bits=key_bits, **parameters),
         Execution(workers, lambda *numbers: told.append(numbers)),
     )
     plain = xclp.propagate_labels(vectors, labels, **parameters)
     assert disagreement(result.predictions, plain, 2) <= 1
     sizes = [len(v) for v in vectors]
-    protocol = {"phe": paillier_packed, "phe_paper": paillier_paper}[hamming]
-    expected = protocol.message_bytes(*sizes, 32, key_bits)
+    expected = paillier_packed.message_bytes(*sizes, 32, key_bits)
     assert result.communication.upload["opened"] == expected["opened"]
     pairs = sizes[0] * sizes[1]
     assert told[-1] == ("pairs of points", pairs, pairs)

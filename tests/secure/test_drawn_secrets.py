@@ -213,9 +213,7 @@ def test_the_table_names_every_place_that_draws():
     }
     assert draws == {
         "hamming/paillier_packed.py",
-        "hamming/paillier_paper.py",  # by phe: the test below
         "hamming/transfer.py",
-        "hamming/transfer_paper.py",  # base transfers alone, and r, by its transcript
         "influence/transfer.py",
         "primitives/oblivious_transfer.py",
         "primitives/paillier.py",

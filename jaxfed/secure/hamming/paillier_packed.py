@@ -1,7 +1,23 @@
 """SecureHamming by Paillier's encryption (XCLP, Section 3.2), packed: `phe` (algebra: `packed_distances`).
 
-Client `first` holds y_i and a key, client `second` holds x_m; L bits a point. With |N| the key's bits and
-S points a block, as many as fit a plaintext (`packing`):
+The paper's steps for a point y of client j, which has the key, and a point x of client k, in Z_N:
+
+    1) j encrypts y_1 ... y_L and sends them to k;
+    2) k draws r uniform in Z_N and computes, encrypted, T = r + sum_{l: x_l = 0} y_l - sum_{l: x_l = 1} y_l;
+    3) k sends Enc(T) to j, and R = r - sum_l x_l mod N to the server;
+    4) j decrypts T and sends it to the server;
+    5) the server computes T - R mod N = sum_{l: x_l = 0} y_l + sum_{l: x_l = 1} (1 - y_l) = h(x, y).
+
+Four corrections of the printed text are in these steps:
+
+  * The printed signs and constant give L - h, the number of equal bits.
+  * The printed r lies in [0, L - 1]. Added over the integers, it hides little of the sum. Modulo L, the
+    distances 0 and L would be the same. A uniform r in Z_N hides the sum perfectly.
+  * Enc(T) needs randomness of its own. Otherwise j recognizes it as a product of its ciphertexts.
+  * Client k computes R, and only the server receives it. With R, client j would have the distance.
+
+This module packs the same idea. Client `first` is j with points y_i, client `second` is k with points x_m.
+A block has S points of `first`, as many as fit a plaintext (`packing`). The key has |N| bits:
 
     key         first -> second    N and B                          3 |N| / 8 bytes
     modulus     first -> server    N                                |N| / 8 bytes
@@ -12,7 +28,7 @@ S points a block, as many as fit a plaintext (`packing`):
     answers     second -> first    Enc(V_m + rho_m), re-randomized  V |N| / 4 bytes
     opened      first -> server    T_m = V_m + rho_m mod N          V |N| / 8 bytes
 
-and the server has V_m = T_m - rho_m mod N, whose digits are L - h. The paper sends L ciphertexts a point
+The server computes V_m = T_m - rho_m mod N, whose digits are L - h. The paper sends L ciphertexts a point
 and one answer a pair of points; here both serve up to S points at once.
 
 Parties that follow the protocol and do not collude learn nothing of each other's points but their

@@ -1,7 +1,20 @@
 """SecureHamming by oblivious transfer (XCLP, Section 3.2, with the transfers extended): `ot`.
 
-Client `first` holds x_i and sends, client `second` holds y_m and receives; L bits a point. Message by
-message, with kappa = 128 (`oblivious_transfer`, `transfer_extension`, `transferred_sums`):
+The paper's steps for a point b of client j and a point b' of client k, in Z_{2^w} with 2^w > L:
+
+    1) j draws r_1 ... r_L and offers z_l^0 = r_l + b_l and z_l^1 = r_l + (1 - b_l) for l = 1 ... L;
+    2) k chooses by b'_l in an oblivious transfer and receives t_l = r_l + (b_l xor b'_l);
+    3) j sends R = sum_l r_l to the server, k sends T = sum_l t_l to the server;
+    4) the server computes T - R = h(b, b').
+
+Two corrections of the printed text are in these steps:
+
+  * The printed ring is Z_L, where the distances 0 and L would be the same.
+  * R and T go to the server only. With both, a client would have the distance.
+
+This module does the same with extended transfers. Client `first` is j with points x_i, and it sends. Client
+`second` is k with points y_m, and it receives. Message by message, with kappa = 128 (`oblivious_transfer`,
+`transfer_extension`, `transferred_sums`):
 
     request     first -> second    PK_0 of 128 base transfers                    32 kappa bytes
     response    second -> first    r G                                           32 bytes
@@ -11,9 +24,8 @@ message, with kappa = 128 (`oblivious_transfer`, `transfer_extension`, `transfer
     first_sums  first -> server    R                                             2 V n_j bytes
     second_sums second -> server   T                                             2 V n_j bytes
 
-and the server has h = T - R mod 2^16. The paper's steps 1 and 2 move two values a transfer; here one
-correction does, because one of the two is taken as the pad itself. It computes modulo L, where distance
-L would be 0.
+The server computes h = T - R mod 2^16. The paper's steps 1 and 2 move two values a transfer. Here one
+correction is enough, because the pad itself serves as one of the two.
 
 Parties that follow the protocol learn nothing of each other's points but their number; the server
 learns h. (SHADE's variant against others was broken by Kiraz, Genc and Kardas, 2015.)

@@ -1,7 +1,6 @@
-"""SecureHamming between parties, `ot`, `ot_paper` and `masked`: distances, views, bytes, bad messages."""
+"""SecureHamming between parties, `ot` and `masked`: distances, views, bytes, bad messages."""
 
 import itertools
-import secrets
 
 import numpy as np
 import pytest
@@ -13,11 +12,11 @@ from scipy import stats
 from jaxfed.errors import UsageError
 from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.hamming import masked as hamming_masked
-from jaxfed.secure.hamming import transfer, transfer_paper
+from jaxfed.secure.hamming import transfer, transferred_sums
 from jaxfed.secure.primitives.blocks import bits_of
 from jaxfed.secure.session.endpoint import SERVER, DroppedOut
 
-PROTOCOLS = ["ot", "ot_paper", "masked"]
+PROTOCOLS = ["ot", "masked"]
 
 
 def codes_of(n, num_words, seed=0):
@@ -50,19 +49,12 @@ def blocks(protocol, network, a, b, run=0):
         hamming_masked.send_points(second, server, 1, range(len(b)))
         points = range(len(a)), range(len(b))
         yield from hamming_masked.run_pair(first, second, server, (0, 1), points)
-    elif protocol == "ot":
+    else:
         yield from transfer.run_pair(
             transfer.First(ends[0], 1, a, run),
             transfer.Second(ends[1], 0, b, len(a), run),
             transfer.Server(ends[2], 0, 1, len(a), num_bits),
             (len(a), len(b), num_bits),
-        )
-    else:
-        yield from transfer_paper.run_pair(
-            transfer_paper.First(ends[0], 1, a, run),
-            transfer_paper.Second(ends[1], 0, b, run),
-            transfer_paper.Server(ends[2], 0, 1, num_bits),
-            (len(a), len(b)),
         )
 
 
@@ -87,7 +79,7 @@ def test_small_cases(protocol, n, m, num_words):
 
 
 @given(
-    st.sampled_from(["ot", "masked"]),
+    st.sampled_from(PROTOCOLS),
     st.integers(1, 30),
     st.integers(1, 30),
     st.sampled_from([1, 3, 4, 32]),
@@ -100,7 +92,7 @@ def test_distances(protocol, n, m, num_words, seed):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("protocol", ["ot", "masked"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_distances_of_4096_bits_over_several_blocks(protocol, monkeypatch):
     monkeypatch.setattr(hamming_masked, "BLOCK_POINTS", 16)
     monkeypatch.setattr(transfer, "MAX_POINTS", 24)
@@ -123,7 +115,7 @@ def test_codes_too_long_for_the_ring_are_refused(protocol):
 
 
 @pytest.mark.parametrize("sizes", [(5, 7), (1, 1), (40, 3), (0, 2)])
-@pytest.mark.parametrize("protocol", ["ot", "masked"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_bytes_are_as_counted(protocol, sizes, monkeypatch):
     monkeypatch.setattr(hamming_masked, "BLOCK_POINTS", 16)
     monkeypatch.setattr(transfer, "MAX_POINTS", 24)
@@ -137,12 +129,6 @@ def test_bytes_are_as_counted(protocol, sizes, monkeypatch):
         points = hamming_masked.points_bytes(n, 96) + hamming_masked.points_bytes(m, 96)
         assert recorded.get("points", 0) == points
         assert recorded.get("shares", 0) == hamming_masked.shares_bytes(n, m, 96)
-
-
-def test_bytes_of_the_paper_are_as_counted():
-    network = Network()
-    distances("ot_paper", network, codes_of(2, 1), codes_of(3, 1))
-    assert network.bytes_by_kind() == transfer_paper.message_bytes(2, 3, 32)
 
 
 def test_bytes_a_pair_at_full_size():
@@ -164,7 +150,6 @@ VIEWS = {
         1: {"request", "payload"},
         SERVER: {"first_sums", "second_sums"},
     },
-    "ot_paper": {0: {"request"}, 1: {"offer"}, SERVER: {"first_sum", "second_sum"}},
     "masked": {0: set(), 1: set(), SERVER: {"points", "shares"}},
 }
 
@@ -290,8 +275,7 @@ def test_malformed_messages_give_an_error_and_no_distances(protocol, damage):
     a, b = codes_of(2, 1), codes_of(1, 1, seed=1)
     complete = Network()
     distances(protocol, complete, a, b)
-    per_pair = len(complete.log) // 2 if protocol == "ot_paper" else len(complete.log)
-    for position in range(per_pair):
+    for position in range(len(complete.log)):
         network = Network()
 
         def tamper(message, network=network, position=position):
@@ -336,7 +320,15 @@ def test_messages_of_another_session_give_no_distances(protocol):
         distances(protocol, network, a, b)
 
 
-@pytest.mark.parametrize(("protocol", "trials"), [("ot", 100), ("masked", 1500)])
+@pytest.mark.parametrize(
+    ("protocol", "trials"),
+    [
+        ("ot", 18),  # six kinds of messages, three payloads each
+        ("masked", 150),
+        pytest.param("ot", 100, marks=pytest.mark.slow),
+        pytest.param("masked", 1500, marks=pytest.mark.slow),
+    ],
+)
 def test_random_messages_never_pass_or_crash(protocol, trials):
     """Bytes of the right and of wrong lengths in place of each kind: one line, no distances."""
     rng = np.random.default_rng(0)
@@ -345,7 +337,8 @@ def test_random_messages_never_pass_or_crash(protocol, trials):
     distances(protocol, complete, a, b)
     lengths = {m.kind: len(m.payload) for m in complete.log}
     for trial, kind in zip(range(trials), itertools.cycle(lengths), strict=False):
-        payload = rng.bytes(lengths[kind] if trial % 3 else int(rng.integers(0, 64)))
+        right_length = trial // len(lengths) % 3  # two of a kind's three payloads
+        payload = rng.bytes(lengths[kind] if right_length else int(rng.integers(0, 64)))
         network = Network()
         network.tamper = lambda m, kind=kind, payload=payload: (
             payload if m.kind == kind else m.payload
@@ -358,30 +351,22 @@ def test_random_messages_never_pass_or_crash(protocol, trials):
 # --- mutations: each safeguard removed is noticed ------------------------------------------------
 
 
-def test_modulo_l_would_lose_the_largest_distance(monkeypatch):
-    """The paper's Z_L: opposite points look equal."""
-    monkeypatch.setattr(transfer_paper, "_mask", lambda num_bits: np.uint16(num_bits - 1))
-    a = codes_of(1, 1)
-    assert distances("ot_paper", Network(), a, ~a)[0, 0] == 0
-
-
-@pytest.mark.parametrize("hidden", [True, False])
-def test_without_random_shifts_the_receiver_reads_the_sender(hidden, monkeypatch):
-    """With r = 0 the receiver gets b xor b' itself, and so b."""
-    a, b = codes_of(1, 2), codes_of(1, 2, seed=1)
-    summed = []
-    monkeypatch.setattr(
-        transfer_paper, "_sum", lambda values, mask: summed.append(values) or bytes(2)
-    )
+def payload_to_the_receiver(a, b):
+    """tau of one point a and one vector b, as numbers of 16 bits."""
     network = Network()
+    distances("ot", network, a, b)
+    [payload] = [m.payload for m in network.log if m.kind == "payload"]
+    return np.frombuffer(payload, "<u2")
 
-    def source(count):  # 128 bytes are the shifts of 64 bits, 64 are a scalar's
-        return bytes(count) if count == 128 and not hidden else secrets.token_bytes(count)
 
-    first = transfer_paper.First(network.endpoint(0), 1, a, 0, random_bytes=source)
-    second = transfer_paper.Second(network.endpoint(1), 0, b, 0)
-    second.request(0, 0)
-    first.offer(0, 0)
-    second.take(0)
-    _, received = summed
-    assert np.array_equal(received ^ bits_of(b)[0], bits_of(a)[0]) != hidden
+def test_without_pads_the_receiver_reads_the_sender(monkeypatch):
+    """tau = H(q) - H(q xor s) + 1 - 2 x: where the pads are 0, it is 1 - 2 x."""
+    a, b = codes_of(1, 2), codes_of(1, 2, seed=1)
+    shown = (1 - 2 * bits_of(a)[0].astype(np.int64)) % 2**16
+    assert not np.array_equal(payload_to_the_receiver(a, b), shown)
+    monkeypatch.setattr(
+        transferred_sums._Tiles,
+        "pads",
+        lambda self, rows, number: np.zeros((self.num_blocks, len(rows), 8), np.uint16),
+    )
+    np.testing.assert_array_equal(payload_to_the_receiver(a, b), shown)

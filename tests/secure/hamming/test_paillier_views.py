@@ -1,7 +1,4 @@
-"""Who sees what in `phe` and `phe_paper`: views, distinguishing games, and safeguards that are missed."""
-
-import itertools
-import random
+"""Who sees what in `phe`: views, distinguishing games, and safeguards that are missed."""
 
 import gmpy2
 import numpy as np
@@ -10,7 +7,6 @@ from gmpy2 import mpz
 from paillier_pair import (
     BITS,
     KEY,
-    PROTOCOLS,
     VIEWS,
     N,
     Recorded,
@@ -18,12 +14,10 @@ from paillier_pair import (
     distances,
     integers,
     opened,
-    paper_parties,
     parties,
     plain,
     replayed,
 )
-from phe.paillier import PaillierPublicKey
 from recording_network import Network
 from scipy import stats
 
@@ -36,11 +30,10 @@ from jaxfed.secure.session.endpoint import SERVER
 # --- who sees what -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_who_receives_what(protocol):
+def test_who_receives_what():
     network = Network()
-    distances(protocol, network, codes_of(2, 1), codes_of(2, 1))
-    for address, kinds in VIEWS[protocol].items():
+    distances(network, codes_of(2, 1), codes_of(2, 1))
+    for address, kinds in VIEWS.items():
         assert {message.kind for message in network.seen_by(address)} == kinds
 
 
@@ -50,26 +43,7 @@ def test_server_view_is_the_same_for_flipped_points():
     seen = []
     for x, y in ((a, b), (~a, ~b)):
         network = Network()
-        found = distances("phe", network, x, y, random_bytes=replayed())
-        np.testing.assert_array_equal(found, plain(a, b))
-        seen.append([m.payload for m in network.seen_by(SERVER)])
-    assert seen[0] == seen[1]
-
-
-def test_server_view_of_the_paper_is_the_same_for_flipped_points():
-    """r' = r + L - 2 |x| keeps R = r - |x|, and T = R + h with it."""
-    a, b = codes_of(3, 2), codes_of(4, 2, seed=1)
-    weights = itertools.cycle(bits_of(b).sum(axis=1).tolist())
-    seen = []
-    for flipped in (False, True):
-        numbers = iter(range(10**6, 10**7, 10**5))
-
-        def random_below(n, flipped=flipped, numbers=numbers):
-            return next(numbers) + (64 - 2 * next(weights) if flipped else 0)
-
-        network = Network()
-        x, y = (~a, ~b) if flipped else (a, b)
-        found = distances("phe_paper", network, x, y, random_below=random_below)
+        found = distances(network, x, y, random_bytes=replayed())
         np.testing.assert_array_equal(found, plain(a, b))
         seen.append([m.payload for m in network.seen_by(SERVER)])
     assert seen[0] == seen[1]
@@ -137,7 +111,7 @@ def test_opened_values_are_distances_plus_masks():
     """dec(answer) = (V + rho) mod N in every draw, wrapped around or not."""
     a, b = codes_of(5, 1), codes_of(300, 1, seed=1)
     network, source = Network(), Recorded()
-    distances("phe", network, a, b, random_bytes=source)
+    distances(network, a, b, random_bytes=source)
     masks = packed_distances.Masks(source.given[0], N).take(300)
     values = [
         sum(int(32 - h) * 33**i for i, h in enumerate(column)) for column in plain(a, b).T.tolist()
@@ -157,18 +131,10 @@ def test_opened_values_are_uniform(fill):
     """Constant points, V = 0 or the largest: T is uniform in Z_N all the same."""
     a = np.zeros((50, 1), np.uint32)
     network = Network()
-    distances("phe", network, a, np.full((2000, 1), fill, np.uint32), random_bytes=replayed(fill))
+    distances(network, a, np.full((2000, 1), fill, np.uint32), random_bytes=replayed(fill))
     values = opened(network)
     assert len(set(values)) == 2000
     assert uniform_in_n(values) > 1e-6
-
-
-def test_opened_values_of_the_paper_are_uniform():
-    """r from [0, L - 1], as printed, would leave T next to 0."""
-    network, a = Network(), np.zeros((1, 1), np.uint32)
-    source = random.Random(0).randrange
-    distances("phe_paper", network, a, np.zeros((1000, 1), np.uint32), random_below=source)
-    assert uniform_in_n(opened(network)) > 1e-6
 
 
 def test_masks_are_fresh_in_every_run_and_for_every_vector():
@@ -178,7 +144,7 @@ def test_masks_are_fresh_in_every_run_and_for_every_vector():
     seen = []
     for _ in range(3):
         network = Network()
-        distances("phe", network, a, b)
+        distances(network, a, b)
         seen += opened(network)
     assert len(set(seen)) == 36
 
@@ -209,32 +175,12 @@ def test_the_key_owner_recognizes_answers_unless_they_are_randomized(randomized)
         secret, guess = coins.integers(0, 2, 2)
         network = Network()
         source = {} if randomized else {"random_bytes": bytes}  # s = 0 (and a seed of zeros)
-        distances("phe", network, a, candidates[secret : secret + 1], points=points, **source)
+        distances(network, a, candidates[secret : secret + 1], points=points, **source)
         [message] = network.seen_by(0)
         [answer] = integers(message.payload, BITS // 4)
         found = recognized(answer, ciphertexts, bits_of(candidates))
         wins += (guess if found is None else found) == secret
     assert 15 <= wins <= 45 if randomized else wins == 60
-
-
-@pytest.mark.parametrize("randomized", [True, False])
-def test_the_same_game_with_the_protocol_of_the_paper(randomized, monkeypatch):
-    """The answer's randomness comes from Enc(r) alone."""
-    a, candidates = codes_of(1, 1), codes_of(2, 1, seed=1)
-    network = Network()
-    first, second, _ = paper_parties(network, a, candidates)
-    first.send_key()
-    second.receive_key()
-    first.send_point(0)
-    ciphertexts = integers(network.log[-1].payload, BITS // 4)
-    second.receive_point()
-    if not randomized:
-        monkeypatch.setattr(PaillierPublicKey, "get_random_lt_n", lambda self: 1)
-    for column in range(2):
-        second.answer(column)
-        [answer] = integers(network.seen_by(0)[-1].payload, BITS // 4)
-        found = recognized(answer, ciphertexts, 1 - bits_of(candidates))
-        assert found == (None if randomized else column)
 
 
 @pytest.mark.parametrize("shortened", [False, True])
@@ -254,7 +200,7 @@ def test_exponents_hide_even_from_one_who_takes_logarithms(shortened, monkeypatc
     secrets_ = np.random.default_rng(1).integers(0, 2, 200)
     b = np.where(secrets_[:, None] == 1, np.uint32(2**32 - 1), np.uint32(0))
     network, source = Network(), Recorded()
-    distances("phe", network, a, b, points=points, random_bytes=source)
+    distances(network, a, b, points=points, random_bytes=source)
     size = len(source.given[1]) // 90  # of s; 90 vectors make a task
     hiding = integers(b"".join(source.given[1:]), size)
     assert shortened or 2 ** (8 * size) // 2**120 >= 32 * 2 ** (BITS // 2)
@@ -278,14 +224,14 @@ def test_masks_slot_by_slot_would_not_be_uniform(monkeypatch):
 
     monkeypatch.setattr(packed_distances.Masks, "take", slot_by_slot)
     network, a = Network(), np.zeros((20, 1), np.uint32)
-    distances("phe", network, a, codes_of(200, 1), random_bytes=replayed())
+    distances(network, a, codes_of(200, 1), random_bytes=replayed())
     assert uniform_in_n(opened(network)) < 1e-6
 
 
 def test_without_masks_the_owner_reads_the_distances(monkeypatch):
     monkeypatch.setattr(packed_distances.Masks, "take", lambda self, count: [mpz(0)] * count)
     network, a, b = Network(), codes_of(3, 1), codes_of(5, 1, seed=1)
-    distances("phe", network, a, b)
+    distances(network, a, b)
     digits = Packing(32, BITS).digits([mpz(t) for t in opened(network)], 3)
     np.testing.assert_array_equal(32 - digits.T, plain(a, b))
 
@@ -315,7 +261,7 @@ def test_digits_to_base_l_would_carry(monkeypatch):
     monkeypatch.setattr(paillier_packed, "Packing", Modular)
     monkeypatch.setattr(packed_distances, "Packing", Modular)
     a = codes_of(3, 1)
-    found = distances("phe", Network(), a[:2], a[2:])
+    found = distances(Network(), a[:2], a[2:])
     np.testing.assert_array_equal(found, plain(a[:2], a[2:]))  # no distance 0: as if all were well
-    found = distances("phe", Network(), a[:2], a[:1])
+    found = distances(Network(), a[:2], a[:1])
     assert found[0, 0] == 32 != plain(a[:2], a[:1])[0, 0]

@@ -270,6 +270,14 @@ def fuzzed_endpoints(rng, count):
     return count
 
 
+def test_a_thousand_bad_messages():
+    rng = np.random.default_rng(1)
+    steps, setups = fuzzed_steps(rng, 25), fuzzed_setups(rng, 150)
+    assert steps + setups + fuzzed_endpoints(rng, 800) > 1000
+    assert min(steps, setups) > 100
+
+
+@pytest.mark.slow
 def test_ten_thousand_bad_messages():
     rng = np.random.default_rng(0)
     steps, setups = fuzzed_steps(rng, 250), fuzzed_setups(rng, 1500)

@@ -237,8 +237,7 @@ def test_every_message_of_hamming(protocol, gone, monkeypatch):
     """H of the others is as if the client had never been there, whenever it left."""
     monkeypatch.setattr(paillier, "generate_key", lambda bits: KEY)
     rng = np.random.default_rng(0)
-    size = 1 if protocol.endswith("paper") else 2
-    codes = {j: rng.integers(0, 2**32, (size, 1), dtype=np.uint32) for j in range(NUM_CLIENTS)}
+    codes = {j: rng.integers(0, 2**32, (2, 1), dtype=np.uint32) for j in range(NUM_CLIENTS)}
     others = [j for j in range(NUM_CLIENTS) if j != gone]
     indices, distances = knn.hamming_knn(np.concatenate([codes[j] for j in others]), 2)
 

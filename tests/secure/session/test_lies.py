@@ -79,7 +79,7 @@ def sums(**options):
 
 
 STEPS = {
-    **{name: (hamming(name), 2) for name in ("masked", "ot", "ot_paper", "phe", "phe_paper")},
+    **{name: (hamming(name), 2) for name in ("masked", "ot", "phe")},
     "masked, later points": (later("masked"), 2),
     "row sums": (sums(), 3),
     "row sums, resilient": (sums(resilient=True), 3),
@@ -163,7 +163,6 @@ def test_payloads_of_nonsense_give_a_result_or_one_error(step):
         ("phe", "points", b"\xff" * (NUM_BITS * KEY_BITS // 4), r"\[1, N\^2\)"),
         ("phe", "answers", bytes(2 * KEY_BITS // 4), r"\[1, N\^2\)"),
         ("phe", "opened", b"\xff" * (2 * KEY_BITS // 8), r"\[0, N\)"),
-        ("phe_paper", "answer", b"\xff" * (KEY_BITS // 4), r"\[1, N\^2\)"),
         ("row sums", "start", b"\0" * 20, "ascending"),
         ("row sums", "start", b"\0" * 8 + b"\7\0\0\0", "not what was agreed"),
         (
