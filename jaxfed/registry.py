@@ -12,12 +12,33 @@ keywords, those behind the star, in a section of that name, `config.mymethod.mu`
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Collection, ItemsView, Mapping, ValuesView
+from functools import partial
+from importlib import import_module
+from typing import Any, NamedTuple, TypeVar
 
 from jaxfed.errors import UsageError
 
 Factory = TypeVar("Factory", bound=Callable)
+
+
+class Place(NamedTuple):
+    """Where a factory is defined; its file is imported when the factory is first used.
+
+    Fields:
+        module: dotted name of the module.
+        name: of the factory in it.
+        keywords: keywords that are already given.
+    """
+
+    module: str
+    name: str
+    keywords: Mapping[str, Any] = {}
+
+    def load(self) -> Callable:
+        """Import the factory."""
+        factory: Callable = getattr(import_module(self.module), self.name)
+        return partial(factory, **self.keywords) if self.keywords else factory
 
 
 class Registry(dict[str, Factory]):
@@ -26,7 +47,7 @@ class Registry(dict[str, Factory]):
     def __init__(
         self,
         kind: str,
-        own: Mapping[str, Factory],
+        own: Mapping[str, Factory] | Mapping[str, Place],
         *,
         reserved: Collection[str] = (),
         num_given: int = 0,
@@ -35,12 +56,42 @@ class Registry(dict[str, Factory]):
 
         Args:
             kind: of things, for messages.
-            own: name -> factory.
+            own: name -> factory, or the place where it is defined.
             reserved: names that nothing can be registered under, beside those of `own`.
             num_given: arguments that a factory is given by position; its others are keys of a config.
         """
-        super().__init__(own)
+        super().__init__(own)  # type: ignore[arg-type]
         self._kind, self._reserved, self._num_given = kind, frozenset([*own, *reserved]), num_given
+
+    def __getitem__(self, name: str) -> Factory:
+        """The factory of this name, imported if it has not been yet."""
+        found: Any = super().__getitem__(name)
+        if isinstance(found, Place):
+            found = found.load()
+            self[name] = found
+        factory: Factory = found
+        return factory
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The factory of this name, or the default."""
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
+    def values(self) -> ValuesView[Factory]:  # type: ignore[override]
+        """All factories, imported."""
+        self._load()
+        return super().values()
+
+    def items(self) -> ItemsView[str, Factory]:  # type: ignore[override]
+        """All names and factories, imported."""
+        self._load()
+        return super().items()
+
+    def _load(self) -> None:
+        for name in self:
+            self[name]
 
     def register(self, name: str) -> Callable[[Factory], Factory]:
         """A decorator that adds a factory under this name.

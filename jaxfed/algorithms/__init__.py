@@ -7,64 +7,70 @@ A factory takes its ingredients by keyword: `ALGORITHMS[name](num_classes=C, **c
 models of their own (`jaxfed.config.assembly`).
 """
 
+from __future__ import annotations
+
+import sys
 from collections.abc import Callable
-from functools import partial
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from jaxfed.algorithms.centralized import centralized
-from jaxfed.algorithms.client_knn import client_knn
-from jaxfed.algorithms.distributed_distillation import distributed_distillation
-from jaxfed.algorithms.dp_fedavg import dp_fedavg
-from jaxfed.algorithms.dp_fedavg_records import dp_fedavg_records
-from jaxfed.algorithms.fedavg import fedavg, fedsem
-from jaxfed.algorithms.fedct import fedct
-from jaxfed.algorithms.feddyn import feddyn
-from jaxfed.algorithms.fedmatch import fedmatch
-from jaxfed.algorithms.fedmd import fedmd
-from jaxfed.algorithms.fedprox import fedprox
-from jaxfed.algorithms.fedrgd import fedrgd
-from jaxfed.algorithms.fedsiam import fedsiam
-from jaxfed.algorithms.fixmatch import fixmatch
-from jaxfed.algorithms.label_propagation import per_client_lp, pooled_lp
-from jaxfed.algorithms.local_learning import local_learning
-from jaxfed.algorithms.mixmatch import mixmatch
-from jaxfed.algorithms.network import network
-from jaxfed.algorithms.pate import pate
-from jaxfed.algorithms.protofssl import protofssl
-from jaxfed.algorithms.scaffold import scaffold
-from jaxfed.algorithms.semifl import semifl
-from jaxfed.algorithms.xclp import xclp
-from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.registry import Registry
+from jaxfed.registry import Place, Registry
 
-_OWN: dict[str, Callable[..., FederatedAlgorithm]] = {
-    "xclp": xclp,
-    "per_client_lp": per_client_lp,
-    "pooled_lp": pooled_lp,
-    "client_knn": client_knn,
-    "network": network,
-    "fedavg": fedavg,
-    "fedavg_xclp": partial(fedavg, pseudo_label="xclp"),
-    "fedavg_xclp_prototypes": partial(fedavg, pseudo_label="xclp_prototypes"),
-    "fedavg_per_client_lp": partial(fedavg, pseudo_label="per_client_lp"),
-    "fedavg_network": partial(fedavg, pseudo_label="network"),
-    "fedsem": fedsem,
-    "dp_fedavg": dp_fedavg,
-    "dp_fedavg_records": dp_fedavg_records,
-    "fedprox": fedprox,
-    "scaffold": scaffold,
-    "feddyn": feddyn,
-    "fixmatch": fixmatch,
-    "mixmatch": mixmatch,
-    "fedmatch": fedmatch,
-    "fedsiam": fedsiam,
-    "protofssl": protofssl,
-    "fedrgd": fedrgd,
-    "semifl": semifl,
-    "fedct": fedct,
-    "local_learning": local_learning,
-    "centralized": centralized,
-    "distributed_distillation": distributed_distillation,
-    "fedmd": fedmd,
-    "pate": pate,
+if TYPE_CHECKING:
+    from jaxfed.federation.algorithm import FederatedAlgorithm
+
+
+def _in(file: str, name: str = "", **keywords: Any) -> Place:
+    return Place(f"{__name__}.{file}", name or file, keywords)
+
+
+_OWN: dict[str, Place] = {
+    "xclp": _in("xclp"),
+    "per_client_lp": _in("label_propagation", "per_client_lp"),
+    "pooled_lp": _in("label_propagation", "pooled_lp"),
+    "client_knn": _in("client_knn"),
+    "network": _in("network"),
+    "fedavg": _in("fedavg"),
+    "fedavg_xclp": _in("fedavg", pseudo_label="xclp"),
+    "fedavg_xclp_prototypes": _in("fedavg", pseudo_label="xclp_prototypes"),
+    "fedavg_per_client_lp": _in("fedavg", pseudo_label="per_client_lp"),
+    "fedavg_network": _in("fedavg", pseudo_label="network"),
+    "fedsem": _in("fedavg", "fedsem"),
+    "dp_fedavg": _in("dp_fedavg"),
+    "dp_fedavg_records": _in("dp_fedavg_records"),
+    "fedprox": _in("fedprox"),
+    "scaffold": _in("scaffold"),
+    "feddyn": _in("feddyn"),
+    "fixmatch": _in("fixmatch"),
+    "mixmatch": _in("mixmatch"),
+    "fedmatch": _in("fedmatch"),
+    "fedsiam": _in("fedsiam"),
+    "protofssl": _in("protofssl"),
+    "fedrgd": _in("fedrgd"),
+    "semifl": _in("semifl"),
+    "fedct": _in("fedct"),
+    "local_learning": _in("local_learning"),
+    "centralized": _in("centralized"),
+    "distributed_distillation": _in("distributed_distillation"),
+    "fedmd": _in("fedmd"),
+    "pate": _in("pate"),
 }
-ALGORITHMS = Registry("method", _OWN)
+ALGORITHMS: Registry[Callable[..., FederatedAlgorithm]] = Registry("method", _OWN)
+
+
+def __getattr__(name: str) -> Callable[..., FederatedAlgorithm]:
+    if name in _OWN:
+        return ALGORITHMS[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class _Methods(ModuleType):
+    """This package: `jaxfed.algorithms.fedavg` is the method, whose file has the same name."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Python sets each imported file as an attribute of its package.
+        if not (isinstance(value, ModuleType) and name in _OWN):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Methods

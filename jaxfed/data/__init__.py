@@ -4,8 +4,20 @@
 or without its label. Both are NumPy only: nothing here runs on a device.
 """
 
-from jaxfed.data.dataset import Dataset
-from jaxfed.data.loading import load
-from jaxfed.data.partitioning import FEDMATCH_TABLE, Partition, class_counts, partition
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jaxfed.data.dataset import Dataset
+    from jaxfed.data.loading import load
+    from jaxfed.data.partitioning import FEDMATCH_TABLE, Partition, class_counts, partition
 
 __all__ = ["FEDMATCH_TABLE", "Dataset", "Partition", "class_counts", "load", "partition"]
+# Readers are many; their files are imported when one is asked for.
+_FILES = {"Dataset": "dataset", "load": "loading"}
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        return getattr(_import_module(f"{__name__}.{_FILES.get(name, 'partitioning')}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

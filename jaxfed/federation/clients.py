@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from jaxfed.data import Partition
 from jaxfed.data.dataset import UNLABELED as UNLABELED
 from jaxfed.data.labels import read_labels
+from jaxfed.data.partitioning import Partition
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.moments import mean_and_deviation
