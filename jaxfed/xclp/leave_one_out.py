@@ -201,8 +201,7 @@ class AtLabeled:
 
     def __init__(self, matrix: Smoother, points: np.ndarray) -> None:
         self._matrix, self._num_labeled = matrix, len(points)
-        self.p, self.num_points = matrix.p, padded_length(len(points))
-        self.max_steps = matrix.max_steps
+        self.num_points, self.max_steps = padded_length(len(points)), matrix.max_steps
         self._points = np.zeros(self.num_points, np.int64)
         self._points[: len(points)] = points
         self.diagonal = np.zeros(self.num_points, np.float32)

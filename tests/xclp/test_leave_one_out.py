@@ -269,4 +269,3 @@ def test_among_labeled_points_the_matrix_is_the_same():
     expected = np.asarray(matrix.solved(whole)[0])[points]
     np.testing.assert_array_equal(np.asarray(z)[: len(points)], expected)
     np.testing.assert_array_equal(part.diagonal[:4], expected[np.arange(4), np.arange(4)])
-    assert part.p == matrix.p
