@@ -67,7 +67,6 @@ def auto(config: ConfigDict) -> None:
     """XCLP and label propagation with what leave-one-out chooses; given is what holds with few labels."""
     config.xclp.label_matrix = "class_balanced"
     config.xclp.alpha = 0.95
-    # "centered" would win too often where classes have few labels each (`jaxfed.xclp.selection`).
     config.xclp.select = ("alpha", "label_matrix:plain:class_balanced", "client_prior")
 
 

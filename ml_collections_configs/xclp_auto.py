@@ -56,7 +56,6 @@ FIXED: dict[str, dict[str, object]] = {
     "xclp_balanced_99": {"label_matrix": "class_balanced", "alpha": 0.99},
     "xclp_balanced_95": {"label_matrix": "class_balanced", "alpha": 0.95},
     "xclp_balanced_80": {"label_matrix": "class_balanced", "alpha": 0.8},
-    "xclp_centered_99": {"label_matrix": "centered", "alpha": 0.99},
     "xclp_prior": {"label_matrix": "class_balanced", "alpha": 0.95, "client_prior": 1.0},
 }
 

@@ -1,7 +1,6 @@
 """Algorithm 1 of XCLP as printed, dense, in NumPy: what the fast one is compared with."""
 
 import numpy as np
-from scipy.sparse.csgraph import connected_components
 
 from jaxfed import xclp
 from jaxfed.kernels import lsh
@@ -32,40 +31,12 @@ def dense_algorithm_1(vectors, labels, p):
 
 
 def dense_scores(b, y, p):
-    """Z of the weights B + B^T [n, n] as `p.label_matrix` is defined, component for component."""
+    """Z of the weights B + B^T [n, n] as `p.label_matrix` is defined."""
     n, degree = len(b), b.sum(1)
     scale = np.where(degree > 0, degree, np.inf) ** -0.5
     w = scale[:, None] * b * scale[None, :]
-    if p.label_matrix in ("plain", "class_balanced"):
-        s = np.linalg.inv(np.eye(n) - p.alpha * w)
-        return s @ (y / np.maximum(y.sum(0), 1) if p.label_matrix == "class_balanced" else y)
-    z = np.zeros_like(y)
-    _, part = connected_components(b > 0)
-    for own in range(part.max() + 1):
-        rows = np.flatnonzero(part == own)
-        is_there = y[rows].any(axis=0)
-        if is_there.any():
-            values, flat = _of_component(w[np.ix_(rows, rows)], degree[rows], y[rows], p)
-            z[rows] = np.where(is_there, values + flat[:, None] / is_there.sum(), 0)
-    return z
-
-
-def _of_component(w, degree, y, p):
-    """(signed scores, flat part) of one connected component."""
-    labels, eye = y.sum(1), np.eye(len(w))
-    if len(w) == 1 and not degree[0]:
-        return np.zeros_like(y) if p.label_matrix == "poisson" else y, 100 * labels * (
-            p.label_matrix == "poisson"
-        )
-    v = np.sqrt(degree)
-    if p.label_matrix == "centered":
-        centered = y - np.outer(v, v @ y) / (v @ v)
-        return np.linalg.solve(eye - p.alpha * w, centered), v * (v @ labels) / (1 - p.alpha) / (
-            v @ v
-        )
-    source = (y - np.outer(labels, y.sum(0) / labels.sum())) / v[:, None]
-    u = np.linalg.pinv(eye - w, hermitian=True) @ source / v[:, None]
-    return u, np.full(len(w), labels.sum() / (1 - 0.99) / degree.sum())
+    s = np.linalg.inv(np.eye(n) - p.alpha * w)
+    return s @ (y / np.maximum(y.sum(0), 1) if p.label_matrix == "class_balanced" else y)
 
 
 def _hamming(b):

@@ -90,7 +90,7 @@ def _has_chosen(run: Run) -> bool:
 
 
 def _chosen(run: Run, algorithm: str) -> str:
-    """`alpha 0.9, 0.8; label_matrix plain, centered`: the values of all repeats.
+    """`alpha 0.9, 0.8; label_matrix plain, class_balanced`: the values of all repeats.
 
     A choice among names is reported as a number for each name, 1 for the one that was chosen.
     """

@@ -41,7 +41,7 @@ from jaxfed.xclp.cosine_propagation import label_each, propagate_over_cosines
 from jaxfed.xclp.cross_steps import NEIGHBORS
 from jaxfed.xclp.influence import Accuracy, accuracy_of, warn_of_cut_short
 from jaxfed.xclp.memory_plan import planned
-from jaxfed.xclp.smoother import scores_of, smoother
+from jaxfed.xclp.smoother import Smoother, scores_of
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
@@ -139,7 +139,7 @@ def xclp_labels(
 
     def label_points(
         vectors: jax.Array, y: jax.Array, valid: jax.Array, key: jax.Array
-    ) -> tuple[jax.Array, jax.Array, Convergence, jax.Array]:
+    ) -> tuple[jax.Array, jax.Array, Convergence]:
         num_points, block_columns = len(y), columns_at_once(*vectors.shape)
         # Over several devices, after rows of nobody up to a multiple of them.
         codes = execution.spread(lsh.project_bits(vectors, key, p.num_bits))
@@ -148,27 +148,26 @@ def xclp_labels(
         graph = xclp.server_graph(*found, p)
         y = jnp.pad(y, (0, len(codes) - num_points), constant_values=UNLABELED)
         one_hot = jax.nn.one_hot(y, p.num_classes, dtype=jnp.float32)
-        matrix = smoother(graph, p, block_columns)
-        z, info = scores_of(matrix, one_hot)
+        z, info = scores_of(Smoother(graph, p, block_columns), one_hot)
         label, confidence = xclp.predict(z[:num_points])
         if p.relative_confidence:
             confidence = xclp.relative(confidence)
-        return label, confidence, info, matrix.num_counts(one_hot.any(axis=1))
+        return label, confidence, info
 
     def label_cohort(
         features: jax.Array, y: jax.Array, mask: jax.Array, key: jax.Array
-    ) -> tuple[jax.Array, jax.Array, Convergence, jax.Array]:
+    ) -> tuple[jax.Array, jax.Array, Convergence]:
         vectors = features.reshape(mask.size, -1)
-        found = label_points(vectors, y.reshape(-1), mask.reshape(-1), key)
-        return found[0].reshape(mask.shape), found[1].reshape(mask.shape), *found[2:]
+        label, confidence, info = label_points(vectors, y.reshape(-1), mask.reshape(-1), key)
+        return label.reshape(mask.shape), confidence.reshape(mask.shape), info
 
     def label_rows(
         features: Ragged, y: jax.Array, client: jax.Array, number: jax.Array, key: jax.Array
-    ) -> tuple[jax.Array, jax.Array, Convergence, jax.Array]:
+    ) -> tuple[jax.Array, jax.Array, Convergence]:
         valid = jnp.arange(len(client)) < jnp.sum(features.size)
         own = jnp.where(valid, y[client, number], UNLABELED)
-        found = label_points(features.rows, own, valid, key)
-        return features.padded(found[0], UNLABELED), features.padded(found[1], 0), *found[2:]
+        label, confidence, info = label_points(features.rows, own, valid, key)
+        return features.padded(label, UNLABELED), features.padded(confidence, 0), info
 
     def compiled(program: Callable[..., Any]) -> Callable[..., Any]:
         if is_spread:  # what is traced is on one device
@@ -199,7 +198,7 @@ def xclp_labels(
             else:
                 mask = jnp.asarray(entered.mask)
                 labeled = label_within(jnp.asarray(entered.x), y, mask, projection)
-            label, confidence, info, num_counts = labeled
+            label, confidence, info = labeled
             if is_spread:  # they came to one device, and are free to go to those that train
                 label, confidence = (jnp.asarray(np.asarray(x)) for x in (label, confidence))
             accuracy = accuracy_of(info, p.max_steps)
@@ -211,7 +210,6 @@ def xclp_labels(
                 num_labeled=int(np.sum(np.asarray(entered.y)[ids >= 0] >= 0)),
                 num_points=int(sizes.sum()),
                 num_at_server=at_server,
-                num_counts=int(num_counts),
                 p=p,
             )
         else:

@@ -22,18 +22,16 @@ Departures from the printed algorithm, each on purpose:
     In the clear `Result.communication` counts columns either way, as the paper sends them.
   * A point that no label reaches has Z = 0; it gets label -1 and confidence 0, and is counted.
   * The conjugate gradient leaves components without labels exactly zero. Scores below zero count as
-    zero: of the paper's rounding alone leaves them (S has no negative entry), of "centered" and
-    "poisson" classes have them that are unlikely.
+    zero: rounding leaves them (S has no negative entry), and estimates of randomized labels have them.
 
 Switches for what the authors' released code does and the paper does not say: `similarity_power=3`
 (edge weights cubed), `label_matrix="class_balanced"` (Y's columns divided by the class's number of labels),
 `relative_confidence` (confidences divided by the largest of the cohort). Default: the paper. Z is linear
 in Y, so that the clients divide their rows of Z, by sums that arrive with them.
 
-Beyond the paper: `label_matrix` has two more (`jaxfed.xclp.label_matrix`). And, its future work,
-`bit_epsilon` and `label_epsilon` randomize every client's codes and labels before anything leaves it, and
-undo the bias where the server and the clients use them. `jaxfed.privacy.randomized_response` says what each
-promises, and what it does not.
+Beyond the paper, which names it as future work: `bit_epsilon` and `label_epsilon` randomize every client's
+codes and labels before anything leaves it, and undo the bias where the server and the clients use them.
+`jaxfed.privacy.randomized_response` says what each promises, and what it does not.
 """
 
 from __future__ import annotations
@@ -64,7 +62,7 @@ from jaxfed.xclp.kept import Kept, KeptApart
 from jaxfed.xclp.memory_plan import planned
 from jaxfed.xclp.messages import count_messages, count_selection
 from jaxfed.xclp.neighborhoods import Neighborhoods, rows_of
-from jaxfed.xclp.own_scores import class_counts, client_leading, client_scores, with_prior
+from jaxfed.xclp.own_scores import class_counts, client_scores, with_prior
 from jaxfed.xclp.parameters import Parameters
 from jaxfed.xclp.prediction import Prediction, predict
 from jaxfed.xclp.selection import Choice
@@ -152,13 +150,9 @@ def cross_client_label_propagation(
     contributions = INFLUENCE[p.influence](  # 10-SS to 13-CS
         matrix, near.labels, rows, session, is_secure=p.row_sums != "plaintext"
     )
-    needs_counts = p.label_matrix != "plain" or p.client_prior > 0
-    heard, num_counts = client_leading(
-        matrix, contributions, rows, session, needs_counts=needs_counts
-    )
-    counts = {j: class_counts(y, heard.get(j), num_counts) for j, y in near.labels.items()}
+    counts = {j: class_counts(y, are_needed=p.needs_class_counts) for j, y in near.labels.items()}
     sums = ROW_SUMS[p.row_sums](contributions, counts, rows, session, execution)  # 14-XS
-    unweighed = {j: client_scores(*own, heard[j], p) for j, own in sums.items()}
+    unweighed = {j: client_scores(*own, p) for j, own in sums.items()}
     scores = {
         j: with_prior(z, near.labels[j].sum(axis=0), sums[j][1].sum(axis=0), p)
         for j, z in unweighed.items()
@@ -176,11 +170,9 @@ def cross_client_label_propagation(
             codes={j: codes[j] for j in rows},
             noisy={j: {} for j in rows},
             labels=near.labels,
-            heard=heard,
             largest=largest_heard,
             rows=rows,
             matrix=matrix,
-            labeled=contributions.labeled,
             p=p,
         )
     else:
@@ -202,7 +194,6 @@ def cross_client_label_propagation(
         num_clients=len(rows),
         num_labeled=(num_labeled := sum(int(np.sum(labels[client] >= 0)) for client in rows)),
         num_points=len(near.indices),
-        num_counts=num_counts,
         sent_bits=largest.num_bits,
         p=p,
     )

@@ -27,7 +27,7 @@ from jaxfed.xclp.neighborhoods import edge_weights, one_hot_labels, with_self_ed
 from jaxfed.xclp.parameters import Propagation
 from jaxfed.xclp.prediction import UNLABELED, predict, relative
 from jaxfed.xclp.selection import Choice, plaintext_total, select, settings_of
-from jaxfed.xclp.smoother import Smoother, joint_scores, smoother
+from jaxfed.xclp.smoother import Smoother, joint_scores
 
 Array = jax.Array | np.ndarray
 
@@ -103,7 +103,7 @@ def smoother_over_cosines(vectors: Sequence[np.ndarray], p: Propagation) -> Smoo
     joint = np.concatenate(vectors).astype(np.float32)
     points = jnp.asarray(padded_rows(joint))
     is_point = jnp.asarray(np.arange(len(points)) < len(joint))
-    return smoother(_graph(knn.cosine_knn(points, p.num_neighbors, valid=is_point), p), p)
+    return Smoother(_graph(knn.cosine_knn(points, p.num_neighbors, valid=is_point), p), p)
 
 
 def label_each(
@@ -154,7 +154,7 @@ def _chosen(
     answers = np.where(y.any(axis=1), y.argmax(axis=1), -1)
 
     def evidence(s: Propagation) -> dict[int, Labeled]:
-        return {EVERYBODY: labeled_rows(smoother(_graph(near, s), s), y, owner, answers)}
+        return {EVERYBODY: labeled_rows(Smoother(_graph(near, s), s), y, owner, answers)}
 
     return select(p, evidence, plaintext_total)
 

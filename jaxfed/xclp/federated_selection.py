@@ -5,7 +5,7 @@ matrix M that is tried, lines 10 to 14 run once among the labeled points alone, 
 (`jaxfed.xclp.leave_one_out.AtLabeled`):
 
     CS: positions of its labels;  XS: influence of labels upon labels, as `influence` and `row_sums` say
-    SS: M_ii and F_ii to their owner;  CS: X_i - M_ii y_i, hits of all settings that have M in common
+    SS: M_ii to their owner;  CS: X_i - M_ii y_i, hits of all settings that have M in common
     XS: sums of the clients' counts, masked where `row_sums` is;  SS: which setting was chosen
 
 so that of settings that were not chosen nobody sees scores of any unlabeled point, and a setting costs (m /
@@ -25,15 +25,13 @@ from jaxfed.kernels.padding import padded_to
 from jaxfed.privacy import randomized_response
 from jaxfed.secure.influence import columns as influence_columns
 from jaxfed.secure.influence import left_out
-from jaxfed.secure.influence.left_out import Diagonals
 from jaxfed.secure.session.endpoint import DroppedOut
 from jaxfed.xclp.calibration import SHARPNESS
 from jaxfed.xclp.cross_steps import ROW_SUMS
 from jaxfed.xclp.influence import EVERYBODY, INFLUENCE
-from jaxfed.xclp.label_matrix import Rows
 from jaxfed.xclp.leave_one_out import AtLabeled, Labeled, diagonal, labeled_rows
 from jaxfed.xclp.neighborhoods import Neighborhoods, rows_of
-from jaxfed.xclp.own_scores import class_counts, client_leading, own_rows
+from jaxfed.xclp.own_scores import class_counts, own_rows
 from jaxfed.xclp.parameters import Parameters
 from jaxfed.xclp.selection import Choice, plaintext_total, priors_of, select, settings_of
 
@@ -131,25 +129,22 @@ def _through_session(
     contributions = INFLUENCE[s.influence](
         part, labels, rows, session, is_secure=s.row_sums != "plaintext"
     )
-    heard, num_counts = client_leading(part, contributions, rows, session, needs_counts=True)
-    counts = {j: class_counts(y, heard.get(j), num_counts) for j, y in labels.items()}
+    counts = {j: class_counts(y, are_needed=True) for j, y in labels.items()}
     sums = ROW_SUMS[s.row_sums](contributions, counts, rows, session, execution)
     own, accuracy = part.diagonal[: len(joint)], contributions.accuracy
     if EVERYBODY in contributions.values:  # the server was given Y, and has solved for no columns
         diagonals, of_diagonals = diagonal(matrix, joint)
         own = np.where(part.alone[: len(joint)], own, diagonals)
         accuracy = accuracy.worst(of_diagonals)
-    flat = part.flat(np.ones(part.num_points, bool))[1]
-    told = {j: Diagonals(own[rows[j]], np.asarray(flat)[rows[j]]) for j in sums}
+    told = {j: own[rows[j]] for j in sums}
     return {
         j: Labeled(
-            rows=own_rows(*sums[j], heard[j], s),
-            own=Rows(of_client.matrix, np.ones(len(labels[j]), np.float32), of_client.flat),
+            rows=own_rows(*sums[j], s),
+            diagonal=of_client,
             labels=_unbiased(labels[j], s),
             answers=labels[j].argmax(axis=1),
             client_counts=_unbiased(labels[j], s).sum(axis=0),
             cohort_counts=_unbiased(sums[j][1], s).sum(axis=0),
-            num_counts=num_counts,
             accuracy=accuracy,
         )
         for j, of_client in left_out.sent_diagonals(session, told).items()

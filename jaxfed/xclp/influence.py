@@ -1,8 +1,8 @@
 """Lines 10 to 13 of Algorithm 1: every client's contribution Z^(j) = S_L^(j) Y_L^(j), two ways.
 
-S = (I - alpha W)^-1, or the matrix that takes its place (`jaxfed.xclp.smoother`), is never formed: conjugate
-gradient solves (I - alpha W) S_L^(j) = E_L^(j) for the columns of client j's labeled points, E_L^(j) their
-unit vectors, or (I - alpha W) Z = Y at once.
+S = (I - alpha W)^-1 (`jaxfed.xclp.smoother`) is never formed: conjugate gradient solves (I - alpha W) S_L^(j)
+= E_L^(j) for the columns of client j's labeled points, E_L^(j) their unit vectors, or (I - alpha W) Z = Y at
+once.
 
 "columns", as the paper: client j tells the server which of its points are labeled, gets their columns of
 S and multiplies them with its labels. It sees how far its points reach everybody's.
@@ -119,13 +119,11 @@ class Contributions(NamedTuple):
         values: Z^(j) of every client that has stayed, float32 [n, C], or `EVERYBODY`'s; of shares the
             client's, uint64 (`jaxfed.secure.primitives.fixed_point`).
         shares: the server's share of every client's Z^(j), uint64 [n, C]; empty where `values` are whole.
-        labeled: the numbers of labeled points, int, as the server knows them, of every client in `values`.
         accuracy: of the linear systems.
     """
 
     values: dict[int, np.ndarray]
     shares: dict[int, np.ndarray]
-    labeled: dict[int, np.ndarray]
     accuracy: Accuracy
 
 
@@ -219,9 +217,8 @@ def influence_of_labels(
         )
     y = np.concatenate([labels[client] for client in rows])
     z, accuracy = solved(matrix, padded_to(y, matrix.num_points))
-    labeled = {EVERYBODY: np.flatnonzero(y.any(axis=1))}
     num_outputs = len(y) if num_outputs is None else num_outputs
-    return Contributions({EVERYBODY: np.asarray(z)[:num_outputs]}, {}, labeled, accuracy)
+    return Contributions({EVERYBODY: np.asarray(z)[:num_outputs]}, {}, accuracy)
 
 
 def influence_columns(
@@ -257,7 +254,7 @@ def _multiplied(
     num_points = num_outputs
     if num_points is None:
         num_points = max(own.stop for own in rows.values())
-    result = Contributions({}, {}, {}, Accuracy())
+    result = Contributions({}, {}, Accuracy())
     for client, own in rows.items():
         if client not in present:
             continue
@@ -275,7 +272,6 @@ def _multiplied(
         except DroppedOut:
             continue
         result.values[client] = value
-        result.labeled[client] = own.start + labeled
         if share is not None:
             result.shares[client] = share
     return result

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import jax
 import numpy as np
 
-from jaxfed.secure.influence.leading import Leading
 from jaxfed.xclp.parameters import Parameters
 from jaxfed.xclp.smoother import Smoother
 
@@ -48,11 +47,9 @@ class KeptApart(NamedTuple):
         noisy: each client's codes of later points that it was asked for, with their noise, by what they were
             without: asked for again, a code has the noise that it had. Clients write in it.
         labels: each client's Y^(j), float32 [n_j, C], as it answers.
-        heard: each client's, of the components of its points.
         largest: the largest confidence of any point, as each client heard it; read for `relative_confidence`.
         rows: R_j of all clients of the graph, which all know.
         matrix: the server's M, and the graph with its degrees.
-        labeled: the server's: the numbers of labeled points, as it was told them.
         p: the settings, which all know.
     """
 
@@ -61,9 +58,7 @@ class KeptApart(NamedTuple):
     codes: dict[int, np.ndarray]
     noisy: dict[int, dict[bytes, np.ndarray]]
     labels: dict[int, np.ndarray]
-    heard: dict[int, Leading]
     largest: dict[int, np.float32]
     rows: dict[int, slice]
     matrix: Smoother
-    labeled: dict[int, np.ndarray]
     p: Parameters

@@ -1,8 +1,8 @@
 """What a labeled point's scores would be without its own label: of every one, without solving again.
 
-Z is a function of X = M Y, counts and flat parts (`jaxfed.xclp.label_matrix`), so that without the label
-y_i of point i its scores follow from X_i - M_ii y_i. M_ii is in the column of M that line 12 solves for,
-where columns are sent or multiplied. Where the server is given Y it solves for M Y alone, C columns; then
+Z is a function of X = M Y and counts of labels (`jaxfed.xclp.label_matrix`), so that without the label y_i of
+point i its scores follow from X_i - M_ii y_i. M_ii is in the column of M that line 12 solves for, where
+columns are sent or multiplied. Where the server is given Y it solves for M Y alone, C columns; then
 
     M_ii = (M e_i)_i                                one more column a label, for `EXACT_UP_TO` labels and less
     M_ii ~ s_i (M_c b_g)_i + (M - M_c)_ii           beyond: labels dealt at random to `NUM_PROBES` groups g,
@@ -20,22 +20,21 @@ X_i is M_ii y_i and nothing else, and what is left is zero (`alone`).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfed.kernels.components import Components, components
-from jaxfed.kernels.conjugate_gradient import Convergence
+from jaxfed.kernels.components import components
+from jaxfed.kernels.conjugate_gradient import Convergence, propagate_centered
 from jaxfed.kernels.padding import padded_length
 from jaxfed.kernels.spread import everywhere
 from jaxfed.xclp import client_prior
-from jaxfed.xclp.influence import Accuracy, solved
-from jaxfed.xclp.label_matrix import BY_COMPONENT, Rows, scores, without_own
+from jaxfed.xclp.influence import Accuracy, accuracy_of, solved
+from jaxfed.xclp.label_matrix import Rows, scores, without_own
 from jaxfed.xclp.parameters import Propagation
-from jaxfed.xclp.smoother import Smoother, smoother
+from jaxfed.xclp.smoother import Smoother, label_counts
 
 EXACT_UP_TO = 256
 NUM_PROBES = 64
@@ -51,29 +50,27 @@ class Labeled(NamedTuple):
 
     Fields:
         rows: with all labels.
-        own: what each label adds at its own point.
+        diagonal: M_ii, what each label adds at its own point, float32 [m].
         labels: Y of these points, float32 [m, C]; of randomized labels the unbiased estimates.
         answers: the labels, int [m]; of randomized ones the answers.
         client_counts: the numbers of labels of each point's client, float32 [m, C] or [C].
         cohort_counts: of all clients, float32 [C].
-        num_counts: how many rows of counts of labels are summed beside the scores, one a component or one.
         accuracy: of the linear systems that all of it comes from.
     """
 
     rows: Rows
-    own: Rows
+    diagonal: np.ndarray
     labels: np.ndarray
     answers: np.ndarray
     client_counts: np.ndarray
     cohort_counts: np.ndarray
-    num_counts: int = 1
     accuracy: Accuracy = Accuracy()
 
 
 def left_out_scores(points: Labeled, p: Propagation) -> np.ndarray:
     """Z of every labeled point as if its own label were not there, float32 [m, C]."""
-    rows = without_own(points.rows, points.labels, points.own)
-    own = np.abs(points.own.values[:, None] * points.labels)
+    rows = without_own(points.rows, points.labels, points.diagonal)
+    own = np.abs(points.diagonal[:, None] * points.labels)
     values = np.where(np.abs(rows.values) > _ROUNDING * own, rows.values, np.float32(0))
     z = scores(p.label_matrix, rows._replace(values=values))
     client, cohort = (n - points.labels for n in (points.client_counts, points.cohort_counts))
@@ -99,10 +96,8 @@ def half_hits(left_out: np.ndarray, answers: np.ndarray) -> np.ndarray:
 
 def alone(matrix: Smoother, points: np.ndarray) -> np.ndarray:
     """bool [m]: which of these points have no other of them in their component of the graph."""
-    found = everywhere(components(matrix.graph)) if matrix.found is None else matrix.found
-    _, place, sizes = np.unique(
-        np.asarray(found.root)[points], return_inverse=True, return_counts=True
-    )
+    root = np.asarray(everywhere(components(matrix.graph)).root)
+    _, place, sizes = np.unique(root[points], return_inverse=True, return_counts=True)
     return np.asarray(sizes[place] == 1)
 
 
@@ -121,21 +116,18 @@ def labeled_rows(
     """
     points = np.flatnonzero(answers >= 0)
     values, accuracy = solved(matrix, y)
-    flat, own_flat = matrix.flat(answers >= 0)
     of_clients = np.zeros((int(owner.max(initial=0)) + 1, y.shape[1]), np.float32)
     np.add.at(of_clients, owner[points], y[points])
-    arrays = [np.asarray(a)[points] for a in (values, matrix.counts(y), flat, own_flat)]
-    of_own, accuracy_of_own = diagonal(matrix, points)
-    own = Rows(of_own, np.ones(len(points), np.float32), arrays[3])
-    arrays[0] = np.where(alone(matrix, points)[:, None], own.values[:, None] * y[points], arrays[0])
+    x, counts = (np.asarray(a)[points] for a in (values, label_counts(y)))
+    own, accuracy_of_own = diagonal(matrix, points)
+    x = np.where(alone(matrix, points)[:, None], own[:, None] * y[points], x)
     return Labeled(
-        Rows(*arrays[:3]),
+        Rows(x, counts),
         own,
         y[points],
         answers[points],
         of_clients[owner[points]],
         of_clients.sum(axis=0),
-        int(matrix.num_counts(answers >= 0)) if len(points) else 0,
         accuracy.worst(accuracy_of_own),
     )
 
@@ -172,17 +164,29 @@ def diagonal(
             found[start : start + len(block)] = np.asarray(z)[block, columns]
             worst = worst.worst(accuracy)
         return found, worst
-    known: np.ndarray | float = 0.0
-    if matrix.p.label_matrix not in BY_COMPONENT:
-        matrix = smoother(matrix.graph, replace(matrix.p, label_matrix="centered", select=()))
-        known = np.asarray(matrix.flat(np.zeros(matrix.num_points, bool))[1])[points]
     rng = np.random.default_rng((_SEED, len(points)))
     group = rng.permutation(len(points)) % num_probes
     sign = rng.choice(np.array([-1, 1], np.float32), len(points))
     probes = np.zeros((matrix.num_points, num_probes), np.float32)
     probes[points, group] = sign
-    z, accuracy = solved(matrix, probes)
-    return np.asarray(sign * np.asarray(z)[points, group] + known, np.float32), accuracy
+    z, known, accuracy = _centered(matrix, probes)
+    estimate = sign * np.asarray(z)[points, group] + np.asarray(known)[points]
+    return np.asarray(estimate, np.float32), accuracy
+
+
+def _centered(matrix: Smoother, y: np.ndarray) -> tuple[jax.Array, jax.Array, Accuracy]:
+    """M_c Y, float32 [n, C], and the diagonal of M - M_c, float32 [n]: v_i^2 / ((1 - alpha) |v_K|^2).
+
+    v = D^1/2 on the component K of each point; also how accurate the linear systems are.
+    """
+    p, found = matrix.p, everywhere(components(matrix.graph))
+    z, info = everywhere(
+        propagate_centered(
+            matrix.graph, found, y, p.alpha, tolerance=p.tolerance, max_steps=p.max_steps
+        )
+    )
+    v, volume = matrix.root_degrees, jnp.where(found.volume > 0, found.volume, 1.0)
+    return z, v / ((1 - p.alpha) * volume) * v, accuracy_of(info, p.max_steps)
 
 
 class AtLabeled:
@@ -197,26 +201,12 @@ class AtLabeled:
 
     def __init__(self, matrix: Smoother, points: np.ndarray) -> None:
         self._matrix, self._num_labeled = matrix, len(points)
-        self.p, self.num_points = matrix.p, padded_length(len(points))
-        self.max_steps = matrix.max_steps
+        self.num_points, self.max_steps = padded_length(len(points)), matrix.max_steps
         self._points = np.zeros(self.num_points, np.int64)
         self._points[: len(points)] = points
         self.diagonal = np.zeros(self.num_points, np.float32)
         self.alone = np.zeros(self.num_points, bool)
         self.alone[: len(points)] = alone(matrix, points)
-
-    @property
-    def found(self) -> Components | None:
-        """The components of the labeled points; None as `Smoother.found`."""
-        found = self._matrix.found
-        return None if found is None else Components(*(own[self._points] for own in found))
-
-    def flat(self, is_labeled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """As `Smoother.flat`, of the labeled points among which `is_labeled` says who counts."""
-        joint = np.zeros(self._matrix.num_points, bool)
-        joint[self._points[: self._num_labeled]] = is_labeled[: self._num_labeled]
-        flat, own = (np.asarray(part)[self._points] for part in self._matrix.flat(joint))
-        return flat, own
 
     def solved(self, y: np.ndarray) -> tuple[jax.Array, Convergence]:
         """M Y at the labeled points, for Y [m, C] of these."""

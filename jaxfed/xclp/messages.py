@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from jaxfed.federation.communication import Communication
 from jaxfed.xclp.calibration import SHARPNESS
-from jaxfed.xclp.label_matrix import BY_COMPONENT
 from jaxfed.xclp.parameters import Parameters
 from jaxfed.xclp.selection import Choice, priors_of, settings_of
 
@@ -16,7 +15,6 @@ def count_messages(
     num_labeled: int,
     num_points: int,
     num_at_server: int = 0,
-    num_counts: int = 1,
     sent_bits: int | None = None,
     p: Parameters,
 ) -> None:
@@ -25,17 +23,14 @@ def count_messages(
     Where the server is a party, `num_at_server` of the points are its own; what it tells itself is no
     message, and neither it nor its labels are counted in the other two numbers.
 
-    `num_counts` components have labels, where `label_matrix` goes by components. `sent_bits`: of a code, if
-    it was sent before fewer bits were chosen; else `p.num_bits`.
+    `sent_bits`: of a code, if it was sent before fewer bits were chosen; else `p.num_bits`.
 
     Not in the paper's count: the positions of labeled points, and what the authors' switches sum.
     """
     num_remote = num_points - num_at_server
     if p.hamming == "plaintext":
         communication.up("codes", num_remote * (sent_bits or p.num_bits) // 8)
-    _count_sums(communication, num_clients, num_labeled, num_points, num_remote, num_counts, p)
-    if p.label_matrix in BY_COMPONENT and not p.has_session:
-        communication.down("leading", 8 * num_remote)
+    _count_sums(communication, num_clients, num_labeled, num_points, num_remote, p)
     if p.relative_confidence and not p.has_session:
         communication.up("confidence", 4 * num_clients)
         communication.down("largest_confidence", 4 * num_clients)
@@ -53,17 +48,15 @@ def count_later_messages(
     num_clients: int,
     num_labeled: int,
     num_points: int,
-    num_rows: int,
-    num_counts: int,
     p: Parameters,
 ) -> None:
     """Add what later points of a session send where its steps are in the clear, beside its channel.
 
-    As `count_messages`, with the points' codes and `num_rows` rows of sums (`jaxfed.xclp.later_rows`).
+    As `count_messages`, with the points' codes and one row of sums for each (`jaxfed.xclp.later_rows`).
     """
     if p.hamming == "plaintext":
         communication.up("codes", num_points * p.num_bits // 8)
-    _count_sums(communication, num_clients, num_labeled, num_rows, num_rows, num_counts, p)
+    _count_sums(communication, num_clients, num_labeled, num_points, num_points, p)
 
 
 def _count_sums(
@@ -72,7 +65,6 @@ def _count_sums(
     num_labeled: int,
     num_rows: int,
     num_remote: int,
-    num_counts: int,
     p: Parameters,
 ) -> None:
     """Lines 12 and 14 where they are in the clear; `num_remote` of the rows are not the server's own."""
@@ -83,9 +75,9 @@ def _count_sums(
     if is_plaintext:
         communication.up("contributions", 4 * num_clients * num_rows * p.num_classes)
         communication.down("row_sums", 4 * num_remote * p.num_classes)
-    if is_plaintext and (p.label_matrix != "plain" or p.client_prior > 0):
-        communication.up("class_counts", 4 * num_clients * num_counts * p.num_classes)
-        communication.down("class_counts", 4 * num_clients * num_counts * p.num_classes)
+    if is_plaintext and p.needs_class_counts:
+        communication.up("class_counts", 4 * num_clients * p.num_classes)
+        communication.down("class_counts", 4 * num_clients * p.num_classes)
 
 
 def count_selection(
@@ -110,13 +102,10 @@ def count_selection(
         num_labeled: points with labels.
         p: the settings that were given, with what was to be chosen.
     """
-    num_matrices, is_plaintext = len(choice.matrices), p.row_sums == "plaintext"
+    num_matrices, is_plaintext = choice.num_matrices, p.row_sums == "plaintext"
     if not p.has_session:
         communication.up("positions", 4 * num_labeled)
         communication.down("diagonals", 8 * num_matrices * num_labeled)
-        num_by_component = sum(tried.by_component for tried in choice.matrices)
-        if num_by_component:
-            communication.down("leading", 8 * num_by_component * num_labeled)
         communication.down("setting", 4 * num_clients)
         if choice.sharpness is not None:
             communication.down("setting", 4 * num_clients)
@@ -126,7 +115,7 @@ def count_selection(
         rows = num_matrices * num_labeled
         communication.up("contributions", 4 * num_clients * rows * p.num_classes)
         communication.down("row_sums", 4 * rows * p.num_classes)
-        num_counts = sum(tried.num_counts for tried in choice.matrices)
+        num_counts = num_matrices if num_labeled else 0
         communication.up("class_counts", 4 * num_clients * num_counts * p.num_classes)
         communication.down("class_counts", 4 * num_clients * num_counts * p.num_classes)
         num_priors = len(priors_of(p))

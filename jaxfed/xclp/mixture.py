@@ -1,10 +1,9 @@
 """What a later point's row is: a weighed sum of the rows of its nearest points in the graph.
 
     Z_x = sum_l w_xl Z_l,    w_xl = alpha b_xl / sqrt(d_x d_l) / (1 - 2 alpha / d_x)
-                             w_xl = b_xl / d_x                                           "poisson"
 
-(`jaxfed.xclp.out_of_sample` says why; the last factor is of self_edges alone). The same weights serve M Y,
-the columns of M, and flat parts.
+(`jaxfed.xclp.out_of_sample` says why; the last factor is of self_edges alone). The same weights serve M Y
+and the columns of M.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def mixture(
         similarity_power=p.similarity_power,
         bit_epsilon=p.bit_epsilon,
         self_edges=p.self_edges,
-        alpha=None if p.label_matrix == "poisson" else p.alpha,
+        alpha=p.alpha,
     )
 
     def weights(rows: np.ndarray) -> jax.Array:
@@ -95,7 +94,7 @@ def _weights(
     similarity_power: float,
     bit_epsilon: float,
     self_edges: bool,
-    alpha: float | None,
+    alpha: float,
 ) -> jax.Array:
     """w of some points, float32 [m, k], of distances int32 and D^1/2 float32 [m, k] of their neighbors.
 
@@ -108,8 +107,6 @@ def _weights(
     b = edge_weights(cosine_from_hamming(apart, num_bits), similarity_power)
     listed = b.sum(axis=1, keepdims=True)
     listed = jnp.where(listed > 0, listed, 1)
-    if alpha is None:  # its matrix has D^-1/2 on both sides already
-        return b / listed
     num_own = 2 * self_edges
     degree = listed + num_own
     factor = alpha / jnp.sqrt(degree) / (1 - num_own * alpha / degree)

@@ -20,7 +20,7 @@ from jaxfed.privacy import randomized_response
 from jaxfed.xclp.cross_steps import HAMMING
 from jaxfed.xclp.memory_plan import Plan
 from jaxfed.xclp.parameters import Parameters
-from jaxfed.xclp.smoother import Smoother, smoother
+from jaxfed.xclp.smoother import Smoother
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.parties import Session
@@ -104,7 +104,7 @@ class Neighborhoods:
                 self._execution.spread(distances, fill=nobody),
                 p,
             )
-        return smoother(self._graphs[key], p, self._block_columns)
+        return Smoother(self._graphs[key], p, self._block_columns)
 
 
 def server_graph(indices: Array, distances: Array, p: Parameters) -> Graph:

@@ -4,7 +4,6 @@ A later point x is one more row of line 10's system. It lists its k nearest amon
 as line 7 has it; nobody lists x, and everybody else's row is left as it is. Then, Y_x being 0,
 
     Z_x = alpha sum_l W_xl Z_l,    W_xl = b_xl / sqrt(d_x d_l),    d_x = sum_l b_xl              line 10
-    Z_x = sum_l b_xl Z_l / d_x                                                  label_matrix="poisson"
 
 with b_xl = max(cos(pi h_xl / L), 0)^similarity_power of the listed l, and degrees d_l of the graph. (With
 self_edges x lists itself and k - 1 others; Z_x is then as much larger as its own row says.)
@@ -12,8 +11,7 @@ self_edges x lists itself and k - 1 others; Z_x is then as much larger as its ow
 It is the induction formula of Delalleau, Bengio, Le Roux, "Efficient Non-Parametric Function Induction in
 Semi-Supervised Learning", AISTATS 2005, which minimizes the same energy over x alone, all else fixed; with
 XCLP's normalization in place of theirs. A point that has no label and that nobody lists gets its own Z
-back where it is taken out of the graph and asked for ("centered": but for one part in n of what every label
-adds, and shares of the flat part that differ by alpha); one that is still in the list is its own nearest.
+back where it is taken out of the graph and asked for; one that is still in the list is its own nearest.
 What it does not know is what the later points would have told: they are no stations between others, and of
 many of them, far from all old ones, a new labeling knows more.
 
@@ -34,9 +32,7 @@ same protocols (`jaxfed.xclp.later_rows`). Labels are those in the clear:
     12     server            `positions` once more
     12     client j          with influence="columns": how far its labels reach each later point of everybody
     14     client j          Z_x of its own later points, and counts of labels as in the labeling
-    14     client j          with "centered", "poisson": in which components neighbors of x lie, Z_x part by
-                             part of these, and in sum how strongly labels reach it from each
-    all    everybody         how many later points each client has, and of "centered", "poisson" r
+    all    everybody         how many later points each client has
 
 Everything else is as in the labeling: masks, transfers and keys are of a run of their own. All clients that
 took part have to be there, those without later points too: each brings its codes and labels again. Who has

@@ -66,7 +66,7 @@ class Propagation:
             `select`.
         similarity_power: exponent on edge weights, up to 100; 3 in the authors' code.
         label_matrix: what is propagated, of `LABEL_MATRICES` (`jaxfed.xclp.label_matrix`): "plain" in the
-            paper, "class_balanced" in the authors' code. "poisson" has no alpha: it goes as if by 1.
+            paper, "class_balanced" in the authors' code.
         client_prior: beta, how much a client's own label frequencies weigh its scores
             (`jaxfed.xclp.client_prior`); 0 = not at all. Where a client is alone they are the cohort's.
         select: settings to be chosen by leave-one-out, starting from the given ones: "KEY" or
@@ -122,6 +122,11 @@ class Propagation:
         return bool(self.select) or self.confidence == "calibrated"
 
     @property
+    def needs_class_counts(self) -> bool:
+        """Whether scores are made with the cohort's numbers of labels of each class."""
+        return self.label_matrix != "plain" or self.client_prior > 0
+
+    @property
     def selectable(self) -> tuple[str, ...]:
         """Keys that `select` may name."""
         return tuple(key for key in candidates.CANDIDATES if hasattr(self, key))
@@ -155,9 +160,8 @@ class Parameters(Propagation):
             "SHARE%@STAGE" (`jaxfed.xclp.departures`).
 
     Of what propagation is given, `label_matrix` and `client_prior` go by the cohort's labels. But for "plain"
-    without a prior the clients learn the cohort's number of each class, for "centered" and "poisson" in each
-    component of the graph, and of their own points the component and the flat part; the server learns the
-    numbers where `row_sums` is plaintext. `relative_confidence` goes by the cohort's largest: the server
+    without a prior the clients learn the cohort's number of each class; the server learns the numbers where
+    `row_sums` is plaintext. `relative_confidence` goes by the cohort's largest: the server
     learns every client's largest one, the clients the cohort's. `select` and `confidence="calibrated"` need
     leave-one-out: the clients learn the numbers of each class in any case, how strongly each label of their
     own stays where it is, and what was chosen; the server how many labels come back with each setting, and

@@ -24,10 +24,10 @@ from jaxfed.privacy import randomized_response
 from jaxfed.xclp.algorithm import client_codes, randomized
 from jaxfed.xclp.cross_steps import PROJECTIONS, setup
 from jaxfed.xclp.influence import Accuracy, accuracy_of, warn_of_cut_short
-from jaxfed.xclp.label_matrix import BY_COMPONENT, Rows, scores
+from jaxfed.xclp.label_matrix import Rows, scores
 from jaxfed.xclp.neighborhoods import Neighborhoods, one_hot_labels
 from jaxfed.xclp.parameters import Parameters
-from jaxfed.xclp.smoother import Smoother
+from jaxfed.xclp.smoother import Smoother, label_counts
 
 _NOISE = 0x72656C61  # sets answers in these labelings apart from those of the run
 _ENTRIES = 2**25  # of a block's right-hand sides, 128 MiB
@@ -94,25 +94,15 @@ def relabeled_scores(
         columns = y.reshape(n, -1)
         values, info = m.solved(columns)
         worst = worst.worst(accuracy_of(info, m.max_steps))
-        parts = (np.asarray(each)[rows] for each in (values, m.counts(columns)))
+        parts = (np.asarray(each)[rows] for each in (values, label_counts(columns)))
         x, counts = (np.moveaxis(each.reshape(-1, *y.shape[1:]), 0, 1) for each in parts)
         if label_epsilon:
             x, counts = (
                 randomized_response.unbiased(each, num_classes, label_epsilon)
                 for each in (x, counts)
             )
-        for own, own_counts, is_labeled in zip(x, counts, some >= 0, strict=True):
-            flat = _flat(m, is_labeled)[rows]
-            z = scores(m.p.label_matrix, Rows(own, own_counts, flat))
+        for own in map(Rows, x, counts):
+            z = scores(m.p.label_matrix, own)
             found.append(np.asarray(z, np.float32))
     warn_of_cut_short(worst, Accuracy(), m.p.tolerance)
     return np.stack(found)
-
-
-def _flat(m: Smoother, is_labeled: np.ndarray) -> np.ndarray:
-    """f, float32 [n]; zeros where no scores are made of it."""
-    there = np.zeros(m.num_points, bool)
-    if m.p.label_matrix not in BY_COMPONENT:
-        return there.astype(np.float32)
-    there[: len(is_labeled)] = is_labeled
-    return np.asarray(m.flat(there)[0])

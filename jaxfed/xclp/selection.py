@@ -19,22 +19,17 @@ lucky. The strength of the client prior (`jaxfed.xclp.client_prior`) is
 chosen after that, by most hits with the settings that were chosen, of equals the weakest: it does little
 harm where it is wrong.
 
-Leaving a label out takes it from its class. With "plain" and "poisson", which favor classes of many labels,
-that makes hits rarer; with "centered" more frequent, for far from all labels it favors the class with
-fewest; with "class_balanced" neither. Where classes have two or three labels each this is more than what
-settings differ by: on digits, two labels a class, "centered" at alpha = 0.5 is chosen in two of five draws
-and costs ten points. With such labels choose among "plain" and "class_balanced", as the variant `auto` of
-configs does.
+Leaving a label out takes it from its class. With "plain", which favors classes of many labels, that makes
+hits rarer; with "class_balanced" it does not.
 
 What it tells: the server h, d and n of all settings, as sums over the clients, by class where the measure is;
 clients which setting was chosen. The hit rate of what was chosen is reported; it is a little too good, being
 the best of several.
 
-Cost: settings that differ in `label_matrix` alone share neighbors and graph, and "plain" and
-"class_balanced" their systems too; those that differ in alpha share the graph; num_neighbors, the
-neighbors. So one set of codes, one of neighbors a value of num_bits, and for every matrix M the columns
-that `leave_one_out` states: at most as many labelings as there are settings. With `client_prior` nothing
-more is solved.
+Cost: settings that differ in `label_matrix` alone share neighbors, graph and systems; those that differ in
+alpha share neighbors and graph; those that differ in num_neighbors, the neighbors. So one set of codes, one
+of neighbors a value of num_bits, and for every matrix M the columns that `leave_one_out` states: at most as
+many labelings as there are settings. With `client_prior` nothing more is solved.
 """
 
 from __future__ import annotations
@@ -50,7 +45,6 @@ import numpy as np
 from jaxfed.xclp.calibration import likeliest, log_likelihoods
 from jaxfed.xclp.candidates import CANDIDATES, MEASURES, parsed
 from jaxfed.xclp.influence import Accuracy
-from jaxfed.xclp.label_matrix import BY_COMPONENT
 from jaxfed.xclp.leave_one_out import Labeled, half_hits, left_out_scores
 from jaxfed.xclp.parameters import Propagation
 
@@ -59,18 +53,6 @@ Evidence = Callable[[P], Mapping[int, Labeled]]  # of every client, for one sett
 Total = Callable[
     [Mapping[int, np.ndarray]], np.ndarray | None
 ]  # of the clients' counts, int [G, t], or sums, float64 [G, t]
-
-
-class Tried(NamedTuple):
-    """A matrix M whose labeling of the labeled points was tried.
-
-    Fields:
-        by_component: whether it goes by components, of which clients hear.
-        num_counts: rows of counts of labels that every client sends and hears.
-    """
-
-    by_component: bool
-    num_counts: int
 
 
 class Choice(NamedTuple, Generic[P]):
@@ -83,7 +65,7 @@ class Choice(NamedTuple, Generic[P]):
             says; None without labels.
         given_accuracy: the same with the given settings.
         num_settings: of how many.
-        matrices: what was sent for each of the matrices M that these have.
+        num_matrices: how many matrices M these have.
         sharpness: of calibrated confidences (`jaxfed.xclp.calibration`); None where they are line 16's.
         log_loss: what it reaches on labels by leave-one-out, mean nats; None without labels.
         systems: how accurate the linear systems are that were solved to choose.
@@ -94,7 +76,7 @@ class Choice(NamedTuple, Generic[P]):
     accuracy: float | None
     given_accuracy: float | None
     num_settings: int
-    matrices: tuple[Tried, ...]
+    num_matrices: int
     sharpness: float | None = None
     log_loss: float | None = None
     systems: Accuracy = Accuracy()
@@ -145,11 +127,7 @@ def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
         return {client: _counts([own[client] for own in hit], num_groups) for client in clients}
 
     hit = [_hits(matter(s), s) for s in settings]
-    matrices = tuple(
-        Tried(key[0] in BY_COMPONENT, max((own.num_counts for own in of.values()), default=0))
-        for key, of in remembered.items()
-    )
-    size = len(settings) * len(priors), matrices
+    size = len(settings) * len(priors), len(remembered)
     systems = reduce(
         Accuracy.worst,
         (own.accuracy for of in remembered.values() for own in of.values()),
@@ -202,8 +180,6 @@ def mean_metrics(choices: Sequence[Choice[P]]) -> dict[str, Any]:
 def settings_of(p: P) -> list[P]:
     """All combinations but for `client_prior`, the given settings first; none of them selects any more.
 
-    Poisson learning has no alpha, so that it comes once for all of them.
-
     Raises:
         UsageError: a combination that cannot be.
     """
@@ -212,10 +188,7 @@ def settings_of(p: P) -> list[P]:
     given = replace(p, select=())
     found = [given]
     for combination in product(*values.values()):
-        chosen = dict(zip(values, combination, strict=True))
-        if chosen.get("label_matrix", p.label_matrix) == "poisson":
-            chosen.pop("alpha", None)
-        settings = replace(given, **chosen)
+        settings = replace(given, **dict(zip(values, combination, strict=True)))
         if settings not in found:
             found.append(settings)
     return found
@@ -234,9 +207,7 @@ def plaintext_total(counts: Mapping[int, np.ndarray]) -> np.ndarray | None:
 
 def _in_common(s: Propagation) -> tuple[Any, ...]:
     """What graph and M depend on: settings with the same share leave-one-out's matter."""
-    matrix = s.label_matrix if s.label_matrix in BY_COMPONENT else "plain"
-    bits = getattr(s, "num_bits", None)
-    return matrix, s.alpha, s.num_neighbors, s.similarity_power, bits
+    return s.alpha, s.num_neighbors, s.similarity_power, getattr(s, "num_bits", None)
 
 
 class Hits(NamedTuple):

@@ -166,7 +166,7 @@ def test_labels_alone_are_marks_where_a_learner_has_no_more():
 
 GRAPHS = {
     "xclp": (xclp, {"num_bits": 256}),
-    "xclp, poisson": (xclp, {"num_bits": 256, "label_matrix": "poisson"}),
+    "xclp, balanced": (xclp, {"num_bits": 256, "label_matrix": "class_balanced"}),
     "pooled_lp": (pooled_lp, {}),
     "pooled_lp, chosen": (pooled_lp, {"select": ("num_neighbors:1:6",)}),
 }

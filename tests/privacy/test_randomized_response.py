@@ -17,7 +17,6 @@ from jaxfed.errors import UsageError
 from jaxfed.kernels import hamming, lsh
 from jaxfed.kernels.graph import normalized_graph
 from jaxfed.privacy import randomized_response as rr
-from jaxfed.secure.influence.leading import Leading
 from jaxfed.xclp.own_scores import client_scores
 
 SIGNIFICANCE = 1e-6
@@ -301,8 +300,7 @@ def test_classes_are_balanced_by_unbiased_counts():
     keep, other = rr.answer_probabilities(1.5, 3)
     answers = np.full((3, 3), other) + (keep - other) * np.eye(3)
     counts, z = np.array([[12.0, 5.0, 0.25]]), np.random.default_rng(0).random((7, 3))
-    own = Leading(np.zeros(7, np.int32), np.zeros(7, np.float32))
-    scores = client_scores(z @ answers, counts @ answers, own, p)
+    scores = client_scores(z @ answers, counts @ answers, p)
     np.testing.assert_allclose(scores, z / [12, 5, 1], atol=1e-5)
 
 

@@ -68,13 +68,13 @@ def test_a_name_that_was_chosen_is_told(tmp_path):
     summary["algorithms"]["xclp"] |= {
         "selected": {
             "alpha": metric([0.5, 0.9, 0.5]),
-            "label_matrix": {"plain": metric([1, 0, 0]), "centered": metric([0, 1, 1])},
+            "label_matrix": {"plain": metric([1, 0, 0]), "class_balanced": metric([0, 1, 1])},
         },
         "leave_one_out": {"accuracy": metric([0.5, 0.6, 0.7])},
     }
     (path / "summary.json").write_text(json.dumps(summary))
     table = table_of(path, "chosen by clients' labels")
-    chosen = "alpha 0.5, 0.9, 0.5; label_matrix plain, centered, centered"
+    chosen = "alpha 0.5, 0.9, 0.5; label_matrix plain, class_balanced, class_balanced"
     assert table.rows[0][1].text == chosen
     assert "leave_one_out.accuracy" in {record["metric"] for record in table.records}
 

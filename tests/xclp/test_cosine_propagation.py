@@ -141,7 +141,7 @@ def test_switches_follow_those_of_xclp_unless_given(name):
     assert (own[name].label_matrix, own.xclp.label_matrix) == ("plain", "class_balanced")
 
 
-CHOICE = ("alpha:0.3", "label_matrix:centered", "num_neighbors:3", "client_prior:1")
+CHOICE = ("alpha:0.3", "label_matrix:class_balanced", "num_neighbors:3", "client_prior:1")
 
 
 def labels_that_come_back(federation, p):
@@ -216,7 +216,10 @@ def test_unequal_clients_share_a_few_programs():
     x[3][6:] = x[3][5] + rng.standard_normal((51, 12)).astype(np.float32)
     given = [np.where(rng.random(len(own)) < 0.2, own, -1) for own in y]
     given[2][:] = -1
-    settings = {"label_matrix": "centered", "select": ("alpha:0.3:0.9",)}  # not what is compiled
+    settings = {
+        "label_matrix": "class_balanced",
+        "select": ("alpha:0.3:0.9",),
+    }  # not what is compiled
     p = Propagation(NUM_CLASSES, num_neighbors=NUM_NEIGHBORS, alpha=ALPHA, **settings)
 
     def padded(clients):

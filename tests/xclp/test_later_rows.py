@@ -8,7 +8,6 @@ from secure_labels import digits, disagreement
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
-from jaxfed.kernels.components import Components
 from jaxfed.kernels.padding import padded_length
 from jaxfed.secure.primitives import paillier
 from jaxfed.secure.session.endpoint import SERVER
@@ -16,7 +15,6 @@ from jaxfed.xclp import Parameters, cross_client_label_propagation, label_later
 from jaxfed.xclp.kept import KeptApart
 from jaxfed.xclp.later_rows import LaterRows
 from jaxfed.xclp.mixture import Mixture
-from jaxfed.xclp.own_scores import numbered
 
 NUM_CLIENTS, NUM_CLASSES = 3, 10
 SETTINGS = {"num_classes": NUM_CLASSES, "num_bits": 64, "num_neighbors": 2, "alpha": 0.9}
@@ -67,11 +65,14 @@ PROTOCOLS = [
 SWITCHES = [
     {"self_edges": True},
     {"label_matrix": "class_balanced", "relative_confidence": True},
-    {"label_matrix": "centered"},
-    {"label_matrix": "poisson", "client_prior": 1.0},
+    {"client_prior": 1.0},
     {"num_bits": 32, "select": ("alpha:0.5", "num_bits:64")},
     {"confidence": "calibrated"},
-    {"label_epsilon": 40.0, "bit_epsilon": 40.0, "label_matrix": "centered"},  # no answer differs
+    {
+        "label_epsilon": 40.0,
+        "bit_epsilon": 40.0,
+        "label_matrix": "class_balanced",
+    },  # no answer differs
 ]
 
 
@@ -98,36 +99,7 @@ def test_settings_matter_for_these_points():
             assert max(apart) > 1e-3  # confidences or scores
 
 
-@pytest.mark.parametrize("label_matrix", ["centered", "poisson"])
-def test_neighbors_in_several_components(label_matrix):
-    """A point between two clusters that no edge joins, each with labels of its own, has two rows."""
-    truth = np.arange(12) % 2
-    vectors = np.random.default_rng(0).standard_normal((12, 64)).astype(np.float32) / 8
-    vectors[np.arange(12), truth] += 1.5
-    labels = np.where(np.arange(12) < 7, truth, -1)
-    labels[2] = 2  # one component has two classes
-    clients = [vectors[:6], vectors[6:]], [labels[:6], labels[6:]]
-    later = [vectors[:3] + vectors[[9, 6, 11]], vectors[10:]]
-    found = []
-    for protocols in ({}, MASKED, MASKED | {"influence": "columns"}):
-        p = Parameters(**SETTINGS, label_matrix=label_matrix, **protocols)
-        result = cross_client_label_propagation(*clients, p)
-        before = result.communication.download.get("leading", 0)
-        found.append(label_later(result, later, p))
-        sent = result.communication.download.get("leading", 0) - before
-        assert sent == (8 * 2 * 5 if protocols else 0)
-    assert np.sum(found[0][0].scores[:, :2] > 0) >= 5
-    for ours in found[1:]:
-        assert disagreement(ours, found[0], 2) <= 1
-
-
-def test_components_are_numbered_among_those_with_labels():
-    found = Components(np.array([0, 0, 2, 3, 3, 5], np.int32), np.ones(6, np.float32))
-    numbers, number = numbered(found, np.array([False, True, False, False, True, False]))
-    assert (numbers.tolist(), number) == ([0, 0, -1, 1, 1, -1], 2)
-
-
-def test_rows_are_as_many_as_components():
+def test_rows_are_weighed_sums_of_the_graphs():
     class Identity:
         num_points, max_steps = 4, 1
 
@@ -138,13 +110,10 @@ def test_rows_are_as_many_as_components():
         np.array([[0, 1, 2], [3, 0, 1], [2, -1, -1]], np.int32),
         np.array([[1, 2, 4], [8, 16, 0], [32, 0, 0]], np.float32),
     )
-    rows = LaterRows(Identity(), near, np.array([1, 0, 1, -1], np.int32))
-    assert rows.rows_per_point == 2
-    assert rows.component.tolist() == [0, 1, 1, -1, 1, -1]
-    of_unit, _ = rows.solved(np.eye(4, dtype=np.float32))
-    expected = [[0, 2, 0, 0], [1, 0, 4, 0], [16, 0, 0, 0], [0] * 4, [0, 0, 32, 0], [0] * 4]
-    np.testing.assert_array_equal(np.asarray(of_unit)[:6], expected)
-    assert len(of_unit) == padded_length(6)  # so many numbers of points share their programs
+    of_unit, _ = LaterRows(Identity(), near).solved(np.eye(4, dtype=np.float32))
+    expected = [[1, 2, 4, 0], [16, 0, 0, 8], [0, 0, 32, 0]]
+    np.testing.assert_array_equal(np.asarray(of_unit)[:3], expected)
+    assert len(of_unit) == padded_length(3)  # so many numbers of points share their programs
 
 
 def test_asked_again_and_together_and_apart():
@@ -211,10 +180,9 @@ def test_who_leaves(gone, action, kind, after, is_neighbor, counts):
     assert disagreement(found, others, NUM_CLIENTS) <= 1
 
 
-@pytest.mark.parametrize("label_matrix", ["plain", "centered"])
+@pytest.mark.parametrize("label_matrix", ["plain", "class_balanced"])
 @pytest.mark.parametrize("influence", ["labels", "columns"])
 def test_who_has_left_has_no_say_where_sums_are_in_the_clear(influence, label_matrix):
-    """Nor in the flat part that scores of "centered" have on top."""
     switches = {"hamming": "masked", "influence": influence, "label_matrix": label_matrix}
     result = result_of(**switches)
     result.kept.session.presence.lose(0)
@@ -250,18 +218,6 @@ def test_who_leaves_alone_with_what_it_asks_for_leaves_nothing_to_do():
     assert not {"positions", "upload", "sums"} & {kind for _, _, kind in sent}
 
 
-def test_who_leaves_before_it_hears_of_its_components():
-    """Its labels are in the systems by then; the others go on."""
-    switches = MASKED | {"label_matrix": "centered"}
-    result = result_of(**switches)
-    presence = result.kept.session.presence
-    presence.lose_when(0, "receive", "leading")
-    found = later_of(result, **switches)
-    assert presence.gone == {0}
-    assert np.all(found[0].labels == -1)
-    assert np.all(found[2].labels >= 0)
-
-
 def test_later_systems_that_are_given_up_are_told_of():
     switches = MASKED | {"max_steps": 1}
     with pytest.warns(RuntimeWarning, match="label propagation stopped"):
@@ -271,7 +227,7 @@ def test_later_systems_that_are_given_up_are_told_of():
 
 
 def test_points_that_list_none_but_themselves():
-    switches = MASKED | {"self_edges": True, "num_neighbors": 1, "label_matrix": "centered"}
+    switches = MASKED | {"self_edges": True, "num_neighbors": 1}
     found = later_of(result_of(**switches), **switches)
     assert [len(own.labels) for own in found] == [len(own) for own in data()[2]]
     assert all(np.all(own.labels == -1) for own in found)
@@ -308,21 +264,19 @@ def seen_by(address, sent):
 
 
 @pytest.mark.parametrize(
-    ("influence", "label_matrix", "of_client"),
+    ("influence", "of_client"),
     [
-        ("labels", "plain", {"label_request", "label_payload"}),
-        ("columns", "plain", {"influence_columns"}),
-        ("columns", "centered", {"influence_columns", "leading"}),
+        ("labels", {"label_request", "label_payload"}),
+        ("columns", {"influence_columns"}),
     ],
 )
-def test_who_receives_what(influence, label_matrix, of_client):
-    switches = MASKED | {"influence": influence, "label_matrix": label_matrix}
+def test_who_receives_what(influence, of_client):
+    switches = MASKED | {"influence": influence}
     result = result_of(**switches)
     assert isinstance(result.kept, KeptApart)
     _, sent = volumes_of(result, **switches)
     for client in range(NUM_CLIENTS):
-        own = of_client - ({"leading"} if not len(data()[2][client]) else set())
-        assert seen_by(client, sent) - {"sums"} == own | {"start"}
+        assert seen_by(client, sent) - {"sums"} == of_client | {"start"}
         assert {sender for sender, receiver, _ in sent if receiver == client} == {SERVER}
     answers = {"label_response", "label_choices"} if influence == "labels" else set()
     hamming = {"own", "points", "shares"}

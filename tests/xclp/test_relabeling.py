@@ -43,7 +43,7 @@ def test_together_is_one_by_one(label_matrix):
 
 
 def test_blocks_change_nothing(monkeypatch):
-    p, rows = settings(label_matrix="centered"), slice(20, 33)
+    p, rows = settings(label_matrix="class_balanced"), slice(20, 33)
     whole = relabeled_in_the_clear(points(), labelings(), rows, p)
     monkeypatch.setattr(module, "_ENTRIES", 1)
     np.testing.assert_allclose(

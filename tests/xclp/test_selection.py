@@ -7,8 +7,6 @@ from itertools import product
 import jax
 import numpy as np
 import pytest
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from secure_labels import digits
 
 from jaxfed.algorithms.xclp import xclp
@@ -36,7 +34,7 @@ from jaxfed.xclp.leave_one_out import Labeled
 from jaxfed.xclp.selection import plaintext_total, priors_of, select, settings_of
 
 GIVEN = {"num_classes": 10, "num_bits": 128, "num_neighbors": 3, "alpha": 0.9}
-SELECT = ("alpha:0.5", "label_matrix:class_balanced:centered", "client_prior:0.5")
+SELECT = ("alpha:0.5:0.8", "label_matrix:class_balanced", "client_prior:0.5")
 
 
 @cache
@@ -59,7 +57,9 @@ def refit_hits(p, clients=(0, 1, 2)):
 
 
 def test_chooses_what_refits_would():
-    p = Parameters(**{**GIVEN, "num_bits": 64}, select=("alpha:0.5:0.9", "label_matrix:centered"))
+    p = Parameters(
+        **{**GIVEN, "num_bits": 64}, select=("alpha:0.5:0.9", "label_matrix:class_balanced")
+    )
     hit = {s: refit_hits(s) for s in settings_of(p)}
     given, best = hit[settings_of(p)[0]], max(hit.values(), key=np.sum)
     better = best.sum() - given.sum() > np.sqrt((best != given).sum())
@@ -224,29 +224,17 @@ def test_bytes_are_those_of_what_was_sent_to_choose():
 
 
 def test_bytes_of_choosing_are_those_that_a_session_counts():
-    """Of each M all scores of labeled points, counts of labels a component, and which component is whose."""
+    """Of each M all scores of labeled points, and the cohort's counts of labels."""
     vectors, labels = digits(2, 12, labeled=0.7)
     n, m = 12, sum(int((y >= 0).sum()) for y in labels)
     given = {"num_classes": 10, "num_bits": 64, "num_neighbors": 1, "alpha": 0.9}
-    select = ("label_matrix:class_balanced:centered:poisson", "alpha:0.5")
+    select = ("label_matrix:class_balanced", "alpha:0.5")
     p = Parameters(**given, select=select)
     clear = cross_client_label_propagation(vectors, labels, p)
-    num_matrices, num_by_component = (
-        4,
-        2,
-    )  # the given one, at alpha = 0.5, "centered" there, "poisson"
+    num_matrices = 2  # the given one, and at alpha = 0.5
     assert clear.choice.p == replace(p, select=())
-    codes = np.concatenate([np.asarray(own) for own in clear.kept.codes])
-    distance = np.bitwise_count(codes[:, None] ^ codes).sum(axis=2).astype(float)
-    np.fill_diagonal(distance, np.inf)
-    edges = coo_array((np.ones(n), (np.arange(n), distance.argmin(axis=1))), shape=(n, n))
-    component = connected_components(edges, directed=False)[1]
-    num_labeled = len(np.unique(component[np.concatenate(labels) >= 0]))
-    assert num_labeled > 1
-    rows = (num_matrices - num_by_component) + num_by_component * num_labeled
     up, down = clear.communication.upload, clear.communication.download
-    assert up["class_counts"] == down["class_counts"] == 4 * 2 * 10 * rows
-    assert down["leading"] == num_by_component * 8 * m
+    assert up["class_counts"] == down["class_counts"] == 4 * 2 * 10 * num_matrices
     assert up["contributions"] == 4 * 2 * 10 * (n + num_matrices * m)
     assert up["hits"] == 2 * 12 * len(settings_of(p))
 
@@ -360,11 +348,10 @@ def evidence(hit, wanted):
         own = hit[wanted.index(p.alpha)]
         values = np.where(np.array(own)[:, None] == np.arange(2), np.float32(1), np.float32(0))
         m = len(own)
-        nothing = np.zeros(m, np.float32)
         return {
             0: Labeled(
-                Rows(np.ascontiguousarray(values[:, ::-1]), np.ones((m, 2)), nothing),
-                Rows(nothing, nothing, nothing),
+                Rows(np.ascontiguousarray(values[:, ::-1]), np.ones((m, 2))),
+                np.zeros(m, np.float32),
                 np.zeros((m, 2), np.float32),
                 np.zeros(m, int),
                 np.zeros(2),
@@ -410,14 +397,11 @@ def test_too_few_later_on_choose_no_prior_and_no_sharpness():
         assert (choice.sharpness, choice.log_loss) == (1.0, None)
 
 
-def test_settings_are_all_combinations_and_poisson_learning_comes_once():
+def test_settings_are_all_combinations():
     p = Propagation(2, alpha=0.9, select=("alpha:0.5:0.9", "label_matrix", "client_prior:1"))
     found = settings_of(p)
     assert found[0] == replace(p, select=())
-    assert len(found) == len(set(found)) == 2 * 3 + 1
-    assert settings_of(replace(p, label_matrix="poisson", select=("alpha",))) == [
-        replace(p, label_matrix="poisson", select=())
-    ]
+    assert len(found) == len(set(found)) == 2 * 2
     assert priors_of(p) == [0.0, 1.0]
     assert priors_of(replace(p, select=())) == [0.0]
 
@@ -425,21 +409,16 @@ def test_settings_are_all_combinations_and_poisson_learning_comes_once():
 def test_nothing_is_solved_twice_and_nothing_is_taken_for_something_else():
     """What every graph and every M has to say is asked for once; class shares do not change M."""
     graphs = ("num_neighbors:5:10", "similarity_power:1:3", "num_bits:64:128")
-    matrices = ("alpha:0.5:0.9", "label_matrix:plain:class_balanced:centered:poisson")
+    matrices = ("alpha:0.5:0.9", "label_matrix:plain:class_balanced")
     p = Parameters(2, 5, alpha=0.9, num_bits=64, select=(*graphs, *matrices))
     asked = []
 
     def of(s):
-        matrix = "plain" if s.label_matrix == "class_balanced" else s.label_matrix
-        asked.append((s.num_neighbors, s.similarity_power, s.num_bits, s.alpha, matrix))
+        asked.append((s.num_neighbors, s.similarity_power, s.num_bits, s.alpha))
         return evidence([[1], [1]], [0.9, 0.5])(s)
 
     select(p, of, plaintext_total)
-    expected = {
-        (k, power, bits, alpha, matrix)
-        for k, power, bits in product((5, 10), (1.0, 3.0), (64, 128))
-        for alpha, matrix in (*product((0.5, 0.9), ("plain", "centered")), (0.9, "poisson"))
-    }
+    expected = {*product((5, 10), (1.0, 3.0), (64, 128), (0.5, 0.9))}
     assert set(asked) == expected
     assert len(asked) == len(expected)
 
@@ -451,7 +430,7 @@ def test_nothing_is_solved_twice_and_nothing_is_taken_for_something_else():
         (("alpha", "alpha:0.5"), "each once"),
         (("alpha:high",), "values of alpha are floats"),
         (("alpha:1.5",), "xclp.select.alpha=1.5"),
-        (("label_matrix:flat",), "xclp.select.label_matrix='flat'"),
+        (("label_matrix:centered",), "xclp.select.label_matrix='centered'"),
         (("num_bits:100",), "xclp.select.num_bits=100"),
         ("alpha", "xclp.select='alpha': allowed are lists"),
         (None, "xclp.select=None: allowed are lists"),
@@ -464,8 +443,8 @@ def test_what_cannot_be_chosen_is_refused(entries, message):
 
 
 def test_alpha_may_be_left_to_leave_one_out():
-    p = Parameters(2, alpha="auto", select=("label_matrix:centered",))
-    assert (p.alpha, p.select) == (0.99, ("alpha", "label_matrix:centered"))
+    p = Parameters(2, alpha="auto", select=("label_matrix:class_balanced",))
+    assert (p.alpha, p.select) == (0.99, ("alpha", "label_matrix:class_balanced"))
     own = Parameters(2, alpha="auto", select=["alpha:0.5:0.9"])
     assert (own.alpha, own.select) == (0.99, ("alpha:0.5:0.9",))
     assert {s.num_neighbors for s in settings_of(p)} == {p.num_neighbors}
@@ -479,14 +458,15 @@ def test_propagation_alone_has_no_codes_to_choose():
 def test_messages_that_cannot_be_are_refused(monkeypatch):
     session = Session(1)
     two = np.ones(2, np.float32)
-    for wrong in (left_out.Diagonals(two, -two), left_out.Diagonals(two * np.nan, two)):
-        with pytest.raises(ProtocolError, match="diagonals"):
-            left_out.sent_diagonals(session, {0: wrong})
-    with pytest.raises(ProtocolError, match="8 bytes each"):
-        left_out.sent_diagonals(session, {0: left_out.Diagonals(two, two[:1])})
+    with pytest.raises(ProtocolError, match="not finite"):
+        left_out.sent_diagonals(session, {0: two * np.nan})
+    send = session.endpoints[SERVER].send
+    for wrong, message in ((np.tile(two, 2), "not zero"), (two[:1], "8 bytes each")):
+        session.endpoints[SERVER].send(0, "diagonals", wrong.astype("<f4").tobytes())
+        with pytest.raises(ProtocolError, match=message):
+            left_out.received_diagonals(session.endpoints[0], 2)
     with pytest.raises(ProtocolError, match="below 3"):
         left_out.tell_setting(session, 3, 3)
-    send = session.endpoints[SERVER].send
     monkeypatch.setattr(session.endpoints[SERVER], "send", lambda *sent: send(*sent[:2], bytes(8)))
     with pytest.raises(ProtocolError, match="of 4 bytes"):
         left_out.tell_setting(session, 0, 3)

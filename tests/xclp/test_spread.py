@@ -16,7 +16,7 @@ TWO = Execution(num_devices=2)
 SWITCHES = [
     {},
     {"self_edges": True, "influence": "columns"},
-    {"label_matrix": "poisson", "confidence": "calibrated"},
+    {"label_matrix": "class_balanced", "confidence": "calibrated"},
 ]
 
 
@@ -43,9 +43,8 @@ def meshes(monkeypatch):
 
     search = watched(knn.hamming_knn, found["search"], lambda x: x)
     monkeypatch.setitem(cross_steps.NEIGHBORS, "exact", search)
-    for name in ("propagate", "propagate_centered"):
-        solve = watched(getattr(smoother, name), found["system"], lambda graph: graph.neighbors)
-        monkeypatch.setattr(smoother, name, solve)
+    solve = watched(smoother.propagate, found["system"], lambda graph: graph.neighbors)
+    monkeypatch.setattr(smoother, "propagate", solve)
     return found
 
 

@@ -1,7 +1,8 @@
 """Choosing settings by leave-one-out through a session: what clients hear for it, sealed.
 
-    diagonals    server -> client    M_ii and F_ii of its labeled points, float32    8 m_j bytes, every matrix
-    setting      server -> client    the number of the setting that was chosen       4 bytes
+    diagonals    server -> client    M_ii of its labeled points, then a reserved zero for each, float32
+                                     8 m_j bytes, every matrix
+    setting      server -> client    the number of the setting that was chosen, 4 bytes
 
 M_ii says how much a labeled point's own label stays where it is (`jaxfed.xclp.leave_one_out`): how many
 points, and how near, are around it. With columns of M the client has it in any case.
@@ -10,7 +11,7 @@ points, and how near, are around it. With columns of M the client has it in any 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,31 +22,25 @@ if TYPE_CHECKING:
     from jaxfed.secure.session.parties import Session
 
 
-class Diagonals(NamedTuple):
-    """Of labeled points, float32 [m] both: M_ii, and the flat part F_ii of one label."""
-
-    matrix: np.ndarray
-    flat: np.ndarray
-
-
-def sent_diagonals(session: Session, own: Mapping[int, Diagonals]) -> dict[int, Diagonals]:
-    """What every client that stays takes of its own.
+def sent_diagonals(session: Session, own: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+    """M_ii of its own labeled points, float32 [m_j], as every client that stays receives it.
 
     Raises:
-        ProtocolError: a message of another length, or with a number below zero or not finite.
+        ProtocolError: a message of another length, with a number that is not finite, or with anything in the
+            place of zeros.
     """
     heard = {}
     for client, diagonals in own.items():
-        message = np.concatenate(diagonals).astype("<f4").tobytes()
+        message = np.append(diagonals, np.zeros_like(diagonals)).astype("<f4").tobytes()
         try:
             session.endpoints[SERVER].send(client, "diagonals", message)
-            heard[client] = received_diagonals(session.endpoints[client], len(diagonals.flat))
+            heard[client] = received_diagonals(session.endpoints[client], len(diagonals))
         except DroppedOut:
             continue
     return heard
 
 
-def received_diagonals(endpoint: Endpoint, num_labeled: int) -> Diagonals:
+def received_diagonals(endpoint: Endpoint, num_labeled: int) -> np.ndarray:
     """A client takes its own.
 
     Raises:
@@ -54,10 +49,10 @@ def received_diagonals(endpoint: Endpoint, num_labeled: int) -> Diagonals:
     message = endpoint.receive(SERVER, "diagonals")
     if len(message) != 8 * num_labeled:
         raise ProtocolError(f"{num_labeled} labels have 8 bytes each, got {len(message)} bytes")
-    values = np.frombuffer(message, "<f4").astype(np.float32).reshape(2, num_labeled)
-    if not np.all(np.isfinite(values)) or np.any(values[1] < 0):
-        raise ProtocolError("diagonals that are not finite, or flat parts below zero")
-    return Diagonals(*values)
+    found, reserved = np.frombuffer(message, "<f4").astype(np.float32).reshape(2, num_labeled)
+    if not np.all(np.isfinite(found)) or np.any(reserved != 0):
+        raise ProtocolError("diagonals that are not finite, or reserved numbers that are not zero")
+    return found
 
 
 def tell_setting(session: Session, chosen: int, num_settings: int) -> None:

@@ -16,7 +16,7 @@ from jaxfed.errors import UsageError
 from jaxfed.secure import largest_value
 from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.influence import columns as influence_columns
-from jaxfed.secure.influence import leading, transfer
+from jaxfed.secure.influence import transfer
 from jaxfed.secure.primitives.blocks import ranges
 from jaxfed.secure.primitives.correlation_hash import CorrelationHash
 from jaxfed.secure.session.channel import Presence
@@ -47,8 +47,6 @@ SWITCHES = [  # of the protocol, of the labeling
     ({"row_sums": "masked"}, {"self_edges": True}),
     ({"hamming": "masked", "row_sums": "masked_resilient"}, STATISTICS),
     ({"hamming": "masked"}, STATISTICS),
-    ({"row_sums": "masked"}, {"label_matrix": "centered"}),
-    ({"hamming": "masked", "row_sums": "masked_resilient"}, {"label_matrix": "poisson"}),
 ]
 
 
@@ -129,43 +127,6 @@ def test_who_leaves(gone, influence, action, kind, after, counts):
     del expected[gone]
     expected = [own._replace(confidences=own.confidences / largest) for own in expected]
     assert disagreement(predictions, expected, NUM_CLIENTS) <= 1
-
-
-@pytest.mark.parametrize(("action", "kind"), [("receive", "leading"), ("send", "upload")])
-def test_who_leaves_between_components_and_sums(action, kind):
-    """Its labels do not count, though the server knew of them when it made flat parts."""
-    presence = Presence()
-    presence.lose_when(1, action, kind)
-    switches = {**PARAMETERS, "label_matrix": "centered"}
-    predictions = xclp.propagate_labels(
-        *data(), row_sums="masked", influence="columns", presence=presence, **switches
-    )
-    assert presence.gone == {1}
-    assert np.all(predictions.pop(1).labels == -1)
-    expected = list(plain(1, label_matrix="centered"))
-    del expected[1]
-    for ours, theirs in zip(predictions, expected, strict=True):
-        np.testing.assert_array_equal(ours.labels, theirs.labels)
-
-
-def test_what_is_heard_of_components_is_counted_and_checked():
-    communication = result_of(row_sums="masked", label_matrix="centered")
-    assert communication.download["leading"] == 8 * NUM_POINTS
-    own = leading.Leading(np.array([0, -1, 2], np.int32), np.array([0.5, 0, 1], np.float32))
-    session = Session(1)
-    heard = leading.sent(session, {0: own}, 3)[0]
-    np.testing.assert_array_equal(heard.component, own.component)
-    np.testing.assert_array_equal(heard.flat, own.flat)
-    bad = {
-        "8 bytes each": (own._replace(flat=own.flat[:2]), 3),
-        "components outside -1 to 1": (own, 2),
-        "components outside -1 to 2": (own._replace(component=own.component - 1), 3),
-        "below zero": (own._replace(flat=-own.flat), 3),
-        "or not finite": (own._replace(flat=own.flat + np.float32(np.inf)), 3),
-    }
-    for message, (sent, num_components) in bad.items():
-        with pytest.raises(ProtocolError, match=message):
-            leading.sent(session, {0: sent}, num_components)
 
 
 def test_everybody_leaves_with_columns_in_the_clear_beyond():
