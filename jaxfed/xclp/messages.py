@@ -105,7 +105,7 @@ def count_selection(
     num_matrices, is_plaintext = choice.num_matrices, p.row_sums == "plaintext"
     if not p.has_session:
         communication.up("positions", 4 * num_labeled)
-        communication.down("diagonals", 8 * num_matrices * num_labeled)
+        communication.down("diagonals", 4 * num_matrices * num_labeled)
         communication.down("setting", 4 * num_clients)
         if choice.sharpness is not None:
             communication.down("setting", 4 * num_clients)

@@ -98,7 +98,7 @@ def test_through_a_session_as_in_the_clear(protocols):
     assert ours.choice.given_accuracy == theirs.choice.given_accuracy
     for mine, other in zip(ours.predictions, theirs.predictions, strict=True):
         np.testing.assert_array_equal(mine.labels, other.labels)
-    assert ours.communication.download["diagonals"] % 8 == 0
+    assert ours.communication.download["diagonals"] % 4 == 0
     assert ours.communication.download["setting"] == 4 * 3
 
 
@@ -461,10 +461,9 @@ def test_messages_that_cannot_be_are_refused(monkeypatch):
     with pytest.raises(ProtocolError, match="not finite"):
         left_out.sent_diagonals(session, {0: two * np.nan})
     send = session.endpoints[SERVER].send
-    for wrong, message in ((np.tile(two, 2), "not zero"), (two[:1], "8 bytes each")):
-        session.endpoints[SERVER].send(0, "diagonals", wrong.astype("<f4").tobytes())
-        with pytest.raises(ProtocolError, match=message):
-            left_out.received_diagonals(session.endpoints[0], 2)
+    session.endpoints[SERVER].send(0, "diagonals", two[:1].astype("<f4").tobytes())
+    with pytest.raises(ProtocolError, match="4 bytes each"):
+        left_out.received_diagonals(session.endpoints[0], 2)
     with pytest.raises(ProtocolError, match="below 3"):
         left_out.tell_setting(session, 3, 3)
     monkeypatch.setattr(session.endpoints[SERVER], "send", lambda *sent: send(*sent[:2], bytes(8)))

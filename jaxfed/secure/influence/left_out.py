@@ -1,8 +1,7 @@
 """Choosing settings by leave-one-out through a session: what clients hear for it, sealed.
 
-    diagonals    server -> client    M_ii of its labeled points, then a reserved zero for each, float32
-                                     8 m_j bytes, every matrix
-    setting      server -> client    the number of the setting that was chosen, 4 bytes
+    diagonals    server -> client    M_ii of its labeled points, float32          4 m_j bytes, every matrix
+    setting      server -> client    the number of the setting that was chosen    4 bytes
 
 M_ii says how much a labeled point's own label stays where it is (`jaxfed.xclp.leave_one_out`): how many
 points, and how near, are around it. With columns of M the client has it in any case.
@@ -26,12 +25,11 @@ def sent_diagonals(session: Session, own: Mapping[int, np.ndarray]) -> dict[int,
     """M_ii of its own labeled points, float32 [m_j], as every client that stays receives it.
 
     Raises:
-        ProtocolError: a message of another length, with a number that is not finite, or with anything in the
-            place of zeros.
+        ProtocolError: a message of another length, or with a number that is not finite.
     """
     heard = {}
     for client, diagonals in own.items():
-        message = np.append(diagonals, np.zeros_like(diagonals)).astype("<f4").tobytes()
+        message = diagonals.astype("<f4").tobytes()
         try:
             session.endpoints[SERVER].send(client, "diagonals", message)
             heard[client] = received_diagonals(session.endpoints[client], len(diagonals))
@@ -47,11 +45,11 @@ def received_diagonals(endpoint: Endpoint, num_labeled: int) -> np.ndarray:
         ProtocolError: as `sent_diagonals`.
     """
     message = endpoint.receive(SERVER, "diagonals")
-    if len(message) != 8 * num_labeled:
-        raise ProtocolError(f"{num_labeled} labels have 8 bytes each, got {len(message)} bytes")
-    found, reserved = np.frombuffer(message, "<f4").astype(np.float32).reshape(2, num_labeled)
-    if not np.all(np.isfinite(found)) or np.any(reserved != 0):
-        raise ProtocolError("diagonals that are not finite, or reserved numbers that are not zero")
+    if len(message) != 4 * num_labeled:
+        raise ProtocolError(f"{num_labeled} labels have 4 bytes each, got {len(message)} bytes")
+    found = np.frombuffer(message, "<f4").astype(np.float32)
+    if not np.all(np.isfinite(found)):
+        raise ProtocolError("diagonals that are not finite")
     return found
 
 
