@@ -10,21 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.host.workers import Mapped, worker_processes
-from jaxfed.secure.hamming import masked, matrix, paillier_packed, transfer
+from jaxfed.secure.hamming import masked, matrix, transfer
 from jaxfed.secure.hamming.nearest_others import Nearest, NearestOthers
-from jaxfed.secure.primitives import paillier, projection
+from jaxfed.secure.primitives import projection
 from jaxfed.secure.primitives.blocks import Block
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.row_sums import masked as masked_row_sums
 from jaxfed.secure.row_sums import resilient as resilient_row_sums
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.parties import Session
+
+if TYPE_CHECKING:
+    from jaxfed.secure.hamming import paillier_packed
 
 Codes = Mapping[int, np.ndarray]  # uint32 [n_j, L / 32] of every client
 OwnStep = Callable[[int], None]  # what one client does before its pairs
@@ -288,6 +291,10 @@ def _transfer(session: Session, firsts: Codes, seconds: Codes, _: Paillier) -> S
 
 
 def _paillier(session: Session, firsts: Codes, seconds: Codes, options: Paillier) -> Steps:
+    # Imported here: the packages for big integers are for this protocol alone.
+    from jaxfed.secure.hamming import paillier_packed
+    from jaxfed.secure.primitives import paillier
+
     ends, (key_bits, mapped) = session.endpoints, options
 
     @cache  # once for all partners
