@@ -156,7 +156,7 @@ class Workdir:
         return f"{file} is not what it was saved with: lines are missing, or others"
 
     def restore_metrics(self, mark: str | None) -> None:
-        """Truncate metrics.jsonl to the mark, or to nothing: later lines are of rounds that were not saved."""
+        """Truncate metrics.jsonl to the mark, or to nothing: later rounds were not saved."""
         with (self.path / _METRICS).open("ab") as file:
             file.truncate(int(mark.partition("-")[0]) if mark else 0)
 
