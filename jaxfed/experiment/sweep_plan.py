@@ -154,11 +154,11 @@ def _shared(
         config: as given.
         overrides: as given.
         points: by name, with all their baselines.
-        seen: point -> method -> what the method sees there, as text.
+        seen: point -> method -> config fingerprint of the method there, as text.
         directory: as given.
     """
     started = {name: _started_with(directory, name) for name in points}
-    runs: dict[str, str] = {}  # what a method sees -> the point that runs it
+    runs: dict[str, str] = {}  # fingerprint of a method -> the point that runs it
     for name, methods_there in started.items():
         for method in methods_there or ():
             runs.setdefault(seen[name].get(method, ""), name)

@@ -131,7 +131,7 @@ def _figure(picture: Picture) -> str:
         dark, _, _ = _image(picture, DARK)
     except UsageError:
         raise
-    except Exception as error:  # the file of this picture has failed, too, and a line has said why
+    except Exception as error:  # writing its PNG file failed too, and logged the reason
         return f"<p>{_text(picture.caption)}: cannot be drawn ({_text(type(error).__name__)})</p>\n"
     wide = ' class="wide"' if width > _COLUMN else ""
     return f"""<figure{wide}>
