@@ -1,11 +1,11 @@
-"""From a config to an algorithm: the keywords of its section, and what training methods share.
+"""From a config to an algorithm: the keywords of its section, and the parts that training methods share.
 
     algorithm = make_algorithm(config, "fedavg_xclp", federation, repeat)
 
-A factory in `jaxfed.algorithms` that has a keyword `training` gets a `Training` made of the sections
-`model`, `training`, `pseudo_label`, `xclp`, `per_client_lp` and `execution`; one that has `learner`, clients'
-own models as the section `learner` says (`jaxfed.config.learner_section`). One that labels in one shot may
-have its settings chosen by cross-validation, where the section `selection` says so.
+A factory in `jaxfed.algorithms` with a keyword `training` receives a `Training` built from the sections
+`model`, `training`, `pseudo_label`, `xclp`, `per_client_lp` and `execution`. One with a keyword `learner`
+receives per-client models built from the section `learner` (`jaxfed.config.learner_section`). The settings of
+a one-shot method may be selected by cross-validation (section `selection`).
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ def make_algorithm(
     map_clients: MapClients | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> FederatedAlgorithm:
-    """The method of this name, for clients such as the federation's; `progress` within its rounds.
+    """Build the method of this name for clients such as the federation's.
 
-    `tell` hears what memory its rounds take, before the first of them.
-    A model's clients are executed as `config.execution` says, or by `map_clients` where it is given.
+    `progress` is called within its rounds. `tell` receives a line on the memory of its rounds before the
+    first one. Clients are executed by `map_clients` if given, else according to `config.execution`.
 
     Raises:
-        UsageError: a value that the method or its ingredients cannot work with.
+        UsageError: the method or its ingredients cannot work with a value.
     """
     factory, section = methods.factory_of(config, name), methods.keywords(config, name)
     execution = Execution(
@@ -129,17 +129,17 @@ def make_algorithm(
 
 
 def settings_to_try(config: ConfigDict, name: str) -> list[dict[str, Any]]:
-    """Every combination of a method's values in `selection.candidates`, the given settings first.
+    """Return every combination of a method's values in `selection.candidates`, the given settings first.
 
-    A variant without values there has those of its algorithm. What the method's `select` names is left to
-    leave-one-out, which would choose it once more.
+    A variant without candidates uses those of its algorithm. Keys in the method's `select` are omitted,
+    because leave-one-out selects them.
     """
     candidates = config.selection.candidates
     own = candidates.get(name, candidates.get(methods.algorithm_of(config, name), {}))
     section = methods.keywords(config, name)
     entries = section.get("select", ())
     left = set()
-    if isinstance(entries, list | tuple):  # anything else the method itself refuses
+    if isinstance(entries, list | tuple):  # the method itself refuses other types
         left = {str(entry).partition(":")[0] for entry in entries}
     values = {key: value for key, value in own.items() if value and key not in left}
     given = {key: section[key] for key in values}
@@ -148,10 +148,10 @@ def settings_to_try(config: ConfigDict, name: str) -> list[dict[str, Any]]:
 
 
 def check_algorithm(config: ConfigDict, name: str) -> None:
-    """Make the method once, for two clients without examples, for the sake of its own checks.
+    """Build the method once, for two clients without examples, to run its own checks.
 
     Raises:
-        UsageError: an unknown keyword, or a value that will not do.
+        UsageError: an unknown keyword, or an invalid value.
     """
     known = inspect.signature(methods.factory_of(config, name)).parameters.values()
     names = {parameter.name for parameter in known if parameter.kind is parameter.KEYWORD_ONLY}
@@ -174,7 +174,7 @@ def check_algorithm(config: ConfigDict, name: str) -> None:
 
 
 def for_nobody(config: ConfigDict) -> ConfigDict:
-    """The config without what fits real examples alone: a state to start from, a network from outside."""
+    """Return the config without the parts that need real examples: initial states and external networks."""
     fitting = config.copy_and_resolve_references()
     fitting.training.initial_model = ""
     if config.model.name in MODELS.from_outside():
@@ -183,7 +183,10 @@ def for_nobody(config: ConfigDict) -> ConfigDict:
 
 
 def nobody(config: ConfigDict) -> Federation:
-    """Two clients without examples, images large enough for every network; a server with labels has one."""
+    """Return two clients without examples, of image shapes that fit every network.
+
+    A server with labels has one example.
+    """
     nothing = tuple(np.zeros(0, np.int64) for _ in range(2))
     count = int(config.federation.labels_at == "server")
     return Federation(
@@ -202,7 +205,7 @@ def make_training(
     execution: Execution = HERE,
     map_clients: MapClients | None = None,
 ) -> Training:
-    """The ingredients that a config describes, fitted to the clients' shapes."""
+    """Build the training ingredients of a config for the clients' shapes."""
     wanted = config.training
     _check_momentum(wanted)
     model = make_model(config, federation)
@@ -214,7 +217,7 @@ def make_training(
         chunk_size = _chunk_size(config.execution, federation)
         mesh = Mesh(jax.devices()[:num_devices], ("clients",))
         map_clients = partial(client_map, strategy=strategy, chunk_size=chunk_size, mesh=mesh)
-        # Labels of one CPU are one device's: all of its cores work on one graph.
+        # On one CPU, labeling uses one device: all of its cores work on one graph.
         label_clients: MapClients = map_clients
         if is_one_cpu() and config.execution.strategy == "auto":
             label_clients = partial(client_map, strategy="map", chunk_size=chunk_size)
@@ -252,7 +255,7 @@ def make_training(
 
 
 def _strategy(config: ConfigDict, federation: Federation) -> tuple[str, int]:
-    """How a round's clients are executed, and over how many devices."""
+    """Return the execution strategy of a round's clients and its number of devices."""
     strategy = config.execution.strategy
     if strategy != "auto":
         return strategy, jax.device_count() if strategy == "shard_map" else 1
@@ -271,21 +274,24 @@ def _pointwise(wanted: ConfigDict) -> losses.Pointwise:
 
 
 def _graph_devices(strategy: str) -> int:
-    """What a graph is spread over where clients are executed so; 0 is the fastest."""
+    """Return the number of devices for a graph with this strategy; 0 selects the fastest."""
     if strategy == "auto":
         return 0
     return jax.device_count() if strategy == "shard_map" else 1
 
 
 def _chunk_size(execution: ConfigDict, federation: Federation) -> int | None:
-    """Clients at a time in a loop: the config's, else one; where "auto" uses several GPUs, all of each's."""
+    """Return the chunk size of the loop over clients: the config's, else None for one client.
+
+    With strategy "auto" on an accelerator it is all clients.
+    """
     if execution.chunk_size or execution.strategy != "auto" or jax.default_backend() == "cpu":
         return execution.chunk_size or None
     return federation.num_clients
 
 
 def _check_momentum(wanted: ConfigDict) -> None:
-    """Momentum is for optimizers that have it, and Nesterov's is a kind of it."""
+    """Check that momentum is set only for optimizers that have it, and Nesterov's only with momentum."""
     for key, role in (
         ("momentum", "optimizer"),
         ("nesterov", "optimizer"),
@@ -311,7 +317,7 @@ def _optimizer(wanted: ConfigDict, learning_rate: jax.Array) -> optax.GradientTr
 
 
 def _server_optimizer(wanted: ConfigDict) -> optax.GradientTransformation:
-    """FedAvg's or FedAvgM's, or an adaptive one."""
+    """Return the server optimizer: SGD (FedAvg), with momentum (FedAvgM), or an adaptive one."""
     if wanted.server_optimizer == "sgd":
         return optax.sgd(wanted.server_learning_rate, momentum=wanted.server_momentum or None)
     return adaptive(
@@ -324,7 +330,7 @@ def _server_optimizer(wanted: ConfigDict) -> optax.GradientTransformation:
 
 
 def _promoting(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """The optimizer with JAX's usual promotion of dtypes: Adam raises floats to an integer power."""
+    """Wrap the optimizer in JAX's standard dtype promotion, because Adam raises floats to integer powers."""
 
     def update(
         updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
@@ -343,26 +349,26 @@ def _schedule(wanted: ConfigDict, rounds: int) -> Callable[[jax.Array], jax.Arra
 
 def _batches(wanted: ConfigDict, federation: Federation) -> Batches:
     most = federation.capacity
-    if wanted.batches == "paired":  # of labeled examples; where no client has any, of others
+    if wanted.batches == "paired":  # counts labeled examples, or all if no client has labels
         most = federation.max_labels or federation.capacity
     size = _at_most(wanted.batch_size, most)
     return Batches(wanted.batches, size, wanted.epochs, wanted.local_steps, wanted.unlabeled_ratio)
 
 
 def _labeled_batches(wanted: ConfigDict, federation: Federation) -> Batches:
-    """One pass an epoch over the given labels, as many at a time as beside pseudo-labels."""
+    """Return batches of the given labels alone, of the same size as those with pseudo-labels."""
     size = _at_most(wanted.batch_size, federation.max_labels)
     return Batches("joint", size, wanted.epochs, wanted.local_steps)
 
 
 def _server_batches(wanted: ConfigDict, federation: Federation) -> Batches:
-    """The server's passes over its own labels."""
+    """Return the server's batches of its own labels."""
     size = _at_most(wanted.server_batch_size, len(federation.server))
     return Batches("joint", size, wanted.server_epochs)
 
 
 def _at_most(size: int, most: int) -> int:
-    """The batch's size; no larger than any client can fill it, 0 means exactly that."""
+    """Return the batch size, at most what the largest client can fill; 0 selects that maximum."""
     return max(1, min(size, most) if size else most)
 
 

@@ -1,12 +1,15 @@
-"""What an attacker trains to know what models say of examples: shadows of a method's models, by its config.
+"""Training plans of a membership-inference attacker's shadow models, from a method's config.
 
-The attacker is the server, which has the config: the network and its optimizer, the learner, how many
-rounds and steps there are. It trains shadows as clients of local learning train (`jaxfed.learners`), on
-labels alone, for as many steps as a client of the method takes; and once more, where a method sends its
-clients public targets, with what the attacked run sent (`taught_plan`). PATE's student is attacked by
-students of ensembles of the attacker's own (`student_plan`). What a method adds besides (a mean every round,
-unlabeled examples, prototypes) shadows lack: they say how hard an example is, and of a method that differs
-much from local learning they say it less well.
+The attacker is the server, which knows the config: network, optimizer, learner, numbers of rounds and steps.
+
+    own labels    shadows train like clients of local learning (`jaxfed.learners`): on labels alone, for as
+                  many steps as a client of the method
+    taught        if a method sends public targets to its clients, shadows also train with the targets of the
+                  attacked run (`taught_plan`)
+    students      PATE's student is attacked by students of the attacker's own ensembles (`student_plan`)
+
+Shadows lack the other parts of a method (averaging in every round, unlabeled examples, prototypes). They
+measure how hard an example is, less well for methods that differ much from local learning.
 """
 
 from __future__ import annotations
@@ -37,11 +40,11 @@ from jaxfed.training.ingredients import Training
 
 @dataclass(frozen=True)
 class ShadowPlan:
-    """How shadows of a method are trained.
+    """Training plan of a method's shadow models.
 
     Attributes:
         instructions: of the method's rounds in which its clients learn from their own labels.
-        identity: the same for methods whose shadows are the same.
+        identity: cache key, equal for methods with equal shadows.
         learner: keywords of a network -> learner.
     """
 
@@ -51,14 +54,14 @@ class ShadowPlan:
 
     @property
     def rounds(self) -> int:
-        """How many."""
+        """Number of rounds."""
         return len(self.instructions)
 
 
 def shadow_plan(
     config: ConfigDict, name: str, federation: Federation, repeat: int
 ) -> ShadowPlan | None:
-    """The plan of shadows that learn as clients alone do; None of a method that trains nothing."""
+    """Return the plan of shadows that learn like single clients; None for a method that trains nothing."""
     if not methods.trains(config, name):
         return None
     seen = methods.with_own_training(config, name)
@@ -75,20 +78,20 @@ def taught_plan(
     repeat: int,
     instructions: Sequence[Sequence[Instruction]],
 ) -> ShadowPlan:
-    """The plan of shadows that are taught what a method's clients were, by its rounds' instructions."""
+    """Return the plan of shadows that receive the same instructions as the method's clients."""
     seen = methods.with_own_training(config, name)
     return _plan(seen, name, federation, repeat, instructions)
 
 
 @dataclass(frozen=True)
 class StudentPlan:
-    """How shadows of a student are trained.
+    """Training plan of shadow students.
 
     Attributes:
-        message: what the student is called among what is seen.
-        schooling: its own, its teachers' and the vote.
+        message: name of the student among the observed messages.
+        schooling: sizes and steps of the teachers and the student, and the vote.
         rounds: of the method.
-        identity: the same for methods whose shadows are the same.
+        identity: cache key, equal for methods with equal shadows.
         teacher: -> learner.
         student: -> learner.
     """
@@ -104,7 +107,7 @@ class StudentPlan:
 def student_plan(
     config: ConfigDict, name: str, federation: Federation, repeat: int
 ) -> StudentPlan | None:
-    """The plan of shadow students; None of a method without a student."""
+    """Return the plan of shadow students; None for a method without a student."""
     if methods.factory_of(config, name) is not pate:
         return None
     own = methods.all_keywords(config, name)
@@ -152,7 +155,7 @@ def _plan(
 def _learner_of(
     seen: ConfigDict, name: str, ingredient: str, federation: Federation, repeat: int
 ) -> Callable[..., Learner]:
-    """Keywords of a network -> learner; without any that which the method calls its ingredient."""
+    """Return a function from a network's keywords to a learner; without keywords the method's ingredient."""
     execution = Execution(seen.execution.workers)
     has_learners = methods.has_learners(seen, name)
 
@@ -172,7 +175,7 @@ def _learner_of(
 
 
 def _identity(seen: ConfigDict, name: str, instructions: list[Any]) -> str:
-    """A digest of all that shadows' training follows from, of clients of one repeat."""
+    """Return a digest of everything that determines the shadows' training within one repeat."""
     has_learners = methods.has_learners(seen, name)
     described = {
         "training": seen.training.to_dict(),
@@ -184,7 +187,7 @@ def _identity(seen: ConfigDict, name: str, instructions: list[Any]) -> str:
 
 
 def _described(one: Instruction) -> list[Any]:
-    """All of it that JSON can say, arrays by their digests."""
+    """Return the instruction's fields as JSON values, with arrays as digests."""
     return [
         hashlib.sha256(value.tobytes()).hexdigest() if isinstance(value, np.ndarray) else value
         for value in one
@@ -192,7 +195,7 @@ def _described(one: Instruction) -> list[Any]:
 
 
 def _local_steps(seen: ConfigDict, federation: Federation) -> int:
-    """Of a client with as many labels as any, a round."""
+    """Return the local steps in one round of the client with the most labels."""
     wanted = seen.training
     if wanted.local_steps:
         return int(wanted.local_steps)

@@ -1,8 +1,7 @@
-"""Every key that configs share, what is allowed there, and a check of a whole config against it.
+"""Check of a whole config: known keys, allowed values, and combinations of keys.
 
-Settings that configs share stand in `jaxfed.config.schema`, with their rules. The keys of a method's section
-are the keywords of its factory in `jaxfed.algorithms`, which judges their values, and those of
-`jaxfed.config.methods`.
+Shared settings and their rules are in `jaxfed.config.schema`. The keys of a method's section are the keywords
+of its factory in `jaxfed.algorithms`, which checks their values, and those of `jaxfed.config.methods`.
 """
 
 from __future__ import annotations
@@ -39,15 +38,15 @@ from jaxfed.training.augmentation import compose
 RULES = {key: setting.rule for key, setting in SHARED.items()}
 _SECTIONS = (
     *dict.fromkeys(key.partition(".")[0] for key in RULES if "." in key),
-    *("xclp", "per_client_lp"),  # which label for methods that train a model, too
+    *("xclp", "per_client_lp"),  # also label sources of methods that train a model
 )
 
 
 def check(config: ConfigDict) -> None:
-    """Check every key and value of a config, before any data is read or any file is made.
+    """Check every key and value of a config before any data is read or any file is written.
 
     Raises:
-        UsageError: names the first key that is unknown, missing, of another type or out of range,
+        UsageError: names the first key that is unknown, missing, of the wrong type or out of range,
             or two keys that contradict each other.
     """
     flat = dict(flatten(config.to_dict()))
@@ -57,14 +56,14 @@ def check(config: ConfigDict) -> None:
     for name in variants:
         _check_variant(name, config[name].algorithm)
     plugins = plugged_in()
-    # What is registered from outside may be so after this module is imported.
+    # Users may register plugins after this module is imported.
     rules = RULES | method_rules(names) | learner_rules() | {"model.name": one_of(MODELS)}
     for key, value in flat.items():
         if key in rules:
             check_value(key, value, rules[key])
         elif key.startswith("learner."):
             check_learner_key(key, value)
-        # The sections of networks and methods are judged by the factories that take their keys.
+        # The sections of networks and methods are checked by their factories.
         elif not key.startswith((CANDIDATES, "model.")) and key.partition(".")[0] not in (
             *names,
             *plugins,
@@ -89,7 +88,7 @@ def check(config: ConfigDict) -> None:
 
 
 def _check_is_whole(config: ConfigDict) -> None:
-    """Nothing is missing that every config has."""
+    """Check that every required section and key exists."""
     sections = {name: config.get(name) for name in _SECTIONS}
     candidates = (sections["selection"] or {}).get("candidates")
     for name, section in {**sections, "selection.candidates": candidates}.items():
@@ -104,7 +103,7 @@ def _check_is_whole(config: ConfigDict) -> None:
 
 
 def _check_variant(name: str, algorithm: Any) -> None:
-    """A section with the key `algorithm` is another method of that algorithm."""
+    """Check a variant: the name of its section, and the algorithm that it names."""
     if name in _SECTIONS or not name.isidentifier():
         raise UsageError(
             f"config.{name}.algorithm: {name!r} cannot name a method; allowed are identifiers other than "
@@ -114,7 +113,7 @@ def _check_variant(name: str, algorithm: Any) -> None:
 
 
 def _check_own_training(config: ConfigDict, name: str) -> None:
-    """A method's own training has keys of the section `training`, with what is allowed there."""
+    """Check that a method's own training has keys and values that the section `training` allows."""
     own = config.get(name, {}).get("training", {})
     if not isinstance(own, ConfigDict | dict):
         raise UsageError(f"config.{name}.training={own!r}: allowed is a section of training's keys")
@@ -135,7 +134,7 @@ def _check_own_training(config: ConfigDict, name: str) -> None:
 
 
 def _check_keywords(config: ConfigDict, name: str) -> None:
-    """A method's keywords have their defaults' types and keep its factory's rules, in the run or not."""
+    """Check a method's keywords against their defaults' types and its factory's rules, in the run or not."""
     factory = methods.factory_of(config, name)
     known, rules = inspect.signature(factory).parameters, rules_of(factory)
     for key, value in config.get(name, {}).items():
@@ -147,7 +146,7 @@ def _check_keywords(config: ConfigDict, name: str) -> None:
 
 
 def _check_together(config: ConfigDict) -> None:
-    """What no key can tell alone."""
+    """Check combinations of keys."""
     federation = config.federation
     num_clients = federation.num_clients
     if num_clients == 0 and federation.partition != "natural":

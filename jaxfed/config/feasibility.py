@@ -1,4 +1,4 @@
-"""What cannot work with the data that a config names, said before anything is computed."""
+"""Checks of a config against its data, before anything is computed."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from jaxfed.xclp import departures
 
 
 def check_models(dataset: Dataset, config: ConfigDict) -> None:
-    """Models fit the examples and the memory, and can start from the states that the config names."""
-    # Here, as in `pretrained_part`.
+    """Check that models fit the examples and the memory, and can start from the config's initial states."""
+    # Imported here, as in `pretrained_part`.
     from jaxfed.config.networks import check_models
 
     training = list(differently_trained(config))
@@ -55,7 +55,7 @@ def check_models(dataset: Dataset, config: ConfigDict) -> None:
 
 
 def check_clients(dataset: Dataset, config: ConfigDict) -> None:
-    """There are natural clients, or subclasses, where they are asked for."""
+    """Check that the data have client ids or subclasses if the partition needs them."""
     if config.federation.partition == "natural" and dataset.client_id is None:
         raise UsageError(
             f"config.federation.partition='natural' needs client_id, which {dataset.name} does not have; "
@@ -70,7 +70,7 @@ def check_clients(dataset: Dataset, config: ConfigDict) -> None:
 
 
 def check_enough(dataset: Dataset, config: ConfigDict, left: int) -> None:
-    """There are no more clients than examples that are left for them."""
+    """Check that there are at most as many clients as examples left to deal out."""
     num_clients, in_all = config.federation.num_clients, len(dataset.y) + len(dataset.y_test)
     if num_clients > left:
         raise UsageError(
@@ -80,7 +80,7 @@ def check_enough(dataset: Dataset, config: ConfigDict, left: int) -> None:
 
 
 def warn_of_empty_clients(federation: Federation) -> None:
-    """One line where clients have nothing: neither examples to learn from nor points to label."""
+    """Log a warning if clients have neither training examples nor points to label."""
     num_clients = federation.num_clients
     empty = sum(not len(federation.points(client)) for client in range(num_clients))
     if empty:
@@ -92,9 +92,9 @@ def warn_of_empty_clients(federation: Federation) -> None:
 
 
 def warn_of_unused_learners(config: ConfigDict) -> None:
-    """One line for each learner that has settings, and no client.
+    """Log a warning for each learner that has settings but no client.
 
-    A warning, for what a sweep sets at every point may be for some of them.
+    It is no error, because a sweep may set keys at every point that only some points use.
     """
     used: tuple[str, ...] = ()
     if any(has_learners(config, name) for name in chosen(config)):
@@ -110,7 +110,7 @@ def warn_of_unused_learners(config: ConfigDict) -> None:
 
 
 def check_points(dataset: Dataset, config: ConfigDict, federation: Federation) -> None:
-    """There are labels to learn from, points to test on and, where a share is asked for, to validate on."""
+    """Check that there are labels to learn from, and points to test and validate on if requested."""
     wanted, given = federation.partition, config.federation
     if not any(map(len, wanted.labeled)) and not len(federation.server):
         amounts = ("labeled_fraction", "num_labeled", "labeled_per_class", "num_labeled_clients")
@@ -131,14 +131,14 @@ def check_points(dataset: Dataset, config: ConfigDict, federation: Federation) -
 
 
 def check_labels_a_class(config: ConfigDict, federation: Federation) -> None:
-    """Some client has as many labels of a class as a method's episodes and prototypes ask for.
+    """Check that some client has enough labels of a class for a method's episodes and prototypes.
 
-    `support` examples of a class leave one to query; prototypes of fewer labels than `min_labels` are
-    withheld.
+    An episode needs `support` examples of a class and one more to query. Prototypes of fewer than
+    `min_labels` labels are withheld.
     """
     most = federation.max_labels_of_a_class
     if not most:
-        return  # the server has them all, or nobody
+        return  # only the server has labels, or nobody
     for name in chosen(config):
         given = all_keywords(config, name)
         for key, allowed, why in (
@@ -153,7 +153,7 @@ def check_labels_a_class(config: ConfigDict, federation: Federation) -> None:
 
 
 def check_class_weights(dataset: Dataset, config: ConfigDict) -> None:
-    """There is a weight for each class, where there are any."""
+    """Check that class weights, if given, have one entry for each class."""
     given = {"training.class_weights": config.training.class_weights} | {
         training_key(config, name, "class_weights"): seen.training.class_weights
         for name, seen in differently_trained(config)
@@ -167,8 +167,8 @@ def check_class_weights(dataset: Dataset, config: ConfigDict) -> None:
 
 
 def check_presence(config: ConfigDict, num_clients: int) -> None:
-    """Check that the clients exist who are to leave XCLP's protocols, or another method's masked sums."""
-    sections = {"xclp": config.xclp.presence}  # by which methods that train find labels, too
+    """Check that clients scheduled to drop out of XCLP's protocols or of masked sums exist."""
+    sections = {"xclp": config.xclp.presence}  # also a label source of methods that train
     for name in chosen(config):
         given = all_keywords(config, name)
         if {"presence", "sums"} <= given.keys():
@@ -184,7 +184,11 @@ def check_presence(config: ConfigDict, num_clients: int) -> None:
 
 
 def check_rounds(config: ConfigDict, num_clients: int) -> None:
-    """Every group has its round, a round the clients that methods divide or add up, and those who leave."""
+    """Check rounds against clients.
+
+    Every group needs a round. A round needs enough clients for methods that divide them into groups or sum
+    over them. Clients scheduled to drop out must exist.
+    """
     groups = num_groups(num_clients, config.cohort_size)
     if config.sampling == "groups" and config.rounds < groups:
         raise UsageError(

@@ -3,9 +3,9 @@
     f = head . features  <-  FedAvg on the labels that clients have     (sections `model`, `training`)
     v_i = features(x_i),   predicted_i = argmax_c f(x_i)_c              for labeled, unlabeled and new points
 
-(XCLP, Section 4.1 and B.1.) Training sees each client's labeled examples only; new points wait until the
-model is finished. It has `preprocessing.rounds` rounds of `preprocessing.cohort_size` clients; none keep
-the model that `training.initial_model` names as it is.
+(XCLP, Section 4.1 and B.1.) Training uses each client's labeled examples only; the finished model embeds all
+points. Training has `preprocessing.rounds` rounds of `preprocessing.cohort_size` clients. With 0 rounds the
+model of `training.initial_model` is used unchanged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from jaxfed.host.checkpoint_writer import CheckpointWriter
 from jaxfed.kernels.padding import in_batches
 from jaxfed.models import Model
 
-_STREAM = 2**32 - 1  # of keys: those of the experiment's own rounds count from 0
+_STREAM = 2**32 - 1  # key stream; the experiment's own rounds count from 0
 _BATCH = 256
 
 Report = Callable[[int, int], None]  # rounds done, rounds in all
@@ -46,21 +46,21 @@ def with_learned_features(
     checkpoints: Checkpoints | None,
     report: Report,
 ) -> Federation:
-    """The same clients with the trained model's features as examples, and its predictions.
+    """Return the same clients with the trained model's features as examples, and its predictions.
 
     Args:
         config: of the experiment.
         federation: `x` are examples as the model takes them.
         repeat: seeds training with `config.seed + repeat`.
-        checkpoints: where training is saved as `config.checkpoint_every` says and at its end, and goes
-            on from.
-        report: told of every round.
+        checkpoints: training is saved there according to `config.checkpoint_every` and at its end, and
+            resumes from there.
+        report: called after every round.
 
     Returns:
-        `x` float32 [n, D], `predicted` int32 [n], all else as it was.
+        `x` float32 [n, D], `predicted` int32 [n], all else unchanged.
 
     Raises:
-        UsageError: a model or training that cannot be made; training that diverges.
+        UsageError: the model or its training cannot be built, or training diverges.
     """
     training = labeled_part(federation)
     model = make_model(config, training)
@@ -73,10 +73,10 @@ def with_learned_features(
 
 
 def check(config: ConfigDict, federation: Federation) -> None:
-    """Make the model and the method once; nothing is computed.
+    """Build the model and the method once; nothing is computed.
 
     Raises:
-        UsageError: a network, weights or options that do not fit the examples.
+        UsageError: network, weights or options do not fit the examples.
     """
     training = labeled_part(federation)
     check_model(config, training)
@@ -85,21 +85,21 @@ def check(config: ConfigDict, federation: Federation) -> None:
 
 
 def labeled_part(federation: Federation) -> Federation:
-    """The same clients with their labeled examples only."""
+    """Return the same clients with their labeled examples only."""
     labeled = federation.partition.labeled
     nothing = tuple(points[:0] for points in labeled)
     return replace(federation, partition=Partition(labeled, nothing, nothing))
 
 
 def _training_config(config: ConfigDict) -> ConfigDict:
-    """The experiment's config as that of the training alone."""
+    """Derive the config of the feature training from the experiment's config."""
     wanted = config.copy_and_resolve_references()
     wanted.rounds = max(1, config.preprocessing.rounds)
     wanted.cohort_size = config.preprocessing.cohort_size
     wanted.sampling = "uniform"
     wanted.training.labeled_only_rounds = 0
     with wanted.unlocked():
-        if "fedavg" in wanted:  # what the method of that name has for itself
+        if "fedavg" in wanted:  # own settings of the method of that name
             del wanted["fedavg"]
     return wanted
 
@@ -111,7 +111,7 @@ def _trained(
     checkpoints: Checkpoints | None,
     report: Report,
 ) -> nnx.State:
-    """The model after all rounds; those that checkpoints have are not done again."""
+    """Return the model after all rounds, resuming from the newest checkpoint."""
     algorithm = make_algorithm(config, "fedavg", federation, repeat)
     seed, rounds = config.seed + repeat, config.preprocessing.rounds
     key = jax.random.fold_in(jax.random.key(seed), _STREAM)
@@ -147,7 +147,7 @@ def _divergence(config: ConfigDict, found: str) -> UsageError:
 
 
 def _infer(model: Model, state: nnx.State, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """float32 [n, D] and int32 [n], `_BATCH` examples at a time."""
+    """Return features float32 [n, D] and predictions int32 [n], computed in batches of `_BATCH`."""
 
     @jax.jit
     def infer(state: nnx.State, batch: jax.Array) -> tuple[jax.Array, jax.Array]:

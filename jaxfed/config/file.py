@@ -2,11 +2,12 @@
 
     config = load("ml_collections_configs/xclp_digits.py:smoke", ["xclp.alpha=0.9", "seed=3"])
 
-A file that is not in the current folder is looked for among the installed configs, by its name or as
-`ml_collections_configs/NAME.py`.
-A config file may also define `sweep(add)`; `load_module` gives the module itself. Whatever the user
-can mend (no such file, variant or key; a value of another type) is a `UsageError` of one line; an
-exception inside the file is a bug in it and keeps its traceback.
+A file that is not in the current folder is looked up among the installed configs, by its name or as
+`ml_collections_configs/NAME.py`. A config file may also define `sweep(add)`; `load_module` returns the module
+itself.
+
+Errors that the user can fix (no such file, variant or key; a value of another type) are a `UsageError` of one
+line. An exception inside the file is a bug in it and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ def load(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
     """Build the config that `FILE.py[:VARIANT]` describes, with overrides applied in order.
 
     Args:
-        spec: path of the config file, and after a colon what its `get_config` is to be given.
-        overrides: `KEY=VALUE` strings; KEY is the dotted path of an existing key, VALUE is read as
-            the type of the value that stands there. `model.name` goes first: another network comes
-            with its own options in place of the config's, and each of them may be set. So may what a
-            method can have for itself (`jaxfed.config.methods`): `NAME.training.KEY`, a keyword of its,
-            and `NAME.algorithm`, before the others, for another name of that algorithm. With another
-            `dataset.name` the file's sizes of its own set no longer hold (`_of_its_data`).
+        spec: path of the config file; after a colon the argument of its `get_config`.
+        overrides: `KEY=VALUE` strings; KEY is the dotted path of an existing key, VALUE is parsed as
+            the type of the current value. Some keys need not exist in the config. `model.name` is applied
+            first: another network replaces the config's options by its own, and each may be set. So may a
+            method's own settings (`jaxfed.config.methods`): its keywords, `NAME.training.KEY`, and
+            `NAME.algorithm`, applied before the others, which defines a variant of that algorithm. Another
+            `dataset.name` resets the sizes that the file sets for its own data set (`_of_its_data`).
 
     Returns:
-        A ConfigDict of its own: references between keys are resolved, and keys are locked.
+        A new ConfigDict with references between keys resolved and keys locked.
 
     Raises:
         UsageError: the file cannot be read or has no `get_config`, or a key or value does not fit.
@@ -72,9 +73,9 @@ def load(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
 
 
 def _of_its_data(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
-    """The config without sizes that its file wrote for another data set than `dataset.name` among overrides.
+    """Reset the sizes that the config file sets for its data set if an override changes `dataset.name`.
 
-    What they are instead: `SIZES_OF_A_SET` in `ml_collections_configs/base.py`.
+    The new values are `SIZES_OF_A_SET` in `ml_collections_configs/base.py`.
     """
     given = dict(text.partition("=")[::2] for text in overrides)
     name = given.get("dataset.name")
@@ -91,14 +92,14 @@ def _of_its_data(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
 
 
 def with_overrides(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
-    """A config of its own, references resolved and keys locked, with `KEY=VALUE` strings applied.
+    """Return a copy of the config with `KEY=VALUE` strings applied, references resolved and keys locked.
 
-    The config that is given stays as it is.
+    The given config is unchanged.
 
     Raises:
         UsageError: a key or value does not fit.
     """
-    changed = copy.deepcopy(config)  # with its references, which overrides go along
+    changed = copy.deepcopy(config)  # with its references, so overrides propagate along them
     changed.unlock()
     for text in sorted(overrides, key=_comes_later):
         override(changed, text)
@@ -108,21 +109,21 @@ def with_overrides(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
 
 
 def _comes_later(text: str) -> bool:
-    """Whether an override waits for those that say which keys there are."""
+    """True if an override is applied after those that determine which keys exist."""
     return re.match(r"(model\.name|\w+\.algorithm)=", text) is None
 
 
 def as_text(key: str, value: Any) -> str:
-    """`KEY=VALUE` as `override` reads it."""
+    """Return `KEY=VALUE` in the form that `override` parses."""
     if isinstance(value, bool):
         return f"{key}={str(value).lower()}"
     return f"{key}={tuple(value)!r}" if isinstance(value, list | tuple) else f"{key}={value}"
 
 
 def split_variant(spec: str) -> tuple[str, str]:
-    """Split `FILE.py:VARIANT` into the path and the variant ('' where there is none).
+    """Split `FILE.py:VARIANT` into the path and the variant ('' if there is none).
 
-    The name of a config, in the current folder or installed, may come without its ending.
+    The extension may be omitted for a config in the current folder or an installed one.
     """
     head, ending, tail = spec.partition(".py")
     if ending:
@@ -163,7 +164,7 @@ def load_module(path: str) -> ModuleType:
 
 
 def _is_config(file: Path) -> bool:
-    """Whether an experiment can be had of it: a `get_config` that takes a variant, and can go without."""
+    """True if the file defines an experiment: a `get_config` with an optional variant."""
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -175,7 +176,7 @@ def _is_config(file: Path) -> bool:
 
 
 def _find(given: str) -> Path:
-    """The file as it is given or, where nothing is there, the installed config of its name."""
+    """Return the given path, or the installed config of that name if no such file exists."""
     path = location(given, "--config")
     if path.is_file() or path.parent not in (Path(), Path(_CONFIGS)):
         return path
@@ -213,8 +214,8 @@ def override(config: ConfigDict, text: str) -> None:
 
 
 def _with_own_key(config: ConfigDict, key: str) -> ConfigDict:
-    """The section of a method to which a key has been added that it does not say, at the value it has so."""
-    # Here, as in `_model_section`.
+    """Add a key that a method's section omits, at its default value, and return the section."""
+    # Imported here, as in `_model_section`.
     from jaxfed.config import methods
 
     *parents, name = key.split(".")
@@ -233,11 +234,11 @@ def _with_own_key(config: ConfigDict, key: str) -> ConfigDict:
 
 
 def _model_section(section: dict[str, Any], key: str, text: str) -> dict[str, Any]:
-    """The section with another network, or with an option of the network that stands there."""
+    """Return the section with another network, or with an option of the current network set."""
     network = section["name"]
     if key == "name":
         return section if text == network else {"name": text}
-    # Here, because Flax takes half a second to import and only this needs it.
+    # Imported here, because Flax takes half a second to import and only this needs it.
     from jaxfed.config.model_options import defaults
     from jaxfed.models import MODELS
 
@@ -248,7 +249,7 @@ def _model_section(section: dict[str, Any], key: str, text: str) -> dict[str, An
 
 
 def _parse(key: str, text: str, current: Any) -> Any:
-    """Read `text` as a value of the type that `current` has."""
+    """Parse `text` as a value of the type of `current`."""
     for kind, (description, read) in _READERS.items():
         if isinstance(current, kind):
             try:
@@ -265,14 +266,14 @@ def _read_bool(text: str, _: bool) -> bool:
 
 
 def _read_tuple(text: str, current: tuple[Any, ...]) -> tuple[Any, ...]:
-    """`a,b`, `1,2`, `('a', 'b')`, `(1, 2)` or nothing; entries have the type of those that stand there."""
+    """Parse `a,b`, `1,2`, `('a', 'b')`, `(1, 2)` or ""; entries get the type of the current ones."""
     kind = type(current[0]) if current else None
     if text.lstrip()[:1] in ("(", "["):
         value = tuple(ast.literal_eval(text))
     else:
         parts = [part.strip() for part in text.split(",") if part.strip()]
         value = tuple(map(kind, parts)) if kind in (int, float) else tuple(parts)
-        if kind is None:  # nothing stands there: numbers, if all of them are
+        if kind is None:  # no current entries: numbers if all entries are numbers
             with suppress(ValueError):
                 value = tuple(map(_number, parts))
     if kind is float:
@@ -283,7 +284,7 @@ def _read_tuple(text: str, current: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _read_any(text: str, _: None) -> Any:
-    """Where no type is known: true or false, none, a number, a list in brackets, else text."""
+    """Parse a value of unknown type: true or false, none, a number, a list in brackets, else text."""
     words = {"true": True, "false": False, "none": None}
     if text.lower() in words:
         return words[text.lower()]
@@ -301,7 +302,7 @@ def _number(text: str) -> float:
         return float(text)
 
 
-# bool before int: a bool is an int to isinstance.
+# bool before int, because a bool is an instance of int.
 _READERS: dict[type, tuple[str, Callable[[str, Any], Any]]] = {
     bool: ("true or false", _read_bool),
     int: ("an integer", lambda text, _: int(text)),

@@ -1,4 +1,4 @@
-"""Numbers of examples by who holds them, said once at the start of a run and left in summary.json."""
+"""Numbers of examples by holder, printed once at the start of a run and stored in summary.json."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from jaxfed.federation.clients import Federation
 
 
 class Holdings(NamedTuple):
-    """Numbers of examples, of the first repeat.
+    """Numbers of examples in the first repeat.
 
     Fields:
         clients: M.
         labeled: at clients, with a label to learn from.
-        unlabeled: at clients, without one.
+        unlabeled: at clients, without a label.
         server: at a server with labels.
-        public: everybody's.
-        validation: held out to select trained models by.
-        test: held out to test on, clients' new points among them.
-        dropped: examples of the data that are none of these.
-        without_label: examples that came without a label from the data, dropped ones among them.
+        public: shared by everybody.
+        validation: held out for model selection.
+        test: held out for testing, including clients' new points.
+        dropped: all other examples of the data.
+        without_label: examples without a label in the data, including dropped ones.
     """
 
     clients: int
@@ -35,7 +35,7 @@ class Holdings(NamedTuple):
     without_label: int
 
     def line(self, name: str) -> str:
-        """One line for people, of the data set of this name."""
+        """Return a readable line on the data set of this name."""
         server = f"the server {self.server:,} labeled, " if self.server else ""
         unknown = f"; {self.without_label:,} came without a label" if self.without_label else ""
         clients = f"{self.clients:,} client{'s' if self.clients > 1 else ''}"
@@ -47,12 +47,12 @@ class Holdings(NamedTuple):
 
 
 def holdings(y: np.ndarray, federation: Federation, *, has_public_set: bool) -> Holdings:
-    """The numbers in a federation that was made of this data set.
+    """Count the examples of a federation made from this data set.
 
     Args:
-        y: int [n], classes of both splits as they were read, before a part of them was taken; -1: none.
+        y: int [n], classes of both splits as they were read, before subsampling; -1: none.
         federation: with or without examples.
-        has_public_set: whether public examples are of another data set.
+        has_public_set: True if public examples come from another data set.
     """
     labeled, unlabeled, new = (sum(map(len, points)) for points in federation.partition)
     server, public = len(federation.server), len(federation.public)

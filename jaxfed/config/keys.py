@@ -1,4 +1,4 @@
-"""Dotted keys: `xclp.num_bits` for the entry `num_bits` of the section `xclp`; and what a key may hold."""
+"""Dotted keys, such as `xclp.num_bits` for the entry `num_bits` of section `xclp`, and checks of values."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -7,11 +7,11 @@ from jaxfed.errors import UsageError, did_you_mean, nearest
 from jaxfed.rules import Rule
 
 TYPES: dict[type, str] = {bool: "true or false", int: "integers", float: "numbers", str: "text"}
-_LARGEST = 2**31 - 1  # what arrays on the device count with
+_LARGEST = 2**31 - 1  # arrays on the device count with int32
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of nested mappings with dotted keys."""
+    """Yield the leaves of nested mappings with dotted keys."""
     for key, value in nested.items():
         if isinstance(value, Mapping) and value:
             yield from flatten(value, f"{prefix}{key}.")
@@ -20,7 +20,7 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def unknown_key(key: str, known: Collection[str]) -> UsageError:
-    """What to say of a dotted key that is none of the known: its section is none, or what that has."""
+    """Return the error for an unknown key: its section does not exist, or a suggestion of known keys."""
     section = key.rpartition(".")[0]
     sections = {parent for name in known for parent in _parents(name)}
     for parent in _parents(key):
@@ -40,10 +40,12 @@ def unknown_key(key: str, known: Collection[str]) -> UsageError:
 
 
 def nearest_keys(key: str, known: Collection[str]) -> list[str]:
-    """The known keys that a wrong one may mean, of the first kind that there is.
+    """Return known keys that an unknown one may stand for, by the first rule that finds any.
 
-    Keys of its section with its last word among theirs (`alpha`, `dirichlet_alpha`), those of other sections
-    with the same last word, the most similar one of its section, and that of any section.
+    1. Keys of its section that contain its last word (`alpha`, `dirichlet_alpha`).
+    2. Keys of any section with the same last word.
+    3. The most similar key of its section.
+    4. The most similar key of any section.
     """
     section, _, leaf = key.rpartition(".")
     leaves = {name: name.rpartition(".")[2] for name in sorted(known)}
@@ -57,13 +59,13 @@ def nearest_keys(key: str, known: Collection[str]) -> list[str]:
 
 
 def _parents(key: str) -> Iterator[str]:
-    """`a` and `a.b` for `a.b.c`."""
+    """Yield the enclosing sections: `a` and `a.b` for `a.b.c`."""
     words = key.split(".")
     return (".".join(words[:count]) for count in range(1, len(words)))
 
 
 def check_value(key: str, value: Any, rule: Rule) -> None:
-    """A key's value is of the rule's type, an integer where a number is meant, and one of those allowed."""
+    """Check that a value has the rule's type (integers pass as numbers) and is allowed."""
     is_type = rule.type in (object, type(value)) or (rule.type is float and type(value) is int)
     if not is_type or not rule.holds(value):
         given = repr(value) if isinstance(value, str) else value

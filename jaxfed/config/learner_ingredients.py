@@ -1,4 +1,4 @@
-"""From the section `learner` to what a method's factory asks for (`learner_section.INGREDIENTS`)."""
+"""Build the arguments of a method's factory from section `learner` (`learner_section.INGREDIENTS`)."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def ingredients(
     training_of: TrainingOf,
     execution: Execution,
 ) -> dict[str, Any]:
-    """Those of `INGREDIENTS` that a method's factory asks for.
+    """Build the `INGREDIENTS` that occur among the keywords of a method's factory.
 
     Raises:
-        UsageError: a method that needs networks, of clients that have others.
+        UsageError: the method needs networks, but clients have other learners.
     """
     making = partial(_learner, config, federation.num_classes, execution)
     pooled = federation.pooled()

@@ -1,11 +1,11 @@
-"""The section `learner`: what every client trains, in methods whose clients have models of their own.
+"""The section `learner`: the learner of every client, in methods with per-client models.
 
     config.learner.name = "decision_tree"                   # in jaxfed.learners.LEARNERS; "mixed" is
     config.learner.names = ("decision_tree", "network")     # these, cycled over the clients
     config.learner.decision_tree.max_depth = 4              # a learner's own keywords
 
-A factory of a method asks for what it needs by the names of its keywords (`INGREDIENTS`), which
-`jaxfed.config.learner_ingredients` makes.
+A method's factory requests arguments by the names of its keywords (`INGREDIENTS`).
+`jaxfed.config.learner_ingredients` builds them.
 """
 
 from __future__ import annotations
@@ -30,38 +30,38 @@ INGREDIENTS = {
     "public_labels": "`Federation.public_labels`",
     "num_classes": "C",
 }
-_GIVEN = ("training", "num_classes", "execution")  # by `jaxfed.config.learner_ingredients`
+_GIVEN = ("training", "num_classes", "execution")  # passed by `jaxfed.config.learner_ingredients`
 
 
 def asks_for_learners(keywords: Collection[str]) -> bool:
-    """Whether a factory with these keywords makes a method of clients with models of their own."""
+    """True if a factory with these keywords makes a method with per-client models."""
     return not {"learner", "server_learner", "network"}.isdisjoint(keywords)
 
 
 def names_of(config: ConfigDict) -> tuple[str, ...]:
-    """The learners that clients have."""
+    """Return the names of the clients' learners."""
     return tuple(config.learner.names) if config.learner.name == MIXED else (config.learner.name,)
 
 
 def has_networks(config: ConfigDict) -> bool:
-    """Whether the section `training`, and the network, say anything about what clients train."""
+    """True if some client trains a network, so that sections `training` and `model` matter."""
     return any(takes(name, "training") for name in names_of(config))
 
 
 def heeds_scales(config: ConfigDict) -> bool:
-    """Whether some client may learn another model where a feature has another unit."""
+    """True if some client's learner depends on the units of features."""
     settings = config.learner.get("estimator", {})
     free = SCALE_FREE | ({"estimator"} if settings.get("is_scaled") else set())
     return not free.issuperset(names_of(config))
 
 
 def takes(name: str, keyword: str) -> bool:
-    """Whether a learner's factory has this keyword."""
+    """True if a learner's factory has this keyword."""
     return name in LEARNERS and keyword in inspect.signature(LEARNERS[name]).parameters
 
 
 def keywords_of(name: str) -> dict[str, inspect.Parameter]:
-    """The keywords of a learner that its section may have."""
+    """Return the keywords of a learner that its section may contain."""
     known = inspect.signature(LEARNERS[name]).parameters
     return {
         key: parameter
@@ -71,22 +71,22 @@ def keywords_of(name: str) -> dict[str, inspect.Parameter]:
 
 
 def _hands_on(name: str) -> bool:
-    """Whether a learner takes any keyword."""
+    """True if a learner accepts arbitrary keywords."""
     parameters = inspect.signature(LEARNERS[name]).parameters.values()
     return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
 def own_keys() -> Iterator[str]:
-    """Every key of the section but `name` and `names`."""
+    """Yield every key of the section except `name` and `names`."""
     for name in LEARNERS:
         yield from (f"learner.{name}.{key}" for key in keywords_of(name))
 
 
 def unsaid(key: str) -> Any:
-    """The default of a key `learner.NAME.KEY` that the section does not say.
+    """Return the default of a key `learner.NAME.KEY` that the section omits.
 
-    None, which stands for a value of any type, of one that the learner hands on unseen: a keyword of the
-    class that `estimator` names.
+    None, for a value of any type, if the learner passes the keyword through unchecked: a keyword of the class
+    named by `estimator`.
 
     Raises:
         KeyError: there is no such key.
@@ -103,10 +103,12 @@ def unsaid(key: str) -> Any:
 
 
 def check_learner_key(key: str, value: Any) -> None:
-    """A key `learner.NAME.KEY` is a keyword of that learner, of its default's type; it judges the rest.
+    """Check that `learner.NAME.KEY` is a keyword of the learner and has its default's type.
+
+    The learner itself checks the rest.
 
     Raises:
-        UsageError: another key, or a value of another type.
+        UsageError: an unknown key, or a value of another type.
     """
     name, _, leaf = key.removeprefix("learner.").partition(".")
     is_known = name in LEARNERS and leaf and (leaf in keywords_of(name) or _hands_on(name))
@@ -118,7 +120,7 @@ def check_learner_key(key: str, value: Any) -> None:
 
 
 def check_is_whole(name: str, given: Collection[str]) -> None:
-    """A learner has the keywords that it cannot do without.
+    """Check that a learner has its required keywords.
 
     Raises:
         UsageError: one is missing.
@@ -131,7 +133,7 @@ def check_is_whole(name: str, given: Collection[str]) -> None:
 
 
 def check_learner(config: ConfigDict) -> None:
-    """A mixture has learners, no more than there are clients, and others have none.
+    """Check that a mixture lists at most as many learners as clients, and that others list none.
 
     Raises:
         UsageError: names the key.

@@ -1,7 +1,7 @@
-"""What a config would take in memory, said before it is taken: an allocation too large ends the process.
+"""Memory demand of a config, checked before allocation: an allocation too large ends the process.
 
-Lower bounds of the largest arrays alone, against what the machine has; less than that may still be too
-much.
+Lower bounds on the largest arrays are compared with the machine's memory. A config that passes may still
+need too much.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NEIGHBORS = ("xclp", "per_client_lp", "pooled_lp")  # sections with graphs over
 
 
 class Demand(NamedTuple):
-    """Bytes that follow from the value of one key."""
+    """Bytes of memory that the value of one key requires."""
 
     key: str
     value: object
@@ -30,7 +30,7 @@ class Demand(NamedTuple):
 
 
 def check(config: ConfigDict, federation: Federation, num_features: int) -> None:
-    """Refuse what cannot fit.
+    """Refuse a config that cannot fit into memory.
 
     Args:
         config: of the experiment.
@@ -38,14 +38,14 @@ def check(config: ConfigDict, federation: Federation, num_features: int) -> None
         num_features: entries of an example.
 
     Raises:
-        UsageError: names the key, the bytes that its value would take and those that there are.
+        UsageError: names the key, the required bytes and the available ones.
     """
     for demand in _demands(config, federation, num_features):
         refuse_beyond(demand)
 
 
 def refuse_beyond(demand: Demand) -> None:
-    """Raise a UsageError where a demand exceeds what there is."""
+    """Raise a UsageError if a demand exceeds the available memory."""
     available = available_bytes()
     if demand.num_bytes > available:
         raise UsageError(

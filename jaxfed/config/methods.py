@@ -1,14 +1,14 @@
-"""The methods of an experiment: which algorithm each one is, and what of its settings is its own.
+"""Methods of an experiment: their algorithms, and the settings that belong to one method alone.
 
     config.algorithm, config.baselines = "fedavg", ("fedprox", "fedadam")
-    config.training.learning_rate = 0.1                        # of all methods that train a model
+    config.training.learning_rate = 0.1                        # for all methods that train a model
     config.fedprox = ConfigDict({"mu": 0.1, "training": {"learning_rate": 0.03}})
     config.fedadam = ConfigDict({"algorithm": "fedavg", "training": {"server_optimizer": "adam"}})
 
-A method's name is that of an algorithm, or of a section with the key `algorithm`: a variant, that algorithm
-once more, with the settings of its section in place of those in the algorithm's section. What a section
-has under `training` is in place of `config.training` for this method alone. Data, clients, cohorts, rounds
-and the network are the experiment's, so that what methods differ in is what their sections say.
+A method's name is that of an algorithm, or of a section with the key `algorithm`. Such a section defines a
+variant of the algorithm; its settings override those in the algorithm's section. A section's `training`
+overrides `config.training` for this method alone. Data, clients, cohorts, rounds and the network belong to
+the experiment. Methods therefore differ only in their sections.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from jaxfed.config import learner_section
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm
 
-GIVEN = frozenset({"training", "execution", *learner_section.INGREDIENTS})  # by `make_algorithm`
-_NOT_KEYWORDS = ("algorithm", "training")  # of a section; all else the algorithm's factory takes
+# Keywords that `make_algorithm` passes.
+GIVEN = frozenset({"training", "execution", *learner_section.INGREDIENTS})
+_NOT_KEYWORDS = ("algorithm", "training")  # keys of a section that are no keywords of the factory
 
 
 def chosen(config: ConfigDict) -> tuple[str, ...]:
-    """The methods that the experiment runs, in their order."""
+    """Return the methods of the experiment, in order."""
     return (config.algorithm, *config.baselines)
 
 
 def variants(config: ConfigDict) -> list[str]:
-    """The sections that give an algorithm a second name."""
+    """Return the names of sections that define a variant of an algorithm."""
     sections = ((name, section) for name, section in config.items() if name not in ALGORITHMS)
     return [
         n for n, section in sections if isinstance(section, ConfigDict) and "algorithm" in section
@@ -44,26 +45,26 @@ def variants(config: ConfigDict) -> list[str]:
 
 
 def algorithm_of(config: ConfigDict, name: str) -> str:
-    """The algorithm that a method is."""
+    """Return the name of a method's algorithm."""
     return str(_section(config, name).get("algorithm", name))
 
 
 def factory_of(config: ConfigDict, name: str) -> Callable[..., FederatedAlgorithm]:
-    """The factory in `ALGORITHMS` that makes the method."""
+    """Return the factory in `ALGORITHMS` that builds the method."""
     return ALGORITHMS[algorithm_of(config, name)]
 
 
 def trains(config: ConfigDict, name: str) -> bool:
-    """Whether the method trains a model, or clients' own ones."""
+    """True if the method trains a model, shared or per client."""
     taken = inspect.signature(factory_of(config, name)).parameters
     return "training" in taken or learner_section.asks_for_learners(taken)
 
 
 def check_trains(config: ConfigDict, name: str, wanted: str) -> None:
-    """A method trains a model, which what is wanted is of.
+    """Check that a method trains a model; `wanted` names the feature that needs it.
 
     Raises:
-        UsageError: it labels in one shot.
+        UsageError: the method labels in one shot.
     """
     if not trains(config, name):
         key = "algorithm" if name == config.algorithm else "baselines"
@@ -74,15 +75,15 @@ def check_trains(config: ConfigDict, name: str, wanted: str) -> None:
 
 
 def has_learners(config: ConfigDict, name: str) -> bool:
-    """Whether clients of the method have models of their own, which `config.learner` names."""
+    """True if the method has per-client models, which `config.learner` names."""
     return learner_section.asks_for_learners(inspect.signature(factory_of(config, name)).parameters)
 
 
 def heeds_scales(config: ConfigDict, name: str) -> bool:
-    """Whether units of features count: in cosines and distances of one-shot methods, and for some learners.
+    """True if the units of features matter: for one-shot methods (cosines, distances) and some learners.
 
-    Not in networks, which standardize every feature (`Federation.normalization`), nor in graphs of what
-    these make of examples.
+    They do not matter for networks, which standardize every feature (`Federation.normalization`), and for
+    graphs of a network's features.
     """
     if has_learners(config, name):
         return learner_section.heeds_scales(config)
@@ -90,26 +91,26 @@ def heeds_scales(config: ConfigDict, name: str) -> bool:
 
 
 def is_public(config: ConfigDict, name: str) -> bool:
-    """Whether the method teaches labels of public examples."""
+    """True if the method teaches clients labels of public examples."""
     return "public" in inspect.signature(factory_of(config, name)).parameters
 
 
 def keywords(config: ConfigDict, name: str) -> dict[str, Any]:
-    """What the method's factory is given: of a variant its algorithm's keywords and its own over them."""
+    """Return the keywords of the method's section; a variant's override those of its algorithm's section."""
     sections = (_section(config, algorithm_of(config, name)), _section(config, name))
     given = {key: value for section in sections for key, value in section.items()}
     return {key: value for key, value in given.items() if key not in _NOT_KEYWORDS}
 
 
 def all_keywords(config: ConfigDict, name: str) -> dict[str, Any]:
-    """The same, and the defaults of what no section says."""
+    """Return the same as `keywords`, completed by the factory's defaults."""
     known = inspect.signature(factory_of(config, name)).parameters
     defaults = {word: parameter.default for word, parameter in known.items()}
     return {**defaults, **keywords(config, name)}
 
 
 def with_own_training(config: ConfigDict, name: str) -> ConfigDict:
-    """The config as this method sees it: its own training is in the section `training`, and only there."""
+    """Return the config as this method sees it, with its own training settings merged into `training`."""
     own = _own_training(config, name)
     if not own:
         return config
@@ -124,14 +125,14 @@ def with_own_training(config: ConfigDict, name: str) -> ConfigDict:
 
 
 def uses_training(config: ConfigDict, name: str) -> bool:
-    """Whether the network and `config.training` say anything about the method."""
+    """True if the method depends on the network and on `config.training`."""
     if has_learners(config, name):
         return learner_section.has_networks(config)
     return trains(config, name)
 
 
 def differently_trained(config: ConfigDict) -> Iterator[tuple[str, ConfigDict]]:
-    """The methods that train a model, one of each kind of training, with the config as they see it."""
+    """Yield one method for each distinct training section, with the config as it sees it."""
     there: list[dict[str, Any]] = []
     for name in chosen(config):
         if uses_training(config, name):
@@ -143,13 +144,13 @@ def differently_trained(config: ConfigDict) -> Iterator[tuple[str, ConfigDict]]:
 
 
 def training_key(config: ConfigDict, name: str, key: str) -> str:
-    """Where the method's value of `training.KEY` stands."""
+    """Return the dotted key that holds the method's value of `training.KEY`."""
     section, _ = _own_training(config, name).get(key, ("", None))
     return f"{section}.training.{key}" if section else f"training.{key}"
 
 
 def unsaid(config: ConfigDict, key: str) -> Any:
-    """What a key holds that a method may have and its section does not say: what it has without saying.
+    """Return the value in effect of a key that a method may have and its section omits.
 
     Raises:
         KeyError: no method has it.
@@ -158,7 +159,7 @@ def unsaid(config: ConfigDict, key: str) -> Any:
     if name == "learner":
         return learner_section.unsaid(key)
     if rest == ["algorithm"] and name not in config:
-        return ""  # which is about to become a variant's
+        return ""  # the override is about to define a variant
     if name not in ALGORITHMS and name not in variants(config):
         raise KeyError(key)
     if rest[:1] == ["training"]:
@@ -171,7 +172,7 @@ def unsaid(config: ConfigDict, key: str) -> Any:
 
 
 def own_keys(config: ConfigDict) -> Iterator[str]:
-    """Every key that a method can have, or a learner: keywords of factories, and of methods' own training."""
+    """Yield every key of methods and learners: factories' keywords, and keys of methods' own training."""
     yield from learner_section.own_keys()
     for name in (*ALGORITHMS, *variants(config)):
         if trains(config, name):
@@ -183,7 +184,7 @@ def own_keys(config: ConfigDict) -> Iterator[str]:
 
 @contextmanager
 def naming_own_training(config: ConfigDict, name: str) -> Iterator[None]:
-    """Say of an error about `config.training.KEY` where the method's value stands."""
+    """Rewrite errors about `config.training.KEY` to the key that holds the method's value."""
     try:
         yield
     except UsageError as error:
@@ -197,7 +198,7 @@ def naming_own_training(config: ConfigDict, name: str) -> Iterator[None]:
 
 
 def _own_training(config: ConfigDict, name: str) -> dict[str, tuple[str, Any]]:
-    """Key -> (section, value) under `training` in the method's section, or else in its algorithm's."""
+    """Return key -> (section, value) of `training` in the method's section, else in its algorithm's."""
     return {
         key: (section, value)
         for section in (algorithm_of(config, name), name)

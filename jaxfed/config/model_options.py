@@ -1,10 +1,15 @@
-"""What a network's options may be: the signature of its factory says it.
+"""Options of a network, derived from the signature of its factory.
 
-Options are the keywords of a factory in `MODELS`, without `convolution`, which is a matter of execution.
-Their type hints are the rules: a `Literal` lists names, an int counts something and is 1 or more, a
-float is a share from 0 to 1, a `Sequence[int]` holds as many such ints as the network likes, and an
-`Annotated[int, rule]` keeps to a rule of its own. Of other hints, or none, networks from outside judge
-themselves.
+Options are the keywords of a factory in `MODELS`, except `convolution`, which belongs to `execution`. Their
+type hints are the rules:
+
+    Literal                  one of the listed names
+    int                      a count, 1 or more
+    float                    a share from 0 to 1
+    Sequence[int]            any number of counts
+    Annotated[int, rule]     the given rule
+
+Values with other hints, or none, are checked by the network itself.
 """
 
 from __future__ import annotations
@@ -18,17 +23,17 @@ from jaxfed.rules import Rule
 
 
 def defaults(factory: Callable[..., Any]) -> dict[str, Any]:
-    """Name -> default of the options that a factory takes."""
+    """Return name -> default of a factory's options."""
     return {name: option.default for name, option in _options(factory).items()}
 
 
 def described(factory: Callable[..., Any]) -> list[tuple[str, Any, str]]:
-    """(name, default, what is allowed) of the options that a factory takes."""
+    """Return (name, default, allowed values as text) of a factory's options."""
     return [(name, o.default, _rule(o.annotation)[0]) for name, o in _options(factory).items()]
 
 
 def check_options(name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Check the keys of `config.model` beside the name.
+    """Check the keys of `config.model` except the name.
 
     Args:
         name: of the network, for the message.
@@ -36,7 +41,7 @@ def check_options(name: str, factory: Callable[..., Any], options: Mapping[str, 
         options: key -> value.
 
     Raises:
-        UsageError: an option that the network has not, or a value of another type or out of range.
+        UsageError: an option that the network lacks, or a value of another type or out of range.
     """
     known = _options(factory)
     for key, value in options.items():
@@ -48,7 +53,7 @@ def check_options(name: str, factory: Callable[..., Any], options: Mapping[str, 
 
 
 def takes_convolution(factory: Callable[..., Any]) -> bool:
-    """Whether a factory wants to know how to compute convolutions; one from outside need not."""
+    """True if a factory has the keyword `convolution`; one from outside need not."""
     parameters = inspect.signature(factory).parameters.values()
     return any(p.name == "convolution" or p.kind is p.VAR_KEYWORD for p in parameters)
 
@@ -63,7 +68,7 @@ def _options(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def _rule(hint: Any) -> tuple[str, Callable[[Any], bool]]:
-    """What is allowed in words, and whether a value is."""
+    """Return the allowed values as text, and a predicate."""
     if get_origin(hint) is Literal:
         names = get_args(hint)
         return ", ".join(map(repr, names)), lambda value: value in names

@@ -1,4 +1,4 @@
-"""The config's network, for examples of a shape, and the weights that it starts from."""
+"""The config's network for a given example shape, and its initial weights."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from jaxfed.training import augmentation
 PRETRAINED = "pretrained"
 
 
-_HEAD = 0x68656164  # sets a new head's weights apart from the rounds, which the same key counts
+_HEAD = 0x68656164  # separates a new head's random stream from those of the rounds
 
 
 @contextmanager
 def in_section(name: str, *keys: str) -> Iterator[None]:
-    """Say by its key in the config what a library's error calls by its own name.
+    """Rewrite errors of the enclosed code to name keys as in the config.
 
-    `KEY=...`, or `ANYTHING.KEY=...`, becomes `config.NAME.KEY=...` for the keys given, and
-    `augmentation 'x'` names the only key.
+    `KEY=...`, or `ANYTHING.KEY=...`, becomes `config.NAME.KEY=...` for the given keys. An error that begins
+    with `augmentation 'x'` gets the first key as a prefix.
     """
     try:
         yield
@@ -50,15 +50,15 @@ def in_section(name: str, *keys: str) -> Iterator[None]:
 
 
 def check_model(config: ConfigDict, federation: Federation) -> Model:
-    """The model for examples of this shape, which fits into memory and can be trained on them.
+    """Build the model for examples of this shape; check its memory and the augmentation.
 
     Raises:
-        UsageError: a model that is too large or does not take such examples, or augmentation of examples
-            that are no images.
+        UsageError: the model is too large or does not take such examples, or examples are augmented that are
+            no images.
     """
     shape = federation.x.shape[1:]
     augment = augmentation.compose(config.training.augmentation)
-    if augment:  # the strong ones are for some methods only, which find out when they use them
+    if augment:  # strong augmentation is checked by the few methods that use it
         examples = jax.ShapeDtypeStruct((1, *shape), jax.numpy.float32)
         with in_section("training", "augmentation"):
             jax.eval_shape(augment, jax.random.key(0), examples)
@@ -73,15 +73,14 @@ def check_model(config: ConfigDict, federation: Federation) -> Model:
 
 
 def check_models(config: ConfigDict, federation: Federation) -> None:
-    """Whether training can start, in every repeat: from scratch, or from `training.initial_model`.
+    """Check that training can start in every repeat, from scratch or from `training.initial_model`.
 
     Args:
         config: of the experiment.
         federation: examples of the shape that the model takes; any number.
 
     Raises:
-        UsageError: as `check_model`; a state that is missing, damaged, or of a model of other leaves or
-            shapes.
+        UsageError: as `check_model`; a state is missing, damaged, or of a model with other leaves or shapes.
     """
     model = check_model(config, federation)
     if starts_from_state(config):
@@ -90,12 +89,12 @@ def check_models(config: ConfigDict, federation: Federation) -> None:
 
 
 def make_model(config: ConfigDict, federation: Federation, *, head: bool = True) -> Model:
-    """The config's network for the federation's examples, which it normalizes inside.
+    """Build the config's network for the federation's examples; it normalizes its inputs.
 
-    Without a head it ends with its features; a network from outside (`MODELS.register`) keeps its own.
+    Without a head it ends with its features; a network from outside (`MODELS.register`) keeps its head.
 
     Raises:
-        UsageError: an option that the network does not take, or examples of a shape it does not take.
+        UsageError: the network does not take an option, or examples of this shape.
     """
     options = config.model.to_dict()
     name = options.pop("name")
@@ -117,7 +116,7 @@ def make_model(config: ConfigDict, federation: Federation, *, head: bool = True)
 
 
 def _check_outputs(model: Model, name: str, shape: Sequence[int], num_classes: int) -> None:
-    """A network from outside has an output for each class."""
+    """Check that a network from outside has an output for each class."""
     state = jax.eval_shape(model.init, jax.random.key(0))
     example = jax.ShapeDtypeStruct((1, *shape), jax.numpy.float32)
     outputs = jax.eval_shape(model.apply, state, example).shape[-1]
@@ -129,7 +128,7 @@ def _check_outputs(model: Model, name: str, shape: Sequence[int], num_classes: i
 
 
 def _normalization(config: ConfigDict, federation: Federation) -> tuple[np.ndarray, np.ndarray]:
-    """The clients' mean and deviation, or what released weights were trained with."""
+    """Return mean and deviation of the clients' data, or those that released weights were trained with."""
     if config.training.initial_model != PRETRAINED:
         return federation.normalization
     network = _pretrained_network(config)
@@ -147,17 +146,17 @@ def _pretrained_network(config: ConfigDict) -> Network:
 
 
 def starts_from_state(config: ConfigDict) -> bool:
-    """Whether training starts from a state that an experiment left."""
+    """True if training starts from a state that an earlier experiment saved."""
     return config.training.initial_model not in ("", PRETRAINED)
 
 
 def repeats_that_differ(config: ConfigDict) -> range:
-    """The repeats whose training starts from a state of their own; the first where all start alike."""
+    """Return the repeats with different initial states; only the first if all repeats share one."""
     return range(config.num_repeats if "{repeat}" in config.training.initial_model else 1)
 
 
 def initial_model(config: ConfigDict, model: Model, repeat: int) -> Any:
-    """Weights released for ImageNet, or the state that an experiment left under DIR/states/NAME-REPEAT."""
+    """Return released ImageNet weights, or the state saved under DIR/states/NAME-REPEAT, or None."""
     if starts_from_state(config):
         template = jax.eval_shape(model.init, jax.random.key(0))
         with naming_initial_model(config):
@@ -176,10 +175,10 @@ def initial_model(config: ConfigDict, model: Model, repeat: int) -> Any:
 
 
 def saved_model(config: ConfigDict, repeat: int) -> Checkpoint:
-    """The state that the config names for this repeat.
+    """Return the initial state that the config names for this repeat.
 
     Raises:
-        UsageError: there is none, or it is of another network.
+        UsageError: the state does not exist, or belongs to another network.
     """
     folder = location(config.training.initial_model.replace("{repeat}", str(repeat)), "folder")
     wanted = "give WORKDIR/states/NAME-{repeat}"
@@ -188,7 +187,7 @@ def saved_model(config: ConfigDict, repeat: int) -> Checkpoint:
     saved = Checkpoints(folder).latest()
     if saved is None:
         raise UsageError(f"{folder} holds no saved state; {wanted}")
-    network = saved.progress.get("network", config.model.name)  # not all that leave states say it
+    network = saved.progress.get("network", config.model.name)  # some states do not record it
     if network != config.model.name:
         raise UsageError(
             f"{folder} holds the network {network!r}, config.model.name is {config.model.name!r}"
@@ -198,7 +197,7 @@ def saved_model(config: ConfigDict, repeat: int) -> Checkpoint:
 
 @contextmanager
 def naming_initial_model(config: ConfigDict) -> Iterator[None]:
-    """Say of a library's error that it is about `training.initial_model`."""
+    """Prefix errors of the enclosed code with `training.initial_model`."""
     try:
         yield
     except UsageError as error:
@@ -208,7 +207,7 @@ def naming_initial_model(config: ConfigDict) -> Iterator[None]:
 
 
 def _check_shapes(config: ConfigDict, state: Any, template: Any) -> None:
-    """Raise a UsageError if a leaf of the state is not as the config's model has it."""
+    """Raise a UsageError if a leaf's shape or dtype differs from the config's model."""
     wanted = jax.tree.leaves(template)
     for (path, leaf), expected in zip(
         jax.tree_util.tree_leaves_with_path(state), wanted, strict=True

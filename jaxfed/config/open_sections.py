@@ -1,4 +1,4 @@
-"""Sections whose keys others name: candidates of methods' settings, and what is registered from outside."""
+"""Sections with keys defined elsewhere: candidates of methods' settings, and plugins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ CANDIDATES = "selection.candidates."  # METHOD.KEY follows
 
 
 def check_candidates(config: ConfigDict, key: str, values: Any) -> None:
-    """Values to choose from are as the one that is given, a number or a switch; the factory judges more."""
+    """Check that candidates have the type of the given value: numbers or switches.
+
+    The method's factory checks the values.
+    """
     setting = key.removeprefix(CANDIDATES)
     name, _, word = setting.partition(".")
     names = [*ALGORITHMS, *methods.variants(config)]
@@ -46,7 +49,7 @@ def check_candidates(config: ConfigDict, key: str, values: Any) -> None:
 
 
 def plugged_in() -> dict[str, Callable[..., Any]]:
-    """Sources of labels and readers that were registered from outside, each with a section of its name."""
+    """Return label sources and readers registered from outside; each has a section of its name."""
     return {
         name: registry[name]
         for registry in (PSEUDO_LABELS, READERS)
@@ -55,7 +58,7 @@ def plugged_in() -> dict[str, Callable[..., Any]]:
 
 
 def check_plugin(name: str, factory: Callable[..., Any], section: Mapping[str, Any]) -> None:
-    """The section's keys are the factory's keywords, with values of the types of their defaults."""
+    """Check that the section's keys are keywords of the factory and have their defaults' types."""
     parameters = inspect.signature(factory).parameters.values()
     known = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
     for key, value in section.items():

@@ -1,4 +1,4 @@
-"""What becomes of a data set's examples before clients hold them: `preprocessing.kind`."""
+"""Preprocessing of a data set's examples before they are dealt to clients: `preprocessing.kind`."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from jaxfed.data.dataset import standardization
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 
-_LARGEST_RATIO = 100  # of features' scales
+_LARGEST_RATIO = 100  # of feature scales without a warning
 
 Report = Callable[[int, int], None]  # examples or rounds done, and in all
 
 
 def to_nobody(done: int, total: int) -> None:
-    """Report to nobody."""
+    """Ignore progress reports."""
 
 
 class Parts(NamedTuple):
-    """Examples [n, ...] that are preprocessed alike; a federation numbers them in this order.
+    """Examples [n, ...] that are preprocessed in the same way; a federation numbers them in this order.
 
     Attributes:
         train: the training split.
         test: the test split of a set that has one of its own.
-        public: of another, public data set.
-        is_seen: bool [n] or a slice, the training examples that are not a test split: statistics are theirs.
+        public: examples of another, public data set.
+        is_seen: bool [n] or a slice, training examples outside a drawn test split; used for statistics.
     """
 
     train: np.ndarray
@@ -43,30 +43,30 @@ class Parts(NamedTuple):
 
 
 def _identity(parts: Parts, config: ConfigDict, report: Report) -> np.ndarray:
-    """The examples as they are, flattened to float32 [n, d]."""
+    """Return the examples unchanged, flattened to float32 [n, d]."""
     examples = _images(parts, config, report)
     return examples.reshape(len(examples), math.prod(examples.shape[1:])).astype(np.float32)
 
 
 def _images(parts: Parts, config: ConfigDict, report: Report) -> np.ndarray:
-    """The examples as they are stored, bytes as bytes; models normalize them."""
+    """Return the examples as stored, bytes as bytes; models normalize them."""
     del config, report
     others = [part for part in (parts.test, parts.public) if len(part)]
     return np.concatenate([parts.train, *others]) if others else parts.train
 
 
 def _standardized(parts: Parts, config: ConfigDict, report: Report) -> np.ndarray:
-    """Every feature with mean 0 and variance 1 over the training examples.
+    """Scale every feature to mean 0 and variance 1 over the training examples.
 
-    Those are clients', the server's, public ones of the same set and those to validate on; test examples,
-    where these have been drawn from the training split, are not among them.
+    These include the clients', the server's, validation examples, and public ones of the same set. They
+    exclude test examples drawn from the training split.
     """
     transform = standardization(parts.train[parts.is_seen])
     return _identity(Parts(*map(transform, parts[:3])), config, report)
 
 
 def _pretrained(parts: Parts, config: ConfigDict, report: Report) -> np.ndarray:
-    """Features of a network trained on ImageNet; each part has its own files in the cache."""
+    """Compute features of a network trained on ImageNet; each part has its own files in the cache."""
     there = [parts.train, *(part for part in (parts.test, parts.public) if len(part))]
     total = sum(map(len, there))
 
@@ -79,10 +79,10 @@ def _pretrained(parts: Parts, config: ConfigDict, report: Report) -> np.ndarray:
 
 
 def warn_of_scales(dataset: Dataset, config: ConfigDict) -> None:
-    """One line where features are left as they are and a few of them decide a method's cosines and distances.
+    """Log a warning if unscaled features differ so much that a few dominate cosines and distances.
 
-    A feature's scale is its largest absolute value; those that are 0 everywhere have none. Of vectors only:
-    the entries of an image have one unit.
+    A feature's scale is its largest absolute value; features that are 0 everywhere have none. Only vectors
+    are checked, because all entries of an image have the same unit.
     """
     if config.preprocessing.kind != "identity" or dataset.x.ndim != 2:
         return
@@ -107,7 +107,7 @@ def warn_of_scales(dataset: Dataset, config: ConfigDict) -> None:
 
 
 def check_pretrained(dataset: Dataset, config: ConfigDict) -> None:
-    """Network, weights and sizes can be used, and the examples are images with a known range."""
+    """Check that network, weights and sizes can be used, and that examples are images of a known range."""
     if dataset.x.dtype != np.uint8 and not 0 <= dataset.x.min() <= dataset.x.max() <= 1:
         raise UsageError(
             f"config.preprocessing.kind='pretrained': needs images, uint8 or from 0 to 1; "
@@ -119,8 +119,8 @@ def check_pretrained(dataset: Dataset, config: ConfigDict) -> None:
 def with_learned_features(
     federation: Federation, config: ConfigDict, seed: int, report: Report, folder: Path | None
 ) -> Federation:
-    """The clients with features of a model that they train first, saved under `folder`."""
-    # Here, as in `pretrained_part`.
+    """Return the clients with features of a model that they train first; it is saved under `folder`."""
+    # Imported here, as in `pretrained_part`.
     from jaxfed.config import federated_features
     from jaxfed.host.checkpoint import Checkpoints
 
@@ -131,7 +131,7 @@ def with_learned_features(
 
 
 def check_learned(dataset: Dataset, config: ConfigDict) -> None:
-    """The model can be made for examples of this shape, and its method for such clients."""
+    """Check that the model can be built for examples of this shape, and its method for such clients."""
     from jaxfed.config.federated_features import check
 
     nobody = (np.zeros(0, np.int64),)
@@ -142,8 +142,8 @@ def check_learned(dataset: Dataset, config: ConfigDict) -> None:
 def pretrained_part(
     images: np.ndarray, config: ConfigDict, report: Callable[[int], None]
 ) -> np.ndarray:
-    """Features of a network trained on ImageNet for one split."""
-    # Here, because Flax takes half a second to import and only this needs it.
+    """Compute features of a network trained on ImageNet for one split."""
+    # Imported here, because Flax takes half a second to import and only this needs it.
     from jaxfed.data.features import pretrained_features
 
     wanted = config.preprocessing
@@ -163,5 +163,5 @@ PREPROCESSING: dict[str, Callable[[Parts, ConfigDict, Report], np.ndarray]] = {
     "images": _images,
     "standardized": _standardized,
     "pretrained": _pretrained,
-    "federated_features": _images,  # what the model takes; see `jaxfed.config.federated_features`
+    "federated_features": _images,  # inputs of the model; see `jaxfed.config.federated_features`
 }

@@ -1,20 +1,20 @@
-"""`federation.public_size` and `federation.public_dataset`: examples that everybody has, without labels.
+"""`federation.public_size` and `federation.public_dataset`: unlabeled examples shared by everybody.
 
-    public_size = 1000                     so many of the training split, which no client holds then
-    public_fraction = 0.5                  this share of it, where public_size is 0
-    public_dataset = "cifar10"             the training split of another data set; with a public_size a part
-    public_labeled = True                  with their labels, which everybody has, too
-    own_size = 100                         so many of the training split are clients', all together
+    public_size = 1000                     number of training examples that are public and not dealt out
+    public_fraction = 0.5                  the same as a share, if public_size is 0
+    public_dataset = "cifar10"             the training split of another data set; a part with a public_size
+    public_labeled = True                  public examples keep their labels, which everybody has
+    own_size = 100                         number of training examples dealt to all clients together
 
 FedCT (A. Abourayya et al. "Little is Enough: Boosting Privacy by Sharing Only Hard Labels in Federated
 Semi-Supervised Learning". AAAI 2025) has clients agree on labels of U, public examples of the clients' own
-distribution: in its experiments a part of the training split. How that part is drawn it does not say; here
-at random, by the repeat's seed, of all classes together. FedMD (D. Li, J. Wang. "FedMD: Heterogenous
-Federated Learning via Model Distillation". 2019) has another data set for it, with its labels.
+distribution: in its experiments a part of the training split. The paper does not say how that part is drawn;
+here it is drawn at random, by the repeat's seed, from all classes together. FedMD (D. Li, J. Wang. "FedMD:
+Heterogenous Federated Learning via Model Distillation". 2019) uses another data set, with its labels.
 
-Without an `own_size` clients hold whatever is not public: the larger U, the less they have. With one, clients
-have the same examples whatever the public_size is, a smaller U is a part of a larger one, and what is left
-over is nobody's (FedCT, Appendix C.5: how large U is, with the local data fixed).
+Without `own_size`, clients hold everything that is not public: the larger U, the less they have. With
+`own_size`, clients hold the same examples for every public_size, a smaller U is a subset of a larger one, and
+the remaining examples are unused (FedCT, Appendix C.5: varying |U| with the local data fixed).
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from jaxfed.config import methods
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
 
-_PUBLIC = 0x7075626C  # sets the draw of public examples apart from what deals the rest
-_OWN = 0x6F776E  # and that of clients' own ones apart from both
+_PUBLIC = 0x7075626C  # random stream of public examples, separate from that of the partition
+_OWN = 0x6F776E  # random stream of clients' own examples, separate from both
 
 
 class Public(NamedTuple):
-    """Indices int64 [n_u], ascending, into the training split, or behind both splits into the public set.
+    """Public examples of one repeat.
 
-    `labels` int32 [n_u], of `num_classes` classes, where everybody has them; None and 0 elsewhere.
+    `points` int64 [n_u], ascending, are indices into the training split; indices behind both splits refer to
+    the public set. `labels` int32 [n_u] have `num_classes` classes; None and 0 if the labels are not public.
     """
 
     points: np.ndarray
@@ -44,13 +45,13 @@ class Public(NamedTuple):
 
 
 def drawn_own(wanted: ConfigDict, train: np.ndarray, seed: int) -> np.ndarray:
-    """int64, ascending: examples of `train` that are clients' in the repeat with this seed, and never public.
+    """Draw the examples of `train` reserved for clients in the repeat with this seed: int64, ascending.
 
-    None where `own_size` is 0: clients hold what is not public. Drawn before public examples and without a
-    look at how many these are.
+    Empty if `own_size` is 0; clients then hold everything that is not public. They are drawn before the
+    public examples and do not depend on their number.
 
     Raises:
-        UsageError: more than there are.
+        UsageError: `own_size` exceeds the number of examples.
     """
     size = wanted.own_size
     if size > len(train):
@@ -63,17 +64,17 @@ def drawn_own(wanted: ConfigDict, train: np.ndarray, seed: int) -> np.ndarray:
 def drawn_public(
     wanted: ConfigDict, data: Dataset, other: Dataset | None, train: np.ndarray, seed: int
 ) -> Public:
-    """The public examples of the repeat with this seed.
+    """Draw the public examples of the repeat with this seed.
 
     Args:
         wanted: the section `federation`.
         data: the clients' data set.
-        other: the public one, if there is one.
-        train: int64, the examples of `data` to draw from, those of `drawn_own` left out.
+        other: the public data set, if there is one.
+        train: int64, the examples of `data` to draw from, without those of `drawn_own`.
         seed: of the repeat.
 
     Raises:
-        UsageError: more than there are, or all that clients could hold.
+        UsageError: more examples are requested than exist, or none would be left for clients.
     """
     source, first, candidates = data, 0, train
     if other is not None:
@@ -104,7 +105,7 @@ def drawn_public(
 
 
 def classes_to_measure_by(data: Dataset, other: Dataset | None) -> np.ndarray:
-    """int32 [n], of the public set's examples: their classes where these are the clients' own, else -1."""
+    """Return the classes of the public set's examples, int32 [n]; -1 if the two sets' classes differ."""
     if other is None:
         return data.y[:0]
     if other.class_names == data.class_names:
@@ -113,10 +114,10 @@ def classes_to_measure_by(data: Dataset, other: Dataset | None) -> np.ndarray:
 
 
 def check_public(config: ConfigDict) -> None:
-    """Labels are of public examples that there are, and methods that teach some have them.
+    """Check that public examples exist if a method or `public_labeled` needs them.
 
     Raises:
-        UsageError: there are none.
+        UsageError: there are no public examples.
     """
     wanted = config.federation
     if wanted.public_size or wanted.public_fraction or wanted.public_dataset:

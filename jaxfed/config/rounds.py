@@ -1,4 +1,4 @@
-"""Rounds that settings name are rounds that there are."""
+"""Check that every round number in the config exists."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from jaxfed.errors import UsageError
 
 
 def check_rounds(config: ConfigDict) -> None:
-    """An audit's rounds, and the one in which teachers vote.
+    """Check the rounds of an audit and the round in which teachers vote.
 
     Raises:
-        UsageError: a later round than the last.
+        UsageError: a round is later than the last one.
     """
     if max(config.audit.rounds, default=0) > config.rounds:
         raise UsageError(

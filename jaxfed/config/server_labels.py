@@ -1,4 +1,4 @@
-"""`federation.labels_at = "server"`: which labels the server gets, and what does not go with it."""
+"""`federation.labels_at = "server"`: the draw of the server's labels, and incompatible settings."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from jaxfed.training.pseudo_label import is_one_program
 
 LABELS_AT = ("clients", "server")
 
-_SERVER = 0x73727672  # sets the server's draw apart from what deals the rest
+_SERVER = 0x73727672  # random stream of the server's draw, separate from that of the partition
 
 
 def drawn_for_server(wanted: ConfigDict, data: Dataset, train: np.ndarray, seed: int) -> np.ndarray:
-    """The server's examples out of `train`, int64, ascending; none where labels are at clients.
+    """Draw the server's examples from `train`: int64, ascending; empty if labels are at clients.
 
-    `labeled_per_class` of each class, else `num_labeled` or the `labeled_fraction` in all, stratified.
+    They are `labeled_per_class` of each class, else `num_labeled` or `labeled_fraction` in total, stratified.
 
     Raises:
-        UsageError: more than there are, or none.
+        UsageError: more labels are requested than exist, or none.
     """
     if wanted.labels_at == "clients":
         return train[:0]
@@ -55,7 +55,7 @@ def drawn_for_server(wanted: ConfigDict, data: Dataset, train: np.ndarray, seed:
     return np.sort(known[stratified(y, number, rng)])
 
 
-# One run has its labels in one place. Most methods can learn from either.
+# In one run, all labels are either at clients or at the server. Most methods can learn from both.
 _ONE_TABLE = (
     "; methods for both stand in one table with 'server' "
     "(ml_collections_configs/labels_at_server.py has them), others in two runs that "
@@ -65,7 +65,7 @@ _ONE_TABLE = (
 
 @contextmanager
 def naming_labels_at(name: str) -> Iterator[None]:
-    """Say of what a method says about `labels_at` where that stands in the config, and which method it is."""
+    """Rewrite a method's errors about `labels_at` to the config's key and the method's name."""
     try:
         yield
     except UsageError as error:
@@ -77,10 +77,12 @@ def naming_labels_at(name: str) -> Iterator[None]:
 
 
 def check_labels_at(config: ConfigDict) -> None:
-    """What does not go with labels at the server; methods that train a model say it of themselves.
+    """Check settings that are incompatible with labels at the server.
+
+    Methods that train a model check themselves.
 
     Raises:
-        UsageError: names the first.
+        UsageError: names the first incompatible key.
     """
     federation = config.federation
     if federation.labels_at == "clients":

@@ -1,19 +1,19 @@
-"""From a config to simulated clients: load, take a part, preprocess, deal out.
+"""From a config to simulated clients: load, subsample, preprocess, deal out.
 
     simulation = Simulation(config)              # reads the data set
-    simulation.check()                           # what cannot work shows now
-    federation = simulation.federation(seed)     # preprocesses at the first call; one a repeat
+    simulation.check()                           # fails early if the config cannot work
+    federation = simulation.federation(seed)     # preprocesses at the first call; one for each repeat
 
-The examples (`jaxfed.config.taken`) and the test split of a set that comes without one, or whose own is
-undone (`dataset.pooled`), depend on `config.seed` alone and are the same in every repeat. Who holds which,
-which carry labels, and the validation split depend on the repeat's seed. All of these are stratified: they
-take the same share of each class, or of each of the data's own clients.
+The subsample of examples (`jaxfed.config.taken`) depends on `config.seed` alone and is the same in every
+repeat. So is the test split of a set without one, or with its own undone (`dataset.pooled`). The assignment
+to clients, the choice of labeled examples and the validation split depend on the repeat's seed. All draws are
+stratified: they take the same share of each class, or of each natural client.
 
-Public examples (`jaxfed.config.public_examples`) and those of a server with labels are drawn from what is
-left to train on, before clients are dealt the rest.
+Public examples (`jaxfed.config.public_examples`) and those of a server with labels are drawn from the
+training examples before the rest is dealt to clients.
 
-Examples of which the data themselves have no label (y = -1) are some client's unlabeled ones. Shares and
-numbers of labels, of points to test on and to validate on are counted over the others.
+Examples without a label in the data (y = -1) become unlabeled examples of clients. Shares and numbers of
+labeled, test and validation examples refer to the other examples.
 """
 
 from __future__ import annotations
@@ -68,18 +68,18 @@ _OF_NO_NUMBER = -1
 
 
 class Simulation:
-    """The examples of one experiment and the federations made of them.
+    """Examples of one experiment, and the federations made from them.
 
     Attributes:
-        numbers: int64 [n], what number each example of a federation has in the data set: of the training
-            split from 0 on, of the test split behind it; -1 those of another, public data set.
+        numbers: int64 [n], index of each of a federation's examples in the data set: training split from 0
+            on, then the test split; -1 for examples of another, public data set.
     """
 
     def __init__(self, config: ConfigDict, dataset: Dataset | None = None) -> None:
-        """Load the data set, unless it is given (`clients_set`), and take the part that the config asks for.
+        """Load the data set unless it is given (`clients_set`), and subsample it as the config requests.
 
         Raises:
-            UsageError: the set cannot be found or read, or is smaller than asked for.
+            UsageError: the set cannot be found or read, or is smaller than requested.
         """
         self._config = config
         self._vectors: np.ndarray | None = None
@@ -96,14 +96,14 @@ class Simulation:
             )
 
     def check(self, look: Callable[[int, Federation], None] = lambda repeat, dealt: None) -> None:
-        """Try what is cheap of all that `federation` will do: deal out the first 100 repeats' labels.
+        """Run the cheap part of `federation` in advance: deal out the labels of the first 100 repeats.
 
         Args:
-            look: shown each of these repeats, without its examples (`dealt`), when it is in order.
+            look: called with each of these repeats, without its examples (`dealt`), once it passes.
 
         Raises:
-            UsageError: more labels, classes or examples asked for than there are; preprocessing
-                that does not fit the examples, or lacks a file.
+            UsageError: more labels, classes or examples are requested than exist; preprocessing does not fit
+                the examples, or lacks a file.
         """
         if self._config.preprocessing.kind == "pretrained":
             for dataset in filter(None, (self._dataset, self._public)):
@@ -128,10 +128,12 @@ class Simulation:
         warn_of_unused_learners(self._config)
 
     def check_given(self, overrides: Sequence[str]) -> None:
-        """Check that these `KEY=VALUE` count for these data; `jaxfed.config.unread` has what needs no data.
+        """Check that these `KEY=VALUE` have an effect for these data.
+
+        `jaxfed.config.unread` has the checks that need no data.
 
         Raises:
-            UsageError: a share to test on, of a set that has a test split.
+            UsageError: `test_fraction` is set for a data set with a test split.
         """
         for text in overrides:
             if text.startswith("dataset.test_fraction=") and len(self._dataset.y_test):
@@ -141,16 +143,16 @@ class Simulation:
                 )
 
     def dealt(self, seed: int) -> Federation:
-        """The clients of the repeat with this seed, without their examples: who holds which, in no time."""
+        """Return the clients of the repeat with this seed without their examples: only the partition."""
         return self._federation(np.zeros((len(self.numbers), 0), np.float32), seed)
 
     def federation(
         self, seed: int, report: Report = to_nobody, folder: Path | None = None
     ) -> Federation:
-        """The clients of the repeat with this seed; `x` float32 [n, d], preprocessed.
+        """Return the clients of the repeat with this seed; `x` float32 [n, d], preprocessed.
 
-        `report` hears of preprocessing that takes a while; `folder` keeps what can be resumed of it (the
-        model behind 'federated_features').
+        `report` receives the progress of long preprocessing. `folder` stores its resumable state, the model
+        of 'federated_features'.
         """
         kind = self._config.preprocessing.kind
         if self._vectors is None:
@@ -161,7 +163,7 @@ class Simulation:
         return federation
 
     def holdings(self) -> Holdings:
-        """Numbers of examples by who holds them, in the first repeat."""
+        """Return numbers of examples by holder in the first repeat."""
         if self._holdings is None:
             self._holdings = self._held(self.dealt(self._config.seed))
         return self._holdings
@@ -170,11 +172,11 @@ class Simulation:
         return holdings(self._labels, federation, has_public_set=self._public is not None)
 
     def data_checksums(self) -> dict[str, str]:
-        """Type, shape and checksum of the examples and labels in use: other data has others.
+        """Return type, shape and checksum of the examples and labels in use, to detect changed data.
 
-        With them go the checksums of weights files (`jaxfed.config.weights_files`).
+        Checksums of weights files are included (`jaxfed.config.weights_files`).
         """
-        # Here, because Flax takes half a second to import, which a mistake need not wait for.
+        # Imported here, because Flax takes half a second to import and errors should show before that.
         from jaxfed.config.weights_files import weights_checksums
 
         data = self._dataset
@@ -195,15 +197,15 @@ class Simulation:
 
     @property
     def origin(self) -> str:
-        """What reports are to say of where the examples come from; mostly nothing."""
+        """Note on the origin of the examples for reports; mostly empty."""
         sets = (self._dataset, self._public)
         return "; ".join(dict.fromkeys(data.origin for data in sets if data and data.origin))
 
     def class_counts(self, federation: Federation) -> dict[str, Any]:
-        """Clients x classes counts of labeled, unlabeled and new points, and the classes' names.
+        """Return clients x classes counts of labeled, unlabeled and new points, and the classes' names.
 
-        Of the server's examples and of public ones there is one row. The last class is "(unknown)" where
-        there are points of which nobody knows it.
+        The server's examples and public ones have one row each. If the class of some points is unknown, the
+        last class is "(unknown)".
         """
         counts = {
             kind: class_counts(federation.y, indices, federation.num_classes)
@@ -216,7 +218,7 @@ class Simulation:
         return {**counts, "class_names": (*self._dataset.class_names, *unknown)}
 
     def _parts(self) -> Parts:
-        """All examples, in the order in which federations number them."""
+        """Return all examples in the order in which federations number them."""
         data = self._dataset
         public = data.x[:0] if self._public is None else self._public.x
         is_test = drawn_for_test(self._config, data)
@@ -271,7 +273,7 @@ class Simulation:
             )
         except UsageError as error:
             raise UsageError(_by_key(str(error), wanted)) from error
-        # Indices count the training examples first; those of new points, if any, go on after them.
+        # Indices count the training examples first, then new points, if any.
         source = np.concatenate([train, held_out.new])
         return Partition(*(tuple(source[indices] for indices in clients) for clients in dealt))
 
@@ -282,9 +284,9 @@ def _checksum(array: np.ndarray) -> str:
 
 
 class HeldOut(NamedTuple):
-    """Indices into the examples, training split first: what clients share, and what is held out.
+    """Indices of training examples for clients and of held-out examples; the training split counts first.
 
-    The test split is either clients' new points or the central test set.
+    The test split is either `new`, clients' new points, or `test`, the central test set.
     """
 
     train: np.ndarray
@@ -293,12 +295,12 @@ class HeldOut(NamedTuple):
     test: np.ndarray
 
     def without(self, points: np.ndarray) -> HeldOut:
-        """The same, but these points are no client's."""
+        """Return the same split without these points among the training examples."""
         return self._replace(train=self.train[~np.isin(self.train, points)])
 
 
 def _hold_out(config: ConfigDict, data: Dataset, seed: int) -> HeldOut:
-    """Set aside the test split, the same for every seed, and the validation split."""
+    """Hold out the test split, which is the same for every seed, and the validation split."""
     is_test = drawn_for_test(config, data)
     rest = np.flatnonzero(~is_test)
     is_validation = np.zeros(len(rest), bool)
@@ -319,7 +321,7 @@ def _hold_out(config: ConfigDict, data: Dataset, seed: int) -> HeldOut:
 
 
 def _scheme(wanted: ConfigDict, data: Dataset, train: np.ndarray) -> dict[str, Any]:
-    """The scheme and what belongs to it alone."""
+    """Return the keyword arguments of the partition scheme."""
     own: dict[str, Any] = {
         "dirichlet": {"dirichlet_alpha": wanted.dirichlet_alpha},
         "dirichlet_mixture": {
@@ -338,14 +340,14 @@ def _scheme(wanted: ConfigDict, data: Dataset, train: np.ndarray) -> dict[str, A
 
 
 def _by_key(message: str, wanted: ConfigDict) -> str:
-    """A message of `partition` that begins with the name of an argument, by the config's key for it."""
+    """Replace the argument name at the beginning of an error of `partition` by the config's key."""
     word = re.split(r"\W", message, maxsplit=1)[0]
     key = {"scheme": "partition"}.get(word, word)
     return f"config.federation.{key}{message[len(word) :]}" if key in wanted else message
 
 
 def _labels(wanted: ConfigDict) -> dict[str, Any]:
-    """Which of the three ways to say how many labels clients have is in use."""
+    """Return the keyword argument that sets clients' number of labels: one of three."""
     if wanted.labels_at == "server":
         return {"labeled_fraction": 0.0}
     if wanted.labeled_per_class:
@@ -356,7 +358,7 @@ def _labels(wanted: ConfigDict) -> dict[str, Any]:
 
 
 def _new_points(data: Dataset, new: np.ndarray, scheme: str) -> dict[str, Any]:
-    """The points that clients want labeled."""
+    """Return the keyword arguments for clients' new points."""
     if not len(new):
         return {}
     of_the_scheme = {"natural": "client_id", "subclasses": "subclass"}.get(scheme)

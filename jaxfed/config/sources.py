@@ -1,4 +1,4 @@
-"""The data sets that a config names: the clients' own, and another one that is public.
+"""The data sets of a config: the clients' own, and an optional public one.
 
 dataset = clients_set(config)                  # dataset.name
 public = public_set(config, dataset)           # federation.public_dataset, for FedMD; or None
@@ -16,7 +16,7 @@ from jaxfed.errors import UsageError
 
 
 def clients_set(config: ConfigDict) -> Dataset:
-    """The data set `dataset.name`.
+    """Load the data set `dataset.name`.
 
     Raises:
         UsageError: it cannot be found or read.
@@ -45,10 +45,10 @@ def clients_set(config: ConfigDict) -> Dataset:
 
 
 def public_set(config: ConfigDict, dataset: Dataset) -> Dataset | None:
-    """The data set `federation.public_dataset`, read with its usual label; None where none is named.
+    """Load the data set `federation.public_dataset` with its default label; None if the key is empty.
 
     Raises:
-        UsageError: it cannot be found or read, or its examples are not of the shape and type of the clients'.
+        UsageError: it cannot be found or read, or its examples differ from the clients' in shape or type.
     """
     name = config.federation.public_dataset
     if not name:
@@ -68,5 +68,5 @@ def public_set(config: ConfigDict, dataset: Dataset) -> Dataset | None:
 
 
 def _options(config: ConfigDict, name: str) -> ConfigDict | None:
-    """The section of a reader that was registered under this name."""
+    """Return the section of a reader registered under this name, else None."""
     return config.get(name) if name in READERS else None

@@ -1,11 +1,11 @@
-"""Which examples of a data set an experiment takes: `dataset.pooled`, `dataset.balanced` and its sizes.
+"""Subsampling of a data set: `dataset.pooled`, `dataset.balanced` and its sizes.
 
     part, numbers = taken(dataset, config)
-    is_test = drawn_for_test(config, part)           # of a set that has no test split of its own
+    is_test = drawn_for_test(config, part)           # for a set without a test split
 
-All of it depends on `config.seed` alone and is the same in every repeat. Of a set that has no test split, or
-whose own is undone (`pooled`), one is held out: `test_size` of the examples with a label, or else
-`test_fraction` of them. What is taken of it is `train_size` and these.
+Everything depends on `config.seed` alone and is the same in every repeat. From a set without a test split,
+or with its own undone (`pooled`), a test split is held out: `test_size` of the labeled examples, else
+`test_fraction` of them. The subsample then has `train_size` examples and, in addition, `test_size` ones.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from jaxfed.data.dealing import apportion
 from jaxfed.data.strata import chosen_of_each, stratified
 from jaxfed.errors import UsageError
 
-_COLUMNS = ("client_id", "subclass")  # of a data set, which may lack them
-_EXAMPLES = 0x73697A65  # sets what is taken of a set apart from what deals it: both begin with a permutation
+_COLUMNS = ("client_id", "subclass")  # optional columns of a data set
+_EXAMPLES = 0x73697A65  # random stream of subsampling; the partition also begins with a permutation
 
 
 def taken(dataset: Dataset, config: ConfigDict) -> tuple[Dataset, np.ndarray]:
-    """The part of the data set that the config asks for, and its examples' numbers in the set, int64.
+    """Return the subsample of the data set and its examples' indices in the set, int64.
 
-    Numbers count the training split from 0 on and the test split behind it, pooled or not. A size of 0 takes
-    all; any other is stratified: the same share of each class and of the examples without a label, or with
-    `balanced` the same number of each class. With `balanced` or an `unlabeled_size` the examples without a
-    label are taken apart, and `train_size` counts the others.
+    Indices count the training split from 0 on, then the test split, pooled or not. A size of 0 takes all.
+    Other sizes are stratified: the same share of each class and of the examples without a label, or with
+    `balanced` the same number of each class. With `balanced` or an `unlabeled_size`, examples without a label
+    are drawn separately and `train_size` counts the others.
 
     Raises:
-        UsageError: more examples asked for than there are.
+        UsageError: more examples are requested than exist.
 
-    Cost: with `pooled` one copy of all examples beside that of the part.
+    Cost: with `pooled` one copy of all examples in addition to that of the subsample.
     """
     wanted = config.dataset
     if wanted.pooled:
@@ -68,12 +68,12 @@ def _part(column: np.ndarray | None, rows: np.ndarray | slice) -> np.ndarray | N
 
 
 def drawn_for_test(config: ConfigDict, data: Dataset) -> np.ndarray:
-    """bool [n], which training examples are the test split; none where the set has one of its own.
+    """Return the mask, bool [n], of training examples drawn as test split; all False if the set has one.
 
-    Stratified, by clients where test examples are those of natural clients.
+    The draw is stratified by class, or by client if natural clients have their own test examples.
 
     Raises:
-        UsageError: `test_size` leaves none to train on.
+        UsageError: `test_size` leaves no example to train on.
     """
     is_test = np.zeros(len(data.y), bool)
     if len(data.y_test):
@@ -87,7 +87,7 @@ def drawn_for_test(config: ConfigDict, data: Dataset) -> np.ndarray:
 
 
 def _num_test(config: ConfigDict, num_labeled: int) -> int:
-    """How many of the labeled examples are the test split of a set without one of its own."""
+    """Return the size of the test split drawn from the labeled examples of a set without a test split."""
     wanted = config.dataset
     if wanted.test_size >= max(num_labeled, 1):
         raise UsageError(
@@ -98,7 +98,7 @@ def _num_test(config: ConfigDict, num_labeled: int) -> int:
 
 
 def _pooled(dataset: Dataset) -> Dataset:
-    """All examples as training examples, those of the test split behind the others."""
+    """Append the test split to the training examples."""
     columns: dict[str, Any] = {}
     for name in _COLUMNS:
         train, test = getattr(dataset, name), getattr(dataset, f"{name}_test")
@@ -118,7 +118,7 @@ def _pooled(dataset: Dataset) -> Dataset:
 def _of_training(
     rng: np.random.Generator, dataset: Dataset, wanted: ConfigDict
 ) -> np.ndarray | slice:
-    """Which training examples are taken, those of a test split to come among them."""
+    """Draw the training examples of the subsample, including those of a test split drawn later."""
     size, asked = wanted.train_size, f"train_size={wanted.train_size}"
     if size and wanted.test_size and not len(dataset.y_test):
         size, asked = size + wanted.test_size, f"{asked} beside test_size={wanted.test_size}"
@@ -145,7 +145,7 @@ def _drawn(
     name: str,
     balanced: bool = False,
 ) -> np.ndarray | slice:
-    """`size` of the examples, all for 0, ascending; `asked` is the config's key and value for it."""
+    """Draw `size` examples, all for 0, ascending; `asked` is the config's key and value for errors."""
     if size > len(strata):
         raise UsageError(f"config.dataset.{asked}: {name} has {len(strata)}; 0 takes all of them")
     if not balanced:

@@ -1,11 +1,11 @@
-"""Keys that a user has set and that nothing reads: refused, and not passed over.
+"""Refuse keys that a user has set and that have no effect.
 
     check_given(partial(file.load, spec), ["federation.labeled_fraction=0.05"])
 
-A key counts in a run if a method of the run sees it (`jaxfed.config.visibility`) and the keys beside it let
-it count (`COUNTS_WITH`). An override counts if it changes the value of a key that counts: of its own, or of
-one that refers to it. Not refused are an override that changes nothing, and one of a key that says how a run
-is executed and watched (`_OF_THE_RUN`).
+A key is in effect in a run if a method of the run reads it (`jaxfed.config.visibility`) and other keys do not
+disable it (`COUNTS_WITH`). An override is in effect if it changes the value of such a key: its own, or one
+that refers to it. Two kinds of override are always accepted: those that change nothing, and those of keys
+for execution and monitoring (`_OF_THE_RUN`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jaxfed.training.server_optimizers import SECOND_MOMENTS
 
 Load = Callable[[Sequence[str]], ConfigDict]  # overrides `KEY=VALUE` -> the config with them
 
-# How a run is executed, watched and shown; of any method.
+# Keys for execution, monitoring and display of a run with any method.
 _OF_THE_RUN = (
     *("algorithm", "baselines", "paper_table", "dataset.root"),
     *("evaluate_every", "evaluate_test", "checkpoint_every"),
@@ -35,7 +35,7 @@ _OF_AN_AUDIT = "audit."
 
 
 class Values(NamedTuple):
-    """The values of a key with which another one counts, and how an error names them."""
+    """Values of a key that put another one into effect, and their text in errors."""
 
     allowed: str
     holds: Callable[[Any], bool]
@@ -90,7 +90,7 @@ COUNTS_WITH: dict[str, Mapping[str, Values]] = {
         "federation.public_dataset": _any_of(""),
     },
     "training.schedule_rounds": {"training.schedule": _any_of("cosine")},
-    # With local steps it says no more than how many times a client's examples are shuffled.
+    # With local steps it only determines how many times a client's examples are shuffled.
     "training.epochs": {"training.local_steps": _any_of(0)},
     "training.unlabeled_ratio": {"training.batches": _any_of("paired")},
     "training.server_beta1": _ADAPTIVE,
@@ -107,21 +107,21 @@ keyword, or one of the section that its labels are found by."""
 
 
 def check_given(load: Load, overrides: Sequence[str], *, audited: bool = False) -> tuple[str, ...]:
-    """Check that everything that a user has set counts in the run.
+    """Check that every override of the user is in effect in the run.
 
     Args:
-        load: makes the config of some overrides.
-        overrides: `KEY=VALUE`, as the user gave them; the config with them is checked.
-        audited: whether membership is inferred, which the section `audit` is of.
+        load: builds the config for a list of overrides.
+        overrides: `KEY=VALUE`, as the user gave them; the config with them is already checked.
+        audited: True if membership inference runs, which reads the section `audit`.
 
     Returns:
-        The overrides that change something; data may still leave one of them without effect
+        The overrides that change something; with some data one of them may still have no effect
         (`Simulation.check_given`).
 
     Raises:
-        UsageError: names the first key that nothing reads, its value, and why.
+        UsageError: names the first key that nothing reads, its value, and the reason.
 
-    Cost: one config more for each override, and a check of it for each that is refused.
+    Cost: one additional config for each override, and a check of it for each refused one.
     """
     given = Given(audited)
     for line in given.unread(load, overrides).values():
@@ -130,10 +130,10 @@ def check_given(load: Load, overrides: Sequence[str], *, audited: bool = False) 
 
 
 class Given:
-    """A record of overrides that count, in one experiment or at any point of a sweep.
+    """Record of overrides that are in effect in one experiment or at any point of a sweep.
 
     Attributes:
-        read: the keys that have counted so far.
+        read: the keys that have been in effect so far.
     """
 
     def __init__(self, audited: bool = False) -> None:
@@ -142,7 +142,7 @@ class Given:
         self._unread: dict[str, str] = {}
 
     def unread(self, load: Load, overrides: Sequence[str]) -> dict[str, str]:
-        """Look at one more experiment; key -> what to say of it, of keys that have counted nowhere so far."""
+        """Add one experiment; return key -> error line for keys without effect in any experiment so far."""
         left = [text for text in overrides if _key(text) not in self.read]
         if left:
             config = load(overrides)
@@ -159,7 +159,7 @@ class Given:
         return self._unread
 
     def _counts(self, counting: set[str], values: Mapping[str, Any], without: ConfigDict) -> bool:
-        """True if a key counts whose value differs from the one without an override, here or there."""
+        """True if the override changes a key that is in effect in the config with or without it."""
         before = dict(flatten(without.to_dict()))
         changed = {
             key
@@ -170,14 +170,14 @@ class Given:
             return bool(changed)
         try:
             check(without)
-        except UsageError:  # others build on the override
+        except UsageError:  # other settings depend on the override
             return True
         there = counting_keys(without, views_of(without), audited=self._audited)
         return not there.isdisjoint(changed)
 
 
 def views_of(config: ConfigDict) -> dict[str, dict[str, tuple[str, Any]]]:
-    """Method of the run -> `keys_seen_by` of a checked config."""
+    """Return method of the run -> `keys_seen_by` of a checked config."""
     return {name: keys_seen_by(config, name) for name in methods.chosen(config)}
 
 
@@ -187,7 +187,7 @@ def counting_keys(
     *,
     audited: bool = False,
 ) -> set[str]:
-    """All keys that count for a method of the run, or for the run as a whole."""
+    """Return all keys in effect for a method of the run, or for the run as a whole."""
     flat = dict(flatten(config.to_dict()))
     found = {key for key in flat if key in _OF_THE_RUN or key.startswith("execution.")}
     if audited:
@@ -203,7 +203,7 @@ def counting_keys(
 
 
 def _against(key: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Values]]:
-    """The keys because of which this one does not count, and what they would have to be."""
+    """Yield the keys that disable this one, with the values that would put it into effect."""
     section, _, leaf = key.rpartition(".")
     conditions = _CHOSEN if key.startswith(CANDIDATES) else COUNTS_WITH.get(key)
     beside = ""
@@ -217,7 +217,7 @@ def _against(key: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Values]
 
 
 def _without(load: Load, overrides: Sequence[str], text: str) -> ConfigDict | None:
-    """The config without one override; None if others build on it."""
+    """Return the config without one override; None if other overrides depend on it."""
     try:
         return load([other for other in overrides if other is not text])
     except UsageError:
@@ -227,7 +227,7 @@ def _without(load: Load, overrides: Sequence[str], text: str) -> ConfigDict | No
 def objection(
     config: ConfigDict, views: Mapping[str, Mapping[str, tuple[str, Any]]], text: str
 ) -> str:
-    """One line on a key that nothing reads, `KEY=VALUE`: why, and what to write instead."""
+    """Return the error line for an override that nothing reads: the reason, and what to write instead."""
     key, names = _key(text), ", ".join(views)
     section = key.partition(".")[0]
     for seen in views.values():

@@ -1,4 +1,4 @@
-"""What of a config a method sees: where that is equal, so are its results, whatever else differs."""
+"""Config fingerprint of a method: configs with equal fingerprints produce equal results of the method."""
 
 from __future__ import annotations
 
@@ -19,25 +19,27 @@ from jaxfed.xclp import who_learns as who_learns_of
 
 _OF_NO_METHOD = ("algorithm", "baselines", "paper_table")
 _OF_TRAINING = ("model", "training", "pseudo_label")
-# What networks read of `training` where clients have models of their own: methods say their steps.
+# Keys of `training` that per-client networks read; the numbers of steps are keywords of the methods.
 _OF_LEARNING_NETWORKS = (
     *("optimizer", "learning_rate", "schedule", "schedule_rounds", "momentum", "nesterov"),
     *("weight_decay", "batches", "batch_size", "loss", "class_weights", "augmentation"),
     "initial_model",
 )
-_NOT_OF_EPISODES = ("batches", "batch_size", "local_steps", "unlabeled_ratio")  # a method's own
+_NOT_OF_EPISODES = ("batches", "batch_size", "local_steps", "unlabeled_ratio")  # not with episodes
 _WITHOUT_LABELS = {"none", "unlabeled"}  # pseudo-labelers that label nothing
 
 
 def seen_by(config: ConfigDict, name: str) -> dict[str, Any]:
-    """All of a checked config that can change what a method computes, nested.
+    """Return the part of a checked config that can change a method's results, nested.
 
-    Seed, data, clients, public examples, cohorts, rounds and execution every method sees. Of methods'
-    sections it sees its own keywords and, where it trains on pseudo-labels, those that these are found by.
-    `training` is its own (`jaxfed.config.methods`), and of no account for a method that labels in one shot,
-    unless the features are those of a model that is trained first. `learner` is for methods whose clients
-    have models of their own, which see of it, and of `model` and `training`, what these clients' learners
-    take. `selection` counts where there is something to choose from.
+    * Every method sees seed, data, clients, public examples, cohorts, rounds and execution.
+    * It sees the keywords of its own section and, if it trains on pseudo-labels, the sections of their
+      sources.
+    * `training` includes the method's own settings (`jaxfed.config.methods`). One-shot methods do not see it,
+      unless their features come from a model that is trained first.
+    * `learner` is seen by methods with per-client models; of it and of `model` and `training` they see the
+      parts that the clients' learners use.
+    * `selection` is seen if there are candidates to select from.
     """
     seen: dict[str, Any] = methods.with_own_training(config, name).to_dict()
     of_methods = {*ALGORITHMS, *methods.variants(config)}
@@ -49,7 +51,7 @@ def seen_by(config: ConfigDict, name: str) -> dict[str, Any]:
     del seen["learner"]
     if methods.trains(config, name):
         taken = _pseudo_labels_taken(config, name)
-        # Those that have settings have them in a section, mostly of their name, which may be a method's, too.
+        # A source's settings are in a section, mostly of its own name, which may also be a method's.
         sections = {SECTION_OF.get(source, source) for source in taken}
         seen |= {section: config[section].to_dict() for section in sections.intersection(config)}
         if taken <= _WITHOUT_LABELS:
@@ -70,9 +72,9 @@ def seen_by(config: ConfigDict, name: str) -> dict[str, Any]:
 
 
 def who_learns(config: ConfigDict) -> list[str]:
-    """Lines on what the server and the clients can learn where steps of XCLP are protocols.
+    """Return lines on what server and clients can learn if steps of XCLP run as secure protocols.
 
-    A run over plaintext promises nothing, and has none.
+    A plaintext run guarantees nothing and has no lines.
     """
     found: dict[tuple[str, ...], list[str]] = {}
     for name in methods.chosen(config):
@@ -83,7 +85,7 @@ def who_learns(config: ConfigDict) -> list[str]:
 
 
 def _xclp_settings(config: ConfigDict, name: str) -> dict[str, Any]:
-    """The settings of XCLP that a method labels by; none where it does not."""
+    """Return the settings of XCLP that a method labels with; {} if it does not use XCLP."""
     if not methods.trains(config, name):
         own = methods.all_keywords(config, name)
         return own if "hamming" in own else {}
@@ -95,10 +97,10 @@ def _xclp_settings(config: ConfigDict, name: str) -> dict[str, Any]:
 
 
 def keys_seen_by(config: ConfigDict, name: str) -> dict[str, tuple[str, Any]]:
-    """The dotted keys, as they stand in the config, of what `seen_by` returns.
+    """Return the result of `seen_by` by the dotted keys of the config.
 
     Returns:
-        Key -> the name that it has for all methods, and its value: `fedprox.training.epochs` is
+        Key -> its name common to all methods, and its value: `fedprox.training.epochs` is
         `training.epochs`, a variant's keyword is its algorithm's.
     """
     seen = seen_by(config, name)
@@ -128,13 +130,13 @@ def keys_seen_by(config: ConfigDict, name: str) -> dict[str, tuple[str, Any]]:
 
 
 def has_one_round(config: ConfigDict, name: str) -> bool:
-    """True for a method that labels in one round of all clients, however many rounds there are."""
+    """True for a one-shot method with all clients in a round: it has one round, whatever `rounds` is."""
     everybody = (0, config.federation.num_clients)
     return not methods.trains(config, name) and config.cohort_size in everybody
 
 
 def _seen_by_learners(config: ConfigDict, seen: dict[str, Any]) -> dict[str, Any]:
-    """Without the settings of learners that clients have not, and of networks where nobody has one."""
+    """Remove the settings of learners that no client has, and of networks if no client has one."""
     names = {*learner_section.names_of(config), "name", "names"}
     seen["learner"] = {key: value for key, value in seen["learner"].items() if key in names}
     del seen["pseudo_label"]
@@ -153,9 +155,9 @@ def takes_no_labels(config: ConfigDict, name: str) -> bool:
 
 
 def _pseudo_labels_taken(config: ConfigDict, name: str) -> set[str]:
-    """The pseudo-labelers that a method takes from its ingredients when it is made.
+    """Return the pseudo-labelers that a method accesses when it is built.
 
-    All of them if it takes none then: it may do so later.
+    Returns all of them if it accesses none then, because it may do so later.
     """
     seen = for_nobody(methods.with_own_training(config, name))
     training = make_training(seen, nobody(seen), repeat=0)
@@ -178,7 +180,7 @@ def _compares_two_views(config: ConfigDict, name: str) -> bool:
 
 
 class _Watched(Mapping[str, PseudoLabel]):
-    """Remembers what is taken from it."""
+    """Mapping that records which entries are accessed."""
 
     def __init__(self, sources: Mapping[str, PseudoLabel]) -> None:
         self._sources = sources

@@ -1,7 +1,7 @@
-"""Files beside the data that rounds are computed from: released weights, and states that experiments left.
+"""Weights files that results depend on: released weights, and states saved by earlier experiments.
 
-An unfinished run resumes only where these are what they were (`Simulation.data_checksums`): features that are
-made again, or a later repeat, would else come from other weights than what is there.
+An unfinished run resumes only if these files are unchanged (`Simulation.data_checksums`). Otherwise features
+computed again, or later repeats, would come from other weights than the existing results.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from jaxfed.models.pretrained import find_weights
 
 
 def weights_checksums(config: ConfigDict) -> dict[str, str]:
-    """What the files in use are: config's key, and of states the repeat -> size and checksum.
+    """Return config key (with the repeat, for states) -> size and checksum of each weights file in use.
 
     Raises:
-        UsageError: one is missing.
+        UsageError: a file is missing.
 
     Cost: each file is read once, 1 GB/s.
     """
@@ -52,7 +52,7 @@ def _files(config: ConfigDict) -> Iterator[tuple[str, Path]]:
 
 
 def _trained(config: ConfigDict) -> Iterator[tuple[str, ConfigDict]]:
-    """The methods that train a network, each with the config as it sees it."""
+    """Yield the methods that train a network, each with the config as it sees it."""
     for name in methods.chosen(config):
         if methods.uses_training(config, name):
             yield name, methods.with_own_training(config, name)

@@ -1,4 +1,4 @@
-"""One experiment from its first round to its summary, and sweeps of them: the loop and its workdir.
+"""One experiment from its first round to its summary, and sweeps of experiments: the loop and its workdir.
 
-Knows no method by name. Reports and the library stand on it.
+It knows no method by name. Reports and the library build on it.
 """

@@ -1,4 +1,4 @@
-"""What clients send that answer public examples, beside parameters: FedCT's factor of 67, and what it counts.
+"""Communication of clients that label public examples, compared with parameters: FedCT's factor of 67.
 
     costs = answer_costs(config)
 
@@ -7,13 +7,17 @@ network with 669 706 parameters, reducing communication over FedAvg by a factor 
 
     669,706 / 10^4 = 66.97,
 
-a label as long as a parameter, 32 bits. Of 10 classes a label needs 4, and the factor is 535.8; as a binary
-vector, which is what the paper says labels are sent as, 10, and it is 214.3; soft predictions, float32, are a
-factor of 6.7 smaller than parameters.
+which counts a label as 32 bits, like a parameter. With 10 classes the encodings differ:
 
-Bits are of messages: of a method's those that its round counts (`jaxfed.federation.communication`), with the
-sums that the config asks for, and of the four encodings those of the arrays. Nothing is trained: in place of
-clients' models stands one that says the first class everywhere.
+    encoding                            bits a label    factor over parameters
+    32-bit word                         32              67.0
+    packed                              4               535.8
+    binary vector, as in the paper      10              214.3
+    soft prediction, float32            320             6.7
+
+A method's bytes are those that its round counts (`jaxfed.federation.communication`), under the kind of sum
+that the config selects. The bits of the four encodings are the sizes of the arrays. Nothing is trained: a
+learner that predicts the first class everywhere replaces the clients' models.
 """
 
 from __future__ import annotations
@@ -45,13 +49,13 @@ _BYTE = 8
 
 
 class Sent(NamedTuple):
-    """What one client sends and receives in a round in which it sends anything, a mean over clients.
+    """Bytes that one client sends and receives in a round with an upload, as a mean over clients.
 
     Fields:
         method: its name in the config.
         upload_bytes, download_bytes: as the round counts them.
-        factor: bytes of a network's parameters over those sent; None of a method that sends nothing, and
-            where no method trains a network.
+        factor: bytes of a network's parameters over the bytes sent; None if the method sends nothing or no
+            method trains a network.
     """
 
     method: str
@@ -61,7 +65,10 @@ class Sent(NamedTuple):
 
 
 class Encoding(NamedTuple):
-    """One client's answers to all public examples, or its parameters: bits, and how many fewer they are."""
+    """Size in bits of one client's labels of all public examples, or of its parameters.
+
+    `factor` is the size of the parameters over this size; None if no method trains a network.
+    """
 
     name: str
     bits: int
@@ -69,14 +76,14 @@ class Encoding(NamedTuple):
 
 
 class AnswerCosts(NamedTuple):
-    """Of one config.
+    """Communication of the methods of one config.
 
     Fields:
         num_public: |U|.
         num_classes: C.
-        num_parameters: of the config's network, with running statistics where it has some; None where no
-            method trains it, as of trees: what it would send is no part of this experiment.
-        methods: of the config.
+        num_parameters: of the config's network, including running statistics; None if no method trains it,
+            because clients fit trees, for example.
+        methods: one entry for each method of the config.
         encodings: see the module's docstring.
         paper_factor: 67.
     """
@@ -90,12 +97,14 @@ class AnswerCosts(NamedTuple):
 
 
 def answers_public(config: ConfigDict) -> bool:
-    """Whether the costs of any of the config's methods are of this kind."""
+    """True if a method of the config has per-client models, whose costs are counted here."""
     return any(methods.has_learners(config, name) for name in methods.chosen(config))
 
 
 def answer_costs(config: ConfigDict) -> AnswerCosts:
-    """What the config's methods send, those that train one model among them, and the encodings.
+    """Return the bytes that each method of the config sends, and the sizes of the four encodings.
+
+    Methods that train one network are included.
 
     Raises:
         UsageError: as `Simulation`; no public examples; a method that trains nothing.
@@ -120,7 +129,7 @@ def answer_costs(config: ConfigDict) -> AnswerCosts:
 
 
 def encodings(num_public: int, num_classes: int, parameter_bytes: int | None) -> list[Encoding]:
-    """Labels of so many examples in four encodings, and parameters of so many bytes, where there are any."""
+    """Return the size of `num_public` labels in four encodings, and that of the parameters if given."""
     labels = np.zeros(num_public, np.int32)
     bits = {
         "labels, packed": _BYTE * label_bytes(num_public, num_classes),
@@ -164,7 +173,7 @@ def _sent(config: ConfigDict, name: str, federation: Federation, parameters: int
 
 
 def _with_answers(config: ConfigDict, name: str, federation: Federation) -> FederatedAlgorithm:
-    """The method, of clients that learn nothing and answer."""
+    """Return the method with clients that train nothing and only label public examples."""
     learner = _answering(federation.num_classes)
     given: dict[str, Any] = {
         "learner": learner,
@@ -181,7 +190,7 @@ def _with_answers(config: ConfigDict, name: str, federation: Federation) -> Fede
 
 
 def _answering(num_classes: int) -> Learner:
-    """Says the first class everywhere, and is fitted at once."""
+    """Return a learner that predicts the first class everywhere and needs no fitting."""
 
     def init(key: jax.Array, federation: Federation) -> np.ndarray:
         return np.zeros(federation.num_clients, np.float32)

@@ -1,11 +1,13 @@
-"""Membership inference against every method of an experiment, on the same clients: what is found, from files.
+"""Membership inference against every method of an experiment, on the same clients and with results on disk.
 
-    audit/sightings/METHOD-REPEAT-ROUND.npz   what messages of the round say of the targets; written in it
-    audit/taught/METHOD-REPEAT-ROUND.npz      what it taught all clients alike, where it did; likewise
-    audit/shadows/REPEAT-NAME.npz             what shadow models say of the targets
+    audit/sightings/METHOD-REPEAT-ROUND.npz   observations: predictions on the targets, from the messages of
+                                              the round; written during the round
+    audit/taught/METHOD-REPEAT-ROUND.npz      instructions that the round sent to all clients alike, if any;
+                                              written during the round
+    audit/shadows/REPEAT-NAME.npz             predictions of the shadow models on the targets
 
-All arrays are the same whenever they are made, so that a run that was killed goes on from those that are
-there (`jaxfed.experiment.audit_files`; shadows: `jaxfed.experiment.audit_shadows`).
+All arrays are deterministic. A killed run therefore continues from the files that exist
+(`jaxfed.experiment.audit_files`; shadows: `jaxfed.experiment.audit_shadows`).
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ class Audit:
         config: resolved and checked.
         simulation: gives each repeat its clients.
         workdir: the experiment's.
-        progress: told of what takes long.
+        progress: displays the long steps.
     """
 
     config: ConfigDict
@@ -72,19 +74,19 @@ class Audit:
 
     @cached_property
     def files(self) -> AuditFiles:
-        """Where what was seen is kept."""
+        """Files that store the observations, instructions and shadow predictions."""
         return AuditFiles(self.workdir.audit)
 
     @cached_property
     def rounds(self) -> tuple[int, ...]:
-        """Those whose messages are looked at."""
+        """Rounds whose messages are attacked, in increasing order."""
         return tuple(sorted(set(self.config.audit.rounds))) or (int(self.config.rounds),)
 
     def check(self, repeat: int, dealt: Federation) -> None:
-        """Draw the targets of a repeat, before anything is made.
+        """Draw the targets of a repeat before anything is computed.
 
         Raises:
-            UsageError: too little is held out, or nobody has labels.
+            UsageError: too few examples are held out, or nobody has labels.
         """
         if self.config.federation.test == "clients":
             raise UsageError(
@@ -94,9 +96,10 @@ class Audit:
         self._targets_of(repeat, dealt)
 
     def observe(self, observed: Observed) -> None:
-        """Look at the messages of a round, if it is one of those; its last for one past that.
+        """Record the messages of a round if it is one of `rounds`.
 
-        What is taught until then is written down in every round.
+        A number beyond the method's last round stands for its last round. Instructions to the clients are
+        saved in every round up to the last observed one.
         """
         looked_at = {min(number, observed.last_round) for number in self.rounds}
         algorithm, played = observed.algorithm, observed.played
@@ -117,13 +120,14 @@ class Audit:
             self.files.save_sightings(place, sightings(views, federation, targets))
 
     def results(self, algorithms: Mapping[str, Any]) -> dict[str, Any]:
-        """Attack what was seen.
+        """Run all attacks on the recorded observations.
 
         Args:
             algorithms: of the experiment's summary.
 
         Returns:
-            What reports write: `methods`, a row each, and `messages` and `attacks` of these.
+            The content of reports: `methods`, a row for each method and adversary; `messages`, the strongest
+            attacks; and `attacks`, every attack.
 
         Raises:
             UsageError: messages of rounds that were played without an audit.
@@ -169,7 +173,7 @@ class Audit:
         metrics: Mapping[str, Any],
         asked: list[float] | None,
     ) -> list[dict[str, Any]]:
-        """A row for each adversary: what the method is worth beside how vulnerable it is."""
+        """Return a row for each adversary: the method's accuracy and its vulnerability."""
         tested = metrics.get("test_accuracy", {}).get("values")
         values = [value for value in tested or asked or [] if value is not None]
         own = [row for row in rows if row["method"] == name and not row["message"]]
@@ -202,7 +206,7 @@ class Audit:
 
 
 def check_audited(place: Path) -> None:
-    """Whether the finished run in a directory was audited.
+    """Check that the finished run in a directory was audited.
 
     Raises:
         UsageError: it was not.
@@ -212,7 +216,7 @@ def check_audited(place: Path) -> None:
 
 
 def check_unplayed(workdir: Workdir) -> None:
-    """Whether an audit can begin, or go on, in a workdir.
+    """Check that an audit can begin or continue in a workdir, and create its folder.
 
     Raises:
         UsageError: its rounds were played without one.
@@ -225,7 +229,7 @@ def check_unplayed(workdir: Workdir) -> None:
 def _judged(
     name: str, attacked: list[Attacked], is_member: np.ndarray, seed: int
 ) -> list[tuple[_Key, Verdict]]:
-    """Every attack; the strongest on each message, and on all messages that an adversary has."""
+    """Return the verdict of every attack, and of the strongest one on each message and of each adversary."""
     rows: list[tuple[_Key, Verdict]] = [
         (
             (name, one.message, one.round, one.attack, one.shadows, one.adversary),
@@ -271,7 +275,7 @@ def _row(key: _Key, verdict: Verdict) -> dict[str, Any]:
 
 
 def _in_words(chosen: tuple[str, int, str, str]) -> str:
-    """Shadows of the usual kind, that learn as clients alone do, go without saying."""
+    """Describe an attack in words; shadows of the default kind, trained like single clients, are omitted."""
     message, number, attack, shadows = chosen
     when = f"round {number}" if number else "all rounds"
     by = f" by {shadows} shadows" if shadows not in ("", SHADOWS[0]) else ""
@@ -279,7 +283,7 @@ def _in_words(chosen: tuple[str, int, str, str]) -> str:
 
 
 def _accuracy(seen: Mapping[int, list[Sighting]], targets: Targets, label: np.ndarray) -> float:
-    """Of the last message's answers to held-out targets: of methods that are tested on nothing else."""
+    """Accuracy of the last observed round on held-out targets, for methods without a test accuracy."""
     last = seen[max(seen)][0]
     others = np.flatnonzero(~targets.is_member)
     right = last.answers[:, others].argmax(axis=-1) == label[others]

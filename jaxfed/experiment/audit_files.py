@@ -1,4 +1,4 @@
-"""Files of an audit: what was seen in a round, what it taught, what shadows say. Arrays in, arrays out."""
+"""Files of an audit: observations and instructions of each round, and shadow predictions, all as arrays."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _ARRAYS = ("label", "weight", "soft")
 
 @dataclass(frozen=True)
 class AuditFiles:
-    """Those of one experiment, under a folder."""
+    """Audit files of one experiment, under a folder."""
 
     folder: Path
 
     def save_sightings(self, place: _Place, seen: list[Sighting]) -> None:
-        """Keep what was seen of a round."""
+        """Save the observations of a round."""
         _save(
             self._of("sightings", place),
             {
@@ -35,12 +35,12 @@ class AuditFiles:
         )
 
     def sightings(self, name: str, repeat: int) -> dict[int, list[Sighting]]:
-        """Round -> what was seen of it; nothing of a method that shows nothing, or has diverged."""
+        """Return round -> observations; empty if the method reveals nothing or has diverged."""
         there = {n: _sightings(path) for n, path in self._rounds("sightings", name, repeat).items()}
         return {number: seen for number, seen in there.items() if seen}
 
     def save_instructions(self, place: _Place, told: list[Instruction]) -> None:
-        """Keep what a round told its clients."""
+        """Save the instructions that a round sent to its clients."""
         arrays: dict[str, np.ndarray] = {}
         for i, one in enumerate(told):
             rest = [one.steps, one.on_own, one.network]
@@ -51,9 +51,10 @@ class AuditFiles:
         _save(self._of("taught", place), arrays)
 
     def instructions(self, name: str, repeat: int) -> list[list[Instruction]]:
-        """What each round told, from the first on; none of a method that sends no public targets.
+        """Return the instructions of each round, beginning with the first.
 
-        Nor of one whose first rounds were played by a version that wrote none down.
+        Empty for a method that sends no public targets, and if the files of some rounds are missing because
+        an earlier version, which did not save them, played those rounds.
         """
         there = self._rounds("taught", name, repeat)
         if list(there) != list(range(1, len(there) + 1)):
@@ -61,7 +62,7 @@ class AuditFiles:
         return [_instructions(path) for path in there.values()]
 
     def save_shadows(self, name: str, said: Mapping[int, Shadows]) -> None:
-        """Keep what shadows say after some rounds."""
+        """Save the predictions of shadow models after some rounds."""
         _save(
             self._shadows(name),
             {
@@ -72,7 +73,7 @@ class AuditFiles:
         )
 
     def shadows(self, name: str) -> dict[int, Shadows] | None:
-        """Round -> what they say; None where nobody has asked them."""
+        """Return round -> predictions of the shadow models; None if they have not been computed."""
         path = self._shadows(name)
         if not path.exists():
             return None

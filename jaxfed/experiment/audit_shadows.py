@@ -1,10 +1,13 @@
-"""The shadows that an attacker of a method has in one repeat, trained when they are asked for, kept in files.
+"""Shadow models of one method and repeat, trained on first use and cached in files.
 
-Methods whose shadows are the same share them (`jaxfed.config.attacker`). Every method that trains has some
-that learn on labels of their own alone; where the attacked run has taught its clients by public targets there
-are as many more, on the same examples, taught the same. Of a method that can be played as often as there are
-shadows (`View.shadows`) they are labelings of its own, and of PATE's student students of ensembles
-(`jaxfed.audit.students`): each time what the method itself makes of other examples, "played".
+Methods with the same shadows share them (`jaxfed.config.attacker`). There are three kinds:
+
+    own_labels   models trained on their own labels alone; every method that trains has them
+    taught       as many more on the same examples, which also follow the instructions of the attacked run;
+                 only where that run taught its clients by public targets
+    played       results of the method itself on other examples: its own labelings where it can be repeated
+                 for every shadow (`View.shadows`), and students of teacher ensembles for PATE
+                 (`jaxfed.audit.students`)
 """
 
 from __future__ import annotations
@@ -37,17 +40,17 @@ _SHADOWS = 0x73686164
 
 @dataclass
 class AuditShadows:
-    """What the attacker of a method knows in one repeat.
+    """Shadow models available to an attacker of one method in one repeat.
 
     Attributes:
         config: of the experiment.
-        files: its audit's.
-        progress: told of what takes long.
-        rounds: whose messages are looked at.
+        files: of its audit.
+        progress: displays the long steps.
+        rounds: rounds whose messages are attacked.
         name: of the method.
-        repeat: which.
+        repeat: its number.
         federation: the clients.
-        targets: who is asked about.
+        targets: the examples whose membership is inferred.
     """
 
     config: ConfigDict
@@ -61,8 +64,8 @@ class AuditShadows:
     _made: dict[str, dict[int, Shadows]] = field(default_factory=dict)
 
     def of(self, seen: Sighting, number: int) -> dict[str, Shadows]:
-        """Those for a message of a round, by how they came to be (`jaxfed.audit.attacks.SHADOWS`)."""
-        # Counts are of models of one client each, whatever is seen of them.
+        """Return the shadows for a message of a round by their kind (`jaxfed.audit.attacks.SHADOWS`)."""
+        # Counts come from models of one client each, even where only their sum is observed.
         of_all = seen.kind != "counts" and (seen.client < 0).any()
         size = self._size_of_all() if of_all else self._size_of_one()
         known: dict[str, Shadows] = {}
@@ -80,7 +83,7 @@ class AuditShadows:
 
     @cached_property
     def _plans(self) -> dict[str, ShadowPlan]:
-        """How they are trained."""
+        """Training plan of each kind of shadow model."""
         if not self.config.audit.shadows:
             return {}
         of = self.config, self.name, self.federation, self.repeat
@@ -91,13 +94,13 @@ class AuditShadows:
 
     @cached_property
     def _students(self) -> StudentPlan | None:
-        """How those of a student are trained, where the method has one."""
+        """Training plan of the shadow students; None if the method has no student."""
         if not self.config.audit.shadows:
             return None
         return student_plan(self.config, self.name, self.federation, self.repeat)
 
     def play(self, views: Sequence[View], number: int) -> None:
-        """Have a round's method itself answer for shadows, where a view can; kept in files."""
+        """Run the method itself for every shadow, for the views that support it, and save the results."""
         is_in = self._memberships(self._size_of_all())
         x, y = (values[self.targets.examples] for values in (self.federation.x, self.federation.y))
         for view in views:
@@ -144,7 +147,7 @@ class AuditShadows:
         size: int,
         rounds: int,
     ) -> dict[int, Shadows]:
-        """Those of a file, or else of a training that it is of from then on."""
+        """Return shadow predictions from their file; train the shadows and save the file if it is missing."""
         if name not in self._made:
             there = self.files.shadows(name)
             if there is None:

@@ -1,7 +1,8 @@
-"""Compiled programs kept on disk between processes.
+"""Persistent cache of compiled programs on disk.
 
-They are native code: whoever can write in their folder decides what this process runs. So the folder is made
-for its owner alone, one that everybody can write in is refused, and one of another user comes with a warning.
+Compiled programs are native code. Whoever can write to their folder decides what this process runs. A new
+folder is therefore accessible to its owner alone, a world-writable one is refused, and one of another user
+causes a warning.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from jaxfed.data import cache
 from jaxfed.errors import UsageError
 from jaxfed.host.location import folder_to_write
 
-# What JAX's warnings of single programs begin with -> what is said of the folder, once.
+# Beginning of JAX's warning about a single program -> the line logged once for the folder.
 _WARNINGS = {
     "Error writing persistent compilation cache entry": "programs that do not fit are not kept",
     "Error reading persistent compilation cache entry": (
@@ -34,13 +35,13 @@ def enable(setting: str = "auto") -> None:
     """Switch on JAX's persistent compilation cache.
 
     Args:
-        setting: a folder; "off" for none; "auto" for `xla` where caches are (`jaxfed.data.cache`).
+        setting: a folder; "off" for none; "auto" for `xla` in the cache directory (`jaxfed.data.cache`).
 
     Raises:
         UsageError: as `folder`.
 
-    A folder that cannot be written any more, of a full disk, say, or that holds damaged programs is a line
-    once: JAX warns of every program.
+    JAX warns of every program that it cannot write (on a full disk, for example) or read (a damaged file).
+    These warnings become one line for each kind.
     """
     place = folder(setting)
     if place is None:
@@ -55,7 +56,10 @@ def enable(setting: str = "auto") -> None:
 
 
 class _FirstOnly:
-    """Shows warnings as `show` does, but of each kind about kept programs a line of the first."""
+    """Warning handler that reduces warnings about cached programs to one line for each kind.
+
+    All other warnings go to `show`.
+    """
 
     def __init__(self, place: Path, show: Callable[..., None]) -> None:
         self._place, self._show = place, show
@@ -73,12 +77,12 @@ class _FirstOnly:
 
 
 def folder(setting: str) -> Path | None:
-    """Where programs are kept by a setting, as `enable` takes it; None for nowhere.
+    """Return the cache folder for a setting of `enable`; None if programs are not cached.
 
-    A home folder that cannot be used, where nothing else was asked for, is said in a line and no obstacle.
+    An unusable default folder is no error: a warning is logged and nothing is cached.
 
     Raises:
-        UsageError: what was asked for is no folder that can be written, or one that everybody can write in.
+        UsageError: the requested folder cannot be written, or is world-writable.
     """
     if setting == "off":
         return None
@@ -96,10 +100,11 @@ def folder(setting: str) -> Path | None:
 
 
 def _trusted(place: Path, key: str) -> Path:
-    """The folder, if nobody else can put programs into it.
+    """Return the folder if nobody else can put programs into it.
 
     Raises:
-        UsageError: everybody can, in it or by another one in its place.
+        UsageError: the folder is world-writable, or a parent is (without the sticky bit), and anybody
+            could replace the folder.
     """
     for part in (place, *place.absolute().parents):
         if not part.exists():

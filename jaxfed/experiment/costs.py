@@ -1,14 +1,14 @@
-"""What the methods of a config cost a client in a round: computed, counted, and as ProtoFSSL's paper has it.
+"""Costs of a client in one round, for each method of a config: measured, and by ProtoFSSL's formulas.
 
     for costs in method_costs(config): ...
 
-Operations are those of all that a client computes in the round, by XLA's analysis of its program
-(`jaxfed.kernels.operations`): forward and back, augmentation, the optimizer, prototypes. Bytes are those that
-the round itself counts, where everything that may be sent is (`jaxfed.training.counted_round`). No
-client computes anything for it. Each method's costs are of two cuts into batches:
+Operations cover everything a client computes in the round: forward and backward pass, augmentation,
+optimizer, prototypes. They come from XLA's analysis of its program (`jaxfed.kernels.operations`). Bytes are
+counted by the round itself, with everything sent that may be sent (`jaxfed.training.counted_round`). No
+client computes anything. Each method has the costs of two ways to form batches:
 
-    one_pass    an epoch that passes once over all that a client has, in one batch, as the paper's tables
-                assume; an episode has all labels in its support and query, and every unlabeled example
+    one_pass    one epoch over all examples of a client in one batch, as the paper's tables assume; an
+                episode has all labels in its support and query, and every unlabeled example
     as_run      the config's own epochs, batches and episodes
 """
 
@@ -40,14 +40,14 @@ _EPISODES = ("support", "query", "unlabeled_query")
 
 
 class MethodCosts(NamedTuple):
-    """Of one method; all of a client, in a round.
+    """Costs of one client in one round of a method.
 
     Fields:
         method: its name in the config.
-        one_pass, as_run: see above.
-        formula: the paper's (operations, bytes) of one epoch, with this network and these clients; None where
-            it has none.
-        paper: the paper's own figures, (operations, bytes), of ResNet-9 on CIFAR-10; None likewise.
+        one_pass, as_run: see the module's docstring.
+        formula: (operations, bytes) of one epoch by the paper's formula, with this network and these clients;
+            None if the paper has no formula for the method.
+        paper: the paper's own (operations, bytes) for ResNet-9 on CIFAR-10; None likewise.
     """
 
     method: str
@@ -58,10 +58,10 @@ class MethodCosts(NamedTuple):
 
 
 def cohort_of(config: ConfigDict) -> Federation:
-    """As many clients as a round has, the first ones of the first repeat.
+    """Return the first clients of the first repeat, as many as take part in a round.
 
     Raises:
-        UsageError: as `Simulation`; clients without labels or without unlabeled examples.
+        UsageError: as `Simulation`; a client without labels or without unlabeled examples.
     """
     simulation = Simulation(config)
     simulation.check()
@@ -77,10 +77,10 @@ def cohort_of(config: ConfigDict) -> Federation:
 
 
 def method_costs(config: ConfigDict) -> Iterator[MethodCosts]:
-    """The costs of each of the config's methods that train a model, one after another.
+    """Yield the costs of each method of the config.
 
     Raises:
-        UsageError: as `cohort_of`; a method whose clients have no one network to train.
+        UsageError: as `cohort_of`; a method that does not train one network shared by all clients.
     """
     cohort = cohort_of(config)
     for name in methods.chosen(config):
@@ -102,7 +102,10 @@ def method_costs(config: ConfigDict) -> Iterator[MethodCosts]:
 
 
 def _costs(config: ConfigDict, name: str, cohort: Federation) -> RoundCosts:
-    """Operations of the definition of a convolution, with the taps on the padding, as papers count them."""
+    """Return the round's costs, with convolutions counted by their definition as papers do.
+
+    That includes the products with the padding.
+    """
     config = config.copy_and_resolve_references()
     config.execution.convolution = "matmul"
     clients = CountingClients()
@@ -111,7 +114,7 @@ def _costs(config: ConfigDict, name: str, cohort: Federation) -> RoundCosts:
 
 
 def _in_one_pass(config: ConfigDict, name: str, cohort: Federation) -> ConfigDict:
-    """The config with one epoch in one batch."""
+    """Return the config with one epoch in one batch."""
     changed = config.copy_and_resolve_references()
     changed.training.update(
         {
@@ -138,7 +141,7 @@ def _draws_episodes(keywords: dict[str, Any]) -> bool:
 
 
 def _setting(config: ConfigDict, name: str, cohort: Federation) -> Setting:
-    """The letters of the paper's formulas."""
+    """Return the variables of the paper's formulas."""
     keywords = methods.all_keywords(config, name)
     model = make_model(config, cohort, head=not _draws_episodes(keywords))
     state, image = _shapes(model, cohort)

@@ -1,4 +1,4 @@
-"""Where a result comes from: device, versions, commit and command."""
+"""Provenance of a result: device, versions, commit and command."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _ROOT = Path(__file__).parents[2]
 
 
 def describe() -> dict[str, Any]:
-    """What a summary says of the machine and the code that made it.
+    """Return the description of machine and code that a summary contains.
 
-    `commit` and `dirty` (whether tracked files differ from it) are None outside a git checkout.
+    `commit` and `dirty` (True if tracked files differ from the commit) are None outside a git checkout.
     """
     device = jax.devices()[0]
     commit = _git("rev-parse", "HEAD")
@@ -57,7 +57,7 @@ def processor() -> str:
 
 
 def peak_memory_bytes() -> int | None:
-    """Most memory this process has held so far, on the host; None where the system does not tell."""
+    """Return the peak host memory of this process; None if the system does not report it."""
     try:
         import resource
     except ImportError:
@@ -69,7 +69,7 @@ def peak_memory_bytes() -> int | None:
 def _git(*arguments: str) -> str | None:
     """Standard output of a git command on this checkout; None without git or a checkout.
 
-    An installed package may lie in somebody else's checkout, which says nothing of it.
+    An installed package may lie in an unrelated checkout, so only the package's own root is read.
     """
     if not (_ROOT / ".git").exists():
         return None

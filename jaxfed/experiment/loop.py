@@ -1,4 +1,4 @@
-"""An experiment's rounds: restore, play, judge, log, checkpoint; no method by name.
+"""Training loop of an experiment: restore, play, evaluate, log, checkpoint. It knows no method by name.
 
     for repeat in range(num_repeats):                              # seed + repeat
         for name in (algorithm, *baselines):
@@ -6,43 +6,43 @@
             for round in 1 .. rounds:
                 state = round(state, cohort, fold_in(key, round))
 
-All methods of a repeat see the same clients, the same cohorts and the same keys; only with
-`labeled_cohorts` those that need labels have cohorts of their own (`jaxfed.federation.sampling`). The
-rounds of an experiment have one numbering, its steps 1 .. num_repeats * methods * rounds. After each step its
-line is in metrics.jsonl; after some (`jaxfed.host.save_schedule`) a checkpoint holds the state and what of
-metrics.jsonl belongs to it, both as they are then, though it is written while the next rounds run
-(`jaxfed.host.checkpoint_writer`). A process that is killed at any instant loses the rounds since the newest
-that is whole, ten seconds of work or one round (more of states that are slow to save), and what it had
-written of them is dropped when the experiment resumes. One that is asked to stop saves the round it is in.
-While the device works on a round, the host prepares the cohort of the next.
+All methods of a repeat see the same clients, cohorts and keys. The exception is `labeled_cohorts`, where
+methods that need labels draw separate cohorts (`jaxfed.federation.sampling`). While the device works on a
+round, the host prepares the next cohort.
 
-A method with a validation measure is selected by it: the state with the best `validation_accuracy`
-(the earlier of equals) is kept beside the current one, and after the last round it alone is measured
-on the test set. The state that a method starts from is the first candidate; its line has round 0 and
-nothing but what validation says, and rounds that only did harm are reported as round 0. (XCLP, 4.2:
-"automatic model selection" falls back to the supervised model; its authors' code begins to select at
-round 10, and takes the later of equals.) The state that was selected, and the last one, stay under
-states/.
+Steps and checkpoints: an experiment numbers all its rounds as steps 1 .. num_repeats * methods * rounds.
+Each step appends its line to metrics.jsonl. After some steps (`jaxfed.host.save_schedule`) a checkpoint
+stores a snapshot of the state and a mark of metrics.jsonl. It is written while the next rounds run
+(`jaxfed.host.checkpoint_writer`). A process killed at any instant loses the rounds since the newest complete
+checkpoint: ten seconds of work or one round, more if states are slow to save. Lines of lost rounds are
+dropped when the experiment resumes. A process that receives a stop signal saves the current round first.
 
-With `evaluate_test` the test set is looked at while training, too: whenever a state is judged, the line has
-what the test set says of that round's state (`round_test_accuracy`), which nothing is selected by.
-`test_accuracy` is always that of the state that counts. The last line has, beside it, what clients get
-each: the worst, the tenth percentile and the mean over clients of their accuracies, and all of them.
+Model selection: a method with a validation measure stores the state with the best `validation_accuracy` (the
+earlier one in a tie) beside the current one. After the last round only the best state is evaluated on the
+test set. The initial state is the first candidate. Its line has round 0 and contains validation metrics
+only; if every round made the model worse, round 0 is reported as selected. (XCLP, 4.2: "automatic model
+selection" falls back to the supervised model. The authors' code begins to select at round 10, and takes the
+later one in a tie.) The selected state and the last one are stored under states/.
 
-A method whose `train_loss` is no longer finite stops after that round: a model that is not a number can
-only stay so. Its line says `diverged`, it has no final metrics in that repeat and leaves no state; the
-other methods, and its other repeats, go on. A method whose clients have models of their own goes on to its
-last round, for any client may recover; that it has no model then, or that its last round failed at every
-client, is said with its results (`jaxfed.experiment.summary`).
+With `evaluate_test` the test set is also evaluated during training: each evaluated round's line has
+`round_test_accuracy` of that round's state. Nothing is selected by it. `test_accuracy` is always that of the
+final state. The last line also has per-client accuracies: the worst, the tenth percentile, the mean over
+clients, and all values.
 
-A one-shot method has one round where a round has all clients (`rounds_of`): a second one would do the same
-again, and count its messages twice. The steps that it does not need are passed over.
+A method whose `train_loss` is no longer finite stops after that round, because NaN parameters stay NaN. Its
+line contains `diverged`; it has no final metrics in that repeat and saves no state. The other methods and
+repeats continue. A method with per-client models continues to its last round, because any client may
+recover. If no client has a model then, or if the last round failed at every client, the results mention it
+(`jaxfed.experiment.summary`).
 
-`seconds` of a line are all that has passed since the line before, or since the method was ready to start:
-the round, what judges it, and the save after the round before. Compilation is in them.
+A one-shot method runs a single round when every client takes part in each round (`rounds_of`). A second one
+would repeat it and count its messages twice. The remaining steps are skipped.
 
-Everything random follows from `seed`, `repeat` and `round`, so a resumed experiment ends with the
-numbers of one that was never stopped, times apart.
+`seconds` is the time since the previous line, or since the method was ready to start. It covers the round,
+its evaluation, the checkpoint after the previous round, and compilation.
+
+All randomness derives from `seed`, `repeat` and `round`. A resumed experiment therefore produces the numbers
+of an uninterrupted one, except for times.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ from jaxfed.host.interruption import Interruption
 
 
 class Observed(NamedTuple):
-    """A round as an observer is shown it: the method, its clients, the round and the number of the last."""
+    """Argument of an observer of rounds: the method, its clients, the round and the last round's number."""
 
     repeat: int
     name: str
@@ -96,7 +96,7 @@ class Observed(NamedTuple):
 
 
 class Leg(NamedTuple):
-    """One method in one repeat: the steps `first_step` .. `last_step` of the experiment."""
+    """Rounds of one method in one repeat: the steps `first_step` .. `last_step` of the experiment."""
 
     repeat: int
     name: str
@@ -105,7 +105,7 @@ class Leg(NamedTuple):
 
 
 def legs(config: ConfigDict) -> Iterator[Leg]:
-    """The experiment's legs in their order: repeats outside, methods inside."""
+    """Yield the experiment's legs in order: repeats in the outer loop, methods in the inner one."""
     pairs = product(range(config.num_repeats), methods.chosen(config))
     rounds = config.rounds
     for index, (repeat, name) in enumerate(pairs):
@@ -119,15 +119,15 @@ def num_steps(config: ConfigDict) -> int:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What a config describes, in the directory where it happens.
+    """One experiment: a resolved config, its simulated clients and its workdir.
 
     Attributes:
         config: resolved and checked (`jaxfed.config.check`).
         simulation: gives each repeat its clients.
         workdir: where metrics and checkpoints go.
-        progress: told of every round.
-        interruption: signals wait until the round they arrive in is saved.
-        observe: told of every round that has not diverged, before it counts as finished.
+        progress: displays every round.
+        interruption: delays signals until the current round is saved.
+        observe: called with every round that has not diverged, before the round counts as finished.
     """
 
     config: ConfigDict
@@ -138,13 +138,13 @@ class Experiment:
     observe: Callable[[Observed], None] = lambda observed: None
 
     def run(self) -> dict[str, Any]:
-        """Run it, or what is left of it, and return its results (`summarize`).
+        """Run the remaining rounds and return the results (`summarize`).
 
         Raises:
-            UsageError: an algorithm cannot work with the data it is given; what is there of the run
-                is damaged, or was computed on other data.
-            OSError: the disk is full, say; what was saved before is as it was.
-            Interrupted: the process was asked to stop; all finished rounds are saved.
+            UsageError: an algorithm cannot work with the data; the workdir's files are damaged, or were
+                computed on other data.
+            OSError: the disk is full, for example; files saved before are unchanged.
+            Interrupted: the process received a stop signal; all finished rounds are saved.
         """
         self.workdir.check_data(self.simulation.data_checksums())
         checkpoints = Checkpoints(self.workdir.checkpoints)
@@ -179,7 +179,7 @@ class Experiment:
         saved: Checkpoint | None,
         saves: CheckpointWriter,
     ) -> None:
-        """Run one method to its last round, from the saved step where that lies in this leg."""
+        """Run one method to its last round, starting from the saved step if it lies in this leg."""
         config = methods.with_own_training(self.config, leg.name)
         self.progress.working_on(f"repeat {leg.repeat + 1}/{config.num_repeats} {leg.name}")
 
@@ -262,7 +262,7 @@ class Experiment:
         state: ServerState,
         selected: Selected,
     ) -> tuple[Selected, Metrics]:
-        """Judge the state where that is due: by the validation split, and at the end by the test set."""
+        """Evaluate the state if due: on the validation split, and after the last round on the test set."""
         if not is_judged(algorithm, round_number, config.rounds, config.evaluate_every):
             return selected._replace(state=state), {}
         is_last = round_number == config.rounds
@@ -288,10 +288,10 @@ class Experiment:
     def _watched(
         self, algorithm: FederatedAlgorithm, state: ServerState, federation: Federation
     ) -> Metrics:
-        """With `evaluate_test`, what the test set says of a round's state; nothing is selected by it."""
+        """Return the test metrics of a round's state with `evaluate_test`, else {}; for logging only."""
         return algorithm.evaluate(state, federation) if self.config.evaluate_test else {}
 
 
 def _of_round(quality: Metrics) -> Metrics:
-    """What the test set says, under names that say that nothing is selected by it."""
+    """Prefix test metrics with `round_`, which marks them as not used for selection."""
     return {f"round_{name}": value for name, value in quality.items() if name != HAS_NO_MODEL}

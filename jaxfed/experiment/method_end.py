@@ -1,11 +1,11 @@
-"""What a method leaves at the end of a repeat: its states, and the labels that it gives.
+"""Output files of a method at the end of a repeat: its states and its predictions.
 
-    states/METHOD-REPEAT/            the state that was selected; the last, where nothing was selected by
+    states/METHOD-REPEAT/            the selected state; the last one for a method that does not select
     states/METHOD-REPEAT-last/       the last state
     predictions/METHOD-REPEAT.csv.gz
 
-All are whole before the checkpoint of that round is begun. A process that is killed in between plays the last
-rounds again and writes the same once more.
+All are complete before the checkpoint of that round begins. A process that is killed in between plays the
+last rounds again and writes the same files once more.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jaxfed.host.checkpoint import Checkpoints
 def leave_states(
     workdir: Workdir, name: str, repeat: int, config: ConfigDict, selected: Selected
 ) -> None:
-    """Leave the states where later experiments find them (`training.initial_model`).
+    """Save the states for later experiments (`training.initial_model`).
 
     Args:
         workdir: of the experiment.
@@ -36,7 +36,7 @@ def leave_states(
         selected: after its last round.
 
     Raises:
-        OSError: the disk is full, say.
+        OSError: the disk is full, for example.
     """
     last = config.rounds, selected.state
     kept = {False: (selected.round, selected.best), True: last}
@@ -44,7 +44,7 @@ def leave_states(
         kept = {False: last}
     for is_last, (round_number, state) in kept.items():
         folder = workdir.final_state(name, repeat, last=is_last)
-        if folder.exists():  # of a process that was killed before it saved this round
+        if folder.exists():  # left by a process that was killed before it saved this round
             shutil.rmtree(folder)
         record = {"round": round_number, "network": config.model.name}
         Checkpoints(folder).save(round_number, state, record)
@@ -59,7 +59,7 @@ def leave_predictions(
     numbers: np.ndarray,
     selected: Selected,
 ) -> None:
-    """Leave the labels of the state that counts; nothing of a method that has no predictions.
+    """Save the predictions of the final state; nothing for a method without predictions.
 
     Args:
         workdir: of the experiment.
@@ -67,11 +67,11 @@ def leave_predictions(
         repeat: from 0 on.
         algorithm: the method.
         federation: its clients.
-        numbers: int [N], of the federation's examples in the data set.
+        numbers: int [N], indices of the federation's examples in the data set.
         selected: after its last round.
 
     Raises:
-        OSError: the disk is full, say.
+        OSError: the disk is full, for example.
     """
     if algorithm.predictions is not None:
         write_predictions(

@@ -1,8 +1,8 @@
-"""Every point of a sweep against its data before the first one runs: what cannot work shows now.
+"""Check every point of a sweep against its data before the first one runs.
 
-`jaxfed.experiment.sweep_plan` has checked keys and values. What is left to know without running, more clients
-than examples, say, or a data set that is missing, takes the data, which a process of its own reads: one that
-runs in this one's place later needs all of the device's memory.
+`jaxfed.experiment.sweep_plan` has already checked keys and values. The checks here need the data: more
+clients than examples, or a missing data set, for example. A separate process reads the data and ends
+afterwards, because the experiments need all of the device's memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jaxfed.experiment.sweep_plan import Plan, Point
 from jaxfed.host.devices import check_platform
 from jaxfed.host.workers import worker_processes
 
-_read: list[tuple[str, Dataset]] = []  # in the process that checks: the set of the point before
+_read: list[tuple[str, Dataset]] = []  # in the checking process: the last point's data set
 
 
 class _Asked(NamedTuple):
@@ -31,12 +31,12 @@ class _Asked(NamedTuple):
 
 
 def check_points(sweep: Plan, points: Iterable[Point]) -> None:
-    """Check points one after another, as each will check itself.
+    """Check points one after another with the checks of their own runs.
 
     Raises:
-        UsageError: the first that cannot run, and why.
+        UsageError: a point cannot run; names the first one and the reason.
 
-    Cost: a process, and each data set once where points of one are next to each other.
+    Cost: one process. Consecutive points on the same data set read it once.
     """
     with worker_processes(1) as mapped:
         for point in points:
@@ -47,7 +47,7 @@ def check_points(sweep: Plan, points: Iterable[Point]) -> None:
 
 
 def _objection(asked: _Asked) -> str:
-    """Why an experiment cannot run; "" where nothing is known against it."""
+    """Return the reason why an experiment cannot run; "" if its checks pass."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     logging.set_verbosity(logging.ERROR)  # warnings are in the points' own logs
     config = config_file.load(asked.config, asked.overrides)

@@ -16,7 +16,7 @@ from jaxfed.host.interruption import SIGNALS
 
 
 class PointProcess:
-    """The process of one point; it has a session of its own, so that signals come from us alone."""
+    """The process of one point, in a session of its own: only this process forwards signals to it."""
 
     def __init__(
         self, point: Point, command: Sequence[str], log: Path, environment: Mapping[str, str]
@@ -36,16 +36,16 @@ class PointProcess:
 
     @property
     def ended(self) -> bool:
-        """Whether it has."""
+        """True if the process has ended."""
         return self._process.poll() is not None
 
     @property
     def seconds(self) -> float:
-        """Since it has started."""
+        """Seconds since the process started."""
         return time.monotonic() - self._started
 
     def failure(self) -> str:
-        """Why an ended process did not succeed, in a line; empty if it did."""
+        """Return the reason in one line why the ended process failed; "" if it succeeded."""
         status = self._process.returncode
         if status == 0:
             return ""
@@ -56,18 +56,18 @@ class PointProcess:
         return f"{cause}: {lines[-1].strip() if lines else 'it printed nothing'} ({self._log})"
 
     def signal(self, signum: int) -> None:
-        """Send it a signal."""
+        """Send a signal to the process."""
         self._process.send_signal(signum)
 
     def wait(self) -> None:
-        """Return when it has ended."""
+        """Wait until the process has ended."""
         self._process.wait()
 
 
 def stop(running: Sequence[PointProcess], signum: int) -> None:
-    """Pass a signal on and wait for all to end; one that comes meanwhile is passed on as well.
+    """Forward a signal to all processes and wait for them to end; later signals are forwarded too.
 
-    The first lets each point save its round, a second ends them at once: a line says so.
+    After the first signal each point saves its round. A second one ends them at once. A printed line says so.
     """
 
     def pass_on(signum: int, frame: FrameType | None) -> None:

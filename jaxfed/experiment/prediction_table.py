@@ -2,16 +2,16 @@
 
     table = pandas.read_csv("runs/x/predictions/xclp-0.csv.gz")
 
-A row is a point that the method labels (one-shot methods: all points of all clients, also those whose label
-was given) or is tested on (methods that train):
+Each row is one point. One-shot methods have a row for every point of every client, including points whose
+label was given. Methods that train have a row for every test point.
 
-    client       who holds it; -1 where nobody does; of methods whose clients have models of their own, whose
-                 model says so, a row for each of them
-    index        its number in the data set: of the training split from 0 on, the test split behind it
-    role         "labeled", "unlabeled" or "new" at its client; "test" where it was held out
-    label        the predicted class, -1 for none; where the role is "labeled" the method's own view of it
-    confidence   of the label, as the method means it: XCLP's 1 - entropy / log C; a model's probability
-    truth        the true class; empty where it is not known
+    client       the client that holds the point, -1 for none; for methods with per-client models the client
+                 whose model predicts, with a row for each client
+    index        index in the data set: training split from 0 on, then the test split
+    role         "labeled", "unlabeled" or "new" at its client; "test" if it was held out
+    label        the predicted class, -1 for none; for "labeled" points the method's own prediction
+    confidence   of the label, as the method defines it: XCLP's 1 - entropy / log C; a model's probability
+    truth        the true class; empty if it is unknown
 
 Classes are numbers; `class_names` in the workdir's partition.json has their names, in this order.
 """
@@ -34,13 +34,13 @@ COLUMNS = ("client", "index", "role", "label", "confidence", "truth")
 def write_predictions(
     path: Path, predictions: Predictions, truth: np.ndarray, number: np.ndarray
 ) -> None:
-    """Write one table, whole or not at all; the same predictions make the same bytes.
+    """Write one table atomically; the same predictions produce the same bytes.
 
     Args:
-        path: of the file; its folder is made.
+        path: of the file; its folder is created.
         predictions: of n points.
         truth: int [N], the class of every example of the federation, -1 unknown.
-        number: int [N], its number in the data set.
+        number: int [N], the index of every example in the data set.
     """
     rows = zip(
         predictions.client.tolist(),

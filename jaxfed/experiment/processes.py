@@ -1,8 +1,8 @@
-"""An experiment of several processes: the first one's workdir is the experiment's, and all stop together.
+"""An experiment of several processes: the workdir belongs to the first one, and all stop together.
 
-The others work in folders of their own, which go with them: the rounds that they go on from are sent to them
-from the first one's workdir, so that hosts need no common file system. After every round all compare its
-line of metrics.jsonl, times apart: processes that compute on different numbers would be wrong without a word.
+The other processes work in temporary folders. They receive the state to resume from the first process, so
+hosts need no common file system. After every round all processes compare their lines of metrics.jsonl, except
+for times: without the comparison, processes with different numbers would go unnoticed.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _TIMES = "seconds"
 def open_for_all(
     path: str | os.PathLike[str], config: Mapping[str, Any], *, overwrite: bool = False
 ) -> Iterator[Workdir]:
-    """`open_workdir` in the first or only process; in others a folder with what there is to go on from.
+    """Open the workdir in the first or only process, and a temporary copy to resume from in the others.
 
-    Arguments and errors as there; what the first raises ends all.
+    Arguments and errors as for `open_workdir`. An error in the first process ends all.
     """
     if not processes.are_several():
         with open_workdir(path, config, overwrite=overwrite) as directory:
@@ -54,10 +54,10 @@ def open_for_all(
 
 
 def agree(interruption: Interruption, record: Mapping[str, Any]) -> None:
-    """After a round: compare its record, and tell each other of signals.
+    """Compare a round's record across processes and share pending signals.
 
     Raises:
-        UsageError: another process has come to other numbers.
+        UsageError: another process has computed other numbers.
     """
     if not processes.are_several():
         return
@@ -76,7 +76,7 @@ def agree(interruption: Interruption, record: Mapping[str, Any]) -> None:
 
 
 def _packed(path: Path) -> bytes:
-    """A tar archive of what an experiment goes on from."""
+    """Return a tar archive of the files that an experiment resumes from."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
         for name in TO_RESUME:

@@ -1,4 +1,4 @@
-"""What a run shows while it works: a bar with an estimate on a terminal, plain lines elsewhere."""
+"""Progress display of a run: a bar with a time estimate on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _bytes(size: float) -> str:
 
 
 class _Column(NamedTuple):
-    """Of the final table: a metric, where any method has it."""
+    """A column of the final table; it is shown if any method has the metric."""
 
     metric: str
     heading: str
@@ -46,7 +46,7 @@ _COLUMNS = (
 )
 
 
-# What a round's line says of it: metric, and what stands before it.
+# Metrics in a round's line, each with its label.
 _OF_A_ROUND = (
     ("train_loss", "train loss"),
     ("validation_accuracy", "validation accuracy"),
@@ -59,10 +59,10 @@ _AS_IN_CONFIG: Mapping[str, str] = MappingProxyType({})  # names of methods
 
 
 class Progress(Terminal):
-    """Shows the rounds of one experiment; a context manager.
+    """Context manager that displays the rounds of one experiment.
 
-    On a terminal a bar counts rounds, beside what was measured last, and every finished method leaves a
-    line above it. Elsewhere every round is a line.
+    On a terminal a bar counts rounds and shows the latest measurements; every finished method adds a line
+    above it. Elsewhere every round is a line.
     """
 
     def __init__(self, config: Mapping[str, Any], console: Console | None = None) -> None:
@@ -74,28 +74,28 @@ class Progress(Terminal):
         self._noted: set[str] = set()
 
     def resumed(self, steps: int) -> None:
-        """The run continues after this many rounds."""
+        """Show that the run resumes after `steps` rounds."""
         if steps:
             self.completed(steps)
             self.say(f"resuming after {steps} finished rounds")
 
     def working_on(self, what: str) -> None:
-        """Name what runs now, beside the bar."""
+        """Show the current activity beside the bar."""
         self._work, self._latest = what, {}
         self.describe(what)
 
     def prepared(self, done: int, total: int) -> None:
-        """So much of preprocessing is done."""
+        """Show the progress of preprocessing."""
         self.describe_part(f"preparing data, {done}/{total}")
 
     def within(self, what: str, done: int, total: int) -> None:
-        """So much of a step of the round that runs now is done, counted in `what`."""
+        """Show the progress within the current round, counted in units of `what`."""
         self.describe_part(f"{self._work}, {done:,}/{total:,} {what}")
         if done == total:
             self.describe(self._work)
 
     def note(self, line: str) -> None:
-        """Say what has not been said before: what holds of one repeat mostly holds of the next."""
+        """Print a line once: the same remark mostly applies to every repeat."""
         if line not in self._noted:
             self._noted.add(line)
             self.say(line)
@@ -110,7 +110,7 @@ class Progress(Terminal):
             self.say(self._line(record, rounds))
 
     def stopped(self, text: str, steps: int) -> None:
-        """A method has ended before its last round, which would have been step `steps` of the run."""
+        """Show that a method ended early; `steps` is the step of what would have been its last round."""
         self.completed(steps)
         self.say(text)
 
@@ -122,7 +122,7 @@ class Progress(Terminal):
         *,
         remarks: Sequence[str] = (),
     ) -> None:
-        """Print the final table, in which methods have these names, remarks, and where everything is."""
+        """Print the final table with these method names, then the remarks and the location of the results."""
         self.show(results_table(algorithms, "±" if self.can_print("±") else "+-", names))
         for line in remarks:
             self.say(line)
@@ -134,7 +134,7 @@ class Progress(Terminal):
         where: str,
         names: Mapping[str, str] = _AS_IN_CONFIG,
     ) -> None:
-        """Print how vulnerable each method is, by these names, and where all of the audit is."""
+        """Print each method's vulnerability under these names, and the location of the audit."""
         sign = "†" if self.can_print("†") else "*"
         self.show(audit_table(methods, sign, names))
         if any(row.get("accuracy_on") == "asked" for row in methods):
@@ -156,7 +156,7 @@ class Progress(Terminal):
 
 
 def _measured(record: Mapping[str, Any]) -> list[str]:
-    """`train loss 0.5312`, `validation accuracy 0.8125`: as far as the round has measured it."""
+    """Return the round's measurements as text, such as `train loss 0.5312`; missing ones are omitted."""
     found = [(text, record.get(metric)) for metric, text in _OF_A_ROUND]
     return [f"{text} {value:.4f}" for text, value in found if value is not None]
 
@@ -166,7 +166,7 @@ def results_table(
     sign: str = "±",
     names: Mapping[str, str] = _AS_IN_CONFIG,
 ) -> Table:
-    """Mean ± deviation of every method's final metrics, from `algorithms` of summary.json."""
+    """Return the table of final metrics, mean ± deviation, from `algorithms` of summary.json."""
     table = Table(box=box.SIMPLE)
     table.add_column("algorithm", no_wrap=True)
     shown = [
@@ -187,10 +187,10 @@ def audit_table(
     sign: str = "†",
     names: Mapping[str, str] = _AS_IN_CONFIG,
 ) -> Table:
-    """Accuracy beside membership inference, from `methods` of audit.json, the least vulnerable first.
+    """Return the table of accuracy and vulnerability from `methods` of audit.json, least vulnerable first.
 
-    Methods that show nobody anything have no attack, and come before all others. `sign` marks accuracies that
-    are not those of the final test.
+    Methods that reveal nothing to anybody have no attack and come first. `sign` marks accuracies that were
+    not measured on the test set.
     """
     table = Table(box=box.SIMPLE, title="membership inference, strongest attack")
     texts = ("algorithm", "adversary")
@@ -228,7 +228,7 @@ def _entry(metrics: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
 
 
 def _cell(entry: Mapping[str, Any] | None, column: _Column, sign: str) -> str:
-    """The mean and, behind the sign where the column has it, the deviation."""
+    """Return the mean, followed by the sign and the deviation if the column shows deviations."""
     if entry is None or entry["mean"] is None:
         return "-"
     mean = column.text(entry["mean"])

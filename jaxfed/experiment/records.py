@@ -1,4 +1,4 @@
-"""Finds and reads what `launch.run` and `launch.sweep` left on disk."""
+"""Readers of the workdirs of `launch.run` and `launch.sweep`."""
 
 import json
 import math
@@ -16,13 +16,13 @@ from jaxfed.config.keys import flatten
 from jaxfed.errors import UsageError
 from jaxfed.host.location import location
 
-# The paper's method and its baselines come first, what sees all clients' data comes last.
+# The paper's method and its baselines come first; methods on all clients' pooled data come last.
 _FIRST_ALGORITHMS = ("xclp", "per_client_lp", "client_knn")
 _LAST_ALGORITHMS = ("pooled_lp",)
 
 
 class Measurement(NamedTuple):
-    """A metric over the repeats of one experiment: mean, sample deviation, and each repeat's value.
+    """One metric over the repeats of an experiment: mean, sample deviation, and each repeat's value.
 
     `std` is the sample standard deviation (divisor n - 1) and None for a single repeat.
     """
@@ -33,7 +33,7 @@ class Measurement(NamedTuple):
 
 
 def measure(values: Sequence[float]) -> Measurement:
-    """Mean and sample standard deviation (divisor n - 1; None for one value) of `values`."""
+    """Return mean and sample standard deviation (divisor n - 1; None for one value) of `values`."""
     if not values:
         raise ValueError("a measurement needs at least one value")
     std = float(np.std(values, ddof=1)) if len(values) > 1 else None
@@ -48,7 +48,7 @@ class Run:
         workdir: its directory.
         config: as resolved.
         summary: the content of summary.json; None until then.
-        reused: method -> the run that stands for it here, of a sweep whose keys do not change the method.
+        reused: method -> the run of another sweep point that stands for it; the swept keys do not change it.
     """
 
     workdir: Path
@@ -63,12 +63,12 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has written its summary."""
+        """True if the run has written its summary."""
         return self.summary is not None
 
     @property
     def algorithm(self) -> str | None:
-        """The method that the run is about; the others in it are its baselines."""
+        """The run's main method; its other methods are baselines."""
         named = (self.summary or {}).get("algorithm", self.config.get("algorithm"))
         return named if isinstance(named, str) else None
 
@@ -91,7 +91,7 @@ class Run:
         }
 
     def algorithm_of(self, method: str) -> str:
-        """The algorithm that a method is, by the config: a variant's section names it."""
+        """Return the algorithm of a method; a variant's config section names it."""
         return str(self.settings.get(f"{method}.algorithm", method))
 
     @cached_property
@@ -101,17 +101,17 @@ class Run:
 
     @property
     def num_repeats(self) -> int:
-        """How many seeds the summary is over."""
+        """Number of repeats (seeds) in the summary."""
         return int((self.summary or {}).get("num_repeats", self.config.get("num_repeats", 1)))
 
     @property
     def origin(self) -> str:
-        """What the summary says of where the examples come from; mostly nothing."""
+        """The summary's note on the origin of the examples; mostly empty."""
         return str((self.summary or {}).get("data_origin", ""))
 
     @property
     def environment(self) -> dict[str, Any]:
-        """Device, versions and commit of the run, as the summary has them."""
+        """Device, versions and commit of the run, from the summary."""
         return dict((self.summary or {}).get("environment", {}))
 
 
@@ -122,8 +122,8 @@ class Point(NamedTuple):
         name: of its directory.
         overrides: the keys it sets.
         run: its run if that has started.
-        failure: why it failed, if so.
-        reused: method -> the point that has run it for this one.
+        failure: the reason if it failed, else "".
+        reused: method -> the point that ran it for this one.
     """
 
     name: str
@@ -135,7 +135,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Sweep:
-    """One workdir of `launch.sweep`. `base` has the config's own value of every swept key."""
+    """One workdir of `launch.sweep`; `base` holds the config's own value of every swept key."""
 
     workdir: Path
     config_file: str
@@ -150,19 +150,19 @@ class Sweep:
         return self.workdir.name
 
     def value(self, point: Point, key: str) -> Any:
-        """The value that `key` has at `point`: its own, else the config's."""
+        """Return the value of `key` at `point`: its own, else the config's."""
         return point.overrides.get(key, self.base.get(key))
 
 
 class Found(NamedTuple):
-    """What lies under some workdirs: sweeps, and the runs that belong to none of them."""
+    """Sweeps and stand-alone runs found under some workdirs."""
 
     sweeps: tuple[Sweep, ...]
     runs: tuple[Run, ...]
 
 
 def find(workdirs: Sequence[str | os.PathLike[str]]) -> Found:
-    """Finds the sweeps and runs under `workdirs`, at any depth, each once.
+    """Find the sweeps and runs under `workdirs`, at any depth, each once.
 
     Raises:
         UsageError: a workdir does not exist or holds neither, or one of its files is no valid JSON.
@@ -204,7 +204,7 @@ def _experiment_directories(root: Path) -> Iterator[Path]:
 
 
 def read_run(workdir: Path) -> Run:
-    """Reads one workdir of `launch.run`, finished or not."""
+    """Read one workdir of `launch.run`, finished or not."""
     summary = workdir / "summary.json"
     return Run(
         workdir,
@@ -214,7 +214,7 @@ def read_run(workdir: Path) -> Run:
 
 
 def read_sweep(workdir: Path) -> Sweep:
-    """Reads one workdir of `launch.sweep` and those of its points that have started."""
+    """Read one workdir of `launch.sweep` and those of its points that have started."""
     path = workdir / "sweep.json"
     content = _read_object(path, _SWEEP)
     try:
@@ -237,7 +237,7 @@ def read_sweep(workdir: Path) -> Sweep:
 
 
 def _point(workdir: Path, content: Mapping[str, Any], runs: Mapping[str, Run]) -> Point:
-    """A point of sweep.json, its run with those of other points that stand for some of its methods."""
+    """Return a point of sweep.json; its run refers to the runs of other points that it reuses."""
     name, reused = content["name"], content.get("reused", {})
     run = runs.get(name)
     if run is not None:
@@ -246,7 +246,7 @@ def _point(workdir: Path, content: Mapping[str, Any], runs: Mapping[str, Run]) -
     return Point(name, content["overrides"], run, _failure(workdir, name), reused)
 
 
-# What reports rely on, where it is there at all: key -> type; a type in a list is that of all values.
+# Optional keys that reports rely on: key -> type; a type in a list is that of all values.
 _CONFIG = {"seed": int, "num_repeats": int, "algorithm": str, "paper_table": str}
 _SUMMARY = {
     "num_repeats": int,
@@ -283,24 +283,24 @@ _JSON_NAMES = {int: "an integer", str: "text", dict: "an object", list: "a list"
 
 
 def _failure(workdir: Path, point: str) -> str:
-    """Why the last process of a sweep's point failed, as the sweep noted it; empty if it did not."""
+    """Return the sweep's note on why the last process of a point failed; "" if it did not fail."""
     file = workdir / "logs" / f"{point}.failure"
     return file.read_text(encoding="utf-8", errors="replace").strip() if file.is_file() else ""
 
 
 def read_audit(place: Path) -> dict[str, Any] | None:
-    """audit.json of the run in a directory; None of one without an audit."""
+    """Read audit.json of the run in a directory; None if it has no audit."""
     file = audit_file(place)
     return read_json(file) if file.is_file() else None
 
 
 def audit_file(place: Path) -> Path:
-    """Where the audit of the run in a directory is."""
+    """Return the path of audit.json for the run in a directory."""
     return place / "audit" / "audit.json"
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file."""
+    """Return the JSON object in a file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -311,7 +311,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl, without a last one that an interrupted run left half-written."""
+    """Return the lines of metrics.jsonl, without a last line that an interrupted run left half-written."""
     path = workdir / "metrics.jsonl"
     if not path.is_file():
         return []
@@ -328,7 +328,7 @@ def read_metrics(workdir: Path) -> list[dict[str, Any]]:
 
 
 def algorithms_of(runs: Iterable[Run]) -> dict[str, str]:
-    """Method -> the algorithm that it is in all runs that have it; its own name where they differ."""
+    """Return method -> its algorithm in all runs that have it; its own name if the runs differ."""
     found: dict[str, set[str]] = {}
     for run in runs:
         for name in run.results:
@@ -339,9 +339,9 @@ def algorithms_of(runs: Iterable[Run]) -> dict[str, str]:
 def sort_algorithms(
     names: Iterable[str], algorithms: Mapping[str, str] = MappingProxyType({})
 ) -> list[str]:
-    """The paper's method, its baselines, all others by name, and LP on pooled data.
+    """Sort methods: the paper's method, its baselines, all others by name, then LP on pooled data.
 
-    Variants, of which `algorithms` says what they are, stand behind their algorithm.
+    A variant follows its algorithm, which `algorithms` maps it to.
     """
     order = {name: rank for rank, name in enumerate(_FIRST_ALGORITHMS, -len(_FIRST_ALGORITHMS))}
     order |= {name: rank for rank, name in enumerate(_LAST_ALGORITHMS, 1)}
@@ -363,7 +363,7 @@ def _measurements(
             yield from _measurements(content, f"{prefix}{name}.")
             continue
         values = content["values"]
-        # A repeat without the metric (no labeled test point, say) leaves it undefined over repeats.
+        # If a repeat lacks the metric (no labeled test point), it is undefined over repeats.
         if (
             isinstance(values, list)
             and values

@@ -1,4 +1,4 @@
-"""What a user does about results that cannot be gone on with: every entry has its own words."""
+"""Hints for results that cannot be resumed; each entry point names its own flags or arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IN_A_SWEEP = "JAXFED_IN_A_SWEEP"  # set for the processes of a sweep, which has 
 
 @contextmanager
 def remedied(remedy: str) -> Iterator[None]:
-    """Around work on a workdir: a refusal of what is there ends with the remedy."""
+    """Append the hint to the `Unresumable` errors of the enclosed code, as a `UsageError`."""
     try:
         yield
     except Unresumable as error:

@@ -1,4 +1,4 @@
-"""The state that a method is judged by: the best on the validation split, where there is one."""
+"""Model selection: the state with the best validation accuracy, or the last one without validation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxfed.federation.algorithm import Metrics, ServerState
 
 
 class Selected(NamedTuple):
-    """A method's current state and, where it validates, the best so far; what checkpoints hold.
+    """A method's current state and, if it validates, the best so far. Checkpoints store this tuple.
 
     Fields:
         state: after the last finished round.
@@ -26,16 +26,16 @@ class Selected(NamedTuple):
 
     @property
     def final(self) -> ServerState:
-        """The state that counts: the best, or the newest of a method that does not validate."""
+        """The best state, or the newest one if the method does not validate."""
         return self.best if self.is_selecting else self.state
 
     @property
     def is_selecting(self) -> bool:
-        """Whether the method validates; its state may be any pytree, a bare array among them."""
+        """True if the method validates; its state may be any pytree, including a bare array."""
         return not (isinstance(self.best, tuple) and not self.best)
 
     def after(self, round_number: int, state: ServerState, metrics: Metrics) -> Selected:
-        """The selection after a round with these validation metrics; without any, the newest is best."""
+        """Return the selection after a round; without a validation accuracy the newest state is the best."""
         accuracy = metrics.get("validation_accuracy", np.inf)
         if accuracy <= self.validation_accuracy < np.inf:
             return self._replace(state=state)

@@ -1,11 +1,11 @@
-"""A method's rounds on one's own clients, without a config and without files.
+"""Run a method on user-defined clients, without a config and without files.
 
     federation = Federation.from_clients(clients, test=(x_test, y_test))
     training = Training(from_flax(Net, x_test.shape[1:]))
     result = simulate(fedavg(training=training), federation, rounds=50, cohort_size=10)
 
-Rounds, cohorts and selection are those of an experiment (`jaxfed.federation.rounds`, `Selected`): the same
-seed gives the same numbers, bit for bit, as an experiment of one repeat.
+Rounds, cohorts and selection are those of an experiment (`jaxfed.federation.rounds`, `Selected`). The same
+seed produces bit-identical numbers to an experiment with one repeat.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from jaxfed.federation.sampling import SAMPLINGS, Sampling
 
 @dataclass(frozen=True)
 class Simulated:
-    """What a method has come to.
+    """Result of a simulation.
 
     Attributes:
         algorithm: the method.
         federation: the clients.
-        state: the state that validation selected; the last one of a method that does not validate.
+        state: the state that validation selected; the last one if the method does not validate.
         last_state: after the last round.
-        metrics: of `state`, final: `test_accuracy` and others.
-        records: one a round: `round`, `seconds` of it and of judging it, what the round said, and what the
-            state was worth where it was judged. Round 0 is the state before the first.
+        metrics: final metrics of `state`: `test_accuracy` and others.
+        records: one for each round: `round`, `seconds` including evaluation, the round's metrics, and
+            validation metrics if the state was evaluated. Round 0 is the initial state.
     """
 
     algorithm: FederatedAlgorithm
@@ -58,11 +58,11 @@ class Simulated:
     records: list[dict[str, Any]]
 
     def predict(self, x: np.ndarray) -> np.ndarray:
-        """Probabilities of the classes, float32 [n, C], of any examples [n, ...].
+        """Return class probabilities, float32 [n, C], of any examples [n, ...].
 
         Raises:
-            UsageError: the method labels its clients' points, and has no model for others; examples of
-                another shape than theirs.
+            UsageError: the method labels its clients' points only and has no model for others; the examples
+                have another shape than the clients'.
         """
         if self.algorithm.predict is None:
             raise UsageError(
@@ -72,7 +72,7 @@ class Simulated:
         return self.algorithm.predict(self.state, like_these)
 
     def predictions(self) -> Predictions:
-        """The labels of all points that the method labels, or is tested on."""
+        """Return the predictions for all points that the method labels or is tested on."""
         assert self.algorithm.predictions is not None
         return self.algorithm.predictions(self.state, self.federation)
 
@@ -93,16 +93,16 @@ def simulate(
     Args:
         algorithm: the method.
         federation: the clients.
-        rounds: how many; a one-shot method has one where `cohort_size` is all clients.
-        cohort_size: clients a round; 0 is all.
-        sampling: of them, see `sample_clients`.
-        seed: all that is random follows from it.
-        evaluate_every: judge the state after every so many rounds; 0 is after the last only.
-        on_round: told of every record as it is made.
+        rounds: number of rounds; a one-shot method runs a single one if `cohort_size` is all clients.
+        cohort_size: clients in a round; 0 is all.
+        sampling: of clients, see `sample_clients`.
+        seed: determines all randomness.
+        evaluate_every: evaluate the state every `evaluate_every` rounds; 0 is after the last one only.
+        on_round: called with every record as it is made.
 
     Raises:
-        UsageError: the method cannot work with these clients, its network not with their examples and
-            classes, nobody has a label, its loss is no longer finite, or no client has a model in the end.
+        UsageError: the method cannot work with these clients, the network cannot work with their examples or
+            classes, nobody has a label, the loss is no longer finite, or no client has a model in the end.
     """
     _check(algorithm, federation, rounds, cohort_size, sampling)
     check_rounds(algorithm, rounds, "simulate: rounds", "Training.labeled_only_rounds")
@@ -186,7 +186,7 @@ def _check(
 def _check_outputs(
     algorithm: FederatedAlgorithm, federation: Federation, state: ServerState
 ) -> None:
-    """A network of too few outputs would learn in silence, the wrong thing."""
+    """Check that the network has an output for every class; with too few it would silently learn nonsense."""
     if algorithm.predict is None:
         return
     try:

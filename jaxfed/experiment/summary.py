@@ -1,4 +1,4 @@
-"""What an experiment has come to, from the lines of metrics.jsonl: final metrics, and methods that failed."""
+"""Summary of an experiment from the lines of metrics.jsonl: final metrics and failed methods."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Record = dict[str, Any]  # one line of metrics.jsonl
 
 
 def divergence(config: ConfigDict, record: Record) -> str:
-    """What to say of a round after which its method has stopped."""
+    """Return the message for a round in which a method diverged and stopped."""
     key = methods.training_key(config, record["algorithm"], "learning_rate")
     return (
         f"{record['algorithm']} diverged in repeat {record['repeat'] + 1}, round {record['round']}, at a "
@@ -27,9 +27,9 @@ def divergence(config: ConfigDict, record: Record) -> str:
 
 
 def failure(config: ConfigDict, record: Record) -> str:
-    """What to say of a method's last round after which no client has a model, or none could be fitted.
+    """Return the message for a last round after which no client has a model, or in which every fit failed.
 
-    "" where there is nothing to say: a client failed and others did not, or others were not asked.
+    Returns "" otherwise, also if only some clients failed or only some took part.
     """
     name = record["algorithm"]
     if record["round"] != config.rounds:
@@ -53,10 +53,10 @@ def failure(config: ConfigDict, record: Record) -> str:
 
 
 def remarks(config: ConfigDict, records: Iterable[Record]) -> list[str]:
-    """One line for each method whose result owes nothing to what the method is named for, and why.
+    """Return a line for each method whose result does not depend on its characteristic step, with the reason.
 
-    A method on pseudo-labels may have found none, or validation may have selected a state from before its
-    first ones, such as one of stage 1. The state that any method starts from may be the best.
+    A method based on pseudo-labels may have found none. Validation may have selected a state from before the
+    first pseudo-labels, such as one of stage 1. The initial state may be the best one of any method.
     """
     found: dict[tuple[str, str], list[int]] = {}
     runs: dict[tuple[str, int], list[Record]] = {}
@@ -72,7 +72,7 @@ def remarks(config: ConfigDict, records: Iterable[Record]) -> list[str]:
 
 
 def _undone(config: ConfigDict, name: str, records: list[Record]) -> str:
-    """The reason why one repeat's final state owes nothing to its method's name; "" if it does."""
+    """Return why one repeat's final state does not depend on the method's characteristic step, else ""."""
     selected = records[-1].get("selected_round")
     if selected == 0:
         return "validation selected the state that it started from, so its rounds count for nothing"
@@ -93,21 +93,21 @@ def _undone(config: ConfigDict, name: str, records: list[Record]) -> str:
 
 
 def complaints(summary: Mapping[str, Any]) -> list[str]:
-    """What a summary says of methods that diverged or failed, a line each."""
+    """Return the summary's lines on methods that diverged or failed."""
     return [*summary.get("diverged", ()), *summary.get("failed", ())]
 
 
 def summarize(config: ConfigDict, records: Iterable[Record]) -> dict[str, Any]:
-    """The final metrics, from the lines of metrics.jsonl alone.
+    """Return the final metrics, from the lines of metrics.jsonl alone.
 
     A method's metrics in one repeat are those of its last round; seconds and bytes are summed over
     its rounds.
 
     Returns:
         `algorithms`: method -> metric -> {mean, std, values}, over repeats, std with divisor n - 1
-        (None for one repeat), nested as the metrics are. On top, of `config.algorithm`: each
+        (None for one repeat), nested as the metrics are. At the top level, for `config.algorithm`: each
         `test_` metric's mean and, under `..._std`, deviation; `communication`'s mean bytes.
-        `seconds`: all rounds of all methods. `diverged`, where any has: a line for each; `failed`
+        `seconds`: all rounds of all methods. `diverged`, if any method has: a line for each; `failed`
         (`failure`) and `remarks` likewise.
     """
     records = list(records)
@@ -138,15 +138,15 @@ def summarize(config: ConfigDict, records: Iterable[Record]) -> dict[str, Any]:
 
 
 def _accumulated(so_far: Mapping[str, Any], record: Record) -> dict[str, Any]:
-    """A method's metrics after one more round, flat: seconds and bytes add up, others do not."""
+    """Return a method's flat metrics after one more round: seconds and bytes are summed, others replaced."""
     metrics = {
         name: value
         for name, value in flatten(record)
         if name not in ("repeat", "algorithm", "round", "diverged", HAS_NO_MODEL)
         and value != {}
-        and not isinstance(value, list)  # one number a client
+        and not isinstance(value, list)  # per-client values
     }
-    sums = {  # of every kind of message that there was, in this round or before
+    sums = {  # over every kind of message in this round or earlier ones
         name: so_far.get(name, 0) + metrics.get(name, 0)
         for name in {**so_far, **metrics}
         if name == "seconds" or name.startswith("communication.")
@@ -155,7 +155,7 @@ def _accumulated(so_far: Mapping[str, Any], record: Record) -> dict[str, Any]:
 
 
 def _over_repeats(repeats: list[dict[str, Any]]) -> dict[str, Any]:
-    """Metric -> {mean, std, values}, nested by the dots in the metrics' names."""
+    """Return metric -> {mean, std, values}, nested by the dots in the metrics' names."""
     nested: dict[str, Any] = {}
     for metric in dict.fromkeys(name for metrics in repeats for name in metrics):
         *parents, name = metric.split(".")
@@ -167,7 +167,7 @@ def _over_repeats(repeats: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _measured(values: list[float | None]) -> dict[str, Any]:
-    """Mean and deviation; None where a repeat has no value (an accuracy over no point, say)."""
+    """Return mean and deviation; None if a repeat has no value (an accuracy over no points, for example)."""
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return {"mean": None, "std": None, "values": values}

@@ -1,4 +1,4 @@
-"""Runs every point of a config's `sweep(add)`: each a `launch.run` of its own, N at a time.
+"""Run every point of a config's `sweep(add)` as a separate `launch.run` process, N at a time.
 
     def sweep(add):                                   # or sweep(add, variant)
         for num_bits in (64, 4096):
@@ -6,11 +6,11 @@
 
 In the directory of a sweep:
 
-    sweep.json     the config, the swept keys' own values there (`base`), and all points; under `reused` the
-                   baselines that a point does not run, and the point that runs them for it
-    sweep.csv      one row a finished point and method: overrides, mean and deviation of each metric
-    POINT/         the workdir of one point, named by what it overrides
-    logs/          POINT.log, what its process printed; POINT.failure, why it failed if so
+    sweep.json     the config, its own values of the swept keys (`base`), and all points; `reused` maps the
+                   baselines that a point does not run to the point that runs them for it
+    sweep.csv      one row for each finished point and method: overrides, mean and deviation of each metric
+    POINT/         the workdir of one point, named by its overrides
+    logs/          POINT.log, the output of its process; POINT.failure, the reason if it failed
 
 Finished points are skipped and unfinished ones resume, so the same command continues a sweep.
 """
@@ -44,20 +44,20 @@ _LOCK = ".lock"
 
 
 class Progress(Protocol):
-    """What is told of a sweep while it runs."""
+    """Receiver of the events of a running sweep."""
 
     def started(self, point: Point) -> None:
-        """The process of a point has started."""
+        """Called when the process of a point has started."""
 
     def ended(self, point: Point, seconds: float, failure: str) -> None:
-        """It has ended; `failure` is empty if well."""
+        """Called when the process of a point has ended; `failure` is "" if it succeeded."""
 
 
 Command = Callable[[Point, Path], list[str]]
 
 
 def run_command(sweep: Plan) -> Command:
-    """The `launch.run` command of each point."""
+    """Return a function that builds the `launch.run` command of a point."""
 
     def command(point: Point, directory: Path) -> list[str]:
         settings = [f"--config.{text}" for text in (*sweep.overrides, *point.texts)]
@@ -69,7 +69,7 @@ def run_command(sweep: Plan) -> Command:
 
 @contextmanager
 def claim(sweep: Plan, directory: Path) -> Iterator[None]:
-    """Write sweep.json into the directory and hold its lock, or refuse one that is used otherwise.
+    """Write sweep.json into the directory and hold its lock; refuse a directory with other content.
 
     Raises:
         UsageError: the directory holds another sweep or something else, a sweep is running there, or
@@ -96,7 +96,7 @@ def claim(sweep: Plan, directory: Path) -> Iterator[None]:
     file = directory / "sweep.json"
     if file.exists():
         there = read_json(file)
-        there.setdefault("grid", [])  # of a sweep before there were any
+        there.setdefault("grid", [])  # absent in files of versions before grids existed
         for key in ("config_file", "variant", "overrides", "grid"):
             if there.get(key) != content[key]:
                 raise UsageError(
@@ -122,7 +122,7 @@ def claim(sweep: Plan, directory: Path) -> Iterator[None]:
 
 
 def unfinished(sweep: Plan, directory: Path) -> list[Point]:
-    """The points that have not run to their end.
+    """Return the points that have not finished.
 
     Raises:
         UsageError: the directory of a point holds the results of another config.
@@ -136,7 +136,7 @@ def unfinished(sweep: Plan, directory: Path) -> list[Point]:
 
 
 def complaining(sweep: Plan, directory: Path, left: Collection[Point]) -> list[str]:
-    """The names of the finished points, those that are not left, that have methods which went wrong."""
+    """Return the names of finished points (those not in `left`) with a method that diverged or failed."""
     there = (point.name for point in sweep.points if point not in left)
     return [name for name in there if complaints(read_run(directory / name).summary or {})]
 
@@ -150,11 +150,11 @@ def run(
     progress: Progress,
     interruption: Interruption,
 ) -> list[str]:
-    """Run points, `jobs` at a time; one that fails does not stop the others.
+    """Run points, `jobs` at a time; a failing point does not stop the others.
 
-    A signal is passed on to the processes, which save their round, and raises `Interrupted` when
-    the last has ended. More than one at a time share a GPU: each then takes memory as it needs it
-    instead of most of it at once (XLA_PYTHON_CLIENT_PREALLOCATE=false, unless that is set).
+    A signal is forwarded to the processes, which save their round, and raises `Interrupted` when
+    the last one has ended. With more than one job, processes share a GPU: each allocates memory on demand
+    instead of most of it at the start (XLA_PYTHON_CLIENT_PREALLOCATE=false, unless it is already set).
 
     Returns:
         The names of the points that failed.
@@ -166,13 +166,13 @@ def run(
     waiting = list(points)[::-1]
     running: list[PointProcess] = []
     failed = []
-    for point in waiting:  # one that is damaged would count as finished for those who read it
+    for point in waiting:  # a damaged summary would make readers count the point as finished
         (directory / point.name / "summary.json").unlink(missing_ok=True)
     try:
         write_csv(directory)
         while waiting or running:
             while waiting and len(running) < jobs:
-                with interruption.deferred():  # No process may start that nobody would stop.
+                with interruption.deferred():  # A signal here would leave an orphaned process.
                     point = waiting.pop()
                     log = directory / "logs" / f"{point.name}.log"
                     failure_note(directory, point).unlink(missing_ok=True)
@@ -202,16 +202,16 @@ def run(
 
 
 def failure_note(directory: Path, point: Point) -> Path:
-    """Where the last failure of a point is noted, for reports."""
+    """Return the path of the file that stores the last failure of a point, for reports."""
     return directory / "logs" / f"{point.name}.failure"
 
 
 def write_csv(directory: Path) -> None:
-    """Write sweep.csv from what the points' directories hold: a row a finished point and method.
+    """Write sweep.csv from the points' directories: a row for each finished point and method.
 
-    Columns: point, the swept keys (the config's own value where a point sets none), algorithm,
+    Columns: point, the swept keys (the config's own value if a point sets none), algorithm,
     num_repeats, each metric's mean and `METRIC_std` (sample deviation, empty for one repeat), workdir, and
-    run_at, the point that ran the method: another one where the swept keys do not change it.
+    run_at, the point that ran the method: a different one if the swept keys do not change the method.
     """
     sweep = read_sweep(directory)
     runs = [(point, point.run) for point in sweep.points if point.run is not None]

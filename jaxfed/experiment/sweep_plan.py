@@ -1,8 +1,8 @@
-"""Which experiments a sweep is made of: `sweep(add)` of a config file, or a grid, every point checked.
+"""Points of a sweep, from `sweep(add)` of a config file or from a grid; every point is checked.
 
-A baseline that sees the same of the config at several points (`jaxfed.config.visibility`) runs at one of
-them, whose rows stand for it at the others: client_knn once in a sweep over `xclp.alpha`. The algorithm that
-an experiment is about runs at every point.
+A baseline whose settings are the same at several points (`jaxfed.config.visibility`) runs at one of them and
+its rows are reused at the others. In a sweep over `xclp.alpha`, for example, client_knn runs once. The main
+algorithm runs at every point.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Point(NamedTuple):
     """One experiment of a sweep.
 
     Attributes:
-        name: of its directory, unique in the sweep and the same whenever it is planned.
-        overrides: what it sets, by dotted key, as the config resolves it.
-        texts: the same as `KEY=VALUE` for the command line, and the baselines that are left to run here.
+        name: of its directory, unique in the sweep and the same in every plan of it.
+        overrides: dotted key -> value as the config resolves it.
+        texts: the same as `KEY=VALUE` for the command line, and the baselines that still run here.
         settings: the whole config, nested.
         reused: baseline -> the point that runs it for this one.
     """
@@ -52,14 +52,17 @@ class Point(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The point by its values, for people: names of directories cannot have all of them."""
+        """The point's values for display; directory names cannot contain all of them."""
         return _title(config_file.as_text(key, value) for key, value in self.overrides.items())
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a sweep will run. `overrides` (`KEY=VALUE`) hold at every point; `grid` (`KEY=VALUE,VALUE`) made
-    the points, if anything is in it; `base` is the config's own value of every key that some point sets.
+    """Checked points of a sweep.
+
+    `overrides` (`KEY=VALUE`) apply to every point. The points come from `grid` (`KEY=VALUE,VALUE`) unless it
+    is empty. `base` is the config's own value of every key that some point sets. `repeated` maps the name of
+    a duplicate to that of the point that runs.
     """
 
     config: str
@@ -76,21 +79,20 @@ def plan(
     grid: Sequence[str] = (),
     directory: Path | None = None,
 ) -> Plan:
-    """Work out and check all points of a sweep, before anything runs.
+    """Build and check all points of a sweep before anything runs.
 
-    Two points may resolve to one experiment (the default value of two keys, say): it runs once, and
-    `Plan.repeated` maps the name of the second to that of the first.
+    Two points may resolve to one experiment, for example with the default values of two keys. It runs once,
+    and `Plan.repeated` maps the name of the second to that of the first.
 
     Args:
         config: `FILE.py[:VARIANT]`.
-        overrides: `KEY=VALUE` strings that hold at every point.
-        grid: `KEY=VALUE,VALUE,...` strings; all their combinations are the points, in place of those that the
-            file's `sweep` adds.
+        overrides: `KEY=VALUE` strings that apply to every point.
+        grid: `KEY=VALUE,VALUE,...` strings; their combinations replace the points of the file's `sweep`.
         directory: of the sweep. A point that has started there keeps the baselines that it started with.
 
     Raises:
-        UsageError: the file has no `sweep` or it adds nothing, two points are the same, one sets a key to
-            what its config does not allow, or a key is set that nothing reads at any point.
+        UsageError: the file has no `sweep` or it adds nothing, two points are the same, a point sets a key to
+            a value that its config does not allow, or sets a key that nothing reads at any point.
     """
     path, variant = config_file.split_variant(config)
     base = _load(config, overrides)
@@ -130,7 +132,7 @@ def plan(
 
 
 def _own_value(base: ConfigDict, key: str) -> Any:
-    """The config's value of a key; None for one that is a point's alone, such as another network's option."""
+    """Return the config's value of a key; None for a key of some points only, as another network's option."""
     flat = dict(flatten(base.to_dict()))
     if key in flat:
         return flat[key]
@@ -146,17 +148,17 @@ def _shared(
     seen: Mapping[str, Mapping[str, str]],
     directory: Path | None,
 ) -> Iterator[Point]:
-    """The points, each without the baselines that another one runs for it.
+    """Yield the points, each without the baselines that another point runs for it.
 
     Args:
         config: as given.
         overrides: as given.
         points: by name, with all their baselines.
-        seen: point -> method -> what the method sees there, as text.
+        seen: point -> method -> config fingerprint of the method there, as text.
         directory: as given.
     """
     started = {name: _started_with(directory, name) for name in points}
-    runs: dict[str, str] = {}  # what a method sees -> the point that runs it
+    runs: dict[str, str] = {}  # fingerprint of a method -> the point that runs it
     for name, methods_there in started.items():
         for method in methods_there or ():
             runs.setdefault(seen[name].get(method, ""), name)
@@ -174,7 +176,7 @@ def _shared(
 
 
 def _started_with(directory: Path | None, point: str) -> tuple[str, ...] | None:
-    """The methods that a point's directory was made for; None where there is none."""
+    """Return the methods that a point's directory was created for; None if it does not exist."""
     file = directory / point / "config.json" if directory else None
     if file is None or not file.is_file():
         return None
@@ -183,18 +185,18 @@ def _started_with(directory: Path | None, point: str) -> tuple[str, ...] | None:
 
 
 def _without(config: str, overrides: Sequence[str], point: Point, reused: dict[str, str]) -> Point:
-    """The point without some of its baselines; with them where its config cannot do without."""
+    """Return the point without the reused baselines; unchanged if its config is invalid without them."""
     left = tuple(name for name in point.settings["baselines"] if name not in reused)
     texts = (*point.texts, f"baselines={','.join(left) or ()}")
     try:
         settings = _load(config, [*overrides, *texts]).to_dict()
-    except UsageError:  # settings to choose from, say, that the baseline alone has
+    except UsageError:  # for example candidate settings that only the baseline has
         return point
     return point._replace(texts=texts, settings=settings, reused=reused)
 
 
 def _crossed(grid: Sequence[str]) -> list[dict[str, str]]:
-    """All combinations of the values in `KEY=VALUE,VALUE,...` strings, the last key fastest."""
+    """Return all combinations of the values in `KEY=VALUE,VALUE,...` strings; the last key varies fastest."""
     values: dict[str, list[str]] = {}
     for text in grid:
         key, _, listed = text.partition("=")
@@ -209,7 +211,7 @@ def _crossed(grid: Sequence[str]) -> list[dict[str, str]]:
 
 
 def _listed(text: str) -> list[str]:
-    """The values between the commas that are in no bracket: `(16,),(32, 64)` are two."""
+    """Split at commas outside brackets: `(16,),(32, 64)` has two values."""
     values, depth = [""], 0
     for character in text:
         depth += (character in "([") - (character in ")]")
@@ -221,7 +223,7 @@ def _listed(text: str) -> list[str]:
 
 
 def _added(path: str, variant: str) -> list[dict[str, Any]]:
-    """The overrides of every point that the config file adds, in order."""
+    """Return the overrides of every point that the config file adds, in order."""
     sweep = getattr(config_file.load_module(path), "sweep", None)
     if not callable(sweep):
         raise UsageError(f"--config={path}: defines no sweep(add); launch.run runs it as it is")
@@ -262,9 +264,9 @@ def _title(texts: Iterable[str]) -> str:
 
 
 def point_name(texts: Sequence[str]) -> str:
-    """A directory name from `KEY=VALUE` strings: readable, safe in a shell and on any file system.
+    """Return a directory name for `KEY=VALUE` strings: readable, safe in a shell and on any file system.
 
-    Where characters had to be replaced or cut, a digest of the whole keeps it unique.
+    If characters had to be replaced or cut, a digest of the full text keeps it unique.
     """
     name = _title(texts)
     safe = re.sub(r"[^A-Za-z0-9._=,+-]+", "_", name)

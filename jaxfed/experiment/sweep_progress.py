@@ -1,4 +1,4 @@
-"""What a sweep shows while it works: on a terminal a bar with an estimate, lines elsewhere."""
+"""Progress display of a sweep: a bar with a time estimate on a terminal, plain lines elsewhere."""
 
 from rich.console import Console
 
@@ -7,7 +7,7 @@ from jaxfed.host.terminal import Terminal
 
 
 class SweepProgress(Terminal):
-    """Shows the points of one sweep as they end; a context manager."""
+    """Context manager that displays the points of one sweep as they end."""
 
     def __init__(self, num_points: int, *, skipped: int, console: Console | None = None) -> None:
         super().__init__(num_points, "starting", console)
@@ -17,14 +17,14 @@ class SweepProgress(Terminal):
             self.say(f"{skipped} points are finished already")
 
     def started(self, point: Point) -> None:
-        """Name the point beside the bar."""
+        """Show the point beside the bar."""
         self._running.append(point.title)
         self._describe_running()
         if not self.is_interactive:
             self.say(f"{point.title}: started")
 
     def ended(self, point: Point, seconds: float, failure: str) -> None:
-        """One line on how a point ended."""
+        """Print a line with the outcome of a point."""
         self._running.remove(point.title)
         self._num_ended += 1
         self.advance()

@@ -1,23 +1,24 @@
-"""The directory of one experiment: whose it is, what is in it, and what of it is valid.
+"""The directory of one experiment: its owner, its files, and their validity.
 
     config.json      the config as resolved; written first
     data.json        type, shape and checksum of the data that rounds are computed on, and of weights files
-    metrics.jsonl    one JSON object a line, one line a round; of a method that validates, round 0 is
-                     the state before the first
-    partition.json   who holds what in the first repeat: clients x classes counts, for its plot
+    metrics.jsonl    one JSON object a line, one line a round; if a method validates, round 0 is
+                     its initial state
+    partition.json   clients x classes counts of the first repeat, for its plot
     checkpoints/     the newest states (`jaxfed.host.checkpoint`)
-    preprocessing/   REPEAT/, the model whose features the methods work on, where it is trained first
-    states/          METHOD-REPEAT/, the state that was selected, and METHOD-REPEAT-last/, the last one;
+    preprocessing/   REPEAT/, the model that computes the methods' features, if it is trained first
+    states/          METHOD-REPEAT/, the selected state, and METHOD-REPEAT-last/, the last one;
                      without a selection METHOD-REPEAT/ is the last
-    predictions/     METHOD-REPEAT.csv.gz, the labels that it gave (`jaxfed.experiment.prediction_table`)
-    audit/           what attacks were shown and what they found (`jaxfed.experiment.audit`)
+    predictions/     METHOD-REPEAT.csv.gz, the method's predictions (`jaxfed.experiment.prediction_table`)
+    audit/           observations of the attacks and their results (`jaxfed.experiment.audit`)
     plots/           pictures made at the end
-    summary.json     the final metrics; written last and in one step, so it says "finished"
+    summary.json     the final metrics; written last and atomically: it marks a finished experiment
     .lock            held by the process that is running here
     .deleted.json    config.json while the results of an earlier experiment are being deleted
 
-One process at a time may run in a workdir. Only files of this list are ever deleted: config.json gets
-its other name first, and from then on all the others count as deleted, whatever ends the process.
+One process at a time may run in a workdir. Only the files of this list are ever deleted. Deleting begins with
+renaming config.json to .deleted.json. From then on all other files count as deleted, even if the process is
+killed.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ _CONFIG, _METRICS, _SUMMARY, _LOCK = "config.json", "metrics.jsonl", "summary.js
 _PARTITION, _CHECKPOINTS, _STATES, _PLOTS = "partition.json", "checkpoints", "states", "plots"
 _MOST_NAMED = 4  # keys that differ
 _OF_REPORTS = ("paper_table",)
-# What an unfinished run may go on with another of. The memory limit is the one of them that results can
-# depend on, by rounding (columns and clients at once): a run that cannot go on is worth less than last bits.
+# Keys that may change when an unfinished run resumes. Results depend only on the memory limit among them, by
+# rounding (chunk sizes of columns and clients). Being able to resume is worth more than the last bits.
 _FREE = tuple(
     f"execution.{key}" for key in ("memory_limit", "workers", "compilation_cache", "plots")
 )
@@ -70,36 +71,36 @@ class Workdir:
 
     @property
     def plots(self) -> Path:
-        """Where pictures go."""
+        """Folder of the pictures."""
         return self.path / _PLOTS
 
     @property
     def audit(self) -> Path:
-        """Where an audit has its files."""
+        """Folder of the audit."""
         return self.path / _AUDIT
 
     @property
     def checkpoints(self) -> Path:
-        """Where the states are."""
+        """Folder of the checkpoints."""
         return self.path / _CHECKPOINTS
 
     def final_state(self, method: str, repeat: int, *, last: bool = False) -> Path:
-        """Where a method's selected state of a repeat is, or the one it ended with."""
+        """Return the folder of a method's selected state in a repeat, or of its last state."""
         return self.path / _STATES / f"{method}-{repeat}{'-last' if last else ''}"
 
     def predictions(self, method: str, repeat: int) -> Path:
-        """What a method predicts in a repeat (`jaxfed.experiment.prediction_table`)."""
+        """Return the path of a method's predictions in a repeat (`jaxfed.experiment.prediction_table`)."""
         return self.path / _PREDICTIONS / f"{method}-{repeat}.csv.gz"
 
     def preprocessing(self, repeat: int) -> Path:
-        """Where the model is that a repeat's features come from."""
+        """Return the folder of the model that computes a repeat's features."""
         return self.path / _PREPROCESSING / str(repeat)
 
     def check_data(self, checksums: Mapping[str, str]) -> None:
-        """Write data.json, or compare with what it says of the data.
+        """Write data.json, or compare the checksums with the existing file.
 
         Raises:
-            Unresumable: the rounds that are there were computed on other data, or data.json is damaged.
+            Unresumable: the existing rounds were computed on other data, or data.json is damaged.
         """
         file = self.path / _DATA
         if not file.exists():
@@ -125,14 +126,14 @@ class Workdir:
         write_json(self.path / _PARTITION, counts)
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """All lines of metrics.jsonl, in the order they were written."""
+        """Return all lines of metrics.jsonl, in the order they were written."""
         file = self.path / _METRICS
         if not file.exists():
             return []
         return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
     def is_without_rounds(self) -> bool:
-        """Whether nothing has been computed yet that took more than a moment."""
+        """True if no round, checkpoint or preprocessing model has been computed yet."""
         made = (self.checkpoints, self.path / _PREPROCESSING)
         rounds = [record.get("round", 0) for record in self.read_metrics()]
         return not any(rounds) and not any(
@@ -144,38 +145,38 @@ class Workdir:
         storage.append(self.path / _METRICS, json.dumps(plain(record)) + "\n")
 
     def metrics_mark(self) -> str:
-        """What metrics.jsonl is now, for a checkpoint: size and checksum."""
+        """Return size and checksum of metrics.jsonl, for a checkpoint."""
         return storage.file_checksum(self.path / _METRICS)
 
     def objection(self, mark: str) -> str:
-        """Why metrics.jsonl does not go on from what it was at the mark; empty if it does."""
+        """Return the reason why metrics.jsonl does not continue its content at the mark; "" if it does."""
         file, size = self.path / _METRICS, int(mark.partition("-")[0])
         if file.exists() and storage.file_checksum(file, size) == mark:
             return ""
         return f"{file} is not what it was saved with: lines are missing, or others"
 
     def restore_metrics(self, mark: str | None) -> None:
-        """Drop what metrics.jsonl holds beyond the mark, or all: lines of rounds that were not saved."""
+        """Truncate metrics.jsonl to the mark, or to nothing: later rounds were not saved."""
         with (self.path / _METRICS).open("ab") as file:
             file.truncate(int(mark.partition("-")[0]) if mark else 0)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Write summary.json, when all else is there: where that is, nothing is missing."""
+        """Write summary.json, the last file: its presence means that the results are complete."""
         write_json(self.path / _SUMMARY, summary)
 
     def finished_run(self, summary: Mapping[str, Any]) -> Run:
-        """The experiment as reports will read it, before summary.json says that it has finished."""
+        """Return the run as reports will read it, before summary.json is written."""
         return Run(
             self.path, _read_json(self.path / _CONFIG), json.loads(json.dumps(plain(summary)))
         )
 
 
 def is_finished(path: str | os.PathLike[str], config: Mapping[str, Any]) -> bool:
-    """Whether the experiment of this config has run to its end there; touches nothing.
+    """True if the experiment of this config has finished in the directory; changes no file.
 
     Raises:
         Unresumable: the directory belongs to another config.
-        UsageError: it is something else altogether.
+        UsageError: it is no workdir.
     """
     path = Path(path)
     _check_owner(path, config)
@@ -186,20 +187,20 @@ def is_finished(path: str | os.PathLike[str], config: Mapping[str, Any]) -> bool
 def open_workdir(
     path: str | os.PathLike[str], config: Mapping[str, Any], *, overwrite: bool = False
 ) -> Iterator[Workdir]:
-    """Make or re-open the directory of this config's experiment and hold its lock.
+    """Create or re-open the directory of this config's experiment and hold its lock.
 
     Args:
-        path: the directory; parents are made.
-        config: the resolved config. A directory made by another config is refused; what an unfinished run
-            may have another of (`execution.memory_limit`, ...) is written into its config.json.
-        overwrite: delete what an earlier experiment left there first.
+        path: the directory; parents are created.
+        config: the resolved config. A directory made by another config is refused. Keys that may change in an
+            unfinished run (`execution.memory_limit`, ...) are updated in its config.json.
+        overwrite: delete the results of an earlier experiment first.
 
     Raises:
         Unresumable: the directory belongs to another config.
-        UsageError: it belongs to another process or something else altogether, or cannot be written.
+        UsageError: it is in use by another process, is no workdir, or cannot be written.
 
-    An experiment that takes more memory than it may (`BeyondMemory`), and is told so before its first round,
-    leaves nothing behind.
+    If an experiment exceeds its memory limit (`BeyondMemory`) before its first round, a directory created
+    here is removed.
     """
     path = Path(path)
     is_new = not path.exists()
@@ -218,7 +219,7 @@ def open_workdir(
         storage.remove_partial_files(path)
         if overwrite and (path / _CONFIG).exists():
             (path / _CONFIG).replace(path / _DELETED)
-        if (path / _DELETED).exists():  # by now, or by a process that was killed
+        if (path / _DELETED).exists():  # renamed just now, or by a process that was killed
             _delete_results(path)
             write_json(path / _CONFIG, config)
             (path / _DELETED).unlink()
@@ -237,7 +238,7 @@ def open_workdir(
 
 
 def plain(value: Any) -> Any:
-    """Valid JSON: arrays and tuples as lists, their numbers as Python's, None for not finite."""
+    """Convert to valid JSON: arrays and tuples to lists, NumPy to Python numbers, non-finite ones to None."""
     if isinstance(value, Mapping):
         return {str(name): plain(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -250,7 +251,7 @@ def plain(value: Any) -> Any:
 
 
 def _is_empty(path: Path) -> bool:
-    """Whether a directory holds nothing, or only what a start that was cut short left."""
+    """True if a directory is empty, or contains only files of an interrupted start."""
     return all(
         entry.name == _LOCK
         or (entry.name.startswith(f".{_CONFIG}.") and entry.name.endswith(".partial"))
@@ -259,7 +260,7 @@ def _is_empty(path: Path) -> bool:
 
 
 def _has_summary(path: Path) -> bool:
-    """Whether there is a summary that is whole."""
+    """True if a complete summary exists."""
     try:
         summary = _read_json(path / _SUMMARY)
     except (OSError, ValueError):
@@ -268,7 +269,11 @@ def _has_summary(path: Path) -> bool:
 
 
 def _check_contents(path: Path) -> dict[str, Any] | None:
-    """The config of the experiment in `path`; None where nothing is, or nothing that counts."""
+    """Return the config of the experiment in `path`; None if it is absent, empty or being deleted.
+
+    Raises:
+        UsageError: the directory is no workdir of `launch.run`.
+    """
     if not path.exists() or (path.is_dir() and _is_empty(path)) or (path / _DELETED).exists():
         return None
     try:
@@ -285,9 +290,9 @@ def _check_contents(path: Path) -> dict[str, Any] | None:
 def _check_owner(path: Path, config: Mapping[str, Any]) -> None:
     """Refuse a directory made by another config, naming the keys that differ.
 
-    One that was changed may have others that follow it. Of keys that differ alike, from the same value to the
-    same, the first is named, and what reports alone read only where it is all; the rest are counted. Before
-    the end some may differ (`_FREE`); a finished experiment is what its config.json says.
+    Changing one key may change others that derive from it. If several keys changed from the same value to the
+    same value, only the first is named. Keys that only reports read are named only if no other key differs.
+    The rest are counted. In an unfinished experiment some keys may differ (`_FREE`); in a finished one none.
     """
     owner = _check_contents(path)
     if owner is None:
@@ -333,6 +338,6 @@ def _read_json(file: Path) -> Any:
 
 
 def write_json(file: Path, value: Mapping[str, Any]) -> None:
-    """Write a file that is there whole or not at all."""
+    """Write a JSON file atomically."""
     with storage.whole_file(file) as stream:
         stream.write(json.dumps(plain(value), indent=2) + "\n")

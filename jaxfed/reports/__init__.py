@@ -1,4 +1,4 @@
-"""Tables, plots and pages of what runs and sweeps left on disk.
+"""Tables, plots and pages from the workdirs of runs and sweeps.
 
-Reads workdirs only. Nothing below imports it.
+It reads workdirs only. No lower layer imports it.
 """

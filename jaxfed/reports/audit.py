@@ -1,9 +1,9 @@
-"""An audit on paper: accuracy against vulnerability, a row and a point for each method.
+"""Tables and figure of an audit: accuracy against vulnerability, one row and one point for each method.
 
 audit/vulnerability.csv, .md     methods: accuracy, AUC of the strongest attack, TPR at low FPR
-audit/messages.csv               the same of each kind of message
-audit/attacks.csv                every attack by itself
-audit/audit.json                 all of it
+audit/messages.csv               the same for each kind of message
+audit/attacks.csv                every single attack
+audit/audit.json                 all results
 audit/vulnerability.png          accuracy against AUC
 """
 
@@ -26,7 +26,7 @@ from jaxfed.reports.provenance import provenance
 from jaxfed.reports.style import LIGHT, Theme, dress, new_figure
 from jaxfed.reports.tables import Cell, Table
 
-_MOVES = 200  # of names that stand too close
+_MOVES = 200  # iterations that separate overlapping names
 
 COLUMNS = (
     *("method", "adversary", "accuracy", "accuracy_spread", "accuracy_on"),
@@ -34,7 +34,7 @@ COLUMNS = (
     *("auc", "low", "high", "spread", "tpr_at_1_percent"),
     *("tpr_at_none", "tpr_at_none_low", "tpr_at_none_high", "members", "others", "others_at_once"),
 )
-_IN_A_PERCENT = 100  # others, of which one is a rate of 1 %
+_IN_A_PERCENT = 100  # non-members needed to measure a false-positive rate of 1 %
 _ASKED = "†"
 _WHICH_ACCURACY = (
     f"{_ASKED} Of a method that is tested on nothing held out, and so has no test accuracy: that of its last "
@@ -47,7 +47,7 @@ _HEADINGS = (
 
 
 def write_audit(audit: Mapping[str, Any], folder: Path, methods: Methods) -> None:
-    """Write tables and figure of what audit.json holds."""
+    """Write audit.json, its tables and its figure."""
     for name, rows in (
         ("vulnerability", audit["methods"]),
         ("messages", audit["messages"]),
@@ -62,14 +62,14 @@ def write_audit(audit: Mapping[str, Any], folder: Path, methods: Methods) -> Non
 
 
 def vulnerability_table(rows: Sequence[Mapping[str, Any]], methods: Methods = USUAL) -> str:
-    """The table in Markdown."""
+    """Return the vulnerability table in Markdown."""
     lines = ["| " + " | ".join(_HEADINGS) + " |", "|" + "---|" * len(_HEADINGS)]
     lines += ["| " + " | ".join(cells) + " |" for cells in _table_rows(rows, methods)]
     return "\n".join([*lines, *(f"\n{line}" for line in which_accuracy(rows))]) + "\n"
 
 
 def which_accuracy(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the mark of an accuracy means, where a row has one."""
+    """Return the footnote on marked accuracies, as a list that is empty if no row has the mark."""
     return [_WHICH_ACCURACY] if any(map(_is_asked, rows)) else []
 
 
@@ -78,7 +78,7 @@ def _is_asked(row: Mapping[str, Any]) -> bool:
 
 
 def audit_table(audit: Mapping[str, Any], run: Run, name: str) -> Table:
-    """The same table for a report, with all numbers of its methods behind it."""
+    """Return the vulnerability table for a report, with all numbers of its methods in the CSV."""
     rounds = ", ".join(map(str, audit["rounds"]))
     return Table(
         name=name,
@@ -103,7 +103,7 @@ def _in_columns(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _table_rows(rows: Sequence[Mapping[str, Any]], methods: Methods) -> Iterator[list[str]]:
-    """The least vulnerable first; methods that show nobody anything before all others."""
+    """Yield rows, least vulnerable first; methods that reveal nothing to anybody come before all others."""
     for row in sorted(rows, key=lambda row: row.get("auc", 0.0)):
         accuracy = _percent(row["accuracy"], row["accuracy_spread"]) + f" {_ASKED}" * _is_asked(row)
         cells = [methods.name(row["method"]), row["adversary"] or "–", accuracy]
@@ -124,7 +124,7 @@ def _table_rows(rows: Sequence[Mapping[str, Any]], methods: Methods) -> Iterator
 
 
 def attack_text(row: Mapping[str, Any]) -> str:
-    """The attack by name, without the word before it; what never leaves a client is marked."""
+    """Return the attack's name without its prefix; attacks on data that never leaves a client are marked."""
     text = row["attack"].partition(": ")[2] or row["attack"]
     return text if row["leaves"] else f"{text} (which nobody has)"
 
@@ -132,9 +132,9 @@ def attack_text(row: Mapping[str, Any]) -> str:
 def vulnerability_figure(
     rows: Sequence[Mapping[str, Any]], methods: Methods = USUAL, theme: Theme = LIGHT
 ) -> Figure:
-    """Accuracy against the AUC of the strongest attack, with its interval; left and up is better.
+    """Plot accuracy against the AUC of the strongest attack, with its interval; left and up is better.
 
-    Names stand beside the points, for there are more methods than colors that can be told apart.
+    The points are annotated with names, because there are more methods than distinguishable colors.
     """
     figure = new_figure(7.2, 4.6, theme)
     ax = figure.subplots()
@@ -175,14 +175,14 @@ def vulnerability_figure(
 
 
 def _point_name(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], methods: Methods) -> str:
-    """The method, and its adversary where the method has several."""
+    """Return the method's name, followed by the adversary if the method has several."""
     name = methods.name(row["method"])
     several = sum(one["method"] == row["method"] for one in rows) > 1
     return f"{name} ({row['adversary']})" if several else name
 
 
 def _apart(heights: Sequence[float]) -> list[float]:
-    """Ascending heights, moved as little as keeps any two names from running into each other."""
+    """Move ascending heights apart, as little as needed to keep names from overlapping."""
     if not heights:
         return []
     needed = 0.045 * max(heights[-1] - heights[0], 1.0)

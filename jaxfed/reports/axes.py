@@ -1,4 +1,4 @@
-"""Axes of plots: scales, ticks and limits that fit the values."""
+"""Axes of plots: scales, ticks and limits chosen from the values."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from jaxfed.reports.words import setting_label, setting_text
 
 
 def place_values(ax: Axes, key: str, values: Sequence[Any]) -> list[float]:
-    """Chooses the horizontal scale for swept values, marks them on it, returns their positions."""
+    """Choose the horizontal scale for swept values, set their ticks, and return their positions."""
     if not is_quantity(key, values):
         positions = [float(index) for index in range(len(values))]
         longest = max((len(setting_text(value)) for value in values), default=0)
@@ -42,7 +42,7 @@ def place_values(ax: Axes, key: str, values: Sequence[Any]) -> list[float]:
 def mark_above(
     ax: Axes, positions: Sequence[float], label: str, values: Sequence[float], *, color: str
 ) -> None:
-    """Says on top of the axes what else the values at these positions are."""
+    """Add a top axis that shows a second quantity at these positions."""
     digits = (setting_text(float(f"{value:.3g}")) for value in values)
     text = dict(zip(positions, digits, strict=True))
     shown = labeled(positions, ax.get_xscale(), list(text.values()))
@@ -55,7 +55,7 @@ def mark_above(
 
 
 def scale_for(values: Sequence[float]) -> str:
-    """`log` for values over a decade or more, `logit` for shares that close in on 1, or `linear`."""
+    """Return `log` for values over a decade or more, `logit` for shares close to 1, else `linear`."""
     low, high = min(values), max(values)
     if low > 0 and high / low >= 10:
         return "log"
@@ -65,7 +65,7 @@ def scale_for(values: Sequence[float]) -> str:
 
 
 def spread(values: npt.ArrayLike, scale: str) -> npt.NDArray[np.float64]:
-    """Where values lie on an axis, up to shift and stretch."""
+    """Return the positions of values on an axis, up to an affine map."""
     array = np.asarray(values, dtype=np.float64)
     if scale == "log":
         return np.log(array)
@@ -73,7 +73,7 @@ def spread(values: npt.ArrayLike, scale: str) -> npt.NDArray[np.float64]:
 
 
 def limits(values: Sequence[float], scale: str) -> tuple[float, float]:
-    """The ends of an axis on which the values have some room."""
+    """Return the limits of an axis with a margin around the values."""
     placed = spread(values, scale)
     margin = 0.06 * float(np.ptp(placed)) or 0.5
     low, high = float(placed.min()) - margin, float(placed.max()) + margin
@@ -85,7 +85,7 @@ def limits(values: Sequence[float], scale: str) -> tuple[float, float]:
 
 
 def labeled(values: Sequence[float], scale: str, texts: Sequence[str] = ()) -> list[float]:
-    """The values whose labels, `texts`, do not run into the one before."""
+    """Return the values whose labels `texts` do not overlap the previous label."""
     placed = spread(values, scale)
     width = 0.015 * max(map(len, texts), default=0)  # of the longest, as a share of the axis
     apart = max(0.075, width) * float(np.ptp(placed))
@@ -97,7 +97,7 @@ def labeled(values: Sequence[float], scale: str, texts: Sequence[str] = ()) -> l
 
 
 def thin_log_ticks(ax: Axes) -> None:
-    """Few labels on a vertical logarithmic axis, in plain numbers."""
+    """Set few labels on a vertical logarithmic axis, as plain numbers."""
     low, high = ax.get_ylim()
     steps = (1, 2, 5) if high / low < 1000 else (1,)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -108,12 +108,12 @@ def thin_log_ticks(ax: Axes) -> None:
 
 
 def is_quantity(key: str, values: Sequence[Any]) -> bool:
-    """Whether values lie on a scale; a client that is left out is a number but no quantity."""
+    """True if values lie on a scale; the id of a left-out client is a number but no quantity."""
     names_a_client = key.endswith(("client", "client_id", "left_out"))
     return not names_a_client and all(is_number(value) for value in values)
 
 
 def axis_label(key: str) -> str:
-    """A setting's label, as an axis begins it."""
+    """Return a setting's label with an upper-case first letter."""
     label = setting_label(key)
     return label[:1].upper() + label[1:]

@@ -1,4 +1,4 @@
-"""The frame of a bound that is drawn: lines of two settings on logarithmic axes, and a legend."""
+"""Common figure for theoretical bounds: lines for two settings on logarithmic axes, and a legend."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from jaxfed.reports.style import LINE_STYLES, Theme, dress, legend, new_figure
 
 
 class BoundLine(NamedTuple):
-    """A bound at one pair of settings: the number of its color, and that of its style."""
+    """A bound at one pair of settings, with the indices of its color and line style."""
 
     color: int
     style: int
@@ -29,7 +29,7 @@ def bound_figure(
     beside: Callable[[Axes], None],
     theme: Theme,
 ) -> Figure:
-    """Lines, and what `beside` draws of something else; the legend has so many columns."""
+    """Draw the lines, then call `beside` for additional artists; the legend has `columns` columns."""
     figure = new_figure(6.4, 4.2, theme)
     ax = figure.subplots()
     dress(ax, theme, xlabel=xlabel, ylabel=ylabel)

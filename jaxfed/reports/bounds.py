@@ -1,9 +1,9 @@
-"""FedCT's two bounds as files: what Proposition 1 promises of convergence, and Proposition 2 of sensitivity.
+"""Plots and tables of FedCT's bounds: convergence (Proposition 1) and sensitivity (Proposition 2).
 
     convergence-U.png  convergence.csv     delta over t_0 for each m and c (Figure 1), for each |U|
-    sensitivity.png    sensitivity.csv     labels that one example changes at most, for each |U| and delta
+    sensitivity.png    sensitivity.csv     most labels that one example changes, for each |U| and delta
 
-What they rest on, and where the paper says otherwise: `jaxfed.training.consensus_bound` and
+Assumptions and differences from the paper: `jaxfed.training.consensus_bound` and
 `jaxfed.privacy.label_sensitivity`.
 """
 
@@ -32,15 +32,15 @@ _MOST_COLORS, _MOST_LINES = len(LIGHT.palette), len(LINE_STYLES)
 
 
 class Wanted(NamedTuple):
-    """What is drawn.
+    """Parameters of the bounds to draw.
 
     Fields:
-        clients: m, 3 or more each.
-        rates: c, of training accuracies 1 - c / t.
+        clients: m, each 3 or more.
+        rates: c, for training accuracies 1 - c / t.
         public: |U|.
-        deltas: with which probability labels may change, and sensitivity may be larger.
-        estimate: labels that sampled neighbors changed, 0 for none; the paper's is 1,500 (s = 3,000 bits).
-        changes: (round, share of labels that changed) as a run has measured it.
+        deltas: probabilities with which the bounds may fail: labels change, or the sensitivity is larger.
+        estimate: labels changed by sampled neighbors, 0 for none; the paper's is 1,500 (s = 3,000 bits).
+        changes: (round, share of labels that changed), measured in a run.
     """
 
     clients: tuple[int, ...] = (5, 50, 100)
@@ -52,10 +52,10 @@ class Wanted(NamedTuple):
 
 
 def of_run(workdir: Path, wanted: Wanted) -> Wanted:
-    """The same for the m and |U| of a FedCT run, with the changes of its labels, mean over repeats.
+    """Return the parameters with m, |U| and the label changes of a FedCT run, as means over repeats.
 
     Raises:
-        UsageError: there is no run, or it has no consensus of three clients or more.
+        UsageError: there is no run, or it has no consensus of at least three clients.
     """
     if not (workdir / "config.json").is_file():
         raise UsageError(f"{workdir}: no config.json; give a --workdir of launch.run")
@@ -75,11 +75,11 @@ def of_run(workdir: Path, wanted: Wanted) -> Wanted:
 
 
 class Bounds(NamedTuple):
-    """What is printed of them, a line each.
+    """Printed lines of the two bounds.
 
     Fields:
-        settled: Proposition 1, for each m, c, |U| and delta: the least t_0.
-        changed: Proposition 2, for each |U|, delta and some stability rates e: r.
+        settled: Proposition 1: the least t_0 for each m, c, |U| and delta.
+        changed: Proposition 2: r for each |U|, delta and some stability rates e.
     """
 
     settled: list[str]
@@ -90,8 +90,8 @@ def write_bounds(folder: Path, wanted: Wanted) -> Bounds:
     """Write plots and tables into `folder`.
 
     Raises:
-        UsageError: a number out of its range, more of them than colors and lines tell apart, or a folder that
-            cannot be written.
+        UsageError: a number is out of its range, there are more numbers than distinguishable colors or line
+            styles, or the folder cannot be written.
     """
     for name, values, most in (
         ("clients", wanted.clients, _MOST_COLORS),
@@ -150,7 +150,7 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def _convergence(wanted: Wanted) -> Iterable[dict[str, Any]]:
-    """Ten numbers of rounds a decade."""
+    """Yield the rows of convergence.csv, with about ten values of t_0 per decade."""
     for size, m, c in product(wanted.public, wanted.clients, wanted.rates):
         for t in np.unique(np.geomspace(max(1, int(np.ceil(2 * c))), 1e6, 61).astype(int)):
             delta = change_probability(m, size, int(t), c)

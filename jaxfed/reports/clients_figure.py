@@ -1,4 +1,4 @@
-"""How good each client's own model is over rounds, and how far they are apart (FedCT's Figures 2, 3, 7)."""
+"""Accuracy of each client's model over rounds, and its deviation over clients (FedCT's Figures 2, 3, 7)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,27 +17,27 @@ _PERCENT = 100.0
 
 
 class ClientAccuracies(NamedTuple):
-    """Of one method: rounds int [T] and accuracies float [R, T, M] of R repeats and M clients."""
+    """Client accuracies of one method: rounds int [T]; accuracy float [R, T, M], R repeats and M clients."""
 
     rounds: npt.NDArray[np.int64]
     accuracy: npt.NDArray[np.float64]
 
     @property
     def deviation(self) -> npt.NDArray[np.float64]:
-        """Over clients, divisor M: [R, T]."""
+        """Standard deviation over clients (divisor M), float [R, T]."""
         return np.asarray(np.std(self.accuracy, axis=2))
 
 
 def accuracies_of_clients(
     lines: Sequence[Mapping[str, Any]], metric: str
 ) -> dict[str, ClientAccuracies]:
-    """Method -> its clients' accuracies, where two clients or more have been judged in several rounds.
+    """Return method -> client accuracies, for methods with at least two clients and two evaluated rounds.
 
     Args:
         lines: of metrics.jsonl.
-        metric: whose value is a list, one number a client.
+        metric: name of a metric whose value is a list, one number for each client.
 
-    Rounds are those that every repeat has been judged in; without a number (NaN) there is no line.
+    Only rounds that were evaluated in every repeat are included. Missing values become NaN and are not drawn.
     """
     gathered: dict[str, dict[int, dict[int, list[float | None]]]] = {}
     for line in lines:
@@ -62,13 +62,13 @@ def clients_figure(
     methods: Methods = USUAL,
     theme: Theme = LIGHT,
 ) -> Figure:
-    """Above, clients' accuracies and their mean; below, their deviation over clients.
+    """Plot clients' accuracies and their mean above, and their deviation over clients below.
 
     Args:
         clients: by method.
-        means: the mean of each method, with methods of one model for all (FedAvg) beside the others.
-        metric: its name.
-        methods: what they are called, and which algorithms they are.
+        means: mean accuracy by method, including methods with one shared model (FedAvg).
+        metric: name of the mean accuracy.
+        methods: display names and algorithms of the methods.
         theme: light or dark.
     """
     figure = new_figure(6.4, 5.6, theme)

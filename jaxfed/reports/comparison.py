@@ -1,4 +1,4 @@
-"""Methods beside each other: differences seed by seed, which are best, and over which one a gain is."""
+"""Comparison of methods: differences paired by seed, the best methods, and the baseline of a gain."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,13 +9,13 @@ from jaxfed.experiment.records import Measurement, Run, measure
 from jaxfed.reports.style import POOLED
 from jaxfed.reports.words import is_accuracy
 
-LEAST_REPEATS = 3  # of two, a difference's deviation says next to nothing
+LEAST_REPEATS = 3  # with two, the deviation of a difference is almost meaningless
 
 
 def paired_difference(
     results: Mapping[str, Mapping[str, Measurement]], main: str | None, other: str, metric: str
 ) -> Measurement | None:
-    """`main` minus `other` in one accuracy, seed by seed; None where that makes no sense."""
+    """Return `main` minus `other` in one accuracy, paired by seed; None if they cannot be compared."""
     if main is None or main == other or not is_accuracy(metric):
         return None
     minuend = results.get(main, {}).get(metric)
@@ -28,11 +28,12 @@ def paired_difference(
 def best_methods(
     results: Mapping[str, Mapping[str, Measurement]], metric: str, algorithms: Mapping[str, str]
 ) -> set[str]:
-    """The method with the best mean and those next to it, down to the first that is behind by a t test.
+    """Return the method with the best mean and those that follow without a significant difference.
 
-    None where nothing is compared, or with fewer than three repeats. Methods that see all clients' data are
-    not among them: `algorithms` says which algorithm each one is. No method of a lower mean is best where one
-    of a higher mean is not, however much its repeats vary.
+    Methods are taken in order of their means, down to the first that is behind by a paired t test. A method
+    is therefore never among the best if one with a higher mean is not, however much its repeats vary. The set
+    is empty if there is nothing to compare or there are fewer than three repeats. Methods on pooled data do
+    not count; `algorithms` maps each method to its algorithm.
     """
     means = {
         method: found[metric].mean
@@ -53,9 +54,9 @@ def best_methods(
 
 
 def is_within_noise(difference: Measurement | None) -> bool:
-    """Whether the mean of a paired difference is at most t s / sqrt(n), t Student's 97.5 % quantile.
+    """True if the mean of a paired difference is at most t s / sqrt(n), with t Student's 97.5 % quantile.
 
-    4.3 standard errors with three repeats, 2.8 with five. With fewer than three nothing is said.
+    That is 4.3 standard errors with three repeats, 2.8 with five. False with fewer than three.
     """
     if difference is None or len(difference.values) < LEAST_REPEATS:
         return False
@@ -64,15 +65,15 @@ def is_within_noise(difference: Measurement | None) -> bool:
 
 
 def standard_error(difference: Measurement) -> float:
-    """s / sqrt(n) of paired differences; 0 of one seed."""
+    """Return s / sqrt(n) of paired differences; 0 for one seed."""
     return (difference.std or 0.0) / math.sqrt(len(difference.values))
 
 
 def main_and_baseline(runs: Sequence[Run], methods: Sequence[str]) -> tuple[str, str]:
-    """The main method of the runs and the baseline that its gain is over; empty if there is none.
+    """Return the main method of the runs and the baseline for its gain; "" for one that does not exist.
 
-    The baseline is the first of the methods that in no run sees all clients' data, nor is the main method's
-    algorithm once more.
+    The baseline is the first method that in no run is on pooled data or a variant of the main method's
+    algorithm.
     """
     mains = {run.algorithm for run in runs if run.finished}
     if len(mains) != 1 or None in mains:

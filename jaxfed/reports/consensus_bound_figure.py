@@ -1,4 +1,4 @@
-"""FedCT's Proposition 1 drawn: how surely consensus labels have settled after so many rounds (Figure 1)."""
+"""Figure of FedCT's Proposition 1: probability that consensus labels still change after t_0 rounds."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -11,7 +11,7 @@ from jaxfed.reports.bound_figure import BoundLine, bound_figure
 from jaxfed.reports.style import LIGHT, Theme
 from jaxfed.training.consensus_bound import change_probability
 
-_LEAST = 1e-12  # of delta: below it a line is at the bottom
+_LEAST = 1e-12  # smallest delta drawn; lower values are clipped to it
 
 
 def consensus_bound_figure(
@@ -23,14 +23,14 @@ def consensus_bound_figure(
     changes: Sequence[tuple[int, float]] = (),
     theme: Theme = LIGHT,
 ) -> Figure:
-    """delta against t_0, a color for each m and a line style for each c; above 1 the bound says nothing.
+    """Plot delta against t_0, a color for each m and a line style for each c; the bound is clipped at 1.
 
     Args:
         num_clients: m, each 3 or more.
-        rates: c, of training accuracies 1 - c / t.
-        num_public: |U|. The paper says 10,000 and prints figures of 1.
+        rates: c, for training accuracies 1 - c / t.
+        num_public: |U|. The paper states 10,000, but its printed numbers hold for 1.
         most_rounds: the largest t_0.
-        changes: (round, share of labels that changed in it) of a run, drawn as dots; zeros are left out.
+        changes: (round, share of labels that changed) of a run, drawn as dots; zeros are omitted.
         theme: light or dark.
     """
     lines = []

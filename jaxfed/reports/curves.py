@@ -1,4 +1,4 @@
-"""Sorts the points of a sweep into curves: one swept key varies, all others stay."""
+"""Group the points of a sweep into curves: one swept key varies, all others are fixed."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -7,7 +7,7 @@ from jaxfed.experiment.records import Point, Sweep
 
 
 class Curve(NamedTuple):
-    """Points of a sweep that differ in `key` alone; `fixed` are other swept keys off their base."""
+    """Points of a sweep that differ in `key` alone; `fixed` are other swept keys off their base value."""
 
     key: str
     values: tuple[Any, ...]
@@ -16,18 +16,18 @@ class Curve(NamedTuple):
 
 
 def swept_keys(sweep: Sweep) -> list[str]:
-    """The keys with more than one value among the points, in the order they were first set."""
+    """Return the keys with more than one value among the points, in the order they were first set."""
     keys = dict.fromkeys(key for point in sweep.points for key in point.overrides)
     return [k for k in keys if len({_hashable(sweep.value(p, k)) for p in sweep.points}) > 1]
 
 
 def curves(sweep: Sweep) -> list[Curve]:
-    """The curves of a sweep, each with two values or more.
+    """Return the curves of a sweep, each with at least two values.
 
-    For every key: the points at which all other keys have the config's own value. Off those values
-    (in a grid), points are joined along the key with the most values only, so that a grid gives one
-    family of curves and not one for every direction. A key of names with which every point is there for
-    each of its values (`selection.settings`, say) makes a family of curves along every other key.
+    Every key has a curve through the points where all other keys have the config's own value. Away from
+    these values (in a grid), points are joined only along the key with the most values; a grid thus has one
+    family of curves, not one in every direction. A categorical key that is fully crossed with all other
+    points (`selection.settings`, for example) adds a curve for each of its values along every other key.
     """
     keys = swept_keys(sweep)
     if not keys:
@@ -57,7 +57,7 @@ def curves(sweep: Sweep) -> list[Curve]:
 
 
 def families(found: Sequence[Curve]) -> list[list[Curve]]:
-    """The curves along each key together, all in their order."""
+    """Group curves by their key, preserving the order."""
     by_key: dict[str, list[Curve]] = {}
     for curve in found:
         by_key.setdefault(curve.key, []).append(curve)
@@ -65,13 +65,13 @@ def families(found: Sequence[Curve]) -> list[list[Curve]]:
 
 
 def merged_values(family: Sequence[Curve]) -> list[Any]:
-    """The values of all curves along one key, each once, in order."""
+    """Return the values of all curves along one key, each once, in order."""
     values = {_hashable(value): value for curve in family for value in curve.values}
     return sorted(values.values(), key=_order)
 
 
 def _is_crossed(sweep: Sweep, key: str, keys: Sequence[str]) -> bool:
-    """Whether a key's values are names, and every point is there for each of them."""
+    """True if a key is categorical and every point exists for each of its values."""
     values = {_hashable(sweep.value(point, key)) for point in sweep.points}
     if any(is_number(value) for value in values):
         return False
@@ -83,18 +83,18 @@ def _is_crossed(sweep: Sweep, key: str, keys: Sequence[str]) -> bool:
 
 
 def beside_curves(sweep: Sweep, found: Sequence[Curve]) -> list[Point]:
-    """The points of a sweep that lie on none of its curves."""
+    """Return the points of a sweep that lie on none of its curves."""
     on_a_curve = {point.name for curve in found for point in curve.points}
     return [point for point in sweep.points if point.name not in on_a_curve]
 
 
 def is_number(value: Any) -> bool:
-    """Whether a swept value is a quantity and not a name, a switch or a table."""
+    """True if a swept value is a number, and not a name, a switch or a table."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _order(value: Any) -> tuple[int, float]:
-    # Numbers ascend; anything else keeps the order in which the sweep names it (sorts are stable).
+    # Numbers ascend; other values keep the order of the sweep (sorts are stable).
     return (1, float(value)) if is_number(value) else (0, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""What the main method of a sweep gains over each other one, setting by setting, and how often."""
+"""Gains of a sweep's main method over each other method, for every setting, with counts of wins."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,15 +25,15 @@ _CAPTION = (
 def gains_table(
     name: str, title: str, keys: Sequence[str], rows: Sequence[Row], metric: str, command: str = ""
 ) -> Table | None:
-    """MAIN minus every other method; None where there are fewer than two others, or no one main method.
+    """Return MAIN minus every other method; None with fewer than two others or without one main method.
 
     Args:
         name: of the CSV file.
-        title: what varies.
+        title: the settings that vary.
         keys: the settings' headings, as config keys.
-        rows: the settings; those without results are left out.
+        rows: the settings; those without results are omitted.
         metric: an accuracy.
-        command: what made the runs; theirs if not given.
+        command: the command that made the runs; by default the runs' own.
     """
     rows = [row for row in rows if row.run is not None and row.run.finished]
     runs = [row.run for row in rows if row.run is not None]
@@ -83,7 +83,7 @@ def gains_table(
 
 
 def _sign(difference: Measurement) -> int:
-    """1 ahead, -1 behind by more than one standard error, or 0."""
+    """Return 1 (ahead) or -1 (behind) if the difference exceeds one standard error, else 0."""
     clear = abs(difference.mean) > standard_error(difference)
     return int(clear) * (1 if difference.mean > 0 else -1)
 

@@ -1,13 +1,13 @@
-"""How time grows with n: out of launch.bench's files, as points of lines, figures and a table.
+"""Growth of run time with n, from launch.bench's files: figures and a table.
 
-    TASK.png      seconds against n on logarithmic axes, ours and each peer's; dashed, what the machine's own
-                  rate allows (`growth_figure`)
-    growth.csv    the same as numbers: task, case, n; contestant; seconds (the median of all rounds), fastest,
-                  slowest; limit_seconds; scaled_from_part, of a peer that solved a part of the task; doubt,
-                  why a peer's ratio is not to be trusted; left_out_seconds, that a peer would take
+    TASK.png      seconds against n on logarithmic axes, ours and each peer's; dashed, the machine's limit
+                  (`growth_figure`)
+    growth.csv    the same numbers: task, case, n; contestant; seconds (the median of all rounds), fastest,
+                  slowest; limit_seconds; scaled_from_part, the share of the task that a peer solved; doubt,
+                  the reason why a peer's ratio is unreliable; left_out_seconds, expected for an omitted peer
 
-A task of one case, such as C = 10, has a figure where it was measured at two numbers n or more. A limit is
-the work that the task needs, as its contest counts it, over the best rate that the files have measured.
+Each case of a task, such as C = 10, has a figure if it was measured at two or more values of n. The limit is
+the work of the task, as its contest counts it, over the best rate measured in the files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COLUMNS = (
     *("task", "case", "n", "contestant", "seconds", "fastest", "slowest", "limit_seconds"),
     *("scaled_from_part", "doubt", "left_out_seconds"),
 )
-# What a row's limit is counted in, and the row's own rate and share of the limit.
+# Keys of a row: the unit of its limit, the measured rate, and the share of the limit.
 _RATES = (
     ("operation", "operations_per_second", "share_of_machine_limit"),
     ("", "bytes_per_second", "share_of_machine_bandwidth"),
@@ -37,7 +37,7 @@ _RATES = (
 
 
 class _Work(NamedTuple):
-    """What a task needs at n, and what the machine can do."""
+    """Amount of a resource that a task needs at n points, and the machine's rate per second."""
 
     resource: str
     n: int
@@ -46,16 +46,16 @@ class _Work(NamedTuple):
 
 
 def write_growth(files: Sequence[Path], folder: Path) -> list[Path]:
-    """Draw the tasks of some files into `folder`; the figures' paths.
+    """Draw the tasks of some files into `folder`; return the figures' paths.
 
     Args:
-        files: as launch.bench or launch.accelerator wrote them, on one machine; of a task that several have
-            measured at one n the last one's counts.
-        folder: made where it is missing.
+        files: of launch.bench or launch.accelerator, from one machine; if several measured a task at the same
+            n, the last one counts.
+        folder: created if it is missing.
 
     Raises:
-        UsageError: a file that neither wrote, files of several machines, no task at several n, or a folder
-            that cannot be written.
+        UsageError: a file is not from these commands, the files are from several machines, no task has
+            several n, or the folder cannot be written.
     """
     growths, figures = read_growths(files), []
     try:
@@ -72,7 +72,7 @@ def write_growth(files: Sequence[Path], folder: Path) -> list[Path]:
 
 
 def read_growths(files: Sequence[Path]) -> list[Growth]:
-    """The tasks that some files have at two numbers n or more, in the order they first come.
+    """Return the tasks measured at two or more values of n, in order of their first appearance.
 
     Raises:
         UsageError: as `write_growth`.
@@ -109,7 +109,7 @@ def _not_ours(file: Path, error: Exception) -> UsageError:
 
 
 def _group(row: dict[str, Any]) -> tuple[str, str]:
-    """Task and case, whatever n."""
+    """Return task and case of a row, without n."""
     case = {key: value for key, value in row["case"].items() if key != "n"}
     return row["task"], ", ".join(f"{key}={value}" for key, value in case.items())
 

@@ -1,4 +1,4 @@
-"""How long a task takes against its number of points: ours, peers', and the least that the machine allows."""
+"""Figure of a task's run time against its number of points: ours, peers', and the machine's limits."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from matplotlib.ticker import EngFormatter, NullLocator
 from jaxfed.reports.axes import labeled, limits, thin_log_ticks
 from jaxfed.reports.style import LIGHT, LINE_STYLES, MARKERS, Theme, dress, legend, new_figure
 
-# What a machine's rates are called, and their units.
+# Display names of a machine's rates, and their units.
 _RESOURCES = {
     "bytes": ("memory", "B/s"),
     "popcount_bits": ("popcount units", "bit/s"),
@@ -22,11 +22,11 @@ _SCALED, _DOUBTFUL = "scaled up from a part", "in doubt: growth.csv says why"
 
 
 class Timing(NamedTuple):
-    """Seconds of one contestant at n points: median, least and most of several rounds.
+    """Seconds of one contestant at n points: median, fastest and slowest of several rounds.
 
     Fields:
-        part: the share of the task that was done and scaled up, or None.
-        doubt: why the figure is not to be trusted, or None.
+        part: the share of the task that was measured and extrapolated, or None.
+        doubt: the reason why the number is unreliable, or None.
     """
 
     n: int
@@ -38,7 +38,7 @@ class Timing(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """The seconds that a task needs at n points, (n, seconds), at a rate per second of one resource."""
+    """Lower bounds (n, seconds) on a task's time, at the machine's rate per second for one resource."""
 
     resource: str
     rate: float
@@ -46,12 +46,12 @@ class Limit(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """A task in one case.
+    """Measurements of a task in one case.
 
     Fields:
         timings: by contestant, n ascending; ours is the first.
         limits: of the machine.
-        left_out: by contestant, the n at which it would have taken too long, and the seconds expected.
+        left_out: by contestant, (n, expected seconds) where it was skipped because it takes too long.
     """
 
     task: str
@@ -62,9 +62,10 @@ class Growth(NamedTuple):
 
 
 def growth_figure(growth: Growth, *, theme: Theme = LIGHT) -> Figure:
-    """Medians as lines, all rounds as bands, limits dashed; a peer's line ends where it would take too long.
+    """Plot medians as lines, the range of rounds as bands, and limits as dashed lines.
 
-    Hollow are times that a part of the task was scaled up to, crossed out those that are in doubt.
+    A peer's line ends where it would take too long. Hollow markers are extrapolated from a part of the task;
+    crossed-out ones are unreliable.
     """
     figure = new_figure(6.4, 4.6, theme)
     ax = figure.subplots()
@@ -150,7 +151,7 @@ def _label(name: str, left_out: Sequence[tuple[int, float]]) -> str:
 
 
 def _notes(growth: Growth) -> list[tuple[str, str]]:
-    """What the signs on the lines mean, of those that are there."""
+    """Return legend entries (label, marker) for the special markers that occur."""
     timings = [timing for line in growth.timings.values() for timing in line]
     signs = (
         (_SCALED, "o", any(timing.part is not None for timing in timings)),

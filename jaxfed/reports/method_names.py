@@ -1,4 +1,4 @@
-"""What reports call the methods of some runs, where the config says more than the name does."""
+"""Display names of methods in reports, including settings of variants that the config adds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,23 +12,23 @@ _LABELERS = {
     "per_client_lp": "per-client LP",
     "network": "network",
 }
-_MOST_SETTINGS = 2  # of a variant, that its name tells
+_MOST_SETTINGS = 2  # most settings of a variant in its name
 
 
 @dataclass(frozen=True)
 class Methods:
-    """What is known of methods beside the names that they have in the config.
+    """Display names and algorithms of methods.
 
     Attributes:
-        names: method -> what it is called, where that is not as usual.
-        algorithms: method -> the algorithm that it is, where that has another name.
+        names: method -> display name if it is not the default one.
+        algorithms: method -> its algorithm if that has another name.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
     algorithms: Mapping[str, str] = field(default_factory=dict)
 
     def name(self, method: str) -> str:
-        """What a method is called."""
+        """Return the display name of a method."""
         return self.names.get(method, algorithm_label(method))
 
 
@@ -36,18 +36,18 @@ USUAL = Methods()
 
 
 def methods_of(runs: Sequence[Run]) -> Methods:
-    """Names and algorithms of all methods that the runs have results of."""
+    """Return names and algorithms of all methods with results in the runs."""
     return Methods(method_names(runs), algorithms_of(runs))
 
 
 def method_names(runs: Sequence[Run]) -> dict[str, str]:
-    """Method -> its name, which tells what all runs that have it agree on.
+    """Return method -> display name, built from the settings that all runs with the method share.
 
-    `FedProx + XCLP` where it has pseudo-labels of XCLP. Of a variant without a title of its own the title of
-    its algorithm and what its section sets, `XCLP, propagation alpha 0.9`, or that leave-one-out sets it,
-    whatever it starts from (`select`). The config's own name stands
-    behind it, `XCLP (again)`, where the section sets more than two keys or none, runs differ in one, or two
-    methods would be named alike.
+    * A method with pseudo-labels of XCLP: `FedProx + XCLP`.
+    * A variant without a title of its own: the title of its algorithm and the settings of its section,
+      `XCLP, propagation alpha 0.9`; or a note that leave-one-out selects them (`select`).
+    * The config's name is appended, `XCLP (again)`, if the section sets no key or more than two, if runs
+      differ in one, or if two methods would have the same name.
     """
     algorithms = algorithms_of(runs)
     names = {
@@ -62,7 +62,7 @@ def method_names(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def difference_name(names: Mapping[str, str], main: str, other: str) -> str:
-    """`MAIN − OTHER`, a name of several parts in brackets."""
+    """Return `MAIN − OTHER`, with compound names in parentheses."""
     both = [names.get(method, algorithm_label(method)) for method in (main, other)]
     return " − ".join(f"({name})" if " + " in name or ", " in name else name for name in both)
 
@@ -92,20 +92,20 @@ def _name(method: str, algorithm: str, runs: Sequence[Run]) -> str:
 
 
 def _own_label(key: str, method: str, algorithm: str) -> str:
-    """What a key of a variant's section is called: as the algorithm's key is, without saying whose."""
+    """Return the label of a key in a variant's section: the algorithm's label without the method's name."""
     label = setting_label(f"{algorithm}{key.removeprefix(method)}")
     return label.removesuffix(f" of {algorithm_label(algorithm)}")
 
 
 def _labeler(run: Run, method: str) -> str:
-    """Whose pseudo-labels a method has by its own section, else by that of its algorithm."""
+    """Return the source of a method's pseudo-labels, from its own section or that of its algorithm."""
     sections = (method, run.algorithm_of(method))
     keys = (f"{section}.pseudo_label" for section in sections)
     return str(next((run.settings[key] for key in keys if key in run.settings), "none"))
 
 
 def _own_settings(method: str, runs: Sequence[Run]) -> dict[str, str | None]:
-    """The keys of a variant's section and their values as printed; None where runs differ in it."""
+    """Return the keys of a variant's section and their printed values; None if runs differ in the value."""
     of_section = {
         key: [run.settings.get(key) for run in runs]
         for run in runs

@@ -1,4 +1,4 @@
-"""The report as ONE self-contained HTML page: styles and images inside, nothing fetched."""
+"""The report as one self-contained HTML page: styles and images are embedded, nothing is fetched."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxfed.reports.tables import Table
 
 
 def render(sections: Sequence[Section]) -> str:
-    """The whole page; for light and dark surroundings, phones and desktops."""
+    """Return the whole page, for light and dark mode, phones and desktops."""
     anchors = [f"s{number}" for number in range(len(sections))]
     links = "".join(
         f'<a href="#{anchor}">{_text(section.title)}</a>'
@@ -68,7 +68,7 @@ def _section(anchor: str, section: Section) -> str:
     pictures = "".join(_figure(picture) for picture in section.pictures)
     gallery = f'<div class="gallery">{pictures}</div>' if pictures else ""
     tables = "".join(_table(table) for table in section.tables)
-    # A sweep is seen in its plots first, a single result in its table.
+    # A sweep begins with its plots, a single run with its table.
     content = gallery + tables if section.kind == "sweep" else tables + gallery
     return f"""<section id="{anchor}">
 <p class="kind">{_text(section.kind)}</p>
@@ -79,7 +79,7 @@ def _section(anchor: str, section: Section) -> str:
 
 
 def _unfinished(section: Section) -> str:
-    """What has no results, and why."""
+    """Return notices on failed and unfinished experiments."""
     names = [f"<code>{_text(name)}</code>" for name in section.unfinished]
     failures = [f"<code>{_text(name)}</code>: {_text(why)}" for name, why in section.failed]
     return _notice("Failed; the same command tries again:", failures) + _notice(
@@ -96,7 +96,7 @@ def _notice(heading: str, entries: Sequence[str]) -> str:
 
 def _table(table: Table) -> str:
     def cell(tag: str, index: int, text: str, best: bool = False) -> str:
-        # A line may end before the deviation, and not within it: many methods fit beside each other.
+        # A line may break before the deviation, not within it, so that more columns fit.
         text = _text(text).replace(" ± ", " ±&nbsp;")
         inner = f"<b>{text}</b>" if best else text
         kind = ' class="setting"' if index < table.num_settings else ""
@@ -131,7 +131,7 @@ def _figure(picture: Picture) -> str:
         dark, _, _ = _image(picture, DARK)
     except UsageError:
         raise
-    except Exception as error:  # the file of this picture has failed, too, and a line has said why
+    except Exception as error:  # writing its PNG file failed too, and logged the reason
         return f"<p>{_text(picture.caption)}: cannot be drawn ({_text(type(error).__name__)})</p>\n"
     wide = ' class="wide"' if width > _COLUMN else ""
     return f"""<figure{wide}>
@@ -145,7 +145,7 @@ def _figure(picture: Picture) -> str:
 
 
 def _image(picture: Picture, theme: Theme) -> tuple[str, int, int]:
-    """A plot as a data URI with its size on the page: one scale for all, so that letters are alike."""
+    """Return a plot as a data URI with its size on the page; all plots have the same scale and font size."""
     figure = picture.draw(theme)
     stream = io.BytesIO()
     with warnings.catch_warnings():
@@ -155,7 +155,7 @@ def _image(picture: Picture, theme: Theme) -> tuple[str, int, int]:
     return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}", width, height
 
 
-# The page is as wide as a screen of 1280 pixels shows; two plots of the common width stand side by side.
+# The page fits a screen 1280 pixels wide; two plots of the common width fit side by side.
 _PIXELS_PER_INCH = 88
 _COLUMN = 564
 
@@ -164,7 +164,7 @@ def _text(text: str) -> str:
     return html.escape(text)
 
 
-# Clients, each with points of its own, joined by one graph.
+# Emblem: clients joined by one graph.
 _EMBLEM = """<svg viewBox="0 0 64 64" width="56" height="56" aria-hidden="true">
 <g stroke="#7db8e8" stroke-width="1.6"><path d="M14 18 32 30 50 16M32 30 20 50M32 30 46 48M14 18 20 50\
 M50 16 46 48" fill="none"/></g>

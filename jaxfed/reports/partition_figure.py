@@ -1,4 +1,4 @@
-"""Which client holds how much of which class, as bubbles or heat maps."""
+"""Figure of the partition: examples of each class at each client, as bubbles or heat maps."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ Counts = npt.NDArray[np.int64]
 
 _MAX_BUBBLES = 400
 _MAX_NAMED_CLASSES = 25
-_BARS = 1.6  # inches, of counts that are no client's
+_BARS = 1.6  # width in inches of a bar panel (server or public examples)
 
 
 def partition_figure(
@@ -36,18 +36,18 @@ def partition_figure(
     class_names: Sequence[str] | None = None,
     theme: Theme = LIGHT,
 ) -> Figure:
-    """How many examples of each class each client has, labeled and unlabeled (and new) told apart.
+    """Plot the number of examples of each class at each client, by kind: labeled, unlabeled and new.
 
-    Few clients and classes are drawn as bubbles, whose areas are proportional to counts: the
-    unlabeled around the labeled. Many are drawn as heat maps, one for each kind of data. What no client has
-    by itself, the server's examples and public ones, stands beside them as bars with a scale of their own.
+    Few clients and classes are drawn as bubbles with areas proportional to counts: labeled data in front of
+    all training data. Many are drawn as heat maps, one for each kind. The server's examples and public ones
+    have separate bar panels with their own scale.
 
     Args:
         labeled: counts, int [num_clients, num_classes].
         unlabeled: counts of the clients' training data without labels, same shape.
         new: counts of the data that clients want classified, same shape; None if there are none.
-        apart: whose -> counts, int [num_classes] or [1, num_classes].
-        class_names: one name a class; numbers where not given.
+        apart: owner ("server", "public") -> counts, int [num_classes] or [1, num_classes].
+        class_names: one name for each class; numbers if not given.
         theme: light or dark.
 
     Raises:
@@ -123,7 +123,7 @@ def _bubbles(
 def _side_by_side(
     figure: Figure, panels: int, panel: float, bars: Mapping[str, Counts], theme: Theme
 ) -> Sequence[Axes]:
-    """Axes for the clients' counts, `panel` inches wide each, and behind them the others', drawn."""
+    """Return axes for the clients' counts, each `panel` inches wide; draw the bar panels to their right."""
     widths = [panel] * panels + [_BARS] * len(bars)
     axes = figure.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=widths)[0]
     for ax, (whose, counts) in zip(axes[panels:], bars.items(), strict=True):

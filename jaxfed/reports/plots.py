@@ -1,4 +1,4 @@
-"""Plots of results: functions from numbers to matplotlib Figures; no pyplot, no global state."""
+"""Plots of results as functions from numbers to matplotlib Figures, without pyplot or global state."""
 
 import os
 import warnings
@@ -50,7 +50,7 @@ from jaxfed.reports.style import (
 )
 from jaxfed.reports.words import is_accuracy, is_share, metric_label
 
-# Plots of training runs, by what metrics.jsonl has of every round or of some.
+# Plots of training runs: name -> metric in the lines of metrics.jsonl.
 _OVER_ROUNDS = {
     "train_loss": "train_loss",
     "round_test": "round_test_accuracy",
@@ -63,7 +63,7 @@ _OVER_ROUNDS = {
     "agreement": "agreement",
     "consensus_accuracy": "round_consensus_accuracy",
 }
-# Of methods whose clients have models of their own: what each reaches, and what all do.
+# Plots of methods with per-client models: name -> metric of each client, metric of the mean.
 _OVER_CLIENTS = {
     "clients": ("round_client_test_accuracy", "round_test_accuracy"),
     "clients_validation": ("client_validation_accuracy", "validation_accuracy"),
@@ -71,12 +71,12 @@ _OVER_CLIENTS = {
 
 
 def run_figures(run: Run, theme: Theme = LIGHT) -> dict[str, Figure]:
-    """The plots that one run has data for, by file name without its ending."""
+    """Return the plots that one run has data for, by file name without extension."""
     return {name: draw(theme) for name, draw in run_plots(run).items()}
 
 
 def run_plots(run: Run) -> dict[str, Callable[[Theme], Figure]]:
-    """How to draw each plot that one run has data for; `run_figures` draws them."""
+    """Return a drawing function for each plot that one run has data for; `run_figures` calls them."""
     drawings: dict[str, Callable[[Theme], Figure]] = {}
     methods = methods_of([run])
     metrics = [
@@ -143,21 +143,21 @@ def _clients_of(
 
 
 def draw_plots(run: Run, folder: Path) -> None:
-    """Draw all that one run has data for, as PNG files in a folder; one that cannot be drawn is a line."""
+    """Draw all plots that one run has data for as PNG files in a folder; log a warning for each failure."""
     for name, draw in run_plots(run).items():
         file = folder / f"{name}.png"
         try:
             try_to_write(partial(draw, LIGHT), file)
-        except (OSError, UsageError) as error:  # what the run has found is there already
+        except (OSError, UsageError) as error:  # the run's results are saved already
             logging.warning("%s: %s", file, error)
 
 
 def try_to_write(draw: Callable[[], Figure], path: Path) -> bool:
-    """Draw and save a picture; a line if it cannot be drawn, for results are worth more than pictures.
+    """Draw and save a picture; if drawing fails, log a warning and return False.
 
     Raises:
-        OSError: it cannot be written.
-        UsageError: a file that it is drawn from is odd.
+        OSError: the file cannot be written.
+        UsageError: an input file is invalid.
     """
     try:
         write(draw(), path)
@@ -171,7 +171,7 @@ def try_to_write(draw: Callable[[], Figure], path: Path) -> bool:
 
 
 def write(figure: Figure, path: Path) -> Path:
-    """Saves a figure as PNG and makes the folder where it is missing."""
+    """Save a figure as PNG; create the folder if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # shown as boxes
@@ -186,7 +186,7 @@ def algorithms_figure(
     methods: Methods = USUAL,
     theme: Theme = LIGHT,
 ) -> Figure:
-    """One row a method, one panel a metric: every repeat as a dot, mean and deviation over them."""
+    """Plot a row for each method and a panel for each metric: repeats as dots, mean and deviation on top."""
     algorithms = list(results)
     styles = algorithm_styles(algorithms, theme, methods.algorithms)
     labels = [methods.name(algorithm) for algorithm in algorithms]
@@ -241,17 +241,17 @@ def curve_figure(
     methods: Methods = USUAL,
     theme: Theme = LIGHT,
 ) -> Figure:
-    """A metric against a swept value, one line a method, error bars of one sample deviation.
+    """Plot a metric against a swept value, a line for each method, error bars of one sample deviation.
 
     Args:
         key: the config key that is swept.
-        values: its values in order; quantities are spaced as they read best (linear, log, logit),
-            anything else evenly.
-        series: for each method its measurement at every value, None where it has none.
+        values: its values in order; quantities have a linear, log or logit scale, other values are evenly
+            spaced.
+        series: for each method its measurement at every value, None where it is missing.
         metric: name of the metric; accuracies are shown in percent.
-        title: what is held fixed, where that needs saying.
-        above: what else the values are, and how large: marked on top.
-        methods: what they are called, and which algorithms they are.
+        title: the fixed settings, if any.
+        above: label and values of a second quantity, shown on a top axis.
+        methods: display names and algorithms of the methods.
         theme: light or dark.
     """
     figure = new_figure(6.4, 4.2, theme)
@@ -275,7 +275,7 @@ def cosine_error_figure(
     key: str = "xclp.num_bits",
     theme: Theme = LIGHT,
 ) -> Figure:
-    """The root mean squared error of cos(pi h / L) against L, and what theory expects of it."""
+    """Plot the root mean squared error of cos(pi h / L) against L, measured and expected by theory."""
     figure = new_figure(6.4, 4.2, theme)
     ax = figure.subplots()
     dress(ax, theme, xlabel=axis_label(key), ylabel=metric_label("cosine_rmse"))
@@ -302,7 +302,7 @@ def rounds_by_algorithm(
     metric: str,
     algorithms: Mapping[str, str] = USUAL.algorithms,
 ) -> dict[str, list[tuple[int, Measurement]]]:
-    """Method -> (round, metric over repeats), for the methods that have several rounds."""
+    """Return method -> (round, metric over repeats), for methods with several rounds."""
     gathered: dict[str, dict[int, list[float]]] = {}
     for line in lines:
         if isinstance(line.get(metric), int | float):
@@ -322,7 +322,7 @@ def rounds_figure(
     methods: Methods = USUAL,
     theme: Theme = LIGHT,
 ) -> Figure:
-    """A metric over rounds, one line a method; the band is one sample deviation over repeats."""
+    """Plot a metric over rounds, a line for each method; the band is one sample deviation over repeats."""
     figure = new_figure(6.4, 4.2, theme)
     ax = figure.subplots()
     dress(ax, theme, xlabel="Round", ylabel=metric_label(metric))
@@ -356,7 +356,7 @@ def partition_plot(
     path: str | os.PathLike[str],
     class_names: Sequence[str] | None = None,
 ) -> Path:
-    """Writes `partition_figure` as PNG to `path`."""
+    """Write `partition_figure` as PNG to `path`."""
     figure = partition_figure(labeled, unlabeled, new, class_names=class_names)
     return write(figure, Path(path))
 
@@ -371,7 +371,7 @@ def _draw_series(
     *,
     joined: bool = True,
 ) -> None:
-    # Names stand apart, so methods can stand side by side at each; on a scale they cannot.
+    # At categorical values, methods are shifted side by side; on a numeric scale they must not be.
     step = 0.0 if joined else 0.5 / len(series)
     styles = algorithm_styles(list(series), theme, methods.algorithms)
     for index, (algorithm, style) in enumerate(styles.items()):
@@ -397,7 +397,7 @@ def _scale(metric: str) -> float:
 
 
 def _end_at_limits(ax: Axes, metric: str, axis: str) -> None:
-    """End the axis of a share where shares end, and bars with it; points on the limit are drawn whole."""
+    """Clip the axis of a share to its range; markers on the limit are drawn whole, error bars are clipped."""
     if not is_share(metric):
         return
     low, high = getattr(ax, f"get_{axis}lim")()

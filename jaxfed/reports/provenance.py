@@ -1,4 +1,4 @@
-"""What made some runs: command, settings that matter to their methods, data, seeds, commit and device."""
+"""Provenance of runs: command, settings relevant to their methods, data, seeds, commit and device."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from jaxfed.experiment.records import Run
 from jaxfed.reports.words import setting_text
 
-# Of these keys the first that is not 0 counts (`jaxfed.config.simulation`).
+# The first of these keys that is not 0 counts (`jaxfed.config.simulation`).
 _LABELS = ("federation.labeled_per_class", "federation.num_labeled", "federation.labeled_fraction")
 _PROBLEM = (
     *("dataset.name", "preprocessing.kind", "federation.num_clients", "federation.partition"),
@@ -16,7 +16,7 @@ _TRAINING = (
     *("training.optimizer", "training.learning_rate", "training.epochs", "training.batch_size"),
     *("training.server_optimizer", "training.server_learning_rate", "training.initial_model"),
 )
-# What labels are found by -> the section that has its settings, and which of them matter.
+# Labeler, also the name of its config section -> its relevant settings.
 _LABELERS = {
     "xclp": ("num_bits", "num_neighbors", "alpha"),
     "per_client_lp": ("num_neighbors", "alpha"),
@@ -26,9 +26,9 @@ _LABELERS = {
 
 
 def provenance(runs: Sequence[Run], command: str = "") -> tuple[tuple[str, str], ...]:
-    """What made the runs, each value once: command, config, seeds, commit and device.
+    """Return the provenance of the runs, each value once: command, config, seeds, commit and device.
 
-    And of the data what their source had to say of itself, if anything (a copy in JPEG).
+    A note on the data is included if their source has one (a JPEG copy, for example).
     """
     environments = [run.environment for run in runs if run.finished]
     commands = [command] if command else [e["command"] for e in environments if "command" in e]
@@ -45,7 +45,7 @@ def provenance(runs: Sequence[Run], command: str = "") -> tuple[tuple[str, str],
 
 
 def _common_settings(runs: Sequence[Run]) -> str:
-    """The settings that matter to the methods of the runs and that all of these have alike."""
+    """Return the settings that are relevant to the runs' methods and equal in all runs."""
     common = []
     for key in dict.fromkeys(key for run in runs for key in _keys_that_matter(run)):
         values = {setting_text(run.settings[key]) for run in runs if key in run.settings}
@@ -56,7 +56,7 @@ def _common_settings(runs: Sequence[Run]) -> str:
 
 
 def _keys_that_matter(run: Run) -> Iterator[str]:
-    """Of the problem; of training, where a model is trained; of graphs; of each method alone."""
+    """Yield relevant keys: of the problem, of training if a model is trained, of graphs, of each method."""
     trained = [name for name, metrics in run.results.items() if "train_loss" in metrics]
     learns_features = run.settings.get("preprocessing.kind") == "federated_features"
     yield from _PROBLEM
@@ -76,9 +76,9 @@ def _keys_that_matter(run: Run) -> Iterator[str]:
 
 
 def _keys_of(run: Run, name: str, *, is_trained: bool) -> Iterator[str]:
-    """What a method's section says; of one that labels in one shot the settings of its labels.
+    """Yield the keys of a method's section; for a one-shot method those of its labeling.
 
-    Baselines follow XCLP, and are silent where they do.
+    Label-propagation baselines inherit settings from XCLP; inherited ones are not repeated.
     """
     algorithm = run.settings.get(f"{name}.algorithm", name)
     if is_trained:
@@ -101,7 +101,7 @@ def _labeler_keys(run: Run, labeler: str) -> Iterator[str]:
 
 
 def _labels_key(run: Run) -> str:
-    """Which key says how many labels there are; the others do not count then."""
+    """Return the key that sets the number of labels; the others are ignored."""
     return next((key for key in _LABELS if run.settings.get(key)), _LABELS[-1])
 
 

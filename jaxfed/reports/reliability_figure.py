@@ -1,7 +1,7 @@
-"""How often labels are right against how sure methods are of them: reliability diagrams.
+"""Reliability diagrams: accuracy of labels against their confidence.
 
-DeGroot, Fienberg, "The Comparison and Evaluation of Forecasters", The Statistician 1983; bins as
-`jaxfed.federation.calibration_error` has them.
+DeGroot, Fienberg, "The Comparison and Evaluation of Forecasters", The Statistician 1983; bins as in
+`jaxfed.federation.calibration_error`.
 """
 
 import csv
@@ -18,22 +18,22 @@ from jaxfed.federation.calibration_error import Reliability, reliability
 from jaxfed.reports.method_names import USUAL, Methods
 from jaxfed.reports.style import LIGHT, Theme, algorithm_styles, dress, legend, new_figure
 
-CALIBRATED = "calibration.sharpness"  # of a method whose confidences are to be probabilities
+CALIBRATED = "calibration.sharpness"  # metric of a method with calibrated confidences
 CAPTION = (
     "How often labels are right where a method is so sure of them, in bins of equally many points of all "
     "repeats; on the dashed line confidences are probabilities."
 )
-_ROLES = ("new", "test", "unlabeled")  # the first of them that a method has labeled counts
+_ROLES = ("new", "test", "unlabeled")  # the first of these roles with predictions is used
 _PERCENT = 100.0
 
 
 def reliabilities(run: Run) -> dict[str, Reliability]:
-    """Method -> its bins over all repeats, of the points it was tested on.
+    """Return method -> reliability bins over all repeats, of the points it was tested on.
 
-    Only of runs in which a method has calibrated confidences; methods without predictions are left out.
+    Empty if no method of the run has calibrated confidences. Methods without predictions are omitted.
 
     Raises:
-        UsageError: a file of predictions that launch.run has not written.
+        UsageError: a prediction file was not written by launch.run.
     """
     if not any(CALIBRATED in metrics for metrics in run.results.values()):
         return {}
@@ -51,7 +51,7 @@ def reliabilities(run: Run) -> dict[str, Reliability]:
 
 
 def _judged(file: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Confidences float64 [n], and which labels are right, bool [n], of points of known class."""
+    """Return confidences float64 [n] and correctness bool [n] of the points of known class."""
     try:
         with gzip.open(file, "rt", encoding="utf-8", newline="") as stream:
             rows = [row for row in csv.DictReader(stream) if row["truth"]]
@@ -66,11 +66,11 @@ def _judged(file: Path) -> tuple[np.ndarray, np.ndarray]:
 def reliability_figure(
     bins: Mapping[str, Reliability], *, methods: Methods = USUAL, theme: Theme = LIGHT
 ) -> Figure:
-    """One line a method, a point a bin; on the diagonal confidences are what they say.
+    """Plot a line for each method with a point for each bin; on the diagonal confidence equals accuracy.
 
     Args:
         bins: by method.
-        methods: what they are called, and which algorithms they are.
+        methods: display names and algorithms of the methods.
         theme: light or dark.
     """
     figure = new_figure(5.2, 5.2, theme)

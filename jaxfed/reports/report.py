@@ -1,4 +1,4 @@
-"""Puts a report together: which tables and plots there are for what was found."""
+"""Assemble a report: choose tables and plots for the runs and sweeps found."""
 
 import itertools
 import math
@@ -44,11 +44,11 @@ from jaxfed.reports.words import markdown_text, metric_label, setting_label, set
 def write_report(
     workdirs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str] | None = None
 ) -> Path:
-    """Writes report.html, report.md, tables/*.csv and plots/*.png for all runs under `workdirs`.
+    """Write report.html, report.md, tables/*.csv and plots/*.png for all runs under `workdirs`.
 
     Args:
-        workdirs: of `launch.run` or `launch.sweep`, or folders that hold some at any depth.
-        out: where to write; `report` in the first workdir if not given.
+        workdirs: of `launch.run` or `launch.sweep`, or folders that contain some at any depth.
+        out: output folder; `report` in the first workdir if not given.
 
     Returns:
         The path of report.html.
@@ -79,7 +79,7 @@ def write_report(
 
 
 def build(workdirs: Sequence[str | os.PathLike[str]]) -> list[Section]:
-    """The sections: an overview of several runs, each sweep, each run, the papers' tables."""
+    """Return the sections: an overview of several runs, each sweep, each run, the papers' tables."""
     if not workdirs:
         raise UsageError("give a workdir of launch.run or launch.sweep")
     found = find(workdirs)
@@ -93,7 +93,7 @@ def build(workdirs: Sequence[str | os.PathLike[str]]) -> list[Section]:
 
 
 class _Names:
-    """File names, each given once in its folder."""
+    """Generator of file names that are unique in their folder."""
 
     def __init__(self) -> None:
         self._taken: set[tuple[str, str]] = set()
@@ -209,13 +209,13 @@ def _sweep_section(sweep: Sweep, names: _Names) -> Section:
 
 
 def _base_run(sweep: Sweep, point: Point) -> Run | None:
-    """The run of a point whose swept keys all have the config's own values, if it has finished."""
+    """Return the finished run of a point whose swept keys all have the config's own values, else None."""
     is_base = all(sweep.base[key] == value for key, value in point.overrides.items())
     return point.run if is_base and point.run is not None and point.run.finished else None
 
 
 def _selection_tables(sweep: Sweep, metric: str, names: _Names) -> tuple[Table, ...]:
-    """What was chosen without test labels: in the runs by clients' labels, among them by validation."""
+    """Return tables of settings selected without test labels: by clients' labels and by validation."""
     keys = [key for key in swept_keys(sweep) if not key.startswith("selection.")]
     rows = [row_of(sweep, point, keys) for point in sweep.points]
     return _there(
@@ -233,7 +233,7 @@ def _selection_tables(sweep: Sweep, metric: str, names: _Names) -> tuple[Table, 
 def _family_pictures(
     sweep: Sweep, family: Sequence[Curve], metric: str, names: _Names
 ) -> Iterator[Picture]:
-    """One figure a curve; of a single method one figure, in which each curve is a line."""
+    """Yield a figure for each curve; for a single method one figure with a line for each curve."""
     algorithms = {name for curve in family for name in _algorithms(curve)}
     if len(algorithms) != 1 or not 1 < len(family) <= MOST_LINES:
         for curve in family:
@@ -302,7 +302,7 @@ def _curve_pictures(sweep: Sweep, curve: Curve, metric: str, names: _Names) -> I
         )
 
 
-# What of a run's metrics says what all its releases promise together, where this setting is swept.
+# Swept setting -> metrics with the total epsilon of all releases of a run.
 _PROMISES = {
     "epsilon": ("epsilon", "epsilon_if_stable", "epsilon_estimated"),
     "noise": ("prototype_epsilon",),
@@ -310,12 +310,12 @@ _PROMISES = {
 
 
 def _composed(curve: Curve) -> tuple[str, list[float]] | None:
-    """Where noise, or the epsilon of one release, is swept: what all releases of a run cost together."""
+    """Return label and total epsilon at each value if noise or the epsilon of one release is swept."""
     method, _, leaf = curve.key.rpartition(".")
     methods = [method] if leaf == "epsilon" else _algorithms(curve)
     for metric, name in itertools.product(_PROMISES.get(leaf, ()), methods):
         told = [m and m.mean for m in _measured(curve, name, metric)]
-        if leaf == "noise":  # without any, nothing is promised
+        if leaf == "noise":  # without noise epsilon is infinite
             told = [t if v else math.inf for v, t in zip(curve.values, told, strict=True)]
         whole = [epsilon for epsilon in told if epsilon is not None]
         if len(whole) == len(curve.values) and not all(map(math.isinf, whole)):
@@ -324,7 +324,7 @@ def _composed(curve: Curve) -> tuple[str, list[float]] | None:
 
 
 def _cosine_pictures(sweep: Sweep, curve: Curve, names: _Names) -> Iterator[Picture]:
-    """How well codes estimate cosines, where their length is swept."""
+    """Yield the error of the codes' cosine estimates if the code length is swept."""
     error, theory = (
         _measured(curve, "xclp", name) for name in ("cosine_rmse", "cosine_rmse_theory")
     )
@@ -340,7 +340,7 @@ def _cosine_pictures(sweep: Sweep, curve: Curve, names: _Names) -> Iterator[Pict
 
 
 def _papers(found: Found, names: _Names) -> list[Section]:
-    """One section with every paper's table that a config names, each once."""
+    """Return one section with every paper's table that a config names, each once."""
     points = [point.run for sweep in found.sweeps for point in sweep.points]
     runs = [*found.runs, *(run for run in points if run is not None)]
     wanted = sorted({name for run in runs if (name := run.config.get("paper_table"))})

@@ -1,4 +1,4 @@
-"""What a report is made of, whatever it is written as: sections with their tables and pictures."""
+"""Sections of a report with their tables and pictures, independent of the output format."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from jaxfed.reports.tables import Table
 
 
 class Picture(NamedTuple):
-    """A plot by its file name (without ending), drawn for a theme when it is needed."""
+    """A plot: its file name without extension, its caption, and a function that draws it in a theme."""
 
     name: str
     caption: str
@@ -20,7 +20,10 @@ class Picture(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """One experiment of a report. `unfinished` names what has no results yet, `failed` says why."""
+    """Part of a report about one experiment.
+
+    `unfinished` are the workdirs without results, `failed` pairs of workdir and reason.
+    """
 
     title: str
     kind: str

@@ -34,20 +34,21 @@ from jaxfed.reports.words import (
     setting_text,
 )
 
-_CHOSEN = "selected."  # and the key: what a one-shot method reports of its own choice
+_CHOSEN = "selected."  # prefix of the settings that a one-shot method selected
 _VALIDATION = "selected_validation_accuracy"
-# What the problem is, and how it is computed, no method chooses.
+# Sections that define the problem and its execution; no method selects them.
 _NO_CHOICE = ("dataset", "federation", "preprocessing", "execution", "selection")
 
 
 def chosen_settings(
     name: str, title: str, keys: Sequence[str], rows: Sequence[Row], command: str = ""
 ) -> Table | None:
-    """What clients' own labels chose in each repeat, settings against methods; None where they chose nothing.
+    """Return the settings selected by clients' labels in each repeat; None if nothing was selected.
 
-    By cross-validation (`selection.settings`) or leave-one-out (`select`).
+    Selection is by cross-validation (`selection.settings`) or leave-one-out (`select`). The table has
+    settings as rows and methods as columns.
 
-    Arguments as `jaxfed.reports.tables.settings_table`; rows without a choice are left out.
+    Arguments as `jaxfed.reports.tables.settings_table`; rows without a selection are omitted.
     """
     found = [(row, row.run) for row in rows if row.run is not None and _has_chosen(row.run)]
     if not found:
@@ -90,9 +91,9 @@ def _has_chosen(run: Run) -> bool:
 
 
 def _chosen(run: Run, algorithm: str) -> str:
-    """`alpha 0.9, 0.8; label_matrix plain, class_balanced`: the values of all repeats.
+    """Return the values of all repeats as text: `alpha 0.9, 0.8; label_matrix plain, class_balanced`.
 
-    A choice among names is reported as a number for each name, 1 for the one that was chosen.
+    A categorical choice is reported one-hot: a metric for each name, 1 for the selected one.
     """
     values: dict[str, Sequence[Any]] = {}
     for metric, found in run.results.get(algorithm, {}).items():
@@ -111,11 +112,11 @@ def _chosen(run: Run, algorithm: str) -> str:
 
 
 def validated_settings(sweep: Sweep, metric: str, name: str) -> Table | None:
-    """Every method at the given settings and at its own best of a sweep, chosen by the validation split.
+    """Return `metric` of every method at the given settings and at its best ones, selected by validation.
 
-    Of the points that differ in methods' settings alone each method gets the one with the best mean
-    validation accuracy (of the states that validation selected), of equals the given one, then the
-    first. `metric` is shown. None where methods do not validate, or no setting of theirs was swept.
+    Among the points that differ only in methods' settings, each method gets the point with the best mean
+    validation accuracy (of the states that validation selected). In a tie the given settings win, then the
+    first point. None if no method validates or no setting of a method was swept.
     """
     keys = swept_keys(sweep)
     choices = [key for key in keys if "." in key and key.partition(".")[0] not in _NO_CHOICE]
@@ -176,7 +177,7 @@ class _Finished(NamedTuple):
 
 
 def _alike(sweep: Sweep, problem: Sequence[str]) -> list[list[_Finished]]:
-    """The finished points of a sweep, those together that have the same problem."""
+    """Group the finished points of a sweep by their problem."""
     groups: dict[str, list[_Finished]] = {}
     for point in sweep.points:
         if point.run is not None and point.run.finished:
@@ -186,7 +187,7 @@ def _alike(sweep: Sweep, problem: Sequence[str]) -> list[list[_Finished]]:
 
 
 def _best(points: Sequence[_Finished]) -> Iterator[tuple[str, _Finished]]:
-    """Each method that validates, and its point; of equals the first."""
+    """Yield each method that validates with its best point; the first one in a tie."""
     algorithms = algorithms_of(run for _, run in points)
     for algorithm in sort_algorithms(algorithms, algorithms):
         validated = [each for each in points if _VALIDATION in each.run.results.get(algorithm, {})]
@@ -207,7 +208,7 @@ def _gain(
     algorithm: str,
     metric: str,
 ) -> str:
-    """What choosing changed for a method, seed by seed."""
+    """Return a method's gain from selection as text, paired by seed."""
     if algorithm not in before:
         return "–"
     pair = {"after": after[algorithm], "before": before[algorithm]}

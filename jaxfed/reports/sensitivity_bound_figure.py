@@ -1,4 +1,4 @@
-"""FedCT's Proposition 2 drawn: how many labels one example changes at most, by a learner's stability."""
+"""Figure of FedCT's Proposition 2: most labels that one example changes, by a learner's stability."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -21,13 +21,12 @@ def sensitivity_bound_figure(
     estimate: int = 0,
     theme: Theme = LIGHT,
 ) -> Figure:
-    """r against the rate e, a color for each |U|, where lines end, and a line style for each delta.
+    """Plot r against the rate e, a color for each |U| (at which lines end) and a line style for each delta.
 
     Args:
         num_public: |U|.
-        deltas: how often the bound may fail.
-        estimate: labels that sampled neighbors have changed, to be drawn beside the bounds; 0 is none. It is
-            none of them.
+        deltas: probabilities with which the bound may fail.
+        estimate: labels changed by sampled neighbors, drawn for comparison; it is no bound. 0 draws nothing.
         theme: light or dark.
     """
     lines = [

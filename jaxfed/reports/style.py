@@ -1,4 +1,4 @@
-"""One look for every plot: colors, markers, axes, legends, light and dark."""
+"""Common style of all plots: colors, markers, axes, legends, light and dark themes."""
 
 import math
 import zlib
@@ -16,7 +16,7 @@ from matplotlib.textpath import TextPath
 
 
 class Theme(NamedTuple):
-    """The colors of a background and what stands on it."""
+    """Colors of a plot: background, text, grid, kinds of data, and the palette of lines."""
 
     background: str
     ink: str
@@ -28,7 +28,7 @@ class Theme(NamedTuple):
     palette: tuple[str, ...]
 
 
-# Palettes after Okabe and Ito (Color Universal Design), lightened where the ground is dark.
+# Palettes after Okabe and Ito (Color Universal Design), lightened for the dark background.
 LIGHT = Theme(
     background="#ffffff",
     ink="#1b2530",
@@ -58,13 +58,13 @@ DARK = Theme(
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 
-# These have a color of their own; all others share the rest of the palette.
+# These methods have reserved colors; all others share the rest of the palette.
 _OWN_COLOR = ("xclp", "per_client_lp", "client_knn", "network", "pooled_lp")
 
-LINE_STYLES = ("-", "--", ":", "-.")  # of lines of one color
-MOST_LINES = len(LIGHT.palette) - len(_OWN_COLOR)  # of other names that no two look alike
+LINE_STYLES = ("-", "--", ":", "-.")  # for lines of the same color
+MOST_LINES = len(LIGHT.palette) - len(_OWN_COLOR)  # most other methods with distinct colors
 
-# These see every client's data in one place, which a federated method may not.
+# Not federated: these methods have every client's data in one place.
 POOLED = frozenset({"pooled_lp", "centralized"})
 
 DPI = 160
@@ -73,15 +73,16 @@ DPI = 160
 def algorithm_styles(
     names: Sequence[str], theme: Theme, algorithms: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, dict[str, Any]]:
-    """Color and marker of each method, in their order: the same in every plot, different within this one.
+    """Return color and marker of each method, in the given order.
 
-    `algorithms` says of variants which algorithm they are: that decides which lines are broken and on top.
+    They are distinct within a plot and, as far as possible, equal in every plot. `algorithms` maps variants
+    to their algorithm, which determines dashed lines (pooled data) and the line on top (XCLP).
     """
     looks = {name: (_OWN_COLOR.index(name),) * 2 for name in names if name in _OWN_COLOR}
     others = list(range(len(_OWN_COLOR), len(theme.palette)))
     for name in sorted(set(names) - set(_OWN_COLOR)):
-        # A name's own slot, by a digest of it; the next free one where two names meet. Where all are taken,
-        # colors come again with other markers.
+        # A digest of the name selects its slot; in a collision, the next free one. If all slots are taken,
+        # colors repeat with other markers.
         own = zlib.crc32(name.encode()) % len(others)
         ring = others[own:] + others[:own]
         possible = [
@@ -100,7 +101,7 @@ def algorithm_styles(
 
 
 def new_figure(width: float, height: float, theme: Theme) -> Figure:
-    """A figure (inches) with a raster canvas of its own; nothing global knows of it."""
+    """Return a figure (size in inches) with its own raster canvas, unknown to pyplot's global state."""
     figure = Figure(figsize=(width, height), dpi=DPI, facecolor=theme.background)
     figure.set_layout_engine("constrained", w_pad=0.08, h_pad=0.08)
     FigureCanvasAgg(figure)
@@ -108,7 +109,7 @@ def new_figure(width: float, height: float, theme: Theme) -> Figure:
 
 
 def dress(ax: Axes, theme: Theme, *, title: str = "", xlabel: str = "", ylabel: str = "") -> None:
-    """Gives axes the common look."""
+    """Apply the common style to axes."""
     ax.set_facecolor(theme.background)
     for side, spine in ax.spines.items():
         spine.set_visible(side in ("left", "bottom"))
@@ -125,9 +126,9 @@ def dress(ax: Axes, theme: Theme, *, title: str = "", xlabel: str = "", ylabel: 
 
 
 def legend(figure: Figure, ax: Axes, theme: Theme, *, columns: int = 0) -> None:
-    """What the lines of `ax` are, above all axes, where it hides nothing; 0 columns are as many as fit.
+    """Add a legend of `ax` above all axes, where it hides nothing; 0 columns are as many as fit.
 
-    A long one makes the figure higher, so that the axes stay as they are.
+    A long legend makes the figure higher; the axes keep their size.
     """
     handles, labels = ax.get_legend_handles_labels()
     if handles:
@@ -148,13 +149,13 @@ def legend(figure: Figure, ax: Axes, theme: Theme, *, columns: int = 0) -> None:
 
 
 _LEGEND_SIZE = 9  # points
-_LEGEND_ROWS = 3  # that a figure has room for
+_LEGEND_ROWS = 3  # rows that fit without making the figure higher
 
 
 def _columns_that_fit(labels: Sequence[str], width: float) -> int:
-    """The most columns of a legend, up to four, that are not wider than a figure of so many inches."""
+    """Return the most columns of a legend, up to four, that fit into `width` inches."""
     inches = [text_width(label, _LEGEND_SIZE) for label in labels]
-    beside = 4.2 * _LEGEND_SIZE / 72  # of each text: its line, and the spaces around
+    beside = 4.2 * _LEGEND_SIZE / 72  # width of the line sample and the spaces around each text
     for columns in range(min(4, len(labels)), 1, -1):
         filled = np.array_split(inches, columns)  # as matplotlib fills them
         if sum(max(each) + beside for each in filled) <= width:
@@ -163,17 +164,17 @@ def _columns_that_fit(labels: Sequence[str], width: float) -> int:
 
 
 def text_width(text: str, size: float) -> float:
-    """How wide a text is, in inches, in letters of so many points."""
+    """Return the width in inches of a text in a font of `size` points."""
     return float(TextPath((0, 0), plain(text), size).get_extents().width) / 72
 
 
 def plain(text: str, most: int = 60) -> str:
-    """A text from data as a picture can show it: never read as mathematics, in one line, not too long."""
+    """Make a text from data safe for a figure: no math mode, one line, at most `most` characters."""
     shown = "".join(letter if letter.isprintable() else " " for letter in text)
     shown = shown if len(shown) <= most else f"{shown[: most - 1]}…"
     return shown.replace("$", r"\$")
 
 
 def sequential(theme: Theme, color: str) -> matplotlib.colors.Colormap:
-    """From the background to `color`, for counts."""
+    """Return a color map for counts, from the background to `color`."""
     return LinearSegmentedColormap.from_list("counts", [theme.background, color])

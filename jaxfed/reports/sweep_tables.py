@@ -1,4 +1,4 @@
-"""The tables of a sweep: methods at its points, and what the main one gains over each other one."""
+"""Tables of a sweep: methods at its points, and gains of the main method over each other one."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -9,13 +9,13 @@ from jaxfed.reports.gains import gains_table
 from jaxfed.reports.tables import Table
 from jaxfed.reports.words import setting_label
 
-Take = Callable[..., str]  # a file name of these parts that nothing else has
+Take = Callable[..., str]  # returns a unique file name made of the given parts
 
-_APART = 0.02  # of accuracy and balanced accuracy that both are worth a table
+_APART = 0.02  # difference of accuracy and balanced accuracy from which both have a table
 
 
 def curve_tables(sweep: Sweep, found: Sequence[Curve], metric: str, take: Take) -> Iterator[Table]:
-    """A table of methods for every key that is swept, and of what no key orders; gains below each."""
+    """Yield a table of methods for every swept key and one for points on no curve, each followed by gains."""
     for family in families(found):
         key = family[0].key
         keys = [*other_keys(family), key]
@@ -38,7 +38,7 @@ def _point_tables(
     metric: str,
     take: Take,
 ) -> Iterator[Table]:
-    """Methods at these points, and what the main one gains; in balanced accuracy too where that differs."""
+    """Yield tables of methods and gains at these points; also in balanced accuracy if that differs."""
     title = f"{sweep.name}, {title}"
     for measure in (metric, *_also(metric, rows)):
         which = [] if measure == metric else [measure]
@@ -50,7 +50,10 @@ def _point_tables(
 
 
 def _also(metric: str, rows: Sequence[tables.Row]) -> list[str]:
-    """Balanced accuracy beside accuracy, where a method differs by two points in them: unequal classes."""
+    """Return balanced accuracy as a second metric if a method's two accuracies differ by two points.
+
+    That happens with unequal class sizes.
+    """
     both = ("test_accuracy", "test_balanced_accuracy")
     found = [m for row in rows if row.run for m in row.run.results.values()]
     apart = [abs(m[both[0]].mean - m[both[1]].mean) for m in found if all(b in m for b in both)]
@@ -58,11 +61,11 @@ def _also(metric: str, rows: Sequence[tables.Row]) -> list[str]:
 
 
 def row_of(sweep: Sweep, point: Point, keys: Sequence[str]) -> tables.Row:
-    """A point by its values of some keys; by its name where there are none."""
+    """Return the row of a point: its values of some keys, or its name if there are no keys."""
     values = [sweep.value(point, key) for key in keys] or [point.name]
     return tables.Row(values, point.run, point.failure)
 
 
 def other_keys(family: Sequence[Curve]) -> list[str]:
-    """The keys beside theirs in which curves along one key differ."""
+    """Return the other keys in which the curves along one key differ."""
     return list(dict.fromkeys(other for curve in family for other in curve.fixed))

@@ -1,4 +1,4 @@
-"""Tables of results: methods against settings, differences paired by seed, and what made them."""
+"""Tables of results: methods against settings, differences paired by seed, and their provenance."""
 
 import math
 import os
@@ -25,7 +25,7 @@ from jaxfed.reports.words import (
     setting_text,
 )
 
-# What one wants to know first of a run, in this order; whatever else it measured is in the CSV.
+# Metrics in a run's table, in this order; all others are in the CSV.
 _RUN_METRICS = (
     "test_accuracy",
     "test_balanced_accuracy",
@@ -56,7 +56,7 @@ _MAX_DIFFERING_KEYS = 5
 
 
 class Cell(NamedTuple):
-    """What stands in one place of a table; `best` is printed in bold."""
+    """Cell of a table; `best` is printed in bold."""
 
     text: str
     best: bool = False
@@ -71,7 +71,7 @@ class Row(NamedTuple):
 
     @property
     def state(self) -> str:
-        """How far its run has come."""
+        """State of the run: finished, failed, not started or unfinished."""
         if self.run is not None and self.run.finished:
             return "finished"
         if self.failure:
@@ -84,14 +84,14 @@ class Table:
     """A table ready to print.
 
     Attributes:
-        name: of its CSV file, without the ending.
-        title: what it shows.
+        name: of its CSV file, without extension.
+        title: heading above the table.
         columns: headings.
-        rows: cells, as many a row as there are columns.
-        num_settings: how many leading columns are settings and not results.
-        caption: how to read it.
-        provenance: what made it: (command, data, seeds, commit, device), each named.
-        records: the numbers behind it, one a setting, method and metric.
+        rows: cells, one for each column.
+        num_settings: number of leading columns with settings instead of results.
+        caption: explanation below the table.
+        provenance: pairs of name and text: command, config, data, seeds, commit, device.
+        records: the numbers of the CSV, one for each setting, method and metric.
     """
 
     name: str
@@ -104,7 +104,7 @@ class Table:
     records: tuple[dict[str, Any], ...] = field(repr=False, default=())
 
     def to_markdown(self) -> str:
-        """The table, its caption and its provenance in Markdown."""
+        """Return the table, its caption and its provenance in Markdown."""
         alignment = [":--"] * self.num_settings + ["--:"] * (len(self.columns) - self.num_settings)
         lines = [
             _markdown_row(self.columns),
@@ -119,14 +119,14 @@ class Table:
         return "\n".join([f"### {title}", "", *lines, "", caption, "", *notes, ""])
 
     def write_csv(self, path: Path) -> None:
-        """The numbers, unrounded, in long form: one row a setting, method and metric."""
+        """Write the unrounded numbers in long form: a row for each setting, method and metric."""
         path.parent.mkdir(parents=True, exist_ok=True)
         columns = dict.fromkeys(key for record in self.records for key in record)
         write_csv(path, columns, self.records)
 
 
 def run_table(run: Run, name: str) -> Table:
-    """Methods against metrics of one run, and below, its main method minus each other one."""
+    """Return methods against metrics of one run, followed by its main method minus each other one."""
     results, names, of = run.results, method_names([run]), algorithms_of([run])
     metrics = [m for m in _RUN_METRICS if any(m in found for found in results.values())]
     rows = [
@@ -173,15 +173,15 @@ def settings_table(
     metric: str,
     command: str = "",
 ) -> Table:
-    """Settings against methods in one metric, with the main method's paired gain over a baseline.
+    """Return settings against methods in one metric, with the main method's paired gain over a baseline.
 
     Args:
         name: of the CSV file.
-        title: what varies.
+        title: the settings that vary.
         keys: the settings' headings, as config keys.
-        rows: the settings, in the order of their lines.
-        metric: the one that is shown; the CSV has all.
-        command: what made the runs; theirs if not given.
+        rows: the settings, in order.
+        metric: the displayed one; the CSV has all.
+        command: the command that made the runs; by default the runs' own.
     """
     runs = [row.run for row in rows if row.run is not None]
     any_unfinished = any(row.state != "finished" for row in rows)
@@ -232,9 +232,10 @@ def settings_table(
 
 
 def shared_split(runs: Sequence[Run], metrics: Sequence[str]) -> str:
-    """A sentence on repeats that are tested on the same examples: what ± leaves out. Empty if unknown.
+    """Return a sentence on the error that ± does not cover: all repeats share the same test examples.
 
-    The standard error of a share p of n independent examples is sqrt(p (1 - p) / n).
+    The standard error of a share p of n independent examples is sqrt(p (1 - p) / n). Returns "" if the number
+    of test examples is unknown.
     """
     measured = [
         (math.sqrt(p * (1 - p) / number), number)
@@ -261,7 +262,7 @@ def _num_tested(run: Run) -> int:
 
 
 def paper_orientation(table: PaperTable, name: str) -> Table:
-    """A paper's own table, said to be on other data than what stands beside it."""
+    """Return a paper's own table, with a caption that its data differ from those of the results here."""
     rows = {
         setting: list(zip(table.columns, cells, strict=True))
         for setting, cells in table.rows.items()
@@ -302,7 +303,7 @@ def paper_orientation(table: PaperTable, name: str) -> Table:
 
 
 def _printed(table: PaperTable, column: str, cell: PaperCell) -> str:
-    """A paper's number with the digits that it has there."""
+    """Return a paper's number with the digits printed there."""
     if cell is None:
         return "–"
     mean, std = cell
@@ -314,7 +315,7 @@ def _printed(table: PaperTable, column: str, cell: PaperCell) -> str:
 
 
 def primary_metric(runs: Iterable[Run]) -> str | None:
-    """The measure of the paper's table that all the runs name, else the first accuracy that any has."""
+    """Return the metric of the paper's table that all runs name, else the first accuracy that any run has."""
     runs = list(runs)
     measured = {m for run in runs for metrics in run.results.values() for m in metrics}
     of_papers = {_headline(run) for run in runs}
@@ -324,15 +325,15 @@ def primary_metric(runs: Iterable[Run]) -> str | None:
 
 
 def _headline(run: Run) -> str:
-    """The measure of the paper's table that a run names; empty if it names none."""
+    """Return the metric of the paper's table that a run names; "" if it names none."""
     table = PAPER_TABLES.get(run.config.get("paper_table", ""))
     return table.metric if table else ""
 
 
 def differing_keys(runs: Sequence[Run]) -> list[str]:
-    """The config keys that tell runs apart; of keys that always change together, the first.
+    """Return the config keys in which runs differ; only the first of keys that always change together.
 
-    Which methods a run has, and sections of those that others do not have, is seen in their results.
+    Lists of methods, and sections of variants that some runs lack, are omitted: the results show them.
     """
     found: dict[tuple[str, ...], str] = {}
     own = {
@@ -348,7 +349,7 @@ def differing_keys(runs: Sequence[Run]) -> list[str]:
 
 
 def records(settings: Mapping[str, Any], run: Run) -> list[dict[str, Any]]:
-    """The rows of a CSV in long form."""
+    """Return the rows of a CSV in long form."""
     return [
         {
             **{
@@ -368,7 +369,7 @@ def records(settings: Mapping[str, Any], run: Run) -> list[dict[str, Any]]:
 
 
 def slug(text: str) -> str:
-    """A file name for a title."""
+    """Return a file name for a title."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
@@ -378,7 +379,7 @@ def result_cell(
     metric: str,
     algorithms: Mapping[str, str],
 ) -> Cell:
-    """A method's metric, bold if it is among the best of these results (`best_methods`)."""
+    """Return a method's metric, in bold if it is among the best of these results (`best_methods`)."""
     measurement = results.get(method, {}).get(metric)
     best = best_methods(results, metric, algorithms)
     return Cell(measurement_text(metric, measurement), method in best)

@@ -1,4 +1,4 @@
-"""What reports write for methods, metrics, settings and values: their names and units, no pictures."""
+"""Display names and units of methods, metrics, settings and values in reports."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ _ALGORITHMS = {
     "pate": "PATE",
     "fixmatch_fedprox": "FixMatch-FedProx",
     "protofssl_fedprox": "ProtoFSSL-FedProx",
-    # Variants by the names that they go by.
+    # Variants with display names of their own.
     "xclp_half_late": "XCLP, half of the points late",
     "xclp_late": "XCLP, unlabeled points late",
     "xclp_calibrated": "XCLP, calibrated",
@@ -126,23 +126,23 @@ _OF_MARKDOWN = str.maketrans(
 
 
 def markdown_text(text: str) -> str:
-    """A text that Markdown takes for text: no HTML, no links, no cells of a table."""
+    """Escape a text for Markdown: no HTML, no links, no table cells."""
     return text.translate(_OF_MARKDOWN).replace("](", r"]\(")
 
 
 def algorithm_label(name: str) -> str:
-    """The name of a method as people write it."""
+    """Return the display name of a method."""
     return _ALGORITHMS.get(name, name)
 
 
 def metric_label(name: str) -> str:
-    """The name of a metric as people write it, with its unit where values are printed without."""
+    """Return the display name of a metric, with [%] for accuracies, whose values are printed without unit."""
     label = _METRICS.get(name, name.replace("_", " ").replace(".", ", "))
     return f"{label} [%]" if is_accuracy(name) else label
 
 
 def setting_label(key: str) -> str:
-    """The name of a config key as people write it; of a method's own keyword with the method's name."""
+    """Return the display name of a config key; a method's own key includes the method's name."""
     section, _, leaf = key.rpartition(".")
     method = section.removesuffix(".training")
     owner = f" of {algorithm_label(method)}" if method in _ALGORITHMS else ""
@@ -151,7 +151,7 @@ def setting_label(key: str) -> str:
 
 
 def setting_labels(keys: Sequence[str]) -> list[str]:
-    """The names of several keys, those that would be alike with their sections."""
+    """Return the display names of several keys; equal ones include their sections."""
     labels = [setting_label(key) for key in keys]
     return [
         f"{label} ({key.rpartition('.')[0]})" if labels.count(label) > 1 and "." in key else label
@@ -160,9 +160,9 @@ def setting_labels(keys: Sequence[str]) -> list[str]:
 
 
 def setting_text(value: Any, key: str = "", names: Mapping[str, str] = MappingProxyType({})) -> str:
-    """A value, of the config's `key` if given, as it is printed in a row or on an axis.
+    """Return a value as printed in a row or on an axis; `key` is its config key, if known.
 
-    Methods have the names given here, else their usual ones.
+    Methods are printed with `names`, else with their default display names.
     """
     if key in ("algorithm", "baselines") and value:
         methods = [value] if isinstance(value, str) else map(str, value)
@@ -177,17 +177,17 @@ def setting_text(value: Any, key: str = "", names: Mapping[str, str] = MappingPr
 
 
 def is_share(metric: str) -> bool:
-    """Whether a metric lies in [0, 1]."""
+    """True if a metric lies in [0, 1]."""
     return is_accuracy(metric) or metric in _SHARES
 
 
 def is_accuracy(metric: str) -> bool:
-    """Whether a metric is a share of right answers: in [0, 1], more is better, shown in percent."""
+    """True if a metric is an accuracy: in [0, 1], higher is better, shown in percent."""
     return metric.endswith("accuracy")
 
 
 def measurement_text(metric: str, measurement: Measurement | None) -> str:
-    """`mean ± deviation` in the metric's unit; no deviation for one repeat, a dash for nothing."""
+    """Return `mean ± deviation` in the metric's unit; no deviation for one repeat, a dash for None."""
     if measurement is None:
         return "–"
     if is_accuracy(metric):
@@ -204,13 +204,13 @@ def measurement_text(metric: str, measurement: Measurement | None) -> str:
 
 
 def difference_text(measurement: Measurement) -> str:
-    """A difference of accuracies in percentage points, with its sign."""
+    """Return a difference of accuracies in percentage points, with its sign."""
     text = f"{100 * measurement.mean:+.2f}".replace("-", "−")
     return text if measurement.std is None else f"{text} ± {100 * measurement.std:.2f}"
 
 
 def _digits(size: float) -> int:
-    """Decimals that leave three significant digits, at most six."""
+    """Return the number of decimals for three significant digits, at most six."""
     if size == 0 or float(size).is_integer():
         return 0
     return min(6, max(0, 2 - math.floor(math.log10(abs(size)))))

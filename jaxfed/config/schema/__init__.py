@@ -1,7 +1,7 @@
-"""Every setting that configs share: default, rule and meaning in one place.
+"""Shared settings of all configs: default, rule and meaning in one place.
 
 `ml_collections_configs.base.get_config()`, the checks of a config, `launch.run --help_keys` and
-`docs/keys.md` are made from these tables. The settings of one method are keywords of its factory in
+`docs/keys.md` are generated from these tables. The settings of one method are keywords of its factory in
 `jaxfed.algorithms`, documented there (`jaxfed.config.schema.docstrings`).
 """
 
@@ -26,10 +26,10 @@ SHARED: dict[str, Setting] = _DATA | _METHODS
 
 
 def defaults() -> dict[str, Any]:
-    """Every setting at its default, nested by section: the shared ones and those of one-shot methods."""
+    """Return all defaults, nested by section: shared settings and those of one-shot methods."""
     config: dict[str, Any] = {}
     _put(config, _DATA)
-    # Methods that train find pseudo-labels by this section too, so it has the fields of `Parameters` alone.
+    # Methods that train use this section for pseudo-labels too, so it has the fields of `Parameters` alone.
     config["xclp"] = {key: keyword_defaults("xclp")[key] for key in xclp_fields()}
     for name in ("per_client_lp", "pooled_lp", "client_knn"):
         config[name] = keyword_defaults(name)
@@ -38,7 +38,7 @@ def defaults() -> dict[str, Any]:
 
 
 def keyword_defaults(name: str) -> dict[str, Any]:
-    """The keywords of a method that have a default: the keys of its section."""
+    """Return the keywords of a method with their defaults; they are the keys of its section."""
     parameters = inspect.signature(ALGORITHMS[name]).parameters.values()
     return {
         p.name: p.default
@@ -48,7 +48,7 @@ def keyword_defaults(name: str) -> dict[str, Any]:
 
 
 def xclp_fields() -> list[str]:
-    """The fields of `jaxfed.xclp.Parameters` that a config has."""
+    """Return the fields of `jaxfed.xclp.Parameters` that a config contains."""
     return [field.name for field in fields(Parameters) if field.name not in ("num_classes", "seed")]
 
 

@@ -1,4 +1,4 @@
-"""Settings of the data: which set, what is done to it, and how clients get it."""
+"""Settings of the data: data set, preprocessing, and partition among clients."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""The meaning of a keyword, read from the docstring that documents it.
+"""Meanings of keywords, parsed from docstrings.
 
     Args:
         mu: proximal weight; 0 is FedAvg.
             A line that goes on.
 
-A keyword is documented in the factory's own docstring (`Args:`) or in that of the dataclass whose fields
-the factory takes (`Attributes:`).
+A keyword is documented in the factory's own docstring (`Args:`), or in that of the dataclass whose fields are
+the factory's keywords (`Attributes:`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ENTRY = re.compile(r"^ {4}([\w, ]+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 
 
 def meanings(documented: Any) -> dict[str, str]:
-    """Keyword -> its text in one line, of a function's or a class's docstring."""
+    """Return keyword -> meaning in one line, from the docstring of a function or class."""
     text = (inspect.getdoc(documented) or "") + "\n"
     found: dict[str, str] = {}
     for _, entries in _SECTION.findall(text):
@@ -32,7 +32,7 @@ def meanings(documented: Any) -> dict[str, str]:
 
 
 def factory_meanings(factory: Callable[..., Any]) -> dict[str, str]:
-    """Keyword -> meaning for a factory's keywords, those that it takes from a dataclass among them."""
+    """Return keyword -> meaning of a factory's keywords, including those from a dataclass."""
     while isinstance(factory, partial):
         factory = factory.func
     classes = reversed(getattr(factory, "fields_of", object).__mro__[:-1])

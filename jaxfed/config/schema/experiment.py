@@ -1,4 +1,4 @@
-"""Settings of an experiment as a whole: methods, rounds, choosing settings, audits, execution."""
+"""Settings of an experiment as a whole: methods, rounds, selection of settings, audits, execution."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jaxfed.xclp.candidates import MEASURES
 
 
 def method_rules(names: Collection[str]) -> dict[str, Rule]:
-    """Rules of the two keys that name methods: algorithms, and a config's own variants of them."""
+    """Return the rules of the two keys that name methods: algorithms, and variants of the config."""
     different = f"different names out of {', '.join(map(repr, names))}"
 
     def are_methods(value: tuple[str, ...]) -> bool:

@@ -1,6 +1,6 @@
-"""What people read about settings and methods, made from the code: keys by prefix, and two pages of docs.
+"""Reference of settings and methods, generated from the code: keys by prefix, and two pages of docs.
 
-A key is a shared setting, a keyword of a method's factory, of a learner's, or an option of a network.
+A key is a shared setting, a keyword of a method's or a learner's factory, or an option of a network.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jaxfed.rules import rules_of
 
 
 class Entry(NamedTuple):
-    """One key with all that is said of it; the default as Python writes it."""
+    """Reference entry of one key; the default is a Python literal."""
 
     key: str
     default: str
@@ -35,16 +35,16 @@ class Entry(NamedTuple):
 
 
 def entries() -> list[Entry]:
-    """All keys, by section: shared settings, then methods', learners' and networks' own ones."""
+    """Return all keys by section: shared settings, then those of methods, learners and networks."""
     shared = [Entry(key, repr(s.default), s.rule.allowed, s.meaning) for key, s in SHARED.items()]
     return [*shared, *_of_methods(), *_of_learners(), *_of_networks()]
 
 
 def help_text(prefix: str = "") -> str:
-    """The keys that begin with a prefix, one paragraph a key.
+    """Return a paragraph for each key with a prefix.
 
     Raises:
-        UsageError: no key begins so.
+        UsageError: no key has the prefix.
     """
     every = entries()
     found = [entry for entry in every if entry.key.startswith(prefix)]
@@ -58,7 +58,7 @@ def help_text(prefix: str = "") -> str:
 
 
 def keys_page() -> str:
-    """`docs/keys.md`."""
+    """Return the text of `docs/keys.md`."""
     lines = [
         "# Which settings are there?",
         "",
@@ -84,7 +84,7 @@ def keys_page() -> str:
 
 
 def methods_page() -> str:
-    """`docs/methods.md`."""
+    """Return the text of `docs/methods.md`."""
     lines = [
         "# Which methods are there?",
         "",
@@ -109,7 +109,7 @@ def methods_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"page": keys_page, "methods": methods_page}  # of `--help_keys`
+PAGES = {"page": keys_page, "methods": methods_page}  # values of `--help_keys`
 
 
 def _of_methods() -> Iterator[Entry]:
@@ -124,7 +124,7 @@ def _of_learners() -> Iterator[Entry]:
 
 
 def _of_networks() -> Iterator[Entry]:
-    """Options by name; networks whose option has the same default and rule share a line."""
+    """Yield options by name; networks whose option has the same default and rule share a line."""
     networks: dict[tuple[str, str, str], list[str]] = {}
     for network, factory in MODELS.items():
         for key, default, allowed in model_options.described(factory):
@@ -134,8 +134,8 @@ def _of_networks() -> Iterator[Entry]:
 
 
 def _of_factory(prefix: str, factory: Callable[..., Any], keywords: Any) -> Iterator[Entry]:
-    """A factory's keywords, as its signature, rules and docstring have them."""
-    said = meanings(refitting) | factory_meanings(factory)  # which all estimators' learners share
+    """Yield a factory's keywords from its signature, rules and docstring."""
+    said = meanings(refitting) | factory_meanings(factory)  # estimators' learners share `refitting`
     rules = {**getattr(getattr(factory, "fields_of", None), "rules", {}), **rules_of(factory)}
     for key in keywords:
         default = inspect.signature(factory).parameters[key].default
@@ -168,12 +168,12 @@ def _row(*cells: str) -> str:
 
 
 def _title(docstring: str) -> str:
-    """The first line of a docstring."""
+    """Return the first line of a docstring."""
     return docstring.strip().split("\n")[0].rstrip(".")
 
 
 def _leaves(docstring: str) -> str:
-    """What a module says of what leaves a client, its first sentence."""
+    """Return the first sentence of a docstring's "Leaves a client" statement; "" if there is none."""
     begins = r"(?:Leaves a client: |(?=(?:Nothing|Everything) leaves a client))"
     found = re.search(begins + r"(.*?[.;])(?:\s|$)", docstring, re.DOTALL)
     return " ".join(found[1].split()).rstrip(".;") if found else ""

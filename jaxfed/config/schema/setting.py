@@ -1,4 +1,4 @@
-"""One setting that all configs share."""
+"""A shared setting: default, rule and meaning."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from jaxfed.rules import Rule
 
 
 class Setting(NamedTuple):
-    """A key's default, its rule and its meaning; this is the only place that has them.
+    """Default, rule and meaning of a key, defined only here.
 
     Fields:
         default: the value in `ml_collections_configs.base.get_config()`.
-        rule: the values that are allowed.
-        meaning: one line for people.
+        rule: the allowed values.
+        meaning: one line of documentation.
     """
 
     default: Any
@@ -23,7 +23,7 @@ class Setting(NamedTuple):
 
 
 def in_section(section: str, settings: Mapping[str, Setting]) -> dict[str, Setting]:
-    """The same settings under dotted keys, `section.key`."""
+    """Return the settings under dotted keys, `section.key`."""
     return {f"{section}.{key}": setting for key, setting in settings.items()}
 
 
@@ -33,5 +33,5 @@ BELOW_ONE = Rule(float, "0 to below 1", lambda value: 0 <= value < 1)
 
 
 def are_texts(values: Collection[Any]) -> bool:
-    """True for a collection of texts alone."""
+    """True for a collection of strings only."""
     return all(isinstance(value, str) for value in values)

@@ -21,12 +21,12 @@ from jaxfed.training.pseudo_label import Confidence
 
 
 def are_numbers(values: Collection[Any]) -> bool:
-    """True for a collection of finite numbers alone."""
+    """True for a collection of finite numbers only."""
     return all(type(value) in (int, float) and math.isfinite(value) for value in values)
 
 
 def learner_rules() -> dict[str, Rule]:
-    """Rules of the two keys that name learners."""
+    """Return the rules of the two keys that name learners."""
     known = f"names out of {', '.join(map(repr, LEARNERS))}"
 
     def are_learners(value: tuple[str, ...]) -> bool:
