@@ -179,7 +179,7 @@ def beside(cohort: Cohort, own: ClientData | None, source: str, multiple: int) -
 
 
 def nobody_of(cohort: Cohort) -> Cohort:
-    """Return a cohort of the same shape without clients, for rounds in which they have nothing to train on."""
+    """Return a cohort of the same shape without clients, for rounds in which they have nothing to do."""
     return cohort._replace(
         client_id=np.full_like(cohort.client_id, -1),
         y=np.full_like(cohort.y, UNLABELED),

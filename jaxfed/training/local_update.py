@@ -25,7 +25,7 @@ from jaxfed.training.client_data import usable as usable
 from jaxfed.training.losses import Batch, Loss, taken
 from jaxfed.training.plan import Plan, after_steps
 
-Optimizer = Callable[[jax.Array], optax.GradientTransformation]  # the round's learning rate -> optimizer
+Optimizer = Callable[[jax.Array], optax.GradientTransformation]  # by the round's learning rate
 # parameters, step (from 0) and number of steps of the round -> parameters
 AfterStep = Callable[[nnx.State, jax.Array, jax.Array], nnx.State]
 
