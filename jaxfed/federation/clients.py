@@ -17,9 +17,7 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.moments import mean_and_deviation
 from jaxfed.federation.ragged import length_for, stacked
 
-_PADDING_ALLOWED = (
-    2.0  # rows of the padded array for one of an example, above which examples are `Ragged`
-)
+_PADDING_ALLOWED = 2.0  # ratio of padded rows to examples above which examples are `Ragged`
 _SMALL = 4096  # rows up to which the cost of padding is negligible
 
 
@@ -154,8 +152,8 @@ class Federation:
             num_classes: C; by default the largest label plus one.
 
         Raises:
-            UsageError: arrays of different shapes, labels that are no classes, `new` not as many as clients,
-                what is no pair of examples and labels.
+            UsageError: arrays of different shapes, labels that are no classes, another number of `new` than
+                of clients, an argument that is no pair of examples and labels.
         """
         examples = _Examples()
         own = [examples.add(*_pair(part, "a client")) for part in clients]

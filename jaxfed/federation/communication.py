@@ -1,7 +1,7 @@
 """Bytes on the wire, by kind of message, counted from shapes and dtypes.
 
-A method names each message once a round; the totals are what `summary.json` reports. Bytes are of the
-payload: no headers, no compression but a method's own (entries that it does not send).
+A method counts each message once per round; `summary.json` reports the totals. Bytes are those of the
+payload, without headers, and without compression except a method's own (entries that it does not send).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ Every view names its adversary, the party or coalition that has the message:
     SERVER      the server, which follows the protocol
     MODEL       anybody with the shared model after the round, the server included
     CLIENT      one more client, without the server
-    COALITION   the server and one client, who put together what each of them sees
+    COALITION   the server and one client, who combine their messages
     NOBODY      no party but the client itself: a baseline
 """
 

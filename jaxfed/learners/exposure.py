@@ -32,7 +32,7 @@ def labels_shown(
     summed: bool = False,
     released: Released | None = None,
 ) -> View:
-    """View of the labels of clients int32 [K] (-1: no client), or of their histogram; `released` adds noise."""
+    """View of the labels of clients int32 [K] (-1: no client), or their histogram; `released` adds noise."""
     ids = _present(client_id)
 
     def send(labels: np.ndarray, client: int) -> np.ndarray:

@@ -12,9 +12,9 @@ cohort in one call: networks in one program, estimators of other libraries in pr
     state, failed, metrics = learner.fit(state, cohort, taught, key, steps)
     labels = learner.predict(state, cohort.client_id, public_x)              # [K, |U|]
 
-A state is a pytree of arrays, which a checkpoint holds. A learner can recompute anything else it stores from a
-state and the arguments of `init`. A client's model depends on its own examples, its targets and its own keys:
-the other clients and their order change nothing.
+A state is a pytree of arrays, which a checkpoint holds. A learner can recompute everything else from a state
+and the arguments of `init`. A client's model depends on its own examples, its targets and its own keys: the
+other clients and their order change nothing.
 """
 
 from __future__ import annotations

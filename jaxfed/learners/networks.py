@@ -100,7 +100,7 @@ def network(
     start: Start = "warm",
     optimizer_state: OptimizerState = "kept",
 ) -> Learner:
-    """A network of every client's own, `training.model`, trained by mini-batches.
+    """Return the learner with a separate network at each client, `training.model`, trained by mini-batches.
 
     Args:
         training: the ingredients; of these `model`, `initial_model`, `optimizer`, `learning_rate` (of a
@@ -114,18 +114,18 @@ def network(
         start: "warm": a round goes on from the network before; "fresh": it begins with a new one.
         optimizer_state: "kept" from round to round, or "fresh" in each; always fresh beside a new network.
 
-    A step is a mini-batch. A client without own labels trains on public ones alone; one with neither takes no
-    step, and has no vote unless it has an `initial_model`. A network that is no longer finite after a round
-    has failed, and its client keeps the one before. One whose numbers are finite and whose scores are not
-    has no answers.
+    A step is a mini-batch. A client without own labels trains on public ones alone. A client with neither
+    takes no step, and has no vote unless it has an `initial_model`. If a network is no longer finite after a
+    round, it has failed, and its client keeps the one before. A network with finite parameters but scores
+    that are nan or infinite has no answers.
 
     Raises:
         UsageError: a value that is not allowed; in `fit`, a soft loss without soft targets.
-        LearnerError: in `predict` and its like, scores that are nan or infinite; it has the others' answers.
+        LearnerError: in all predictions, scores that are nan or infinite; it has the others' answers.
 
-    Cost: of a step, forward and back over both batches. A program is compiled for each number of clients, for
-    fits with and without public labels, and for all clients in their order: their states are not copied. By
-    `map_apart` one is compiled for each core, and states are copied, in and out.
+    Cost: a step is a forward and a backward pass over both batches. A program is compiled for each number of
+    clients, for fits with and without public labels, and for all clients in order, whose states are not
+    copied. With `map_apart` one program is compiled per core, and states are copied in and out.
     """
     model = training.model
     keeps_optimizer = optimizer_state == "kept" and start == "warm"

@@ -52,7 +52,7 @@ def refitting(
     Args:
         recipe: makes the estimators.
         num_classes: C.
-        pseudo_weight: lambda, weight of public examples with taught labels relative to own ones.
+        pseudo_weight: lambda, weight of public examples with taught labels beside own ones.
         execution: `workers` processes fit estimators side by side; 0: one after another, in this process.
             The models are the same. (A script that uses processes guards its entry by
             `if __name__ == "__main__":`.)

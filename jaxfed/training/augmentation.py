@@ -302,7 +302,7 @@ def autocontrast(image: jax.Array, level: jax.Array) -> jax.Array:
 
 
 def equalize(image: jax.Array, level: jax.Array) -> jax.Array:
-    """Map each channel's 256 levels so that their histogram is as flat as may be (PIL's rule)."""
+    """Map each channel's 256 levels to make their histogram as flat as possible (PIL's rule)."""
     del level
 
     def one(channel: jax.Array) -> jax.Array:
@@ -318,7 +318,7 @@ def equalize(image: jax.Array, level: jax.Array) -> jax.Array:
 
 
 def solarize(image: jax.Array, level: jax.Array) -> jax.Array:
-    """Invert what is brighter than 1 - |level|."""
+    """Invert pixels brighter than 1 - |level|."""
     return jnp.where(image >= 1 - jnp.abs(level), 1 - image, image)
 
 

@@ -151,7 +151,7 @@ def augmented_logits(
 def _augmented(
     x: jax.Array, key: jax.Array, augment: Augment | None
 ) -> tuple[jax.Array, jax.Array]:
-    """augment(x), and the key for what the network draws."""
+    """Return augment(x), and the key for the network's own draws."""
     augment_key, model_key = jax.random.split(key)
     return (x if augment is None else augment(augment_key, x)), model_key
 

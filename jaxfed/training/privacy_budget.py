@@ -36,7 +36,7 @@ def fitted_noise(
     """Return the given noise multiplier, or the least one that keeps a run within an epsilon.
 
     Args:
-        training: its `participation` tells how often a client takes part.
+        training: its `participation` has the number of rounds that a client takes part in.
         noise_multiplier: z, or 0 if it is to be found.
         target_epsilon: at the end of a run, or 0 if z is given.
         delta: of the guarantee.
