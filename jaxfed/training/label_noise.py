@@ -7,8 +7,8 @@
 That is `decode` "unbiased". With "votes" a release counts as a vote without correction: for the XOR mechanism
 the first class whose bit is set (FedCT's code), for randomized response the answer.
 
-Noise is drawn from the given key, so runs can be repeated. This measures the cost of noise. It protects nobody
-from those who know the seed.
+Noise is drawn from the given key, so runs can be repeated. This measures the cost of noise. It protects
+nobody from those who know the seed.
 """
 
 from __future__ import annotations
