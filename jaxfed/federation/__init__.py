@@ -1,4 +1,5 @@
-"""Who holds what, who takes part, how clients are executed, what is sent, and what a method is.
+"""The federation: clients and cohorts, sampling, execution, communication, and the interface of a method.
 
-No training and no method; secure protocols count their bytes with what is here. All wings above import it.
+There is no training and no method here; secure protocols count their bytes with `Communication`. All wings
+above import it.
 """

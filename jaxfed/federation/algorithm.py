@@ -1,8 +1,8 @@
-"""What every method is: an algorithm over cohorts of clients.
+"""The interface of a method: an algorithm over cohorts of clients.
 
-A method is two pure functions and a judge. `init` makes the server's state, `round` advances it with
-the data of one cohort, `evaluate` measures what the state is worth. `jaxfed.federation.rounds` holds the only
-loop that calls `round`; `jaxfed.algorithms` holds the methods, one a file.
+A method is two pure functions and an evaluation. `init` makes the server's state, `round` advances it with
+the data of one cohort, `evaluate` measures the quality of a state. `jaxfed.federation.rounds` has the only
+loop that calls `round`; `jaxfed.algorithms` has the methods, one file each.
 
     state = algorithm.init(key, federation)
     for t in range(rounds):
@@ -59,7 +59,7 @@ class Evaluate(Protocol):
 
 
 class Predict(Protocol):
-    """What a trained state says of any examples."""
+    """Class probabilities of any examples, by a trained state."""
 
     def __call__(self, state: ServerState, x: np.ndarray) -> np.ndarray:
         """Return probabilities of the classes, float32 [n, C], of examples [n, ...]."""
@@ -67,15 +67,15 @@ class Predict(Protocol):
 
 
 class Predictions(NamedTuple):
-    """What a state says of examples, one row each.
+    """Predictions of a state, one row per example.
 
     Fields:
-        client: int32 [n], who holds it, or of a method whose clients have models of their own, whose says so;
-            -1: nobody, it was held out.
+        client: int32 [n], the client that holds the example, or, if clients have separate models, the client
+            whose model predicts; -1 for an example that was held out.
         example: int64 [n], its row of `Federation.x`.
         role: str [n]: "labeled", "unlabeled" or "new" at its client; "test" if held out.
         label: int32 [n], the class; -1 for none.
-        confidence: float32 [n], as the method means it.
+        confidence: float32 [n], as the method defines it.
     """
 
     client: np.ndarray
@@ -95,30 +95,29 @@ class FederatedAlgorithm(NamedTuple):
     `validation_accuracy` among others. States are then selected by it, and `evaluate` (the test set) is
     called once, for the selected state.
 
-    `predictions(state, federation)` are the labels of all points that the method labels, or is tested on.
-    `predict(state, x)`, of a method that trains a model, are its probabilities of the classes.
+    `predictions(state, federation)` returns the labels of all points that the method labels, or is tested on.
+    `predict(state, x)`, of a method that trains a model, returns its probabilities of the classes.
 
-    `needs_labels(round_number)`, from 1 on, says whether clients without labels have nothing to do in
-    that round, so that none of them need take part (`jaxfed.federation.sampling`).
+    `needs_labels(round_number)`, from 1 on, is True if clients without labels have nothing to do in that
+    round, so that none of them need take part (`jaxfed.federation.sampling`).
 
-    `one_shot`: a round labels all that its cohort has, and a later one of the same clients only does so anew
-    (`rounds_of`).
+    `one_shot`: one round labels everything the cohort holds; a second would repeat it (`rounds_of`).
 
     `labeled_only_rounds`: the number of first rounds that train on given labels alone (stage 1), as FedAvg
-    does; 0 where all rounds are alike (`check_rounds`).
+    does; 0 if all rounds are alike (`check_rounds`).
 
     `evaluate_clients` measures the final state on each client's own points
-    (`jaxfed.federation.evaluate.over_clients`): those it wants labeled (`test`) or, where clients hold no
-    test data, those it has no labels of (`unlabeled`), whose true classes training never saw.
+    (`jaxfed.federation.evaluate.over_clients`): those it wants labeled (`test`) or, if clients hold no
+    test data, its unlabeled points (`unlabeled`), whose true classes training never saw.
 
-    `views(before, after, cohort, key)` are what a round shows to those who receive its messages, for attacks
-    to look at (`jaxfed.federation.exposure`); None: no attack is known to this package.
+    `views(before, after, cohort, key)` returns a round's attack surface, the messages that each party
+    receives (`jaxfed.federation.exposure`); None: no attack is known to this package.
 
-    `instructions(before, after, cohort, key)`, where clients are taught by public targets that all of them
-    are sent, are how a round trained them; None: what they are sent is something else, or nothing.
+    `instructions(before, after, cohort, key)` returns the local training of a round, if clients learn from
+    public targets that all of them receive; None: they receive something else, or nothing.
 
-    `judged_after`: a round after which the state is judged in any case, since the methods that it is compared
-    with begin to pseudo-label there; 0 for none (`jaxfed.federation.rounds.is_judged`).
+    `judged_after`: a round after which the state is evaluated in any case, since the methods that it is
+    compared with begin to pseudo-label there; 0 for none (`jaxfed.federation.rounds.is_judged`).
     """
 
     init: Init
@@ -136,24 +135,24 @@ class FederatedAlgorithm(NamedTuple):
     judged_after: int = 0
 
 
-HAS_NO_MODEL = "has_no_model"  # what `evaluate` tells, as True, of a state without any model
+HAS_NO_MODEL = "has_no_model"  # metric of `evaluate`, True for a state without any model
 
 
 def rounds_of(
     algorithm: FederatedAlgorithm, rounds: int, cohort_size: int, num_clients: int
 ) -> int:
-    """Of so many rounds those that a method has: one, if it is one-shot and its cohort (0: all) everybody."""
+    """Number of rounds to run: 1 for a one-shot method with all clients (size 0: all), else `rounds`."""
     return 1 if algorithm.one_shot and cohort_size in (0, num_clients) else rounds
 
 
 def check_rounds(algorithm: FederatedAlgorithm, rounds: int, name: str, stage_1: str) -> None:
-    """Check that some round comes after a method's stage 1: before, it is FedAvg on given labels.
+    """Check that some round follows a method's stage 1, which is FedAvg on given labels.
 
     Args:
         algorithm: the method.
         rounds: of the experiment.
-        name: how the caller writes the number of rounds.
-        stage_1: how the caller writes the number of rounds of stage 1.
+        name: the caller's key for the number of rounds.
+        stage_1: the caller's key for the number of rounds of stage 1.
 
     Raises:
         UsageError: names both numbers.
@@ -166,5 +165,5 @@ def check_rounds(algorithm: FederatedAlgorithm, rounds: int, name: str, stage_1:
 
 
 def has_diverged(metrics: Metrics) -> bool:
-    """Whether a round's loss is infinite or no number; not for a method without one."""
+    """True if a round's loss is infinite or NaN; False for a method without a loss."""
     return not np.isfinite(metrics.get("train_loss", 0.0))

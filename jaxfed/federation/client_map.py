@@ -1,4 +1,4 @@
-"""The one place that decides how the clients of a cohort are executed.
+"""Execution of a cohort's clients: one after another, all at once, or spread over devices.
 
 A client's step is written for ONE client, `fn(shared, client) -> output` without a leading axis, and
 lifted here over the stacked clients. The strategy changes speed, never results beyond rounding.
@@ -20,11 +20,11 @@ STRATEGIES = ("vmap", "map", "shard_map")
 
 
 def fastest_strategy() -> str:
-    """The strategy for the devices that there are, by what `launch.bench --kernel=round` measured.
+    """The fastest strategy for the present devices, as measured by `launch.bench --kernel=round`.
 
-    On a CPU whose cores are one device a loop over clients: all at once takes 1.4 to 2.5 times as long. Where
-    each core is a device, a client each: small networks take 0.5 to 0.75 of the loop's time. Elsewhere all at
-    once, spread over the devices where there are several; over several processes' CPUs, too.
+    On a CPU whose cores are one device, a loop over clients: all at once takes 1.4 to 2.5 times as long. If
+    each core is a device, one client per core: small networks take 0.5 to 0.75 of the loop's time. Elsewhere
+    all at once, spread over the devices if there are several; also over the CPUs of several processes.
     """
     if is_one_cpu() and not cores_are_devices():
         return "map"
@@ -32,14 +32,14 @@ def fastest_strategy() -> str:
 
 
 def is_one_cpu() -> bool:
-    """Whether all devices are one CPU's, whose cores a single large computation has anyway."""
+    """True if all devices belong to one CPU; a single large computation uses all its cores in any case."""
     return jax.default_backend() == "cpu" and jax.process_count() == 1
 
 
 def even_devices(num_clients: int) -> int:
-    """Over how many devices so many clients are spread: all; of one CPU's, the most that leave none over.
+    """Number of devices to spread the clients over: all, or on one CPU the most that divide `num_clients`.
 
-    A client that is left over would have the others' devices wait.
+    With a remainder, all other devices would wait for the last clients.
     """
     count = jax.device_count()
     if not is_one_cpu():
@@ -66,8 +66,8 @@ def client_map(
             clients must be a multiple of the number of devices: pad with empty clients.
 
     Returns:
-        `mapped(shared, clients)`, with the outputs stacked on axis 0. `shared` reaches every client as
-        it is.
+        `mapped(shared, clients)`, with the outputs stacked on axis 0. Every client receives the same
+        `shared`.
 
     Raises:
         UsageError: an unknown strategy.
@@ -94,10 +94,10 @@ def client_map(
 
 
 def jitted(program: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """`jax.jit` of a program that executes clients: of several processes each has all its results, whole.
+    """`jax.jit` of a program that executes clients; each of several processes receives all results whole.
 
-    What stays inside stays spread: of clients' models that a program takes the mean of, processes send each
-    other one, the sum of their own.
+    Intermediate values stay spread: for a mean of clients' models, each process sends one model to the
+    others, the sum of its clients'.
     """
     if jax.process_count() == 1:
         return jax.jit(program, **options)
@@ -115,7 +115,7 @@ def _one_after_another(
 
 
 def size_buckets(sizes: Any, *, smallest: int = 1) -> list[tuple[np.ndarray, int]]:
-    """Group clients by size, so that few shapes are compiled and little padding is computed on.
+    """Group clients by size, to compile few shapes and compute little padding.
 
     Args:
         sizes: int [K], examples of each client.

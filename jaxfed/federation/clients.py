@@ -1,4 +1,4 @@
-"""The simulated clients: who holds which examples, and which of those carry labels."""
+"""The simulated clients: their examples, and which of these carry labels."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.moments import mean_and_deviation
 from jaxfed.federation.ragged import length_for, stacked
 
-_PADDING_ALLOWED = (
-    2.0  # rows of the padded array for one of an example, above which examples are `Ragged`
-)
-_SMALL = 4096  # rows up to which padding costs nothing worth a word
+_PADDING_ALLOWED = 2.0  # ratio of padded rows to examples above which examples are `Ragged`
+_SMALL = 4096  # rows up to which the cost of padding is negligible
 
 
 def _no_points() -> np.ndarray:
@@ -28,7 +26,7 @@ def _no_points() -> np.ndarray:
 
 
 def _pair(part: object, name: str) -> tuple[npt.ArrayLike, npt.ArrayLike]:
-    """Examples and their labels, as they are given."""
+    """Return examples and labels of a given pair."""
     if isinstance(part, tuple | list) and len(part) == 2:
         return part[0], part[1]
     raise UsageError(
@@ -37,7 +35,7 @@ def _pair(part: object, name: str) -> tuple[npt.ArrayLike, npt.ArrayLike]:
 
 
 class _Examples:
-    """Arrays [n_i, ...] and labels [n_i], put behind one another."""
+    """Concatenation of arrays [n_i, ...] and labels [n_i]."""
 
     def __init__(self) -> None:
         self.x: list[np.ndarray] = []
@@ -45,7 +43,7 @@ class _Examples:
         self._count = 0
 
     def add(self, x: npt.ArrayLike, y: npt.ArrayLike) -> np.ndarray:
-        """Return the numbers that these examples get, int64 [n_i]."""
+        """Add examples, and return their row numbers, int64 [n_i]."""
         if np.ma.is_masked(x):
             raise UsageError(
                 "from_clients: examples are a masked array; fill its gaps first, x.filled(VALUE)"
@@ -98,21 +96,21 @@ class Federation:
 
     Attributes:
         x: [n, ...], the examples of all clients.
-        y: int32 [n], the true classes, -1 where nobody knows them: some of the unlabeled and the public
-            points, no others. Algorithms see them through `cohort` only, labeled ones only.
+        y: int32 [n], the true classes, -1 if unknown: only some of the unlabeled and the public points.
+            Algorithms see them through `cohort` only, labeled ones only.
         partition: indices into `x` and `y`, per client: labeled, unlabeled and new.
         num_classes: C.
         validation: int64 indices of examples that no client holds, by which states are selected.
         test: int64 indices of examples that no client holds, for the final measure.
-        server: int64 indices of labeled examples that the server holds and no client; none where labels are
+        server: int64 indices of labeled examples that the server holds and no client; empty if labels are
             at clients.
-        public: int64 indices of examples that everybody has, clients and server, and whose labels nobody
-            does. Their classes are in `y`, to measure by; a method is given `public_examples`.
-        public_labels: int32 [n_u], labels of the public examples, where everybody has these, too (FedMD's
-            public data); None where nobody does.
-        num_public_classes: how many classes `public_labels` count. They are classes 0..C-1 themselves, or
-            others, where the public examples are another data set's and `y` is -1.
-        predicted: int32 [n], classes by the trained model whose features `x` are; None where `x` are not.
+        public: int64 indices of examples that everybody has, clients and server, without their labels.
+            Their classes are in `y`, for evaluation; a method receives `public_examples`.
+        public_labels: int32 [n_u], labels of the public examples if everybody has these, too (FedMD's
+            public data); else None.
+        num_public_classes: number of classes of `public_labels`. They are the classes 0..C-1 themselves, or
+            others if the public examples are another data set's and `y` is -1.
+        predicted: int32 [n], classes by the trained model whose features `x` are; None if `x` are others.
     """
 
     x: np.ndarray
@@ -140,22 +138,22 @@ class Federation:
         public_labeled: bool = False,
         num_classes: int | None = None,
     ) -> Federation:
-        """Clients from their own arrays.
+        """Build a federation from the clients' arrays.
 
         Args:
             clients: each client's examples [n_j, ...] and labels int [n_j]; -1 is unlabeled.
-            test: examples that no client holds, and their classes, to measure trained models on.
-            validation: the same, to select them by.
-            new: each client's points that a one-shot method labels for it; -1 where their class is unknown.
-            server: examples that the server holds, all labeled; `Training.server` is given the same.
+            test: examples that no client holds, and their classes, to evaluate trained models.
+            validation: the same, to select models.
+            new: each client's points that a one-shot method labels for it; -1 for an unknown class.
+            server: examples that the server holds, all labeled; `Training.server` receives the same.
             public: examples that everybody has without their labels: an array; or a pair of it and their
-                classes, to measure by, -1 where nobody knows one.
-            public_labeled: everybody has the labels of `public`, too.
-            num_classes: C; by default the largest label and one.
+                classes, for evaluation, -1 for an unknown class.
+            public_labeled: True if everybody has the labels of `public`, too.
+            num_classes: C; by default the largest label plus one.
 
         Raises:
-            UsageError: arrays of different shapes, labels that are no classes, `new` not as many as clients,
-                what is no pair of examples and labels.
+            UsageError: arrays of different shapes, labels that are no classes, another number of `new` than
+                of clients, an argument that is no pair of examples and labels.
         """
         examples = _Examples()
         own = [examples.add(*_pair(part, "a client")) for part in clients]
@@ -221,45 +219,45 @@ class Federation:
 
     @property
     def capacity(self) -> int:
-        """N, the size of the largest client: what every cohort is padded to, so shapes never change."""
+        """N, the size of the largest client: every cohort is padded to it, so shapes never change."""
         return int(self._sizes.max(initial=0))
 
     @property
     def max_labels(self) -> int:
-        """The largest number of labels that a client has."""
+        """The largest number of labels of a client."""
         return max(map(len, self.partition.labeled), default=0)
 
     @property
     def max_labels_of_a_class(self) -> int:
-        """The largest number of labels that a client has of one class; 0 where nobody has any."""
+        """The largest number of labels of one class at a client; 0 without any labels."""
         labels = [self.y[rows] for rows in self.partition.labeled if len(rows)]
         return max((int(np.bincount(y).max()) for y in labels), default=0)
 
     @property
     def server_examples(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """x [n_s, ...] and labels int32 [n_s] of the server; None where it has none."""
+        """x [n_s, ...] and labels int32 [n_s] of the server; None if it has none."""
         return (self.x[self.server], self.y[self.server]) if len(self.server) else None
 
     @property
     def public_examples(self) -> np.ndarray:
-        """x [n_u, ...] that everybody has, a copy; of 0 rows where there are none. Never their classes."""
+        """The public examples [n_u, ...], a copy, without their classes; 0 rows if there are none."""
         return self.x[self.public]
 
     @cached_property
     def normalization(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and deviation of each entry of the last axis, over all clients' examples and the server's.
 
-        See `mean_and_deviation`. (A simulation's shortcut: it does not travel, and the two vectors would be
-        two sums of each client.)
+        See `mean_and_deviation`. (A shortcut of the simulation: no bytes are counted; in practice each client
+        would send two sums.)
         """
         owned = [self.points(client) for client in range(self.num_clients)]
         return mean_and_deviation(self.x, np.concatenate([*owned, self.server]))
 
     def examples_like_these(self, x: npt.ArrayLike, asked: str) -> np.ndarray:
-        """Examples [n, ...] as an array, of the shape that the clients' are; `asked` is who wants them.
+        """Return examples [n, ...] as an array, checked to have the clients' shape; `asked` names the caller.
 
         Raises:
-            UsageError: of another shape.
+            UsageError: another shape.
         """
         given = np.asarray(x)
         if given.ndim < 1 or given.shape[1:] != self.x.shape[1:]:
@@ -277,18 +275,18 @@ class Federation:
     def cohort(self, clients: Sequence[int] | None = None, *, ragged: bool | None = None) -> Cohort:
         """Stack the given clients (default all) into a `Cohort`; one copy of their examples.
 
-        Every cohort has the capacity of the largest of all clients, and not of its own: one shape, so
-        that a round is compiled once for an experiment. A further shape costs as much as all padding of
-        tens to hundreds of rounds, measured with clients as unequal as 50 and 2,000 examples.
-        Where as many clients could have less than half the examples that there would be room for, they lie
-        behind one another (`Ragged`), in as many rows as the largest so many clients have, and no step,
-        feature or pair of points is computed on padding. What is left of it are the labels, their weights
-        and the mask, 9 bytes for each of K x capacity places.
+        Every cohort has the capacity of the largest of all clients, not of its own: with one shape a round
+        is compiled once for an experiment. A further shape costs as much as all padding of tens to hundreds
+        of rounds, measured with clients as unequal as 50 and 2,000 examples.
+        If the K largest clients together would fill less than half of the padded array, examples are
+        concatenated (`Ragged`) in as many rows as these K clients have. No step, feature or pair of points
+        is then computed on padding. Only labels, their weights and the mask stay padded, 9 bytes for each of
+        K x capacity places.
 
         Args:
             clients: their numbers.
-            ragged: whether examples are `Ragged`; None: where it is worth it, the same for all cohorts of
-                as many clients.
+            ragged: True for `Ragged` examples; None: if they are worth it, the same for all cohorts of
+                K clients.
         """
         clients = range(self.num_clients) if clients is None else clients
         shape = (len(clients), self.capacity)
@@ -304,7 +302,7 @@ class Federation:
             ragged = mask.size > max(_SMALL, _PADDING_ALLOWED * most)
         if ragged and own:
             parts = [self.x[points] for points in own]
-            # One client may stand there twice, and then there are more than of the largest.
+            # One client may occur twice; then there may be more examples than the largest clients have.
             count = max(1, most, sum(map(len, parts)))
             examples = stacked(parts, length_for(count, count), self.capacity)
             return Cohort(np.asarray(clients, np.int32), examples, y, mask)
@@ -315,7 +313,7 @@ class Federation:
 
     @cached_property
     def _sizes(self) -> np.ndarray:
-        """The numbers of clients' examples, int64 [M], the largest first."""
+        """The sizes of all clients, int64 [M], the largest first."""
         sizes = [len(self.points(client)) for client in range(self.num_clients)]
         return np.sort(np.array(sizes, np.int64))[::-1]
 
@@ -325,7 +323,7 @@ class Federation:
         return replace(self, partition=self.partition._replace(unlabeled=nothing))
 
     def fully_labeled(self) -> Federation:
-        """The same clients with all labels that there are: supervised training, the upper bound."""
+        """The same clients with all known labels: supervised training, the upper bound."""
         part = self.partition
         known = [self.y[points] != UNLABELED for points in part.unlabeled]
         revealed = [
@@ -343,7 +341,7 @@ class Federation:
         )
 
     def pooled(self) -> Federation:
-        """All clients' examples at a single one: what a method learns that sees everything."""
+        """Merge all clients into one: the bound of a method that sees everything."""
         return replace(
             self, partition=Partition(*((np.concatenate(part),) for part in self.partition))
         )
@@ -351,7 +349,7 @@ class Federation:
     def leave_out(self, client: int) -> Federation:
         """One client contributes no labels; all its points are new, the others' new points go (Table 2).
 
-        Points of which nobody knows the class stay unlabeled, at that client as at others.
+        Points of unknown class stay unlabeled, at that client as at others.
 
         Raises:
             UsageError: there is no such client.

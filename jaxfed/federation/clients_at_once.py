@@ -1,9 +1,9 @@
-"""As many clients at once as a limit of memory leaves: the program of a round, found before it runs.
+"""Chunk size of clients under a memory limit: a round's program is chosen before it runs.
 
-What a program needs beside its arguments and results grows with the clients that it executes at once, nearly
-in proportion: XLA's analysis of the first one says how many will do, and its analysis of that one whether
-they do. Results agree as those of all strategies do: one after another, and so on a CPU by default, bit
-for bit, since nothing is left to cut; of different numbers at once up to rounding.
+A program's temporaries grow nearly in proportion to the clients that it executes at once. XLA's analysis of
+the first program predicts how many clients fit, and its analysis of the second one checks that. Chunks of
+different sizes give the same results up to rounding. Clients one after another, the default on a CPU, give
+the same bits, since there is nothing to cut.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ def fitted(
     execution: Execution,
     num_clients: Callable[..., int],
 ) -> Callable[..., _T]:
-    """The program of a round, with fewer clients at once where the limit asks for that.
+    """Return the program of a round, with fewer clients at once if the memory limit requires that.
 
     Args:
-        what: it does, for the line that says what memory it takes.
-        program_of: makes it, under `jax.jit`, of a way to execute clients.
-        map_clients: the way to begin with, `client_map` with its settings; another is left as it is.
-        execution: whose limit.
-        num_clients: of the program's arguments, how many there are.
+        what: name of the step, for the line that reports its memory.
+        program_of: makes the program, under `jax.jit`, from a `map_clients`.
+        map_clients: the first one to try, `client_map` with its settings; any other is left as it is.
+        execution: has the limit.
+        num_clients: the program's arguments -> number of clients.
 
     Returns:
-        The program. Before it first runs it raises a UsageError if one client at a time takes too much.
+        The program. Before its first run it raises a UsageError if one client at a time takes too much.
 
-    Cost: of compiling each program that is tried; mostly one or two.
+    Cost: compilation of each program that is tried; mostly one or two.
     """
     if not execution.watches_memory:
         return program_of(map_clients)
@@ -62,7 +62,7 @@ def _within(
     num_clients: Callable[..., int],
     arguments: tuple[Any, ...],
 ) -> tuple[Callable[..., _T], str]:
-    """The first program that fits, or the smallest that there is; and what is said of it."""
+    """Return the first program that fits, or the smallest one, and a note for its memory report."""
     limit, said = execution.limit.num_bytes, ""
     program = program_of(map_clients)
     number = at_once(map_clients, num_clients(*arguments))
@@ -82,7 +82,7 @@ def _fewer(number: int, taken: Footprint, limit: int) -> int:
 
 
 def at_once(map_clients: MapClients, num_clients: int) -> int:
-    """Clients that are executed at a time, as far as that can be changed; else 1."""
+    """Number of clients executed at a time, if that can be changed; else 1."""
     if not (isinstance(map_clients, partial) and map_clients.func is client_map):
         return 1
     strategy = map_clients.keywords.get("strategy", "vmap")
@@ -90,7 +90,7 @@ def at_once(map_clients: MapClients, num_clients: int) -> int:
 
 
 def in_chunks(map_clients: MapClients, number: int) -> MapClients:
-    """The same way, so many clients at a time: where all were at once, one chunk after another."""
+    """The same `map_clients` with `number` clients at a time; "vmap" becomes "map" over chunks."""
     assert isinstance(map_clients, partial)
     keywords = {"strategy": "vmap", **map_clients.keywords}
     strategy = "map" if keywords["strategy"] == "vmap" else keywords["strategy"]

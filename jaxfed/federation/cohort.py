@@ -19,10 +19,10 @@ class Cohort(NamedTuple):
     Padding (rows with `mask` False) and the order of clients never change a result.
 
     Fields:
-        client_id: int32 [K], which client each row is; -1 of a row without one. Where a server that has
-            labels takes part in a labeling, its examples are rows with numbers below that.
-        x: [K, N, ...], the clients' examples; a client's n_k examples are its first n_k rows. Of clients of
-            very different sizes a `Ragged`, which stands for that array.
+        client_id: int32 [K], the client of each row; -1 for a row without one. If a server that has labels
+            takes part in a labeling, its examples are rows with numbers below -1.
+        x: [K, N, ...], the clients' examples; a client's n_k examples are its first n_k rows. With very
+            unequal client sizes a `Ragged`, which represents that array.
         y: int32 [K, N], class labels; -1 where the example is unlabeled or padding.
         mask: bool [K, N], True on examples, False on padding.
     """
@@ -34,7 +34,7 @@ class Cohort(NamedTuple):
 
 
 def padded(cohort: Cohort, multiple: int) -> Cohort:
-    """The cohort with empty clients (id -1) added up to a multiple of clients."""
+    """Pad the cohort with empty clients (id -1) to a multiple of clients."""
     missing = -len(cohort.client_id) % multiple
     if not missing:
         return cohort
@@ -52,21 +52,21 @@ def padded(cohort: Cohort, multiple: int) -> Cohort:
 
 
 def without_labels(cohort: Cohort) -> Cohort:
-    """The cohort of clients that know no label."""
+    """The cohort without any labels."""
     return cohort._replace(y=np.full_like(np.asarray(cohort.y), UNLABELED))
 
 
 def chosen(cohort: Cohort, places: np.ndarray) -> Cohort:
-    """These of the cohort's clients, in this order; on the host."""
+    """Select the cohort's clients at these places, in this order; on the host."""
     x = cohort.x
     ids, y, mask = (np.asarray(part)[places] for part in (cohort.client_id, cohort.y, cohort.mask))
     return Cohort(ids, x.of(places) if isinstance(x, Ragged) else np.asarray(x)[places], y, mask)
 
 
 def arranged(cohort: Cohort, multiple: int = 1) -> Cohort:
-    """The cohort by ascending ids, empty clients (id -1) last and added up to a multiple.
+    """Sort the cohort by ascending ids, and pad it with empty clients (id -1), last, to a multiple.
 
-    Sums and ties between equal distances depend on an order, so it is always the same one.
+    Sums and ties between equal distances depend on the order, so it is always the same.
     """
     ids = np.asarray(cohort.client_id)
     order = np.argsort(np.where(ids < 0, np.iinfo(np.int32).max, ids), kind="stable")

@@ -1,7 +1,7 @@
 """Bytes on the wire, by kind of message, counted from shapes and dtypes.
 
-A method names each message once a round; the totals are what `summary.json` reports. Bytes are of the
-payload: no headers, no compression but a method's own (entries that it does not send).
+A method counts each message once per round; `summary.json` reports the totals. Bytes are those of the
+payload, without headers, and without compression except a method's own (entries that it does not send).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import jax
 
 @dataclass
 class Communication:
-    """What the clients of one round send to the server (upload) and receive from it (download).
+    """Bytes that the clients of one round send to the server (upload) and receive from it (download).
 
     Messages from client to client pass through the server in this field's protocols: they count once
     as upload and once as download.
@@ -32,14 +32,14 @@ class Communication:
         self.download[kind] = self.download.get(kind, 0) + int(num_bytes)
 
     def add(self, other: Communication) -> None:
-        """Count what the other has counted."""
+        """Add the bytes that the other has counted."""
         for kind, num_bytes in other.upload.items():
             self.up(kind, num_bytes)
         for kind, num_bytes in other.download.items():
             self.down(kind, num_bytes)
 
     def since(self, earlier: Communication) -> Communication:
-        """What was counted after `earlier`, a count of the same, was made."""
+        """Bytes counted since `earlier`, a previous copy of this count."""
         later = Communication()
         for kind, num_bytes in self.upload.items():
             later.up(kind, num_bytes - earlier.upload.get(kind, 0))
@@ -58,12 +58,12 @@ class Communication:
 
 
 def num_bytes_of(tree: Any) -> int:
-    """Bytes of all arrays of a pytree, sent whole; `jaxfed.training.sparse_message` where they are not."""
+    """Bytes of all arrays of a pytree, sent whole; `jaxfed.training.sparse_message` counts partial ones."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def bytes_unit(size: float) -> tuple[str, float]:
-    """The unit that a number of bytes is read in, behind a space, and how many bytes that is."""
+    """Unit for a number of bytes, with a leading space, and the bytes of that unit."""
     for unit, scale in ((" GB", 1e9), (" MB", 1e6), (" kB", 1e3)):
         if size >= scale:
             return unit, scale
@@ -71,8 +71,8 @@ def bytes_unit(size: float) -> tuple[str, float]:
 
 
 def label_bytes(num_labels: int, num_values: int) -> int:
-    """Bytes of labels that have so many values, ceil(log2 of it) bits each, one after another.
+    """Bytes of packed labels with `num_values` values, ceil(log2 num_values) bits each.
 
-    The values are the C classes, and one more where a label may be none.
+    The values are the C classes, and one more if a label may be missing.
     """
     return -(-num_labels * (num_values - 1).bit_length() // 8)

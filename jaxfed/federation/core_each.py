@@ -1,8 +1,8 @@
-"""Clients that need nothing of each other, each on a core of one CPU, where cores are devices.
+"""Execution of independent clients, each on a core of one CPU whose cores are devices.
 
 `jaxfed.federation.client_map.client_map` spreads a cohort evenly, in one program: of five clients on two
-cores one would have a device to itself while the other waits. Here each client is a call of its own program,
-and a core that is through with one has the next. The last, alone, has all cores for its products.
+cores the fifth would use one device while the other waits. Here each client is a separate call, and a core
+that has finished one client takes the next. The last client, alone, uses all cores for its matrix products.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def core_each(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     Returns:
         `mapped(shared, clients)` of arrays, with the outputs stacked on axis 0, on the first device.
 
-    Cost: a compilation for each core, of a program for one client; copies of what is shared, one a core, and
-    of the clients' parts in and out.
+    Cost: one compilation per core, of a program for one client; one copy of `shared` per core, and copies of
+    the clients' parts in and out.
     """
     program, one_of, stacked = jax.jit(fn), jax.jit(_one_of), jax.jit(_stacked)
 
@@ -46,7 +46,7 @@ def core_each(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def fastest_apart() -> Callable[..., Any] | None:
-    """`core_each` where it is faster than `client_map`, by `launch.bench --kernel=learners`; else None."""
+    """`core_each` if it is faster than `client_map`, by `launch.bench --kernel=learners`; else None."""
     return core_each if is_one_cpu() and cores_are_devices() else None
 
 

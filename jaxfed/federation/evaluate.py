@@ -1,4 +1,4 @@
-"""Measures of quality: accuracy over points and over clients, and how well LSH codes estimate cosines."""
+"""Measures of quality: accuracy over points and over clients, and the error of cosines by LSH codes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def balanced_accuracy(predicted: np.ndarray, truth: np.ndarray) -> float:
 def over_clients(
     name: str, predicted: np.ndarray, truth: np.ndarray, client: np.ndarray, num_clients: int
 ) -> Metrics:
-    """The accuracy of each client on its own points, and how it is spread over clients.
+    """The accuracy of each client on its own points, and its distribution over clients.
 
     Every client counts once, however many points it has; one without points of known class does not count.
 
@@ -49,13 +49,13 @@ def over_clients(
         name: of the points, "test" or "unlabeled".
         predicted: int [n]; -1 is wrong.
         truth: int [n]; points of -1, whose class is not known, are left out.
-        client: int [n], who holds the point.
+        client: int [n], the client that holds the point.
         num_clients: M.
 
     Returns:
         `worst_client_NAME_accuracy`, `tenth_percentile_client_NAME_accuracy` (linear between clients) and
-        `mean_client_NAME_accuracy`, and `client_NAME_accuracy`, float64 [M] with NaN for those that do not
-        count. Nothing where none counts.
+        `mean_client_NAME_accuracy`, and `client_NAME_accuracy`, float64 [M] with NaN for clients that do not
+        count. Empty if no client counts.
     """
     known = truth >= 0
     owner = client[known]
@@ -83,21 +83,21 @@ def cosine_rmse(
 ) -> tuple[float, float]:
     """Root-mean-square error of cos(pi h / L) against the exact cosine, measured and by theory.
 
-    Over all pairs of up to `num_points` of the points, chosen by `seed`. Theory takes each bit of a
-    pair at angle theta to differ independently with probability p = theta / pi, so h is
+    Over all pairs of up to `num_points` of the points, chosen by `seed`. In theory each bit of a
+    pair at angle theta differs independently with probability p = theta / pi, so h is
     Binomial(L, p) and, with the characteristic function E e^{iuh} = (1 - p + p e^{iu})^L,
 
         MSE = (1 + Re E e^{2 pi i h / L}) / 2 - 2 cos(theta) Re E e^{pi i h / L} + cos(theta)^2,
 
     exactly (not the delta method's pi^2 sin^2(theta) p (1 - p) / L). The bits of one pair are
-    independent over the draw of Pi; different pairs share Pi, which the mean over pairs does not mind.
+    independent over the draw of Pi. Different pairs share Pi; that does not change the mean over pairs.
 
     Args:
-        parts: float [n_i, d], the points of one or of several; they may lie on disk.
+        parts: float [n_i, d], the points of one or several clients; they may lie on disk.
         key: the typed key that Pi is drawn from.
         num_bits: L.
-        num_points: how many points to take at most; cost is its square times (d + L / 32).
-        seed: which points.
+        num_points: maximum number of points; cost is its square times (d + L / 32).
+        seed: of the choice of points.
 
     Returns:
         (measured, theory); (nan, nan) for fewer than two points of non-zero norm.
@@ -126,7 +126,7 @@ def cosine_rmse(
 
 
 def _norms(part: np.ndarray) -> np.ndarray:
-    """Of rows [n, d], a few at a time: squares of all would be as many as the entries."""
+    """Norms of rows [n, d], a few rows at a time: the squares of all would need a second copy."""
     starts = range(0, max(len(part), 1), _ROWS_AT_ONCE)
     return np.concatenate(
         [np.linalg.norm(part[start : start + _ROWS_AT_ONCE], axis=1) for start in starts]
@@ -134,7 +134,7 @@ def _norms(part: np.ndarray) -> np.ndarray:
 
 
 def _rows_of(parts: Sequence[np.ndarray], chosen: np.ndarray) -> np.ndarray:
-    """Rows by their numbers, which go on from part to part."""
+    """Gather rows by number; numbering continues from part to part."""
     firsts = np.cumsum([0, *map(len, parts)])
     whose = np.searchsorted(firsts, chosen, side="right") - 1
     return np.stack(

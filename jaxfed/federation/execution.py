@@ -1,6 +1,6 @@
-"""How a computation is carried out: what changes its speed, its memory and what is seen of it.
+"""Execution settings: the speed, memory and progress reports of a computation.
 
-The result changes by rounding at most.
+They change results by rounding at most.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jaxfed.kernels.footprint import footprint
 from jaxfed.kernels.spread import points_mesh, spread
 
 _T = TypeVar("_T")
-Progress = Callable[[str, int, int], None]  # (what is counted, how many are done, of how many)
+Progress = Callable[[str, int, int], None]  # (name of the count, number done, total)
 
 
 @dataclass(frozen=True)
@@ -31,21 +31,21 @@ class Execution:
     """Processes, progress and memory of long computations on the host; devices of large ones elsewhere.
 
     Attributes:
-        workers: processes that `hamming="phe"` computes in, or clients' estimators are fitted in, beside this
-            one; 0 = none. A script that asks for some has to guard its entry by
-            `if __name__ == "__main__":`, for they import it.
-        progress: told now and then how much is done.
-        memory: keeps what will be asked for again; None: nothing is kept.
-        tell: hears, before a step first runs, what memory it takes.
-        memory_limit: bytes of a device's memory that a step may take, or text such as "4 GiB"; None: what the
-            device has. Blocks are cut so that it is kept, where a smaller one does; of a system's columns and
-            of clients at once they change rounding, all others nothing.
-        num_devices: that one graph's points are spread over (`jaxfed.kernels.spread`); 0: all, unless they
-            are one CPU's. With several processes: 0, 1 or the devices of all.
+        workers: further processes that compute `hamming="phe"`, or fit clients' estimators; 0 = none. A
+            script that uses some has to guard its entry by `if __name__ == "__main__":`, since they import
+            it.
+        progress: called from time to time with the progress so far.
+        memory: cache of results; None: no cache.
+        tell: receives a line with a step's memory before its first run.
+        memory_limit: bytes of a device's memory that a step may take, or text such as "4 GiB"; None: the
+            device's memory. Block sizes are reduced to keep the limit. Blocks of a system's columns, and of
+            clients at once, change rounding; all others change nothing.
+        num_devices: number of devices over which one graph's points are spread (`jaxfed.kernels.spread`);
+            0: all, unless they are one CPU's. With several processes: 0, 1 or the devices of all.
 
     Raises:
-        UsageError: a number of processes or devices that is none, a limit that is none; when the mesh is
-            asked for, devices that are not there.
+        UsageError: an invalid number of processes or devices, an invalid limit; when the mesh is used,
+            devices that do not exist.
     """
 
     workers: int = 0
@@ -56,7 +56,7 @@ class Execution:
     memory_limit: int | str | None = None
 
     def __post_init__(self) -> None:
-        """Reject what has no meaning, with one line that names it."""
+        """Reject invalid settings, with one line that names the first."""
         for name, least in (("workers", "none"), ("num_devices", "all")):
             number = getattr(self, name)
             if not isinstance(number, int | np.integer) or number < 0:
@@ -67,7 +67,7 @@ class Execution:
             memory_limit(self.memory_limit)
 
     def counting(self, what: str) -> Callable[[int, int], None] | None:
-        """Progress of one thing: a function of (done, total), or None where nobody listens."""
+        """Progress reporter for `what`, a function of (done, total); None if progress is not reported."""
         progress = self.progress
         if progress is None:
             return None
@@ -75,16 +75,16 @@ class Execution:
 
     @cached_property
     def limit(self) -> MemoryLimit:
-        """Of a device's memory."""
+        """The limit on a device's memory."""
         return memory_limit(self.memory_limit)
 
     @property
     def watches_memory(self) -> bool:
-        """Whether anybody asks what steps take."""
+        """True if the memory of steps is reported or limited."""
         return self.memory_limit is not None or self.tell is not None
 
     def take(self, what: str, num_bytes: int) -> None:
-        """Say that a step takes so much; refuse it where that is more than the limit.
+        """Report the memory of a step, and refuse it if that is more than the limit.
 
         Raises:
             UsageError: see `MemoryLimit.check`.
@@ -94,9 +94,9 @@ class Execution:
             self.tell(f"memory: {what} takes {bytes_text(num_bytes)} {self.limit}")
 
     def sized(self, what: str, program: Callable[..., _T]) -> Callable[..., _T]:
-        """A program under `jax.jit` that is said and held to the limit (`take`) before it first runs.
+        """Wrap a program under `jax.jit`: its memory is reported and checked (`take`) before its first run.
 
-        It is compiled once all the same. Where nobody asks it is as it was.
+        It is still compiled once. Without a limit or `tell` it is returned as it is.
         """
         if not self.watches_memory:
             return program
@@ -117,22 +117,22 @@ class Execution:
 
     @property
     def mesh(self) -> Mesh | None:
-        """What one graph's points are spread over; None: they are on one device."""
+        """The devices over which one graph's points are spread; None: they are on one device."""
         if self.num_devices == 1 or (not self.num_devices and is_one_cpu()):
             return None
         mesh = points_mesh(self.num_devices)
         return mesh if mesh.size > 1 else None
 
     def spread(self, array: np.ndarray | jax.Array, *, fill: float = 0) -> jax.Array:
-        """Rows [n, ...] over the mesh, filled up to a multiple of its devices; or as they are."""
+        """Spread rows [n, ...] over the mesh, padded to a multiple of its devices; as is without a mesh."""
         mesh = self.mesh
         return jnp.asarray(array) if mesh is None else spread(array, mesh, fill=fill)
 
     def once(self, compute: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-        """`compute(*arguments, **keywords)`, out of the memory where there is one that has it."""
+        """Return `compute(*arguments, **keywords)`, from the cache if it is there."""
         if self.memory is None:
             return compute(*arguments, **keywords)
         return self.memory.once(compute, *arguments, **keywords)
 
 
-HERE = Execution()  # in this process, silently
+HERE = Execution()  # in this process, without reports

@@ -1,25 +1,25 @@
-"""What a round shows of clients' examples to whoever receives its messages: where membership is inferred.
+"""Attack surface of a round: the messages from which their receivers may infer membership of examples.
 
-A server that follows the protocol and is curious (FedCT, arXiv 2310.05696, Appendix E.1) sees what clients
-send it. A method says itself what that is: one `View` for each kind of message, which answers for any
-examples what its receiver can make of it for these.
+An honest-but-curious server (FedCT, arXiv 2310.05696, Appendix E.1) sees the clients' messages. A method
+describes them: one `View` for each kind of message, which returns, for any examples, the answers that the
+receiver can derive from the message.
 
     for view in algorithm.views(before, after, cohort, key):
         view.answers(x)                                        # [S, n, C]
 
-Where parameters travel the receiver computes the answers; where labels or probabilities of public examples
-do, it sends the examples that it is curious about as public ones (E.1's forged unlabeled set).
+If parameters are sent, the receiver computes the answers. If labels or probabilities of public examples are
+sent, it submits the examples under attack as public ones (E.1's forged unlabeled set).
 
-Where clients are taught by what they agree on, everybody knows what that was, and who attacks can teach
-models of its own the same: `Instruction`, one for each kind of local steps of a round.
+If clients learn from a consensus, everybody knows that consensus, and an attacker can train shadow models on
+it: `Instruction`, one for each kind of local steps of a round.
 
 Every view names its adversary, the party or coalition that has the message:
 
     SERVER      the server, which follows the protocol
     MODEL       anybody with the shared model after the round, the server included
     CLIENT      one more client, without the server
-    COALITION   the server and one client, who put together what each of them sees
-    NOBODY      no party but the client itself: a point of reference
+    COALITION   the server and one client, who combine their messages
+    NOBODY      no party but the client itself: a baseline
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ import numpy as np
 
 from jaxfed.federation.cohort import Cohort
 
-# What answers are: probabilities, by a model that is seen whole or by its answers alone; marks 0 and 1 of
-# classes, one row a client; shares of clients that say a class, noise included; distances to the nearest
-# point of another client, one column.
+# Kinds of answers: probabilities, by a model that is seen whole ("parameters") or by its answers alone;
+# class indicators 0 and 1, one row per client; shares of clients that vote for a class, noise included;
+# distances to the nearest point of another client, one column.
 Kind = Literal["parameters", "probabilities", "labels", "counts", "distances"]
 
 SERVER = "server"
@@ -42,7 +42,7 @@ MODEL = "anybody with the model"
 CLIENT = "one more client"
 COALITION = "server and a client"
 NOBODY = "nobody"
-# The adversaries whose messages an adversary has, its own among them.
+# The adversaries whose messages each adversary has, its own included.
 SEEN_BY = {
     SERVER: (SERVER, MODEL),
     MODEL: (MODEL,),
@@ -56,16 +56,16 @@ class View(NamedTuple):
     """One kind of message.
 
     Fields:
-        message: what it is, in a word or two; the same in all rounds.
+        message: its name, a word or two; the same in all rounds.
         kind: of answers.
-        client: int32 [S], who sent it; -1 where it is made of all clients' examples.
+        client: int32 [S], the sender; -1 if the message is made of all clients' examples.
         answers: x [n, ...] -> float32 [S, n, C].
-        gradient_norms: x, y int32 [n] -> float32 [S, n], |grad loss(f(x), y)| by all that the message holds,
-            where that is parameters.
-        leaves: whether anybody but the client has it; False: a point of reference.
-        shadows: x [n + m, ...], y int32 [n + m], bool [R, n] -> float32 [R, n + m, C], what the receiver
-            would be answered by the method itself, were of the first n examples these and no others the
-            clients' labeled ones; None: playing it so often costs too much.
+        gradient_norms: x, y int32 [n] -> float32 [S, n], |grad loss(f(x), y)| by all numbers of the message,
+            if these are parameters.
+        leaves: True if anybody but the client has the message; False: a baseline.
+        shadows: x [n + m, ...], y int32 [n + m], bool [R, n] -> float32 [R, n + m, C], the answers in R
+            simulated runs of the method whose labeled examples are those marked among the first n; None:
+            such runs cost too much.
         adversary: the party that has the message, a key of `SEEN_BY`.
     """
 
@@ -80,27 +80,27 @@ class View(NamedTuple):
 
 
 class Views(Protocol):
-    """What a round showed."""
+    """Function that returns the views of one round."""
 
     def __call__(self, before: object, after: object, cohort: Cohort, key: jax.Array) -> list[View]:
         """Return the views of the round that led from one state to the other, with its cohort and key.
 
-        Changes nothing. None before a method has sent anything.
+        Changes nothing. The list is empty before a method has sent anything.
         """
         ...
 
 
 class Instruction(NamedTuple):
-    """Local steps that a round asks of each of its clients, with the public targets that it is sent.
+    """Local steps of each client in a round, with the public targets that it receives.
 
     Fields:
-        steps: how many; 0: none.
-        on_own: whether a client learns from labels of its own in them.
-        label: int32 [U], of the public examples, -1 where there is none; None: nothing is taught. Of models
-            that each learn what another ensemble says [R, U], a row for each.
-        weight: float32 [U], or as `label`; None as that.
+        steps: their number; 0: none.
+        on_own: True if a client also learns from its own labels in them.
+        label: int32 [U], of the public examples, -1 for none; None: there are no targets. [R, U] if each of
+            R models learns from a different ensemble, one row each.
+        weight: float32 [U], or shaped as `label`; None if that is.
         soft: float32 [U, C], probabilities or scores; None: labels alone.
-        network: keywords by which the method makes its clients' networks, beside those of its config.
+        network: keywords of the method for its clients' networks, in addition to those of its config.
     """
 
     steps: int
@@ -112,12 +112,12 @@ class Instruction(NamedTuple):
 
 
 class Instructions(Protocol):
-    """What a round told its clients to do."""
+    """Function that returns the instructions of one round to its clients."""
 
     def __call__(
         self, before: object, after: object, cohort: Cohort, key: jax.Array
     ) -> list[Instruction]:
-        """Return, in their order, the steps of a client that has been there from the first round on.
+        """Return, in order, the steps of a client that has taken part since the first round.
 
         Arguments as those of `Views`. Changes nothing.
         """

@@ -1,7 +1,7 @@
-"""Results of computations, kept for whoever asks for the same one again.
+"""Cache of computed results, by the contents of their arguments.
 
-Cross-validation labels the same points again and again with other labels and settings: what depends on the
-points alone (codes, nearest neighbors) is the larger part of the work, and is the same every time.
+Cross-validation labels the same points again and again with other labels and settings. The larger part of the
+work (codes, nearest neighbors) depends on the points alone, and is the same every time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jaxfed.kernels.spread import everywhere
 
 
 class Memory:
-    """Results by the function and by the contents of its arguments, until the memory itself goes.
+    """Cache by the function and the contents of its arguments, without eviction.
 
     Cost: a look-up reads all arguments once (BLAKE2b, about 1 GB/s).
     """
@@ -26,10 +26,10 @@ class Memory:
         self._kept: dict[tuple[Callable[..., Any], bytes], Any] = {}
 
     def once(self, compute: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-        """`compute(*arguments, **keywords)`, or what it gave when called so before.
+        """Return `compute(*arguments, **keywords)`, or the cached result of the same call.
 
         Arguments are trees of arrays, numbers and text. `compute` must depend on nothing else, and
-        nobody may write into what it returns.
+        its result must not be written to.
         """
         key = compute, digest_of((arguments, keywords))
         if key not in self._kept:
@@ -44,6 +44,6 @@ def digest_of(arguments: Any) -> bytes:
     for leaf in leaves:
         array = np.asarray(everywhere(leaf))
         digest.update(f"{array.dtype.str}{array.shape}".encode())
-        # A copy in order has one axis at least.
+        # A contiguous copy has at least one axis.
         digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.digest()

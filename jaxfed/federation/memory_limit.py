@@ -1,8 +1,8 @@
-"""How much of a device's memory may be taken: `execution.memory_limit`, and what does not fit.
+"""Limit on the device memory of a step, `execution.memory_limit`, and the error beyond it.
 
-What counts is what programs are given, make and need on the way, as XLA says before they run
-(`jaxfed.kernels.footprint`). On a CPU the device's memory is the host's, of which data sets, Python and
-compilation take their own share beside that.
+Arguments, results and temporaries of programs count, as XLA reports them before they run
+(`jaxfed.kernels.footprint`). On a CPU the device's memory is the host's; data sets, Python and compilation
+need memory in addition.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _TEXT = re.compile(r"(\d+(?:\.\d+)?) *([a-z]*)", re.IGNORECASE)
 
 
 class MemoryLimit(NamedTuple):
-    """So many bytes, and what was given for them."""
+    """A limit in bytes, and the setting that it was read from."""
 
     num_bytes: int
     given: int | str | None
 
     def __str__(self) -> str:
-        """`of 4.29 GB ('4 GiB')`: what a step's memory is part of."""
+        """The limit in words: `of 4.29 GB ('4 GiB')`."""
         source = "the device's" if self.given is None else f"{_KEY}={self.given!r}"
         return f"of {bytes_text(self.num_bytes)} ({source})"
 
     def check(self, what: str, num_bytes: int) -> None:
-        """Refuse what takes more, and cannot do with less.
+        """Refuse a step that needs more memory than the limit.
 
         Raises:
-            BeyondMemory: names the key, what takes how much, and the smallest limit that would be kept.
+            BeyondMemory: names the key, the step, its bytes, and the smallest sufficient limit.
         """
         if num_bytes <= self.num_bytes:
             return
@@ -53,10 +53,10 @@ class MemoryLimit(NamedTuple):
 
 
 def memory_limit(given: int | str | None) -> MemoryLimit:
-    """What is given as a number of bytes; of None what the device has.
+    """Parse a limit in bytes; None is the memory of the device.
 
     Raises:
-        UsageError: text that is no number of bytes, or one below 1 or beyond 63 bits.
+        UsageError: text that is no number of bytes, or a number below 1 or beyond 63 bits.
     """
     if given is None:
         return MemoryLimit(available_bytes(), None)
@@ -69,7 +69,7 @@ def memory_limit(given: int | str | None) -> MemoryLimit:
 
 
 def _is_allowed(given: Any) -> bool:
-    if given is None:  # whatever the device has; to ask would start JAX, before its devices are set
+    if given is None:  # the device's memory; to read it would start JAX, before its devices are set
         return True
     try:
         memory_limit(given)
@@ -82,14 +82,14 @@ RULE = Rule(object, _ALLOWED, _is_allowed)
 
 
 def available_bytes() -> int:
-    """Memory of the device that JAX computes on; of the host where that does not tell."""
+    """Bytes of memory of the device that JAX computes on; of the host if the device does not report it."""
     statistics = jax.local_devices()[0].memory_stats() or {}
     host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return int(statistics.get("bytes_limit", host))
 
 
 def bytes_text(num_bytes: int) -> str:
-    """`1.38 GB`: three digits, never less than there are."""
+    """Format a number of bytes as `1.38 GB`: three digits, rounded up."""
     unit, scale = bytes_unit(num_bytes)
     digits = max(0, 2 - int(math.log10(max(num_bytes / scale, 1))))
     text = f"{math.ceil(num_bytes / scale * 10**digits) / 10**digits:,.{digits}f}"

@@ -1,4 +1,4 @@
-"""What examples are normalized by: mean and deviation of each entry of their last axis, in one reading."""
+"""Statistics for normalization: mean and deviation of each entry of the last axis, in one pass."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ def mean_and_deviation(x: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.
 
     Args:
         x: [n, ..., c], of numbers or bytes; bytes are read as [0, 1].
-        rows: int [m], which examples count.
+        rows: int [m], the examples that count.
 
     Returns:
         Two float32 [c], computed in float64. Constant entries get deviation 1.
 
-    Cost: m examples are copied, a few at a time. Bytes take some 0.5 ns each: they are summed as whole
-    numbers, over examples first, where those of one lie side by side (as float64 and entry by entry it were
-    ten times as much), and so are exact in any order.
+    Cost: m examples are copied, a few at a time. Bytes take some 0.5 ns each: they are summed as integers,
+    over examples first, along contiguous memory (float64 sums entry by entry would take ten times as long).
+    Their sums are exact in any order.
     """
     total, square = (_sums_of_bytes if x.dtype == np.uint8 else _sums)(x, rows)
     count = max(1, len(rows) * math.prod(x.shape[1:-1]))
@@ -44,7 +44,7 @@ def _sums(x: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _sums_of_bytes(x: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     per_example = math.prod(x.shape[1:])
     total, square = np.zeros(per_example, np.uint64), np.zeros(per_example, np.uint64)
-    for part in _parts(rows, 256):  # that stay in the caches
+    for part in _parts(rows, 256):  # small enough for the caches
         values = x[part].reshape(len(part), per_example)
         total += values.sum(axis=0, dtype=np.uint64)
         square += np.square(values, dtype=np.uint16).sum(axis=0, dtype=np.uint64)
@@ -56,5 +56,5 @@ def _sums_of_bytes(x: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def _parts(rows: np.ndarray, size: int) -> list[np.ndarray]:
-    """About so many rows each."""
+    """Split rows into parts of about `size` each."""
     return np.array_split(rows, max(1, len(rows) // size))

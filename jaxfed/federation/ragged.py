@@ -1,10 +1,10 @@
-"""Examples of clients that have very different numbers of them, without room for what they do not have.
+"""Unpadded (ragged) storage for cohorts with very unequal client sizes.
 
     rows[start_k + i] = x_ki,    i < n_k,    sum_k n_k rows in use, where the padded array has K max_k n_k
 
-`Cohort.x` of one client of 10,000 examples among 99 of 50 is 15,000 rows so, and a million padded. It reads
-like the padded array [K, N, ...]: it has its shape and dtype, and NumPy and JAX make that array of it where
-one is asked for. What should not pay for padding takes rows instead, by `apart` and `joined` inside a
+`Cohort.x` of one client with 10,000 examples among 99 with 50 has 15,000 rows, and a million if padded. It
+reads like the padded array [K, N, ...]: it has that array's shape and dtype, and NumPy and JAX convert it to
+that array on demand. Code that should not pay for padding uses the rows, by `apart` and `joined` inside a
 client's program.
 """
 
@@ -35,14 +35,14 @@ _SHORTEST = 64
 )
 @dataclass(frozen=True)
 class Ragged:
-    """The examples of some clients behind one another, or of one of them.
+    """The examples of some clients, concatenated, or those of one client.
 
     Attributes:
-        rows: [T, ...], the clients' examples, from row 0 on without gaps; what is behind them means nothing.
+        rows: [T, ...], the clients' examples, from row 0 on without gaps; rows behind them are arbitrary.
             None inside `apart`'s second half.
-        start: int32 [K], each client's first row; a scalar of one client.
-        size: int32 [K], n_k, how many it has; likewise.
-        capacity: N, of the padded array that this stands for.
+        start: int32 [K], each client's first row; a scalar for one client.
+        size: int32 [K], n_k, each client's number of examples; a scalar for one client.
+        capacity: N, of the padded array that this represents.
     """
 
     rows: Any
@@ -52,25 +52,25 @@ class Ragged:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the padded array: (K, N, ...), of one client (N, ...)."""
+        """Shape of the padded array: (K, N, ...), for one client (N, ...)."""
         return (*np.shape(self.start), self.capacity, *self.rows.shape[1:])
 
     @property
     def ndim(self) -> int:
-        """Axes of the padded array."""
+        """Number of axes of the padded array."""
         return len(self.shape)
 
     @property
     def dtype(self) -> np.dtype:
-        """Of the examples."""
+        """Data type of the examples."""
         return np.dtype(self.rows.dtype)
 
     def __len__(self) -> int:
-        """The first axis of the padded array."""
+        """Length of the padded array's first axis."""
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> Any:
-        """The padded array's entries; of one client in a compiled program these rows alone are read."""
+        """The padded array's entries; for one client in a compiled program only these rows are read."""
         if np.ndim(self.start):
             if isinstance(index, int | np.integer):
                 return np.asarray(self.of(np.array([index])))[0]
@@ -79,7 +79,7 @@ class Ragged:
         return self.rows[jnp.clip(self.start + places, 0, len(self.rows) - 1)]
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
-        """The padded array, with zeros where there is nothing."""
+        """The padded array, with zeros as padding."""
         del copy
         whole = np.zeros(self.shape, self.dtype)
         for row, own in enumerate(self.of_clients()):
@@ -87,7 +87,7 @@ class Ragged:
         return whole if dtype is None else whole.astype(dtype)
 
     def __jax_array__(self) -> jax.Array:
-        """The padded array, with zeros where there is nothing; may be traced."""
+        """The padded array, with zeros as padding; may be traced."""
         return self.padded(jnp.asarray(self.rows), 0)
 
     def of_clients(self) -> list[np.ndarray]:
@@ -98,11 +98,11 @@ class Ragged:
 
     @property
     def num_rows(self) -> int:
-        """How many rows are examples: sum_k n_k, on the host."""
+        """Number of rows that are examples: sum_k n_k, on the host."""
         return int(np.sum(self.size))
 
     def places(self, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Whose example each of the first rows is, and which of its: int32 [length], 0 behind the last."""
+        """Client of each of the first rows, and the example's number there: int32 [length], 0 as padding."""
         sizes = np.asarray(self.size)
         client = np.repeat(np.arange(len(sizes)), sizes)
         number = np.arange(len(client)) - np.asarray(self.start)[client]
@@ -110,7 +110,7 @@ class Ragged:
         return np.pad(client, room).astype(np.int32), np.pad(number, room).astype(np.int32)
 
     def padded(self, values: Array, fill: Any) -> jax.Array:
-        """[K, N, ...] of one value a row, [T', ...] with T' as many rows as are examples or more; traced."""
+        """Pad values of rows, [T', ...] with T' at least the number of examples, to [K, N, ...]; traced."""
         place = jnp.arange(self.capacity).reshape(*(1,) * np.ndim(self.start), self.capacity)
         start, size = (jnp.asarray(part)[..., None] for part in (self.start, self.size))
         taken = jnp.asarray(values)[jnp.clip(start + place, 0, len(values) - 1)]
@@ -118,18 +118,18 @@ class Ragged:
         return jnp.where(is_there, taken, jnp.asarray(fill, taken.dtype))
 
     def on_device(self) -> Ragged:
-        """The same with its rows on JAX's device; who has which stays on the host."""
+        """The same with its rows on JAX's device; `start` and `size` stay on the host."""
         return replace(self, rows=jnp.asarray(self.rows))
 
     def of(self, clients: np.ndarray) -> Ragged:
-        """These clients in this order, in as many rows if they fit; on the host."""
+        """Select clients, in this order, in the same number of rows if they fit; on the host."""
         own = self.of_clients()
         parts = [own[client] for client in clients]
         length = max(len(self.rows), sum(map(len, parts)))
         return stacked(parts, length, self.capacity)
 
     def beside(self, others: Array, sizes: np.ndarray) -> Ragged:
-        """The same and the examples of further clients, [sum of sizes, ...], on the device."""
+        """Append the examples of further clients, [sum of sizes, ...], on the device."""
         first = self.num_rows
         room = [(0, len(others))] + [(0, 0)] * (others.ndim - 1)
         rows = jnp.pad(jnp.asarray(self.rows), room)
@@ -143,14 +143,14 @@ class Ragged:
         )
 
     def with_empty(self, number: int) -> Ragged:
-        """The same and so many clients without examples."""
+        """Append `number` clients without examples."""
         room = [(0, number)]
         start, size = (np.pad(np.asarray(part), room) for part in (self.start, self.size))
         return replace(self, start=start, size=size)
 
 
 def stacked(parts: list[np.ndarray], length: int, capacity: int) -> Ragged:
-    """Clients' examples [n_k, ...] behind one another, in so many rows."""
+    """Concatenate the clients' examples [n_k, ...] in `length` rows."""
     size = np.array([len(part) for part in parts], np.int32)
     rows = np.zeros((length, *parts[0].shape[1:]), parts[0].dtype)
     if size.any():
@@ -159,10 +159,10 @@ def stacked(parts: list[np.ndarray], length: int, capacity: int) -> Ragged:
 
 
 def length_for(count: int, most: int, *, parts: int = 1) -> int:
-    """Rows for so many examples where there may be `most`: one of few lengths, so that programs are few.
+    """Number of rows for `count` of at most `most` examples: one of few lengths, so that programs are few.
 
-    Lengths grow by the root of two, and one of them is `most`, which nothing is added to but what fills 256
-    rows, or as many for each of `parts` (devices).
+    Lengths grow by the root of two. One of them is `most`, rounded up to a multiple of 256 rows, or of 256
+    for each of `parts` (devices).
     """
     step = ROWS_AT_ONCE * parts
     length = -(-most // step) * step
@@ -172,14 +172,14 @@ def length_for(count: int, most: int, *, parts: int = 1) -> int:
 
 
 def apart(x: Any) -> tuple[Any, Any]:
-    """What all clients of a cohort share of its examples, and what each has, stacked on axis 0."""
+    """Split a cohort's examples into the array that all clients share, and each client's, on axis 0."""
     if isinstance(x, Ragged):
         return x.rows, replace(x, rows=None)
     return None, x
 
 
 def joined(shared: Any, own: Any) -> Any:
-    """One client's examples [N, ...] of what `apart` gives it."""
+    """One client's examples [N, ...], from the two parts that `apart` returns."""
     return replace(own, rows=shared) if isinstance(own, Ragged) else own
 
 
@@ -189,22 +189,22 @@ def own_examples(x: Array | Ragged) -> list[np.ndarray]:
 
 
 def on_device(x: Any) -> Any:
-    """A cohort's examples where JAX computes."""
+    """A cohort's examples on JAX's device."""
     return x.on_device() if isinstance(x, Ragged) else jnp.asarray(x)
 
 
 def by_extent(x: Any, extent: jax.Array, of_length: Callable[[int], Result]) -> Result:
-    """`of_length(L)` for an L that the client's examples fit into, not far above their number.
+    """Return `of_length(L)` for an L that holds the client's examples, not far above their number.
 
-    What sorts or draws for every row would otherwise pay for the largest client at each. Results have one
-    shape whatever L is, and must not depend on it.
+    Code that sorts or draws for every row would otherwise pay for the largest client at each. Results have
+    the same shape for all L, and must not depend on it.
 
     Args:
-        x: the client's examples; those of a padded array have L = N.
-        extent: int32 scalar, its examples are the first so many rows.
+        x: the client's examples; for a padded array L = N.
+        extent: int32 scalar, the number of leading rows that hold its examples.
         of_length: may be traced, once for each of a few lengths.
 
-    Cost: of the branch taken; under `vmap` of all of them, a third more than of the longest.
+    Cost: that of the branch taken; under `vmap` that of all branches, a third more than the longest.
     """
     if not isinstance(x, Ragged) or x.capacity <= _SHORTEST:
         return of_length(x.shape[0])

@@ -1,10 +1,10 @@
-"""The round loop: a cohort, a round, the next state; and the rounds after which a state is judged.
+"""The round loop: a cohort, a round, the next state; and the rounds after which a state is evaluated.
 
     for t in rounds:
         state, metrics = algorithm.round(state, cohort_of(t), fold_in(key, t))
 
-Experiments, `simulate`, features that clients learn first and the counting of costs all consume `play`: it
-makes the only call of an algorithm's `round` that advances an experiment.
+Experiments, `simulate`, features that clients learn first, and the counting of costs all use `play`: it has
+the only call of an algorithm's `round` that advances an experiment.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.sampling import Sampling, sample_clients
 from jaxfed.host.prefetch import prefetched
 
-CohortOf = Callable[[int], Cohort]  # of a round, by its number
+CohortOf = Callable[[int], Cohort]  # number of a round -> its cohort
 
 
 class Played(NamedTuple):
@@ -31,7 +31,7 @@ class Played(NamedTuple):
     Fields:
         round: its number.
         before, after: the server's state.
-        metrics: the round's own.
+        metrics: of this round.
         cohort: its clients.
         key: its key.
     """
@@ -52,11 +52,11 @@ def play(
     cohort_of: CohortOf,
     key: jax.Array,
 ) -> Generator[Played]:
-    """Play rounds one after another, each from the state that the one before has left.
+    """Run rounds one after another, each from the state after the one before.
 
     Args:
         algorithm: the method.
-        state: what the first of these rounds starts from.
+        state: the state before the first of these rounds.
         rounds: their numbers, ascending.
         cohort_of: makes a round's cohort; a thread calls it one round ahead.
         key: typed; round t has `fold_in(key, t)`.
@@ -80,7 +80,7 @@ def cohorts_of(
     sampling: Sampling | ConfigDict,
     seed: int,
 ) -> CohortOf:
-    """The cohorts that a method draws of a federation (`sample_clients`)."""
+    """Return the function that draws a method's cohorts from a federation (`sample_clients`)."""
 
     def cohort_of(number: int) -> Cohort:
         needs_labels = algorithm.needs_labels(number)
@@ -92,10 +92,10 @@ def cohorts_of(
 
 
 def is_judged(algorithm: FederatedAlgorithm, number: int, last: int, evaluate_every: int) -> bool:
-    """Whether the state after round `number` of `last` is judged.
+    """True if the state after round `number` of `last` is evaluated.
 
-    It is after every `evaluate_every`-th round (0: none), after the last, and after the rounds on given
-    labels alone: what pseudo-labels start from is a candidate of selection.
+    These are every `evaluate_every`-th round (0: none), the last one, and the last of the rounds on given
+    labels alone: the state before pseudo-labels is a candidate of selection.
     """
     if number in (last, algorithm.judged_after):
         return True

@@ -1,4 +1,4 @@
-"""Which clients take part in a round: a pure function of seed and round."""
+"""Sampling of the clients that take part in a round: a pure function of seed and round."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ SAMPLINGS = ("uniform", "proportional", "groups")
 LABELED_SHARES = ("ceiling", "nearest")
 
 _GROUPS = (
-    0x67727073  # sets the groups' randomness apart from rounds and from what deals the examples
+    0x67727073  # separates the groups' random stream from rounds and from the partition of examples
 )
 
 
 class Sampling(NamedTuple):
-    """How cohorts are drawn; a config's keys of these names do as well."""
+    """Settings of cohort sampling; a config with keys of these names can take its place."""
 
     cohort_size: int = 0
     sampling: str = "uniform"
@@ -29,13 +29,13 @@ class Sampling(NamedTuple):
 
 
 class Participation(NamedTuple):
-    """Who takes part how often, which a promise about noise depends on.
+    """Participation of clients in a run, on which privacy guarantees depend.
 
     Fields:
         num_clients: M.
-        cohort_size: clients a round, all of them included.
+        cohort_size: clients per round; M if all take part.
         sampling: as in `Sampling`.
-        most_rounds: -> in how many rounds the client that takes part most often does.
+        most_rounds: -> the number of rounds of the client that takes part most often.
     """
 
     num_clients: int
@@ -45,14 +45,14 @@ class Participation(NamedTuple):
 
     @property
     def is_drawn(self) -> bool:
-        """Whether each round has a part of the clients, any such part as likely as another."""
+        """True if each round draws a subset of the clients, all subsets of its size equally likely."""
         return self.sampling == "uniform" and self.cohort_size < self.num_clients
 
 
 def participation(
     config: Sampling | ConfigDict, federation: Federation, seed: int, rounds: int
 ) -> Participation:
-    """Of so many rounds of a method that trains on given labels; arguments as `sample_clients`."""
+    """Return the participation in `rounds` rounds on given labels; arguments as `sample_clients`."""
     num_clients = federation.num_clients
     size = config.cohort_size if 0 < config.cohort_size < num_clients else num_clients
 
@@ -75,27 +75,27 @@ def sample_clients(
     *,
     needs_labels: bool = False,
 ) -> list[int]:
-    """The round's clients, ascending: `cohort_size` drawn without replacement, 0 is all.
+    """Return the round's clients, ascending: `cohort_size` drawn without replacement, 0 is all.
 
-    `sampling` "uniform": all alike. "proportional": clients with labels and clients without are drawn
-    apart, as many as their shares of all clients say (XCLP, A.2), at least one with labels. "groups":
-    the clients are divided once, at random, into `num_groups` groups, at most `cohort_size` in each and
-    their sizes equal to within one; round r has group r, and after the last it begins anew (XCLP, B.1).
+    `sampling` "uniform": all clients are equally likely. "proportional": clients with and without labels
+    are drawn separately, in proportion to their shares of all clients (XCLP, A.2), at least one with labels.
+    "groups": the clients are divided once, at random, into `num_groups` groups of at most `cohort_size`,
+    their sizes equal to within one. Round r has group r; after the last group the first one follows (XCLP,
+    B.1).
 
-    Of "proportional" the paper says: tau m_L clients with labels, tau (m - m_L) without. It leaves open
-    what tau m_L = 2.5 clients are; `labeled_share` "ceiling" takes 3, as its authors' code does,
-    "nearest" the nearest integer, of two as near ones the even. It says that there be "some labels
-    present in the graph"; where there is no graph over clients, a client without labels has nothing to
-    train on, and with `labeled_cohorts` the authors' code is followed, which draws clients with labels
-    alone then, `cohort_size` of them or all. Where no client has a label, as with labels at the server,
-    "proportional" is "uniform" by another draw.
+    For "proportional" the paper has tau m_L clients with labels, tau (m - m_L) without. It does not define
+    tau m_L = 2.5 clients: `labeled_share` "ceiling" takes 3, as its authors' code does, "nearest" the nearest
+    integer, the even one of two. The paper requires "some labels present in the graph". Without a graph over
+    clients, a client without labels has nothing to train on. With `labeled_cohorts` the draw then follows the
+    authors' code: only clients with labels, `cohort_size` of them or all. If no client has a label, as with
+    labels at the server, "proportional" is "uniform" by another draw.
 
     Args:
-        config: how; of the experiment.
-        federation: who has labels.
+        config: the settings of the experiment.
+        federation: the clients and their labels.
         seed: of the repeat.
         round_number: from 1.
-        needs_labels: whether clients without labels have nothing to do in this round
+        needs_labels: True if clients without labels have nothing to do in this round
             (`FederatedAlgorithm.needs_labels`).
     """
     num_clients, size = federation.num_clients, config.cohort_size
@@ -114,7 +114,7 @@ def sample_clients(
         return sorted(rng.choice(labeled, min(size, len(labeled)), replace=False).tolist())
     share = size * len(labeled) / num_clients
     num_labeled = math.ceil(share) if config.labeled_share == "ceiling" else round(share)
-    num_labeled = max(num_labeled, min(1, len(labeled)))  # there are as many, and of the others too
+    num_labeled = max(num_labeled, min(1, len(labeled)))  # enough clients of both kinds exist
     drawn = [
         rng.choice(labeled, num_labeled, replace=False),
         rng.choice(unlabeled, size - num_labeled, replace=False),
@@ -123,5 +123,5 @@ def sample_clients(
 
 
 def num_groups(num_clients: int, cohort_size: int) -> int:
-    """How many groups of at most `cohort_size` clients there are; 0 is one group of all."""
+    """Number of groups of at most `cohort_size` clients; size 0 is one group of all."""
     return -(-num_clients // cohort_size) if cohort_size else 1

@@ -1,14 +1,14 @@
-"""What a client trains, where methods share labels and not parameters: any supervised learner, one protocol.
+"""Learners of clients in methods that share labels, not parameters: any supervised learner, one protocol.
 
     learner = LEARNERS["network"](training=training)                 # jaxfed.training's ingredients
     learner = LEARNERS["decision_tree"](num_classes=C, max_depth=4)
     learner = LEARNERS["estimator"](num_classes=C, estimator="sklearn.svm.SVC", C=10.0)
-    learner = mixed([learner, ...])                                  # of clients that differ
+    learner = mixed([learner, ...])                                  # clients with different learners
 
-Networks train here as they do in `jaxfed.training`, all clients in one program; trees and other estimators
-(`jaxfed.estimators`) in processes. One that lives elsewhere is registered, `LEARNERS.register(name)`
-(`jaxfed.registry`); a factory asks for `training`, or for `num_classes` and `execution`, by name. Who is
-taught what is a method's to say. `jaxfed.algorithms` and the wings above import it.
+Networks train as in `jaxfed.training`, all clients in one program; trees and other estimators
+(`jaxfed.estimators`) in processes. Learners from elsewhere are registered by `LEARNERS.register(name)`
+(`jaxfed.registry`); a factory requests `training`, or `num_classes` and `execution`, by parameter name. The
+methods decide on the targets of learning. `jaxfed.algorithms` and the wings above import it.
 """
 
 from collections.abc import Callable
@@ -41,5 +41,5 @@ _OWN: dict[str, Callable[..., Learner]] = {
     "estimator": estimator_learner(named.by_path),
 }
 LEARNERS = Registry("learner", _OWN)
-# Networks, regressions and linear terms of rules standardize features themselves, and trees split anywhere.
+# Networks, regressions and linear terms of rules standardize features themselves; trees ignore their scale.
 SCALE_FREE = frozenset(_OWN) - {"estimator"}

@@ -1,15 +1,16 @@
-"""What clients are asked, and what of it is an answer.
+"""Predictions that clients send, and the check that they are valid.
 
     answers, failed = answers_of(learner, "predict", state, client_id, x, num_classes)
 
-of each client, to all examples x [n, ...]:
+from each client, for all examples x [n, ...]:
 
     predict          integers [n] of -1, 0, ..., C - 1
-    predict_proba    numbers [n, C] in [0, 1], to a rounding of 10^-3
-    scores           numbers [n, C] of at most 10^4 either way: of larger ones one client's would be the mean
+    predict_proba    numbers [n, C] in [0, 1], up to a rounding of 10^-3
+    scores           numbers [n, C] of absolute value at most 10^4: one client's larger ones would dominate
+                     the mean
 
-A server that took anything else would spoil every client's round: a mean with one NaN in it is NaN. What
-is in order and merely wrong, all labels of one class say, is an answer.
+Anything else would spoil the round of all clients: a mean that contains one NaN is NaN. Answers that are well
+formed and merely wrong, all labels in one class say, are valid.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ def answers_of(
     x: Array,
     num_classes: int,
 ) -> tuple[np.ndarray, dict[int, str]]:
-    """The answers of clients int32 [K], and why some have none.
+    """Return the valid answers of clients int32 [K], and the reasons of those that failed.
 
     Returns:
-        int32 [K, n] of labels, else float32 [K, n, C]; -1, or zeros, of those that failed and of rows without
-        a client (id -1). And client -> why, in one line.
+        int32 [K, n] of labels, else float32 [K, n, C]; -1, or zeros, for clients that failed and rows without
+        a client (id -1). And client -> reason, in one line.
     """
     ids, failed = np.array(client_id, np.int32), dict[int, str]()
     while True:
@@ -52,13 +53,13 @@ def answers_of(
                 raise
             failed |= there
             ids[np.isin(ids, list(there))] = -1
-            if error.answers is not None:  # the others need not be asked again
+            if error.answers is not None:  # the other clients need not predict again
                 given = error.answers
                 break
     answers = np.full((len(ids), len(x)), -1, np.int32)
     if question != "predict":
         answers = np.zeros((len(ids), len(x), num_classes), np.float32)
-    # Rows one by one where they are a list: one of another length is one client's fault.
+    # A list is read row by row: a row of another length is one client's fault.
     rows = given if isinstance(given, (list, tuple)) else np.atleast_1d(given)
     for place, client in enumerate(ids.tolist()):
         if client < 0:
@@ -78,7 +79,7 @@ def answers_of(
 def why_no_answer(
     answer: np.ndarray, question: Question, num_examples: int, num_classes: int
 ) -> str:
-    """What is wrong with one client's answer to so many examples, in one line; "" if nothing is."""
+    """Check one client's answer for `num_examples` examples; the error in one line, "" if it is valid."""
     shape: tuple[int, ...] = (num_examples,)
     kind: Any = np.integer
     if question != "predict":

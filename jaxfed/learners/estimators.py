@@ -1,4 +1,4 @@
-"""From a recipe of one client's estimator to a learner of all clients."""
+"""Conversion of a recipe for one client's estimator into a learner of all clients."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from jaxfed.rules import NOT_NEGATIVE, check_values
 
 
 def estimator_learner(recipe_of: Callable[..., Recipe]) -> Callable[..., Learner]:
-    """The factory of learners whose clients have estimators of this kind.
+    """Return the factory of learners whose clients have estimators of this kind.
 
     It takes the recipe's keywords, and those of `refitting`:
 
         num_classes: C.
-        pseudo_weight: lambda, of public labels beside own ones; 1 by default.
+        pseudo_weight: lambda, the weight of public labels relative to own ones; 1 by default.
         execution: where estimators are fitted; by default here, one after another.
     """
 

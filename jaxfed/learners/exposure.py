@@ -1,8 +1,8 @@
-"""What answers to public examples show of clients that have models of their own.
+"""Attack surface of clients' answers to public examples, where clients have separate models.
 
-Whoever chooses the public examples chooses what is answered (the forged set of FedCT's Appendix E.1). Labels
-are seen as marks of classes, or as what noise made of these; of scores the softmax is taken; of a sum over
-clients their mean is all that is seen.
+The party that chooses the public examples chooses the questions (the forged set of FedCT's Appendix E.1).
+Labels are seen as class indicators, possibly noisy. Scores are seen through a softmax. Of a sum over clients
+only their mean is seen.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jaxfed.federation.exposure import NOBODY, SERVER, View
 from jaxfed.learners.answers import Question, answers_of
 from jaxfed.learners.learner import Learner, State
 
-# Labels int32 [n] of a client, and its number -> what it sends in their place, numbers [n, C].
+# Labels int32 [n] of a client, and its number -> the numbers [n, C] that it sends in their place.
 Released = Callable[[np.ndarray, int], np.ndarray]
 
 _OF_ALL = np.asarray([-1], np.int32)
@@ -32,7 +32,7 @@ def labels_shown(
     summed: bool = False,
     released: Released | None = None,
 ) -> View:
-    """Labels of clients int32 [K], -1 of rows without one, or their histogram; `released` with noise."""
+    """View of the labels of clients int32 [K] (-1: no client), or their histogram; `released` adds noise."""
     ids = _present(client_id)
 
     def send(labels: np.ndarray, client: int) -> np.ndarray:
@@ -57,9 +57,9 @@ def probabilities_shown(
     summed: bool = False,
     leaves: bool = True,
 ) -> View:
-    """Probabilities of clients int32 [K], -1 of rows without one, or their mean.
+    """View of the probabilities of clients int32 [K] (-1: no client), or of their mean.
 
-    The question may be "scores". A learner of labels alone gives marks of these.
+    The question may be "scores". A learner without probabilities gives indicators of its labels.
     """
     ids = _present(client_id)
     adversary = SERVER if leaves else NOBODY
@@ -71,7 +71,7 @@ def probabilities_shown(
         seen = _seen(answers_of(learner, question, state, ids, x, num_classes)[0], summed)
         if question != "scores":
             return seen
-        # Here, because it takes a sixth of a second to import, which runs without views need not wait for.
+        # Imported here, since it takes a sixth of a second, and runs without views do not need it.
         from scipy.special import softmax
 
         shown: np.ndarray = softmax(seen, axis=-1)

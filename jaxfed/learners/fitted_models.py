@@ -1,4 +1,4 @@
-"""Estimators by what they were fitted on: kept while there is room; missing ones are fitted, side by side."""
+"""Cache of fitted estimators, by their training data; missing ones are fitted side by side."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jaxfed.host.workers import Mapped, worker_processes
 
 
 class Lesson(NamedTuple):
-    """What one client's estimator is fitted on.
+    """Training data of one client's estimator.
 
     Fields:
         seed: int32 scalar.
@@ -39,15 +39,15 @@ class Lesson(NamedTuple):
 
     @property
     def public_rows(self) -> np.ndarray:
-        """int64, the public examples that count."""
+        """int64, the public examples with a label and a positive weight."""
         return np.flatnonzero((self.label >= 0) & (self.weight > 0))
 
 
 class FittedModels:
-    """The models of one recipe.
+    """Cache of the models of one recipe.
 
     Attributes:
-        capacity: how many are kept; the longest unused go first.
+        capacity: largest number of models; the least recently used are dropped first.
     """
 
     def __init__(self, recipe: Recipe, *, pseudo_weight: float, workers: int) -> None:
@@ -58,13 +58,13 @@ class FittedModels:
         self._told: set[str] = set()
 
     def remember(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Keep examples [n, ...] and labels int32 [n] for lessons; their digest, uint8 [32]."""
+        """Store examples [n, ...] and labels int32 [n] for lessons; return their digest, uint8 [32]."""
         digest = digest_of((x, y))
         self._examples.setdefault(digest, (x, y))
         return np.frombuffer(digest, np.uint8)
 
     def of(self, lessons: Mapping[int, Lesson]) -> tuple[dict[int, ClientModel], dict[int, str]]:
-        """The models of clients, and why there are none of the others.
+        """Return the clients' models, and for the others the reason of their failure.
 
         Raises:
             UsageError: a lesson of examples that were never remembered.
@@ -107,14 +107,14 @@ class FittedModels:
 
     def _done(self, tasks: list[Task]) -> list[ClientModel | str]:
         if last := len(tasks) % max(self._workers, 1):
-            # Of five tasks two processes do the fifth together, or the one would wait for the other.
+            # Of five tasks the fifth runs on the threads of both processes; one would be idle otherwise.
             threads = self._workers // last
             tasks[-last:] = [task._replace(threads=threads) for task in tasks[-last:]]
         if not self._workers or len(tasks) < 2:
             return list(map(fitted_or_why, tasks))
         done: list[ClientModel | str] = []
         try:
-            # One by one as they come, so that those before a process died are there.
+            # One by one, so that results before the death of a process are kept.
             done.extend(iter(_processes(self._workers)(fitted_or_why, tasks)))
         except BrokenProcessPool:
             _processes.cache_clear()
@@ -135,7 +135,7 @@ class FittedModels:
 
 
 def _by_itself(task: Task) -> ClientModel | str:
-    """Whose process dies of it is left without a model, and nobody else."""
+    """Fit one model in a process of its own; if that dies, only this client is left without a model."""
     try:
         [made] = _processes(1)(fitted_or_why, [task])
     except BrokenProcessPool:
@@ -146,7 +146,7 @@ def _by_itself(task: Task) -> ClientModel | str:
 
 @functools.cache
 def _processes(count: int) -> Mapped:
-    """A `map` over so many processes, the same for all learners; they end with this one."""
+    """A `map` over `count` processes, shared by all learners; they end with this process."""
     stack = ExitStack()
     atexit.register(stack.close)
     return stack.enter_context(worker_processes(count))

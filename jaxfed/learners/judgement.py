@@ -1,21 +1,21 @@
-"""What a state is worth whose clients have models of their own, of whatever kind.
+"""Evaluation of states with a separate model, of any kind, at each client.
 
     test_accuracy                    mean over clients of their own models' accuracy on the test split (ACC of
                                      FedCT, arXiv 2310.05696)
-    test_balanced_accuracy           the same mean
+    test_balanced_accuracy           the same mean of balanced accuracies
     client_test_accuracy             of each client's own model, a list (its Figures 2, 3 and 7)
     client_test_accuracy_deviation   over the clients, divisor M (the same figures)
-    majority_test_accuracy           of what most of them say, the smallest class of equals
+    majority_test_accuracy           of the clients' majority vote, ties to the smallest class
     train_accuracy                   mean over clients of their own models' accuracy on their own labels
     gap_vulnerability                1/2 + (train_accuracy - test_accuracy) / 2: ROC AUC of the attack that
-                                     takes for a member whom a model is right about
+                                     takes correctly classified examples for members
                                      (`jaxfed.privacy.membership.gap`)
     consensus_accuracy               of the labels that clients agreed on, by classes of public examples that
-                                     the simulation alone knows; one that they abstained from is wrong
+                                     the simulation alone knows; an abstention is wrong
 
-and of the first five on the validation split, `validation_accuracy` and so on. A client that has no model yet
-is wrong everywhere; train accuracy is of clients with labels. Where nobody has one, neither of the two is
-reported, `has_no_model` is, and a line says so.
+and the first five on the validation split, `validation_accuracy` and so on. A client that has no model yet
+is wrong everywhere; train accuracy is over clients with labels. If no client has a model, accuracies are not
+reported; `has_no_model` is, and a warning is logged.
 
 The table of predictions has a row for each client and test example.
 """
@@ -39,7 +39,7 @@ from jaxfed.training.last_answer import LastAnswer
 
 
 class LearnersState(Protocol):
-    """What is asked of a method's state."""
+    """Attributes that the evaluation needs of a method's state."""
 
     @property
     def learner(self) -> Any:
@@ -57,18 +57,18 @@ class LearnersState(Protocol):
 def judged_by_clients(
     learner: Learner, num_classes: int, *, has_consensus: bool = False
 ) -> Judgement:
-    """Everything that follows from the models of clients.
+    """Build the evaluation functions of a method whose clients have separate models.
 
     Args:
-        learner: whose state is `state.learner`.
+        learner: the learner; its state is `state.learner`.
         num_classes: C.
         has_consensus: states have a `label` of the public examples.
 
-    `predict` gives the mean of the probabilities of clients that have a model or, where learners give labels
-    alone, the shares of their votes; zeros where nobody has one.
+    `predict` returns the mean of the probabilities of clients that have a model or, if learners give labels
+    alone, the shares of their votes; zeros if no client has a model.
 
-    Cost: each client's predictions of the split, and of its own labeled examples. Labels by which a state was
-    measured `predictions` of it tells without asking for them again.
+    Cost: each client's predictions of the split, and of its own labeled examples. `predictions` reuses the
+    test labels of the state that `evaluate` last measured.
     """
     measured = LastAnswer[np.ndarray]()
 
@@ -80,11 +80,11 @@ def judged_by_clients(
         return answers
 
     def labels(state: LearnersState, x: np.ndarray) -> np.ndarray:
-        """int32 [M, n]."""
+        """Labels by all clients, int32 [M, n]."""
         return said_of("predict", state, x, _clients(state))
 
     def spreads(state: LearnersState, x: np.ndarray) -> np.ndarray:
-        """float32 [M, n, C], zeros of clients without a model."""
+        """Probabilities by all clients, float32 [M, n, C], zeros for clients without a model."""
         if learner.predict_proba is None:
             return _one_hot(labels(state, x), num_classes)
         return said_of("predict_proba", state, x, _clients(state))
@@ -106,7 +106,7 @@ def judged_by_clients(
     def on_own(
         state: LearnersState, federation: Federation, part: tuple[np.ndarray, ...]
     ) -> list[np.ndarray]:
-        """Each client's labels of points of its own."""
+        """Labels of each client's own points, by its own model."""
         said = []
         for client, points in enumerate(part):
             own = np.asarray([client], np.int32)
@@ -126,7 +126,7 @@ def judged_by_clients(
             learner, "predict", state.learner, _clients(state), federation.x[:1], num_classes
         )
         if (anybody < 0).all():
-            if state.round:  # before the first one it is no news
+            if state.round:  # before the first round this is expected
                 whose = learner.alone or "of any client"
                 logging.warning("no model (%s) could be fitted: there is no accuracy", whose)
             return {**consensus, HAS_NO_MODEL: True}
@@ -172,7 +172,7 @@ def judged_by_clients(
         said = measured.taken(state, federation)
         if said is None:
             said = labels(state, federation.x[test])
-        # One whose classes are not its likeliest ones (a support vector machine) is asked for both.
+        # A learner whose class need not be its most probable one (a support vector machine) gives both.
         has_more = learner.predict_proba is not None
         each = spreads(state, federation.x[test]) if has_more else _one_hot(said, num_classes)
         of_label = np.take_along_axis(each, np.maximum(said, 0)[..., None], axis=2)[..., 0]

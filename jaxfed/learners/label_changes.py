@@ -1,14 +1,14 @@
-"""How many labels of public examples change where a client has another example: tried, not bounded.
+"""Empirical sensitivity of a client's labels of public examples to one of its examples: not a bound.
 
-FedCT (arXiv 2310.05696, Section 5) takes for the sensitivity of a client's labels the largest change among
-100 neighbors of its data. Here client i with h_i = A(D_i u P, h) draws n of its examples and replaces each,
-one at a time, by a public example with a label drawn uniformly; from the same model h, by the same key,
+FedCT (arXiv 2310.05696, Section 5) uses as sensitivity of a client's labels the largest change among 100
+neighbors of its data. Here client i with h_i = A(D_i u P, h) draws n of its examples and replaces each, one
+at a time, by a public example with a label drawn uniformly; from the same model h, by the same key,
 
     r_i = max over n neighbors D' of #{u in U : A(D' u P, h)(u) != h_i(u)},        r = max_i r_i
 
-It is no bound (`jaxfed.privacy.label_sensitivity`): the next neighbor may change more, and h, which has seen
-the example in earlier rounds, stays. Nor is r itself private. So a client with one example has |U|, and one
-whose learner fails on a neighbor, too.
+It is no bound (`jaxfed.privacy.label_sensitivity`): the next neighbor may change more, and h stays the same
+although it has seen the example in earlier rounds. Nor is r itself private. A client with one example has
+r_i = |U|, and so has a client whose learner fails on a neighbor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from jaxfed.federation.cohort import Cohort
 from jaxfed.privacy.label_sensitivity import estimate
 
-# A cohort of one client -> its labels int32 [U]; -1 where it has none to say.
+# A cohort of one client -> its labels int32 [U]; -1 for an abstention.
 LabelsOf = Callable[[Cohort], np.ndarray]
 
 
@@ -35,18 +35,18 @@ def estimated_rows(
     *,
     num_neighbors: int,
 ) -> int:
-    """r over these clients of a cohort, 1 or more; 0 where none of them has an example of its own.
+    """Return r over these clients of a cohort, 1 or more; 0 if none of them has an example of its own.
 
     Args:
         labels_of: trains a client as the round does.
         cohort: the round's.
-        client_id: int32, of those that send labels; -1 for none.
+        client_id: int32, the clients that send labels; -1 for none.
         public: U, [U, ...], of clients' dtype.
         num_classes: C.
         key: typed; each client's neighbors are drawn from it by the client's number.
         num_neighbors: n.
 
-    Cost: n + 1 trainings of each client, one after another. Estimators keep what they were fitted on, here n
+    Cost: n + 1 trainings of each client, one after another. Estimators store their training data, here n
     copies of each client's examples.
     """
     most = 0

@@ -1,20 +1,20 @@
-"""What every learner is: all clients' models behind one protocol, whatever they are made of.
+"""The learner protocol: one interface to all clients' models, whatever their kind.
 
-FedCT (arXiv 2310.05696, Algorithm 1) asks of a client's learner A no more than
+FedCT (arXiv 2310.05696, Algorithm 1) requires of a client's learner A only
 
     h_t <- A(D u P, h_{t-1})        D: the client's own labels,  P = (U, L): public examples, as all label
     L   <- h_t(U)
 
-so that networks, trees and rules may take part. A learner holds the models of all M clients, and trains those
-of a cohort in one call: networks do so in one program, estimators of other libraries in processes.
+so networks, trees and rules may take part. A learner holds the models of all M clients, and trains those of a
+cohort in one call: networks in one program, estimators of other libraries in processes.
 
     state = learner.init(key, federation)
     state, failed, metrics = learner.fit(state, cohort, taught, key, steps)
     labels = learner.predict(state, cohort.client_id, public_x)              # [K, |U|]
 
-A state is a pytree of arrays, which a checkpoint holds; whatever else a learner remembers it can make again
-of a state and of what `init` was given. A client's model depends on its own examples, on what it is taught
-and on its own keys: who else takes part, and in which order, changes nothing.
+A state is a pytree of arrays, which a checkpoint holds. A learner can recompute everything else from a state
+and the arguments of `init`. A client's model depends on its own examples, its targets and its own keys: the
+other clients and their order change nothing.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ State = Any  # a pytree of arrays, of all M clients
 
 
 class Taught(NamedTuple):
-    """What public examples U clients are taught with; x is one array for all of them, never copied.
+    """Public examples U with the targets that clients learn from; x is one array for all, never copied.
 
-    U stays the same from round to round: an example that is not to count has the weight 0.
+    U stays the same from round to round: an example that should not count has weight 0.
 
     Fields:
         x: [U, ...].
-        label: int32 [U], of all clients alike, or [K, U], each row for one client of the cohort; -1 where
-            the consensus abstained, or nothing is known yet.
+        label: int32 [U], the same for all clients, or [K, U], one row for each client of the cohort; -1
+            where the consensus abstained, or no label is known yet.
         weight: float32 [U] or [K, U], 0 or more.
         soft: float32 [U, C] or [K, U, C], probabilities or scores, for learners that distill; None: none.
     """
@@ -52,12 +52,12 @@ class Taught(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """After a fit.
+    """Result of a fit.
 
     Fields:
-        state: of all M clients; those that are not in the cohort, or failed, have their old one.
-        failed: client -> why its learner could not be fitted, in one line.
-        metrics: name -> number: `clients`, how many of the cohort were fitted, and means over these, such as
+        state: of all M clients; those that are not in the cohort, or failed, keep their old one.
+        failed: client -> reason why its learner could not be fitted, in one line.
+        metrics: name -> number: `clients`, the number of fitted clients, and means over these, such as
             `train_loss`.
     """
 
@@ -72,7 +72,7 @@ class Init(Protocol):
     def __call__(self, key: jax.Array, federation: Federation) -> State:
         """Return the state of the M clients; `key` is a typed JAX key.
 
-        It is called before a state is read from a checkpoint, too, with the same clients.
+        It is also called, with the same clients, before a state is read from a checkpoint.
         """
         ...
 
@@ -85,10 +85,9 @@ class Fit(Protocol):
     ) -> Fitted:
         """Return the state after `steps` local steps of each client of the cohort.
 
-        A client trains on its rows with a label (`cohort.y` of 0 or more) and on what it is taught. What
-        a step is, is the learner's: a mini-batch of a network; one fit from scratch of an estimator that
-        knows no steps, however many are asked for. `key` is the round's. Rows without a client (id -1)
-        train nothing.
+        A client trains on its rows with a label (`cohort.y` of 0 or more) and on the public targets. The
+        learner defines a step: a mini-batch for a network; for an estimator without steps any number of
+        steps is one fit from scratch. `key` is the round's. Rows without a client (id -1) train nothing.
         """
         ...
 
@@ -99,8 +98,8 @@ class Predict(Protocol):
     def __call__(self, state: State, client_id: Array, x: Array) -> np.ndarray:
         """Return int32 [K, n] of clients int32 [K] and examples [n, ...].
 
-        -1, no vote, of a client that has no model yet, having had nothing to learn from; whatever a row
-        without a client (id -1) has means nothing.
+        A client that has no model yet, since it had nothing to learn from, has -1, no vote. Rows without a
+        client (id -1) are arbitrary.
         """
         ...
 
@@ -114,15 +113,15 @@ class PredictProba(Protocol):
 
 
 class Renewed(Protocol):
-    """Takes models back to before their first round."""
+    """Resets models to their state before the first round."""
 
     def __call__(self, state: State, client_id: Array, key: jax.Array) -> State:
-        """Return the state where these clients, int32 [F], have new models, drawn from `key`, and no vote."""
+        """Return the state with new models, drawn from `key`, and no vote, for these clients, int32 [F]."""
         ...
 
 
 def unnamed(client: int) -> str:
-    """What a learner is called that does not say."""
+    """Return the name of a learner that defines none."""
     del client
     return "learner"
 
@@ -135,11 +134,11 @@ class Learner(NamedTuple):
         fit: local steps of a cohort.
         predict: classes.
         predict_proba: probabilities of the classes; None: the learner gives labels alone.
-        scores: what probabilities are the softmax of (FedMD shares it); None: there is no such thing.
-        renewed: for models that go on from what they were, and so from what is spoiled; None: each fit starts
-            afresh.
-        name_of: client -> what learns there.
-        alone: what its one model is, where that is no client's.
+        scores: logits, of which the probabilities are the softmax (FedMD shares them); None: there are none.
+        renewed: resets models that continue from their last state, which may be spoiled; None: each fit
+            starts afresh.
+        name_of: client -> name of its learner.
+        alone: name of its only model, if that is no client's.
     """
 
     init: Init
@@ -152,16 +151,16 @@ class Learner(NamedTuple):
     alone: str = ""
 
     def called(self, client: int) -> str:
-        """Who a line is about: the client, or what it is in place of one, and the learner."""
+        """Subject of a log line: the client, or `alone` in place of one, and the learner."""
         return f"{self.alone or f'client {client}'}, {self.name_of(client)}"
 
 
 def check_taught(taught: Taught, cohort: Cohort) -> None:
-    """Whether public examples are like the clients' own, and targets as many as they are.
+    """Check that public examples have the clients' form, and one target each.
 
     Raises:
-        UsageError: other shapes or dtypes. (Bytes are read as [0, 1], floats as they are: mixed, they would
-            be of two scales.)
+        UsageError: other shapes or dtypes. (Bytes are read as [0, 1], floats as they are: a mixture would
+            have two scales.)
     """
     x, own = taught.x, cohort.x
     if x.shape[1:] != own.shape[2:] or x.dtype != own.dtype:
@@ -182,15 +181,15 @@ def check_taught(taught: Taught, cohort: Cohort) -> None:
 
 
 class LearnerError(UsageError):
-    """One client's learner cannot be fitted, or predicts what is no prediction; or those of several.
+    """The learner of one or several clients cannot be fitted, or makes invalid predictions.
 
     Attributes:
-        client: which, the first of several.
+        client: the client, or the first of several.
         learner: its name.
-        why: one line.
-        failed: client -> why, of all that are known to have failed.
-        answers: what was answered, of all that were asked, whatever the rows of `failed` hold; None where the
-            others have not answered.
+        why: the reason, in one line.
+        failed: client -> reason, of all that are known to have failed.
+        answers: the answers of all clients; rows of `failed` are arbitrary. None if the others have not
+            answered.
     """
 
     def __init__(

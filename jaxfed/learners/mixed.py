@@ -1,4 +1,4 @@
-"""Clients that learn differently: the learners of a list, cycled over the clients (FedCT, Table 3).
+"""Different learners at different clients: a list of learners, cycled over the clients (FedCT, Table 3).
 
 With learners A_0, ..., A_{P-1} client j has A_{j mod P}. Each sees a federation of its own clients alone,
 where client j is number j div P.
@@ -22,15 +22,15 @@ from jaxfed.learners.learner import Fitted, Learner, LearnerError, PredictProba,
 def mixed(learners: Sequence[Learner]) -> Learner:
     """The learner whose client j has the model of `learners[j % P]`; its state is a tuple of theirs.
 
-    Parts are fitted one after another, each as it does: all its clients at once, or in processes. There
-    are probabilities, and scores, where all parts have them. Metrics are means over the clients that were
-    fitted, of the parts that have them.
+    Parts are fitted one after another, each in its own way: all its clients at once, or in processes. There
+    are probabilities, and scores, if all parts have them. Metrics are means over the fitted clients of the
+    parts that have them.
 
     Raises:
         UsageError: no learner; in `init`, fewer clients than learners.
 
-    Cost: that of the parts. Where cohorts vary, so do the numbers of clients of a part, and a part that is
-    compiled for a number is compiled for each.
+    Cost: that of the parts. If cohorts vary, so does the number of clients of a part; a compiled part is
+    compiled for each number.
     """
     if not learners:
         raise UsageError("mixed: no learner; allowed are one or more")
@@ -92,7 +92,7 @@ def mixed(learners: Sequence[Learner]) -> Learner:
                 client, why = next(iter(failed.items()))
                 learner = learners[client % num_parts].name_of(client // num_parts)
                 raise LearnerError(client, learner, why, failed=failed, answers=answers)
-            if answers is None:  # rows without a client alone
+            if answers is None:  # all rows are without a client
                 return np.asarray(getattr(learners[0], name)(state[0], np.asarray(client_id), x))
             return answers
 
@@ -122,20 +122,20 @@ def mixed(learners: Sequence[Learner]) -> Learner:
 
 
 def _clients_of(federation: Federation, part: int, num_parts: int) -> Federation:
-    """The federation of every P-th client from this one on."""
+    """The federation of every P-th client, from client `part` on."""
     own = type(federation.partition)(*(split[part::num_parts] for split in federation.partition))
     return replace(federation, partition=own)
 
 
 def _places(client_id: Array, num_parts: int) -> list[tuple[int, np.ndarray]]:
-    """(part, places in the cohort of its clients) of the parts that have any there."""
+    """(part, places of its clients in the cohort), for the parts with any client there."""
     ids = np.asarray(client_id)
     parts = np.where(ids < 0, -1, ids % num_parts)
     return [(part, np.flatnonzero(parts == part)) for part in np.unique(parts[parts >= 0])]
 
 
 def _taught_to(taught: Taught | None, places: np.ndarray) -> Taught | None:
-    """What these clients are taught, where each has targets of its own."""
+    """Select the targets of the clients at these places; targets common to all stay."""
     if taught is None:
         return None
 

@@ -1,9 +1,9 @@
-"""Networks as learners: every client has its own, and all of them train in one program.
+"""Networks as learners: every client has its own network, and all of them train in one program.
 
     for each of the round's steps:   w <- w - optimizer(grad (own batch + lambda public batch))
 
 with the loss of `jaxfed.learners.public_loss` and the batches of `jaxfed.learners.own_batches`. A client's
-parameters, BatchNorm statistics and optimizer are its own and stay with it; nothing is averaged.
+parameters, BatchNorm statistics and optimizer stay with it; nothing is averaged.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ OptimizerState = Literal["kept", "fresh"]
 
 _NAME = "network"
 _BATCH = 500  # examples at a time in prediction
-_FRESH = 0x66727368  # sets a fresh start apart from local steps
+_FRESH = 0x66727368  # separates the random stream of a fresh start from that of local steps
 _ORDERS = 0x6F726473
-_SPOILED = -2  # no class: of scores that are no numbers
+_SPOILED = -2  # no class: marks scores that are NaN or infinite
 
 
 class NetworkState(NamedTuple):
@@ -55,8 +55,8 @@ class NetworkState(NamedTuple):
 
     Fields:
         model: parameters and running statistics, [M, ...].
-        optimizer: each client's optimizer goes on from it, [M, ...]; () where it starts afresh.
-        order: typed keys [M], by which own examples are shuffled.
+        optimizer: states that the clients' optimizers resume from, [M, ...]; () if they start afresh.
+        order: typed keys [M], for shuffling own examples.
         steps: int32 [M], local steps done.
         fits: int32 [M], rounds that the client trained in; the clock of its learning rate.
     """
@@ -69,7 +69,7 @@ class NetworkState(NamedTuple):
 
 
 class _Client(NamedTuple):
-    """One client of a fit, or all of them; `targets` are those of `Public` that are its own."""
+    """One client of a fit, or all of them; `targets` are the per-client targets of `Public`."""
 
     state: NetworkState
     data: ClientData
@@ -100,7 +100,7 @@ def network(
     start: Start = "warm",
     optimizer_state: OptimizerState = "kept",
 ) -> Learner:
-    """A network of every client's own, `training.model`, trained by mini-batches.
+    """Return the learner with a separate network at each client, `training.model`, trained by mini-batches.
 
     Args:
         training: the ingredients; of these `model`, `initial_model`, `optimizer`, `learning_rate` (of a
@@ -114,18 +114,18 @@ def network(
         start: "warm": a round goes on from the network before; "fresh": it begins with a new one.
         optimizer_state: "kept" from round to round, or "fresh" in each; always fresh beside a new network.
 
-    A step is a mini-batch. A client without own labels trains on public ones alone; one with neither takes no
-    step, and has no vote unless it has an `initial_model`. A network that is no longer finite after a round
-    has failed, and its client keeps the one before. One whose numbers are finite and whose scores are not
-    has no answers.
+    A step is a mini-batch. A client without own labels trains on public ones alone. A client with neither
+    takes no step, and has no vote unless it has an `initial_model`. If a network is no longer finite after a
+    round, it has failed, and its client keeps the one before. A network with finite parameters but scores
+    that are nan or infinite has no answers.
 
     Raises:
         UsageError: a value that is not allowed; in `fit`, a soft loss without soft targets.
-        LearnerError: in `predict` and its like, scores that are nan or infinite; it has the others' answers.
+        LearnerError: in all predictions, scores that are nan or infinite; it has the others' answers.
 
-    Cost: of a step, forward and back over both batches. A program is compiled for each number of clients, for
-    fits with and without public labels, and for all clients in their order: their states are not copied. By
-    `map_apart` one is compiled for each core, and states are copied, in and out.
+    Cost: a step is a forward and a backward pass over both batches. A program is compiled for each number of
+    clients, for fits with and without public labels, and for all clients in order, whose states are not
+    copied. With `map_apart` one program is compiled per core, and states are copied in and out.
     """
     model = training.model
     keeps_optimizer = optimizer_state == "kept" and start == "warm"
@@ -144,7 +144,7 @@ def network(
         )
 
     def new_networks(key: jax.Array, numbers: jax.Array) -> tuple[nnx.State, Any]:
-        """Networks and optimizers of clients of these numbers, before their first step."""
+        """Networks and optimizers of these clients before their first step."""
         models = stacked_for(len(numbers), training.initial_model)
         if training.initial_model is None:
             keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, numbers)
@@ -218,7 +218,7 @@ def network(
         examples, x = apart(cohort.x if isinstance(cohort.x, Ragged) else jnp.asarray(cohort.x))
         y, mask = jnp.asarray(cohort.y), jnp.asarray(cohort.mask)
         data = ClientData(x, y, (y >= 0).astype(jnp.float32), y >= 0, mask)
-        # Copies of large networks' states in and out take as long as two steps.
+        # For large networks, copying states in and out takes as long as two steps.
         before = state if is_everyone else gather(state, cohort.client_id)
         clients = _Client(before, data, own, client_keys(key, cohort))
         trained = fit_clients((shared, examples), clients)
@@ -254,9 +254,9 @@ def network(
     def answering(
         of_logits: Callable[[jax.Array], jax.Array], without: int, spoiled: float
     ) -> Predict:
-        """A prediction that is this function of logits, and `without` of clients without a network.
+        """Return the prediction by this function of logits; it is `without` for clients without a network.
 
-        Of logits that are no numbers it is `spoiled` on the device, an error on the host.
+        For logits that are NaN or infinite it is `spoiled` on the device, and an error on the host.
         """
 
         @jitted
@@ -305,7 +305,7 @@ def network(
 
 
 def _outcome(before: NetworkState, trained: Trained, keeps_optimizer: bool) -> _Trained:
-    """A client's state after its steps, or the one before where these have spoiled the network."""
+    """A client's state after its steps, or the one before if these have spoiled the network."""
     is_whole = is_finite(trained.state)
     after = before._replace(
         model=trained.state,
@@ -321,7 +321,7 @@ def _outcome(before: NetworkState, trained: Trained, keeps_optimizer: bool) -> _
 def _targets(
     taught: Taught | None, public_loss: str, num_clients: int
 ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-    """What is taught to all clients alike, and what to each its own, the latter with K rows."""
+    """Split the targets into those common to all clients, and per-client ones with K rows."""
     if taught is None:
         return {}, {}
     if public_loss != "label" and taught.soft is None:

@@ -1,7 +1,7 @@
-"""Batches of a client's own labels that go on from round to round.
+"""Batches of a client's own labels, in epochs that continue from round to round.
 
-A round of FedCT is a handful of steps, far less than an epoch. So a client's epochs run through its rounds:
-step s of all its steps takes batch s mod E of epoch s div E, E batches an epoch, and every epoch has the
+A round of FedCT is a handful of steps, far less than an epoch. So a client's epochs span its rounds: step s,
+counted over all rounds, takes batch s mod E of epoch s div E, with E batches per epoch. Every epoch has the
 client's labeled examples in a new random order.
 """
 
@@ -20,16 +20,16 @@ _AHEAD = 32  # steps whose rows are drawn at once
 def own_batches(
     data: ClientData, key: jax.Array, *, size: int, done: jax.Array, steps: jax.Array
 ) -> Plan:
-    """What the next steps of one client take of its own usable examples.
+    """Return the rows of one client's next steps, from its own usable examples.
 
     Args:
         data: the client's examples, [N, ...]; padding and unlabeled ones change nothing.
         key: typed, the client's own, the same in all rounds.
-        size: examples a batch; the last one of an epoch is filled with examples that count for nothing.
+        size: examples per batch; the last batch of an epoch is filled with unused examples.
         done: int32 scalar, steps in all rounds before.
         steps: int32 scalar, steps of this round.
 
-    Cost: a stable sort of N flags a round; 32 steps at once cost what `permuted` does.
+    Cost: one stable sort of N flags per round, and one call of `permuted` per 32 steps.
     """
     is_own = usable(data)
     own = jnp.argsort(~is_own, stable=True).astype(jnp.int32)

@@ -1,4 +1,4 @@
-"""What a network minimizes on its own labels and on what it is taught of public examples.
+"""The loss of a network on its own labels and on the targets of public examples.
 
     mean_{i in B} l(f(x_i), y_i)  +  lambda  sum_{u in P} w_u d(f(u), L_u) / sum_{u in P} w_u
 
@@ -9,7 +9,7 @@ B and P as large as each other and lambda = 1 are its authors' later code); with
 softmax f(u) to the clients' mean answer it is one of distributed distillation (Bistritz, Mann, Bambos,
 NeurIPS 2020); with d a distance of scores it is FedMD's digestion (Li, Wang, arXiv 1910.03581).
 
-Both batches go through the network together, so that BatchNorm's statistics are of both, as in that code.
+Both batches go through the network together: BatchNorm's statistics cover both, as in that code.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ PUBLIC_LOSSES = ("label", *SOFT_DISTANCES)
 
 
 class Public(NamedTuple):
-    """What one client is taught.
+    """Public examples and their targets, for one client.
 
     Fields:
         x: [U, ...].
@@ -91,11 +91,11 @@ class Public(NamedTuple):
 def public_rows(
     public: Public, *, batch_size: int, public_loss: str = "label"
 ) -> Callable[[jax.Array], jax.Array]:
-    """P: a step's key -> rows of U, int32 [|P|], drawn with replacement among those that count.
+    """Return the draw of P: a step's key -> rows of U, int32 [|P|], with replacement among `counts`.
 
-    Cost: log U comparisons for each.
+    Cost: log U comparisons for each row.
     """
-    # Draws are by rank among the examples that count.
+    # Draws are ranks among the examples with a target and a weight.
     rank = jnp.cumsum(public.counts(public_loss), dtype=jnp.int32)
 
     def rows(key: jax.Array) -> jax.Array:
@@ -115,12 +115,12 @@ def taught_loss(
     augment: Augment | None = None,
     pointwise: Pointwise = softmax_cross_entropy,
 ) -> Loss:
-    """The loss above, of one client, on the batches of its own examples that `train` hands it.
+    """The loss above for one client, on the batches of its own examples from `train`.
 
-    `Batch.beside` is P, of `public_rows`.
+    `Batch.beside` is P, drawn by `public_rows`.
 
-    A client without labels of its own has the second term alone, and one that is taught nothing the first:
-    rows of the other batch then stand for the missing ones where BatchNorm looks.
+    A client without own labels has the second term alone, and a client without public targets the first. For
+    BatchNorm, rows of the other batch then replace the missing ones.
 
     Args:
         model: f.
@@ -168,5 +168,5 @@ def taught_loss(
 
 
 def _as_many(x: jax.Array, number: int) -> jax.Array:
-    """So many rows of x, in turn."""
+    """Repeat the rows of x up to `number` rows."""
     return x[jnp.arange(number) % len(x)]

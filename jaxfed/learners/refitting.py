@@ -1,12 +1,12 @@
-"""Estimators as learners: in every round a client's is fitted anew, on its own labels and the public ones.
+"""Estimators as learners: each round fits a client's estimator anew, on its own labels and the public ones.
 
     h_t <- A(D u P),    rows of D with weight 1,    u of P with  lambda w_u
 
-A pickled estimator may run code when it is read, and one of another version may not be read at all. So a
-state holds none: it has what each was last fitted on, which with the seed says all about it. The estimators
-are kept in memory by a digest of that (`jaxfed.learners.fitted_models`), and fitted again where a state comes
-without them, from a checkpoint: a fit is the same wherever and however often it is done. Nor are examples in
-a state, but their digests; those that `init` and `fit` are given are remembered.
+A pickled estimator may run code when it is read, and one of another version may not be readable. So a state
+holds no estimators. It holds the training data of each estimator's last fit, which with the seed determines
+the estimator. The estimators are cached in memory by a digest of that data (`jaxfed.learners.fitted_models`).
+They are fitted again for a state from a checkpoint: repeated fits are identical. A state holds digests of
+examples, not the examples; those passed to `init` and `fit` are stored in memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KEPT_PER_CLIENT = 2  # the newest model, and that of an older state
 
 
 class EstimatorState(NamedTuple):
-    """What the estimators of all clients were last fitted on.
+    """Training data of all clients' estimators in their last fit.
 
     Fields:
         lesson: of each client, fields [M, ...]; U is 0 before the first public labels.
@@ -47,25 +47,26 @@ class EstimatorState(NamedTuple):
 def refitting(
     recipe: Recipe, *, num_classes: int, pseudo_weight: float, execution: Execution = HERE
 ) -> Learner:
-    """The learner whose clients have estimators of this recipe.
+    """Return the learner whose clients have estimators of this recipe.
 
     Args:
-        recipe: what they are made from.
+        recipe: makes the estimators.
         num_classes: C.
         pseudo_weight: lambda, weight of public examples with taught labels beside own ones.
-        execution: `workers` processes fit estimators side by side; 0: one after another, here. The models are
-            the same. (A script that asks for processes guards its entry by `if __name__ == "__main__":`.)
+        execution: `workers` processes fit estimators side by side; 0: one after another, in this process.
+            The models are the same. (A script that uses processes guards its entry by
+            `if __name__ == "__main__":`.)
 
     A fit of any number of steps is one fit. A client whose labels, own and public, are those of its last fit
-    is not fitted again. `Taught.soft` is not looked at. Without a label, own or public, a client keeps what
-    it had, at first nothing, and no vote.
+    is not fitted again. `Taught.soft` is ignored. Without any label, own or public, a client keeps its last
+    model; before its first one it has no vote.
 
-    `metrics` have `train_accuracy`: of the clients fitted, on the rows that each was fitted on.
+    `metrics` have `train_accuracy`: the mean over fitted clients, on the rows that each was fitted on.
 
     Raises:
         UsageError: in `fit`, other numbers of public examples than before; in `predict`, a state of clients
-            that `init` was not given.
-        LearnerError: in `predict`, answers of a client's estimator that are none.
+            that were not passed to `init`.
+        LearnerError: in `predict`, invalid answers of a client's estimator.
     """
     models = FittedModels(recipe, pseudo_weight=pseudo_weight, workers=execution.workers)
 
@@ -126,7 +127,7 @@ def refitting(
     def asked(
         state: EstimatorState, client_id: Array, ask: Callable[[ClientModel], np.ndarray]
     ) -> Iterator[tuple[int, np.ndarray]]:
-        """Place of each client that has a model, and its answer."""
+        """Yield the place of each client that has a model, and its answer."""
         lessons, is_fitted = jax.tree.map(np.asarray, state)
         ids = np.asarray(client_id)
         there = {int(client) for client in ids if client >= 0 and is_fitted[client]}
@@ -143,7 +144,7 @@ def refitting(
                     yield place, ask(made[client])
             except NoPredictionError as error:
                 raise LearnerError(client, recipe.name, one_line(error)) from error
-            except Exception as error:  # an estimator's own, of whatever kind
+            except Exception as error:  # from the estimator, of any kind
                 why = f"{type(error).__name__}: {one_line(error)}"
                 raise LearnerError(client, recipe.name, why) from error
 
@@ -181,7 +182,7 @@ def _of_client(target: Array, place: int) -> np.ndarray:
 
 
 def _with_room(lesson: Lesson, num_public: int, learner: str) -> Lesson:
-    """Lessons [M, ...] for so many public examples, without labels where there were none yet."""
+    """Lessons [M, ...] with `num_public` public examples, unlabeled if there were none before."""
     there = lesson.label.shape[1]
     if there == num_public:
         return lesson

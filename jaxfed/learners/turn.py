@@ -1,12 +1,12 @@
-"""One round of clients that have learners of their own: each takes its steps, then answers questions.
+"""One round of clients with separate learners: each takes its local steps, then predicts.
 
     turn = take_turn(learner, state, cohort, taught, key, steps)
     turn, answers = asked(turn, learner, "predict", x, num_classes, key)        # [K, n]
 
-A client whose learner cannot be fitted, or answers what is no answer (`jaxfed.learners.answers`), sits out
-the rest of the round: why is logged in one line, and the others go on without it. Its model stays what it
-was. But a network that has no answers is of no use to start from: its client begins with a new one in its
-next round, and learns what the others agree on, where the method teaches that, and its own labels.
+A client whose learner cannot be fitted, or whose answers are invalid (`jaxfed.learners.answers`), sits out
+the rest of the round. The reason is logged in one line, and the others continue without it. Its model stays
+as it was. But a network without valid answers is no starting point: its client begins its next round with a
+new network, which learns from its own labels and, if the method has one, the consensus.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from jaxfed.federation.cohort import Array, Cohort, arranged
 from jaxfed.learners.answers import Question, answers_of
 from jaxfed.learners.learner import Learner, LearnerError, State, Taught
 
-_ANEW = 0x616E6577  # sets new networks apart from local steps
+_ANEW = 0x616E6577  # separates the random stream of new networks from that of local steps
 
 
 class Turn(NamedTuple):
-    """A round so far.
+    """The state of a round after local steps.
 
     Fields:
         state: of the learner.
-        client_id: int32 [K], ascending; -1 of rows without a client, and of clients that sit out.
+        client_id: int32 [K], ascending; -1 for rows without a client, and for clients that sit out.
         failed: int32 [F], the clients that sit out since their learners failed.
-        metrics: `failed_clients`, and what the learner's fit told: `clients` that were fitted, `train_loss`
-            where it has one, `fit_accuracy` on the rows that a model was fitted on.
+        metrics: `failed_clients`, and the metrics of the learner's fit: `clients`, the number fitted,
+            `train_loss` if it has one, `fit_accuracy` on the rows that a model was fitted on.
     """
 
     state: State
@@ -46,7 +46,7 @@ class Turn(NamedTuple):
     metrics: Metrics
 
     def without(self, clients: Iterable[int]) -> Turn:
-        """These have failed."""
+        """Mark clients as failed."""
         clients = list(clients)
         failed = np.append(self.failed, np.asarray(clients, np.int32))
         return self._replace(
@@ -64,7 +64,7 @@ def take_turn(
     key: jax.Array,
     steps: int,
 ) -> Turn:
-    """Train the cohort's models (`Fit`); clients come in ascending order, whatever that of the cohort."""
+    """Train the cohort's models (`Fit`); clients come in ascending order, whatever the cohort's order."""
     cohort = arranged(cohort)
     fitted = learner.fit(state, cohort, taught, key, steps)
     for client, why in fitted.failed.items():
@@ -83,9 +83,9 @@ def take_turn(
 def asked(
     turn: Turn, learner: Learner, question: Question, x: Array, num_classes: int, key: jax.Array
 ) -> tuple[Turn, np.ndarray]:
-    """What the turn's clients say of examples; those that fail at it sit out from here on.
+    """Return the clients' answers for examples x; clients that fail at it sit out from here on.
 
-    Returns the turn and answers [K, n, ...]; rows of clients that sit out have none (-1, or zeros).
+    Returns the turn and answers [K, n, ...]; rows of clients that sit out hold -1, or zeros.
     """
     answers, failed = answers_of(learner, question, turn.state, turn.client_id, x, num_classes)
     tell(learner, failed)
@@ -93,13 +93,13 @@ def asked(
 
 
 def tell(learner: Learner, failed: dict[int, str]) -> None:
-    """A line for each client that has no answers."""
+    """Log one line for each client without valid answers."""
     for client, why in failed.items():
         logging.warning("%s: %s", learner.called(client), why)
 
 
 def _spoiled(turn: Turn, learner: Learner, cohort: Cohort, taught: Taught | None) -> list[int]:
-    """Those that could not be fitted, and whose models of before have no answers."""
+    """Clients that could not be fitted, and whose previous models have no valid answers either."""
     if learner.renewed is None:
         return []
     spoiled = []
@@ -121,21 +121,21 @@ def _renewed(turn: Turn, learner: Learner, clients: list[int], key: jax.Array) -
 
 
 def speaking(client_id: np.ndarray, answers: np.ndarray) -> np.ndarray:
-    """int32 [K]: clients that answer anything, -1 for others. One without a model yet sends nothing."""
+    """int32 [K]: clients with any answer, -1 for others. A client without a model yet sends nothing."""
     says = answers >= 0 if np.issubdtype(answers.dtype, np.integer) else answers != 0
     is_silent = ~says.reshape(len(answers), -1).any(axis=1)
     return np.where(is_silent, -1, client_id).astype(np.int32)
 
 
 def with_turns(turns: np.ndarray, client_id: np.ndarray) -> np.ndarray:
-    """int32 [M] counts of clients' turns, after one more of these clients."""
+    """Count one more turn for these clients: int32 [M], turns of each client."""
     after = np.array(turns)
     after[client_id[client_id >= 0]] += 1
     return after
 
 
 def check_clients(federation: Federation, public: Array | None = None) -> None:
-    """Clients have labels of their own, test examples are held out, and there are public ones.
+    """Check that clients have labels, test examples are held out, and there are public examples.
 
     Raises:
         UsageError: names what is missing.
@@ -155,10 +155,10 @@ def check_clients(federation: Federation, public: Array | None = None) -> None:
 
 
 def count(number: int) -> np.ndarray:
-    """A number of rounds, as a state has it."""
+    """A number of rounds as an array, the form in a state."""
     return np.asarray(number, np.int32)
 
 
 def first_turns(federation: Federation) -> np.ndarray:
-    """int32 [M], none yet."""
+    """Return int32 [M], zero turns of each client."""
     return np.zeros(federation.num_clients, np.int32)

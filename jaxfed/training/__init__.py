@@ -1,5 +1,5 @@
-"""One client's steps up to a whole round of federated training, in parts that methods put together.
+"""Federated training, from one client's steps to a whole round, in parts that methods combine.
 
-Anything that two methods could use is here: teachers, models in two parts, agreement of predictions, what
-counts as sent. What makes a method one is in `jaxfed.algorithms`.
+Everything that two methods could use is here: teachers, models in two parts, agreement of predictions, sizes
+of messages. The methods themselves are in `jaxfed.algorithms`.
 """

@@ -1,4 +1,4 @@
-"""What the server makes of its clients' updates: a weighted mean, then a server optimizer's step.
+"""Aggregation of the clients' updates at the server: a weighted mean, then a server optimizer's step.
 
     mean = sum_k p_k delta_k / sum_k p_k,    w <- w + server_optimizer(-mean)
 
@@ -30,7 +30,7 @@ class Apply(Protocol):
     ) -> tuple[nnx.State, Any]:
         """Return (model, state) from deltas with a leading axis [K] and weights float32 [K].
 
-        Or weights [K, S], of methods whose clients say how much they count in each of S means.
+        In methods with S means, weights are [K, S]: each client's weight in each of them.
         """
         ...
 
@@ -43,7 +43,7 @@ class Aggregate(NamedTuple):
 
 
 def server_optimizer(optimizer: optax.GradientTransformation) -> Aggregate:
-    """The weighted mean given to an optimizer; no clients (all weights 0) leave the model as it is."""
+    """Apply an optimizer to the weighted mean; without clients (all weights 0) the model stays as it is."""
 
     def init(model: nnx.State) -> Any:
         return optimizer.init(nnx.split_state(model, nnx.Param, ...)[0])
@@ -70,7 +70,7 @@ def server_optimizer(optimizer: optax.GradientTransformation) -> Aggregate:
 def weighted_mean(stacked: Any, weights: jax.Array) -> Any:
     """sum_k p_k x_k / sum_k p_k over the leading axis of every leaf; zeros where all p_k are 0.
 
-    In whole float32 on every device: GPUs would round what they multiply to TF32's 11 bits.
+    In full float32 on every device: GPUs would otherwise round factors to TF32's 11 bits.
     """
     share = weights / jnp.where(jnp.any(weights > 0), jnp.sum(weights), 1)
     return jax.tree.map(lambda x: weighted_sum(share, x), stacked)
@@ -82,7 +82,7 @@ def weighted_sum(weights: jax.Array, values: jax.Array) -> jax.Array:
 
 
 def in_all(weights: jax.Array) -> jax.Array:
-    """A client's weight [K] over all means that it counts in, of [K] or of [K, S]."""
+    """Each client's total weight over all means, [K] of weights [K] or [K, S]."""
     return weights.sum(axis=tuple(range(1, weights.ndim)))
 
 
@@ -97,10 +97,10 @@ def by_labeled_examples(data: ClientData) -> jax.Array:
 
 
 def uniformly(data: ClientData) -> jax.Array:
-    """p_k: 1 for every client that has something to train on, so that it is the mean of what was trained.
+    """p_k: 1 for every client that has something to train on; the plain mean of the trained models.
 
-    XCLP's plain mean (A.2) where every client of the cohort P has a label or a pseudo-label. One that has
-    neither returns the model as it received it, and is left out.
+    Equals XCLP's plain mean (A.2) if every client of the cohort P has a label or a pseudo-label. A client
+    with neither returns the model as it received it, and is left out.
     """
     return jnp.any(usable(data)).astype(jnp.float32)
 

@@ -1,4 +1,4 @@
-"""How far predictions are apart, and what several of them agree on.
+"""Divergences between predictions, and the majority vote of several predictions.
 
 Predictions p, q are probabilities of C classes, given by logits or by their logarithms.
 """
@@ -32,7 +32,7 @@ DIFFERENCES = {"mse": squared_difference, "kl": divergence_from}
 def mean_divergence(others: jax.Array, own: jax.Array, is_there: jax.Array) -> jax.Array:
     """1/H sum_j KL(p_j || p), float32 [B], of log p_j [H, B, C] and log p [B, C].
 
-    The mean is over the j for which `is_there`, bool [H]; 0 without any.
+    The mean is over the j with `is_there`, bool [H]; 0 without any.
     """
     count = jnp.maximum(jnp.sum(is_there), 1).astype(jnp.float32)
     each = divergence(others, own[None])
@@ -40,7 +40,7 @@ def mean_divergence(others: jax.Array, own: jax.Array, is_there: jax.Array) -> j
 
 
 def majority(others: jax.Array, own: jax.Array, is_there: jax.Array) -> jax.Array:
-    """The class that most of p and p_j predict, the smallest of equals, int32 [B]; as `mean_divergence`."""
+    """The class that most of p and p_j predict, int32 [B], ties to the smallest; see `mean_divergence`."""
     num_classes = own.shape[-1]
 
     def vote(log_probability: jax.Array) -> jax.Array:

@@ -1,17 +1,17 @@
-"""Who leaves while clients' answers are added up under masks, and whose are in the sum then.
+"""Dropout during a masked sum: the clients that leave, and the clients whose answers the sum holds.
 
     fedct.presence = ("3@upload", "20%@survivors")
 
-in every round: client 3, where it answers, leaves before its upload, and one in five of those who answer
-after theirs (`jaxfed.secure.session.departures`). The stages, and what a departure at each comes to:
+in every round: client 3, if it takes part, leaves before its upload, and one in five of the participants
+leaves after its own (`jaxfed.secure.session.departures`). The stages, and the effect of leaving at each:
 
-    setup        before it has keys: the sum is of the others
+    setup        before it has keys: the sum is over the others
     upload       before its upload: likewise; `masked` starts another round without it
-    survivors    after its upload, `masked_resilient` alone: its answers are in the sum, if enough stay to
-                 take its masks off, else another round starts without it
-    sums         when all is done: its answers are in the sum
+    survivors    after its upload, `masked_resilient` alone: its answers are in the sum if enough clients
+                 stay to remove its masks, else another round starts without it
+    sums         after the sum is complete: its answers are in the sum
 
-Where fewer than two stay there is no sum. Who has left is there again in the next round, and has the
+If fewer than two clients stay there is no sum. A client that left is back in the next round, and has the
 consensus by then.
 """
 
@@ -38,16 +38,16 @@ STAGES: dict[str, Stage] = {
 
 
 class Attendance:
-    """Of the clients of one sum.
+    """Planned departures and final outcome among the clients of one masked sum.
 
     Args:
-        client_id: int32 [K], the federation's numbers of those who answer; -1 of rows that do not.
-        departures: who leaves.
-        key: typed, of the draw of shares.
+        client_id: int32 [K], the federation's ids of the participating clients; -1 in other rows.
+        departures: the planned departures.
+        key: typed, for drawing shares of clients.
 
     Attributes:
-        summed: int32, whose answers the sum is of; everybody's until `note` says otherwise.
-        left: int32, who has left.
+        summed: int32, ids of the clients in the sum; all participants until `note` is called.
+        left: int32, ids of the clients that left.
     """
 
     def __init__(
@@ -58,20 +58,20 @@ class Attendance:
         self.summed, self.left = self._ids, self._ids[:0]
 
     def presence(self) -> Presence:
-        """For a session whose addresses 0, 1, ... are those who answer, in their order."""
+        """Return the presence for a session whose addresses 0, 1, ... are the participants, in order."""
         seed = np.asarray(jax.random.key_data(self._key)).tolist()
         return presence_of(self._departures, self._ids.tolist(), seed, STAGES)
 
     def note(self, summed: Sequence[int], left: Sequence[int]) -> None:
-        """What came of it, by addresses."""
+        """Record the outcome: addresses of the clients in the sum, and of those that left."""
         self.summed, self.left = self._ids[sorted(summed)], self._ids[sorted(left)]
 
 
 def departures_of(entries: Sequence[str], sums: str, key: str) -> list[Departure]:
-    """The entries of a setting of this name, beside these sums.
+    """Parse the departures listed in setting `key`, and check that `sums` has their stages.
 
     Raises:
-        UsageError: an entry that is none, or a stage that these sums do not have.
+        UsageError: an entry that is no departure, or a stage that these sums do not have.
     """
     departures = parsed(entries, STAGES, key)
     for departure in departures:

@@ -1,7 +1,7 @@
 """Random changes of images inside jit: pure functions (key, image) -> image, mapped over a batch.
 
 An image is float32 [H, W, c] in [0, 1]. Every function of `AUGMENTATIONS` makes such a function from
-numbers, so that a config names them in the order of their application: ("translate:4", "flip").
+numbers. A config lists them in the order of their application: ("translate:4", "flip").
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from jaxfed.training.losses import Augment
 Change = Callable[[jax.Array, jax.Array], jax.Array]  # (key, image) -> image
 
 _LARGEST = 1024  # pixels, degrees, changes in a row
-_GRAY = (0.299, 0.587, 0.114)  # ITU-R 601: what PIL takes for the brightness of RGB
+_GRAY = (0.299, 0.587, 0.114)  # ITU-R 601: PIL's weights for the brightness of RGB
 
 
 def compose(names: Sequence[str]) -> Augment | None:
-    """Batches augmented by each change in turn, every image by its own draw; None for no names.
+    """Return the augmentation of batches by each change in turn, drawn per image; None for no names.
 
     Args:
         names: `NAME` or `NAME:NUMBER[:NUMBER]`, NAME in `AUGMENTATIONS`, numbers its arguments.
 
     Raises:
-        UsageError: an unknown name, or numbers that do not fit it; when called, examples that are no
+        UsageError: an unknown name, or numbers that do not fit it; when called, examples that are not
             images.
     """
     changes = [_find(name) for name in names]
@@ -76,7 +76,7 @@ def _find(text: str) -> Change:
 
 
 def translate(pixels: int = 4) -> Change:
-    """Shift by up to so many pixels each way; what comes in is the image reflected at its border.
+    """Shift by up to `pixels` each way; the gap is filled by reflecting the image at its border.
 
     The edge row itself is not repeated (Tarvainen, Valpola, NeurIPS 2017).
     """
@@ -84,7 +84,7 @@ def translate(pixels: int = 4) -> Change:
 
 
 def crop(pixels: int = 4) -> Change:
-    """Shift by up to so many pixels each way; what comes in is black.
+    """Shift by up to `pixels` each way; the gap is filled with black.
 
     torchvision's `RandomCrop(size, padding=pixels)` of an image of that size.
     """
@@ -114,7 +114,7 @@ def flip() -> Change:
 
 
 def flip_axes(probability: float = 0.5) -> Change:
-    """With this probability exchange left and right, top and bottom, or both, all three alike.
+    """With this probability exchange left and right, top and bottom, or both, each equally likely.
 
     albumentations' `Flip`, whose d is 1, 0 or -1.
     """
@@ -133,7 +133,7 @@ def flip_axes(probability: float = 0.5) -> Change:
 def rotate(degrees: float = 10, probability: float = 1.0) -> Change:
     """With this probability turn about the center by an angle uniform in +-degrees.
 
-    Bilinear, zeros from outside.
+    Bilinear; pixels from outside are 0.
     """
     _check_probability(probability)
 
@@ -162,10 +162,10 @@ def cutout(pixels: int = 16) -> Change:
 
 
 def holes(pixels: int = 16, most: int = 8, probability: float = 0.5) -> Change:
-    """With this probability blacken 1 to `most` squares of that side, all alike, each within the image.
+    """With this probability blacken 1 to `most` squares of that side, each within the image.
 
-    albumentations' `CoarseDropout(n, pixels, pixels)`, which takes exactly n squares; FLamby draws n once
-    for each data set it opens, this for each image.
+    All numbers of squares are equally likely. albumentations' `CoarseDropout(n, pixels, pixels)` has exactly
+    n squares; FLamby draws n once for each data set it opens, this function for each image.
     """
     _check_probability(probability)
     if pixels < 1 or most < 1:
@@ -203,7 +203,7 @@ def randaugment(num_changes: int = 2, magnitude: float = 9) -> Change:
             150/331 of the side, color, contrast, brightness and sharpness by factors 1 +- 0.9,
             posterize to 4 bits, solarize at 1 - M / 30.
 
-    Under `vmap` every image pays for all of them.
+    Under `vmap` all changes are computed for every image.
     """
     if not 0 <= magnitude <= 30:
         raise ValueError(magnitude)
@@ -257,7 +257,7 @@ AUGMENTATIONS: dict[str, Callable[..., Change]] = {
 def warp(image: jax.Array, matrix: jax.Array) -> jax.Array:
     """Resample: the pixel at offset (x, y) from the center comes from matrix (x, y, 1); bilinear.
 
-    float32 [H, W, c] and [2, 3]; what comes from outside is 0, mixed in at the border.
+    float32 [H, W, c] and [2, 3]; pixels from outside are 0, interpolated at the border.
     """
     height, width, _ = image.shape
     center_y, center_x = (height - 1) / 2, (width - 1) / 2
@@ -283,7 +283,7 @@ def _matrix(*entries: jax.Array | float) -> jax.Array:
     return jnp.stack([jnp.float32(entry) for entry in entries]).reshape(2, 3)
 
 
-# Changes of color, as PIL makes them; `level` in [-1, 1], of which some take only the size.
+# Changes of color, as in PIL; `level` is in [-1, 1], and some use only its absolute value.
 
 
 def identity(image: jax.Array, level: jax.Array) -> jax.Array:
@@ -293,7 +293,7 @@ def identity(image: jax.Array, level: jax.Array) -> jax.Array:
 
 
 def autocontrast(image: jax.Array, level: jax.Array) -> jax.Array:
-    """Stretch each channel to [0, 1]; one that is constant stays."""
+    """Stretch each channel to [0, 1]; a constant channel stays as it is."""
     del level
     low = image.min(axis=(0, 1), keepdims=True)
     high = image.max(axis=(0, 1), keepdims=True)
@@ -302,7 +302,7 @@ def autocontrast(image: jax.Array, level: jax.Array) -> jax.Array:
 
 
 def equalize(image: jax.Array, level: jax.Array) -> jax.Array:
-    """Map each channel's 256 levels so that their histogram is as flat as may be (PIL's rule)."""
+    """Map each channel's 256 levels to make their histogram as flat as possible (PIL's rule)."""
     del level
 
     def one(channel: jax.Array) -> jax.Array:
@@ -318,7 +318,7 @@ def equalize(image: jax.Array, level: jax.Array) -> jax.Array:
 
 
 def solarize(image: jax.Array, level: jax.Array) -> jax.Array:
-    """Invert what is brighter than 1 - |level|."""
+    """Invert pixels brighter than 1 - |level|."""
     return jnp.where(image >= 1 - jnp.abs(level), 1 - image, image)
 
 
@@ -329,22 +329,22 @@ def posterize(image: jax.Array, level: jax.Array) -> jax.Array:
 
 
 def color(image: jax.Array, level: jax.Array) -> jax.Array:
-    """Towards or away from gray."""
+    """Blend towards or away from gray."""
     return _blend(_gray(image), image, level)
 
 
 def contrast(image: jax.Array, level: jax.Array) -> jax.Array:
-    """Towards or away from the mean brightness."""
+    """Blend towards or away from the mean brightness."""
     return _blend(jnp.mean(_gray(image), keepdims=True), image, level)
 
 
 def brightness(image: jax.Array, level: jax.Array) -> jax.Array:
-    """Towards or away from black."""
+    """Blend towards or away from black."""
     return _blend(jnp.zeros((1, 1, 1)), image, level)
 
 
 def sharpness(image: jax.Array, level: jax.Array) -> jax.Array:
-    """Towards or away from the image smoothed by (1 1 1, 1 5 1, 1 1 1) / 13, its border as it is."""
+    """Blend towards or away from the image smoothed by (1 1 1, 1 5 1, 1 1 1) / 13, except its border."""
     height, width, _ = image.shape
     total = 4 * image[1:-1, 1:-1]
     for i in range(3):

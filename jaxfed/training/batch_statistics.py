@@ -28,17 +28,17 @@ def measured_statistics(
     """Mean over a client's batches of the statistics that each batch has under `state`.
 
     A layer moves its running statistics by r <- m r + (1 - m) s, s the batch's and m its momentum.
-    Two calls with r = 0 and r = 1 on one batch tell m, and then r = 0 on any batch tells s: so every
+    Two calls with r = 0 and r = 1 on one batch give m, and then r = 0 on any batch gives s. So every
     model whose statistics are running means can be measured from outside (Diao et al., ICLR 2021,
     Section 3; their cumulative average).
 
     Args:
         model: its `train_apply` is called; dropout is on, as in training.
-        state: parameters to measure; its statistics play no part.
+        state: parameters to measure; its statistics are ignored.
         x: [N, ...], examples; the valid ones come first.
         mask: bool [N], False on padding.
         key: typed key of the dropout.
-        batch_size: B; the last batch is filled with the client's first examples and counts by its own.
+        batch_size: B; the last batch is filled with the client's first examples, and weighted by its own.
 
     Returns:
         The statistics part of a state; zeros for a client without examples.

@@ -1,6 +1,6 @@
-"""How a client cuts its examples into batches: which rows each of its steps takes, told ahead of all steps.
+"""Batches of a client's examples: the rows of each local step, planned before the first one.
 
-    order_e = a random order of the usable rows, of epoch e;    step s takes rows order_e[s B : (s + 1) B]
+    order_e = a random order of the usable rows in epoch e;    step s takes rows order_e[s B : (s + 1) B]
 
 (McMahan et al., AISTATS 2017, ClientUpdate's batches; XCLP's A.2 of labeled and unlabeled examples; Algorithm
 1 of ProtoFSSL, its episodes.)
@@ -20,29 +20,29 @@ from jaxfed.training.client_data import ClientData, extent, usable
 from jaxfed.training.episodes import Episodes, draw
 from jaxfed.training.plan import Plan
 
-Scheme = Literal["joint", "paired"]  # of a config; methods of episodes make them themselves
+Scheme = Literal["joint", "paired"]  # in a config; methods with episodes build them themselves
 
 
 @dataclass(frozen=True)
 class Batches:
-    """How a client cuts its examples into batches; shapes are the same for all clients.
+    """Batching of a client's examples; shapes are the same for all clients.
 
     Attributes:
         scheme: "joint": every epoch is one pass over all usable examples in a new random order,
-            `size` at a time. "paired": B = B_L u B_U of XCLP's A.2, b = min(`size`, number of labels)
-            of labeled and r b of unlabeled examples, r = `unlabeled_ratio`, 1 in the paper; an epoch is
-            one pass over the unlabeled in random order, the labeled ones are cycled in another. With
+            `size` at a time. "paired": B = B_L u B_U of XCLP's A.2, with b = min(`size`, number of labels)
+            labeled and r b unlabeled examples, r = `unlabeled_ratio`, 1 in the paper. An epoch is one
+            pass over the unlabeled examples in random order; the labeled ones repeat in another order. With
             labels only, B = B_L and an epoch is a pass over them. Without labels the paper's |B_U| = 0
             has no meaning: B is then `(1 + r) size` unlabeled examples, as in the authors' code. (An
-            epoch's last, incomplete batch beside labels, left out there, is one of fewer rows here.)
+            epoch's last, incomplete batch next to labels is left out there; here it has fewer rows.)
             "beside_all" (SemiFL): an epoch is one pass over the usable examples of weight above 0, `size` at
-            a time; behind them in a batch stand `size` of all usable ones, drawn with replacement.
-        size: examples a batch ("joint") or labeled examples a batch at most ("paired").
+            a time; each batch then holds `size` of all usable ones, drawn with replacement.
+        size: examples per batch ("joint"), or the most labeled examples per batch ("paired").
         epochs: E.
-        steps: if not 0, a client takes so many steps whatever the number of its examples, and its epochs
-            repeat in their E orders (FLamby's `num_updates`).
-        unlabeled_ratio: r, of "paired".
-        episodes: sizes, of "episodes": every step is an episode drawn anew, E of them a round. A client
+        steps: if not 0, every client takes this many steps, whatever the number of its examples; the E
+            orders of its epochs repeat (FLamby's `num_updates`).
+        unlabeled_ratio: r, for "paired".
+        episodes: sizes, for "episodes": every step draws a new episode, E of them per round. A client
             without labels takes no step.
     """
 
@@ -63,17 +63,17 @@ class Batches:
         return (1 + self.unlabeled_ratio) * self.size if self.scheme == "paired" else self.size
 
     def num_steps(self, per_epoch: jax.Array) -> jax.Array:
-        """A client's steps in a round, if an epoch is so many; none without examples."""
+        """A client's steps in a round, given those of one epoch; 0 without examples."""
         if self.steps:
             return jnp.where(per_epoch > 0, self.steps, 0)
         return self.epochs * per_epoch
 
 
 def plan_of(data: ClientData, batches: Batches, key: jax.Array) -> Plan:
-    """What each step of a client's round takes; `key` is of the client and the round.
+    """Return the rows of each step of a client's round; `key` belongs to this client and round.
 
-    Cost: a sort an epoch, of as many numbers as a client has rows (`Ragged`: of four times as many as it has
-    examples at most), and of episodes two a step.
+    Cost: one sort per epoch, of as many numbers as the client has rows (`Ragged`: at most four times its
+    number of examples); with episodes two sorts per step.
     """
     return _PLANS[batches.scheme](data, batches, key)
 
@@ -108,7 +108,7 @@ def _paired(data: ClientData, batches: Batches, key: jax.Array) -> Plan:
     passes_unlabeled = _ceil_div(num_unlabeled, jnp.maximum(rows_unlabeled, 1))
     per_epoch = jnp.where(num_unlabeled > 0, passes_unlabeled, passes_labeled)
     turns = jnp.maximum(per_epoch, 1)
-    # With labels only a pass ends with the last of them; beside unlabeled examples they go round.
+    # With labels only, a pass ends with the last of them; next to unlabeled examples they repeat.
     end_labeled = jnp.where(num_unlabeled > 0, jnp.iinfo(jnp.int32).max, num_labeled)
     row = jnp.arange(batches.capacity)
 
@@ -126,7 +126,7 @@ def _paired(data: ClientData, batches: Batches, key: jax.Array) -> Plan:
             until=num_unlabeled,
         )
         used_second &= position < rows_unlabeled
-        # Rows of neither part repeat the part that there is.
+        # Rows of neither part repeat the part that exists.
         take_first = in_labeled | (num_unlabeled == 0)
         return (
             jnp.where(take_first, first, second),
@@ -181,9 +181,9 @@ def _episodes(data: ClientData, batches: Batches, key: jax.Array) -> Plan:
 def _in_front(
     data: ClientData, member: jax.Array, place_of: Callable[[int], jax.Array]
 ) -> jax.Array:
-    """int32 [N]: the members, bool [N], by their places, then the others.
+    """int32 [N]: the members, bool [N], in the order of their ranks, then the others.
 
-    `place_of` gives numbers of the first so many rows, which do not depend on how many these are.
+    `place_of(length)` ranks the first `length` rows; the rank of a row does not depend on `length`.
     """
     capacity = len(member)
 
@@ -198,7 +198,7 @@ def _in_front(
 def _orders(data: ClientData, member: jax.Array, key: jax.Array, epochs: int) -> jax.Array:
     """int32 [E, N]: the members in a random order for each epoch, then the others.
 
-    A member's place depends on its own number and the key only, not on N: JAX's (partitionable)
+    A member's rank depends on its own number and the key only, not on N: JAX's (partitionable)
     generator gives longer arrays the same beginning.
     """
     epoch_keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(epochs))
@@ -206,7 +206,7 @@ def _orders(data: ClientData, member: jax.Array, key: jax.Array, epochs: int) ->
     def order(epoch_key: jax.Array) -> jax.Array:
         return _in_front(data, member, lambda length: jax.random.uniform(epoch_key, (length,)))
 
-    if isinstance(data.x, Ragged):  # each by itself: `vmap` would sort at all lengths
+    if isinstance(data.x, Ragged):  # one at a time: `vmap` would sort at all lengths
         return jax.lax.map(order, epoch_keys)
     return jax.vmap(order)(epoch_keys)
 

@@ -1,4 +1,4 @@
-"""What one client trains on: its examples, the labels of the round, and which of its rows take part."""
+"""Training data of one client: its examples, the labels of the round, and which rows take part."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ClientData(NamedTuple):
     """One client's examples with the labels it trains on.
 
     Fields:
-        x: [N, ...]; in a cohort of very different sizes a `Ragged`, which is read by rows.
+        x: [N, ...]; in a cohort with very unequal client sizes a `Ragged`, which is read by rows.
         label: int32 [N], given or pseudo-label; -1 keeps the example out of training.
         weight: float32 [N], in [0, 1].
         is_labeled: bool [N], the label was given.
@@ -34,5 +34,5 @@ def usable(data: ClientData) -> jax.Array:
 
 
 def extent(data: ClientData) -> jax.Array:
-    """int32 scalar: the client's examples are among its first so many rows."""
+    """int32 scalar: the number of leading rows that include all the client's examples."""
     return jnp.max(jnp.where(data.mask, jnp.arange(1, len(data.mask) + 1, dtype=jnp.int32), 0))

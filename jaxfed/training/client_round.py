@@ -1,4 +1,4 @@
-"""One client's round: what it receives, what a method's local update is, and what it returns."""
+"""One client's round: the data it receives, the interface of a local update, and its result."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from jaxfed.training.server_state import with_statistics
 
 
 class Shared(NamedTuple):
-    """What every client of a round receives.
+    """Data that all clients of a round receive alike.
 
     Fields:
         model: the server's parameters and statistics.
-        control: a method's own (`ServerState.control`).
+        control: defined by the method (`ServerState.control`).
         learning_rate: float32 scalar.
-        round: int32 scalar, rounds done of this stage.
+        round: int32 scalar, rounds done in this stage.
     """
 
     model: nnx.State
@@ -39,10 +39,10 @@ class Client(NamedTuple):
 
     Fields:
         data: its examples.
-        state: what a method lets it keep.
+        state: its state between rounds, defined by the method.
         statistics: the running statistics it starts from.
-        received: its own mail.
-        optimizer_state: what its optimizer goes on from; None where that starts afresh.
+        received: the server's message to this client alone.
+        optimizer_state: the state its optimizer resumes from; None if the optimizer starts afresh.
     """
 
     data: ClientData
@@ -53,7 +53,7 @@ class Client(NamedTuple):
 
 
 class LocalUpdate(Protocol):
-    """One client's round; `batches` is how the round cuts examples."""
+    """One client's round; `batches` is the round's batching of examples."""
 
     def __call__(
         self, shared: Shared, client: Client, key: jax.Array, *, batches: Batches
@@ -63,17 +63,17 @@ class LocalUpdate(Protocol):
 
 
 class AfterMean(Protocol):
-    """What a client uploads once it has the round's mean; one client's view, as `LocalUpdate`."""
+    """A client's upload after it received the round's mean; written for one client, as `LocalUpdate`."""
 
     def __call__(
         self, model: nnx.State, data: ClientData, key: jax.Array, /
     ) -> tuple[Any, dict[str, jax.Array]]:
-        """Return the upload, and {kind of message: int32 scalar}, the bytes it is sent in."""
+        """Return the upload, and its bytes, {kind of message: int32 scalar}."""
         ...
 
 
 def plain_update(training: Training, loss: Loss) -> LocalUpdate:
-    """Local steps on `loss`, nothing kept and nothing else sent: the client of FedAvg and FedProx."""
+    """Local steps on `loss`, without client state or further messages: the client of FedAvg and FedProx."""
 
     def local_update(
         shared: Shared, client: Client, key: jax.Array, *, batches: Batches
@@ -97,15 +97,15 @@ def local_steps(
     after_step: AfterStep | None = None,
     gradient: MakeGradient | None = None,
 ) -> Trained:
-    """A client's local steps with `training.optimizer`, which goes on or starts afresh as `training` has it.
+    """Take a client's local steps; its optimizer resumes or starts afresh (`training.client_optimizer`).
 
     Args:
-        training: the ingredients.
-        shared: what all clients receive.
+        training: the training specification.
+        shared: the data that all clients receive.
         client: the client.
-        key: the client's, of this round.
-        loss: what it minimizes.
-        batches: how the round cuts examples, or what each step takes.
+        key: the client's, for this round.
+        loss: the loss to minimize.
+        batches: the round's batching, or a plan of each step's rows.
         start: the model it starts from; None: the one received, with the client's own statistics.
         correction: see `jaxfed.training.local_update.train`.
         after_step: see there.
@@ -127,14 +127,14 @@ def local_steps(
 
 
 def at_rate(state: optax.OptState, learning_rate: jax.Array) -> optax.OptState:
-    """A kept state with the round's rate, where it holds one of its own (`optax.inject_hyperparams`)."""
+    """Set the round's learning rate in an optimizer state that holds one (`optax.inject_hyperparams`)."""
     if not optax.tree_utils.tree_get_all_with_path(state, "learning_rate"):
         return state
     return optax.tree_utils.tree_set(state, learning_rate=learning_rate)
 
 
 def finished(training: Training, shared: Shared, client: Client, trained: Trained) -> ClientUpdate:
-    """What a client returns after its local steps."""
+    """Return the client's update after its local steps: model change, weight and metrics."""
     return ClientUpdate(
         delta=jax.tree.map(jnp.subtract, trained.state, shared.model),
         weight=training.weighting(client.data),

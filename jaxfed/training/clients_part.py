@@ -1,9 +1,9 @@
-"""The clients' part of a round, with the server's step: one compiled program.
+"""The clients' part of a round, with the server's step, as one compiled program.
 
 local updates of the cohort, side by side      (local_update, one client's view)
 the step by their mean                         (jaxfed.training.aggregate)
-what clients measure or say of the new model   (static statistics; `AfterMean`)
-what clients keep
+measurements and uploads on the new model      (static statistics; `AfterMean`)
+the clients' new states
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from jaxfed.training.server_state import (
     with_statistics,
 )
 
-# Set their randomness apart from local steps, and the server's from all of theirs.
+# Separate these random streams from local steps, and the server's from all of the clients'.
 _STATISTICS = 0x73746174
 _AFTER_MEAN = 0x6166746D
 SERVER = 0x73657276
@@ -62,15 +62,15 @@ def clients_part(
     """The program of one stage; its arguments are those of `jaxfed.training.round.federated_training`.
 
     Args:
-        training: the ingredients.
+        training: the training specification.
         local_update: one client's round.
         server_step: parameters after the aggregate's step, the round's new control -> parameters.
         stage: 1 on given labels alone, or 2.
-        after_mean: what clients upload when they have the new model.
+        after_mean: the clients' upload after they receive the new model.
         joining: the local update of a server that trains beside the clients.
 
     Raises:
-        BeyondMemory: when it first runs, if it takes more than `training.execution` allows.
+        BeyondMemory: at the first run, if it takes more memory than `training.execution` allows.
     """
 
     def program_of(map_clients: MapClients) -> TrainRound:
@@ -231,12 +231,12 @@ def _program(
 
 
 def _with(examples: Any, data: ClientData) -> ClientData:
-    """One client's data with its examples among those that all clients share."""
+    """One client's data, with its examples taken from the array that all clients share."""
     return data._replace(x=joined(examples, data.x))
 
 
 def _on_one_device(leaf: jax.Array) -> jax.Array:
-    """The same array on the first device: what reads it next would be done by all cores alike."""
+    """Return the array on the first device; otherwise all cores would repeat the computations on it."""
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         data = _on_one_device(jax.random.key_data(leaf))
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))

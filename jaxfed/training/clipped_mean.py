@@ -1,9 +1,9 @@
-r"""A mean of clients' changes to which none contributes more than a bound, with noise (Geyer et al., 2017).
+r"""Mean of clipped client updates, with Gaussian noise (Geyer et al., 2017).
 
     mean = 1/K ( sum_k delta_k min(1, S / |delta_k|) + N(0, z^2 S^2 I) ),    w <- w + server_optimizer(-mean)
 
-over the K clients that count, |.| the norm over all parameters together. S is fixed, or the median of the K
-norms. What the server's optimizer makes of the mean is made of what the noise protects, and costs nothing.
+over the K clients with a positive weight, |.| the norm over all parameters together. S is fixed, or the
+median of the K norms. The server optimizer's step is post-processing of the noisy mean: it costs no privacy.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Bound = Literal["fixed", "median"]
 
 
 class ClippedMean(NamedTuple):
-    """What the server keeps.
+    """State that the server keeps between rounds.
 
     Fields:
         inner: the server optimizer's state.
         key: typed; noise is drawn from it.
-        round: int32, means taken.
-        norm: float32, the median of the last norms before clipping.
-        clipped: float32, the share of clients whose change was longer than S.
+        round: int32, number of means computed.
+        norm: float32, the median of the last round's norms before clipping.
+        clipped: float32, the share of clients whose norm was above S.
     """
 
     inner: Any
@@ -40,15 +40,15 @@ class ClippedMean(NamedTuple):
 def clipped_mean(
     inner: Aggregate, *, clip: float, noise_multiplier: float, bound: Bound = "fixed"
 ) -> Aggregate:
-    """The server's step; weights are 1 for clients that count and 0 for others.
+    """The server's step; clients with a positive weight count equally.
 
     Args:
-        inner: takes the step; its own mean is over one.
-        clip: S where it is fixed.
-        noise_multiplier: z; 0 draws none.
-        bound: what S is.
+        inner: takes the step; it receives the noisy mean as its only update.
+        clip: S if it is fixed.
+        noise_multiplier: z; 0 draws no noise.
+        bound: "fixed", or "median" of the round's norms.
 
-    Its state's key is 0's until the method puts another in its place.
+    The initial state holds the key of seed 0, which the method replaces.
     """
 
     def init(model: nnx.State) -> ClippedMean:
@@ -85,17 +85,17 @@ def norm(tree: Any) -> jax.Array:
 
 
 def shrinking(norms: jax.Array, most: jax.Array | float) -> jax.Array:
-    """min(1, S / |x|), by which what is longer than S becomes as long; 1 of what has no length."""
+    """min(1, S / |x|): the factor that clips x to norm S; 1 for x = 0."""
     return jnp.minimum(1, most / jnp.maximum(norms, jnp.finfo(jnp.float32).tiny))
 
 
 def scaled(tree: Any, factor: jax.Array) -> Any:
-    """factor x."""
+    """Return factor * x."""
     return jax.tree.map(lambda leaf: factor * leaf, tree)
 
 
 def noisy(tree: Any, key: jax.Array, deviation: jax.Array) -> Any:
-    """x + N(0, deviation^2 I), a draw for each number."""
+    """x + N(0, deviation^2 I), an independent draw for each number."""
     leaves, form = jax.tree.flatten(tree)
     keys = jax.random.split(key, len(leaves))
     return jax.tree.unflatten(

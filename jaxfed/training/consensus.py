@@ -1,7 +1,7 @@
-"""Consensus: one label for each public example out of the clients' answers (FedCT, Algorithm 1, line 11).
+"""Consensus: one label for each public example from the clients' answers (FedCT, Algorithm 1, line 11).
 
-Client k of K says of example u a label v_ku, probabilities p_ku [C], or a number z_ku. Most ways of agreeing
-need no more than a tally, the sum over clients of one row each, which is all that a secure sum opens:
+Client k of K answers example u with a label v_ku, probabilities p_ku [C], or a number z_ku. Most rules need
+only a tally, the sum over clients of one row each. A secure sum reveals nothing else:
 
     majority              t_uc = #{k : v_ku = c}                         label = argmax_c t_uc
     qualified_majority    the same; abstains unless t_uc / sum_c' t_uc' >= threshold for the label
@@ -9,17 +9,17 @@ need no more than a tally, the sum over clients of one row each, which is all th
     soft_mean             t_uc = sum_k p_kuc                             label = argmax_c t_uc
     mean                  t_u = (sum_k z_ku, #{k : there is a z_ku})         z_u = t_u0 / t_u1
 
-For all of them but `mean` the share t_uc / sum_c' t_uc' is what `soft` has, of the label it is how sure the
-clients are. `staple` (`jaxfed.training.staple`) weighs clients by how well each agrees with all, so that it
-needs every client's labels, and no secure sum will do.
+For all rules but `mean`, `soft` holds the shares t_uc / sum_c' t_uc'; the label's share is the clients'
+confidence in it. `staple` (`jaxfed.training.staple`) weighs clients by their agreement with the others. It
+needs every client's labels, so no secure sum can serve it.
 
 The paper's consensus is the plain majority, every label with weight 1; the authors' code gives ties to the
-smallest class. Their qualified majority stands there commented out, at 0.8 and 0.9.
+smallest class. A qualified majority is commented out there, at 0.8 and 0.9.
 
     agreed = CONSENSUS["qualified_majority"](num_classes, threshold=0.8).agree(votes, client_id)
 
-A client of id -1, a label of -1, a row of zeros in place of probabilities, and a number that is NaN are none.
-What nobody answers has label -1 and weight 0.
+A client with id -1, a label -1, a row of zeros as probabilities, and a NaN count as no answer. An example
+without any answer has label -1 and weight 0.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ Ties = Literal["smallest", "random"]
 Weights = Literal["one", "share"]
 
 ABSTAINED = -1
-_ROUNDING = 1e-6  # of shares, relative: 4 of 5 reach 0.8 on every backend
+_ROUNDING = 1e-6  # relative tolerance of shares: 4 of 5 reach 0.8 on every backend
 
 
 class Agreed(NamedTuple):
-    """What the clients agree on.
+    """Result of a consensus: labels, their weights, and the shares of all classes.
 
     Fields:
-        label: int32 [U], -1 where they do not; of numbers float32 [U], their mean.
-        weight: float32 [U], 0 where they do not.
-        soft: float32 [U, C], the classes' shares; zeros where nobody answers. Of numbers [U, 1], the mean.
+        label: int32 [U], -1 without agreement; for numbers float32 [U], their mean.
+        weight: float32 [U], 0 without agreement.
+        soft: float32 [U, C], the classes' shares; zeros where nobody answers. For numbers [U, 1], the mean.
     """
 
     label: jax.Array
@@ -60,45 +60,45 @@ class Agreed(NamedTuple):
 
 
 class Agree(Protocol):
-    """From answers to labels."""
+    """Function from the clients' answers to the agreed labels."""
 
     def __call__(
         self, answers: jax.Array, client_id: jax.Array, key: jax.Array | None = None
     ) -> Agreed:
-        """Return what K clients agree on.
+        """Return the consensus of K clients.
 
         Args:
             answers: labels int32 [K, U], probabilities float32 [K, U, C], or numbers float32 [K, U].
-            client_id: int32 [K], -1 of a row without a client.
-            key: typed, of random ties; other ways need none.
+            client_id: int32 [K], -1 for a row without a client.
+            key: typed, for random ties; other rules need none.
         """
         ...
 
 
 class Tally(Protocol):
-    """What is summed over clients."""
+    """Function from the clients' answers to their sum, one row per example."""
 
     def __call__(self, answers: jax.Array, client_id: jax.Array) -> jax.Array:
-        """Return their tally: int32 [U, C] of labels, float32 [U, C] of probabilities, [U, 2] of numbers."""
+        """Return the tally: int32 [U, C] of labels, float32 [U, C] of probabilities, [U, 2] of numbers."""
         ...
 
 
 class FromTally(Protocol):
-    """From a tally to labels."""
+    """Function from a tally to the agreed labels."""
 
     def __call__(self, tally: jax.Array, key: jax.Array | None = None) -> Agreed:
-        """Return what clients with this tally agree on; it may be any real numbers, such as estimates."""
+        """Return the consensus of a tally, which may hold any real numbers, such as estimates."""
         ...
 
 
 class Consensus(NamedTuple):
-    """One way of agreeing. `agree(answers, client_id)` is `from_tally(tally(answers, client_id))`.
+    """One consensus rule. `agree(answers, client_id)` is `from_tally(tally(answers, client_id))`.
 
     Fields:
-        answers: what clients are asked for.
-        agree: from their answers.
-        tally: the sum over clients that is enough; None: none is.
-        from_tally: from that sum; None: none is enough.
+        answers: the kind of answer that clients send.
+        agree: answers -> consensus.
+        tally: answers -> the sum over clients that suffices; None: no sum does.
+        from_tally: that sum -> consensus; None: no sum suffices.
     """
 
     answers: Answers
@@ -109,9 +109,9 @@ class Consensus(NamedTuple):
 
 @partial(jax.jit, static_argnames="num_classes")
 def vote_histogram(votes: jax.Array, client_id: jax.Array, num_classes: int) -> jax.Array:
-    """How many clients say which class, int32 [U, C] of votes int32 [K, U].
+    """Count the votes for each class, int32 [U, C] of votes int32 [K, U].
 
-    Votes outside of 0 ... C - 1 are none. Cost: K U C comparisons, fused: no array of that size.
+    Votes outside of 0 ... C - 1 are ignored. Cost: K U C comparisons, fused: no array of that size.
     """
     is_vote = jnp.where(client_id[:, None] >= 0, votes, ABSTAINED)
     return jnp.sum(jax.nn.one_hot(is_vote, num_classes, dtype=jnp.int32), axis=0)
@@ -125,7 +125,7 @@ def summed_probabilities(probabilities: jax.Array, client_id: jax.Array) -> jax.
 
 @jax.jit
 def summed_confidences(probabilities: jax.Array, client_id: jax.Array) -> jax.Array:
-    """Of each client its largest probability alone, the others 0, summed: float32 [U, C] of [K, U, C]."""
+    """Sum the clients' largest probabilities by class, all others as 0: float32 [U, C] of [K, U, C]."""
     largest = jnp.argmax(probabilities, axis=-1)
     is_largest = jax.nn.one_hot(largest, probabilities.shape[-1], dtype=probabilities.dtype)
     return summed_probabilities(is_largest * probabilities, client_id)
@@ -133,7 +133,7 @@ def summed_confidences(probabilities: jax.Array, client_id: jax.Array) -> jax.Ar
 
 @jax.jit
 def summed_numbers(numbers: jax.Array, client_id: jax.Array) -> jax.Array:
-    """(sum, how many), float32 [U, 2] of numbers [K, U]."""
+    """Return (sum, count), float32 [U, 2] of numbers [K, U]."""
     is_there = (client_id[:, None] >= 0) & ~jnp.isnan(numbers)
     total = jnp.sum(jnp.where(is_there, numbers, 0), axis=0)
     return jnp.stack([total, jnp.sum(is_there, axis=0, dtype=jnp.float32)], axis=1)
@@ -148,14 +148,14 @@ def largest_share(
     ties: Ties = "smallest",
     weights: Weights = "one",
 ) -> Agreed:
-    """The class with the most, where that is enough.
+    """Return the class with the largest share, if that share reaches the threshold.
 
     Args:
-        tally: real [U, C]; what is below 0, as an estimate may be, counts as 0.
-        key: of random ties.
+        tally: real [U, C]; negative entries, as estimates may have, count as 0.
+        key: for random ties.
         threshold: the least share t_uc / sum_c' t_uc' of the label, up to 10^-6 of it.
-        ties: among classes that have the same, the "smallest" one, or one drawn for each example.
-        weights: of a label "one", or its "share".
+        ties: among equal classes, the "smallest" one, or one drawn at "random" for each example.
+        weights: the weight of a label: 1 ("one"), or its "share".
     """
     tally = jnp.maximum(tally.astype(jnp.float32), 0)
     total, most = jnp.sum(tally, axis=1), jnp.max(tally, axis=1)
@@ -184,12 +184,12 @@ _TIES, _WEIGHTS = one_of(get_args(Ties)), one_of(get_args(Weights))
 
 @keywords(ties=_TIES, weights=_WEIGHTS)
 def majority(num_classes: int, *, ties: Ties = "smallest", weights: Weights = "one") -> Consensus:
-    """What most clients say, of labels.
+    """Majority vote over labels.
 
     Args:
         num_classes: C.
-        ties: which of the classes with the same number of votes.
-        weights: of a label: 1, or the share of clients that say it.
+        ties: the choice among classes with equally many votes.
+        weights: the weight of a label: 1, or its share of the votes.
     """
     decide = partial(largest_share, ties=ties, weights=weights)
     return _of_tally("labels", partial(vote_histogram, num_classes=num_classes), decide)
@@ -203,7 +203,7 @@ def qualified_majority(
     ties: Ties = "smallest",
     weights: Weights = "one",
 ) -> Consensus:
-    """What at least this share of the clients that vote say; else they abstain. Keywords as `majority`."""
+    """Majority vote that abstains below a share `threshold` of the votes. Keywords as `majority`."""
     decide = partial(largest_share, threshold=threshold, ties=ties, weights=weights)
     return _of_tally("labels", partial(vote_histogram, num_classes=num_classes), decide)
 
@@ -216,13 +216,13 @@ def confidence_weighted(
     ties: Ties = "smallest",
     weights: Weights = "one",
 ) -> Consensus:
-    """A majority in which a vote counts as much as its client's confidence in it, max_c p_kuc.
+    """Majority vote in which a vote counts as much as its client's confidence in it, max_c p_kuc.
 
-    It is not the argmax of the mean of probabilities (`soft_mean`): what a client gives to classes other than
-    its first counts nowhere. Of one-hot probabilities all three agree.
+    This is not the argmax of the mean probabilities (`soft_mean`): probabilities other than a client's
+    largest are ignored. For one-hot probabilities all three rules agree.
 
     Args:
-        num_classes: C, for the others' sake; the probabilities have it.
+        num_classes: C; unused, since the probabilities have it, but all rules take it.
         threshold: the least share of all confidence that the label must have.
         ties: as `majority`.
         weights: 1, or that share.
@@ -234,12 +234,12 @@ def confidence_weighted(
 
 @keywords(threshold=SHARE, weights=_WEIGHTS)
 def soft_mean(num_classes: int, *, threshold: float = 0.0, weights: Weights = "one") -> Consensus:
-    """The mean of the clients' probabilities, as distillation wants it (`soft`), and its largest class.
+    """The mean of the clients' probabilities (`soft`, for distillation), and its largest class.
 
     The z of distributed distillation with a server in the middle (Bistritz, Mann, Bambos, NeurIPS 2020).
 
     Args:
-        num_classes: C, for the others' sake; the probabilities have it.
+        num_classes: C; unused, since the probabilities have it, but all rules take it.
         threshold: the least mean probability of the label.
         weights: 1, or that probability.
     """
@@ -251,8 +251,8 @@ def soft_mean(num_classes: int, *, threshold: float = 0.0, weights: Weights = "o
 def mean(num_classes: int = 0) -> Consensus:
     """The mean of the clients' numbers, for regression (named in the paper's Section 6).
 
-    A function of this library and no more, for one's own rounds: labels are classes in every data set,
-    federation, learner and metric here, which is why `fedct` refuses this consensus. Regressors co-train so:
+    For rounds that you write yourself: labels are classes in every data set, federation, learner and metric
+    here, so `fedct` refuses this consensus. Co-training of regressors:
 
         taught = [(x, z) for x, z in clients]                               # x [n_i, d], z float [n_i]
         for _ in range(rounds):
@@ -290,13 +290,13 @@ def staple(
     threshold: float = 0.0,
     weights: Weights = "one",
 ) -> Consensus:
-    """The likeliest class where every client errs in a way of its own (`jaxfed.training.staple`).
+    """The most likely class under a separate error model for each client (`jaxfed.training.staple`).
 
     Args:
         num_classes: C.
-        initial: how often a client is right, to begin with; above 1 / C.
-        tolerance: of posterior probabilities, at which the estimate stops.
-        max_steps: at most.
+        initial: the initial accuracy of a client; above 1 / C.
+        tolerance: the change of posterior probabilities at which the estimate stops.
+        max_steps: maximum number of steps.
         threshold: the least posterior probability of the label.
         weights: 1, or that probability.
 
@@ -340,17 +340,17 @@ def consensus_of(
     ties: Ties = "smallest",
     weights: Weights = "one",
 ) -> Consensus:
-    """The consensus on classes of this name, with those of the settings that it has.
+    """Return the named consensus on classes, with the settings that it has.
 
     Args:
-        name: in `CONSENSUS`, of one that asks for labels or probabilities.
+        name: a name in `CONSENSUS` of a consensus on labels or probabilities.
         num_classes: C.
-        threshold: 0: the consensus's own.
-        ties: as it says; where it has none "smallest" alone is allowed.
-        weights: likewise; "one".
+        threshold: 0 leaves the consensus's default.
+        ties: must be "smallest" for a consensus without this setting.
+        weights: must be "one" for a consensus without this setting.
 
     Raises:
-        UsageError: no such consensus, one of numbers, or a setting that it has not.
+        UsageError: no such consensus, a consensus on numbers, or a setting that it does not have.
     """
     allowed = f"allowed are {', '.join(repr(one) for one in CONSENSUS if one != 'mean')}"
     if name not in CONSENSUS:

@@ -6,16 +6,16 @@ of at most
 
     delta = |U| sum_{t > t_0} (4 a_t (1 - a_t))^(m/2)  <=  |U| (4 c)^(m/2) zeta(m/2, t_0 + 1),     m >= 3
 
-zeta(x, q) = sum_{k >= 0} (q + k)^-x of Hurwitz. A round's summand is Chernoff's bound of m/2 or fewer clients
-out of m that reproduce a label, and a union over U.
+zeta(x, q) = sum_{k >= 0} (q + k)^-x is Hurwitz's. The summand of a round is Chernoff's bound on the
+probability that m/2 or fewer of m clients reproduce a label, with a union bound over U.
 
-Where the paper says otherwise or less:
+Differences from the paper:
 
   * Its printed figures (1 - delta = 0.9993, 0.9962, 0.7868 at t_0 = 1000, m = 5, c = 1, 2, 10, "for |U| =
-    10000") are those of |U| = 1. With |U| = 10^4 the bound is above 1 there, and says nothing: it needs
+    10000") are those of |U| = 1. With |U| = 10^4 the bound is above 1 there, hence vacuous: it needs
     t_0 = 26,306 for c = 1 and delta = 0.05.
-  * Clients are taken as independent given the label, and a_t as the probability of each single example;
-    training accuracy is a mean, and clients that are taught the same labels err on the same examples.
+  * Clients are assumed independent given the label, and a_t is assumed for every single example. But training
+    accuracy is a mean, and clients that are taught the same labels err on the same examples.
   * 1 - c / t must be 1/2 or more from t_0 + 1 on: t_0 + 1 >= 2 c.
 """
 
@@ -38,7 +38,7 @@ def change_probability(num_clients: int, num_public: int, rounds: int, rate: flo
         rate: c.
 
     Returns:
-        A number from 0 on; from 1 on it says nothing.
+        A number of 0 or more; from 1 on the bound is vacuous.
 
     Raises:
         UsageError: a number out of its range.
@@ -48,7 +48,7 @@ def change_probability(num_clients: int, num_public: int, rounds: int, rate: flo
         raise UsageError(f"rounds={rounds}: allowed are integers from 2 c - 1 on, with c={rate}")
     half, first = num_clients / 2, rounds + 1
     tail = float(zeta(half, first))
-    # Below what a float holds: by the integral, which is larger.
+    # Below the smallest float: the bound by an integral, which is larger.
     by_integral = -half * math.log(first) + math.log1p(first / (half - 1))
     log_tail = math.log(tail) if tail > 0 else by_integral
     log_delta = math.log(num_public) + half * math.log(4 * rate) + log_tail
@@ -56,7 +56,7 @@ def change_probability(num_clients: int, num_public: int, rounds: int, rate: flo
 
 
 def rounds_needed(num_clients: int, num_public: int, rate: float, delta: float) -> int:
-    """The smallest t_0 from which on labels change with a probability of `delta` at most.
+    """The smallest t_0 after which labels change with a probability of at most `delta`.
 
     Raises:
         UsageError: delta outside of (0, 1), and as `change_probability`.

@@ -1,14 +1,14 @@
-"""Rounds in which clients do not compute: what a round costs, without its costs.
+"""Dry-run rounds: count a round's operations and bytes without computing at the clients.
 
     clients = CountingClients()
     training = replace(training, map_clients=clients)    # or make_algorithm(..., map_clients=clients)
     costs = round_costs(algorithm, clients, federation, key)
 
-Everything but the clients' own work is as in any round: who takes part, what the server sends and keeps,
-and above all every `Communication` that is counted. In place of a client's outputs stand ones, so that what
-is sent where it is not 0, or where it changed (FedMatch), is sent whole. What depends on a client's labels
-alone is computed: how many steps it takes, how many bytes it sends beside its model, and what is true or
-false of it (which prototypes there are). The work left out is kept as a program, and XLA says what it takes
+Everything but the clients' computation runs as in any round: the cohort, the server's messages and state,
+and every `Communication` count. A client's outputs are replaced by ones. Messages of nonzero or changed
+entries (FedMatch) are therefore counted whole. Values that depend on a client's labels alone are computed:
+its number of steps, the bytes it sends beside its model, and its boolean outputs (which prototypes exist).
+The skipped computation is recorded as a program, and XLA counts its operations
 (`jaxfed.kernels.operations`).
 """
 
@@ -31,13 +31,13 @@ _STEPS, _MODEL = "local_steps", "parameters"
 
 
 class RoundCosts(NamedTuple):
-    """Of one client in one round, the mean over clients and rounds.
+    """Costs of one client in one round, averaged over clients and rounds.
 
     Fields:
-        operations: floating-point operations of all that it computes.
-        steps: of its local update.
-        upload_bytes: what it sends.
-        download_bytes: what it receives.
+        operations: floating-point operations that it computes.
+        steps: local steps.
+        upload_bytes: bytes that it sends.
+        download_bytes: bytes that it receives.
     """
 
     operations: float
@@ -47,7 +47,7 @@ class RoundCosts(NamedTuple):
 
 
 class CountingClients:
-    """A `map_clients` whose clients do nothing and are remembered."""
+    """A `map_clients` that records the clients' programs instead of running them."""
 
     def __init__(self) -> None:
         self._programs: dict[Callable[..., Any], tuple[Any, Any]] = {}
@@ -67,7 +67,7 @@ class CountingClients:
             )
             if not isinstance(ones, ClientUpdate):
                 return ones
-            # Nothing else of the clients' work is asked for, and so nothing else of it is compiled.
+            # No other output of the clients is used, so XLA compiles nothing else.
             known = jax.lax.map(lambda client: _by_labels(fn(shared, client)), clients)
             metrics = {**ones.metrics, _STEPS: known.steps}
             truths = iter(known.truths)
@@ -79,7 +79,7 @@ class CountingClients:
         return mapped
 
     def operations(self, steps: float) -> float:
-        """Of all that one client would have computed, in a local update of so many steps."""
+        """Operations that one client would have computed, in a local update of `steps` steps."""
         return sum(operations(fn, *shapes, turns=steps) for fn, shapes in self._programs.items())
 
 
@@ -91,15 +91,15 @@ def round_costs(
     *,
     rounds: int = 10,
 ) -> RoundCosts:
-    """What a client computes, sends and receives a round.
+    """Return the operations, steps and bytes of a client per round.
 
     Args:
-        algorithm: of a training with these `clients`; its local update has one loop, of its steps.
+        algorithm: built with a training that has these `clients`; its local update has one loop, over steps.
         clients: see above.
-        federation: all of whose clients take part.
+        federation: all its clients take part.
         key: typed.
-        rounds: over which bytes are averaged, after a first one, in which nobody has shown anything yet. Ten,
-            or a multiple, has FedMatch's helpers, sent in every tenth, as often as they come.
+        rounds: number of rounds over which bytes are averaged, after a first one in which nobody has shared
+            anything yet. A multiple of ten counts FedMatch's helpers, sent in every tenth round, in full.
     """
     state = algorithm.init(key, federation)
     sent, received, steps = [], [], 0.0
@@ -120,7 +120,7 @@ def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
 
 
 class _ByLabels(NamedTuple):
-    """What of an update its data alone decide; the boolean ones among the leaves of its upload."""
+    """The parts of an update that its data alone determine; `truths` are the upload's boolean leaves."""
 
     steps: jax.Array
     sent: dict[str, jax.Array]
@@ -129,7 +129,7 @@ class _ByLabels(NamedTuple):
 
 def _by_labels(update: ClientUpdate) -> _ByLabels:
     sent = dict(update.sent)
-    # How much of a model changed only training would show: without this entry it counts whole.
+    # Only training would show how much of a model changed: without this entry it counts whole.
     sent.pop(_MODEL, None)
     truths = [leaf for leaf in jax.tree.leaves(update.upload) if leaf.dtype == bool]
     return _ByLabels(update.metrics[_STEPS], sent, truths)

@@ -1,9 +1,9 @@
-"""Features of a cohort's examples by the network that a round starts from, each client's by its own.
+"""Features of a cohort's examples by the network that a round starts from.
 
-    v_ki = f(x_ki),    f with client k's own running statistics where it keeps some
+    v_ki = f(x_ki),    f with client k's own running statistics if it keeps some
 
-What depends on features alone (graphs, heads, confidences) begins here. Of very unequal clients no feature of
-padding is computed: rows of all clients go through the network some at a time, whosever they are.
+Graphs, heads and confidences are computed from these features. With very unequal client sizes no feature of
+padding is computed: the rows of all clients go through the network in batches that ignore client borders.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from jaxfed.training.server_state import (
 if TYPE_CHECKING:
     from jaxfed.models import Model
 
-# -> float32 [K, N, D], or a `Ragged` that stands for it
+# -> float32 [K, N, D], or the same as a `Ragged`
 Embed = Callable[[ServerState, Cohort, jax.Array], jax.Array | Ragged]
 Outputs = TypeVar("Outputs")
 
@@ -44,14 +44,16 @@ def embedding(
     augment: Augment | None = None,
     batch_size: int = 256,
 ) -> Embed:
-    """Features of a cohort's examples, each client's by its own model, in evaluation mode.
+    """Return the function that computes a cohort's features, each client's by its own model.
+
+    The model runs in evaluation mode.
 
     Args:
-        model: its `features` are taken.
+        model: its `features` are used.
         map_clients: lifts one client's computation to the cohort (`jaxfed.federation.client_map`).
         augment: changes the examples first. The authors' code computes features with the training
             augmentation on; the paper does not say so.
-        batch_size: examples at a time; of a `Ragged` cohort, whose features are `Ragged`, 256.
+        batch_size: examples at a time; 256 for a `Ragged` cohort, whose features are `Ragged`.
     """
 
     def embed_client(parameters: nnx.State, client: tuple[Any, jax.Array, jax.Array]) -> jax.Array:
@@ -111,9 +113,9 @@ def embedding(
 
 
 def of_examples(compute: Callable[[jax.Array], Outputs], features: jax.Array | Ragged) -> Outputs:
-    """What is computed of each example's features, [K, N, ...] of [K, N, D]; zeros on a ragged one's padding.
+    """Apply `compute` to each example's features, [K, N, ...] of [K, N, D]; zeros on a `Ragged`'s padding.
 
-    `compute` takes [P, n, D], some parts of some examples, and gives arrays [P, n, ...].
+    `compute` maps P parts of n examples each, [P, n, D], to arrays [P, n, ...].
     """
     if not isinstance(features, Ragged):
         return compute(features)

@@ -4,8 +4,8 @@
     unlabeled query Q_U      n_U of its unlabeled examples, without replacement
 
 (Prototypical networks: Snell, Swersky, Zemel, NIPS 2017; Algorithm 1 of ProtoFSSL.) A step's rows stand in
-this order, class after class: S_1 .. S_C, Q_1 .. Q_C, Q_U, so that a loss knows a row by its place. Where
-a client has fewer examples the rows that are left over hold others of its examples and count for nothing.
+this order, class after class: S_1 .. S_C, Q_1 .. Q_C, Q_U. A loss knows a row's role by its position. If a
+client has fewer examples, the spare rows hold other examples of it and are not used.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Episodes(NamedTuple):
 
     @property
     def ends(self) -> tuple[int, int]:
-        """Where the support's rows end, and those of the labeled query."""
+        """Row numbers at which the support ends, and the labeled query."""
         first = self.num_classes * self.support
         return first, first + self.num_classes * self.query
 
@@ -52,13 +52,13 @@ def draw(
     is_unlabeled: jax.Array,
     sizes: Episodes,
 ) -> tuple[jax.Array, jax.Array]:
-    """One episode of one client.
+    """Draw one episode of one client.
 
     Args:
         key: of the step.
-        label: int32 [N], classes; they matter where `is_labeled`.
-        is_labeled: bool [N], what support and labeled query are drawn from.
-        is_unlabeled: bool [N], what the unlabeled query is drawn from.
+        label: int32 [N], classes; used only where `is_labeled`.
+        is_labeled: bool [N], examples that support and labeled query are drawn from.
+        is_unlabeled: bool [N], examples that the unlabeled query is drawn from.
         sizes: of the episode.
 
     Returns:

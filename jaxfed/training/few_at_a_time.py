@@ -1,16 +1,16 @@
-"""A sum over a batch and its gradient, for so few examples at a time that a core's cache holds all they make.
+"""Microbatching: a sum over a batch and its gradient, in blocks whose activations fit a core's cache.
 
-    sum_{i in B} l(w, x_i) = sum over blocks b of B of sum_{i in b} l(w, x_i),    and so its gradient by w
+    sum_{i in B} l(w, x_i) = sum over blocks b of B of sum_{i in b} l(w, x_i),    and likewise its gradient
 
-A convolution makes of an image many times its bytes, and every layer of a network, forwards and back, reads
-and writes those of a whole batch beyond the caches. A block goes through all layers and back before the next
-one comes, for the price of adding its gradient to the others'. That pays on a CPU, where the parameters are
-few beside what a block makes of them. (Two cores, a round of ten clients with 100 images of 28 x 28, batches
-of 50: convolutions of 32 and 64 channels with a head take 0.75 of the time; with a dense layer of 200,000
-parameters between, whose gradient would be added up five or ten times a batch, 1.1 to 1.6.)
+The activations of a convolution are many times larger than its image. For a whole batch they exceed the
+caches, and every layer reads and writes them, forward and backward. Here a block goes through all layers and
+back before the next block starts; the price is one addition of gradients per block. That pays on a CPU, where
+the parameters are few compared with a block's activations. (Two cores, a round of ten clients with 100 images
+of 28 x 28, batches of 50: convolutions of 32 and 64 channels with a head take 0.75 of the time; with a dense
+layer of 200,000 parameters between, whose gradient would be added up five or ten times a batch, 1.1 to 1.6.)
 
-Cutting the layers instead, so that each goes through a batch block by block, makes what backpropagation needs
-twice, or stores and reads it block by block: 1.0 and 1.6 of the time.
+Processing the batch block by block inside each layer instead computes what backpropagation needs twice, or
+stores and reads it block by block: 1.0 and 1.6 of the time.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from jaxfed.federation.communication import num_bytes_of
 from jaxfed.kernels.blocks import even_size, sum_over_blocks
 from jaxfed.models.model import Model
 
-_CACHE_BYTES = 3 * 2**19  # that the results of all of a network's operations on a block take
-_LEAST_SHARE = 4  # of those bytes to the parameters'
+_CACHE_BYTES = 3 * 2**19  # for the results of all of a network's operations on a block
+_LEAST_SHARE = 4  # least ratio of those bytes to the parameters'
 
 
 def examples_at_once(model: Model, state: nnx.State, x: jax.Array) -> int:
-    """How many of a batch's examples x [B, ...] training goes through at a time; B: all.
+    """Number of examples of a batch x [B, ...] in one block of training; B: the whole batch.
 
     Cost: two traces of the network.
     """
@@ -44,7 +44,7 @@ def examples_at_once(model: Model, state: nnx.State, x: jax.Array) -> int:
 
 
 def _bytes_made(model: Model, state: nnx.State, count: int, x: jax.Array) -> int:
-    """Of the results of a network's operations on so many such examples, those within a layer left out."""
+    """Bytes of the results of a network's operations on `count` examples, without those inside a layer."""
     examples = jax.ShapeDtypeStruct((count, *x.shape[1:]), x.dtype)
     program = jax.make_jaxpr(model.train_apply)(state, examples, jax.random.key(0))
     return num_bytes_of(
@@ -60,13 +60,14 @@ def few_at_a_time(function: Callable[..., jax.Array], size: int) -> Callable[...
         size: rows of a block; the last may have fewer.
 
     Returns:
-        The same function. Its gradient is by `parameters` alone, in reverse mode, once; it is taken together
-        with the value, of one block after another.
+        The same function. Only its first derivative by `parameters`, in reverse mode, is available. It is
+        computed together with the value, one block after another.
 
     Raises:
         NotImplementedError: when it is differentiated by `rows`.
 
-    Cost: that of f and its gradient, and for each block an addition of gradients; of what f makes, a block's.
+    Cost: that of f and its gradient, and one addition of gradients per block; memory for one block's
+    activations.
     """
 
     @jax.custom_vjp

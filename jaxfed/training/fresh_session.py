@@ -1,4 +1,4 @@
-"""One run of a protocol among simulated clients: a session of its own, whose keys are the operating system's.
+"""One run of a secure protocol among simulated clients, in a new session with keys from the system.
 
 histogram = in_fresh_session(vote_histogram, own, communication, is_resilient=True)
 """
@@ -22,17 +22,18 @@ def in_fresh_session(
     attendance: Attendance | None = None,
     **settings: Any,
 ) -> Result:
-    """What the protocol gives its server, of as many clients as there are inputs.
+    """Run the protocol with one client per input, and return the server's result.
 
     Args:
         protocol: (session, {address: input}, **settings) -> result.
         own: the clients' inputs; their addresses are 0, 1, ...
-        communication: all that the session sends is counted here, what sets it up included.
-        attendance: who leaves, and what came of it; the protocol says whom its result is of (`summed`).
-        settings: of the protocol.
+        communication: all bytes that the session sends are counted here, its setup included.
+        attendance: the planned departures, and their outcome; the protocol reports the clients in its
+            result (`summed`).
+        settings: keywords of the protocol.
 
     Raises:
-        UsageError: no clients; and what the protocol raises.
+        UsageError: no clients; and errors of the protocol.
 
     Cost: setup (`jaxfed.secure.session.parties.Session`) and the protocol's.
     """

@@ -1,12 +1,12 @@
-"""What of a cohort enters XCLP's graph: its examples' embeddings, or prototypes in place of the labeled ones.
+"""Points of XCLP's graph: a cohort's embedded examples, or prototypes in place of the labeled ones.
 
     v_i = f(x_i)                                                          every example is a point
     c_kc = mean of f(x) over client k's labels of class c                 a point with the label c,
-                                                                          in place of those that it is made of
+                                                                          in place of those examples
 
-f is the network that the round starts from, with the client's own running statistics where it keeps some.
-Prototypes (ProtoFSSL: `jaxfed.training.prototypes`) leave C points at most with labels at a client, however
-many labels it has: fewer codes, and fewer of its examples that what is sent could tell of.
+f is the network that the round starts from, with the client's own running statistics if it keeps some.
+With prototypes (ProtoFSSL: `jaxfed.training.prototypes`) a client has at most C labeled points, however many
+labels it has. It sends fewer codes, and they depend on fewer single examples.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def all_examples(embed: Embed) -> Points:
 def with_prototypes(embed: Embed, num_classes: int) -> Points:
     """Unlabeled examples, embedded, and each client's prototypes.
 
-    A prototype stands in the row of the first label that it is made of; rows of the others are padding. Where
-    a client has one label of each class at most, points are those of `all_examples`.
+    A prototype takes the row of the first label in its mean; rows of the others are padding. If a client has
+    at most one label of each class, its points are those of `all_examples`.
     """
 
     @jax.jit

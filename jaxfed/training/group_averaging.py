@@ -3,9 +3,9 @@
     w_i = sum_k p_ki w_k / sum_k p_ki,    w = 1/S sum_i w_i
 
 The clients of a round are divided at random into S groups, sizes equal to within one; p_ki is client k's
-weight in its own group and 0 in others. A server that trains counts in every group, weighted as a client with
-its examples would be. The members of group i train from the w_i that the last round left, whoever they are:
-groups are drawn anew in every round, and a client need not have taken part before.
+weight in its own group and 0 in others. A server that trains counts in every group, with the weight of a
+client that has its examples. Groups are drawn anew in every round. The members of group i train from the last
+round's w_i, whether or not they took part before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jaxfed.training.server_state import ServerState, client_draws, stacked_for
 
 
 class Groups(NamedTuple):
-    """What the server keeps, in place of an optimizer's state.
+    """State that the server keeps in place of an optimizer's.
 
     Fields:
         model: w_i, [S, ...].
@@ -37,7 +37,7 @@ class Groups(NamedTuple):
 
 
 class Membership(NamedTuple):
-    """What a client receives: its group's model, and which group that is, float32 [S], one 1."""
+    """Message to one client: its group's model, and the one-hot number of its group, float32 [S]."""
 
     model: nnx.State
     member: jax.Array
@@ -46,7 +46,7 @@ class Membership(NamedTuple):
 def group_means(num_groups: int) -> Aggregate:
     """The server's step; weights are [K, S].
 
-    A group in which nobody counts keeps its model and is left out of the mean of groups.
+    A group without any positive weight keeps its model and is left out of the mean of groups.
     """
 
     def init(model: nnx.State) -> Groups:
@@ -71,7 +71,7 @@ def group_means(num_groups: int) -> Aggregate:
 
 
 def gradient_diversity(deltas: nnx.State, counts: jax.Array) -> jax.Array:
-    """sum_k |g_k|^2 / |sum_k g_k|^2 of the parameters' changes [K, ...] of those that count, bool [K].
+    """sum_k |g_k|^2 / |sum_k g_k|^2 of parameter changes [K, ...], over the k with `counts`, bool [K].
 
     Between 1/K, where all changes are equal, and infinity; 0 without any change.
     """
@@ -94,7 +94,7 @@ def _squares(stacked: jax.Array) -> jax.Array:
 
 
 def group_mail(state: ServerState, cohort: Cohort, communication: Communication) -> Membership:
-    """Each client's group and its model, [K, ...]; the model comes in place of the one that all receive."""
+    """Each client's group and its model, [K, ...]; this model replaces the one that all receive."""
     del communication
     return _memberships(state.optimizer, state.round, jnp.asarray(cohort.client_id))
 

@@ -1,7 +1,7 @@
-"""Helpers: the clients whose models answer most alike, and the part of their models that the server sends.
+"""Helpers: the clients with the most similar model outputs, and the part of their models that is sent.
 
-The server keeps of every client what it last received: the part psi of its model, and the model's
-outputs on one fixed random input. A client's helpers are the nearest others by those outputs
+For every client the server stores what it last received: the part psi of its model, and the model's
+outputs on one fixed random input. A client's helpers are the other clients with the nearest outputs
 (FedMatch, Section 3.2), found by a KD-tree, as in the authors' code.
 """
 
@@ -29,7 +29,7 @@ _INPUT_SEED = 0
 
 
 class Seen(NamedTuple):
-    """What the server remembers of a client: its psi, its outputs on the random input, float32 [C]."""
+    """The server's record of one client: its psi, and its outputs on the random input, float32 [C]."""
 
     psi: nnx.State
     outputs: jax.Array
@@ -37,38 +37,38 @@ class Seen(NamedTuple):
 
 
 class Helpers(NamedTuple):
-    """The H helpers of a client: psi [H, ...], and which of them there are, bool [H]."""
+    """The H helpers of a client: psi [H, ...], and bool [H], False in slots without a helper."""
 
     psi: nnx.State
     is_there: jax.Array
 
 
 def seen(model: Model, state: nnx.State, psi: nnx.State, shape: tuple[int, ...]) -> Seen:
-    """Of a client that sent psi, and with it the state of a model of examples of a shape."""
+    """Return the record of a client that sent psi; `state` is its model, `shape` that of one example."""
     logits = model.apply(state, random_input(shape))
     return Seen(psi, jax.nn.softmax(logits[0]), jnp.asarray(True))
 
 
 def unseen(psi: nnx.State, num_classes: int) -> Seen:
-    """Of a client that has sent nothing yet."""
+    """Return the record of a client that has sent nothing yet."""
     return Seen(psi, jnp.zeros(num_classes), jnp.asarray(False))
 
 
 def random_input(shape: tuple[int, ...]) -> jax.Array:
-    """The one input [1, ...] by whose outputs models are compared, the same in every round.
+    """The input [1, ...] on which all models are compared, the same in every round.
 
-    Normal with mean and deviation 125 of bytes, cut to 0..255 and divided by 255: an image in [0, 1].
+    A normal with mean and deviation 125, truncated to 0..255 and divided by 255: an image in [0, 1].
     """
     lower, upper = (0 - _MEAN) / _DEVIATION, (1 - _MEAN) / _DEVIATION
     key = jax.random.key(_INPUT_SEED)
     normal = jax.random.truncated_normal(key, lower, upper, (1, *shape))
-    return jnp.clip(_MEAN + _DEVIATION * normal, 0, 1)  # of rounding
+    return jnp.clip(_MEAN + _DEVIATION * normal, 0, 1)  # against rounding errors
 
 
 def helper_sender(num_helpers: int, interval: int) -> Send:
-    """Who helps whom in every `interval`-th round, and the psi that the server sends for it.
+    """Return the hook that sends each client its helpers' psi, in every `interval`-th round.
 
-    Zeros of psi are not sent (`jaxfed.training.sparse_message`).
+    Other rounds send nothing. Zeros of psi are not sent (`jaxfed.training.sparse_message`).
     """
 
     @jax.jit
@@ -98,7 +98,7 @@ def nearest_clients(
 ) -> np.ndarray:
     """Each client's nearest others by Euclidean distance of outputs [M, C], int32 [K, H].
 
-    -1 stands where there is none: for a client that is not known, and where fewer than H others are.
+    Empty slots hold -1: all slots of a client that is not known yet, and some if fewer than H others are.
     """
     from scipy.spatial import cKDTree  # here, because it takes a tenth of a second to import
 

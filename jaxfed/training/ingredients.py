@@ -1,4 +1,4 @@
-"""The ingredients that every method which trains a model is made of, chosen once for an experiment.
+"""The training specification shared by all methods that train a model, chosen once for an experiment.
 
 Training(model)                                 # SGD at 0.1, an epoch a round, batches of 32
 Training(model, optimizer=optax.adam, batches=Batches("joint", size=10, epochs=5))
@@ -42,62 +42,64 @@ BatchStatistics = Literal["averaged", "local", "static"]
 ClientOptimizer = Literal["fresh", "kept"]
 
 
-_OF_THE_OTHERS: Any = None  # a default that is made of other fields
+_OF_THE_OTHERS: Any = None  # a default computed from other fields
 _RATE = optax.constant_schedule(0.1)
 _BATCHES = Batches("joint", size=32, epochs=1)
-_MEAN = server_optimizer(optax.sgd(1.0))  # of the clients' models
+_MEAN = server_optimizer(optax.sgd(1.0))  # the mean of the clients' models
 
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained, on what, how; methods differ in how they put it together.
+    """Training specification: model, loss, optimizer, batches, aggregation and labels.
+
+    Methods combine these parts in different ways.
 
     Attributes:
         model: pure functions of a state.
-        loss: what clients minimize; methods may wrap it. By default the weighted loss of `model`,
+        loss: the clients' loss; methods may wrap it. By default the weighted loss of `model`,
             `pointwise` and `augment`.
         optimizer: learning rate -> the clients' optimizer.
-        client_optimizer: what becomes of its state (momentum, second moments) after a client's round.
+        client_optimizer: treatment of its state (momentum, second moments) after a client's round.
 
             - "fresh": it is dropped; an optimizer starts anew in every round (FedAvg, and most papers).
-            - "kept": each client keeps its own for the next round that it takes part in, stage 1 and 2
-              alike; the rate is the round's all the same. M clients keep M times the state of a model:
-              RMSprop one more number a parameter, Adam two, plain SGD none. (ProtoFSSL's code has one
-              optimizer for all clients, which go one after another; here a round's clients go side by side.)
+            - "kept": each client keeps its own for its next round, across stages 1 and 2; the learning
+              rate is still the round's. M clients keep M optimizer states: one more number per parameter
+              for RMSprop, two for Adam, none for plain SGD. (ProtoFSSL's code has one optimizer for all
+              clients, which train one after another; here a round's clients train side by side.)
         learning_rate: rounds done -> the round's rate. Counted anew after `labeled_only_rounds`.
         batches: of labeled and pseudo-labeled examples.
-        labeled_batches: where a round trains on given labels alone; by default `batches`.
+        labeled_batches: for rounds on given labels alone; by default `batches`.
         aggregate: the server's step.
         weighting: a client's weight in the server's mean.
         pseudo_labels: name -> source of labels; by default `pseudo_labels_of(model)`.
         pseudo_labels_of: the same for any model; by default the sources that need no settings: "none",
             "unlabeled", "network" and "teacher" (`jaxfed.training.label_sources` has all).
-        batch_statistics: what becomes of BatchNorm's running statistics. While training, BatchNorm
-            always uses its batch; running statistics matter where a model is evaluated or embeds.
+        batch_statistics: treatment of BatchNorm's running statistics. While training, BatchNorm
+            always uses its batch; running statistics matter when a model is evaluated or embeds.
 
             - "averaged": through the server with the parameters, in the same mean (XCLP's code).
             - "local": each client keeps its own (SiloBN) and embeds with them; the server has the mean
               of its last cohort, for evaluation only.
-            - "static": nobody keeps any; after each round the cohort's clients measure the new model's
+            - "static": none are kept; after each round the cohort's clients measure the new model's
               on their data, and the server takes the mean (HeteroFL, SemiFL).
-        labeled_only_rounds: stage 1; pseudo-labels begin after so many rounds.
-        initial_model: where training starts; None: `model.init`.
-        map_clients: how clients are executed; by default as is fastest on the devices that there are.
+        labeled_only_rounds: number of rounds of stage 1; pseudo-labels begin after them.
+        initial_model: the model that training starts from; None: `model.init`.
+        map_clients: execution of clients within a round; by default the fastest for the present devices.
         clients_multiple: the number of clients is padded to a multiple of this (devices).
-        map_apart: how clients are executed that need nothing of each other within a round (FedCT's networks),
-            outside of `jax.jit`; None: as `map_clients` does it. By default `core_each` where one CPU's cores
-            are devices and `map_clients` is left to what is fastest.
-        pointwise: l(logits, label), of which `loss` and methods' own losses are made.
-        augment: random changes of a batch that keep its classes; `loss` has them built in.
+        map_apart: execution of clients that are independent of each other within a round (FedCT's networks),
+            outside of `jax.jit`; None: by `map_clients`. By default `core_each` if one CPU's cores are
+            devices and `map_clients` is not given.
+        pointwise: l(logits, label), from which `loss` and methods' own losses are built.
+        augment: random changes of a batch that keep its classes; `loss` includes them.
         strong_augment: stronger ones, for methods that compare the two.
-        body: makes the model up to its last layer, for methods that have no use for that one; None: `model`.
-        num_classes: C, for methods that need to know (ProtoFSSL).
-        max_labels: the most labels that a client has, for the same ones; 0 has them go over all examples.
+        body: makes the model without its last layer, for methods that do not use that layer; None: `model`.
+        num_classes: C, for methods that need it (ProtoFSSL).
+        max_labels: the largest number of labels of a client, for the same methods; 0: they scan all examples.
         server: x [n_s, ...] and labels int [n_s] that the server holds (`Federation.server_examples`); None:
             labels are at clients.
         server_batches: of the server's own training; by default `labeled_batches`.
-        execution: where the host computes, and what memory a round may take.
-        participation: who takes part how often, for noise that is fitted to a budget; None: unknown.
+        execution: where the host computes, and the memory that a round may take.
+        participation: how often clients take part, for noise that is fitted to a budget; None: unknown.
     """
 
     model: Model
@@ -129,10 +131,10 @@ class Training:
     execution: Execution = HERE
 
     def __post_init__(self) -> None:
-        """Make what was left out of the rest.
+        """Compute the fields that were left out from the others.
 
         Raises:
-            UsageError: a model that is none, such as a Flax module.
+            UsageError: `model` is no `Model`, but a Flax module, say.
         """
         if not callable(getattr(self.model, "train_apply", None)):
             raise UsageError(
@@ -140,7 +142,7 @@ class Training:
                 "Model of a Flax module"
             )
         if self.map_clients is None:
-            # Whether a round's clients share a CPU's cores evenly is not known here.
+            # It is not known here whether a round's clients share a CPU's cores evenly.
             strategy = "map" if is_one_cpu() else fastest_strategy()
             object.__setattr__(self, "map_clients", partial(client_map, strategy=strategy))
             if self.map_apart is None:
@@ -161,12 +163,12 @@ class Training:
                 object.__setattr__(self, name, make())
 
     def with_states(self, model: Model, made: Callable[[nnx.State], nnx.State]) -> Training:
-        """The same training of another model, whose states are `made` of the plain model's."""
+        """Return the same training of another model; `made` maps the plain model's states to its states."""
         given = self.initial_model
         return replace(self, model=model, initial_model=None if given is None else made(given))
 
     def strong_augment_for(self, method: str) -> Augment:
-        """The strong augmentation, which this method cannot do without.
+        """Return the strong augmentation, which this method requires.
 
         Raises:
             UsageError: there is none.

@@ -1,4 +1,4 @@
-"""What a trained state is worth: its predictions, on validation and test split and on clients' points."""
+"""Evaluation of a trained state: predictions on the validation and test splits and on clients' points."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jaxfed.training.server_state import ServerState
 
 
 class Judgement(NamedTuple):
-    """The fields of these names of a `FederatedAlgorithm`."""
+    """The evaluation functions of a `FederatedAlgorithm`, as its fields of these names."""
 
     evaluate: Evaluate
     validate: Evaluate
@@ -28,9 +28,9 @@ class Judgement(NamedTuple):
 
 
 def judged_by(judge: Judge) -> Judgement:
-    """Everything that follows from how a state classifies; one compiled program.
+    """Build the evaluation functions of a classifier; they share one compiled program.
 
-    Cost: what a state was measured by, `predictions` of it tells without another pass.
+    Cost: `predictions` reuses the test probabilities of the state that `evaluate` last measured.
     """
     needed, probabilities = judge.needed, jax.jit(judge.probabilities)
     measured = LastAnswer[np.ndarray]()

@@ -1,14 +1,14 @@
-"""Labels of public examples that leave clients with noise, and what the server agrees on from them.
+"""Noise on the labels that clients send for public examples, and the consensus from noisy labels.
 
     M_k = release(v_k)   at every client that votes      (`jaxfed.privacy.xor_mechanism`, `label_release`)
     B   = sum_k M_k      in the clear, or under masks
-    n_hat(B)             estimates of how many clients say which class; a consensus takes them for its tally
+    n_hat(B)             estimated votes for each class, which a consensus takes as its tally
 
-That is `decode` "unbiased". With "votes" what is released counts as a vote as it stands: of the XOR mechanism
-the first class whose bit is set (FedCT's code), of randomized response the answer.
+That is `decode` "unbiased". With "votes" a release counts as a vote without correction: for the XOR mechanism
+the first class whose bit is set (FedCT's code), for randomized response the answer.
 
-Noise is drawn from the key that is given: runs repeat. So it shows what noise costs, and protects nobody
-from those who know the seed.
+Noise is drawn from the given key, so runs can be repeated. This measures the cost of noise. It protects
+nobody from those who know the seed.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _LEAST = 2  # clients of a masked sum
 
 
 class LabelNoise(NamedTuple):
-    """How labels are released.
+    """Settings of the noisy release of labels.
 
     Fields:
-        mechanism: which.
+        mechanism: name of the mechanism.
         epsilon: of one release of all a client's labels.
         rows: labels that may change with one private example; 0: all of them, the bound that always holds.
-        decode: what the server makes of it.
-        condition: how the XOR mechanism's flips follow from epsilon, "exact" or the "paper"'s.
+        decode: use of releases at the server, "unbiased" or "votes".
+        condition: rule for the XOR mechanism's flip probability given epsilon, "exact" or the "paper"'s.
     """
 
     mechanism: Mechanism
@@ -65,22 +65,22 @@ def agreed_under_noise(
     key: jax.Array | None = None,
     attendance: Attendance | None = None,
 ) -> Agreed:
-    """What clients agree on from labels with noise; arguments as `jaxfed.training.opened_tally.agreed`.
+    """Return the consensus on labels with noise; arguments as `jaxfed.training.opened_tally.agreed`.
 
     Args:
-        noise: the release.
-        consensus: of labels; by estimates it needs a tally.
+        noise: settings of the release.
+        consensus: a consensus on labels; with decode "unbiased" it needs a tally.
         votes: int32 [K, U] before noise.
-        client_id: int32 [K], -1 of a row that sends nothing.
-        communication: what is sent is counted here.
+        client_id: int32 [K], -1 for a row that sends nothing.
+        communication: all sent bytes are counted here.
         num_classes: C.
-        sums: how bits or answers are added.
+        sums: protocol that adds bits or answers.
         noise_key: typed; a client's noise is drawn from it by the client's number.
-        key: typed, of random ties.
-        attendance: of these clients, under masks.
+        key: typed, for random ties.
+        attendance: departures of these clients, under masks.
 
     Raises:
-        UsageError: an epsilon or a number of rows that will not do; a consensus without a tally.
+        UsageError: an invalid epsilon or number of rows; a consensus without a tally.
     """
     rows = noise.rows or trivial_rows(votes.shape[1])
     is_xor = noise.mechanism == "xor"
@@ -124,9 +124,9 @@ def agreed_under_noise(
 def released_marks(
     noise: LabelNoise, labels: np.ndarray, num_public: int, num_classes: int, key: jax.Array
 ) -> np.ndarray:
-    """What one client sends in place of labels int32 [n], as marks of classes, bool [n, C].
+    """Return one client's noisy release of labels int32 [n], as class indicators bool [n, C].
 
-    `num_public` is |U|, by which `rows=0` says how many labels may change; `key` is the client's.
+    `num_public` is |U|; with `rows=0` it determines how many labels may change. `key` is the client's.
     """
     rows = noise.rows or trivial_rows(num_public)
     sent = _released(noise, labels, rows, num_classes, key)
@@ -136,7 +136,7 @@ def released_marks(
 def _released(
     noise: LabelNoise, labels: np.ndarray, rows: int, num_classes: int, key: jax.Array
 ) -> np.ndarray:
-    """Bits bool [n, C], or answers int32 [n]."""
+    """Return the released bits bool [n, C], or answers int32 [n]."""
     draw = rr.from_key(key)
     if noise.mechanism == "randomized_response":
         return label_release.release(labels, noise.epsilon, rows, num_classes, draw)
@@ -152,7 +152,7 @@ def _total(
     *,
     are_bits: bool,
 ) -> np.ndarray | None:
-    """int32 [U, C], the sum of clients' marks; None where no sum is opened."""
+    """int32 [U, C], the sum of clients' indicators; None if no sum is opened."""
     marks = [one.astype(np.int32) for one in own]
     if sums != "plaintext":
         if len(marks) < _LEAST:

@@ -1,6 +1,6 @@
-"""The sources of pseudo-labels by name: what a method's `pseudo_label` chooses among.
+"""The sources of pseudo-labels by name; a method's `pseudo_label` is one of these names.
 
-Those of this repository, and what is registered:
+This repository has its own, and others can be registered:
 
     @PSEUDO_LABELS.register("mylabels")
     def mylabels(parts, *, threshold=0.9): ...      # LabelParts -> PseudoLabel; keywords: config.mylabels
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 class LabelParts(NamedTuple):
-    """What a source of labels may be made of.
+    """Arguments of a registered source of labels.
 
     Fields:
         model: pure functions of a state.
         embed: features of a cohort's examples, each client's by its own model.
         map_clients: how clients are executed.
-        num_classes: C; 0 where it is not known.
+        num_classes: C; 0 if it is not known.
         execution: where and how visibly the host computes.
     """
 
@@ -46,7 +46,7 @@ class LabelParts(NamedTuple):
 
 SECTION_OF = {
     "xclp_prototypes": "xclp"
-}  # of a config, where a source's settings are not in its own
+}  # in a config, for sources whose settings are in another source's section
 
 PSEUDO_LABELS: Registry[Callable[..., PseudoLabel]] = Registry(
     "source of labels",
@@ -77,13 +77,14 @@ def label_sources(
         model: whose features and predictions are used.
         map_clients: how clients are executed.
         confidence: of the network's own labels.
-        augment: changes examples before features are taken.
+        augment: changes examples before features are computed.
         class_weights: multiply the weights of propagated labels by class.
         xclp_parameters: of XCLP's labels; without them there is no source "xclp" or "xclp_prototypes".
-        own_parameters: of label propagation inside each client; without them there is none.
+        own_parameters: of label propagation inside each client; without them there is no source
+            "per_client_lp".
         execution: where the host computes.
-        validation: x and labels that no client holds: propagated labels, their confidences being calibrated,
-            stay only where they are right more often than the network is on these
+        validation: x and labels that no client holds. With calibrated confidences, a propagated label stays
+            only if it is more likely right than the network, by its accuracy on these examples
             (`jaxfed.training.safeguard`); None: all stay.
         others: keywords of registered sources.
     """

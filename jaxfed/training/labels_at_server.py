@@ -1,11 +1,11 @@
-"""Labels at the server: what a server that holds labeled examples does with them in a round.
+"""Labels at the server: its training on them, its part in labeling, and its share of statistics.
 
     before the clients   the server trains on its labels, and they receive the result       (`turn_of`)
     labeling             it is one more party, all of whose points are labeled             (`beside`)
     after them           its examples count in statistics that are measured anew           (`with_servers`)
 
 Or it trains at the same time as the clients and counts in the mean (`ServerPart.joins`). Its training is a
-`LocalUpdate`, as a client's; nothing of it is on the wire.
+`LocalUpdate`, like a client's; it sends no messages.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ from jaxfed.training.ingredients import Training
 from jaxfed.training.local_update import ClientUpdate
 from jaxfed.training.server_state import ServerState, server_ids
 
-# Sources of labels that look at no other example: the server as a party would tell them nothing.
+# Sources that label each example independently: the server as a party would add nothing.
 _OF_ONE_EXAMPLE = frozenset({"none", "unlabeled", "network", "teacher"})
 _STATISTICS = 0x73746174
 
 
 class ServerPart(NamedTuple):
-    """What the server does with its labels.
+    """The server's training on its own labels.
 
     Fields:
-        update: its local update; it keeps and receives nothing beside the model.
-        joins: it starts where the clients do and counts in their mean, instead of training before them.
+        update: its local update; the server has no client state and receives the model alone.
+        joins: it starts from the same model as the clients and counts in their mean, instead of training
+            before them.
     """
 
     update: LocalUpdate
@@ -47,12 +48,12 @@ class ServerPart(NamedTuple):
 
 
 def plain_part(training: Training) -> ServerPart:
-    """Training on the labels with the training's own loss, before the clients."""
+    """Train on the server's labels with the loss of `training`, before the clients."""
     return ServerPart(plain_update(training, training.loss))
 
 
 def examples_of(training: Training) -> ClientData | None:
-    """The server's examples as local updates take them; None where labels are at clients.
+    """Return the server's examples in the form of local updates; None if labels are at clients.
 
     Raises:
         UsageError: no example, or one without a label.
@@ -89,10 +90,11 @@ Turn = Callable[[ServerState, ClientData, jax.Array], tuple[ServerState, dict[st
 
 
 def turn_of(training: Training, part: ServerPart | None, first_round: int) -> Turn:
-    """The server's turn before the clients: (state, its examples, key) -> state, metrics; one program.
+    """Return the server's turn before the clients: (state, its examples, key) -> state, metrics; one program.
 
-    Rates count from `first_round` on, as the clients'. With "static" statistics the server measures the new
-    model's on its own examples; the clients receive these. One that joins the clients has no turn.
+    Learning rates count from `first_round` on, as the clients'. With "static" statistics the server measures
+    the new model's on its own examples; the clients receive these. A server that joins the clients has no
+    turn.
     """
     if part is None or part.joins:
         return lambda state, own, key: (state, {})
@@ -117,7 +119,7 @@ def turn_of(training: Training, part: ServerPart | None, first_round: int) -> Tu
 
 
 def metrics_of(update: ClientUpdate) -> dict[str, jax.Array]:
-    """What a round says of the server's training: its loss is `server_train_loss`."""
+    """Metrics of the server's training, renamed: its loss is `server_train_loss`."""
     return {f"server_{name}": value for name, value in update.metrics.items()}
 
 
@@ -145,10 +147,10 @@ def _measured(training: Training, model: nnx.State, own: ClientData, key: jax.Ar
 
 
 def beside(cohort: Cohort, own: ClientData | None, source: str, multiple: int) -> Cohort:
-    """The cohort with the server's examples in as many further rows as they fill.
+    """Append the server's examples to the cohort, in as many further rows as they fill.
 
-    As it is where labels are at clients, or a source of labels looks at one example at a time. Rows are
-    added up to a multiple (devices) by empty ones.
+    The cohort stays as it is if labels are at clients, or if the source labels each example independently.
+    Empty rows pad it to a multiple (devices).
     """
     if own is None or source in _OF_ONE_EXAMPLE:
         return cohort
@@ -177,7 +179,7 @@ def beside(cohort: Cohort, own: ClientData | None, source: str, multiple: int) -
 
 
 def nobody_of(cohort: Cohort) -> Cohort:
-    """A cohort of the same shape in which nobody takes part: clients that would have nothing to do."""
+    """Return a cohort of the same shape without clients, for rounds in which they have nothing to do."""
     return cohort._replace(
         client_id=np.full_like(cohort.client_id, -1),
         y=np.full_like(cohort.y, UNLABELED),

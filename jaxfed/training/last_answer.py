@@ -1,4 +1,4 @@
-"""One answer kept for the next who asks: of a state's test split, which is measured and then tabulated."""
+"""One-entry cache of a state's test predictions, shared by `evaluate` and `predictions`."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ Answer = TypeVar("Answer")
 
 
 class LastAnswer(Generic[Answer]):
-    """What a state said of a federation's test split, from the measuring until it is asked for once more.
+    """One-entry cache of a state's predictions on a federation's test split.
 
-    The same objects are asked for, not equal ones: nothing is hashed. One state is kept at most, and with
-    its answer it goes when it is taken.
+    Entries are compared by identity: nothing is hashed. At most one state is held; taking its predictions
+    releases it.
     """
 
     def __init__(self) -> None:
         self._kept: tuple[ServerState, Federation, Answer] | None = None
 
     def keep(self, state: ServerState, federation: Federation, answer: Answer) -> None:
-        """In place of what was kept before."""
+        """Store an answer in place of the one before."""
         self._kept = state, federation, answer
 
     def taken(self, state: ServerState, federation: Federation) -> Answer | None:
-        """The answer, which is kept no more; None where it was of another state or other examples."""
+        """Return the answer and clear the cache; None if the cache holds another state or other examples."""
         if self._kept is None:
             return None
         of_state, of, answer = self._kept

@@ -1,10 +1,10 @@
-"""Which layers of an online network clients send, by their divergence from its target (FedSiam, Section 3.3).
+"""Selection of the online network's layers to send, by divergence from the target (FedSiam, Section 3.3).
 
     FSM_j = |theta_t[j] - theta_s[j]| / |theta_s[j]|
 
-Only layers with FSM_j >= the tau-quantile of what clients measured in the last phi rounds are sent of
-the online network; for the others the server takes the target's. The paper's schedules of tau have the
-share of layers that is not sent as their mean. A client that took part more than once in phi rounds
+Clients send layers of the online network with FSM_j >= the tau-quantile of all values that clients measured
+in the last phi rounds. For the other layers the server uses the target's. The mean of each of the paper's
+schedules of tau is the share of layers that is not sent. A client that took part more than once in phi rounds
 counts with its last measurement.
 """
 
@@ -38,19 +38,19 @@ class Measured(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What the server sends: from which divergence on a layer is wanted, and the round's number."""
+    """The server's message: the least divergence of a layer to be sent, and the round's number."""
 
     threshold: jax.Array
     round: jax.Array
 
 
 def unmeasured(network: nnx.State) -> Measured:
-    """Of a client that has not measured the network's layers yet."""
+    """Return the record of a client that has not measured the network's layers yet."""
     return Measured(jnp.zeros(len(layers(network))), jnp.int32(_NEVER))
 
 
 def layers(parameters: nnx.State) -> list[list[int]]:
-    """Positions of the leaves of each layer: of those that differ in the last part of their path only."""
+    """Positions of the leaves of each layer; paths of one layer's leaves differ in their last part only."""
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(parameters)]
     parents = [[key for key in path if isinstance(key, DictKey)][:-1] for path in paths]
     return [
@@ -78,7 +78,10 @@ def layer_divergence(state: nnx.State) -> jax.Array:
 
 
 def selected(state: nnx.State, is_sent: jax.Array) -> tuple[nnx.State, jax.Array]:
-    """The networks as the server gets them, target for online layers that are not sent; bytes, int32."""
+    """Return the networks as the server receives them, and the bytes sent, int32.
+
+    Online layers that are not sent are replaced by the target's.
+    """
     online, statistics = nnx.split_state(state["online"], nnx.Param, ...)
     leaves, structure = jax.tree.flatten(online)
     target = jax.tree.leaves(nnx.filter_state(state["target"], nnx.Param))
@@ -93,7 +96,7 @@ def selected(state: nnx.State, is_sent: jax.Array) -> tuple[nnx.State, jax.Array
 
 
 def threshold_sender(quantile: float, schedule: Schedule, period: int) -> Send:
-    """The divergence from which on a layer is sent: a quantile of what clients measured of late."""
+    """Return the hook that sends the threshold: a quantile of divergences measured in the last rounds."""
 
     def send(state: ServerState, cohort: Cohort, communication: Communication) -> Asked:
         measured, done, num_rows = state.clients, int(state.round), len(cohort.client_id)
@@ -110,11 +113,11 @@ def threshold_sender(quantile: float, schedule: Schedule, period: int) -> Send:
 
 
 def scheduled(quantile: float, schedule: Schedule, period: int, rounds: int) -> float:
-    """tau in the round after `rounds` of them.
+    """Return tau after `rounds` rounds.
 
-    "constant" keeps it; "linear" lets it rise over a period, again and again, from 0 to 2 tau, or from
-    2 tau - 1 to 1; "rectangle" alternates between 0 and 1, 1 in a share tau of each period, to the
-    nearest number of rounds.
+    "constant" keeps it; "linear" lets it rise in each period from 0 to 2 tau, or from 2 tau - 1 to 1;
+    "rectangle" alternates between 0 and 1: it is 1 in a share tau of each period, to the nearest number of
+    rounds.
     """
     phase = rounds % period
     if schedule == "linear" and period > 1:
@@ -125,7 +128,7 @@ def scheduled(quantile: float, schedule: Schedule, period: int, rounds: int) -> 
 
 
 def quantile_of(values: np.ndarray, share: float) -> float:
-    """The quantile; below all values for the share 0 and without any, above all for the share 1."""
+    """Return the quantile; -inf for the share 0 or without values, inf for the share 1."""
     if share <= 0 or not values.size:
         return float("-inf")
     return float("inf") if share >= 1 else float(np.quantile(values, share))

@@ -1,4 +1,4 @@
-"""Local training: what one client does with the model it is sent, written for ONE client.
+"""Local training of the received model, written for ONE client.
 
     w <- server's model;   for each step:  w <- w - optimizer(grad loss(w, batch) + correction)
 
@@ -25,7 +25,7 @@ from jaxfed.training.client_data import usable as usable
 from jaxfed.training.losses import Batch, Loss, taken
 from jaxfed.training.plan import Plan, after_steps
 
-Optimizer = Callable[[jax.Array], optax.GradientTransformation]  # of the round's learning rate
+Optimizer = Callable[[jax.Array], optax.GradientTransformation]  # by the round's learning rate
 # parameters, step (from 0) and number of steps of the round -> parameters
 AfterStep = Callable[[nnx.State, jax.Array, jax.Array], nnx.State]
 
@@ -34,23 +34,23 @@ AfterStep = Callable[[nnx.State, jax.Array, jax.Array], nnx.State]
 GradientOf = Callable[
     [nnx.State, nnx.State, jax.Array], tuple[jax.Array, nnx.State, nnx.State, jax.Array]
 ]
-MakeGradient = Callable[..., GradientOf]  # of a loss, an anchor, data, a plan and a key
+MakeGradient = Callable[..., GradientOf]  # (loss, anchor, data, plan, key) -> gradient function
 
 
 class ClientUpdate(NamedTuple):
-    """What a client returns.
+    """Result of one client's round.
 
     Fields:
         delta: the client's model minus the server's, parameters and statistics.
-        weight: float32 scalar in its mean; 0 leaves the client out. [S], one each, where there are S means.
+        weight: float32 scalar, the client's weight in the server's mean; 0 leaves it out. [S] for S means.
         metrics: name -> float32 scalar.
-        client_state: what the client keeps for its next round (); stays with the client.
-        correction: what else goes to the server's mean (SCAFFOLD's change of control variate); ().
-        upload: what the server keeps as this client sends it (prototypes); ().
-        sent: {kind of message: int32 scalar}, bytes sent beside model and control; with "parameters" those in
-            which the parameters of `delta` are sent, all of them otherwise.
-        optimizer_state: what the client's optimizer goes on from in its next round; (), or `Training` has it
-            start afresh.
+        client_state: the client's state for its next round; () if it has none. It stays with the client.
+        correction: further terms of the server's mean (SCAFFOLD's change of control variate); ().
+        upload: values that the server stores per client (prototypes); ().
+        sent: {kind of message: int32 scalar}, bytes sent beside model and control. An entry "parameters" is
+            the size of the parameters of `delta` as they are sent; without it they are sent whole.
+        optimizer_state: the state that the client's optimizer resumes from in its next round; () if
+            `Training` lets it start afresh.
     """
 
     delta: nnx.State
@@ -64,7 +64,7 @@ class ClientUpdate(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """After local steps: the model, their number (int32), their mean loss (float32), the optimizer."""
+    """Result of local steps: the model, number of steps (int32), mean loss (float32), optimizer state."""
 
     state: nnx.State
     num_steps: jax.Array
@@ -93,14 +93,14 @@ def train(
         key: the client's typed key of this round.
         loss: see `jaxfed.training.losses`.
         optimizer: gradient -> update.
-        batches: how examples become batches. The last, incomplete batch of an epoch is filled with
-            examples of the same epoch that count for nothing. A `Plan` says itself what each step takes.
-        optimizer_state: what the optimizer goes on from; None: it starts afresh.
+        batches: the batching of examples. The last, incomplete batch of an epoch is filled with unused
+            examples of the same epoch. A `Plan` gives the rows of each step itself.
+        optimizer_state: the state that the optimizer resumes from; None: it starts afresh.
         correction: added to every gradient (of the form of the parameters); None adds nothing.
         after_step: changes the parameters after each step (a moving average, say); None leaves them.
-        gradient: makes what steps descend; None: the gradient of `loss` over a step's batch.
+        gradient: makes the function that computes a step's gradient; None: of `loss` over the batch.
 
-    Cost: a sort of N numbers an epoch beside the steps themselves.
+    Cost: one sort of N numbers per epoch in addition to the steps.
     """
     plan_key, step_key = jax.random.split(key)
     plan = batches
@@ -190,7 +190,7 @@ def _batch_gradient(
 
 
 def batch_of(data: ClientData, index: jax.Array, used: jax.Array) -> Batch:
-    """The batch of these rows, int32 [B], of which those count that are used, bool [B]."""
+    """The batch of the rows `index`, int32 [B]; rows that are not `used`, bool [B], have weight 0."""
     return Batch(
         x=taken(data.x, index),
         label=jnp.maximum(data.label[index], 0),
@@ -201,5 +201,5 @@ def batch_of(data: ClientData, index: jax.Array, used: jax.Array) -> Batch:
 
 
 def rebuilt(state: nnx.State) -> nnx.State:
-    """The same state in new variables: Flax lets a module write to those of its own trace only."""
+    """The same state in new variables: Flax lets a module write to variables of its own trace only."""
     return jax.tree.map(lambda leaf: leaf, state)

@@ -1,4 +1,4 @@
-"""What a client minimizes on a batch. A loss is a function, and losses are made from losses.
+"""Losses of local training. A loss is a function of a batch, and losses can be built from losses.
 
     loss(state, anchor, batch, key) -> (value, state)
 
@@ -37,10 +37,10 @@ class Batch(NamedTuple):
         x: [B, ...], examples as the clients hold them.
         label: int32 [B], given or pseudo-label; any class where not `used`.
         weight: float32 [B], the label's weight; 0 where not `used`.
-        used: bool [B], False on rows that only fill the batch (they hold real examples all the same,
-            so that batch statistics stay those of data).
+        used: bool [B], False on rows that only fill the batch (they hold real examples too, so that
+            batch statistics stay those of data).
         is_labeled: bool [B], the label was given, not inferred.
-        beside: what the step's `Plan` drew beside these examples.
+        beside: further draws of the step's `Plan`.
     """
 
     x: jax.Array
@@ -87,7 +87,7 @@ def focal_loss(logits: jax.Array, label: jax.Array, *, gamma: float = 2.0) -> ja
 
 
 def class_weighted(pointwise: Pointwise, weights: Sequence[float]) -> Pointwise:
-    """weights_label l(logits, label): classes that are rare, or matter more, count for more.
+    """weights_label l(logits, label): rare or important classes get larger weights.
 
     `weights` are C numbers; with `focal_loss` this is FLamby's loss for Fed-ISIC2019.
     """
@@ -151,7 +151,7 @@ def augmented_logits(
 def _augmented(
     x: jax.Array, key: jax.Array, augment: Augment | None
 ) -> tuple[jax.Array, jax.Array]:
-    """augment(x), and the key for what the network draws."""
+    """Return augment(x), and the key for the network's own draws."""
     augment_key, model_key = jax.random.split(key)
     return (x if augment is None else augment(augment_key, x)), model_key
 
@@ -170,10 +170,10 @@ def fixmatch(
         1 / |B_L| sum_{i in B_L} l(f(weak(x_i)), y_i)
           + unlabeled_weight / |B_U| sum_{i in B_U} 1[max p_i >= threshold] l(f(strong(x_i)), argmax p_i)
 
-    Both views of a batch go through the network together, as in the authors' code, so that batch
-    statistics are of both. Its moving average of parameters for evaluation is not part of the loss.
+    Both views of a batch go through the network together, as in the authors' code: batch statistics
+    cover both. Its moving average of parameters for evaluation is not part of the loss.
 
-    Without a strong augmentation the weak view takes its place, the very same: self-training.
+    Without a strong augmentation the same weak view takes its place: self-training.
     """
 
     def loss(

@@ -1,9 +1,9 @@
-"""Two networks of one form: one that is trained, and one that follows it (Tarvainen, Valpola, NeurIPS 2017).
+"""Mean teacher: a trained network, and a moving average of it (Tarvainen, Valpola, NeurIPS 2017).
 
     theta_t <- alpha theta_t + (1 - alpha) theta_s      after each step of theta_s
 
-alpha grows with the steps, so that the teacher is the plain mean of what it has seen until a moving
-average says more; the weight of agreeing with it grows with the rounds.
+alpha grows with the steps: at first the teacher is the plain mean of all past theta_s, later an exponential
+moving average. The weight of the consistency loss grows with the rounds.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Evaluated = Literal["target", "online"]
 
 
 def twins(state: nnx.State) -> nnx.State:
-    """{online, target}: two networks that are alike."""
+    """Return {online, target}, two copies of one network."""
     return together(online=state, target=state)
 
 
 def siamese(model: Model, evaluated: Evaluated) -> Model:
-    """The model of states {online, target}, one of which is evaluated; training runs both."""
+    """The model of states {online, target}; one network is evaluated, training runs both."""
 
     def init(key: jax.Array) -> nnx.State:
         return twins(model.init(key))
@@ -62,7 +62,8 @@ def ramp_up(round: jax.Array, length: int) -> jax.Array:
 def moving_average(most: float, rounds: jax.Array) -> AfterStep:
     """theta_t <- alpha theta_t + (1 - alpha) theta_s with alpha = min(1 - 1 / (n + 1), most).
 
-    n = 1, 2, ... is the step's number; of the `rounds` before, float32, each counts as many as this one has.
+    n = 1, 2, ... is the step's number over all rounds. Each of the `rounds` before, float32, counts as many
+    steps as this one has.
     """
 
     def follow(parameters: nnx.State, step: jax.Array, num_steps: jax.Array) -> nnx.State:
@@ -78,7 +79,7 @@ def moving_average(most: float, rounds: jax.Array) -> AfterStep:
 
 
 def online_only(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """The optimizer on the online network; the target, whose gradient is 0, is left alone by it."""
+    """Apply the optimizer to the online network only; the target, whose gradient is 0, stays unchanged."""
 
     def is_online(parameters: nnx.State) -> Any:
         return jax.tree_util.tree_map_with_path(

@@ -1,4 +1,4 @@
-"""What the models of a round cost on the wire, counted by kind of message."""
+"""Bytes of the models sent in a round, counted by kind of message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxfed.training.server_state import ServerState
 
 
 def num_bytes_received(model: nnx.State, batch_statistics: str) -> int:
-    """Of a model that a client labels with: all of it, or what is not the client's own."""
+    """Bytes of the teacher model sent to one client, without statistics that the client keeps."""
     parameters, _ = nnx.split_state(model, nnx.Param, ...)
     return num_bytes_of(parameters if batch_statistics == "local" else model)
 
@@ -28,10 +28,10 @@ def count_models(
     *,
     again: bool = False,
 ) -> None:
-    """Models down and up, what else a method sends with them, for each client of the cohort.
+    """Count the models that the cohort receives and sends, and the method's further messages.
 
-    `download_bytes` is a client's, `sent` the clients' `ClientUpdate.sent`, each [K]. If `again`, clients
-    receive the model that the round has come to, too, as they do for statistics that are "static".
+    `download_bytes` is one client's; `sent` holds the clients' `ClientUpdate.sent`, each [K]. If `again`,
+    clients also receive the round's new model, as they do for "static" statistics.
     """
     num_clients = int(np.sum(np.asarray(cohort.client_id) >= 0))
     parameters, statistics = nnx.split_state(state.model, nnx.Param, ...)

@@ -1,14 +1,15 @@
-"""What noise on shared prototypes has promised so far, in the metrics of every round.
+"""Privacy accounting for noise on shared prototypes: epsilon so far, in the metrics of every round.
 
-A client that takes part in every round releases its prototypes R times. Of a network f that is given, one
-example in place of another of its class moves one of them, a mean of n_k embeddings of length up to B, by
-Delta = 2 B / n_k, n_k >= `min_labels` the labels of a class that is shown. So R releases with N(0, sigma^2)
-on every number are together (epsilon, delta)-private, with the epsilon of `jaxfed.privacy.gaussian`.
+A client that takes part in every round releases its prototypes R times. Given the network f, replacing one
+example by another of its class moves one prototype, a mean of n_k embeddings of length up to B, by
+Delta = 2 B / n_k. Here n_k >= `min_labels` is the number of labels of a class that is shown. So R releases
+with N(0, sigma^2) on every number are together (epsilon, delta)-private, with the epsilon of
+`jaxfed.privacy.gaussian`.
 
-"Of a network that is given" is what the promise rests on: it is of what prototypes tell to somebody who has
-all networks, the client's own included, which was trained on that example and is sent without noise.
-Without this condition the example moves f, hence every embedding, and Delta is 2 B sqrt(C); and nothing is
-promised of the network. Nor does it hold against who knows the seed of the noise.
+The guarantee rests on the condition "given the network". It covers what prototypes reveal to somebody who has
+all networks, including the client's own, which was trained on that example and is sent without noise.
+Without this condition the example moves f, hence every embedding, and Delta is 2 B sqrt(C). Nothing is
+guaranteed about the network itself. Nor does the guarantee hold against anyone who knows the noise's seed.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from jaxfed.privacy.gaussian import epsilon_of, mean_sensitivity
 def with_epsilon(
     algorithm: FederatedAlgorithm, *, clip: float, noise: float, min_labels: int, delta: float
 ) -> FederatedAlgorithm:
-    """The algorithm with `prototype_epsilon` among its rounds' metrics: after all rounds so far.
+    """Add `prototype_epsilon`, after all rounds so far, to the metrics of an algorithm's rounds.
 
     Args:
-        algorithm: whose states have a `round`.
+        algorithm: its states have a field `round`.
         clip: B, above 0.
         noise: sigma, above 0.
         min_labels: the least n_k of a class that is shown.
-        delta: of the promise.
+        delta: of the guarantee.
     """
     sensitivity = mean_sensitivity(clip, min_labels)
 

@@ -2,11 +2,12 @@
 
     t = sum over clients of their own tallies [U, C]                     (`jaxfed.training.consensus`)
 
-In the clear the server has each client's answers. Under masks it has t alone, votes as integers
-(`jaxfed.secure.vote_sums`), probabilities and numbers as fixed-point ones (`jaxfed.secure.row_sums`). A
-client by itself has no tally then: it would be its answers. `staple` needs these, and goes in the clear only.
+In the clear the server has each client's answers. Under masks it learns t alone: votes are summed as integers
+(`jaxfed.secure.vote_sums`), probabilities and numbers in fixed point (`jaxfed.secure.row_sums`). A masked sum
+needs at least two clients, since one client's tally is its answers. `staple` needs each client's answers, and
+works in the clear only.
 
-`agreed` is all that a method calls.
+Methods call `agreed` and nothing else.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _FLOAT = 4
 
 
 def fewest_clients(sums: Sums) -> int:
-    """Of how many clients there is a sum, so that it opens nobody's answers."""
+    """Least number of clients in a sum: 2 under masks, so that it reveals no single client's answers."""
     return 1 if sums == "plaintext" else _LEAST
 
 
@@ -45,9 +46,9 @@ def agreed(
     key: jax.Array | None = None,
     attendance: Attendance | None = None,
 ) -> Agreed:
-    """What clients agree on, any consensus in the clear and those with a tally under masks.
+    """Return the clients' consensus: of any kind in the clear, of those with a tally under masks.
 
-    Arguments and errors as `opened_tally`; `key` is of random ties.
+    Arguments and errors as `opened_tally`; `key` is for random ties.
     """
     if consensus.from_tally is None and sums == "plaintext":
         num_bytes = answer_bytes(consensus, answers, client_id, num_classes)
@@ -62,7 +63,7 @@ def agreed(
         sums=sums,
         attendance=attendance,
     )
-    assert consensus.from_tally is not None  # where there is a tally it is enough
+    assert consensus.from_tally is not None  # a consensus with a tally has `from_tally`
     return consensus.from_tally(jnp.asarray(tally), key)
 
 
@@ -76,24 +77,24 @@ def opened_tally(
     sums: Sums = "plaintext",
     attendance: Attendance | None = None,
 ) -> np.ndarray:
-    """What `consensus.from_tally` is given.
+    """Return the tally, the argument of `consensus.from_tally`.
 
     Args:
-        consensus: which tally.
-        answers: of K clients, as the consensus wants them.
-        client_id: int32 [K], -1 of a row without a client.
-        communication: what is sent is counted here.
+        consensus: the rule that defines the tally.
+        answers: of K clients, in the form that the consensus takes.
+        client_id: int32 [K], -1 for a row without a client.
+        communication: all sent bytes are counted here.
         num_classes: C.
-        sums: how they are added.
-        attendance: of these clients, under masks; everybody stays if left out.
+        sums: protocol of the sum.
+        attendance: departures of these clients, under masks; all stay if left out.
 
     Returns:
-        int32 [U, C] of labels, float32 [U, C] of probabilities, [U, 2] of numbers: the same by any sum, bit
-        for bit of labels, else up to 2^-41 a client and float32's rounding. Zeros where fewer than two
-        clients are there for a masked sum.
+        int32 [U, C] of labels, float32 [U, C] of probabilities, [U, 2] of numbers. All protocols give the
+        same result: bit for bit for labels, else up to 2^-41 per client and float32 rounding. Zeros if a
+        masked sum has fewer than two clients.
 
     Raises:
-        UsageError: a consensus that no tally is enough for.
+        UsageError: a consensus without a tally.
     """
     if consensus.tally is None:
         raise UsageError(
@@ -125,10 +126,10 @@ def summed(
     is_resilient: bool = False,
     attendance: Attendance | None = None,
 ) -> np.ndarray:
-    """The sum of two clients' matrices [U, C] or more, in a fresh session.
+    """The sum of the matrices [U, C] of two or more clients, in a fresh session.
 
-    Integers are marks 0 and 1, votes or what was made of them, and their sum is exact, int32; of others
-    float32. Zeros if all have left.
+    Integer matrices hold indicators 0 and 1, votes or noisy ones; their sum is exact, int32. Other sums are
+    float32. Zeros if all clients have left.
     """
     from jaxfed.secure.row_sums.server_sums import server_sums
     from jaxfed.secure.vote_sums import vote_histogram
@@ -147,7 +148,7 @@ def answer_bytes(
 ) -> int:
     """Bytes of all clients' answers in the clear: packed labels, or float32.
 
-    A label takes ceil(log2 C) bits, of a client that abstains anywhere ceil(log2(C + 1)).
+    A label takes ceil(log2 C) bits, or ceil(log2(C + 1)) for a client that abstains anywhere.
     """
     sent = np.asarray(answers)[np.asarray(client_id) >= 0]
     if consensus.answers != "labels":

@@ -1,7 +1,7 @@
-"""What each step of local training takes, drawn step by step or for many steps at once.
+"""Plans of local training: the rows of each step, drawn step by step or for many steps at once.
 
-Hashes of one step's 64 rows are as many small operations as those of 32 steps' 2048, and nothing else of a
-step can begin before them.
+Hashing the 64 rows of one step takes as many small operations as hashing the 2048 rows of 32 steps, and
+nothing else of a step can begin before that.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def _nothing(step: jax.Array, key: jax.Array) -> tuple[()]:
 
 
 class Plan(NamedTuple):
-    """What each step takes.
+    """The rows, and further draws, of each step.
 
     Fields:
         num_steps: int32 scalar.
         rows: step -> (index int32 [B], used bool [B]), of a client's examples.
-        beside: step and its key -> a pytree, `Batch.beside`; the loss knows what it is.
-        ahead: so many steps are drawn at once, the last ones in vain if there are fewer.
+        beside: step and its key -> a pytree, `Batch.beside`; the loss defines its meaning.
+        ahead: number of steps drawn at once; draws beyond the last step are wasted.
     """
 
     num_steps: jax.Array
@@ -59,13 +59,13 @@ def drawn(plan: Plan, first: jax.Array, key: jax.Array) -> Plan:
 
 
 def after_steps(plan: Plan, key: jax.Array, step_of: Callable[[Plan], Step], carry: Carry) -> Carry:
-    """What is carried after all steps of a plan.
+    """Run all steps of a plan, and return the final carry.
 
     Args:
         plan: the steps.
         key: typed, as in `drawn`.
-        step_of: a plan that says what those steps take -> a step: number and carry -> carry.
-        carry: what is there before the first one.
+        step_of: plan with the draws of these steps -> step function, number and carry -> carry.
+        carry: the value before the first step.
     """
     if plan.ahead == 1:
         return jax.lax.fori_loop(0, plan.num_steps, step_of(plan), carry)

@@ -11,10 +11,10 @@ from jaxfed.training.ingredients import Training
 
 
 def check_model(training: Training, method: str) -> None:
-    """There are no running statistics, which would leave a client without noise.
+    """Check that the model has no running statistics, which would leave a client without noise.
 
     Raises:
-        UsageError: there are.
+        UsageError: it has some.
     """
     model = jax.eval_shape(training.model.init, jax.random.key(0))
     if jax.tree.leaves(nnx.split_state(model, nnx.Param, ...)[1]):
@@ -33,18 +33,18 @@ def fitted_noise(
     draw: Draw,
     releases: int = 1,
 ) -> float:
-    """The noise multiplier that is given, or the least that keeps a run within an epsilon.
+    """Return the given noise multiplier, or the least one that keeps a run within an epsilon.
 
     Args:
-        training: whose `participation` says how often a client takes part.
-        noise_multiplier: z, or 0 where it is to be found.
-        target_epsilon: at the end of a run, or 0 where z is given.
-        delta: of the promise.
-        draw: what is in a release.
-        releases: of a client in a round.
+        training: its `participation` has the number of rounds that a client takes part in.
+        noise_multiplier: z, or 0 if it is to be found.
+        target_epsilon: at the end of a run, or 0 if z is given.
+        delta: of the guarantee.
+        draw: the sampling behind one release.
+        releases: releases of a client in a round.
 
     Raises:
-        UsageError: both are given; a target, and nobody knows how often a client takes part.
+        UsageError: both are given; a target without a `participation`.
     """
     if not target_epsilon:
         return noise_multiplier

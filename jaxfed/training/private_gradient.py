@@ -1,19 +1,19 @@
-r"""Gradients in which no example counts for more than a bound, with noise: DP-SGD (Abadi et al., 2016).
+r"""DP-SGD (Abadi et al., 2016): per-example gradients clipped to a bound, with Gaussian noise.
 
-    in each step a part B of the client's n examples is drawn, of the share s of all
+    in each step a sample B of the client's n examples is drawn, at the rate s
     g = 1 / b ( sum_{i in B} g_i min(1, C / |g_i|) + N(0, z^2 C^2 I) ),    g_i the gradient at example i alone
 
     "poisson"   each example is in with probability s, independently;       b = s n
-    "fixed"     max(1, floor(s n)) of them, all such sets alike;            b = as many
+    "fixed"     max(1, floor(s n)) of them, all such sets equally likely;   b = their number
 
-|g_i| is over all parameters together. What the sum is divided by does not depend on who was drawn. An empty
-draw takes its step all the same, on noise. n is no secret. (What epsilon this is, and whose accountant says
-so: `jaxfed.privacy.sampled_gaussian`. JAX Privacy 2.0 has clipped gradients and noise of this kind, too; its
-batches are indices that NumPy draws on the host, while here they are drawn inside of the one program of a
-round, from each client's key.)
+|g_i| is the norm over all parameters together. The divisor b does not depend on which examples were drawn.
+After an empty draw the step consists of noise alone. n is public. `jaxfed.privacy.sampled_gaussian` computes
+epsilon, and names the accountant. (JAX Privacy 2.0 also has clipped gradients with such noise. Its batches
+are indices that NumPy draws on the host; here they are drawn inside the one program of a round, from each
+client's key.)
 
-Gradients of single examples are there for `chunk` examples at a time, so that memory is `chunk` times a
-model's, however large B is; of a chunk only the sum stays.
+Per-example gradients are computed for `chunk` examples at a time, and only their sum is kept. Memory is
+`chunk` times a model's, however large B is.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from jaxfed.training.plan import Plan
 
 Records = Literal["poisson", "fixed"]
 
-_NOISE = 0x6E6F6973  # sets the noise apart from what is random in losses
+_NOISE = 0x6E6F6973  # separates the noise's random stream from that of losses
 
 
 def drawn_examples(
     data: ClientData, key: jax.Array, *, share: float, records: Records, steps: int
 ) -> Plan:
-    """What each of so many steps draws: the rows of B first, and which of all [N] these are.
+    """Return the plan of `steps` steps: row numbers [N], those of B first, and bool [N], True for B.
 
     An example's draw depends on its own number and the key alone. A client without examples takes no step.
 
-    Cost: a sort of N numbers a step.
+    Cost: one sort of N numbers per step.
     """
     is_one = usable(data)
     count = jnp.sum(is_one, dtype=jnp.int32)
@@ -63,7 +63,7 @@ def drawn_examples(
 
 
 def sample_size(count: jax.Array | np.ndarray | int, share: float) -> jax.Array:
-    """max(1, floor(s n)), int32, of "fixed" draws."""
+    """Return max(1, floor(s n)), int32: the size of a "fixed" sample."""
     size = jnp.floor(jnp.float32(share) * jnp.asarray(count).astype(jnp.float32))
     return jnp.maximum(size.astype(jnp.int32), 1)
 
@@ -78,10 +78,10 @@ def private_gradient(
         noise_multiplier: z; 0 draws none.
         share: s.
         records: how examples are drawn.
-        chunk: examples whose own gradients are there at once.
+        chunk: number of per-example gradients in memory at once.
 
-    The loss is called for one example at a time; what is random in it (augmentation, dropout) is that
-    example's own. The value that comes back is the mean loss of B.
+    The loss is called for one example at a time; its randomness (augmentation, dropout) is drawn for that
+    example alone. The returned value is the mean loss of B.
     """
 
     def make(

@@ -1,4 +1,4 @@
-"""The loss of an episode: labeled queries by the support's prototypes, unlabeled ones by others' answers.
+"""The loss of an episode: labeled queries by the support's prototypes, unlabeled ones by given targets.
 
     c_k = mean of f(x) over S_k,    p(z; c)_k = exp(-d(z, c_k)) / sum_k' exp(-d(z, c_k'))
     mean_{x in Q_L} CE(y, p(f(x); c)) + lambda mean_{u in Q_U} w(u) CE(target(u), p(f(u); c))
@@ -48,15 +48,16 @@ def prototype_loss(
     """Eq. 8 on the rows of an episode, all of them embedded in one pass.
 
     Args:
-        model: up to its last layer.
+        model: a model without its last layer.
         helpers: prototypes [H, C, D] that the client received.
         sizes: of the episode.
         unlabeled_weight: lambda.
         temperature: T.
         distance: d.
-        by_helpers: the mean of the helpers' prototypes stands for a class, not the support's.
-        missing_class: what a class lacks that has no prototype (`jaxfed.algorithms.protofssl`).
-        targets: whose labels unlabeled examples have: the helpers', or the batch's own, with its weights.
+        by_helpers: use the mean of the helpers' prototypes in place of the support's.
+        missing_class: treatment of a class without a prototype (`jaxfed.algorithms.protofssl`).
+        targets: source of the unlabeled examples' targets: predictions by the helpers' prototypes, or the
+            batch's labels with their weights.
     """
 
     def loss(
@@ -85,7 +86,7 @@ def prototype_loss(
         else:
             target = jnp.where(own.is_there, sharpened(target, temperature), 0)
         target = jax.lax.stop_gradient(target)
-        is_known = own.is_there[label[first:second]]  # always, but for helpers that lack a class
+        is_known = own.is_there[label[first:second]]  # False only if helpers lack a class
         supervised = -jnp.take_along_axis(log_p_labeled, label[first:second, None], axis=1)[:, 0]
         # 0 log 0 = 0, in the gradient too.
         unsupervised = -jnp.sum(target * jnp.where(own.is_there, log_p_unlabeled, 0), axis=-1)

@@ -1,11 +1,11 @@
-"""Helpers' mean prototypes, by sums in the clear or by masked ones: one mean in place of H helpers' own.
+"""Mean prototypes of the helpers, by plaintext or masked sums: one mean in place of H sets of prototypes.
 
     c_k = 1 / n_k sum_{j in H, j shows k} c_jk,     n_k >= 2 the helpers that show class k
 
-(B.1 of ProtoFSSL, which divides by |M_r|, however many of the helpers have the class: the sum over fewer
-would be a point nearer to 0.) A class that one helper alone shows has no mean: it would be that client's
-own prototype. Only helpers send anything, in rounds in which helpers are renewed; the server keeps their
-mean alone.
+(B.1 of ProtoFSSL divides by |M_r|, however many of the helpers have the class; a sum over fewer helpers would
+then be a point nearer to 0.) A class that only one helper shows has no mean: it would be that client's own
+prototype. Only helpers send anything, in rounds in which helpers are renewed; the server stores their mean
+alone.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _LEAST = 2  # helpers that show a class
 
 
 class MeanStore(NamedTuple):
-    """What the server keeps.
+    """The server's store: the mean prototypes of the current helpers.
 
     Fields:
-        helpers: the mean of this round's helpers, in the place of several: [1, C, D].
+        helpers: the mean of this round's helpers, stacked as if it were one helper's: [1, C, D].
     """
 
     helpers: Prototypes
@@ -47,7 +47,7 @@ def mean_store(
 ) -> Memory:
     """The store as the server's memory; helpers are drawn after rounds 1, 1 + R_H, 1 + 2 R_H, ...
 
-    `sums` is a key of `SUMS`. A helper leaves nothing but its share of them.
+    `sums` is a key of `SUMS`. A helper sends its summand and nothing else.
     """
     means_of = SUMS[sums]
     draw = jax.jit(partial(drawn, num_helpers=num_helpers))
@@ -78,7 +78,7 @@ def mean_store(
 def plaintext_means(
     helpers: Prototypes, communication: Communication
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Means float64 [C, D] and n_k int [C], 0 where too few show a class; the server sees all."""
+    """Means float64 [C, D] and n_k int [C], 0 if too few show a class; the server sees all prototypes."""
     communication.up("prototypes", int(np.sum(message_bytes(helpers))))
     count = np.sum(helpers.is_there, axis=0)
     count = np.where(count >= _LEAST, count, 0)
@@ -114,5 +114,5 @@ SUMS: dict[str, Callable[..., tuple[np.ndarray, np.ndarray]]] = {
 
 
 def the_mean(store: MeanStore) -> Prototypes:
-    """What is known of clients' prototypes, [1, C, D]."""
+    """Return the mean of the helpers' prototypes, [1, C, D]."""
     return store.helpers

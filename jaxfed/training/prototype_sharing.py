@@ -1,9 +1,9 @@
-"""Prototypes between clients: who shows which, who helps whom, and how a state classifies by them.
+"""Sharing of prototypes between clients: the server's store, the choice of helpers, and classification.
 
-The server keeps every client's newest prototypes. Of the clients of a round up to H, drawn at random, help
-those of the next; with an interval R_H they help for so many rounds, by the prototypes that they had then. Or
-those whose prototypes are newest help, of earlier rounds too where a round has fewer than H. Of helpers whose
-mean alone is shared (`jaxfed.training.prototype_means`) it keeps that.
+The server stores every client's newest prototypes. Up to H clients of a round, drawn at random, help those of
+the next round. With an interval R_H they help for R_H rounds, with their prototypes of that time.
+Alternatively the clients with the newest prototypes help, those of earlier rounds included if a round has
+fewer than H. If only the helpers' mean is shared (`jaxfed.training.prototype_means`), the server stores that.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HelperChoice = Literal["previous_round", "newest"]
 
 
 class Store(NamedTuple):
-    """What the server keeps.
+    """The server's store: the prototypes of the current helpers and of all clients.
 
     Fields:
         helpers: prototypes [min(H, M), C, D] of the clients that help in this round.
@@ -85,26 +85,26 @@ def prototype_store(
         return Store(helpers, latest, newest)
 
     def update(store: Store, *of_the_round: Any) -> Store:
-        *arrays, _ = of_the_round  # clients have said what they sent
+        *arrays, _ = of_the_round  # clients have counted their own messages
         return updated(store, *arrays)
 
     return Memory(init, update)
 
 
 def embedding_size(model: Model, state: nnx.State, federation: Federation) -> int:
-    """D."""
+    """Return D, the dimension of embeddings."""
     example = jax.ShapeDtypeStruct((1, *federation.x.shape[1:]), federation.x.dtype)
     return int(jax.eval_shape(model.features, state, example).shape[-1])
 
 
 def nothing_shown(number: int, num_classes: int, dim: int) -> Prototypes:
-    """Of so many clients that have none, [number, C, D]."""
+    """Return the prototypes of `number` clients that have none, [number, C, D]."""
     center = jnp.zeros((number, num_classes, dim))
     return Prototypes(center, jnp.zeros((number, num_classes), bool))
 
 
 def helpers_sent(state: ServerState, cohort: Cohort, communication: Communication) -> Prototypes:
-    """The same helpers for each client of the cohort, [K, H, C, D]; what there is of them counts."""
+    """Send each client of the cohort the same helpers, [K, H, C, D]; existing prototypes count as bytes."""
     helpers: Prototypes = state.memory.helpers
     num_clients = int(np.sum(np.asarray(cohort.client_id) >= 0))
     num_bytes = int(np.sum(message_bytes(helpers)))
@@ -113,9 +113,9 @@ def helpers_sent(state: ServerState, cohort: Cohort, communication: Communicatio
 
 
 def message_bytes(shown: Prototypes) -> jax.Array:
-    """Bytes of each message of prototypes, int32 [...] of [..., C, D]: C bits say which there are.
+    """Bytes of each message of prototypes, int32 [...] of [..., C, D]: C bits mark the existing ones.
 
-    Bits fill whole bytes, numbers are float32. Who has no prototype sends nothing.
+    Bits fill whole bytes, numbers are float32. A client without prototypes sends nothing.
     """
     *_, num_classes, dim = shown.center.shape
     number = jnp.sum(shown.is_there, axis=-1, dtype=jnp.int32)
@@ -125,9 +125,10 @@ def message_bytes(shown: Prototypes) -> jax.Array:
 def client_prototypes(
     model: Model, state: nnx.State, data: ClientData, max_labels: int, num_classes: int, clip: float
 ) -> Prototypes:
-    """Of all labels that the client has, which are its first examples, `max_labels` at most; 0: any number.
+    """Return the prototypes of a client's labels.
 
-    With a clip B above 0 each embedding z counts as z min(1, B / |z|).
+    Labeled examples are a client's first ones, `max_labels` at most; with 0 all its rows are read. With a
+    clip B above 0 each embedding z counts as z min(1, B / |z|).
     """
     rows = slice(0, max_labels or None)
     embedding = model.features(state, data.x[rows]).astype(jnp.float32)
@@ -140,7 +141,7 @@ def client_prototypes(
 
 
 def withheld(own: Prototypes, data: ClientData, min_labels: int) -> Prototypes:
-    """Without those of classes with fewer labels."""
+    """Drop the prototypes of classes with fewer than `min_labels` labels."""
     num_classes = len(own.is_there)
     is_labeled = data.is_labeled & data.mask
     count = jnp.sum(
@@ -151,7 +152,7 @@ def withheld(own: Prototypes, data: ClientData, min_labels: int) -> Prototypes:
 
 
 def perturbed(shown: Prototypes, key: jax.Array, sigma: float) -> Prototypes:
-    """With N(0, sigma^2) on every number."""
+    """Add N(0, sigma^2) to every number of the prototypes."""
     noise = sigma * jax.random.normal(key, shown.center.shape)
     return shown._replace(center=shown.center + jnp.where(shown.is_there[:, None], noise, 0))
 
@@ -163,7 +164,7 @@ def chosen(
     num_helpers: int,
     age: jax.Array | None = None,
 ) -> Prototypes:
-    """H of the clients that show anything, at random: [H, C, D], empty where there are fewer; see `drawn`."""
+    """Draw H of the clients that show any prototype: [H, C, D], empty if there are fewer; see `drawn`."""
     rows, is_one = drawn(key, client_id, shown.is_there, num_helpers, age)
     center = jnp.where(is_one[:, None, None], shown.center[rows], 0)
     return Prototypes(center, shown.is_there[rows] & is_one[:, None])
@@ -176,9 +177,9 @@ def drawn(
     num_helpers: int,
     age: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Rows int32 [H] of the clients that are to help, and where there is one, bool [H].
+    """Draw the rows int32 [H] of the helping clients, and bool [H], False in slots without a client.
 
-    With an `age` of their prototypes, int32 [K] from 0 on, the youngest are first.
+    With an `age` of their prototypes, int32 [K] from 0 on, the newest come first.
     """
     can_help = (client_id >= 0) & jnp.any(is_there, axis=-1)
     age = jnp.zeros(client_id.shape, jnp.int32) if age is None else age
@@ -189,7 +190,7 @@ def drawn(
 
 
 def of_the_last_round(store: Store) -> Prototypes:
-    """The prototypes of its clients."""
+    """Return the prototypes of the last round's clients."""
     newest = np.asarray(store.round)
     rows = np.flatnonzero(newest == newest.max()) if newest.any() else np.zeros(1, int)
     return jax.tree.map(lambda leaf: leaf[rows], store.latest)
@@ -202,10 +203,10 @@ def by_prototypes(
     *,
     complete: bool = False,
 ) -> Judge:
-    """By the mean of p over what is `known` of clients' prototypes; uniform before there are any.
+    """Return the classifier by the mean of p over the `known` prototypes; uniform before there are any.
 
-    If `complete`, those are `completed` first. A client's upload by the prototypes that it showed or, where
-    the server has none of it, by the mean.
+    If `complete`, prototypes are `completed` first. A single client's upload is classified by the prototypes
+    that it showed or, if the server stores none per client, by the mean.
     """
 
     def needed(state: ServerState) -> tuple[nnx.State, Prototypes]:

@@ -24,10 +24,10 @@ _TINY = 1e-12  # under the root, whose slope at 0 is infinite
 
 
 class Prototypes(NamedTuple):
-    """One for each class, or those of several clients stacked.
+    """One prototype for each class, or those of several clients stacked.
 
     Fields:
-        center: float32 [..., C, D]; zeros where there is none.
+        center: float32 [..., C, D]; zeros for a class without one.
         is_there: bool [..., C].
     """
 
@@ -46,7 +46,7 @@ def class_means(
 
 @jax.custom_jvp
 def _sums(member: jax.Array, embedding: jax.Array) -> jax.Array:
-    """Of each class, [C, D], by marks 0 and 1 [n, C]."""
+    """Sum of the embeddings of each class, [C, D], by class indicators 0 and 1 [n, C]."""
     return member.T @ embedding
 
 
@@ -54,7 +54,7 @@ def _sums(member: jax.Array, embedding: jax.Array) -> jax.Array:
 def _derivative_of_sums(
     primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    """The same sums, without a product.
+    """The derivative of `_sums`, without a product.
 
     XLA:CPU (jaxlib 0.10) puts the product's derivative in one YNNPACK fusion with that of distances from
     other rows, which ends the process above 256 of these.
@@ -65,9 +65,9 @@ def _derivative_of_sums(
 
 
 def support_means(embedding: jax.Array, used: jax.Array, num_classes: int) -> Prototypes:
-    """Means of the used rows [C n_S, D] of a support, which stand class after class.
+    """Means of the used rows [C n_S, D] of a support, in the order of classes.
 
-    `class_means` of the same rows, whose place says their class.
+    Equals `class_means` of the same rows; a row's position gives its class.
     """
     member = used.reshape(num_classes, -1)
     count = member.sum(axis=1)
@@ -111,7 +111,7 @@ def mean_probabilities(
 ) -> jax.Array:
     """p_k(z) averaged over the helpers that have any prototype (eq. 7), float32 [n, C]; zeros without one.
 
-    `helpers` are stacked [H, C, D]. A class that a helper lacks has probability 0 by it.
+    `helpers` are stacked [H, C, D]. A helper gives probability 0 to a class that it lacks.
     """
     has_any = jnp.any(helpers.is_there, axis=-1)
 
@@ -133,7 +133,7 @@ def sharpened(probability: jax.Array, temperature: float) -> jax.Array:
 
 
 def completed(helpers: Prototypes) -> Prototypes:
-    """What a helper lacks taken from the others, as the mean of theirs; who has nothing at all stays so."""
+    """Fill in each helper's missing prototypes by the others' mean; a helper without any stays empty."""
     joint = joint_means(helpers)
     center = jnp.where(helpers.is_there[..., None], helpers.center, joint.center[None])
     is_there = jnp.any(helpers.is_there, axis=-1, keepdims=True) & joint.is_there[None]
@@ -141,7 +141,7 @@ def completed(helpers: Prototypes) -> Prototypes:
 
 
 def joint_means(helpers: Prototypes) -> Prototypes:
-    """Of each class, over the helpers that have it; of helpers [H, C, D]."""
+    """Mean prototype of each class, over the helpers [H, C, D] that have it."""
     count = jnp.sum(helpers.is_there, axis=0)
     total = jnp.sum(jnp.where(helpers.is_there[..., None], helpers.center, 0), axis=0)
     return Prototypes(total / jnp.maximum(count, 1).astype(jnp.float32)[:, None], count > 0)

@@ -1,12 +1,11 @@
-"""Which labels the clients of a round train on: given ones, and pseudo-labels with a confidence.
+"""Labels that the clients of a round train on: given ones, and pseudo-labels with a confidence.
 
     pseudo_label(state, cohort, key) -> PseudoLabels(label [K, N], weight [K, N], ...)
 
 Labeled examples always keep their label with weight 1. The makers below differ in where the other
 labels come from: nowhere (`labeled_only`), XCLP over the cohort, label propagation inside each client,
 the network's own predictions. Confidence is 1 - entropy / log C of the label's distribution (XCLP, line
-16). All computation has the cohort's padded shape, so it compiles
-once for an experiment.
+16). All computation has the cohort's padded shape, so it compiles once for an experiment.
 """
 
 from __future__ import annotations
@@ -46,15 +45,15 @@ from jaxfed.xclp.smoother import Smoother, scores_of
 if TYPE_CHECKING:
     from jaxfed.models import Model
 
-# Names of sources that label a client's examples by its own labels alone: without any it gets none.
+# Sources that label a client's examples by its own labels alone: a client without labels gets none.
 WITHIN_CLIENTS = frozenset({"none", "per_client_lp"})
 
 Confidence = Literal["softmax", "logits"]
-Points = Callable[[ServerState, Cohort, jax.Array], Cohort]  # -> what enters the graph, x [K, N, D]
+Points = Callable[[ServerState, Cohort, jax.Array], Cohort]  # -> points of the graph, x [K, N, D]
 
 
 class PseudoLabels(NamedTuple):
-    """What a cohort trains on.
+    """Labels and weights that a cohort trains on.
 
     Fields:
         label: int32 [K, N]; -1 keeps an example out of training.
@@ -68,7 +67,7 @@ class PseudoLabels(NamedTuple):
 
 
 class PseudoLabel(Protocol):
-    """Labels one cohort with the server's current state, counting what travels for it."""
+    """Function that labels one cohort with the server's current state, and counts the bytes sent for it."""
 
     def __call__(
         self, state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
@@ -91,9 +90,9 @@ def labeled_only() -> PseudoLabel:
 
 
 def with_unlabeled() -> PseudoLabel:
-    """No pseudo-labels, but unlabeled examples take part, with weight 0 on a label that means nothing.
+    """No pseudo-labels, but unlabeled examples take part, with a placeholder label of weight 0.
 
-    For losses that find their own use of them: FixMatch, FedMatch, FedSiam.
+    For losses that use them in their own way: FixMatch, FedMatch, FedSiam.
     """
 
     def pseudo_label(
@@ -113,14 +112,14 @@ def xclp_labels(
     """XCLP over the cohort's points in the graph: lines 6 and 7 of Algorithm 2.
 
     With plaintext protocols Algorithm 1 runs on the padded cohort in one compiled program, or in several
-    where `execution` spreads a graph's points over devices; the labels are those of
-    `jaxfed.xclp.cross_client_label_propagation`, to which protocols on the host go. With `bit_epsilon` or
+    if `execution` spreads a graph's points over devices. The labels are those of
+    `jaxfed.xclp.cross_client_label_propagation`, which runs the protocols on the host. With `bit_epsilon` or
     `label_epsilon` noise is fresh every round: R rounds cost R times the budget.
 
-    Labels at the server: it is one more party, whose points all have labels, and knows Pi as every party
-    does. In plaintext it has the clients' codes in any case; of protocols it would be the colluding client
-    (docs/threat-model.md, "Coalitions"), so that none is run then. Bytes are those between it and the
-    clients: their codes and contributions up, their row sums down.
+    Labels at the server: the server is one more party, whose points all have labels, and knows Pi as every
+    party does. In plaintext it has the clients' codes in any case. In a secure protocol it would be the
+    colluding client (docs/threat-model.md, "Coalitions"), so none is run then. Counted bytes are those
+    between the server and the clients: codes and contributions up, row sums down.
 
     Raises:
         UsageError: in a round, labels at the server with protocols, noise or columns of influence.
@@ -130,7 +129,7 @@ def xclp_labels(
 
     @cache
     def columns_at_once(num_points: int, dim: int) -> int | None:
-        """Of the system; over several devices so many that memory is enough, which is said once."""
+        """Columns of the system solved at once; over several devices as many as fit, reported once."""
         if not (is_spread and execution.watches_memory):
             return None
         plan = planned(num_points, dim, p, execution)
@@ -141,7 +140,7 @@ def xclp_labels(
         vectors: jax.Array, y: jax.Array, valid: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, jax.Array, Convergence]:
         num_points, block_columns = len(y), columns_at_once(*vectors.shape)
-        # Over several devices, after rows of nobody up to a multiple of them.
+        # Over several devices, padded with empty rows to a multiple of their number.
         codes = execution.spread(lsh.project_bits(vectors, key, p.num_bits))
         inside = execution.spread(valid, fill=False)
         found = NEIGHBORS[p.neighbors](codes, p.num_neighbors, valid=inside)
@@ -170,7 +169,7 @@ def xclp_labels(
         return features.padded(label, UNLABELED), features.padded(confidence, 0), info
 
     def compiled(program: Callable[..., Any]) -> Callable[..., Any]:
-        if is_spread:  # what is traced is on one device
+        if is_spread:  # a jitted program would run on one device
             return program
         return execution.sized("labeling in a round", jax.jit(program))
 
@@ -180,7 +179,7 @@ def xclp_labels(
         state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
     ) -> PseudoLabels:
         entered = points(state, cohort, key)
-        # The seed of line 1: agreed on by the clients, drawn anew every round.
+        # The seed of line 1: shared by the clients, drawn anew every round.
         seed = xclp.drawn_seed(key)
         ids, sizes = np.asarray(cohort.client_id), np.asarray(entered.mask).sum(axis=1)
         at_server = int(sizes[ids < UNLABELED].sum())
@@ -199,7 +198,7 @@ def xclp_labels(
                 mask = jnp.asarray(entered.mask)
                 labeled = label_within(jnp.asarray(entered.x), y, mask, projection)
             label, confidence, info = labeled
-            if is_spread:  # they came to one device, and are free to go to those that train
+            if is_spread:  # via the host, so that they may move to the devices that train
                 label, confidence = (jnp.asarray(np.asarray(x)) for x in (label, confidence))
             accuracy = accuracy_of(info, p.max_steps)
             warn_of_cut_short(accuracy, Accuracy(), p.tolerance)
@@ -223,7 +222,7 @@ def xclp_labels(
 
 
 def is_one_program(p: xclp.Parameters) -> bool:
-    """Whether XCLP labels a cohort in one compiled program: without protocols, noise, columns and choice."""
+    """True if XCLP labels a cohort in one compiled program: no protocols, noise, columns or choice."""
     noisy = p.bit_epsilon > 0 or p.label_epsilon > 0
     chooses = p.asks_labels or p.client_prior > 0
     return not p.has_session and p.influence == "labels" and not noisy and not chooses
@@ -234,8 +233,8 @@ def per_client_lp_labels(
 ) -> PseudoLabel:
     """Label propagation over exact cosines inside each client; a client without labels gets none.
 
-    With `select` every client chooses for itself, in every round and one after another; so clients go where
-    they have very different sizes.
+    With `select` every client chooses its own settings in every round, and clients are computed one after
+    another. So are clients of very unequal sizes.
     """
 
     def label_client(shared: Any, client: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
@@ -266,8 +265,8 @@ def network_labels(
     """The network's own predictions: FedAvg+network of XCLP, and FedSem+ with a frozen model.
 
     `confidence` "softmax": 1 - entropy / log C of softmax(logits). "logits": the authors' code, which
-    divides logits by their sum instead; where one of these "probabilities" is negative the entropy is
-    not a number and the weight 0, which is nearly everywhere, so that it trains on given labels only.
+    divides logits by their sum instead. If one of these "probabilities" is negative, the entropy is NaN
+    and the weight 0. That is the case nearly everywhere, so training uses given labels only.
     """
 
     @jax.jit
@@ -295,7 +294,7 @@ def network_labels(
 
 
 def from_teacher(pseudo_label: PseudoLabel) -> PseudoLabel:
-    """The same labels by the model that `ServerState.teacher` keeps, and the same in every round."""
+    """Label with the model in `ServerState.teacher`; labels are the same in every round."""
 
     def labels(
         state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
@@ -312,7 +311,7 @@ def class_weighted(
 ) -> PseudoLabel:
     """Multiply weights by (n / C) / n_c, n_c the round's labels of class c: the authors' code only.
 
-    There it belongs to label propagation, given and inferred labels counting alike: XCLP's over the
+    The code applies it to label propagation, with given and inferred labels counting alike: XCLP's over the
     cohort, per-client LP's over each client's own (`within_clients`). Network labels have no such weights.
     """
 
@@ -339,9 +338,9 @@ def _label_on_host(
     communication: Communication,
     execution: Execution,
 ) -> tuple[np.ndarray, np.ndarray, Metrics]:
-    """Algorithm 1 with each client's own rows of x, as protocols on the host want them."""
+    """Run Algorithm 1 on each client's rows of x, the form that protocols on the host take."""
     mask, ids = np.asarray(cohort.mask), np.asarray(cohort.client_id)
-    rows = np.flatnonzero(ids >= 0)  # others are padding, and no parties
+    rows = np.flatnonzero(ids >= 0)  # other rows are padding, not parties
     x, y = own_examples(cohort.x), np.asarray(cohort.y)
     vectors = [x[row][mask[row, : len(x[row])]] for row in rows.tolist()]
     labels = [y[row][mask[row]] for row in rows]
@@ -359,7 +358,7 @@ def _label_on_host(
 
 
 def completed(cohort: Cohort, label: Array, confidence: Array) -> PseudoLabels:
-    """Given labels with weight 1 over inferred ones (-1: none), nothing on padding; how sure they are."""
+    """Combine given labels (weight 1) and inferred ones (-1: none) by confidence; none on padding."""
     return _complete(jnp.asarray(cohort.y), jnp.asarray(cohort.mask), label, confidence)
 
 

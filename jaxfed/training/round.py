@@ -4,8 +4,8 @@
     given labels, and pseudo-labels of the round   (jaxfed.training.pseudo_label)
     each client trains on them, and the server takes the mean's step    (jaxfed.training.clients_part)
 
-A method is a `LocalUpdate`, what clients and server keep for it, and a name of a pseudo-labeler; this
-file makes a `FederatedAlgorithm` of it.
+A method consists of a `LocalUpdate`, state at clients and server, and the name of a pseudo-labeler; this
+file makes a `FederatedAlgorithm` of them.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from jaxfed.training.server_state import (
 )
 from jaxfed.training.uploads import RECORDING, parameter_views
 
-# Set their randomness apart from labels and local steps; `fold_in` of 0 and 1 are the keys of `split`.
+# Separate these random streams from labels and local steps; `fold_in` of 0 and 1 gives the keys of `split`.
 _TEACHER = 0x74636872
 _MEMORY = 0x6D656D6F
 
 
 class Send(Protocol):
-    """What the server sends each client of a cohort beside the model; host code between two rounds."""
+    """Hook for further messages of the server to each client of a cohort; host code between two rounds."""
 
     def __call__(self, state: ServerState, cohort: Cohort, communication: Communication) -> Any:
         """Return a pytree [K, ...], one shape for all rounds, and count its bytes."""
@@ -79,7 +79,7 @@ def federated_training(
     after_mean: AfterMean | None = None,
     server_part: ServerPart | None = None,
 ) -> FederatedAlgorithm:
-    """A federated algorithm of `local_update` and the training's ingredients.
+    """Build a federated algorithm from `local_update` and the training specification.
 
     Args:
         training: see `Training`.
@@ -90,22 +90,22 @@ def federated_training(
             that all receive.
         init_control: parameters -> `ServerState.control`; it grows by the sum of the clients'
             `ClientUpdate.correction` over the number of all clients.
-        init_client: model (parameters and statistics), federation -> what each client keeps at first.
+        init_client: model (parameters and statistics), federation -> each client's initial state.
         server_step: parameters after the aggregate's step, the round's new control -> parameters.
-        sends_control: whether control goes to the clients, and their corrections to the server; False where
-            the server makes it of what it has, and clients never see it (FedDyn).
-        send: what reaches one client alone (`Client.received`).
+        sends_control: whether control goes to the clients, and their corrections to the server; False if the
+            server computes it from what it has, and clients never see it (FedDyn).
+        send: messages to single clients (`Client.received`).
         download_bytes: parameters -> bytes in which one client receives them.
-        memory: what the server keeps of `ClientUpdate.upload`.
-        judge: how a state classifies; by default `by_network`.
-        after_mean: what the round's clients upload when they have received the model it has come to, in place
-            of `ClientUpdate.upload`; None: nothing, and they do not receive it.
-        server_part: what the server does where it has labels (`Training.server`) and clients have none; None:
-            the method needs labels at clients. No client takes part in rounds on given labels alone.
+        memory: the server's store of `ClientUpdate.upload`.
+        judge: the classifier of a state; by default `by_network`.
+        after_mean: the clients' upload after they receive the round's new model, in place of
+            `ClientUpdate.upload`; None: no such upload, and they do not receive the model.
+        server_part: the server's training if it has the labels (`Training.server`) and clients have none;
+            None: the method needs labels at clients. No client takes part in rounds on given labels alone.
 
     Raises:
-        UsageError: unknown pseudo-labels, labels where the method has no use for them; in `init`, new points
-            at clients, or labels of a server that `training` does not have.
+        UsageError: unknown pseudo-labels, labels at a place where the method cannot use them; in `init`, new
+            points at clients, or labels of a server that `training` does not have.
     """
     own = labels_at_server.examples_of(training)
     if own is not None and server_part is None:
@@ -239,12 +239,12 @@ def federated_training(
     )
 
 
-# Name of the labels' source, the clients' part, and that of a server with labels.
+# Name of the labels' source, the clients' part, and the part of a server with labels.
 Stage = tuple[str, TrainRound, Callable[..., tuple[ServerState, Metrics]]]
 
 
 def _first_optimizer_state(training: Training, parameters: nnx.State) -> Any:
-    """What every client's optimizer starts from, where it is kept; its rate is each round's."""
+    """Initial state of each client's optimizer if it is kept, else (); each round sets its learning rate."""
     if training.client_optimizer == "fresh":
         return ()
     return training.optimizer(jnp.float32(0)).init(parameters)
@@ -255,7 +255,7 @@ def _teacher(model: nnx.State, key: jax.Array, num_clients: int) -> Teacher:
 
 
 def _with_teacher(state: ServerState, cohort: Cohort) -> tuple[ServerState, int]:
-    """The state with the whole cohort among the teacher's holders, and how many were none before."""
+    """Add the cohort to the teacher's holders; return the state, and the number of new holders."""
     ids = np.asarray(cohort.client_id)
     ids = ids[ids >= 0]
     before = np.asarray(state.teacher.holders)

@@ -1,15 +1,15 @@
-r"""A round's own safeguard: an inferred label stays only where it is right more often than the network.
+r"""A safeguard in each round: an inferred label stays only if it is right more often than the network.
 
     keep i's label  iff  q_i > rate_b(i),      rate_b = hits of the network / validation examples, in bin b
 
-q_i is the probability that the label is right, which leave-one-out says of calibrated confidences
-(`jaxfed.xclp.calibration`); b(i) the bin of the network's largest probability on i, among `NUM_BINS` bins
-that hold as many validation examples each. A network that is sure of an example, and with reason, learns
-nothing from a label that is less often right; one that is unsure gives way to it.
+q_i is the probability that the label is right: its confidence, calibrated by leave-one-out
+(`jaxfed.xclp.calibration`). b(i) is the bin of the network's largest probability on i, among `NUM_BINS` bins
+with equally many validation examples each. A network that is rightly sure of an example learns nothing from a
+label that is less often right; an unsure network gives way to the label.
 
-What the network gets right on labels that it was trained on says nothing: it has them by heart. So its rate
-comes from the validation split, which the server selects models by in any case, and no client's label has a
-part in it. The server sends the bins with the model: `2 * NUM_BINS - 1` numbers to a client and round.
+The network's accuracy on its training labels is no measure, since it has memorized them. So its rate comes
+from the validation split, by which the server selects models in any case; no client's label is used. The
+server sends the bins with the model: `2 * NUM_BINS - 1` numbers per client and round.
 
 Cost: a forward pass over the cohort's examples and one over the validation split, in every round.
 """
@@ -38,7 +38,7 @@ NUM_BINS = 10
 
 
 class Rates(NamedTuple):
-    """How often the network is right.
+    """Accuracy of the network by its confidence, in bins.
 
     Fields:
         edge: float32 [NUM_BINS - 1], ascending: a confidence at an edge is in the bin above it.
@@ -54,10 +54,10 @@ class Rates(NamedTuple):
 
 
 def measured(confidence: np.ndarray, is_right: np.ndarray) -> Rates:
-    """Rates over examples that nobody trained on: float32 [n] and bool [n], n > 0.
+    """Return the rates over examples that nobody trained on: float32 [n] and bool [n], n > 0.
 
-    A bin that holds no example, because several edges are equal or examples are fewer than bins, has the rate
-    of all.
+    An empty bin, because several edges are equal or examples are fewer than bins, has the rate over all
+    examples.
     """
     ascending = np.sort(np.asarray(confidence, np.float32))
     edge = ascending[np.arange(1, NUM_BINS) * len(ascending) // NUM_BINS]
@@ -73,11 +73,11 @@ def measured(confidence: np.ndarray, is_right: np.ndarray) -> Rates:
 def surer_than_network(
     pseudo_label: PseudoLabel, model: Model, embed: Embed, validation: tuple[np.ndarray, np.ndarray]
 ) -> PseudoLabel:
-    """The labels of a source whose weights are probabilities, without those the network does better on.
+    """Drop a source's labels on examples that the network is more likely right on.
 
     Args:
         pseudo_label: the source; weights are probabilities that labels are right.
-        model: whose predictions stand against it.
+        model: the network to compare with.
         embed: features of a cohort's examples.
         validation: x [n, ...] and labels int [n], n > 0, that no client holds.
 

@@ -56,9 +56,9 @@ def adaptive(
     Args:
         name: a key of `SECOND_MOMENTS`.
         learning_rate: eta.
-        beta1: of m; 0 takes d itself.
+        beta1: of m; 0 uses d itself.
         beta2: of v; Adagrad has none.
-        tau: added to the root of v, whose start it is too; the smaller, the more adaptive.
+        tau: added to the root of v; v starts at its square; smaller is more adaptive.
     """
     second_moment = SECOND_MOMENTS[name]
 

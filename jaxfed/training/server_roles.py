@@ -1,4 +1,4 @@
-"""What the server does beside averaging models: what it keeps of uploads, and how a state classifies."""
+"""The server's roles beside averaging models: a store of clients' uploads, and a state's classifier."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from jaxfed.training.server_state import ServerState
 
 
 class Memory(NamedTuple):
-    """What the server keeps of what clients upload, beside models.
+    """The server's store of the clients' uploads other than models.
 
     Fields:
         init: model, federation -> memory.
         update: memory, client_id int32 [K] (-1 is padding), uploads [K, ...], rounds done (int32, this one
             too), key, communication -> memory; host code after the clients' stage, so that a protocol may
-            run there. It counts what it sends itself.
+            run there. It counts its own messages.
     """
 
     init: Callable[[nnx.State, Federation], Any] = lambda model, federation: ()
@@ -32,13 +32,13 @@ NO_MEMORY = Memory()
 
 
 class Judge(NamedTuple):
-    """How a state classifies.
+    """The classifier of a state.
 
     Fields:
-        needed: state -> what of it is needed; host code.
+        needed: state -> the part of it that classification needs; host code.
         probabilities: (needed, x [n, ...]) -> float32 [n, C]; jit-traceable.
-        of_client: (state after a round, model that a client sent in it, client's number) -> the same of that
-            client's upload alone, for those who look at it.
+        of_client: (state after a round, model that a client sent in it, client's number) -> the part needed
+            to classify by that client's upload alone, for views of single uploads.
     """
 
     needed: Callable[[ServerState], Any]
@@ -47,7 +47,7 @@ class Judge(NamedTuple):
 
 
 def by_network(training: Training) -> Judge:
-    """By the softmax of the server's network."""
+    """Return the classifier by the softmax of the server's network."""
 
     def probabilities(model: nnx.State, x: jax.Array) -> jax.Array:
         return jax.nn.softmax(training.model.apply(model, x).astype(jnp.float32))

@@ -1,4 +1,4 @@
-"""What a server that trains a model carries from round to round, and each client's share of it."""
+"""State that a server carries from round to round to train a model, and each client's share of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flax import nnx
 
 from jaxfed.federation.cohort import Array, Cohort
 
-# Where the server's own examples are rows of a cohort, these have the ids -2, -3, ...; -1 is padding.
+# If the server's own examples are rows of a cohort, these have the ids -2, -3, ...; -1 is padding.
 _FIRST_OF_SERVER = -2
 
 
@@ -20,8 +20,8 @@ class Teacher(NamedTuple):
 
     Fields:
         model: as it was.
-        key: typed; what is random in labeling is drawn from it, so that a client's labels never change.
-        holders: bool [M], the clients that have had it, and keep it or its labels.
+        key: typed; all randomness of labeling is drawn from it, so that a client's labels never change.
+        holders: bool [M], the clients that have received it, and keep it or its labels.
     """
 
     model: nnx.State
@@ -36,11 +36,11 @@ class ServerState(NamedTuple):
         model: parameters and running statistics; what is evaluated, and what clients receive.
         optimizer: the server optimizer's state.
         teacher: a `Teacher` (FedSem's labels come from it); () without one.
-        control: what else all clients receive (SCAFFOLD's server control variate); ().
+        control: further values that all clients receive (SCAFFOLD's server control variate); ().
         statistics: with local statistics, every client's own, stacked [M, ...]; ().
-        clients: what a method lets each client keep, stacked [M, ...]; ().
-        memory: what a method lets the server keep of its clients' uploads (ProtoFSSL's prototypes); ().
-        client_optimizers: states of clients' optimizers that are kept, stacked [M, ...]; ().
+        clients: each client's state, defined by the method, stacked [M, ...]; ().
+        memory: the server's store of its clients' uploads (ProtoFSSL's prototypes); ().
+        client_optimizers: states of clients' optimizers if they are kept, stacked [M, ...]; ().
         round: int32, rounds done.
     """
 
@@ -78,12 +78,12 @@ def stacked_for(num_clients: int, state: Any) -> Any:
 
 
 def server_ids(number: int) -> np.ndarray:
-    """int32 [number], by which rows of a cohort are told to be the server's own."""
+    """int32 [number], ids that mark rows of a cohort as the server's own."""
     return (_FIRST_OF_SERVER - np.arange(number)).astype(np.int32)
 
 
 def cohort_statistics(state: ServerState, client_id: Array) -> nnx.State:
-    """Running statistics that each client of the cohort, and the server, works with, [K, ...]."""
+    """Running statistics that each client of the cohort, and the server, uses, [K, ...]."""
     _, shared = nnx.split_state(state.model, nnx.Param, ...)
     everywhere = stacked_for(len(client_id), shared)
     if not jax.tree.leaves(state.statistics):
@@ -97,7 +97,7 @@ def cohort_statistics(state: ServerState, client_id: Array) -> nnx.State:
 
 
 def client_keys(key: jax.Array, cohort: Cohort) -> jax.Array:
-    """One typed key [K] for each client, by its number: no matter who else takes part, and where."""
+    """One typed key [K] for each client, by its number alone, whatever the rest of the cohort is."""
     ids = jnp.asarray(cohort.client_id)
     # The server's rows count down from the largest number, which no client has.
     of_server = jnp.iinfo(jnp.int32).max - (_FIRST_OF_SERVER - ids)
@@ -106,13 +106,13 @@ def client_keys(key: jax.Array, cohort: Cohort) -> jax.Array:
 
 
 def client_draws(key: jax.Array, client_id: jax.Array) -> jax.Array:
-    """A uniform number in [0, 1) for each client [K], by its number likewise; -1 draws as client 0."""
+    """A uniform number in [0, 1) for each client [K], by its number alone; -1 draws as client 0."""
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.maximum(client_id, 0))
     return jax.vmap(jax.random.uniform)(keys)
 
 
 def is_finite(model: nnx.State) -> jax.Array:
-    """bool scalar: whether all numbers of a model are."""
+    """bool scalar: True if all numbers of a model are finite."""
     leaves = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(model)]
     return jnp.all(jnp.stack(leaves))
 

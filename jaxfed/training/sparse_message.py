@@ -1,4 +1,4 @@
-"""Arrays most of whose entries need not be sent, and the bytes of what is sent of them.
+"""Sparse messages: arrays of which only some entries are sent, and their bytes.
 
 A message of n values of b bytes, k of which are sent (those that changed, or that are not 0), is written
 in the shortest of three ways:
@@ -24,12 +24,12 @@ _INDEX_BYTES = 4
 
 
 def without_small(tree: Any, threshold: float) -> Any:
-    """Entries of at most `threshold` in size made 0: float32 pytrees; 0 changes nothing."""
+    """Set entries of at most `threshold` in absolute value to 0, in float32 pytrees; 0 changes nothing."""
     return jax.tree.map(lambda leaf: jnp.where(jnp.abs(leaf) > threshold, leaf, 0), tree)
 
 
 def where_changed(before: Any, after: Any, threshold: float) -> tuple[Any, jax.Array]:
-    """What somebody who has `before` makes of the entries that changed by more than `threshold`.
+    """Update `before` by the entries that changed by more than `threshold`, as the receiver does.
 
     Returns:
         `after` in the entries that are sent and `before` in the others, and the message's bytes, int32.
@@ -44,7 +44,7 @@ def num_bytes_of_nonzero(tree: Any) -> jax.Array:
 
 
 def num_bytes(tree: Any, is_sent: Any) -> jax.Array:
-    """Bytes, int32, of one message of all the pytree's entries that are sent, bool of its form."""
+    """Bytes, int32, of one message with the pytree's sent entries; `is_sent` is bool, of its form."""
     leaves = jax.tree.leaves(tree)
     counts = [jnp.sum(sent, dtype=jnp.int32) for sent in jax.tree.leaves(is_sent)]
     size = sum(leaf.size for leaf in leaves)

@@ -1,4 +1,4 @@
-"""STAPLE: what is true and how good each voter is, from votes alone, each estimated by the other.
+"""STAPLE: estimate true classes and each voter's confusion matrix from votes alone, in turns.
 
     prior_s = share of s among all votes
     E:  W_us ~ prior_s prod_{k votes on u} theta_k[s, v_ku],    sum_s W_us = 1
@@ -6,16 +6,16 @@
 
 (S. K. Warfield, K. H. Zou, W. M. Wells, IEEE Transactions on Medical Imaging 23(7), 2004; for several classes
 a confusion matrix theta_k [C, C] for each client, rows of which sum to 1: the model of Dawid and Skene,
-Applied Statistics 28, 1979, with a prior that stays.) v_ku is client k's vote on example u, W_us the
+Applied Statistics 28, 1979, with a fixed prior.) v_ku is client k's vote on example u, W_us the
 posterior probability that its class is s. Expectation maximization: the likelihood
 
     sum_u log sum_s prior_s prod_k theta_k[s, v_ku]
 
-never falls. It begins at theta_k = a on the diagonal, (1 - a) / (C - 1) beside it, the same for everybody, so
-that the first W is a majority's with the prior; where votes hardly agree it may end in a local maximum.
+never falls. The start is theta_k = a on the diagonal and (1 - a) / (C - 1) off it, the same for all clients:
+the first W is a majority vote with the prior. If votes hardly agree it may end in a local maximum.
 
-Votes of a client are taken as independent of the others' given the class. A client that votes on nothing
-changes nothing.
+A client's votes are assumed independent of the others' given the class. A client without votes changes
+nothing.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-_TINY = 1e-30  # under logarithms: what was never seen, in float32
+_TINY = 1e-30  # floor under logarithms in float32, for pairs that never occurred
 
 
 class Performance(NamedTuple):
-    """What was estimated, and how it went.
+    """The estimates, and the convergence of the estimation.
 
     Fields:
         posterior: W, float32 [U, C]; the prior where nobody votes.
@@ -65,7 +65,7 @@ def staple_performance(
         num_classes: C, 2 or more.
         initial: a, above 1 / C: the votes are better than chance.
         tolerance: of W.
-        max_steps: at most.
+        max_steps: maximum number of steps.
 
     Cost: a step is 2 K U C operations, one client after another; 8 U C + 4 K C^2 bytes beside the votes.
     """
@@ -79,7 +79,7 @@ def staple_performance(
     log_prior = jnp.log(jnp.maximum(prior, _TINY))
 
     def expected(confusion: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """W, and the logarithm of what it was divided by, [U]."""
+        """Return W, and the logarithm of its normalizer, [U]."""
 
         def with_votes_of(
             log_joint: jax.Array, client: tuple[jax.Array, ...]
@@ -100,7 +100,7 @@ def staple_performance(
             seen = jnp.where((vote >= 0)[:, None], posterior, 0)
             by_class = jax.ops.segment_sum(seen, jnp.maximum(vote, 0), num_classes).T
             mass = jnp.sum(by_class, axis=1, keepdims=True)
-            # Of a class that is hardly anywhere nothing can be told.
+            # A class with almost no mass keeps its row: there is nothing to estimate it from.
             return jnp.where(mass > _TINY, by_class / jnp.where(mass > _TINY, mass, 1), theta)
 
         return jax.lax.map(of_client, (votes, confusion))

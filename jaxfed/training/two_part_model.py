@@ -1,4 +1,4 @@
-"""Models whose parameters are a sum of two parts, theta = sigma + psi, each of which is trained its own way.
+"""Models whose parameters are a sum of two parts, theta = sigma + psi, each trained in its own way.
 
 A state {sigma, psi} holds a plain model's state, running statistics included, and a second set of its
 parameters. FedMatch trains sigma by labels and psi, which is to be sparse, by unlabeled examples.
@@ -42,18 +42,18 @@ def composed(state: nnx.State) -> nnx.State:
 
 
 def sparse(state: nnx.State, psi_threshold: float) -> nnx.State:
-    """{sigma, psi} with 0 for psi's entries of at most `psi_threshold` in size."""
+    """{sigma, psi} with psi's entries of at most `psi_threshold` in absolute value set to 0."""
     return together(sigma=state["sigma"], psi=without_small(state["psi"], psi_threshold))
 
 
 def changed(
     received: nnx.State, trained: nnx.State, threshold: float
 ) -> tuple[nnx.State, jax.Array]:
-    """What the server makes of the entries that a client changed by more than `threshold`.
+    """Return a client's model as the server receives it, from entries changed by more than `threshold`.
 
     Returns:
-        {sigma, psi} as the server gets them, statistics as trained, and the bytes, int32, of one message
-        for each part's parameters (`jaxfed.training.sparse_message`).
+        {sigma, psi} at the server, with statistics as trained, and the bytes, int32, of one message for each
+        part's parameters (`jaxfed.training.sparse_message`).
     """
     before = nnx.filter_state(received, nnx.Param)
     after, statistics = nnx.split_state(trained, nnx.Param, ...)
@@ -64,7 +64,7 @@ def changed(
 
 
 def received_bytes(psi_threshold: float) -> Callable[[nnx.State], int]:
-    """Parameters {sigma, psi} -> bytes of all of sigma, and of what is not 0 of a sparse psi."""
+    """Return a function: parameters {sigma, psi} -> bytes of all of sigma and of a sparse psi's nonzeros."""
 
     @jax.jit
     def psi_bytes(psi: nnx.State) -> jax.Array:
@@ -76,7 +76,7 @@ def received_bytes(psi_threshold: float) -> Callable[[nnx.State], int]:
 def log_probabilities(model: Model, sigma: nnx.State, psi: nnx.State, x: jax.Array) -> jax.Array:
     """log softmax(f_{sigma + psi_j}(x)), float32 [H, B, C], of one sigma and psi_j [H, ...].
 
-    In evaluation mode, with sigma's statistics; held fixed.
+    In evaluation mode, with sigma's statistics; no gradient flows through them.
     """
 
     def one(psi_j: nnx.State) -> jax.Array:

@@ -1,11 +1,11 @@
-"""What an update shows of a client's examples to the server, which has parameters: its model, and the mean.
+"""Attack surface of methods that average parameters: each client's model, and the mean.
 
     w_k = w + delta_k      as client k sends it in the round,         w' = the server's model after it
 
-The round is played once more, with the deltas in the place of the server's step: same state, cohort and key
-give the same updates, bit for bit. Whatever else a client sends, and the server classifies by, goes with its
-model (`Judge.of_client`). An answer is what a state of these parts says; a gradient is of the cross-entropy
-of that, by all numbers of the message: parameters, running statistics, prototypes.
+The round runs once more and records the deltas instead of taking the server's step. The same state, cohort
+and key give the same updates, bit for bit. Other uploads that the server classifies by belong to the
+client's model (`Judge.of_client`). Answers are predictions by such a message. Gradients are those of their
+cross-entropy by all numbers of the message: parameters, running statistics, prototypes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jaxfed.training.clipped_mean import norm
 from jaxfed.training.server_roles import Judge
 
 _GRADIENTS = 20  # at a time; each is as large as the message
-_TINY = 1e-37  # below it a probability has no slope
+_TINY = 1e-37  # below it a probability has gradient 0
 
 
 def _keep(model: nnx.State, deltas: nnx.State, weights: jax.Array, state: Any) -> tuple[Any, Any]:
@@ -36,18 +36,18 @@ def _keep(model: nnx.State, deltas: nnx.State, weights: jax.Array, state: Any) -
     return model, (model, deltas)
 
 
-# A server that takes no step. The optimizer's state after a round is what clients received, and [K, ...]
-# what they made of it.
+# A server that takes no step. The optimizer's state after a round is the model that clients received, and
+# their deltas [K, ...].
 RECORDING = Aggregate(lambda model: (), _keep)
 
 
 def parameter_views(recorded: Callable[[], Round], judge: Judge, multiple: int) -> Views:
-    """Of a method that averages parameters.
+    """Return the views of a method that averages parameters.
 
     Args:
         recorded: makes the method's round with the aggregate `RECORDING`; called at the first view.
-        judge: how a state, and a client's upload, classifies.
-        multiple: of clients that a cohort is padded to.
+        judge: classifier by a state, or by a client's upload.
+        multiple: a cohort is padded to a multiple of this number of clients.
     """
     made: list[Round] = []
     probabilities, norms = jax.jit(judge.probabilities), jax.jit(_gradient_norms(judge))
@@ -96,7 +96,7 @@ def parameter_views(recorded: Callable[[], Round], judge: Judge, multiple: int) 
 
 
 def _gradient_norms(judge: Judge) -> Callable[[Any, jax.Array, jax.Array], jax.Array]:
-    """Message, x [n, ...], y int32 [n] -> float32 [n]; cost: a gradient of each example by itself."""
+    """Return a function: message, x [n, ...], y int32 [n] -> float32 [n]; cost: one gradient per example."""
 
     def norms(needed: Any, x: jax.Array, y: jax.Array) -> jax.Array:
         leaves, form = jax.tree.flatten(needed)
