@@ -13,7 +13,7 @@ from jaxfed.config import methods
 from jaxfed.data import Dataset
 from jaxfed.data.strata import chosen_of_each, stratified
 from jaxfed.errors import UsageError
-from jaxfed.training.pseudo_label import is_one_program
+from jaxfed.training.propagated_labels import is_one_program
 
 LABELS_AT = ("clients", "server")
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from jaxfed import xclp
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.registry import Registry
 from jaxfed.training import pseudo_label
@@ -23,6 +22,7 @@ from jaxfed.training.pseudo_label import Confidence, Embed, MapClients, PseudoLa
 from jaxfed.training.safeguard import surer_than_network
 
 if TYPE_CHECKING:
+    from jaxfed import xclp
     from jaxfed.models import Model
 
 
@@ -96,16 +96,18 @@ def label_sources(
         "network": network,
         "teacher": pseudo_label.from_teacher(network),
     }
+    if xclp_parameters is not None or own_parameters is not None:
+        from jaxfed.training import propagated_labels  # with the package of XCLP
     propagated: dict[str, tuple[PseudoLabel, xclp.Parameters | xclp.Propagation]] = {}
     if xclp_parameters is not None:
         for name, points in (
             ("xclp", all_examples(embed)),
             ("xclp_prototypes", with_prototypes(embed, xclp_parameters.num_classes)),
         ):
-            source = pseudo_label.xclp_labels(points, xclp_parameters, execution)
+            source = propagated_labels.xclp_labels(points, xclp_parameters, execution)
             propagated[name] = source, xclp_parameters
     if own_parameters is not None:
-        source = pseudo_label.per_client_lp_labels(embed, own_parameters, map_clients)
+        source = propagated_labels.per_client_lp_labels(embed, own_parameters, map_clients)
         propagated["per_client_lp"] = source, own_parameters
     for name, (source, parameters) in propagated.items():
         if validation is not None and parameters.confidence == "calibrated":

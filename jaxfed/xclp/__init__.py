@@ -4,31 +4,35 @@
 `influence` hold its steps in the clear and as protocols, `departures` who leaves. Methods import from here.
 """
 
-from jaxfed.xclp.algorithm import (
-    Result,
-    cross_client_label_propagation,
-)
-from jaxfed.xclp.cross_steps import (
-    HAMMING,
-    PROJECTIONS,
-    ROW_SUMS,
-    drawn_seed,
-    plaintext_hamming,
-    setup,
-)
-from jaxfed.xclp.influence import INFLUENCE
-from jaxfed.xclp.label_matrix import LABEL_MATRICES
-from jaxfed.xclp.labeling import Labeling, propagate_labels
-from jaxfed.xclp.messages import count_messages
-from jaxfed.xclp.neighborhoods import (
-    edge_weights,
-    one_hot_labels,
-    server_graph,
-    with_self_edges,
-)
-from jaxfed.xclp.out_of_sample import label_later
-from jaxfed.xclp.parameters import Parameters, Propagation
-from jaxfed.xclp.prediction import Prediction, predict, relative
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jaxfed.xclp.algorithm import (
+        Result,
+        cross_client_label_propagation,
+    )
+    from jaxfed.xclp.cross_steps import (
+        HAMMING,
+        PROJECTIONS,
+        ROW_SUMS,
+        drawn_seed,
+        plaintext_hamming,
+        setup,
+    )
+    from jaxfed.xclp.influence import INFLUENCE
+    from jaxfed.xclp.label_matrix import LABEL_MATRICES
+    from jaxfed.xclp.labeling import Labeling, propagate_labels
+    from jaxfed.xclp.messages import count_messages
+    from jaxfed.xclp.neighborhoods import (
+        edge_weights,
+        one_hot_labels,
+        server_graph,
+        with_self_edges,
+    )
+    from jaxfed.xclp.out_of_sample import label_later
+    from jaxfed.xclp.parameters import Parameters, Propagation
+    from jaxfed.xclp.prediction import Prediction, predict, relative
 
 __all__ = [
     "HAMMING",
@@ -55,3 +59,35 @@ __all__ = [
     "setup",
     "with_self_edges",
 ]
+# Name -> the file that has it, imported when the name is asked for.
+_FILES = {
+    "HAMMING": "cross_steps",
+    "INFLUENCE": "influence",
+    "LABEL_MATRICES": "label_matrix",
+    "Labeling": "labeling",
+    "PROJECTIONS": "cross_steps",
+    "Parameters": "parameters",
+    "Prediction": "prediction",
+    "Propagation": "parameters",
+    "ROW_SUMS": "cross_steps",
+    "Result": "algorithm",
+    "count_messages": "messages",
+    "cross_client_label_propagation": "algorithm",
+    "drawn_seed": "cross_steps",
+    "edge_weights": "neighborhoods",
+    "label_later": "out_of_sample",
+    "one_hot_labels": "neighborhoods",
+    "plaintext_hamming": "cross_steps",
+    "predict": "prediction",
+    "propagate_labels": "labeling",
+    "relative": "prediction",
+    "server_graph": "neighborhoods",
+    "setup": "cross_steps",
+    "with_self_edges": "neighborhoods",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _FILES:
+        return getattr(_import_module(f"{__name__}.{_FILES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

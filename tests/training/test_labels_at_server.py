@@ -29,7 +29,7 @@ from jaxfed.experiment.simulate import simulate
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.sampling import Sampling, sample_clients
-from jaxfed.training import aggregate, labels_at_server, losses, pseudo_label
+from jaxfed.training import aggregate, labels_at_server, losses, propagated_labels, pseudo_label
 from jaxfed.training.batches import Batches
 from jaxfed.training.graph_points import all_examples
 from jaxfed.training.server_state import client_keys, cohort_statistics
@@ -143,7 +143,7 @@ def xclp_training(federation, **changes):
     training = training_at(federation, **changes)
     embed = pseudo_label.embedding(training.model, training.map_clients)
     p = xclp.Parameters(num_classes=3, num_bits=64, num_neighbors=3)
-    source = pseudo_label.xclp_labels(all_examples(embed), p)
+    source = propagated_labels.xclp_labels(all_examples(embed), p)
     return dataclasses.replace(training, pseudo_labels={**training.pseudo_labels, "xclp": source})
 
 
@@ -194,7 +194,7 @@ def test_xclp_rounds_learn_and_protocols_are_refused():
     assert simulated.metrics["test_accuracy"] > 0.6
     embed = pseudo_label.embedding(training.model, training.map_clients)
     noisy = xclp.Parameters(num_classes=3, num_bits=64, num_neighbors=3, bit_epsilon=1.0)
-    source = pseudo_label.xclp_labels(all_examples(embed), noisy)
+    source = propagated_labels.xclp_labels(all_examples(embed), noisy)
     training = dataclasses.replace(
         training, pseudo_labels={**training.pseudo_labels, "xclp": source}
     )

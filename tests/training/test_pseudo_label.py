@@ -18,7 +18,7 @@ from jaxfed.federation.execution import HERE, Execution
 from jaxfed.federation.ragged import stacked
 from jaxfed.kernels.spread import mesh_of
 from jaxfed.models.mlp import mlp
-from jaxfed.training import pseudo_label
+from jaxfed.training import propagated_labels, pseudo_label
 from jaxfed.training.graph_points import all_examples
 from jaxfed.training.server_state import ServerState, Teacher
 from jaxfed.xclp.cross_steps import NEIGHBORS
@@ -90,7 +90,7 @@ def test_xclp_on_a_padded_cohort_is_algorithm_1(model, cohort, settings, monkeyp
     embed = pseudo_label.embedding(model, map_clients)
     state = state_of(model)
     communication = Communication()
-    labels = pseudo_label.xclp_labels(all_examples(embed), parameters)(
+    labels = propagated_labels.xclp_labels(all_examples(embed), parameters)(
         state, cohort, KEY, communication
     )
     check_given(labels, cohort)
@@ -111,7 +111,7 @@ def test_xclp_on_a_padded_cohort_is_algorithm_1(model, cohort, settings, monkeyp
     # A protocol on the host labels the same.
     monkeypatch.setitem(xclp.HAMMING, "host", xclp.plaintext_hamming)
     host = dataclasses.replace(parameters, hamming="host")
-    on_host = pseudo_label.xclp_labels(all_examples(embed), host)
+    on_host = propagated_labels.xclp_labels(all_examples(embed), host)
     other = on_host(state, cohort, KEY, Communication())
     np.testing.assert_array_equal(other.label, labels.label)
     np.testing.assert_allclose(other.weight, labels.weight, atol=2e-4)
@@ -132,8 +132,8 @@ def test_xclp_on_a_padded_cohort_is_algorithm_1(model, cohort, settings, monkeyp
     ids=str,
 )
 def test_what_is_computed_on_the_host(settings):
-    assert pseudo_label.is_one_program(PARAMETERS)
-    assert not pseudo_label.is_one_program(dataclasses.replace(PARAMETERS, **settings))
+    assert propagated_labels.is_one_program(PARAMETERS)
+    assert not propagated_labels.is_one_program(dataclasses.replace(PARAMETERS, **settings))
 
 
 @pytest.mark.parametrize("settings", [{}, {"influence": "columns"}], ids=str)
@@ -143,7 +143,7 @@ def test_systems_that_are_given_up_in_a_round_are_told_of(model, cohort, setting
 
     def label(max_steps):
         p = dataclasses.replace(PARAMETERS, max_steps=max_steps, tolerance=1e-4, **settings)
-        return pseudo_label.xclp_labels(points, p)(state, cohort, KEY, Communication())
+        return propagated_labels.xclp_labels(points, p)(state, cohort, KEY, Communication())
 
     with pytest.warns(RuntimeWarning, match=r"label propagation stopped.* after 1 steps"):
         label(1)
@@ -154,7 +154,7 @@ def test_systems_that_are_given_up_in_a_round_are_told_of(model, cohort, setting
 def test_a_round_says_what_leave_one_out_has_chosen(model, cohort):
     points = all_examples(pseudo_label.embedding(model, map_clients))
     p = dataclasses.replace(PARAMETERS, select=("alpha:0.5",))
-    labels = pseudo_label.xclp_labels(points, p)(state_of(model), cohort, KEY, Communication())
+    labels = propagated_labels.xclp_labels(points, p)(state_of(model), cohort, KEY, Communication())
     assert labels.metrics["leave_one_out"]["settings"] == 2
     assert labels.metrics["selected"]["alpha"] in (0.5, np.float32(p.alpha), p.alpha)
 
@@ -189,12 +189,12 @@ def test_a_graph_over_two_devices_labels_as_on_one(model, cohort, settings, is_r
     monkeypatch.setattr(
         pseudo_label, "planned", lambda *asked: planned(*asked)._replace(block_columns=2)
     )
-    alone = pseudo_label.xclp_labels(points, parameters)(
+    alone = propagated_labels.xclp_labels(points, parameters)(
         state_of(model), padded, KEY, Communication()
     )
     found = []
     for execution in (HERE, Execution(num_devices=2, tell=said.append)):
-        label = pseudo_label.xclp_labels(points, parameters, execution)
+        label = propagated_labels.xclp_labels(points, parameters, execution)
         found += [label(state_of(model), odd, KEY, Communication()) for _ in range(2)]
     assert [mesh and mesh.size for mesh in seen[-3:]] == [None, 2, 2]  # on one device compiled once
     assert columns[-3:] == [None, 2, 2]
@@ -219,7 +219,7 @@ def test_per_client_lp_is_the_one_shot_method_on_features(model, cohort, switche
     embed = pseudo_label.embedding(model, map_clients)
     state = state_of(model)
     parameters = dataclasses.replace(PARAMETERS, **switches)
-    labels = pseudo_label.per_client_lp_labels(embed, parameters, map_clients)(
+    labels = propagated_labels.per_client_lp_labels(embed, parameters, map_clients)(
         state, cohort, KEY, Communication()
     )
     check_given(labels, cohort)

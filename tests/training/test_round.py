@@ -28,7 +28,7 @@ from jaxfed.data import Partition
 from jaxfed.errors import UsageError
 from jaxfed.models.model import from_module
 from jaxfed.testing.method_checks import num_compilations
-from jaxfed.training import aggregate, pseudo_label
+from jaxfed.training import aggregate, propagated_labels, pseudo_label
 from jaxfed.training.batches import Batches
 from jaxfed.training.graph_points import all_examples
 from jaxfed.training.server_state import gather, scatter
@@ -256,7 +256,7 @@ def test_very_unequal_cohorts_share_their_programs():
     embed = pseudo_label.embedding(training.model, training.map_clients)
     settings = xclp.Parameters(num_classes=3, num_bits=64, num_neighbors=2)
     sources = training.pseudo_labels | {
-        "xclp": pseudo_label.xclp_labels(all_examples(embed), settings)
+        "xclp": propagated_labels.xclp_labels(all_examples(embed), settings)
     }
     training = dataclasses.replace(training, pseudo_labels=sources)
     algorithm = fedavg(training=training, pseudo_label="xclp")

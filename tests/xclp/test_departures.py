@@ -14,7 +14,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.secure.session.endpoint import DroppedOut
-from jaxfed.training import pseudo_label
+from jaxfed.training import propagated_labels
 from jaxfed.xclp import departures
 
 NUM_CLIENTS, NUM_POINTS = 3, 31
@@ -98,7 +98,7 @@ def test_clients_go_by_their_numbers_in_training(cohort, presence, gone):
         del state, key
         return cohort
 
-    source = pseudo_label.xclp_labels(points, p)
+    source = propagated_labels.xclp_labels(points, p)
     communication = Communication()
     labels = source(None, cohort, jax.random.key(0), communication)
     weight = np.where(cohort.y < 0, labels.weight, 0).sum(axis=1)

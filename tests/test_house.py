@@ -1,0 +1,67 @@
+"""Rules of the house: how docstrings begin, how long files are, and what an import brings along."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FILES = [path for root in ("jaxfed", "launch") for path in sorted(Path(root).rglob("*.py"))]
+CONFIGS = sorted(Path("ml_collections_configs").glob("*.py"))
+NO_HEAD = re.compile(r"\W*(What|Who|Whose|Whether|Which|Where|How|Of)\b")
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
+
+
+def docstrings(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
+            yield getattr(node, "name", path.stem), text
+
+
+def test_docstrings_begin_with_a_noun_or_a_verb():
+    """A relative clause has to be read twice: `Return ...`, `True if ...`, `Bytes of ...` need not."""
+    found = [
+        f"{path}: {name}: {text.splitlines()[0]}"
+        for path in [*FILES, *CONFIGS]
+        for name, text in docstrings(path)
+        if NO_HEAD.match(text)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_no_file_is_longer_than_one_reads():
+    lengths = {path: len(path.read_text().splitlines()) for path in FILES}
+    assert {path: length for path, length in lengths.items() if length > 400} == {}
+
+
+def imported(code):
+    """Modules that a new process has after some code."""
+    code += "; import sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+USE = (
+    "import numpy as np; from jaxfed.xclp import propagate_labels; "
+    "x = [np.eye(4, dtype=np.float32)] * 2; y = [np.array([0, 1, -1, -1])] * 2; "
+    "propagate_labels(x, y, num_classes=2, num_bits=32, num_neighbors=2, {})"
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "most", "absent"),
+    [
+        ("import jaxfed", 1, ("jax", "numpy")),
+        ("from jaxfed.algorithms.fedavg import fedavg", 150, ("sklearn", "phe", "nacl")),
+        (USE.format(""), 90, ("phe", "gmpy2", "nacl", "sklearn", "tensorflow_datasets")),
+        (USE.format("hamming='masked', row_sums='masked'"), 120, ("phe", "gmpy2", "sklearn")),
+    ],
+    ids=["jaxfed", "fedavg", "xclp", "masked"],
+)
+def test_an_import_brings_what_is_used(code, most, absent):
+    modules = imported(code)
+    own = {name for name in modules if name.partition(".")[0] == "jaxfed"}
+    assert len(own) <= most, sorted(own)
+    assert modules.isdisjoint(absent)
