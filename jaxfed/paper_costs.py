@@ -1,8 +1,8 @@
-"""ProtoFSSL's paper on what methods cost (its Tables 1 and 2): formulas, figures, and what they leave out.
+"""Costs of methods in ProtoFSSL's paper (Tables 1 and 2): formulas, figures, and their omissions.
 
-With F operations of the network for one example, Theta bytes of its parameters, C bytes of a prototype, D_L
-and D_U examples of a client, E epochs, H helpers renewed every R_H rounds, K classes and A augmentations, a
-client computes and exchanges in a round
+Let F be the operations of the network for one example, Theta the bytes of its parameters, C the bytes of a
+prototype, D_L and D_U a client's labeled and unlabeled examples, E the epochs, H the helpers, renewed every
+R_H rounds, K the classes and A the augmentations. A client computes and exchanges in a round
 
     MixMatch-FedAvg   F (D_L + A D_U) E                             2 Theta
     FixMatch-FedAvg   F (D_L + 2 D_U) E                             2 Theta
@@ -10,12 +10,15 @@ client computes and exchanges in a round
     ProtoFSSL         F (D_L + D_U) E + C H K D_U E + F D_L         2 Theta + C (1 + H) K
 
 (Kim, Park, Sohn, Shu, Kim, arXiv 2205.13921.) Its figures follow with D_L = 50, D_U = 490, A = H = 2, R_H =
-10, which it says or cites, and E = 1 and F = 0.759e9, which it does not say: the forward pass of ResNet-9
-with a multiply-add as two operations. So they are of one epoch and of forward passes alone. Training also
-goes back, at about twice the price, but for those passes that only make labels, where Tables 1 and 2 make
-no difference. C H K D_U E takes bytes for operations; distances to prototypes take three of each number. 2
-H / R_H counts a helper's model twice: here the server has it already, and H / R_H Theta come down. Prototypes
-are counted without the K bits that say which there are; here with them.
+10, which it states or cites, and with E = 1 and F = 0.759e9, which it does not state: the forward pass of
+ResNet-9 with a multiply-add as two operations. So the figures count one epoch of forward passes. The paper
+omits several costs:
+
+  * Training also has backward passes, at about twice the cost, except for passes that only make labels.
+    Tables 1 and 2 do not distinguish them.
+  * C H K D_U E uses bytes as operations; distances to prototypes take three operations per number.
+  * 2 H / R_H counts a helper's model twice: here the server has it already and sends H / R_H Theta.
+  * Prototypes are counted without the K bits that mark the existing ones; here with them.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from typing import NamedTuple
 
 
 class Setting(NamedTuple):
-    """What the formulas are of; the letters are above."""
+    """Variables of the formulas; the module's docstring defines the letters."""
 
     operations: float  # F
     model_bytes: float  # Theta
@@ -40,7 +43,7 @@ class Setting(NamedTuple):
 
 
 class PaperCosts(NamedTuple):
-    """One row of the two tables: formulas of a client's operations and bytes in a round, and the figures."""
+    """One row of the two tables: formulas for a client's operations and bytes in a round, and the figures."""
 
     method: str
     operations: Callable[[Setting], float]

@@ -1,12 +1,12 @@
-"""Tables of things that a config names, to which code outside of this repository adds its own.
+"""Registries of objects that a config names; external code can add its own.
 
     from jaxfed.algorithms import ALGORITHMS
 
     @ALGORITHMS.register("mymethod")
     def mymethod(*, training, mu=0.1): ...
 
-A config file that imports such code may then say `config.algorithm = "mymethod"`, and set the factory's
-keywords, those behind the star, in a section of that name, `config.mymethod.mu`.
+A config file that imports such code may then set `config.algorithm = "mymethod"`, and the factory's
+keyword-only arguments in a section of that name, `config.mymethod.mu`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Factory = TypeVar("Factory", bound=Callable)
 
 
 class Place(NamedTuple):
-    """Where a factory is defined; its file is imported when the factory is first used.
+    """The place where a factory is defined; its file is imported when the factory is first used.
 
     Fields:
         module: dotted name of the module.
@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
 
 class Registry(dict[str, Factory]):
-    """Name -> factory, those of this repository first; `register` adds others."""
+    """Name -> factory, those of jaxfed first; `register` adds others."""
 
     def __init__(
         self,
@@ -52,13 +52,13 @@ class Registry(dict[str, Factory]):
         reserved: Collection[str] = (),
         num_given: int = 0,
     ) -> None:
-        """An empty table but for jaxfed's own.
+        """A registry with jaxfed's own entries.
 
         Args:
-            kind: of things, for messages.
+            kind: of object, for messages.
             own: name -> factory, or the place where it is defined.
-            reserved: names that nothing can be registered under, beside those of `own`.
-            num_given: arguments that a factory is given by position; its others are keys of a config.
+            reserved: names that cannot be registered, besides those of `own`.
+            num_given: number of positional arguments of a factory; the others are keys of a config.
         """
         super().__init__(own)  # type: ignore[arg-type]
         self._kind, self._reserved, self._num_given = kind, frozenset([*own, *reserved]), num_given
@@ -96,12 +96,11 @@ class Registry(dict[str, Factory]):
     def register(self, name: str) -> Callable[[Factory], Factory]:
         """A decorator that adds a factory under this name.
 
-        The same again is no mistake: a sweep runs its config file, and with it what the file registers,
-        once for each of its points.
+        Registering the same factory again is allowed, as a sweep runs its config file once for each point.
 
         Raises:
-            UsageError: no name that a config's section can have, one of this repository's own, or one that
-                another factory has; a factory whose setting is no keyword.
+            UsageError: a name that a config's section cannot have, a name of jaxfed, or the name of another
+                factory; a factory with a setting that is not a keyword.
         """
         if not name.isidentifier():
             raise UsageError(f"{self._kind} {name!r}: a name must be a Python identifier")
@@ -130,11 +129,11 @@ class Registry(dict[str, Factory]):
                 )
 
     def from_outside(self) -> tuple[str, ...]:
-        """The names that were registered, in their order."""
+        """The registered external names, in order of registration."""
         return tuple(name for name in self if name not in self._reserved)
 
 
 def _identity(factory: Callable) -> tuple[str, str]:
-    """Where a factory is written, the same whenever its file is run."""
-    inner = getattr(factory, "func", factory)  # of a functools.partial
+    """Module and qualified name of a factory; equal each time its file is run."""
+    inner = getattr(factory, "func", factory)  # a functools.partial
     return inner.__module__, inner.__qualname__

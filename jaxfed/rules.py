@@ -1,6 +1,6 @@
-"""What a value may be, and the one line that a user gets where it is something else.
+"""Rules for allowed values, and the one-line error for other values.
 
-Keys of configs and keywords of methods are held to the same rules.
+The same rules check keys of configs and keywords of methods.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ R = TypeVar("R")
 
 
 class Rule(NamedTuple):
-    """What may be given: values of a type (`object`: of any) for which `holds`; `allowed` says it in words.
+    """Allowed values: those of a type (`object`: any) for which `holds` is true; `allowed` describes them.
 
-    `choices` are the names, where names are what is allowed.
+    `choices` has the names, if names are allowed.
     """
 
     type: type
@@ -36,7 +36,7 @@ def one_of(names: Collection[str]) -> Rule:
 
 
 def at_least(smallest: int, meaning: str = "") -> Rule:
-    """An integer from `smallest` on; `meaning` explains special ones."""
+    """An integer from `smallest` on; `meaning` explains special values."""
     return Rule(int, f"integers from {smallest} on{meaning}", lambda value: value >= smallest)
 
 
@@ -55,13 +55,13 @@ SHARE = between(0, 1, closed=True)
 
 
 def check_values(owner: str, rules: Mapping[str, Rule], values: Mapping[str, Any]) -> None:
-    """Hold values to the rules of the same name.
+    """Check values by the rules of the same name.
 
-    Of types no more than what would end in a TypeError later: what a rule cannot compare, and numbers that
-    are no integers where such are wanted.
+    Types are checked only as far as a wrong one would cause a TypeError later: values that a rule cannot
+    compare, and non-integers where integers are needed.
 
     Raises:
-        UsageError: the first that a rule does not allow, as `owner.name=value`.
+        UsageError: the first value that a rule does not allow, as `owner.name=value`.
     """
     for name, rule in rules.items():
         if not _allows(rule, values[name]):
@@ -78,7 +78,7 @@ def _allows(rule: Rule, value: Any) -> bool:
 
 
 def keywords(**rules: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Hold a factory's keywords to rules before it does anything: `fedprox.mu=-1: allowed are ...`."""
+    """Check a factory's keywords by rules before it runs: `fedprox.mu=-1: allowed are ...`."""
 
     def ruled(factory: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(factory)
@@ -97,7 +97,7 @@ def keywords(**rules: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def rules_of(factory: Callable[..., Any]) -> Mapping[str, Rule]:
-    """The rules that `keywords` holds a factory's keywords to, in front of a partial one too."""
+    """The rules of a factory's keywords, set by `keywords`; also for a partial of the factory."""
     while isinstance(factory, functools.partial):
         factory = factory.func
     return getattr(factory, "rules", {})
@@ -108,7 +108,7 @@ def fields_as_keywords(
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Name a factory's `**fields` in its signature: those of a dataclass, with their defaults.
 
-    What is neither a field nor the factory's own keyword is a TypeError, as for any function.
+    A keyword that is neither a field nor the factory's own is a TypeError, as for any function.
     """
 
     def named(factory: Callable[P, R]) -> Callable[P, R]:

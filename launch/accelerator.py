@@ -1,19 +1,22 @@
-"""All that is to be known of an accelerator, in pieces that fit into ten minutes each.
+"""Measure an accelerator, in pieces of at most ten minutes each.
 
     python -m launch.accelerator --workdir=DIR [--pieces=NAME,...] [--limit_s=SECONDS] [--small]
 
-First whether results are right there: the tests that hold on every device, labels and neighbors beside a
-CPU's. Then kernels, each as a share of what the device can do; rounds and FedCT's networks, beside PyTorch's
-where that is installed; the joint graph of as many points as FEMNIST has, which are synthetic; and cells of
-XCLP's Table 4 and ProtoFSSL's Table 3 ($JAXFED_DATA is their data's folder), one seed each. Every piece runs
-in a process of its own and writes DIR/NAME.json with device, versions and commit.
+The first pieces check correctness: tests that hold on every device, and labels and neighbors compared with a
+CPU's. The others measure:
 
-The same command goes on from where it was stopped: what has its file is not done again. One process at a
-time works in DIR, and a piece that goes on after `kill -9` of its command is one. With --limit_s no piece is
-begun that would not fit; an experiment stops there and goes on next time. What fails, or fails in part, makes
-the exit status 1, and those after it are done all the same; one that has failed as a whole is done again next
-time. On a CPU there is nothing to be known: with --small all pieces run there, on next to nothing, to see
-that they do.
+  * kernels, each as a share of the device's limit;
+  * rounds and FedCT's networks, compared with PyTorch if it is installed;
+  * the joint graph of as many (synthetic) points as FEMNIST has;
+  * cells of XCLP's Table 4 and ProtoFSSL's Table 3 (data in $JAXFED_DATA), one seed each.
+
+Every piece runs in a separate process and writes DIR/NAME.json with device, versions and commit.
+
+The same command resumes after a stop: a piece with a file is not run again. Only one process at a time works
+in DIR; a piece that survives `kill -9` of its command counts as one. With --limit_s no piece is started that
+would not fit; an experiment stops at the limit and resumes next time. If a piece fails, wholly or in part,
+the exit status is 1, and later pieces still run. A piece that failed as a whole is run again next time. On a
+CPU there is nothing to measure: there, --small runs all pieces at tiny sizes as a test.
 """
 
 from __future__ import annotations
@@ -50,12 +53,12 @@ _A_CPU = "this is a CPU: --small tries all pieces on next to nothing"
 
 
 def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> int:
-    """Do what is not done yet, piece by piece."""
-    del interruption  # a piece that is stopped is done again, or goes on
+    """Run the pieces without results, one by one."""
+    del interruption  # a stopped piece is run again, or resumes
     for argument in (*arguments, *overrides):
         raise UsageError(f"{argument}: no such argument; see --helpshort")
 
-    # Imported late, so that --helpshort and a mistyped flag are answered at once.
+    # Imported late, so that --helpshort and a mistyped flag get a fast answer.
     from launch.on_device import PIECES
 
     started = time.monotonic()
@@ -80,7 +83,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
 
 
 def _check(workdir: Path, pieces: list[Any]) -> None:
-    """Refuse what would come to nothing, before anything is written."""
+    """Refuse runs that cannot succeed, before anything is written."""
     undone = [piece for piece in pieces if not _recorded(workdir, piece.name)]
     if not undone:
         return
@@ -90,7 +93,7 @@ def _check(workdir: Path, pieces: list[Any]) -> None:
             f"{undone[0].wants(_SMALL.value):g} seconds"
         )
     if not _SMALL.value:
-        # In a process of its own: an accelerator is for one at a time, which a piece will be.
+        # In a separate process, as only one process at a time can use an accelerator: later a piece.
         asked = [sys.executable, "-c", "import jax; print(jax.default_backend())"]
         told = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
         if told.split()[-1:] == ["cpu"]:
@@ -99,7 +102,7 @@ def _check(workdir: Path, pieces: list[Any]) -> None:
 
 @contextmanager
 def _alone(workdir: Path) -> Iterator[int]:
-    """The lock of the folder, which is made; pieces inherit it, so that one left behind holds it, too."""
+    """Create and lock the folder; pieces inherit the lock, so a surviving one holds it too."""
     workdir.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         try:
@@ -111,7 +114,7 @@ def _alone(workdir: Path) -> Iterator[int]:
 
 
 def _do_all(workdir: Path, pieces: list[Any], lock: int, started: float) -> int:
-    """What is not done yet, one after another; the exit status."""
+    """Run all pieces without results, one after another; return the exit status."""
     failed, begun = False, 0
     for number, piece in enumerate(pieces):
         name, recorded = piece.name, _recorded(workdir, piece.name)
@@ -125,7 +128,7 @@ def _do_all(workdir: Path, pieces: list[Any], lock: int, started: float) -> int:
             print(f"{name}: {piece.does(_SMALL.value)}", flush=True)
             begun += 1
             status = _do(piece, workdir, left, lock)
-            if name == "limits" and status == 2:  # one line has said why
+            if name == "limits" and status == 2:  # a line has been printed
                 return 2
             if status in _STOPPED:
                 print(f"{name} is stopped; the same command goes on with it")
@@ -141,7 +144,7 @@ def _do_all(workdir: Path, pieces: list[Any], lock: int, started: float) -> int:
 
 
 def _do(piece: Any, workdir: Path, seconds: float | None, lock: int) -> int:
-    """The exit status of a piece's process, which is told to end after so many seconds if it can go on."""
+    """Run a piece's process and return its exit status; stop it after `seconds` if it can resume."""
     if piece.command:
         command = piece.command(workdir, _SMALL.value)
     else:
@@ -151,14 +154,14 @@ def _do(piece: Any, workdir: Path, seconds: float | None, lock: int) -> int:
     started = time.perf_counter()
     process = subprocess.Popen(
         command,
-        # Memory as it is needed: other libraries want some of it, too. Tests as users compile.
+        # Memory on demand, to leave some for other libraries. Tests compile as users do.
         env={
             "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
             "JAX_DISABLE_MOST_OPTIMIZATIONS": "0",
             **os.environ,
         },
         pass_fds=(lock,),
-        start_new_session=True,  # signals come from here alone: an experiment's second one is its last
+        start_new_session=True,  # signals come only from here: a second one ends an experiment
     )
     try:
         status = process.wait(seconds)
@@ -176,7 +179,7 @@ def _do(piece: Any, workdir: Path, seconds: float | None, lock: int) -> int:
     ):
         try:
             result = piece.result(workdir, _SMALL.value)
-        except (OSError, SyntaxError):  # it has come to nothing that can be read
+        except (OSError, SyntaxError):  # unreadable result
             return status or 1
         origin = _recorded(workdir, "limits") or {}
         _record(
@@ -186,7 +189,7 @@ def _do(piece: Any, workdir: Path, seconds: float | None, lock: int) -> int:
 
 
 def _measure(piece: Any, workdir: Path) -> None:
-    """In the piece's own process: what it measures, into its file."""
+    """Measure a piece, in its own process, and write its file."""
     import jax
 
     from launch.benchmarks.record import environment
@@ -210,7 +213,7 @@ def _record(workdir: Path, name: str, result: dict[str, Any], origin: Any, secon
 
 
 def _recorded(workdir: Path, name: str) -> dict[str, Any] | None:
-    """What a piece has come to; None where it is not done, or its file is damaged or another's."""
+    """Results of a piece; None if it has not run, or its file is damaged or of another piece."""
     file = workdir / f"{name}.json"
     if not file.exists():
         return None
@@ -227,7 +230,7 @@ def _recorded(workdir: Path, name: str) -> dict[str, Any] | None:
 
 
 def _is_whole(recorded: Any, name: str) -> bool:
-    """Whether `_record` wrote it, of this piece."""
+    """True if the results are complete and of this piece, as `_record` writes them."""
     return (
         isinstance(recorded, dict)
         and recorded.get("piece") == name

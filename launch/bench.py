@@ -2,12 +2,12 @@
 
     python -m launch.bench [--kernel=NAME,...] [--peers] [--points=N,...] [--out=FILE.json]
 
-Prints one line a contest: our time, what share of the machine's own limit that is, and for every peer the
-ratio of its time to ours (above 1: jaxfed is faster); FILE has all that have ended. On a GPU the same
+Prints one line per contest: our time, the share of the machine's limit that it reaches, and for every peer
+the ratio of its time to ours (above 1: jaxfed is faster). FILE has all finished contests. On a GPU the same
 command measures there. Peers are optional packages: pip install -r requirements-peers.txt.
 
-With --points kernels are measured at these numbers of points: how their time grows, which `launch.growth`
-draws. A peer that would take more than a minute (--patience) is left out there.
+With --points kernels are measured at these numbers of points; `launch.growth` plots the growth of time. A
+peer expected to take more than a minute (--patience) is left out there.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ RECORD = flags.DEFINE_bool(
     f"write the peers' times to {PEER_RATES.name} as usual for this processor",
 )
 
-LEAST_POINTS = 100  # several of each class, and more than a point's nearest
+LEAST_POINTS = 100  # several of each class, and more than a point's neighbors
 
 
 def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> int:
-    """Run the contests one after another, print each as it ends, and write it."""
+    """Run the contests one after another; print and write each as it ends."""
     del interruption  # a signal may come at any time: files are written whole
     for argument in (*arguments, *overrides):
         raise UsageError(f"{argument}: no such argument; see --helpshort")
@@ -104,8 +104,8 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
 
 
 def _reports(contests: Iterator[Contest]) -> Iterator[dict[str, Any]]:
-    """Measure the machine, then contest by contest; all figures so far after each."""
-    if MAX_POINTS.value:  # asked before the work; else the first is set up when its turn has come
+    """Measure the machine, then the contests; yield all figures so far after each."""
+    if MAX_POINTS.value:  # checked before the work; else each is set up in turn
         first = next(contests, None)
         if first is None:
             raise UsageError(f"--max_points={MAX_POINTS.value}: no contest has so few")
@@ -140,7 +140,7 @@ def _reports(contests: Iterator[Contest]) -> Iterator[dict[str, Any]]:
 
 
 def _keeps(out: Path) -> bool:
-    """Whether it is a file, or will be: what a pipe has been given cannot be replaced by more."""
+    """True for a file, existing or new, which can be rewritten; False for a pipe."""
     return out.is_file() or not out.exists()
 
 
@@ -159,13 +159,13 @@ def _as_text(report: dict[str, Any]) -> str:
 
 
 def _without_parts(names: Iterable[str]) -> list[str]:
-    """Each once, and none whose contests another one of them has."""
+    """Names without duplicates and without benchmarks that are part of another one."""
     chosen = list(dict.fromkeys(names))
     return [name for name in chosen if PART_OF.get(name) not in chosen]
 
 
 def _contests(names: Iterable[str], sizes: list[int]) -> Iterator[Contest]:
-    """Of these benchmarks, at their own numbers of points or at the given ones, up to --max_points."""
+    """Contests of these benchmarks, at their own or the given numbers of points, up to --max_points."""
     most = MAX_POINTS.value or math.inf
     few = [n for n in sizes if n <= most]
     for name in names:
@@ -175,12 +175,12 @@ def _contests(names: Iterable[str], sizes: list[int]) -> Iterator[Contest]:
             for contest in BENCHMARKS[name](PEERS.value):
                 if contest.case.get("n", 0) <= most:
                     yield contest
-                elif name in OF_ANY_SIZE:  # whose numbers ascend: none of the others is set up
+                elif name in OF_ANY_SIZE:  # its sizes ascend: the rest need no set-up
                     break
 
 
 def _sizes(given: list[str]) -> list[int]:
-    """Ascending, so that a peer's time is known at fewer points before it is asked at more."""
+    """Sizes in ascending order, so that a peer's time at fewer points is known first."""
     for text in given:
         if not (text.isascii() and text.isdigit() and int(text) >= LEAST_POINTS):
             raise UsageError(
@@ -190,7 +190,7 @@ def _sizes(given: list[str]) -> list[int]:
 
 
 def record_peers(contest: Any, row: dict[str, Any]) -> None:
-    """Keep the peers' times as the usual ones on this processor."""
+    """Record the peers' times as the usual ones on this processor."""
     recorded = json.loads(PEER_RATES.read_text()) if PEER_RATES.exists() else {}
     times = recorded.setdefault(processor(), {})
     for name in contest.peers:

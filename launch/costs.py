@@ -1,12 +1,12 @@
-"""Prints what a client computes and exchanges in a round of each method, beside what papers say of it.
+"""Print a client's operations and bytes in a round of each method, with the papers' figures.
 
 python -m launch.costs --config=ml_collections_configs/NAME.py[:VARIANT] [--out=FILE.json]
     [--config.KEY=VALUE ...]
 
-No client computes: operations are XLA's analysis of its program, bytes what the round counts. The methods are
-the config's, `algorithm` and `baselines`. They stand beside ProtoFSSL's Tables 1 and 2; where clients of any
-have models of their own, as FedCT's, it is bytes alone, beside its factor of 67; where nobody trains a
-network whose parameters would be sent, as of trees, without a factor.
+Nothing is trained: operations are from XLA's analysis of the program, bytes from the round's counters. The
+methods are the config's `algorithm` and `baselines`. They are compared with ProtoFSSL's Tables 1 and 2. If
+clients of any method have models of their own, as in FedCT, only bytes are printed, with FedCT's factor of
+67. If no method trains a network, as with trees, there are no parameters to send and no factor.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _COLUMNS = ("one pass", "as run", "paper's formula", "paper's figure")
 
 def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> None:
     """Count each method in turn and print it."""
-    del interruption  # nothing is saved that a signal could spoil
+    del interruption  # nothing is saved that a signal could damage
     if arguments:
         raise UsageError(f"{arguments[0]}: no such argument; see --helpshort")
     if not _CONFIG.value:
@@ -59,7 +59,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
 
 
 def _rounds(config: ConfigDict) -> dict[str, Any]:
-    """Of methods with one model."""
+    """Print and return the costs of methods with one model."""
     from jaxfed.experiment.costs import MethodCosts, method_costs
 
     def line(costs: MethodCosts) -> str:
@@ -84,7 +84,7 @@ def _rounds(config: ConfigDict) -> dict[str, Any]:
 
 
 def _answers(config: ConfigDict) -> dict[str, Any]:
-    """Of methods whose clients answer public examples."""
+    """Print and return the costs of methods whose clients label public examples."""
     from jaxfed.experiment.answer_costs import answer_costs
 
     costs = answer_costs(config)

@@ -1,4 +1,4 @@
-"""What entries share: `--config.KEY=VALUE`, and one line and status 2 for the user's mistakes."""
+"""Shared code of entries: `--config.KEY=VALUE`, and one line with status 2 for user errors."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _BROKEN_PIPE = 128 + 13
 def start(main: Main) -> NoReturn:
     """Parse the command line with absl, run `main`, exit with its status.
 
-    A `UsageError`, and a command line that absl rejects, print one line and exit with 2; a full disk is
-    one line and 1; SIGINT, SIGTERM and SIGHUP exit with 130, 143 and 129; a reader of standard output
-    who has gone (`| head`) makes it 141, as SIGPIPE would. Any other exception is a bug and keeps its
+    A `UsageError`, and a command line that absl rejects, print one line and exit with 2. A full disk prints
+    one line and exits with 1. SIGINT, SIGTERM and SIGHUP exit with 130, 143 and 129. A closed reader of
+    standard output (`| head`) gives 141, as SIGPIPE would. Any other exception is a bug and keeps its
     traceback.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # Results are worth more than their signs: what the encoding lacks is spelled out.
+            # Characters missing from the encoding are escaped, to keep the results.
             stream.reconfigure(errors="backslashreplace")
     garbage.leave_at_exit()
     overrides: list[str] = []
@@ -43,12 +43,12 @@ def start(main: Main) -> NoReturn:
             positional = flags.FLAGS(rest)
         except flags.Error as error:
             sys.exit(_complain(str(error)))
-        except SystemExit:  # of --help and its kin, which absl ends with 1
+        except SystemExit:  # of --help and similar flags, where absl exits with 1
             sys.exit(_written(lambda: None))
-        except BrokenPipeError as error:  # of the same, where nothing is buffered
+        except BrokenPipeError as error:  # of the same, without buffering
             sys.exit(_unread(error))
         if flags.FLAGS["verbosity"].using_default_value:
-            logging.set_verbosity(logging.WARNING)  # libraries inform at length
+            logging.set_verbosity(logging.WARNING)  # libraries log a lot
         return positional
 
     def guarded(argv: Sequence[str]) -> int | None:
@@ -75,7 +75,7 @@ def start(main: Main) -> NoReturn:
 
 
 def _written(work: Callable[[], int | None]) -> int | None:
-    """The status of some work when all that it printed has been read, 141 if nobody reads it."""
+    """Status of some work if all its output has been read, 141 if the reader has closed."""
     try:
         status = work()
         sys.stdout.flush()
@@ -85,16 +85,16 @@ def _written(work: Callable[[], int | None]) -> int | None:
 
 
 def _unread(error: BrokenPipeError) -> int:
-    """141 where the pipe that broke is standard output's; another's error is raised again."""
+    """Return 141 if the broken pipe is standard output; else raise the error again."""
     if not _nobody_reads():
         raise error
-    # Python flushes once more at its end.
+    # Python flushes again at exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return _BROKEN_PIPE
 
 
 def _nobody_reads() -> bool:
-    """Whether standard output is a pipe whose other end is closed."""
+    """True if standard output is a pipe with a closed other end."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
@@ -103,7 +103,7 @@ def _nobody_reads() -> bool:
 def split_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """Take `--config.KEY=VALUE` and `--config.KEY VALUE` out of a command line, as `KEY=VALUE`.
 
-    `--sweep.KEY=VALUES` stays in it, as `--sweep=KEY=VALUES`: absl's flags have no dots.
+    `--sweep.KEY=VALUES` becomes `--sweep=KEY=VALUES`, as absl's flags have no dots.
     """
     rest, overrides = [], []
     arguments = iter(argv)

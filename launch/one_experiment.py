@@ -1,4 +1,4 @@
-"""What entries for one experiment share: its flags, and the way from them to its results."""
+"""Shared code of entries for one experiment: flags, and the run from them to results."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _PROCESS_ID = flags.DEFINE_integer(
 def conducted(
     arguments: list[str], overrides: list[str], interruption: Interruption, *, audited: bool = False
 ) -> int:
-    """Check, then prepare, then make the workdir: a mistake leaves nothing behind.
+    """Check, prepare, then create the workdir and run; a user error leaves nothing behind.
 
-    Returns the exit status: 1 where a method has diverged, or is left without models, now or when it ran.
+    Returns the exit status: 1 if a method has diverged or has no models, now or in an earlier run.
     """
     if arguments:
         raise UsageError(f"{arguments[0]}: no such argument; see --helpshort")
@@ -50,7 +50,7 @@ def conducted(
         missing = "--workdir=DIR" if _CONFIG.value else "--config=ml_collections_configs/NAME.py"
         raise UsageError(f"{missing} is missing")
 
-    # Imported late, so that --helpshort and a mistyped flag are answered at once.
+    # Imported late, so that --helpshort and a mistyped flag get a fast answer.
     with garbage.importing():
         from jaxfed.host import devices, processes
 
@@ -82,7 +82,7 @@ def conducted(
         with processes.together():
             config = config_file.load(_CONFIG.value, overrides)
             check.check(config)
-            # A sweep has looked at all of its points together.
+            # A sweep has checked all its points together.
             own = [] if IN_A_SWEEP in os.environ else overrides
             given = check_given(partial(config_file.load, _CONFIG.value), own, audited=audited)
             settings = config.to_dict()
@@ -125,7 +125,7 @@ def conducted(
     progress.show_results(summary["algorithms"], str(place), names, remarks=remarks)
     if audited:
         found = read_audit(place)
-        assert found is not None  # it has just been written
+        assert found is not None  # just written
         progress.show_audit(found["methods"], str(place / "audit"), names)
     return status(summary)
 

@@ -1,6 +1,6 @@
-"""What every config file starts from, and the variants that every config accepts.
+"""Base of every config file, and the variants that every config accepts.
 
-A config file starts from `get_config()`, sets what is its own, and ends with `apply_variants`. All keys, with
+A config file starts from `get_config()`, sets its own values, and ends with `apply_variants`. All keys, with
 defaults, allowed values and meanings: `docs/keys.md`, or `python -m launch.run --help_keys`.
 """
 
@@ -15,10 +15,10 @@ from jaxfed.errors import UsageError, suggestion
 Variant = Callable[[ConfigDict], None]
 Add = Callable[..., None]
 
-# Sizes, which a config file gives for its own data set. With another `--config.dataset.name` those that are
-# not given beside it have these values instead: all examples, and of them the shares `dataset.test_fraction`,
-# `federation.labeled_fraction` and, where the file has public examples, this `federation.public_fraction`.
-# The paper's table belongs to the set, too.
+# Sizes that a config file sets for its own data set. With another `--config.dataset.name`, sizes that are not
+# given have these values instead: all examples, and of them the shares `dataset.test_fraction`,
+# `federation.labeled_fraction` and, if the file has public examples, this `federation.public_fraction`.
+# The paper's table is also reset.
 PUBLIC_FRACTION = 0.5
 SIZES_OF_A_SET: dict[str, Any] = {
     "dataset.train_size": 0,
@@ -39,11 +39,11 @@ ALPHAS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99)  # the paper's is 0.99
 def get_config() -> ConfigDict:
     """XCLP and its Section 4.1 baselines on no data set yet."""
     config = ConfigDict(defaults())
-    # Baselines follow XCLP's settings, unless they are given their own.
+    # Baselines follow XCLP's settings unless they have their own.
     for name in ("per_client_lp", "pooled_lp"):
         for key in config[name]:
             config[name][key] = config.xclp.get_oneway_ref(key)
-    # Beside the given value; () = it alone. What a method's `select` names leave-one-out chooses instead.
+    # In addition to the given value; () = it alone. Keys in a method's `select` are chosen by leave-one-out.
     candidates = config.selection.candidates = ConfigDict()
     candidates.xclp = ConfigDict({"num_bits": (), "num_neighbors": (), "alpha": ALPHAS})
     for name in ("per_client_lp", "pooled_lp"):
@@ -53,25 +53,25 @@ def get_config() -> ConfigDict:
 
 
 def smoke(config: ConfigDict) -> None:
-    """Small enough for a look: under a minute on two cores."""
+    """A small trial run: under a minute on two cores."""
     config.num_repeats = 2
     config.rounds = min(config.rounds, 2)
 
 
 def tuned(config: ConfigDict) -> None:
-    """Every method that labels in one shot at settings of its own, chosen without test labels."""
+    """Choose settings of each one-shot labeling method separately, without test labels."""
     config.selection.settings = "cross_validated"
 
 
 def auto(config: ConfigDict) -> None:
-    """XCLP and label propagation with what leave-one-out chooses; given is what holds with few labels."""
+    """XCLP and label propagation with settings chosen by leave-one-out; fixed ones suit few labels."""
     config.xclp.label_matrix = "class_balanced"
     config.xclp.alpha = 0.95
     config.xclp.select = ("alpha", "label_matrix:plain:class_balanced", "client_prior")
 
 
 def beside_auto(config: ConfigDict, names: Collection[str]) -> None:
-    """A second row `NAME_auto` for each of these methods, with the settings of `auto`."""
+    """Add a row `NAME_auto` for each of these methods, with the settings of `auto`."""
     chosen = ConfigDict({"xclp": {}})
     auto(chosen)
     for name in names:
@@ -79,7 +79,7 @@ def beside_auto(config: ConfigDict, names: Collection[str]) -> None:
 
 
 def beside_tuned(add: Add, variant: str) -> Add:
-    """`add`; with the variant `tuned` one that adds every point twice, with given settings first."""
+    """Return `add`; with the variant `tuned`, one that adds every point twice, given settings first."""
     if "tuned" not in variant.split(","):
         return add
 
@@ -96,15 +96,15 @@ def apply_variants(
     own: Mapping[str, Variant] | None = None,
     exclusive: Collection[Collection[str]] = (),
 ) -> ConfigDict:
-    """Apply a comma-separated list of variants to the config, in the order in which the file has them.
+    """Apply a comma-separated list of variants to the config, in the file's order.
 
-    Which of them a user names first has no say: what a later one builds on, or makes smaller, is there.
+    Users may name variants in any order: later ones can rely on earlier ones of the file.
 
     Args:
         config: changed in place.
         variant: names out of `own` and the shared `tuned`, `auto` and `smoke`; '' for none.
         own: the file's variants; one of them may replace a shared one, which otherwise come last.
-        exclusive: groups of variants of which one only can be meant.
+        exclusive: groups of mutually exclusive variants.
 
     Raises:
         UsageError: there is no such variant, or two exclude each other.

@@ -151,7 +151,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.training.schedule_rounds = 133  # A.2: to 0 after 4/3 of the rounds
     config.training.weight_decay = 2e-4
     config.training.labeled_only_rounds = 20
-    config.xclp.tolerance = 1e-4  # of the label propagation: labels, not scores, are wanted
+    config.xclp.tolerance = 1e-4  # of the label propagation: labels are needed, not scores
 
     # Sections of other methods; FedMatch's weights are those of its paper for this rate, 100 times its own.
     config.training.strong_augmentation = ("translate:1", "cutout:3")
@@ -168,12 +168,12 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def sweep(add: Callable[..., None], variant: str = "") -> None:
-    """How many labels there are in all; with `fashion_mnist`, one at each of so many clients.
+    """Sweep over the total number of labels; with `fashion_mnist`, each labeled client has one.
 
-    With `alphas` each of them at every alpha, which per-client LP takes from XCLP; for a cell of the
-    tables, which says how many labels there are, the alphas alone. With `choosing` as many labels as the
-    config has, with the paper's settings, with those that leave-one-out chooses (`auto`), with its
-    confidences too, and without the labels that the network is surer of by right.
+    `alphas` crosses them with every alpha, which per-client LP takes from XCLP. For a cell of the tables,
+    which fixes the number of labels, it sweeps over the alphas alone. `choosing` keeps the config's number of
+    labels and compares the paper's settings, those chosen by leave-one-out (`auto`), its confidences too,
+    and labels only where they are right more often than the network's.
     """
     names = variant.split(",")
     if "choosing" in names:
@@ -291,7 +291,7 @@ def _fedmatch(config: ConfigDict) -> None:
 
 
 def _unlabeled_per_label(config: ConfigDict) -> int:
-    """Of a client with labels, rounded up, so that one pass over the labels is one over all."""
+    """Unlabeled examples per label at a labeled client, rounded up: a pass over its labels covers all."""
     wanted, num_examples = config.federation, NUM_EXAMPLES[config.dataset.name]
     num_labels = wanted.num_labeled // (wanted.num_labeled_clients or wanted.num_clients)
     return max(1, math.ceil(num_examples // wanted.num_clients / num_labels - 1))
@@ -317,16 +317,16 @@ def _fixmatch(config: ConfigDict) -> None:
     config.training.strong_augmentation = (*weak, "randaugment:2:10", "cutout:16")
 
 
-# Settings for clients of one label: the other methods' stage 1, rate, batches and rounds on these data, so
-# that the loss alone differs. Weights were chosen by validation accuracy on seed 0, over the first five
-# rounds after one stage 1; test labels had no part. Every setting that was tried began with a loss against
-# stage 1, and these with the smallest.
+# Settings for clients with one label: the other methods' stage 1, rate, batches and rounds on these data, so
+# that only the loss differs. Weights were chosen by validation accuracy on seed 0, over the first five
+# rounds after one stage 1, without test labels. Every setting tried began below the accuracy of stage 1;
+# these lost least.
 
 
 def _fedmatch_of_one_label(config: ConfigDict) -> None:
     """Tried: lambda_ICCS 0.01 and 0.1; with 20 clients a round, 0.1 at rate 0.03 and lambda_L2 0.1 at this.
 
-    lambda_L2 = 0.1 draws psi to sigma as fast as its paper does at its rate, which doubles the parameters
+    lambda_L2 = 0.1 pulls psi toward sigma as fast as in its paper at its rate, which doubles the parameters
     within the rounds of stage 2.
     """
     config.fedmatch = ConfigDict()
@@ -354,7 +354,7 @@ def _fixmatch_of_one_label(config: ConfigDict) -> None:
 def _method(
     config: ConfigDict, name: str, as_published: base.Variant, of_one_label: base.Variant
 ) -> None:
-    """The method alone, with settings for clients of that many labels."""
+    """The method alone, with settings for its clients' number of labels."""
     _alone(config, name)
     (of_one_label if config.dataset.name == "fashion_mnist" else as_published)(config)
 
@@ -365,7 +365,7 @@ def _on_xclp_labels(config: ConfigDict, name: str) -> None:
 
 
 def _authors(config: ConfigDict) -> None:
-    config.xclp.similarity_power = 3.0  # and so per-client LP's, which follows
+    config.xclp.similarity_power = 3.0  # and per-client LP's, which follows it
     config.xclp.label_matrix = "class_balanced"
     config.xclp.relative_confidence = True
     config.pseudo_label.class_weights = True
@@ -380,7 +380,7 @@ def _authors(config: ConfigDict) -> None:
 
 
 def _authors_rate(config: ConfigDict) -> float:
-    """By the labeled examples of a batch, whatever the data set."""
+    """Learning rate by the number of labeled examples in a batch, for all data sets."""
     wanted = config.federation
     labels_a_client = wanted.num_labeled // (wanted.num_labeled_clients or wanted.num_clients)
     size = min(config.training.batch_size, labels_a_client)
@@ -417,7 +417,7 @@ VARIANTS: dict[str, base.Variant] = {
     "smoke": _smoke,
 }
 
-# One of each at most.
+# At most one of each.
 DATA = (*CELLS, "fashion_mnist", "cifar10_features")
 METHODS = (
     *("labeled_only", "fully_supervised", "fedmatch", "fedsiam", "fixmatch", "fedprox"),

@@ -70,22 +70,22 @@ and as in the paper, whose sensitivity is `paper_rows`:
         --workdir=runs/fedct/6
     python -m launch.sweep --config=ml_collections_configs/fedct.py:pneumonia,public --workdir=runs/fedct/8
 
-What is not the paper's, or that it does not say:
+Differences from the paper, and settings that it does not state:
 
-  * Of another data set (`--config.dataset.name`) half of the training examples are public.
-  * Sizes are Table 7's where they add up; its training size is that of all clients together. Of Covertype a
-    part of the file is enough here, 20,000 rows; PneumoniaMNIST are smaller copies of its chest X-rays.
-  * Estimators are fitted anew in each round, and few rounds settle the labels: 10.
-  * All images are normalized, channel by channel over the training examples; by E.2 CIFAR-10's alone are.
+  * With another data set (`--config.dataset.name`) half of the training examples are public.
+  * Sizes are Table 7's if they add up; its training size is that of all clients together. Covertype is
+    reduced to 20,000 rows; PneumoniaMNIST has smaller copies of its chest X-rays.
+  * Estimators are fitted anew in each round, and labels converge in few rounds: 10.
+  * All images are normalized, channel by channel over the training examples; in E.2 only CIFAR-10's are.
   * Steps of one round are b of FedCT for all: FedAvg, distributed distillation, both halves of FedMD. PATE's
-    teachers learn in the first half of the rounds and the student in the second, 2 b steps a round, so that
-    either takes T in all ("to convergence" in the paper); estimators teach after one fit.
-  * rho of distributed distillation; how long FedMD transfers (C.4 does not say, nor |U|, network and b).
-  * C.5 keeps 100 examples, here a client's; where tables and other images are swept, what the cell has.
-  * Heterogeneous data are 9 tenths alike by one alpha, as in C.4 and the authors' code; Section 5 says half.
-  * Bounds and noise of DP-FedAvg. Of clients (`dp_fedavg`, the paper's) with 5 of them a noise that can be
-    learned through promises next to nothing; of records (`dp_fedavg_records`) it can promise something.
-    Neither takes BatchNorm: networks that have it get group normalization, for all methods of the run.
+    teachers learn in the first half of the rounds and the student in the second, with 2 b steps a round, so
+    each takes T in all ("to convergence" in the paper); estimators teach after one fit.
+  * rho of distributed distillation; FedMD's transfer steps (C.4 states neither these nor |U|, network and b).
+  * C.5 keeps 100 examples, here per client; in sweeps of tables and other images, the cell's number.
+  * Heterogeneous data: 9 tenths are drawn by one alpha, as in C.4 and the authors' code; Section 5 has half.
+  * Bounds and noise of DP-FedAvg. For clients (`dp_fedavg`, the paper's) with 5 of them, noise small enough
+    for learning gives almost no privacy; for records (`dp_fedavg_records`) it can give some. Neither supports
+    BatchNorm: networks that have it get group normalization, for all methods of the run.
 """
 
 import itertools
@@ -173,7 +173,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def sweep(add: Callable[..., None], variant: str = "") -> None:
-    """What the variant names; without any numbers of clients."""
+    """Sweep over the axis that the variant names; by default over numbers of clients."""
     names = variant.split(",")
     (over,) = [name for name in names if name in AXES] or ["clients"]
     config = get_config(variant)
@@ -189,7 +189,7 @@ def sweep(add: Callable[..., None], variant: str = "") -> None:
 
 
 def _reaching(epsilons: tuple[float, ...], rows: int) -> tuple[float, ...]:
-    """On to where labels are worth learning from: ten a label, of so many that are sensitive."""
+    """Extend the values of eps to ten per sensitive label, where noisy labels become useful."""
     steps = itertools.pairwise((epsilons[-1], 3e5, 1e6, 3e6, 1e7))
     return (*epsilons, *(after for before, after in steps if before < 10 * rows))
 
@@ -205,12 +205,12 @@ KEYS = {
     "clients": "federation.num_clients",
     "budgets": "dp_fedavg_records.target_epsilon",
 }
-# Of label noise beside `dp_fedct`, which flips bits with as little noise as its promise takes.
+# Other label noise than that of `dp_fedct`, which flips bits with the least noise for its epsilon.
 MECHANISMS: dict[str, dict[str, str]] = {
     "dp_fedct_paper": {"release": "xor", "condition": "paper"},
     "dp_fedct_answers": {"release": "randomized_response"},
 }
-# What sweeps of a method's epsilon compare it with.
+# Baselines in sweeps of a method's epsilon.
 BESIDE = {"dp_fedct": (*MECHANISMS, "fedct"), "dp_fedavg_records": ("dp_fedavg", "fedavg")}
 BASELINES = {
     "local": "local_learning",
@@ -229,7 +229,7 @@ _MIXED = {"mixed": _TREES, "mixed_network": ("decision_tree", "network", *_TREES
 
 
 def _paper_table(config: ConfigDict) -> str:
-    """The paper's table that is of these data, learners and clients."""
+    """The paper's table for these data, learners and clients."""
     if config.dataset.name in CELLS:
         if config.learner.name == "mixed":
             return "fedct/3" if config.dataset.name == "breast_cancer" else ""
@@ -289,7 +289,7 @@ def _heterogeneous(config: ConfigDict, alpha: float = 2.0, rest: float = 100.0) 
 
 
 def _epsilons(config: ConfigDict) -> None:
-    """From the paper's 0.1 to where labels are worth learning from; beside it no noise, and no labels."""
+    """DP-FedCT from the paper's eps 0.1 to useful labels; baselines without noise and without labels."""
     config.algorithm = "dp_fedct"
     sensitive = {key: config.fedct[key] for key in ("sensitivity", "rows", "stability_rate")}
     config.fedct.update(sensitivity="rows", rows=0)  # of FedCT itself, which has no noise
@@ -302,7 +302,7 @@ def _epsilons(config: ConfigDict) -> None:
 
 
 def _budgets(config: ConfigDict) -> None:
-    """Noise of records, and of clients, by what a whole run may cost."""
+    """DP-FedAvg of records and of clients, with noise set by the epsilon of a whole run."""
     config.algorithm = "dp_fedavg_records"
     config.dp_fedavg_records.target_epsilon = 8.0
     config.dp_fedavg.target_epsilon = config.dp_fedavg_records.get_oneway_ref("target_epsilon")
@@ -321,7 +321,7 @@ def _public_200(config: ConfigDict) -> None:
 
 
 def _public(config: ConfigDict) -> None:
-    """Clients keep what they have while U is swept."""
+    """Keep the clients' number of examples fixed while U is swept."""
     name = config.dataset.name
     images = {cell.dataset or key: cell for key, cell in IMAGES.items()}
     config.federation.own_size = (CELLS[name] if name in CELLS else images[name]).own_size
@@ -357,7 +357,7 @@ def _smoke(config: ConfigDict) -> None:
         return
     config.dataset.image_size = min(config.dataset.image_size, 32)
     size, most = config.federation.public_size, 2000
-    if config.model.name in WITH_BATCH_NORM:  # convolutions, which take long
+    if config.model.name in WITH_BATCH_NORM:  # convolutions, which are slow
         most, config.training.batch_size = 500, 16
     config.dataset.train_size = min(config.dataset.train_size or most, most)
     config.dataset.test_size = min(config.dataset.test_size or 200, 200)
@@ -389,7 +389,7 @@ VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
     **{name: partial(_baseline, name=method) for name, method in BASELINES.items()},
     "smoke": _smoke,
 }
-# One of each at most.
+# At most one of each.
 DATA = (*CELLS, *IMAGES)
 LEARNERS = (*_ALIKE, *_MIXED)
 EXCLUSIVE = [

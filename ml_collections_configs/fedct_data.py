@@ -1,20 +1,20 @@
-"""The data of FedCT's experiments: Table 7 for images, E.3 for tables, where their sizes add up.
+"""Data of FedCT's experiments: Table 7 for images, E.3 for tables, if their sizes add up.
 
 A. Abourayya et al. "Little is Enough: Boosting Privacy by Sharing Only Hard Labels in Federated
-Semi-Supervised Learning". AAAI 2025 (arXiv 2310.05696). Where files hold less than is printed: of Pneumonia
-4,332 examples are left to clients, not 4,386; of MRI, whose copies are out (`jaxfed.data.scans`), 145 are
-public, not 170. Classes of CIFAR-100 are superclasses (C.4); sizes, network, b and T, which C.4 does not
-give, are CIFAR-10's.
+Semi-Supervised Learning". AAAI 2025 (arXiv 2310.05696). Some files have fewer examples than printed. For
+Pneumonia 4,332 examples remain for clients, not 4,386. For MRI, without its duplicates (`jaxfed.data.scans`),
+145 are public, not 170. Classes of CIFAR-100 are superclasses (C.4); sizes, network, b and T, which C.4 does
+not give, are CIFAR-10's.
 
-`members` are labels of a client that `launch.audit` asks about, 0 for all: no more than there are held-out
-examples of their classes to stand beside them, `population` left over.
+`members` is the number of a client's labels that `launch.audit` attacks, 0 for all. It is limited by the
+held-out examples of the same classes, after `population` of them are set aside.
 """
 
 from typing import NamedTuple
 
 
 class Table(NamedTuple):
-    """Tabular data; of `train_size` examples `public_size` are everybody's."""
+    """Tabular data; `public_size` of the `train_size` examples are public."""
 
     train_size: int
     test_size: int
@@ -26,7 +26,7 @@ class Table(NamedTuple):
 
     @property
     def own_size(self) -> int:
-        """What clients have, all together."""
+        """Number of examples of all clients together."""
         return self.train_size - self.public_size
 
 
@@ -42,7 +42,7 @@ CELLS = {
 class Images(NamedTuple):
     """Images, a network, its optimizer (E.3), b and T of Table 7; sizes of 0 are the set's own splits.
 
-    `own_size` is what clients keep, all together, while U is swept.
+    `own_size` is the fixed number of examples of all clients together while U is swept.
     """
 
     public_size: int

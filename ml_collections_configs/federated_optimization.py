@@ -1,4 +1,4 @@
-r"""FedAvg and what was made of it for clients that are unlike each other, as rows of one table.
+r"""FedAvg and its variants for heterogeneous clients, as rows of one table.
 
     python -m launch.run --config=ml_collections_configs/federated_optimization.py \
         --workdir=runs/optimization
@@ -6,8 +6,8 @@ r"""FedAvg and what was made of it for clients that are unlike each other, as ro
     python -m launch.run --config=ml_collections_configs/federated_optimization.py:fashion_mnist \
         --workdir=runs/optimization_fashion_mnist
 
-All labels are given (`federation.reveal_labels`); clients differ by Dirichlet(0.3). The rows, with every key
-that is their own; `--config.fedadam.training.server_tau=1e-2` sets one of them, and
+All labels are given (`federation.reveal_labels`); clients differ by Dirichlet(0.3). The rows and all their
+keys; `--config.fedadam.training.server_tau=1e-2` sets one of them, and
 `--config.baselines=fedadam,fedyogi` chooses among them:
 
     fedavg       McMahan et al., AISTATS 2017
@@ -18,8 +18,8 @@ that is their own; `--config.fedadam.training.server_tau=1e-2` sets one of them,
     fedadagrad fedyogi fedadam      Reddi et al., ICLR 2021: server_learning_rate, server_beta1,
                  server_beta2, server_tau
 
-Rates of the adaptive ones are neither the paper's nor tuned: a server rate of 0.1 and tau = 1e-2 take steps
-of FedAvg's size on the digits. Their paper searches a grid of both rates and tau for each task.
+Rates of the adaptive methods are neither the paper's nor tuned: a server rate of 0.1 and tau = 1e-2 take
+steps of FedAvg's size on the digits. Their paper searches a grid of both rates and tau for each task.
 """
 
 from collections.abc import Callable
@@ -102,6 +102,6 @@ VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
 
 
 def sweep(add: Callable[..., None]) -> None:
-    """How unlike clients are."""
+    """Sweep over the heterogeneity of clients."""
     for alpha in (0.05, 0.1, 0.3, 1.0, 10.0):
         add(**{"federation.dirichlet_alpha": alpha})

@@ -1,4 +1,4 @@
-r"""Labels at the server, clients without any: its lower bound and semi-supervised methods in one table.
+r"""Labels at the server only: the lower bound and semi-supervised methods in one table.
 
     python -m launch.run --config=ml_collections_configs/labels_at_server.py --workdir=runs/server_digits
     export JAXFED_DATA=DIR    # a TFDS folder with fashion_mnist and cifar10
@@ -13,11 +13,11 @@ The rows:
     fedavg            the server alone, the lower bound: no client takes part
     fedavg_network    clients train on the labels of the model that they receive, weighted by confidence
     fixmatch          on FixMatch's unlabeled term
-    fedmatch          on FedMatch's; only psi comes back. Weights go with the rate here, 100 times its
-                      paper's; thresholds and lambda_L1 are those of its code for labels at the server
+    fedmatch          on FedMatch's; only psi comes back. Weights are scaled to the rate here, 100
+                      times its paper's; thresholds and lambda_L1 are its code's for labels at the server
     fedrgd            group averaging in two groups
     semifl            labels once a round, mixup, server momentum 0.5
-    fedavg_xclp       on labels by XCLP, where the server is one more party
+    fedavg_xclp       on labels by XCLP, where the server is an additional party
 
 CIFAR-10 has SemiFL's setting: 100 clients, 10 a round, 4000 labels (its other number is 250:
 `--config.federation.num_labeled=250`), SGD at 0.03 with Nesterov's momentum 0.9 and weight decay 5e-4,
@@ -132,6 +132,6 @@ VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
 
 
 def sweep(add: Callable[..., None], variant: str = "") -> None:
-    """How many labels the server has."""
+    """Sweep over the server's number of labels."""
     for number in (250, 4000) if "cifar10" in variant.split(",") else (20, 50, 100, 200):
         add(**{"federation.num_labeled": number})

@@ -13,8 +13,8 @@ Table 5's settings (RMSprop at 1e-3, ten episodes a round, n_S = 1, n_Q = 2, n_U
     python -m launch.sweep --config=ml_collections_configs/protofssl.py:cifar10,rates \
         --workdir=runs/protofssl_cifar10_rates --config.num_repeats=1
 
-A column of Table 3 is a variant; its rows are methods of one run, those with BN another run, and those with
-all labels a third (of STL-10, all whose labels are given already, the paper has none):
+A column of Table 3 is a variant. Its rows are the methods of one run, those with BN of another run, and those
+with all labels of a third (none in the paper for STL-10, where all labels are given already):
 
     for CELL in cifar10_iid cifar10_noniid svhn_iid svhn_noniid stl10
     do
@@ -56,7 +56,7 @@ The other tables and figures are sweeps, of any cell:
     python -m launch.sweep --config=ml_collections_configs/protofssl.py:cifar10_iid,noise,batch_norm \
         --workdir=runs/protofssl/noise
 
-Where the paper leaves it open, or its code does otherwise:
+Choices where the paper is silent, or its code differs:
 
   * Data: train and test split together, 54,000 + 3,000 + 3,000 images of CIFAR-10, 54,000 + 2,000 + 2,000
     of SVHN (without `extra`), 10,000 + 1,500 + 1,500 of STL-10 and 98,000 of its unlabelled ones; as many of
@@ -77,15 +77,15 @@ Where the paper leaves it open, or its code does otherwise:
   * The baselines' network is the same with one dense layer more; those without a line of their own have
     RMSprop at that rate, ten epochs. FixMatch has its code's steps (two epochs of 10 labeled and 100
     unlabeled examples a step), weight and threshold; FedMatch trains as its own authors (`fedavg_xclp`).
-  * mu is Table 5's; of FixMatch-FedProx, of which it says nothing, that of FedProx (0.1 in its script).
-  * Table 9 bounds no embedding, so that its noise promises nothing: its rows print no epsilon. Beside them
-    `protofssl_clipped` is the same with embeddings no longer than `protofssl_clipped.clip` and prototypes of
-    as many labels as each client has of a class, hence a `prototype_epsilon`. 10 is about the length that
-    embeddings of digits have after 12 rounds (median 10, longest 12): it moves few of them.
+  * mu is Table 5's; FixMatch-FedProx, which the table omits, has that of FedProx (0.1 in its script).
+  * Table 9 does not bound embeddings, so its noise gives no guarantee and its rows print no epsilon. In
+    addition, `protofssl_clipped` clips embeddings to `protofssl_clipped.clip` and averages prototypes over
+    all labels that a client has of a class, which gives a `prototype_epsilon`. Embeddings of digits have a
+    norm of about 10 after 12 rounds (median 10, maximum 12): a clip of 10 changes few of them.
   * Values of Figures 3 to 5 are not printed: labels of a class 2 to 20; helpers 1 to 30, no more than there
     are active clients; intervals 1 to 20. In Figure 4 FedMatch has as many helpers, as often.
 
-Rows to be had by `--config.baselines`, beside any other method: `protofssl_mean` (prototypes by the mean
+Further rows for `--config.baselines`, besides any other method: `protofssl_mean` (prototypes by the mean
 network), `protofssl_xclp` (ProtoFSSL that pseudo-labels by XCLP), `fedavg_xclp_prototypes` (XCLP whose
 labeled points are clients' prototypes), `mixmatch`.
 """
@@ -179,7 +179,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def sweep(add: Callable[..., None], variant: str = "") -> None:
-    """What the variant names, across active clients with `active`; labels of each class without any."""
+    """Sweep over the axis of the variant, crossed with active clients by `active`; default: labels."""
     config, names = get_config(variant), variant.split(",")
     (over,) = [name for name in names if name in SWEEPS] or ["" if "active" in names else "labels"]
     points = AXES[over] if over else ({},)
@@ -221,7 +221,7 @@ AXES: dict[str, tuple[dict[str, Any], ...]] = {
 
 
 def _small(config: ConfigDict, name: str, pixels: int) -> None:
-    """20 clients, a small CNN, few rounds; the methods of Table 3, and XCLP beside them and within them."""
+    """20 clients, a small CNN, few rounds; the methods of Table 3, and XCLP alone and combined with them."""
     config.dataset.name = name
     config.dataset.train_size, config.dataset.test_size = 3000, 2000
     config.rounds = 20
@@ -233,7 +233,7 @@ def _small(config: ConfigDict, name: str, pixels: int) -> None:
         *("protofssl_mean", "fedavg", "fixmatch", "fedmatch", "fedavg_xclp"),
         *("protofssl_xclp", "fedavg_xclp_prototypes"),
     )
-    # Two passes over all examples take more steps than ten over the labels.
+    # Two passes over all examples take more steps than ten passes over the labels.
     passes = ConfigDict({"epochs": 2})
     config.training.strong_augmentation = (f"translate:{pixels}", f"cutout:{4 * pixels}")
     config.fixmatch.training = passes
@@ -290,7 +290,7 @@ def _resnet18(config: ConfigDict) -> None:
 
 
 def _norm(config: ConfigDict, kind: str) -> None:
-    """Of the cell's network, or of a small one where that has none."""
+    """Set the norm of the cell's network, or of a small CNN in place of an MLP, which has none."""
     if config.model.name == "mlp":
         config.model = ConfigDict({"name": "cnn"})
     config.model.norm = kind
@@ -312,7 +312,7 @@ def _fully_supervised(config: ConfigDict) -> None:
 
 
 def _swept(config: ConfigDict, *baselines: str, table: int = 0) -> None:
-    """What a sweep compares, and the table of the paper that it makes."""
+    """Set the methods that a sweep compares, and the paper's table that it reproduces."""
     if config.algorithm == "protofssl":
         config.baselines = baselines
     config.paper_table = f"protofssl/{table}" if table else ""
@@ -331,7 +331,7 @@ def _helpers(config: ConfigDict, key: str) -> None:
 
 
 def _noise(config: ConfigDict) -> None:
-    """Table 9, and the same with a bound on embeddings, of which noise can promise something."""
+    """Table 9, and the same with bounded embeddings, for which noise gives a guarantee."""
     _swept(config, "protofssl_clipped", table=9)
     config.protofssl_clipped = ConfigDict({"algorithm": "protofssl", "clip": 10.0})
     if config.federation.labeled_per_class:
@@ -420,12 +420,12 @@ VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
     "steps": _steps,
     "smoke": _smoke,
 }
-# One of each at most.
+# At most one of each.
 DATA = ("fashion_mnist", "cifar10", *CELLS, *SEVERE)
 NORMS = ("norms", "batch_norm", "group_norm", "static_batch_norm", "last_batch_norm")
 SWEEPS = tuple(AXES)
 MEANS = ("global", "masked_global")
-# Of ProtoFSSL alone, which full supervision leaves out.
+# Variants of ProtoFSSL only, which full supervision leaves out.
 OF_PROTOFSSL = (*MEANS, "helpers", "interval", "unlabeled_query", "noise")
 EXCLUSIVE = [
     *(DATA, NORMS, SWEEPS, MEANS, ("authors", "masked_global")),

@@ -1,10 +1,10 @@
-r"""XCLP whose settings its own labels choose, beside the paper's and the best fixed ones, on many data sets.
+r"""XCLP with settings chosen by its labels, against the paper's and the best fixed ones, on many data sets.
 
-Labels are few, classes unequal, clients alike and unlike, and nobody tunes alpha: every set at 1, 2, 5 and
-10 % of labels, dealt to ten clients by Dirichlet(0.1), (0.3), (1) and at random, three seeds. `xclp_auto` is
-the variant `auto` of all configs (`jaxfed.xclp.selection`), `xclp_auto_balanced` the same by balanced hits
-(`select_measure`), on sets of unequal classes; label propagation inside clients and on pooled
-data choose for themselves in the same way, kNN on a client's own labels has one neighbor and five.
+Labels are few, classes imbalanced, clients homogeneous and heterogeneous, and alpha is not tuned. Every set
+has 1, 2, 5 and 10 % of labels, split among ten clients by Dirichlet(0.1), (0.3), (1) and at random, three
+seeds. `xclp_auto` is the variant `auto` of all configs (`jaxfed.xclp.selection`). `xclp_auto_balanced`
+chooses by balanced hits (`select_measure`), on sets with imbalanced classes. Label propagation inside clients
+and on pooled data choose in the same way. kNN on a client's own labels has one neighbor and five.
 
     python -m launch.sweep --config=ml_collections_configs/xclp_auto.py:digits --workdir=runs/xclp_auto/digits
 
@@ -16,9 +16,8 @@ data choose for themselves in the same way, kNN on a client's own labels has one
     done
     python -m launch.report runs/xclp_auto/* --out=results/xclp_auto
 
-The fixed settings beside them are those that anyone may have reason to believe in; which of them is best is
-known from test labels alone, which is what makes it a bound and no method. Tables are standardized, for
-their columns' units would decide every cosine.
+The fixed settings are plausible defaults. The best of them is known only from test labels, so it is an upper
+bound, not a method. Tables are standardized, as their columns' units would otherwise dominate every cosine.
 """
 
 from collections.abc import Callable
@@ -31,13 +30,13 @@ from ml_collections_configs import base
 
 
 class Set(NamedTuple):
-    """Where a set is, how many of its examples are taken, and what is propagated over."""
+    """A data set: its name, the numbers of examples used, and the preprocessing."""
 
     name: str
     train_size: int = 0
     test_size: int = 0
     preprocessing: str = "identity"
-    are_unequal: bool = False  # its classes
+    are_unequal: bool = False  # True for imbalanced classes
 
 
 SETS = {
@@ -61,7 +60,7 @@ FIXED: dict[str, dict[str, object]] = {
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    """Variants: a set, `digits` where none is named; smoke, two repeats of digits."""
+    """Variants: a set, by default `digits`; smoke, two repeats of digits."""
     config = base.get_config()
     config.num_repeats = 3
     config.federation.labeled_fraction = 0.02
@@ -80,7 +79,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def sweep(add: Callable[..., None], variant: str = "") -> None:
-    """Shares of labels, of clients from most unlike to alike."""
+    """Sweep over shares of labels, and over clients from the most heterogeneous to homogeneous."""
     del variant
     for alpha in (0.1, 0.3, 1.0):
         for fraction in FRACTIONS:

@@ -1,4 +1,4 @@
-"""What the XCLP prediction experiments on image sets share: settings, variants and sweeps.
+"""Shared settings, variants and sweeps of the XCLP prediction experiments on image sets.
 
 Variants, to be joined by commas:
   pretrained      features of EfficientNet-Lite0 in place of pixels
@@ -7,9 +7,9 @@ Variants, to be joined by commas:
   graphs          sweep over the graph on labeled points only, or on unlabeled ones too (Table 3)
   privacy         sweep over budgets of randomized response, on bits and on labels, on as many images
   sweeps          one key at a time around the defaults, on 10,000 + 2,000 of the images
-  tuned           every method at settings of its own (alpha, kNN's k), by cross-validation over the labeled
-                  points; in a sweep every point twice, with the paper's settings and so
-  auto            XCLP and label propagation with what leave-one-out chooses (`jaxfed.xclp.selection`)
+  tuned           every method at its own settings (alpha, kNN's k), by cross-validation over the labeled
+                  points; in a sweep every point twice, with the paper's settings and with these
+  auto            XCLP and label propagation with settings by leave-one-out (`jaxfed.xclp.selection`)
   smoke           under a minute: 500 + 200 of the images, two repeats
 """
 
@@ -30,12 +30,12 @@ ONE_AT_A_TIME = {
     "xclp.alpha": (0.5, 0.8, 0.9, 0.95, 0.99, 0.999),
 }
 
-# eps of randomized response, of each LSH bit or of a label; with the last ones hardly any is changed.
+# eps of randomized response, of each LSH bit or of a label; the last values change hardly any.
 PRIVACY_BUDGETS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 
 
 def get_config(dataset: str, variant: str) -> ConfigDict:
-    """Ten clients of unequal classes, a tenth of the labels, three repeats as in the paper."""
+    """Ten clients with unequal classes, a tenth of the labels, three repeats as in the paper."""
     config = base.get_config()
     config.dataset.name = dataset
     config.num_repeats = 3
@@ -56,7 +56,7 @@ def _few_labels(config: ConfigDict) -> None:
 def _leave_one_out(config: ConfigDict) -> None:
     config.paper_table = "xclp/2"
     config.federation.labeled_fraction = 1.0
-    # The client that is left out has no labels, so methods that stay inside a client cannot label it.
+    # The left-out client has no labels, so methods inside a single client cannot label it.
     config.baselines = ("pooled_lp",)
     _part(config)
 
@@ -67,7 +67,7 @@ def _graphs(config: ConfigDict) -> None:
 
 
 def privacy(config: ConfigDict) -> None:
-    """Beside XCLP what a client can do alone, and what all could without any privacy."""
+    """Baselines of XCLP: each client alone, and pooled data without privacy."""
     config.baselines = ("client_knn", "pooled_lp")
 
 
@@ -102,7 +102,7 @@ SWEEPS = ("few_labels", "leave_one_out", "graphs", "privacy", "sweeps")
 
 
 def sweep(add: Add, variant: str = "") -> None:
-    """The points of the variant that names a sweep; of `sweeps` where none does."""
+    """Sweep of the variant; by default `sweeps`."""
     add = base.beside_tuned(add, variant)
     names = variant.split(",")
     if "few_labels" in names:
@@ -129,7 +129,7 @@ def privacy_budgets(add: Add) -> None:
 
 
 def one_at_a_time(add: Add) -> None:
-    """Every value of every key of `ONE_AT_A_TIME`, the other keys as the config has them."""
+    """Every value of every key of `ONE_AT_A_TIME`, with the config's values of the other keys."""
     for key, values in ONE_AT_A_TIME.items():
         for value in values:
             add(**{key: value})

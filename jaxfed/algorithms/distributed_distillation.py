@@ -10,9 +10,9 @@ in FedCT (arXiv 2310.05696, the row DD of its tables), a server is in the middle
 
     z(u) <- (1 / K) sum_k s_k(u)
 
-over the clients of the round, exact in place of an estimate. FedCT says nothing of rho. Steps do not
-diminish, but where `training.schedule` has them do so. (The code released with FedCT averages answers and
-trains on none.) The loss is `jaxfed.learners.public_loss`, "squared_distance".
+over the clients of the round, so z is exact, not an estimate. FedCT does not state rho. The step size
+is constant unless `training.schedule` makes it decay. (The code released with FedCT averages answers
+and does not train on them.) The loss is `jaxfed.learners.public_loss`, "squared_distance".
 
 Leaves a client: |U| C probabilities, float32, or their masked sum; comes back: as many.
 """
@@ -49,12 +49,12 @@ from jaxfed.training.opened_tally import Sums, agreed, fewest_clients
 
 
 class DistillationState(NamedTuple):
-    """What a round starts from.
+    """State before a round.
 
     Fields:
         learner: the networks of all clients.
         soft: float32 [U, C], z.
-        label: int32 [U], its largest class; -1 where nobody has answered.
+        label: int32 [U], its largest class; -1 before any answer.
         weight: float32 [U], 1 where there is a z.
         turns: int32 [M], communications that each client took part in.
         round: int32, rounds done.

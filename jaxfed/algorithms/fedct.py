@@ -10,30 +10,35 @@ Clients i have labeled examples D^i and learners A^i of any kind; all have unlab
     line 6    sends L^i, receives L
     line 7    P <- (U, L)
 
-and at the server, line 11, L <- consensus(L^1, ..., L^m). A round here is b of the paper's T, `steps`, up to
-and with a communication: T / b rounds in all. One of an estimator that knows no steps is one fit from
-scratch.
+and at the server, line 11, L <- consensus(L^1, ..., L^m). A round here is b of the paper's T, `steps`, ending
+with a communication: T / b rounds in all. An estimator without steps is fitted anew once a round.
 
-Who takes part is the cohort: others keep their models, and do not vote. The paper has all clients in every
-round. An example that clients abstain from (`qualified_majority`) is not in P until they agree. In a round
-without a consensus, of no votes or a masked sum of fewer than two clients, P stays. Classes only: labels of
-all federations are, and no config runs regression, whose consensus (the paper's Section 6) is a library
-function. The docstring of `jaxfed.training.consensus.mean` has the rounds of regressors around it.
+Only the cohort takes part; other clients keep their models and do not vote. In the paper all clients take
+part in every round. An example on which the consensus abstains (`qualified_majority`) is not in P until
+the clients agree. In a round without a consensus (no votes, or a masked sum of fewer than two clients) P
+stays. Classification only: labels of all federations are classes, and no config runs regression. Its
+consensus (the paper's Section 6) is a library function; the docstring of `jaxfed.training.consensus.mean`
+shows rounds of regressors.
 
-DP-FedCT (Section 4) is `release`: labels leave with noise (`jaxfed.training.label_noise`), eps a
-communication, where r labels at most change with one private example (s = 2 r of the paper's bits).
-`sensitivity` says where r is from: "rows", as it is given, 0 for all of U, the one that always holds;
-"stability", Proposition 2 of a rate that is given, whose proof does not hold
-(`jaxfed.privacy.label_sensitivity`); "estimated", the paper's, from neighbors that are sampled in the first
-round (`jaxfed.learners.label_changes`), which bounds nothing. The metrics call each by its own name
-(`jaxfed.privacy.label_promise`): `epsilon`, `epsilon_if_stable`, `epsilon_estimated`, of a client that took
-part most often, all its releases composed; the paper states the eps of one. Its condition on Theta is
-`condition` "paper", larger than need be by sqrt(C).
+DP-FedCT (Section 4) is `release`: clients add noise to their labels (`jaxfed.training.label_noise`). Each
+communication costs eps if one private example changes at most r labels (s = 2 r of the paper's bits).
+`sensitivity` selects the source of r:
 
-Where the authors' code does otherwise: it gives ties to the smallest class (so do we). It reads released bits
-by their first set class (`decode` "votes"). It draws bits by probabilities that depend on the private labels,
-which promises no epsilon (`jaxfed.privacy.xor_mechanism`). Up to 2024 its networks never learned from L with
-b > 1.
+    "rows"         r as given, 0 for all of U; this bound with 0 always holds
+    "stability"    Proposition 2 with a given rate; its proof does not hold
+                   (`jaxfed.privacy.label_sensitivity`)
+    "estimated"    the paper's estimate from neighbors sampled in the first round
+                   (`jaxfed.learners.label_changes`); it bounds nothing
+
+Each has a metric of its own (`jaxfed.privacy.label_promise`): `epsilon`, `epsilon_if_stable`,
+`epsilon_estimated`. The metric composes all releases of the client that took part most often; the paper
+states the eps of one. `condition` "paper" is the paper's condition on Theta, larger
+than necessary by sqrt(C).
+
+The authors' code differs from the paper. It gives ties to the smallest class (so do we). It reads released
+bits by their first set class (`decode` "votes"). It draws bits by probabilities that depend on the private
+labels, which gives no epsilon (`jaxfed.privacy.xor_mechanism`). Up to 2024 its networks never learned from L
+with b > 1.
 
 Leaves a client: |U| labels of ceil(log2 C) bits a round, or bits or answers in their place; with `sums` under
 masks the server sees their histogram alone. Comes back: |U| labels, and weights where they are not 0 or 1.
@@ -88,12 +93,12 @@ from jaxfed.training.opened_tally import Sums, agreed, fewest_clients
 
 RELEASES = ("none", *get_args(Mechanism))
 _WEIGHT = 4
-_LEAVING = 0x6C656176  # sets the draw of those who leave apart
-_NEIGHBORS = 0x6E656967  # sets neighbors apart from local steps
+_LEAVING = 0x6C656176  # random stream of the clients that leave
+_NEIGHBORS = 0x6E656967  # random stream of neighbors, separate from local steps
 
 
 class FedCTState(NamedTuple):
-    """What a round starts from.
+    """State before a round.
 
     Fields:
         learner: the models h^i of all clients.
@@ -178,11 +183,11 @@ def fedct(
         condition: of the XOR mechanism.
         delta: at which `epsilon_approximate` composes.
 
-    A round's metrics: `consensus_change`, share of U whose label is another; `agreement`, mean share of the
-    label among the votes as the server sees them; `abstained`, share of U without a label; `voters`, whose
-    labels it is of, and with `presence` how many `left`; `failed_clients`, `clients` that were fitted, what
-    their learners say of it; under noise `epsilon`, `epsilon_if_stable` or `epsilon_estimated`, the last two
-    with `sensitivity_rows`, r.
+    A round's metrics: `consensus_change`, share of U whose label changed; `agreement`, mean share of the
+    consensus label among the votes as the server sees them; `abstained`, share of U without a label;
+    `voters`, number of clients in the consensus, and with `presence` the number that `left`;
+    `failed_clients`, `clients` that were fitted, and the learners' own metrics; under noise `epsilon`,
+    `epsilon_if_stable` or `epsilon_estimated`, the last two with `sensitivity_rows`, r.
 
     Raises:
         UsageError: a value that is not allowed, or values that do not go together; in `init`, no public
@@ -277,7 +282,7 @@ def fedct(
             if attendance is not None:
                 voters = np.where(np.isin(voters, attendance.summed), voters, -1)
             num_summed = int(np.sum(voters >= 0))
-            said = summed if num_summed >= least else said  # nobody hears of another
+            said = summed if num_summed >= least else said  # else the consensus stays
         label, weight, soft = map(np.asarray, said)
 
         # Line 12, and line 7 at clients
@@ -377,7 +382,7 @@ def fedct(
 
 
 def _check_is_unsaid(**settings: Any) -> None:
-    """Settings of noise, where there is none, are not given: nobody is to believe in an eps that is not.
+    """Check that no noise setting is given without noise, as it would suggest an eps that does not hold.
 
     Raises:
         UsageError: one that differs from the default.

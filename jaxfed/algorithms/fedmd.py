@@ -3,7 +3,7 @@
 D. Li, J. Wang. "FedMD: Heterogenous Federated Learning via Model Distillation". 2019 (arXiv 1910.03581),
 Algorithm 1. Before its first round a client goes through transfer learning,
 
-    `transfer_steps` on public examples with their labels, where everybody has these
+    `transfer_steps` on public examples with their labels, where all clients have these
     `private_steps`  on its own labels
 
 and every round, for public examples d drawn anew by the server,
@@ -18,7 +18,7 @@ the paper has one network for both sets of classes, which is not built here.
 
 A rate's schedule counts a client's fits, two a round and those of its transfer: `training.schedule_rounds`.
 
-FedCT (arXiv 2310.05696) compares itself with it in Appendix C.4. Leaves a client: |d| C scores, float32, or
+FedCT (arXiv 2310.05696) compares with FedMD in Appendix C.4. Leaves a client: |d| C scores, float32, or
 their masked sum; comes back: as many, and which examples they are of.
 """
 
@@ -58,7 +58,7 @@ _FLOAT = 4
 
 
 class FedMDState(NamedTuple):
-    """What a round starts from.
+    """State before a round.
 
     Fields:
         learner: the networks of all clients.
@@ -72,13 +72,13 @@ class FedMDState(NamedTuple):
 
 
 class _Spoken(NamedTuple):
-    """What a round's clients say, and what is made of it.
+    """Scores of a round's clients and their mean.
 
     Fields:
-        turn: their models after the transfer, and who is there.
-        cohort: who it was of, but for clients that the transfer failed.
-        voters: int32 [K], who is in the sum.
-        communication: so far.
+        turn: the models after the transfer, and the clients present.
+        cohort: the round's clients without those whose transfer failed.
+        voters: int32 [K], the clients in the sum.
+        communication: bytes so far.
         mean: float32 [U, C], z; 0 outside of d.
         weight: float32 [U], 1 in d where there is a z.
     """
@@ -152,7 +152,7 @@ def fedmd(
         return FedMDState(learner.init(key, federation), first_turns(federation), count(0))
 
     def spoken(state: FedMDState, cohort: Cohort, key: jax.Array) -> _Spoken:
-        """The transfer of those who are new; communicate and aggregate."""
+        """Transfer learning of new clients, then the steps "communicate" and "aggregate"."""
         first_key, draw_key, *_ = jax.random.split(key, 4)
         communication = Communication()
         models, cohort = transferred(state, cohort, first_key)
@@ -171,7 +171,7 @@ def fedmd(
         )
         mean = np.zeros((len(public), num_classes), np.float32)
         mean[drawn] = total / max(number, 1)
-        # Who has no scores yet, or a new network, digests too; a sum that was not opened nobody does.
+        # Clients without scores, or with a new network, digest too; no client digests a sum not opened.
         is_known = bool(total.any())
         listening = int(np.sum(present.client_id >= 0)) if is_known else 0
         communication.down("mean", listening * _FLOAT * (total.size + size))
@@ -207,7 +207,7 @@ def fedmd(
         return after, {**metrics, "communication": communication.metrics()}
 
     def transferred(state: FedMDState, cohort: Cohort, key: jax.Array) -> tuple[Any, Cohort]:
-        """The models after the transfer of clients that are new, and the cohort without those that failed."""
+        """Models after the transfer of new clients, and the cohort without clients whose transfer failed."""
         public_key, private_key = jax.random.split(key)
         ids = np.asarray(cohort.client_id)
         is_new = (ids >= 0) & (state.turns[ids] == 0)
@@ -227,7 +227,7 @@ def fedmd(
         return models, cohort
 
     def views(before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
-        # Those of the next round's communication, which is of the models that this one ends with.
+        # Scores of the next round's communication come from the models at the end of this one.
         del before, key
         return [
             probabilities_shown(
@@ -243,7 +243,7 @@ def fedmd(
 
     def instructions(before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[Instruction]:
         del after
-        said = spoken(before, arranged(cohort), key)  # again: no state has the scores of its round
+        said = spoken(before, arranged(cohort), key)  # recomputed: no state has these scores
         own = (("public_loss", distance),)
         told = [
             Instruction(digest_steps, False, no_labels, said.weight, said.mean, own),

@@ -2,8 +2,8 @@
 
     h^i <- A^i(D^i, h^i)        at client i, in each of a round's b steps
 
-What FedCT (`jaxfed.algorithms.fedct`) is without its consensus, and what it has to be better than; no row of
-its paper's tables. Nothing leaves a client.
+FedCT (`jaxfed.algorithms.fedct`) without its consensus: the lower baseline for it. The tables of FedCT's
+paper do not contain it. Nothing leaves a client.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jaxfed.rules import at_least, keywords
 
 
 class LocalState(NamedTuple):
-    """What a round starts from.
+    """State before a round.
 
     Fields:
         learner: the models of all clients.
@@ -40,7 +40,7 @@ class LocalState(NamedTuple):
 
 @keywords(steps=at_least(1))
 def local_learning(*, learner: Learner, num_classes: int, steps: int = 50) -> FederatedAlgorithm:
-    """Every client by itself.
+    """Local learning: each client trains on its own labels alone.
 
     Args:
         learner: A, of all clients.

@@ -1,18 +1,18 @@
-"""PATE: a student of what teachers say of public examples, by a noisy vote.
+"""PATE: a student trained on public examples that teachers label by a noisy vote.
 
 N. Papernot, M. Abadi, U. Erlingsson, I. Goodfellow, K. Talwar. "Semi-supervised Knowledge Transfer for Deep
-Learning from Private Training Data". ICLR 2017 (arXiv 1610.05755). Clients' models are teachers; of a public
-example u that n_c of them say class c of,
+Learning from Private Training Data". ICLR 2017 (arXiv 1610.05755). Clients' models are teachers. For a
+public example u with n_c votes for class c,
 
     L_u = argmax_c { n_c(u) + Lap(1 / gamma) },        a query is 2 gamma-private for each client's labels
 
-and a student at the server learns (U, L). FedCT compares itself with it (Table 4), teachers trained to the
-end and each vote a plain majority: `gamma` 0. Differences: the aggregator is the server, and trusted; |U|
-queries are composed as if each could be the worst, 2 gamma |U| (`epsilon`, and `epsilon_approximate` at
-delta); the paper's bound that looks at the votes themselves is smaller where teachers agree.
+and a student at the server learns (U, L). FedCT compares with PATE (Table 4): teachers are trained to
+the end, and each vote is a plain majority, `gamma` 0. Differences: the server is the aggregator and is
+trusted; |U| queries are composed by the worst case, 2 gamma |U| (`epsilon`, and `epsilon_approximate` at
+delta). The paper's data-dependent bound is smaller where teachers agree.
 
-Noise is drawn from the experiment's seed, which shows what it costs and protects nobody from those who know
-it.
+Noise is drawn from the experiment's seed. This measures its cost in accuracy; it protects nobody against a
+party that knows the seed.
 
 Leaves a client: |U| labels of ceil(log2 C) bits, once. Nothing comes back: the student is the result.
 """
@@ -49,11 +49,11 @@ from jaxfed.rules import NOT_NEGATIVE, at_least, between, keywords
 from jaxfed.training.consensus import ABSTAINED, largest_share, majority
 from jaxfed.training.opened_tally import opened_tally
 
-STUDENT = "student"  # the message that everybody has
+STUDENT = "student"  # the message that all parties have
 
 
 class PateState(NamedTuple):
-    """What a round starts from.
+    """State before a round.
 
     Fields:
         teachers: the models of all clients.
@@ -101,7 +101,7 @@ def pate(
         public: U, [U, ...].
         num_classes: C.
         teacher_rounds: rounds that teachers train in; they vote at the end of the last of them, in which the
-            student begins. What the cohorts of other clients know is heard if they are in that one's.
+            student begins. Only teachers in the cohort of that round vote.
         steps: of a teacher in each of these rounds.
         student_steps: in each round from the vote on.
         gamma: of the noise; 0 is none.
@@ -210,7 +210,7 @@ def noisy_vote(
     num_classes: int,
     gamma: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """L of teachers' answers.
+    """Labels L by a noisy vote of the teachers.
 
     Args:
         votes: int32 [K, U].
@@ -241,7 +241,7 @@ def _without_examples(federation: Federation) -> Federation:
 
 
 def _nobody(cohort: Cohort) -> Cohort:
-    """That client, with a row of padding."""
+    """Cohort of that client alone, with a row of padding."""
     row = np.asarray(cohort.x)[:1, :1]
     return Cohort(
         client_id=np.zeros(1, np.int32),

@@ -1,4 +1,4 @@
-"""What an experiment has come to, read from its workdir: tables, predictions, trained models."""
+"""Results of an experiment, read from its workdir: tables, predictions, trained models."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Result:
     """The files of a finished experiment.
 
     Attributes:
-        workdir: where they are.
+        workdir: the folder of the files.
         config: as resolved.
         summary: summary.json.
     """
@@ -46,7 +46,7 @@ class Result:
         *,
         owns_workdir: bool = False,
     ) -> None:
-        """With `owns_workdir` the folder is deleted when nobody uses the result any more."""
+        """With `owns_workdir`, delete the folder once the result is garbage-collected."""
         self.workdir, self.config, self.summary = workdir, config, summary
         self._files = Workdir(workdir)
         if owns_workdir:
@@ -73,12 +73,12 @@ class Result:
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """A line for each method and repeat without any model, or whose last round failed at every client."""
+        """A line for each method and repeat without a model, or whose last round failed at all clients."""
         return tuple(self.summary.get("failed", ()))
 
     @property
     def results(self) -> Table:
-        """Final metrics: a row a method and metric, with mean, std (over repeats) and each repeat's value."""
+        """Final metrics, one row per method and metric: mean, std over repeats, each repeat's value."""
         rows = [
             {
                 "algorithm": name,
@@ -94,11 +94,11 @@ class Result:
 
     @property
     def metrics(self) -> Table:
-        """metrics.jsonl: a row a round, nested names joined by dots."""
+        """metrics.jsonl, one row per round; nested names are joined by dots."""
         return table(dict(flatten(record)) for record in read_metrics(self.workdir))
 
     def predictions(self, method: str | None = None, repeat: int = 0) -> Table:
-        """A row a point that the method labels or is tested on (`jaxfed.experiment.prediction_table`)."""
+        """One row per labeled or tested point (`jaxfed.experiment.prediction_table`)."""
         file = self._files.predictions(self._named(method, repeat), repeat)
         if not file.is_file():
             raise UsageError(f"no predictions: {file} is not there; the method diverged")
@@ -111,16 +111,16 @@ class Result:
     def model(
         self, method: str | None = None, repeat: int = 0, *, last: bool = False
     ) -> Callable[[np.ndarray], np.ndarray]:
-        """The model that a method has trained, ready to call.
+        """Return a method's trained model as a function.
 
         Args:
             method: of the experiment; None is its first.
-            repeat: which.
+            repeat: its number.
             last: the state after the last round, not the one that validation selected.
 
         Returns:
             x -> probabilities, float32 [n, C], of examples [n, ...] as clients held them: preprocessed.
-            It raises a UsageError of examples of another shape.
+            It raises a UsageError for examples of another shape.
 
         Raises:
             UsageError: a method that trains no model; one that diverged.
@@ -140,7 +140,7 @@ class Result:
         return lambda x: predict(state, federation.examples_like_these(x, asked))
 
     def federation(self, repeat: int = 0) -> Federation:
-        """The clients of a repeat, as the methods had them."""
+        """The clients of a repeat, as the methods received them."""
         folder = self._files.preprocessing(repeat)
         return self._simulation.federation(self.config.seed + repeat, folder=folder)
 

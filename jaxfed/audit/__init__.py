@@ -1,15 +1,15 @@
-"""Membership inference against methods: who is asked about, what attackers train, what their attacks find.
+"""Membership inference against methods: targets, the attackers' shadow models, and attack results.
 
     targets = drawn_targets(federation, members=0, population=500, seed=seed)
     seen    = sightings(algorithm.views(before, after, cohort, key), federation, targets)
-    shadows = answers of models that the attacker trains itself              (`jaxfed.audit.shadows`)
+    shadows = answers of the attacker's own models                           (`jaxfed.audit.shadows`)
     found   = attacks(seen, targets, shadows)
     verdict = strongest(found, seed)                                         # AUC, interval, TPR at low FPR
 
 The threat model is that of FedCT's Appendix E.1 (arXiv 2310.05696): a server that follows the protocol, knows
-the distribution of the data, and remembers what it is sent. The attacks themselves are arithmetic on arrays,
-`jaxfed.privacy.membership`; what a message shows is its method's to say, `jaxfed.federation.exposure`. No
-method and no config is known here. `jaxfed.experiment` puts it to work.
+the distribution of the data, and stores all messages it receives. The attacks on arrays are in
+`jaxfed.privacy.membership`. Methods define the contents of their messages by `jaxfed.federation.exposure`.
+Nothing here depends on a method or a config. `jaxfed.experiment` runs it.
 """
 
 from jaxfed.audit.attacks import Attacked, attacks

@@ -1,22 +1,23 @@
-"""Every attack that a kind of message admits, against every target that it may tell of.
+"""Run every attack that a kind of message admits, against every target that it may give away.
 
     labels, counts         gap; with shadows difficulty and, of labels, reference
-    labels                 label_translations, label_noise: how often a perturbed query has the label
-                           (`jaxfed.audit.sightings`, which states the number of queries)
+    labels                 label_translations, label_noise: share of perturbed queries that have the label
+                           (`jaxfed.audit.sightings` states the number of queries)
     distances              nearest: minus the distance to the nearest point of another client
     probabilities          gap, loss, population; with shadows difficulty, reference, LiRA and RMIA, both
                            offline and online
     parameters             all of these, and the gradient's norm
 
-(`jaxfed.privacy.membership`, a file an attack.) Labels and counts are a share s(y) of the own class, with
-the loss 1 - s(y); probabilities p have the loss -log p_y and phi = log p_y - log sum_{c != y} p_c. Of each
-client's model the population is what that model says of it; scores of all clients' targets are one sample.
+(`jaxfed.privacy.membership` has one file per attack.) Labels and counts give a share s(y) of the example's
+class, with the loss 1 - s(y). Probabilities p have the loss -log p_y and
+phi = log p_y - log sum_{c != y} p_c. Population scores of a client's model are that model's own answers; the
+scores of all clients' targets form one sample.
 
-An attack by shadows is one for each kind of these that there is (`SHADOWS`), which differ in how well they
-know what the method makes of an example.
+An attack with shadow models runs once for each kind of shadow models available (`SHADOWS`). The kinds differ
+in how closely they reproduce the method.
 
-Of a message that is seen in several rounds (the attack epochs of FedCT's E.1) every round is attacked, and
-the scores of loss, LiRA and gradients once more by their means over the rounds.
+If a message is seen in several rounds (the attack epochs of FedCT's E.1), every round is attacked. Loss, LiRA
+and gradient scores are attacked once more by their means over the rounds.
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ from jaxfed.privacy.membership import (
 )
 from jaxfed.privacy.membership.evidence import log_odds_of_logits
 
-# How shadow models came to be: on labels of their own alone; taught by the attacked run's public targets
-# besides; by the method itself.
+# Training of the shadow models: on their own labels alone; also on the attacked run's public targets; by
+# the method itself.
 SHADOWS = ("own_labels", "taught", "played")
 OVER_ROUNDS = 0  # in the place of a round's number: means over all
 _SUMMABLE = ("loss", "lira_offline", "lira_online", "gradient_norm")
-_TUNED_ON = 16  # references; each is attacked by the others for each value of a
+_TUNED_ON = 16  # reference models; each is attacked with the others for each value of a
 _TINY = 1e-45
 
 Scores = dict[str, np.ndarray]
-Tuned = dict[int, tuple[Shadows, float]]  # by identity, of shadows that it keeps alive
+Tuned = dict[int, tuple[Shadows, float]]  # by id(shadows), which it keeps alive
 
 
 class Attacked(NamedTuple):
@@ -60,11 +61,11 @@ class Attacked(NamedTuple):
 
     Fields:
         message: its name.
-        leaves: whether anybody but the client has it.
-        round: when it was sent; `OVER_ROUNDS`.
+        leaves: True if a party other than the client has it.
+        round: the round it was sent in, or `OVER_ROUNDS`.
         attack: its name.
-        score: float64 [n], larger for members; nan of targets that the message tells nothing of.
-        shadows: which it needs, of `SHADOWS`; "": none.
+        score: float64 [n], larger for members; nan for targets that the message tells nothing about.
+        shadows: the kind it needs, one of `SHADOWS`; "" for none.
         adversary: the party that has the message, a key of `jaxfed.federation.exposure.SEEN_BY`.
     """
 
@@ -78,7 +79,7 @@ class Attacked(NamedTuple):
 
 
 class _Own(NamedTuple):
-    """What one model, and shadows, say of a row's targets [n'] and of the population [m]."""
+    """Answers of one model and of its shadows for a row's targets [n'] and the population [m]."""
 
     answers: np.ndarray
     label: np.ndarray
@@ -96,10 +97,10 @@ def attacks(
     """Attack a method's messages.
 
     Args:
-        seen: round -> what was seen of it.
+        seen: round -> messages observed in it.
         targets: n of them, m in the population.
         label: int32 [n + m].
-        shadows: the shadow models for a sighting of a round, by how they came to be.
+        shadows: the shadow models for a sighting in a round, by kind.
     """
     found: list[Attacked] = []
     tuned: Tuned = {}
@@ -125,7 +126,7 @@ def sighting_scores(
     shadows: Shadows | None,
     tuned: Tuned | None = None,
 ) -> Scores:
-    """Attack -> float64 [n]; nan of targets that nobody's answer tells of. `tuned` keeps RMIA's a."""
+    """Attack -> float64 [n]; nan for targets without an answer. `tuned` caches RMIA's a."""
     number = len(targets.example)
     if seen.kind == "distances":
         shadows = None
@@ -151,7 +152,7 @@ def sighting_scores(
             of_row["label_noise"] = seen.noisy[row, rows].astype(np.float64)
         for name, values in of_row.items():
             scores.setdefault(name, np.full(number, np.nan))[rows] = values
-    # An attack that one client's shadows do not admit is none of the method's.
+    # An attack that one client's shadows do not admit is dropped for the whole method.
     asked = np.unique(np.concatenate(seen.asked_about(targets)))
     return {name: score for name, score in scores.items() if not np.isnan(score[asked]).any()}
 
@@ -206,13 +207,13 @@ def _of_probabilities(own: _Own, a: float) -> Scores:
 
 
 def _has_outside(shadows: Shadows) -> bool:
-    """Whether there are models without each target, two or more of one at least."""
+    """True if each target has a model trained without it, and at least one target has two or more."""
     number = (~shadows.is_in).sum(axis=0)
     return bool((number > 0).all() and (number > 1).any())
 
 
 def _tuned_a(shadows: Shadows | None, label: np.ndarray, number: int, tuned: Tuned) -> float:
-    """RMIA's a by references in the target's place; its authors' 0.3 where there are too few."""
+    """RMIA's a, tuned with reference models as targets; the authors' 0.3 if there are too few."""
     if shadows is None:
         return 0.3
     if id(shadows) not in tuned:
@@ -240,7 +241,7 @@ def _over_rounds(found: list[Attacked]) -> list[Attacked]:
 
 
 def _log_odds(probabilities: np.ndarray, label: np.ndarray) -> np.ndarray:
-    """phi of probabilities [..., n, C], by the sum of the other classes: p may have rounded to 1."""
+    """phi of probabilities [..., n, C], from the sum of the other classes, as p may have rounded to 1."""
     return log_odds_of_logits(np.log(np.maximum(probabilities, _TINY)), label)
 
 

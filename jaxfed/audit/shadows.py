@@ -1,24 +1,24 @@
-"""Shadow models: what the attacker trains itself to know what models with and without an example say of it.
+"""Shadow models: the attacker's own models, trained with and without each target.
 
 R. Shokri, M. Stronati, C. Song, V. Shmatikov. "Membership Inference Attacks Against Machine Learning Models".
-IEEE S&P 2017. Each of R models is trained on a random part of the targets, members and others alike, as large
-as those of the attacked model's examples that are asked about: the attacker has candidates and the training
-procedure, and no word of who is a member. Of a model of half the targets that is half of them, as in LiRA
-(Carlini et al., S&P 2022); of one client's among m about R / 2 m of the models have seen an example, and all
-others have not.
+IEEE S&P 2017. Each of R models is trained on a random part of the targets, members and others alike, as
+large as the number of the attacked model's training examples among the targets. The attacker has candidates
+and the training procedure; it does not know the members. If the attacked model was trained on half of the
+targets, each shadow is too, as in LiRA (Carlini et al., S&P 2022). If it is the model of one of m clients,
+about R / 2 m of the shadows have seen a given example.
 
-Where all labels of clients are asked about, that is as large as what the attacked model was trained on. With
-`audit.members` below them it is less, 1,500 of a client's 2,000 in FedCT's cell of Fashion-MNIST and 1,500 of
-8,000 in that of CIFAR-10: such shadows overfit more than the models that they stand for. What attacks show is
-then a bound from below: an attacker who has more labels, and so shadows of the true size, may see more.
+If all labels of clients are targets, a shadow's training set is as large as the attacked model's. With a
+smaller `audit.members` it is smaller: 1,500 of a client's 2,000 in FedCT's cell of Fashion-MNIST and 1,500 of
+8,000 in that of CIFAR-10. Such shadows overfit more than the models that they imitate. The attacks then give
+a lower bound: an attacker with more labels, and so shadows of the true size, may succeed more often.
 
-Where a method teaches its clients by public targets, the attacker knows these (FedCT, arXiv 2310.05696,
-Appendix E.1: the server and every client remember what they are sent), and teaches its shadows the same:
+If a method trains its clients on public targets, the attacker knows these (FedCT, arXiv 2310.05696,
+Appendix E.1: the server and every client store the messages they receive) and trains its shadows on them too:
 
-    h_t <- A(D_s u P_t, h_{t-1}),    D_s: the shadow's part of the targets,    P_t: what round t taught
+    h_t <- A(D_s u P_t, h_{t-1}),    D_s: the shadow's part of the targets,    P_t: targets of round t
 
-with as many local steps in the same order (`jaxfed.federation.exposure.Instruction`). P_t is the attacked
-run's own; that it would have been another without an example is left out.
+with as many local steps in the same order (`jaxfed.federation.exposure.Instruction`). P_t is the
+attacked run's own; its dependence on a single example is ignored.
 
 Shadows are clients of their own federation, so that the learner's `fit` trains them together: networks in one
 program (`jaxfed.federation.client_map`), estimators side by side in processes.
@@ -48,10 +48,10 @@ _SHADOWS = 0x73686164
 
 
 class Shadows(NamedTuple):
-    """What shadow models say of targets and population.
+    """Answers of shadow models for targets and population.
 
     Fields:
-        is_in: bool [R, n], who was trained on which target; on the population nobody is.
+        is_in: bool [R, n], True if shadow r was trained on the target; none is trained on the population.
         answers: float32 [R, n + m, C], probabilities, or marks of labels.
     """
 
@@ -63,9 +63,9 @@ class Models(NamedTuple):
     """All shadows after a round.
 
     Fields:
-        learner: what they are.
-        state: of it.
-        failed: which of them could not be fitted, in any round so far.
+        learner: of all shadows.
+        state: of the learner.
+        failed: shadows that could not be fitted in some round so far.
     """
 
     learner: Learner
@@ -74,10 +74,10 @@ class Models(NamedTuple):
 
 
 def shadow_memberships(num_targets: int, size: int, number: int, seed: int) -> np.ndarray:
-    """Which targets each shadow is trained on, bool [R, n], `size` in every row.
+    """Training sets of the shadows among the targets, bool [R, n], `size` in every row.
 
-    A random order of all targets is dealt to as many shadows as it gives whole parts, then a new order: every
-    target is in about R size / n of them, in exactly half where `size` is half and R even.
+    A random order of all targets is cut into as many whole parts as it gives, one per shadow; then a new
+    order is drawn. Every target is in about R size / n shadows, in exactly half if `size` is half and R even.
 
     Raises:
         UsageError: a size outside of 1 ... n - 1.
@@ -98,7 +98,7 @@ def shadow_memberships(num_targets: int, size: int, number: int, seed: int) -> n
 
 
 def on_own_labels(rounds: int, steps: int) -> list[list[Instruction]]:
-    """What each of so many rounds tells clients that learn from labels of their own alone."""
+    """Instructions of `rounds` rounds for clients that learn from their own labels alone."""
     return [[Instruction(steps)]] * rounds
 
 
@@ -112,19 +112,19 @@ def shadow_answers(
     observed: Collection[int],
     key: jax.Array,
 ) -> dict[int, Shadows]:
-    """Train the shadows together, and ask them after each of the observed rounds.
+    """Train the shadows together, and record their answers after each of the observed rounds.
 
     Args:
-        learner: keywords of a network -> learner, of R shadows, whatever its keywords of one state.
-        federation: whose examples they are, and the public ones.
+        learner: keywords of a network -> learner of R shadows.
+        federation: provides the examples, the public ones included.
         targets: n of them, and a population of m.
         is_in: bool [R, n].
         instructions: of round 1, 2, ...
-        observed: rounds after which they are asked.
-        key: typed; a shadow's networks and batches follow from it and its number, whoever else is trained.
+        observed: rounds after which answers are recorded.
+        key: typed; it and a shadow's number determine the shadow's networks and batches.
 
     Returns:
-        For each observed round what they say; shadows that a learner cannot fit are left out.
+        For each observed round the answers; shadows that a learner cannot fit are left out.
 
     Cost: R times the training of one model, and a pass over the targets for each observed round.
     """
@@ -151,7 +151,7 @@ def shadow_models(
     observed: Collection[int],
     key: jax.Array,
 ) -> Iterator[tuple[int, Models]]:
-    """Train the clients of `shadow_federation` together; the models after each of the observed rounds.
+    """Train the clients of `shadow_federation` together; yield the models after each observed round.
 
     Arguments and cost as `shadow_answers`.
     """
@@ -182,7 +182,7 @@ def shadow_models(
 
 
 def shadow_federation(federation: Federation, targets: Targets, is_in: np.ndarray) -> Federation:
-    """R clients that hold the targets of a row each, all with their labels."""
+    """R clients; client r holds the targets of row r, all labeled."""
     labeled = tuple(targets.example[row] for row in is_in)
     nothing = tuple(rows[:0] for rows in labeled)
     return replace(federation, partition=Partition(labeled, nothing, nothing))
@@ -197,7 +197,7 @@ def _taught(one: Instruction, x: jax.Array) -> Taught | None:
 def _answers(
     learner: Learner, state: object, ids: np.ndarray, x: np.ndarray, num_classes: int
 ) -> tuple[np.ndarray, dict[int, str]]:
-    """Probabilities [K, n, C], or marks of labels, and who has none."""
+    """Probabilities [K, n, C], or one-hot labels, and the clients without an answer."""
     if learner.predict_proba is not None:
         return answers_of(learner, "predict_proba", state, ids, x, num_classes)
     labels, silent = answers_of(learner, "predict", state, ids, x, num_classes)

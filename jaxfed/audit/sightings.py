@@ -1,13 +1,13 @@
-"""What the messages of a round say of the targets and of the population: views, asked and written down.
+"""Observations of an attacker: answers of a round's views for the targets and the population.
 
-Where a message is labels alone, perturbed copies of each target are asked about as well (Choquette-Choo,
+If a message consists of labels alone, perturbed copies of each target are queried as well (Choquette-Choo,
 Tramer, Carlini, Papernot, "Label-Only Membership Inference Attacks", ICML 2021):
 
     translations    4 copies of an image, moved by one pixel; 5 queries with the image itself
     noise           12 copies, 4 for each of the radii `RADII`, in standard deviations of all targets' values;
                     13 queries with the example itself
 
-A message is asked about one copy of every target at a time: copies of one example never meet in a graph.
+A query has one copy of every target, so copies of one example are never in one graph.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Sighting(NamedTuple):
     Fields:
         message: its name.
         kind: of answers.
-        leaves: whether anybody but the client has it.
-        client: int32 [S]; -1 where it is made of all clients' examples.
-        answers: float32 [S, n + m, C], of targets and population.
-        norms: float32 [S, n] of gradients at the targets; [S, 0] where there are none.
+        leaves: True if a party other than the client has it.
+        client: int32 [S]; -1 if it depends on all clients' examples.
+        answers: float32 [S, n + m, C], for targets and population.
+        norms: float32 [S, n] of gradients at the targets; [S, 0] without gradients.
         translated: float32 [S, n], share of a target and its translations that have the target's label;
-            [S, 0] where the message is not labels, or examples are no images.
-        noisy: the same of a target and its noisy copies; [S, 0] where the message is not labels.
+            [S, 0] if the message is not labels, or examples are not images.
+        noisy: the same for a target and its noisy copies; [S, 0] if the message is not labels.
         adversary: the party that has the message, a key of `jaxfed.federation.exposure.SEEN_BY`.
     """
 
@@ -54,7 +54,7 @@ class Sighting(NamedTuple):
     adversary: str = SERVER
 
     def asked_about(self, targets: Targets) -> list[np.ndarray]:
-        """For each of the S rows the targets that it may tell of, int64."""
+        """For each of the S rows the targets that it may give away, int64."""
         everybody = np.arange(len(targets.example))
         return [
             everybody if client < 0 else np.flatnonzero(targets.client == client)
@@ -63,7 +63,7 @@ class Sighting(NamedTuple):
 
 
 def sightings(views: Iterable[View], federation: Federation, targets: Targets) -> list[Sighting]:
-    """Ask every view."""
+    """Query every view."""
     x = federation.x[targets.examples]
     own, label = federation.x[targets.example], federation.y[targets.example]
     seen = []
@@ -95,7 +95,7 @@ def sightings(views: Iterable[View], federation: Federation, targets: Targets) -
 
 
 def _hits(answers: np.ndarray, label: np.ndarray) -> np.ndarray:
-    """Marks of the targets' own labels, [S, n]."""
+    """Answers for the targets' own labels, [S, n]."""
     return np.take_along_axis(answers, label[None, :, None], axis=-1)[..., 0]
 
 

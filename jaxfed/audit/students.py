@@ -1,19 +1,20 @@
-"""Shadow students: what a model says that learnt from what its teachers say, of other teachers each.
+"""Shadow students: models distilled from the votes of shadow teachers.
 
-PATE (Papernot et al., ICLR 2017, arXiv 1610.05755) releases a student, which has seen public examples U
-alone, with the labels that teachers voted for. A member speaks through its teacher's votes on these, if at
-all. Its shadows are students of shadow ensembles, r = 1 ... R:
+PATE (Papernot et al., ICLR 2017, arXiv 1610.05755) releases a student, trained on public examples U
+alone, with the labels that teachers voted for. A member affects the student only through its teacher's votes.
+Shadows of the student are students of shadow ensembles, r = 1 ... R:
 
-    D_r  -> D_r1, ..., D_rM           the shadow's targets, dealt at random, in parts like clients' labels
-    h_rm <- A(D_rm)                   for as many rounds as the attacked run's teachers
+    D_r  -> D_r1, ..., D_rM           the shadow's targets, split at random in proportion to clients' labels
+    h_rm <- A(D_rm)                   as many rounds as the attacked run's teachers
     L_r  <- vote(h_r1(U), ..., h_rM(U))
-    s_r  <- A(U, L_r)                 for as many as its student
+    s_r  <- A(U, L_r)                 as many rounds as its student
 
-and "in" are all targets of D_r, whichever teacher has them. The attacker knows U and the method with its
-settings, noise of votes among them, of which every ensemble draws its own; not which client has an example.
+All targets of D_r count as members, whichever teacher has them. The attacker knows U and the method with its
+settings, the noise of votes included; every ensemble draws its own noise. It does not know which client has
+an example.
 
-Teachers are trained place by place, the m-th of all ensembles together, R models in one program as all
-shadows are, and students at last: M + 1 trainings of R models.
+The m-th teachers of all ensembles are trained together, R models in one program, then the students: M + 1
+trainings of R models.
 """
 
 from __future__ import annotations
@@ -39,21 +40,21 @@ from jaxfed.learners.learner import Learner
 
 _PARTS, _VOTES, _STUDENTS = 0x70617274, 0x766F7465, 0x73747564
 
-# Votes int32 [M, U], -1 of who has none, and a key of noise -> labels int32 [U], weights float32 [U].
+# Votes int32 [M, U], -1 without a vote, and a key of noise -> labels int32 [U], weights float32 [U].
 Vote = Callable[[np.ndarray, jax.Array], tuple[np.ndarray, np.ndarray]]
 
 
 class Schooling(NamedTuple):
-    """How an ensemble and its student come to be.
+    """Training of an ensemble and its student.
 
     Fields:
-        sizes: labels of each client, whose proportions those of teachers have.
-        voters: how many of the teachers are heard; the others need not be trained.
+        sizes: number of labels of each client; teachers' parts have the same proportions.
+        voters: number of teachers that vote; the others need not be trained.
         rounds: in which teachers train; they vote at the end of the last.
         steps: of a teacher in each.
         student_rounds: the student begins in the round of the vote.
         student_steps: in each.
-        vote: from the teachers' answers to what the student learns.
+        vote: maps the teachers' answers to the student's labels and weights.
     """
 
     sizes: tuple[int, ...]
@@ -76,20 +77,20 @@ def student_answers(
     observed: Collection[int],
     key: jax.Array,
 ) -> dict[int, Shadows]:
-    """Train ensembles and their students, and ask these after each of the observed rounds.
+    """Train ensembles and their students, and record the students' answers after each observed round.
 
     Args:
         teacher: -> learner, of R models.
         student: likewise.
-        federation: whose examples they are, and the public ones.
+        federation: provides the examples, the public ones included.
         targets: n of them, and a population of m.
-        is_in: bool [R, n], what each ensemble is trained on.
-        schooling: how.
+        is_in: bool [R, n], targets that each ensemble is trained on.
+        schooling: how they are trained.
         observed: rounds of the method; before its vote there is no student.
         key: typed.
 
     Returns:
-        For each observed round with a student what they say; students that a learner cannot fit are left out,
+        For each observed round with a student the answers. Students that a learner cannot fit are left out;
         teachers that it cannot fit do not vote.
 
     Cost: the training of R M teachers and R students, in the memory of R models; R (M + 1) |U| labels.
@@ -121,7 +122,7 @@ def student_answers(
 
 
 def dealt(is_in: np.ndarray, sizes: Sequence[int], key: jax.Array) -> np.ndarray:
-    """Each shadow's targets, dealt to M teachers in these proportions, bool [M, R, n]."""
+    """Split each shadow's targets among M teachers in these proportions, bool [M, R, n]."""
     rng = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.fold_in(key, _PARTS))))
     parts = np.zeros((len(sizes), *is_in.shape), bool)
     share = np.cumsum(sizes) / sum(sizes)
@@ -142,8 +143,8 @@ def _votes(
     place: int,
     key: jax.Array,
 ) -> np.ndarray:
-    """What all ensembles' teachers of one place say of the public examples, int32 [R, U]."""
-    # Learners of a mixture go by a model's number: an ensemble's teachers have different ones.
+    """Votes of the m-th teacher of every ensemble on the public examples, m = `place`, int32 [R, U]."""
+    # A mixture chooses a learner by the model's number: roll, so that an ensemble's teachers differ.
     shadow = shadow_federation(federation, targets, np.roll(part, place, axis=0))
     [(_, models)] = shadow_models(
         lambda: teacher,

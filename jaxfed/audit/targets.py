@@ -1,9 +1,8 @@
-"""Who is asked about: clients' labeled examples, and as many that no client has.
+"""Targets of membership inference: labeled examples of clients, and as many held-out ones.
 
-A member is an example that a client has with its label. For each of them there is an example of the same
-class among those that were held out: were the classes of the two sides unlike, as those of a client with few
-classes and of everybody else are, the class alone would tell. Examples of which clients know no label are no
-members here, though methods train on them, too.
+A member is an example that a client has with its label. Each member is matched with a held-out example of
+the same class. Otherwise the class alone would separate them, as a client may have only few classes.
+Unlabeled examples of clients are not members here, though methods train on them, too.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ class Targets(NamedTuple):
 
     Fields:
         example: int64 [n], rows of `Federation.x`.
-        client: int32 [n], the client that is asked about: a member's own.
+        client: int32 [n], the client under attack: a member's own.
         is_member: bool [n], half of them.
-        population: int64 [m], held-out examples that the attacker knows to be no members.
+        population: int64 [m], held-out examples that the attacker knows to be non-members.
     """
 
     example: np.ndarray
@@ -35,23 +34,23 @@ class Targets(NamedTuple):
 
     @property
     def examples(self) -> np.ndarray:
-        """int64 [n + m], the targets and behind them the population."""
+        """int64 [n + m], the targets followed by the population."""
         return np.concatenate([self.example, self.population])
 
 
 def drawn_targets(
     federation: Federation, *, members: int = 0, population: int, seed: int
 ) -> Targets:
-    """Draw them; the same for all methods of a repeat.
+    """Draw the targets; they are the same for all methods of a repeat.
 
     Args:
-        federation: the clients; `test` is what was held out.
-        members: labeled examples of a client at most; 0: all.
+        federation: the clients; `test` has the held-out examples.
+        members: maximum number of labeled examples of a client; 0: all.
         population: m.
         seed: of the draw.
 
     Raises:
-        UsageError: nobody has labels, or none so many, or too little was held out.
+        UsageError: no client has labels, or enough of them, or too few examples were held out.
     """
     rng = np.random.default_rng((seed, _TARGETS))
     own = [

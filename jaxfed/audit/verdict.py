@@ -1,14 +1,15 @@
-"""How vulnerable a method is: its strongest attack, chosen on one half of the targets, judged on the other.
+"""Vulnerability of a method: its strongest attack, chosen on one half of the targets, judged on the other.
 
-The largest of many AUCs is too large: of thirty attacks on a model that never saw the members one is well
-above 0.5 by chance. So the targets are halved at random, members and others alike; the attack that is best on
-one half is judged on the other, and the other way round:
+The maximum of many AUCs is biased upward: among thirty attacks on a model that never saw the members, one is
+well above 0.5 by chance. So the targets are halved at random, members and others alike. The attack that is
+best on one half is judged on the other, and vice versa:
 
     AUC = (AUC_1 + AUC_2) / 2,        Var = (Var_1 + Var_2) / 4
 
-with DeLong's variances (`jaxfed.privacy.membership.roc`), as wide an interval as an attack that was chosen
-before. Over repeats means, of variances their sum over the number squared: an interval of the examples, of
-these trainings. How far trainings differ is `spread`, the deviation over repeats.
+with DeLong's variances (`jaxfed.privacy.membership.roc`), so the interval is as wide as that of an attack
+chosen in advance. Over R repeats AUCs are averaged; their variance is the sum divided by R^2. The interval
+covers the draw of examples, given these trainings. `spread`, the deviation over repeats, is the variation
+between trainings.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ class Verdict(NamedTuple):
 
     Fields:
         vulnerability: AUC with its interval, TPR at low FPR.
-        attacks: message, round, attack and its shadows of the two that were chosen.
-        members: how many of them were judged.
-        others: likewise.
-        others_at_once: the fewest others that one threshold was judged by, which is what a false positive
-            rate can resolve.
-        spread: deviation of the AUC over repeats, divisor R - 1; nan of one.
+        attacks: message, round, attack and shadows of the two chosen attacks.
+        members: number of members judged.
+        others: number of non-members judged.
+        others_at_once: fewest non-members that one threshold was judged by: the resolution of a false
+            positive rate.
+        spread: deviation of the AUC over repeats, divisor R - 1; nan for one repeat.
     """
 
     vulnerability: Vulnerability
@@ -48,7 +49,7 @@ class Verdict(NamedTuple):
 
 
 def each(attacked: Attacked, is_member: np.ndarray) -> Verdict:
-    """One attack by itself, on all targets that it tells of."""
+    """Judge one attack by itself, on all targets with a score."""
     told = ~np.isnan(attacked.score)
     return Verdict(
         vulnerability(attacked.score[told], is_member[told]),
@@ -84,7 +85,7 @@ def strongest(found: Sequence[Attacked], is_member: np.ndarray, seed: int) -> Ve
 
 
 def over_repeats(verdicts: Sequence[Verdict]) -> Verdict:
-    """The mean of one or more."""
+    """Mean of one or more verdicts."""
     areas = [verdict.vulnerability.area.auc for verdict in verdicts]
     names = dict.fromkeys(name for verdict in verdicts for name in verdict.attacks)
     return Verdict(
@@ -98,7 +99,7 @@ def over_repeats(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def _mean(judged: Sequence[Vulnerability]) -> Vulnerability:
-    """Means; of independent areas."""
+    """Mean of independent vulnerabilities."""
     auc = float(np.mean([one.area.auc for one in judged]))
     deviations = np.asarray([one.area.deviation for one in judged])
     deviation = float(np.sqrt(np.sum(np.square(deviations)))) / len(judged)

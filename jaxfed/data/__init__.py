@@ -1,7 +1,7 @@
 """Real data sets as arrays, and their partition into simulated clients.
 
-`load` reads a set by name or path; `partition` decides which client holds which example, and with
-or without its label. Both are NumPy only: nothing here runs on a device.
+`load` reads a set by name or path; `partition` assigns examples to clients, with or without their labels.
+Both use NumPy only: nothing here runs on a device.
 """
 
 from importlib import import_module as _import_module

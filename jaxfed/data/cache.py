@@ -2,10 +2,10 @@
 
 A cached set is a directory of `.npy` files, `DIR/NAME-KEY/`. KEY is a digest of whatever the arrays were
 made from. The directory is written under another name and renamed when complete: it is there whole or
-not at all. Its index has the checksum of each file; all are read and compared at every load, so that a
-damaged set, or one of a version that kept no checksums, is made again rather than believed.
+not at all. Its index has the checksum of each file; all are read and compared at every load, so a
+damaged set, or one from a version without checksums, is rebuilt.
 
-What a killed process had begun goes when the next set is made.
+Unfinished directories of killed processes are removed when the next set is made.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ _BEGUN = ".jaxfed-begun-"  # names of directories that are not complete yet
 
 
 def directory() -> Path:
-    """Where caches are kept: $JAXFED_CACHE, else ~/.cache/jaxfed.
+    """Return the root of all caches: $JAXFED_CACHE, else ~/.cache/jaxfed.
 
     Raises:
-        UsageError: a path that the system cannot look for.
+        UsageError: an invalid path.
     """
     return location(os.environ.get("JAXFED_CACHE") or "~/.cache/jaxfed", named_by())
 
 
 def named_by() -> str:
-    """What an error's line calls the folder of caches by: the variable, where a user has set it."""
+    """Name of the cache folder in error messages: the variable if a user has set it."""
     return "$JAXFED_CACHE" if os.environ.get("JAXFED_CACHE") else "the default cache"
 
 
 def not_writable(place: Path, error: OSError) -> UsageError:
-    """What a place where nothing can be kept is refused with."""
+    """Error for a cache folder that cannot be written."""
     return UsageError(
         f"{place}: cannot be written ({error.strerror}), where decoded data and features are kept; "
         "set $JAXFED_CACHE to a folder that can be"
@@ -62,12 +62,12 @@ def files_key(files: list[Path], *settings: object) -> str:
 
 
 def cached_arrays(name: str, key: str, make: Callable[[Path], None]) -> dict[str, np.ndarray]:
-    """The arrays of `NAME-KEY`, memory-mapped and read-only; made first if they are not there.
+    """Return the arrays of `NAME-KEY`, memory-mapped and read-only; make them first if they are missing.
 
-    Where the cache's disk is full they are made in the temporary folder, read into memory and not kept.
+    If the cache's disk is full, they are made in the temporary folder, read into memory and not kept.
 
     Args:
-        name: for the reader of the directory.
+        name: first part of the directory's name, for people.
         key: digest of everything the arrays depend on.
         make: writes `.npy` files into the directory it is given; called if there is no whole set. It
             may be called twice.
@@ -76,10 +76,10 @@ def cached_arrays(name: str, key: str, make: Callable[[Path], None]) -> dict[str
         file name without ending -> array.
 
     Raises:
-        UsageError: the cache's place cannot be written.
+        UsageError: the cache folder cannot be written.
         OSError: the temporary folder's disk is full, too.
 
-    Cost: one pass over the files, 0.1 s for 200 MB that the system has in memory.
+    Cost: one pass over the files, 0.1 s for 200 MB in the page cache.
     """
     target = directory() / f"{name}-{key}"
     arrays = _read(target)
@@ -123,12 +123,12 @@ def _made_for_now(make: Callable[[Path], None]) -> dict[str, np.ndarray]:
 
 @contextmanager
 def _begun(target: Path) -> Iterator[Path]:
-    """A new directory beside the target, locked while this process works on it, and gone after."""
+    """A new directory next to the target, locked while this process works on it and removed afterwards."""
     home = target.parent
     with ExitStack() as stack:
         try:
             home.mkdir(parents=True, exist_ok=True)
-            with storage.lock(home, wait=True):  # so that nobody takes a new one for abandoned
+            with storage.lock(home, wait=True):  # else others may take it for abandoned
                 _remove_abandoned(home)
                 made = Path(tempfile.mkdtemp(prefix=f"{_BEGUN}{target.name}.", dir=home))
                 stack.callback(shutil.rmtree, made, ignore_errors=True)
@@ -141,7 +141,7 @@ def _begun(target: Path) -> Iterator[Path]:
 
 
 def _remove_abandoned(home: Path) -> None:
-    """Remove what processes that are no more had begun: nobody holds its lock."""
+    """Remove unfinished directories of dead processes: those whose lock is free."""
     for begun in home.glob(f"{_BEGUN}*"):
         with suppress(BlockingIOError, FileNotFoundError), storage.lock(begun):
             shutil.rmtree(begun, ignore_errors=True)

@@ -1,8 +1,8 @@
-"""What a column of a table holds: numbers, shares, dates, or texts; with or without missing cells.
+"""Parse a column of a table: numbers, shares, dates, or texts; with or without missing cells.
 
-Numbers have a decimal point, or all of a column a decimal comma; groups of thousands are read where they
-cannot be mistaken (1.234,5 and 1,234.5). 10% is 0.1. Dates (2024-01-31, with or without a time; 31.01.2024;
-31/01/2024 or 01/31/2024 where the column shows which) become days since 1970.
+Numbers have a decimal point, or a decimal comma throughout the column. Groups of thousands are read where
+they are unambiguous (1.234,5 and 1,234.5). 10% is 0.1. Dates (2024-01-31, with or without a time; 31.01.2024;
+31/01/2024 or 01/31/2024 where the column shows the order) become days since 1970.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from jaxfed.data.labels import is_nothing
 from jaxfed.errors import UsageError
 
-_PLAIN = re.compile(r"[-+.0-9eE \n]*")  # a column of nothing else is converted at once
+_PLAIN = re.compile(r"[-+.0-9eE \n]*")  # a column of such cells is converted at once
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _WITH_COMMA = re.compile(r"[+-]?([0-9]+|[0-9]{1,3}(\.[0-9]{3})+)(,[0-9]+)?([eE][+-]?[0-9]+)?")
 _THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]+)?|[+-]?[0-9]+(\.[0-9]+)?")
@@ -38,14 +38,14 @@ _SECONDS_A_DAY = 86_400
 
 
 def quantities(cells: Sequence[str], place: Callable[[int], str]) -> np.ndarray | None:
-    """float64 [n] of a column of numbers, shares or dates, NaN where a cell is missing; None of texts.
+    """float64 [n] of a column of numbers, shares or dates, NaN where a cell is missing; None for texts.
 
     Args:
-        cells: without spaces around.
-        place: a row's number -> words for where it stands, which errors begin with.
+        cells: without surrounding spaces.
+        place: a row's number -> its location in words, the beginning of errors.
 
     Raises:
-        UsageError: a text among numbers; numbers that can be read in two ways, or are hexadecimal.
+        UsageError: a text among numbers; ambiguous or hexadecimal numbers.
     """
     if _PLAIN.fullmatch("\n".join(cells)) and "" not in cells:
         try:
@@ -68,7 +68,7 @@ def quantities(cells: Sequence[str], place: Callable[[int], str]) -> np.ndarray 
 
 
 def is_a_quantity(cell: str) -> bool:
-    """Whether one cell, on its own, could be of a column of quantities."""
+    """True if the cell alone may be a number, a share or a date."""
     forms = (_NUMBER, _INFINITE, _WITH_COMMA, _THOUSANDS, _HEX, _LIKE_A_DATE)
     return any(form.fullmatch(cell.removesuffix("%")) for form in forms)
 
@@ -126,7 +126,7 @@ def _parsed(texts: Sequence[str], form: str) -> list[float] | None:
 
 
 def _first_parsed(text: str) -> float | None:
-    """Of a date with or without a time, beside others of the other kind."""
+    """Days since 1970 of a date with or without a time, by the first format that parses it; else None."""
     for form in (form for form in _DATES if form not in _TWO_WAYS):
         days = _parsed([text], form)
         if days is not None:
@@ -139,7 +139,7 @@ def _since_1970(time: datetime) -> float:
 
 
 def _check_texts(present: Sequence[str], rows: Sequence[int], place: Callable[[int], str]) -> None:
-    """Texts alone; a few cells that are none among numbers are a mistake, not a kind."""
+    """Check that all cells are texts; a few texts among numbers are a mistake in the data."""
     hexadecimal = [row for row, cell in enumerate(present) if _HEX.fullmatch(cell)]
     if hexadecimal:
         first = hexadecimal[0]

@@ -1,4 +1,4 @@
-"""A table in a CSV file: one example a row, its features, a label, perhaps a client."""
+"""Read a table from a CSV file: each row has an example's features, a label and optionally a client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jaxfed.errors import UsageError, did_you_mean, nearest
 _LABELS = ("label", "class", "target", "y")
 _CLIENTS = ("client_id", "client", "writer")
 _NO_NAME = "(no name)"
-_IDENTIFIER = re.compile(  # names of columns that tell rows apart
+_IDENTIFIER = re.compile(  # names of row identifiers
     r"(row|record|sample|patient|subject|user|case|person|customer)?[ _-]?(id|index|uuid|guid|no|nr|number)"
     r"|row|unnamed: 0",
     re.IGNORECASE,
@@ -44,7 +44,7 @@ class _Table(NamedTuple):
         return [plain_text(row[place]) for row in self.rows]
 
     def where(self, place: int) -> Callable[[int], str]:
-        """A row's number -> words for a cell of one column: the file, the column and the line."""
+        """A row's number -> the location of a cell in words: file, column and line."""
 
         def words(row: int) -> str:
             line = row + 1 + self.has_header
@@ -61,32 +61,33 @@ def read(
     drop: Collection[str] = (),
     missing: str = "impute",
 ) -> Dataset:
-    """Read a CSV file, plain or gzipped, its delimiter found out (`,`, `;`, tab or `|`).
+    """Read a CSV file, plain or gzipped; the delimiter is detected (`,`, `;`, tab or `|`).
 
     A first line in which no feature is a number, or which names the label as below, is a header.
 
-    The label is the column `label_key`; without one that named label, class, target or y (in small or
-    capital letters) or, where there is no header, the last. Which rows are unlabeled: `jaxfed.data.labels`.
-    The column `client_key`, without one that named client_id, client or writer, gives natural clients.
+    The label is the column `label_key`. Without `label_key` it is the column named label, class, target or y
+    (in any case) or, without a header, the last. `jaxfed.data.labels` defines unlabeled rows. Natural clients
+    are the column `client_key`, without it a column named client_id, client or writer.
 
     All other columns are features. Numbers, shares and dates (`jaxfed.data.cells`) are one feature each. A
-    column of texts becomes a feature for each of them, 1 where a row has it and 0 elsewhere, in the order of
-    the sorted texts. More than 100 texts, or texts among numbers, are refused.
+    column of texts is encoded one-hot, in the order of the sorted texts. More than 100 texts, or texts among
+    numbers, are refused.
 
-    Two kinds of columns are left out: those without any value, and those that number the rows, which are
-    named id, index or the like, or have no name, and have another value in each row. Lines of the log name
-    them, and columns of text.
+    Two kinds of columns are left out: columns without any value, and row identifiers. A row identifier is
+    named id, index or the like, or has no name, and has a different value in each row. The log names these
+    columns and columns of text.
 
     Args:
         path: the file.
         label_key: see above.
         client_key: see above.
-        drop: columns that are no features.
-        missing: "impute": x is NaN where a cell is missing, and `Dataset.has_gaps`. "refuse": no cell may be.
+        drop: columns that are not features.
+        missing: "impute": x is NaN where a cell is missing, and `Dataset.has_gaps`. "refuse": none may be
+            missing.
 
     Raises:
-        UsageError: names the column and line that cannot be read, a line of another length, or the columns
-            where the label is none of them.
+        UsageError: names the column and line that cannot be read, a line of another length, or, if the label
+            column is missing, all columns.
     """
     table = _table(path, label_key)
     names = table.names
@@ -121,7 +122,7 @@ def read(
 
 
 def _clients(table: _Table, place: int) -> np.ndarray:
-    """str [n], whose each row is."""
+    """str [n], the client of each row."""
     clients = table.column(place)
     for row, client in enumerate(clients):
         if is_nothing(client):
@@ -162,7 +163,7 @@ def _is_header(lines: Sequence[Sequence[str]], label_key: str | None) -> bool:
     first = [cell.strip() for cell in lines[0]]
     if not any(map(is_a_quantity, first[:-1])):
         return True
-    # Columns may have numbers for names (pandas' own): then the label's name tells, where no row has it.
+    # Columns may be named by numbers, as pandas does: then a label name that no row has marks a header.
     return any(
         (cell == label_key or cell.lower() in _LABELS)
         and not any(cell in map(str.strip, line) for line in lines[1:])
@@ -202,7 +203,7 @@ def _place(table: _Table, option: str, name: str) -> int:
 
 
 def _known(names: Sequence[str], wanted: Sequence[str]) -> int | None:
-    """The place of the first of the wanted names that there is."""
+    """Index of the first of the wanted names that exists, or None."""
     small = [name.lower() for name in names]
     return next((small.index(name) for name in wanted if name in small), None)
 
@@ -260,13 +261,13 @@ def _features(table: _Table, places: Sequence[int], missing: str) -> np.ndarray:
 
 
 def _numbers_rows(name: str, cells: Sequence[str]) -> bool:
-    """Whether a column tells rows apart and nothing else: by its name, or the lack of one, and its values."""
+    """True for a row identifier: a name such as id, or none, and distinct values."""
     is_named_so = name == _NO_NAME or _IDENTIFIER.fullmatch(name) is not None
     return is_named_so and len(set(cells)) == len(cells)
 
 
 def _one_hot(table: _Table, place: int, cells: Sequence[str]) -> np.ndarray:
-    """float32 [n, number of different texts]"""
+    """One-hot encoding of a column of texts, float32 [n, number of distinct texts]."""
     kinds, numbers = np.unique(cells, return_inverse=True)
     if len(kinds) > _MOST_TEXTS:
         raise UsageError(
@@ -277,10 +278,10 @@ def _one_hot(table: _Table, place: int, cells: Sequence[str]) -> np.ndarray:
 
 
 def lines_of(path: Path, delimiter: str | None = None) -> list[list[str]]:
-    """The cells of each line that is not empty; the delimiter is found out by the first, or given.
+    """The cells of each line that is not empty; the delimiter is given, or detected from the first lines.
 
     Raises:
-        UsageError: not such a file.
+        UsageError: not a CSV file.
     """
     opener = gzip.open if path.suffix == ".gz" else open
     try:
@@ -294,7 +295,7 @@ def lines_of(path: Path, delimiter: str | None = None) -> list[list[str]]:
 
 
 def _delimiter(lines: Sequence[str]) -> str:
-    """The delimiter by which all lines have as many cells, more than one; a comma last: numbers have it."""
+    """The delimiter that gives all lines an equal number of cells, above one; commas are tried last."""
     for delimiter in ";\t|,":
         widths = {len(row) for row in csv.reader(lines, delimiter=delimiter) if row}
         if len(widths) == 1 and widths.pop() > 1:

@@ -1,4 +1,4 @@
-"""What every reader returns: one data set as arrays."""
+"""The common result of all readers: one data set as arrays."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -15,12 +15,12 @@ class Dataset:
     """A classification data set, in the order of its source.
 
     Attributes:
-        name: as it was asked for.
+        name: as requested.
         x: `[n, ...]`. Images: uint8 `[n, height, width, channels]`, 0..255 (the embedded digits:
             float32, 0..16). Everything else: float32.
-        y: int32 `[n]`, classes 0..num_classes-1, and -1 where nobody knows the class: examples that
-            the source itself has no label of. One at least has a label.
-        x_test, y_test: the source's own test split, of the same kind; 0 rows where it has none. All of
+        y: int32 `[n]`, classes 0..num_classes-1, and -1 for examples that have no label
+            in the source. At least one has a label.
+        x_test, y_test: the source's own test split, of the same kind; 0 rows without one. All of
             it is labeled.
         num_classes: C; a class may have no example.
         class_names: C names.
@@ -30,8 +30,8 @@ class Dataset:
         subclass: int32 `[n]`, a finer class of each example, all of whose examples are of one class (the 100
             classes of CIFAR-100, where `y` are its 20); None where the source has none.
         subclass_test: the same of the test split.
-        origin: what reports are to say of where the examples come from; mostly nothing.
-        has_gaps: x of a table has NaN where a cell is missing; `completed` fills them.
+        origin: note on the examples' origin for reports; mostly empty.
+        has_gaps: True if x of a table has NaN for missing cells; `completed` fills them.
 
     Arrays that come from the cache are memory-mapped and read-only.
     """
@@ -51,7 +51,7 @@ class Dataset:
     has_gaps: bool = False
 
     def __post_init__(self) -> None:
-        """Check that lengths, shapes and classes agree, so that no reader can return nonsense."""
+        """Check that lengths, shapes and classes agree, as every reader must ensure."""
         splits = (
             ("train", self.x, self.y, self.client_id, self.subclass, UNLABELED),
             ("test", self.x_test, self.y_test, self.client_id_test, self.subclass_test, 0),
@@ -114,17 +114,16 @@ class Dataset:
 
     @property
     def is_labeled(self) -> np.ndarray:
-        """bool [n], which training examples the source has a label of."""
+        """bool [n], True for training examples with a label in the source."""
         return self.y != UNLABELED
 
     def completed(self, is_training: np.ndarray) -> "Dataset":
-        """The set without gaps: in a column that has some the median of its training rows, and an indicator.
+        """Fill gaps with the column's median over training rows, and add an indicator per column with gaps.
 
-        For each column with gaps there is one more feature behind all others, 1 where the value was missing
-        and 0 elsewhere.
+        The indicators follow all other features; they are 1 where the value was missing and 0 elsewhere.
 
         Args:
-            is_training: bool [n], the rows of x whose values medians are of: none to test on.
+            is_training: bool [n], the rows of x for the medians: no test rows.
 
         Raises:
             UsageError: a column without any value in the training rows.
@@ -158,11 +157,11 @@ class Dataset:
 
 
 def standardization(x: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """What shifts and scales every feature to mean 0 and variance 1 over these examples [n, ...].
+    """Return the transform that scales every feature to mean 0 and variance 1 over these examples [n, ...].
 
-    x'_ij = (x_ij - mean_j) / deviation_j, in float32; a feature that is constant becomes 0. Other
-    examples take the same mean and deviation. Features of different units (a radius, an area) otherwise
-    let the largest one alone decide every cosine and every distance.
+    x'_ij = (x_ij - mean_j) / deviation_j, in float32; a constant feature becomes 0. Other
+    examples are transformed by the same mean and deviation. Without it, the feature of the largest unit
+    (an area, not a radius) would dominate every cosine and distance.
     """
     mean = x.mean(axis=0, dtype=np.float64)
     deviation = x.std(axis=0, dtype=np.float64)
@@ -183,7 +182,7 @@ def client_numbers(
 
     Args:
         train: any [n] of names or numbers, or None where the source has no such column.
-        test: the same of the test split; None reads as no test examples.
+        test: the same of the test split; None stands for no test examples.
 
     Returns:
         int32 [n] and int32 [n_test], or (None, None).
@@ -201,12 +200,12 @@ def class_numbers(
     names: Sequence[str] | np.ndarray | None = None,
     is_labeled: np.ndarray | None = None,
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """Number the classes of labels that are names or any integers.
+    """Number the classes; labels are names or any integers.
 
     Args:
         *splits: labels [n] of each split.
         names: C class names, if the source has them; integer labels are then numbers of these classes.
-        is_labeled: bool [n] of the first split; the others' entries mean nothing. None: all.
+        is_labeled: bool [n] of the first split; entries of unlabeled examples are ignored. None: all.
 
     Returns:
         One int32 [n] a split, -1 where there is no label, and the names. Without `names`, the classes are

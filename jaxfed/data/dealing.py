@@ -1,4 +1,4 @@
-"""Tables of clients x classes: scaled to given sums, and made whole at random without losing an example."""
+"""Tables of clients x classes: scaled to given sums, and rounded at random with sums preserved."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ _SMALLEST = (
     1e-100  # weights below, as tiny Dirichlet parameters draw, would overflow when scaled up
 )
 _BITS = 20  # of a fraction that is rounded at random
-_WHOLE = 1e-6  # sums this near to an integer are meant to be it
+_WHOLE = 1e-6  # sums this near to an integer count as it
 
 
 def expected(weights: np.ndarray, totals: np.ndarray, sizes: np.ndarray | None) -> np.ndarray:
-    """How many examples of each class each client gets on average, in proportion to `weights`.
+    """Expected number of examples of each class at each client, in proportion to `weights`.
 
-    With `sizes`, rows and columns are scaled in turn (Sinkhorn) until client m holds sizes[m]; where
-    zeros in the weights do not allow that, columns win.
+    With `sizes`, rows and columns are scaled in turn (Sinkhorn) until client m holds sizes[m]. If
+    zeros in the weights do not allow that, column sums take priority.
 
     Args:
-        weights: float [M, C]; a class with examples but no weight is dealt evenly.
+        weights: float [M, C]; a class with examples but no weight is split evenly.
         totals: int [C].
         sizes: float [M], or None.
 
@@ -38,21 +38,21 @@ def expected(weights: np.ndarray, totals: np.ndarray, sizes: np.ndarray | None) 
             exact *= (sizes / np.where(rows > 0, rows, 1))[:, None]
             columns = exact.sum(axis=0)
             exact *= np.where(columns > 0, totals / np.where(columns > 0, columns, 1), 1)
-        # A class that only clients of size 0 are drawn to has lost its examples: deal it evenly.
+        # A class with weight only at clients of size 0 has lost its examples: split it evenly.
         lost = (exact.sum(axis=0) <= 0) & (totals > 0)
         exact[:, lost] = totals[lost] / len(exact)
     return exact
 
 
 def allotted(weights: np.ndarray, sizes: np.ndarray, totals: np.ndarray) -> np.ndarray:
-    """sizes[m] examples to each client, in proportion to its weights, of a class `totals` at most.
+    """Give each client sizes[m] examples in proportion to its weights, at most `totals` of each class.
 
-    What a class lacks is asked of the client's other classes, in its proportions; where these lack too,
-    of all classes, in proportion to what is left of them.
+    If a class runs out, the client's other classes fill in, in its proportions. If these run out too, all
+    classes do, in proportion to their remainders.
 
     Args:
         weights: float [M, C].
-        sizes: float [M], of `totals.sum()` at most.
+        sizes: float [M], with a sum of at most `totals.sum()`.
         totals: int [C].
 
     Returns:
@@ -72,10 +72,10 @@ def allotted(weights: np.ndarray, sizes: np.ndarray, totals: np.ndarray) -> np.n
 
 
 def filled(exact: np.ndarray, smallest: np.ndarray) -> np.ndarray:
-    """The table with at least smallest[m] in row m, at the cost of the rows that can spare the most.
+    """Raise row m to at least smallest[m], at the cost of the rows with the largest surplus.
 
-    Those above a common level come down to it. They give in proportion to what they have, and all that
-    is given is mixed before it is handed out.
+    Rows above a common level are cut to it, in proportion to their entries. The cut examples are pooled
+    and then distributed.
 
     Args:
         exact: float [M, C].
@@ -93,7 +93,7 @@ def filled(exact: np.ndarray, smallest: np.ndarray) -> np.ndarray:
     spare = np.maximum(sizes - smallest, 0)
     falling = np.sort(spare)[::-1]
     levels = (np.cumsum(falling) - missing.sum()) / np.arange(1, len(spare) + 1)
-    # At least one: where roundoff is all that misses, no level is below the largest.
+    # At least one: if only roundoff is missing, no level is below the largest.
     num_giving = max(int(np.count_nonzero(falling > levels)), 1)
     given = np.maximum(spare - max(levels[num_giving - 1], 0), 0)
     gifts = exact * (given / np.where(sizes > 0, sizes, 1))[:, None]
@@ -103,24 +103,23 @@ def filled(exact: np.ndarray, smallest: np.ndarray) -> np.ndarray:
 def round_at_random(exact: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """A random integer table whose mean is `exact`.
 
-    Every entry, row sum, column sum, and the sum of all is rounded down or up; sums that are whole stay
-    as they are. Rows that are alike are exchangeable, columns too.
+    Every entry, row sum, column sum, and the total is rounded down or up; integer sums do not change.
+    Equal rows are exchangeable, and so are equal columns.
 
     The fractions are rounded bit by bit, the lowest first (L. H. Cox. "A constructive procedure for
-    unbiased controlled rounding". JASA 82, 1987). One more row and column make all sums whole; so in
-    each row, and in each column, an even number of entries have the bit. Joined two and two at random,
-    by rows and by columns, they form circles, and along each of them entries go down and up in turn: which
-    first, a coin tells.
+    unbiased controlled rounding". JASA 82, 1987). An extra row and column make all sums integers. So an
+    even number of entries in each row and column have the bit. Paired at random, by rows and by columns,
+    they form cycles. Along each cycle, entries are rounded down and up in turn; a coin decides the first.
 
     Args:
-        exact: float [M, C], from 0 on.
+        exact: float [M, C], non-negative.
 
     Returns:
         int64 [M, C].
 
     Cost: O(M C log(M C)) operations for each of 20 bits.
     """
-    # Once, but for roundoff, which changes a sum that is whole in one of 10^5 tables.
+    # Runs once, except when roundoff changes an integer sum, in one of 10^5 tables.
     while True:
         counts = _rounded_once(exact, rng)
         if all(
@@ -145,7 +144,7 @@ def _rounded_once(exact: np.ndarray, rng: np.random.Generator) -> np.ndarray:
             continue
         row, column = np.divmod(has_bit, parts.shape[1])
         row_partner, column_partner = _partners(row, rng), _partners(column, rng)
-        # Two steps along a circle, one by row and one by column: every second entry of it.
+        # Two steps along a cycle, one by row and one by column, reach every second entry.
         circle = np.arange(len(has_bit))
         step = row_partner[column_partner]
         for _ in range(len(has_bit).bit_length()):
@@ -159,7 +158,7 @@ def _rounded_once(exact: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _partners(group: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Members of each group, an even number, joined two and two at random: each one's partner."""
+    """Pair the members of each group at random; groups have even sizes. Returns each member's partner."""
     order = np.argsort(group + rng.random(len(group)))
     partner = np.empty_like(order)
     partner[order[::2]], partner[order[1::2]] = order[1::2], order[::2]
@@ -169,7 +168,7 @@ def _partners(group: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def apportion(exact: np.ndarray, total: int, rng: np.random.Generator) -> np.ndarray:
     """Scale non-negative numbers to the sum `total` and round each down or up; means are exact.
 
-    Systematic sampling in random order: rounded is the running sum, all by the same random share.
+    Systematic sampling in random order: the running sum is rounded with one random offset.
     """
     exact = np.asarray(exact, np.float64)
     largest = exact.max(initial=0)
@@ -202,7 +201,7 @@ def split_at_random(totals: np.ndarray, sizes: np.ndarray, rng: np.random.Genera
 
 
 def owners_of(classes: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """int64 [n], the client of each example: those of a class are shuffled and dealt by `counts`."""
+    """int64 [n], the client of each example: a class is shuffled and split by `counts`."""
     num_clients, num_classes = counts.shape
     shuffled = rng.permutation(len(classes))
     by_class = shuffled[np.argsort(classes[shuffled], kind="stable")]

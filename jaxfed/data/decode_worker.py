@@ -1,7 +1,7 @@
 """One process of a parallel decode: `python -m jaxfed.data.decode_worker JOB`, started by `tfds_source`.
 
-A program of its own, because `multiprocessing` would import the user's main module again in every
-process: a script without a main guard, a notebook or a prompt could then not load a large set.
+A separate program, because `multiprocessing` would import the user's main module again in every process.
+A script without a main guard, a notebook or a prompt could then not load a large set.
 """
 
 import errno
@@ -19,7 +19,7 @@ from jaxfed.host.interruption import end_with
 def main(job: str) -> int:
     """Decode the range that the job (a JSON list) names; write its arrays to the `.npz` named last.
 
-    Returns: the exit status, ENOSPC where the disk is full.
+    Returns: the exit status, ENOSPC if the disk is full.
     """
     parent, folder, split, keys, start, stop, target = json.loads(job)
     end_with(parent)

@@ -1,4 +1,4 @@
-"""The sets that scikit-learn carries within itself: nothing to download."""
+"""Data sets bundled with scikit-learn, without a download."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -23,9 +23,9 @@ def _digits() -> Dataset:
 
 
 def _digit_rows() -> np.ndarray:
-    """[1797, 64 + 1], pixels and class, from scikit-learn's file where that is where it has been for years.
+    """[1797, 64 + 1], pixels and class, from scikit-learn's file if it is at its usual place.
 
-    Importing scikit-learn takes a second, which the README's first run would wait for.
+    This saves the import of scikit-learn, which takes a second.
     """
     package = find_spec("sklearn")
     if package is not None and package.origin is not None:

@@ -1,8 +1,8 @@
 """Features of images from a pretrained network, computed once and kept on disk.
 
-The cache is a directory for each (images, weights, network, image size), of one `.npy` file for
+The cache has a directory for each (images, weights, network, image size), with one `.npy` file for
 every 2,000 images. A file's name ends in the digest of its contents, and it appears by an atomic
-rename: an interrupted extraction resumes after its last whole file, and a damaged one is noticed.
+rename: an interrupted extraction resumes after its last whole file, and a damaged one is detected.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FORMAT = 1  # raised whenever the same settings would give other features
 
 
 class Progress(NamedTuple):
-    """How far an extraction is.
+    """Progress of an extraction.
 
     done, total: images. rate: images a second computed in this call; 0.0 before the first.
     seconds_left: at that rate; infinite before the first.
@@ -73,10 +73,10 @@ def pretrained_features(
         root: data root, where weights are looked for.
         image_size: pixels a side; None is the network's own (224 for Lite0 and B0). Fewer pixels
             cost proportionally less, and give other features.
-        batch_size: images at a time; None is 4 on a CPU, whose caches they then fit, else 256.
+        batch_size: images per batch; None is 4 on a CPU, to fit its caches, else 256.
         convolution: as in `jaxfed.models.efficientnet.efficientnet`. Neither it nor `batch_size`
-            changes a feature beyond rounding, so the cache does not tell them apart.
-        cache: keep features under $JAXFED_CACHE, else ~/.cache/jaxfed, and take them from there.
+            changes a feature beyond rounding, so the cache key ignores both.
+        cache: store features under $JAXFED_CACHE, else ~/.cache/jaxfed, and reuse them.
         progress: called as images are done.
 
     Returns:
@@ -147,7 +147,7 @@ def _images_per_call(batch_size: int, num_images: int) -> int:
 def _extractor(
     network: str, convolution: Convolution, path: Path, size: int, batch_size: int, num_rows: int
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """At most num_rows images -> features; all calls have one shape, so one compilation."""
+    """Function of at most num_rows images -> features; all calls have one shape, so it compiles once."""
     model, compute = _program(network, convolution, size, batch_size)
     template = jax.eval_shape(model.init, jax.random.key(0))
     state = jax.device_put(read_weights(path, template))
@@ -165,7 +165,7 @@ def _extractor(
 def _program(
     network: str, convolution: Convolution, size: int, batch_size: int
 ) -> tuple[Model, Callable[[nnx.State, np.ndarray], jax.Array]]:
-    """Kept, so that another set of images does not compile it again."""
+    """Model and compiled extraction program, cached across sets of images."""
     model = efficientnet(network, convolution=convolution)
 
     @jax.jit
@@ -205,7 +205,7 @@ class _Shards:
         self._is_full = False
 
     def read(self, index: int, shape: tuple[int, int]) -> np.ndarray | None:
-        """The shard's features; None where it is not there or damaged, which is logged."""
+        """The shard's features; None if it is missing or damaged; damage is logged."""
         for path in sorted(self._directory.glob(f"{index:05d}-*.npy")):
             contents = path.read_bytes()
             if path.stem.endswith(_digest(contents)):
@@ -217,7 +217,7 @@ class _Shards:
         return None
 
     def write(self, index: int, features: np.ndarray) -> None:
-        """Write the shard, whole or not at all; a full disk is said, once, and no obstacle."""
+        """Write the shard atomically; a full disk is logged once and ignored."""
         if self._is_full:
             return
         buffer = io.BytesIO()

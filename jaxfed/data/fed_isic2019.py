@@ -30,12 +30,12 @@ _FORMAT = 1
 
 
 def recognizes(folder: Path) -> bool:
-    """Whether the folder has the images, or the table."""
+    """True if the folder has the images or the table."""
     return any((folder / name).exists() for name in (IMAGES, *_TABLES))
 
 
 def read(folder: Path, image_size: int | None = None) -> Dataset:
-    """Read the images' middles; decoded once, in parallel, and cached as arrays.
+    """Read the center crops of the images; decoded once, in parallel, and cached as arrays.
 
     Args:
         folder: the layout above.

@@ -19,12 +19,12 @@ _BYTES_OF = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"))
 def guarded(name: str) -> Iterator[None]:
     """Turn whatever a built-in reader raises into a `UsageError` that names the data set.
 
-    A full disk stays an `OSError`, which entries have a line for. The line names the place in this package,
-    so that a mistake of ours can still be told from a damaged file. A reader that a user has registered is
-    not guarded: its exceptions keep their traceback.
+    A full disk stays an `OSError`, which entries handle. The error names the place in this package, to
+    distinguish a bug from a damaged file. Readers registered by a user are not guarded: their exceptions keep
+    their traceback.
 
     Raises:
-        UsageError: the reader's own, or what it did not expect.
+        UsageError: the reader's own, or any unexpected error.
     """
     try:
         yield
@@ -43,16 +43,16 @@ def guarded(name: str) -> Iterator[None]:
 
 
 def check_size(num_bytes: int, what: str, remedy: str, *, room: int | None = None) -> None:
-    """Refuse what cannot fit, before it is allocated.
+    """Refuse an array that does not fit, before it is allocated.
 
     Args:
-        num_bytes: what it would take.
-        what: names it.
-        remedy: what to do instead.
-        room: what there is; None: the machine's memory.
+        num_bytes: its size.
+        what: its name in the error.
+        remedy: advice in the error.
+        room: available bytes; None: the machine's memory.
 
     Raises:
-        UsageError: says how much it would take, and how much there is.
+        UsageError: names the required and the available size.
     """
     room = _memory() if room is None else room
     if num_bytes > room:

@@ -1,4 +1,4 @@
-"""Image files as arrays: which files are images, the shape they are brought to, decoding them."""
+"""Image files as arrays: finding images, their common shape, and decoding."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Fit = Callable[["Image", tuple[int, int]], "Image"]  # an image and (width, heig
 
 
 class Shape(NamedTuple):
-    """What all images of a set are brought to, in pixels; 1 channel is grey, 3 are RGB."""
+    """Common shape of all images of a set, in pixels; 1 channel is grey, 3 are RGB."""
 
     width: int
     height: int
@@ -53,7 +53,7 @@ class Shape(NamedTuple):
 
 
 def is_image(path: Path) -> bool:
-    """Whether a path is named like an image and is a file, or a link to nothing; no folder and no pipe."""
+    """True for a file or broken link with an image's ending; False for folders and pipes."""
     if path.suffix.lower() not in ENDINGS or path.name.startswith("."):  # "._1.png" of macOS
         return False
     return path.is_file() or (path.is_symlink() and not path.exists())
@@ -65,11 +65,11 @@ def images_in(folder: Path) -> list[Path]:
 
 
 def images_below(folder: Path, hidden: tuple[str, ...]) -> list[Path]:
-    """The image files of the folder and all folders in it, sorted; a line counts files of other kinds.
+    """The image files of the folder and its subfolders, sorted; the number of other files is logged.
 
     Args:
         folder: where to look.
-        hidden: what names of files and folders begin with that are passed over.
+        hidden: prefixes of names of files and folders to skip.
     """
     found, others = [], Counter[str]()
     for place, folders, names in os.walk(folder):
@@ -101,13 +101,13 @@ def check_image_bits(image_bits: int | None) -> None:
 def common_shape(
     files: Sequence[Path], image_size: int | None, image_bits: int | None = None
 ) -> Shape:
-    """The shape for all of them: grey where all are; their own size where it is one.
+    """The shape for all of them: grey if all are grey; their own size if all have the same.
 
     Images of several sizes become squares of the median of their shorter sides, 224 at most, unless
     `image_size` says otherwise.
 
     Raises:
-        UsageError: a file that is no image, or has more than 8 bits a channel without `image_bits`.
+        UsageError: a file that is not an image, or has more than 8 bits a channel without `image_bits`.
     """
     check_image_size(image_size)
     sizes, modes = [], set()
@@ -140,7 +140,7 @@ def whole(image: Image, size: tuple[int, int]) -> Image:
 def center(image: Image, size: tuple[int, int], *, share: float = 1.0) -> Image:
     """The middle of the image: `share` of its shorter side fills the shorter side of `size`.
 
-    Resampled (bilinear) only where that is not its size already.
+    Resampled (bilinear) only if the size differs.
     """
     scale = max(side / share / own for side, own in zip(size, image.size, strict=True))
     image = whole(image, (round(image.width * scale), round(image.height * scale)))
@@ -157,10 +157,10 @@ def decode(
 ) -> None:
     """Write the images to `target` as one `.npy`, uint8 [n, height, width, channels].
 
-    Cost: as many threads as Python thinks good; memory of `_AT_A_TIME` images, whatever n.
+    Cost: Python's default number of threads; memory of `_AT_A_TIME` images, for any n.
 
     Raises:
-        UsageError: a file that is damaged, or a shape of which the disk has no room for as many images.
+        UsageError: a damaged file, or too little disk space for the images in this shape.
         OSError: the disk is full.
     """
     width, height, channels = shape
@@ -179,7 +179,7 @@ def decode(
     images = np.lib.format.open_memmap(
         target, "w+", np.uint8, (len(files), height, width, channels)
     )
-    with target.open("r+b") as file:  # else a full disk would show as SIGBUS, at some later image
+    with target.open("r+b") as file:  # else a full disk would raise SIGBUS later
         os.posix_fallocate(file.fileno(), 0, target.stat().st_size)
 
     def put(row: int) -> None:
@@ -231,7 +231,7 @@ def _decoded(file: Path, shape: Shape, fit: Fit, image_bits: int | None) -> np.n
 
 
 def _in_8_bits(image: Image, file: Path, bits: int) -> Image:
-    """0 .. 2^bits - 1 become 0 .. 255."""
+    """Rescale 0 .. 2^bits - 1 to 0 .. 255."""
     from PIL import Image
 
     values, most = np.asarray(image).astype(np.int64), 2**bits - 1

@@ -4,10 +4,10 @@
     ROOT/{train,test}/CLASS/**/*.png                two; `val` (or `valid`, ...) where there is no test
     ROOT/{train,val,test}.csv and ROOT/images/*     Mini-ImageNet's few-shot splits: filename,label
 
-Few-shot splits have no class in common, so none of them can test a classifier of the others: they are
-read as one set without a test split, in folders as in tables. (Mini-ImageNet: 100 classes of 600. XCLP's
-authors test on 100 of each, in a folder that stays the same. Which images these are the paper does not
-say: `jaxfed.config.simulation` draws as many, stratified, once for all repeats.)
+Few-shot splits have no class in common, so none can test a classifier of the others. They are read as one set
+without a test split, in folders as in tables. (Mini-ImageNet: 100 classes of 600. XCLP's authors test on a
+fixed folder with 100 of each. As the paper does not list these images, `jaxfed.config.simulation` draws as
+many, stratified, once for all repeats.)
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ Examples = list[tuple[Path, str]]  # a file and its class
 def read(folder: Path, image_size: int | None = None, image_bits: int | None = None) -> Dataset:
     """Read a folder of images; decoded once, in parallel, and cached as arrays.
 
-    A class's images lie in its folder or in folders in it; hidden folders are no classes. Files that are not
-    read are counted in a line. Images are turned as their EXIF says.
+    A class's images lie in its folder or in folders in it; hidden folders are not classes. The number
+    of skipped files is logged. Images are rotated by their EXIF tag.
 
     Args:
         folder: in one of the layouts above.
         image_size: pixels a side; images are resized whole to that square (bilinear). None: images of
             one size stay as they are, images of several become squares of the median of their shorter
             sides, 224 at most.
-        image_bits: how many bits of images of 16 are in use: 0 .. 2^image_bits - 1 become 0 .. 255. None:
-            such images are refused.
+        image_bits: number of bits in use in 16-bit images: 0 .. 2^image_bits - 1 become 0 .. 255. None: such
+            images are refused.
 
     Returns:
         uint8 [n, h, w, 3], or [n, h, w, 1] where all images are grey; classes in sorted order.
@@ -87,16 +87,16 @@ def decoded(
     """The images of both splits, decoded once, in parallel, and cached as arrays.
 
     Args:
-        folder: they are in; the data set's name.
+        folder: their folder, which names the data set.
         train: files and their classes.
-        test: the same; there may be none.
+        test: the same; may be empty.
         class_names: in the order of their numbers.
-        image_size: pixels a side; None as `read` has it.
-        channels: 1 makes all of them grey; None as `read` has it.
-        image_bits: as `read` has it.
+        image_size: pixels a side; None as in `read`.
+        channels: 1 makes all of them grey; None as in `read`.
+        image_bits: as in `read`.
 
     Raises:
-        UsageError: one cannot be read.
+        UsageError: an image cannot be read.
     """
     number = {name: c for c, name in enumerate(class_names)}
     files = [file for file, _ in chain(train, test)]
@@ -125,7 +125,7 @@ def decoded(
 
 
 def _splits(folder: Path) -> tuple[Examples, Examples]:
-    """The examples for training and, where there are such, for testing."""
+    """The examples for training, and those for testing if there are any."""
     tables = [folder / f"{name}.csv" for name in ("train", *TEST_NAMES)]
     if tables[0].is_file():
         if (folder / "train").is_dir():
@@ -163,7 +163,7 @@ def classes_in(folder: Path) -> Examples:
 
 
 def _listed(table: Path) -> Examples:
-    """The images that a table with the columns filename and label lists; they lie in `images`."""
+    """The images listed in a table with the columns filename and label; they are in `images`."""
     try:
         with table.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file))

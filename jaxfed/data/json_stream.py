@@ -1,4 +1,4 @@
-"""One large JSON object read member by member, so that only one of them is in memory at a time.
+"""Read a large JSON object member by member, with only one member in memory at a time.
 
 with file.open() as text:
     stream = JsonStream(text)
@@ -19,13 +19,13 @@ class JsonStream:
     """A place in a JSON text; errors are `json.JSONDecodeError`."""
 
     def __init__(self, text: TextIO, *, chunk: int = _CHUNK) -> None:
-        """Begin at the text's beginning; `chunk` characters are read at a time, or more at need."""
+        """Start at the beginning of the text; `chunk` characters are read at a time, or more if needed."""
         self._text, self._chunk = text, chunk
         self._buffer, self._place = "", 0
         self._decoder = json.JSONDecoder()
 
     def members(self) -> Iterator[str]:
-        """The keys of the object that begins here; the caller reads each one's value before the next."""
+        """Keys of the object that begins here; the caller must read each value before the next key."""
         self._take("{")
         if self._next() == "}":
             self._take("}")
@@ -42,7 +42,7 @@ class JsonStream:
             self._take(",")
 
     def value(self) -> Any:
-        """The whole value that begins here, as `json.loads` would give it."""
+        """The whole value that begins here, as from `json.loads`."""
         self._next()
         while True:
             try:
@@ -57,7 +57,7 @@ class JsonStream:
                 return value
 
     def end(self) -> None:
-        """Nothing but space is left."""
+        """Check that only whitespace is left."""
         if self._next():
             raise self._error("the end")
 
@@ -67,7 +67,7 @@ class JsonStream:
         self._place += 1
 
     def _next(self) -> str:
-        """The next character that is no space, where the place then is; "" at the end."""
+        """Move to the next character that is not a space and return it; "" at the end."""
         while True:
             while self._place < len(self._buffer) and self._buffer[self._place].isspace():
                 self._place += 1
@@ -77,7 +77,7 @@ class JsonStream:
                 return ""
 
     def _fill(self) -> bool:
-        """Read on; each time as much again as is kept, so that long values cost linear time."""
+        """Read more; each time doubles the buffer, so long values take linear time."""
         kept = self._buffer[self._place :]
         more = self._text.read(max(self._chunk, len(kept)))
         self._buffer, self._place = kept + more, 0

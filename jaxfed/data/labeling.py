@@ -1,6 +1,6 @@
-"""How many labels each client has, and of which classes.
+"""Number and classes of the labels at each client.
 
-Labels are either drawn from what clients hold, or planned first, and all else is dealt around them.
+Labels are either drawn from the clients' examples, or planned before the rest is distributed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jaxfed.errors import UsageError
 
 
 class Labels(NamedTuple):
-    """How many labels there are: at most one of the first three is given; none: all."""
+    """Requested number of labels: at most one of the first three is given; none: all are labeled."""
 
     fraction: float | None
     number: int | None
@@ -31,12 +31,12 @@ def drawn_labels(
     held: np.ndarray,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Draw labels from what clients hold.
+    """Draw labels from the clients' examples.
 
-    Which of a client's examples they are is chance, but that all together have each class as often as is
-    to be expected, to within one: examples are taken in random order while both their client and their
-    class still want labels. Clients that still want some when all the classes they have left are served
-    get them in exchange (`_one_more_label`).
+    A client's labeled examples are random, but the number of labels of each class over all clients is the
+    expected one, to within one. Examples are visited in random order and labeled while both their client
+    and their class need labels. A client that needs more when its remaining classes are complete gets them
+    by an exchange (`_one_more_label`).
 
     Args:
         owner: int [n], each example's client.
@@ -63,7 +63,7 @@ def drawn_labels(
                 f"labeled_per_class asks for {per_class[m, c]} labels of class {c} at client {m}, which "
                 f"holds {held[m, c]} examples of it"
             )
-        # Nobody is asked for labels of classes it does not have.
+        # No client labels classes that it does not have.
         _check_totals(np.where(held > 0, labels, 0), totals)
         return chosen_of_each(groups, labels.ravel(), rng)
     sizes = held.sum(axis=1)
@@ -96,10 +96,10 @@ def _one_more_label(
     quotas: np.ndarray,
     rng: np.random.Generator,
 ) -> None:
-    """One more label, in place, for a client whose other classes are served.
+    """Add a label, in place, for a client whose remaining classes are complete.
 
-    Where another client can change a label of such a class for one of a class that is not served, it
-    does; else the class gets one too many, and the one that is not served stays short.
+    If another client can swap a label of such a class for one of an incomplete class, it does. Otherwise
+    the class gets one too many, and the incomplete class stays short.
     """
     own = rng.permutation(np.flatnonzero(labels[client] < held[client]))
     for open_class in rng.permutation(np.flatnonzero(quotas)):
@@ -124,14 +124,14 @@ def planned_labels(
     weights: np.ndarray | None,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Labels by plan, before anything else is dealt.
+    """Plan the number of labels of each class at each client, before other examples are distributed.
 
     Args:
         sizes: int [M], of the clients.
-        totals: int [C], of the classes; less than `sizes` in all where some examples are of no known class.
-        weights: float [M, C], what each client's labels are to be like, to within one of each class.
-            None: alike for all; a number of them is equal for each class, to within one at each client
-            and over all; a fraction is a random split of a like fraction of each class.
+        totals: int [C], of the classes; their sum is below that of `sizes` if some classes are unknown.
+        weights: float [M, C], class proportions of each client's labels, met to within one per class.
+            None: the same for all clients. A number of labels is then equal for each class, to within one
+            at each client and over all; a fraction is a random split of that fraction of each class.
 
     Returns:
         int64 [M, C]
@@ -166,7 +166,7 @@ def _at_most_one(wanted: Labels) -> None:
 
 
 def _has_labels(wanted: Labels, num_clients: int) -> np.ndarray:
-    """bool [M]"""
+    """bool [M], True for clients with labels."""
     return np.arange(num_clients) < (
         num_clients if wanted.num_clients is None else wanted.num_clients
     )
@@ -175,9 +175,9 @@ def _has_labels(wanted: Labels, num_clients: int) -> np.ndarray:
 def _numbers(
     wanted: Labels, sizes: np.ndarray, has_labels: np.ndarray, num_known: int
 ) -> np.ndarray:
-    """float64 [M], the expected number of labels of each client; whole in all.
+    """float64 [M], the expected number of labels of each client; the sum is an integer.
 
-    `num_known` of all examples are of a known class; of each client's, a fraction is one of this share.
+    `num_known` of all examples have a known class; a fraction refers to this share of a client's examples.
     """
     room = np.where(has_labels, sizes, 0)
     if wanted.number is not None:
@@ -200,7 +200,7 @@ def _numbers(
 
 
 def _spread(number: int, room: np.ndarray, num_known: int) -> np.ndarray:
-    """`number` labels over clients as equally as their room allows: all up to a common level."""
+    """Spread `number` labels over clients as equally as their room allows, up to a common level."""
     most = min(int(room.sum()), num_known)
     if number < 0 or number > most:
         what = (

@@ -1,12 +1,12 @@
-"""What a label is, and what stands for none: one rule for tables, arrays, JSON and `Federation.from_clients`.
+"""Rule for labels and missing labels, shared by tables, arrays, JSON and `Federation.from_clients`.
 
 An example is unlabeled where its label is masked, NaN, None, -1 (also "-1" and "-1.0"), empty, or one of the
-words NA, N/A, <NA>, NaN, None, null and ?, in small or capital letters. Where -1 and one other number are all
-that there is, and no class has a name, they are two classes, as many binary sets are coded.
+words NA, N/A, <NA>, NaN, None, null and ?, in any case. Exception: if -1 and one other number are the only
+labels, and no class has a name, they are two classes, as in many binary sets.
 
 All other labels are integers or names. Whole numbers written as floats (3.0) are integers; other spellings of
-integers (01, -0, +1) are names, so that no two labels become one. Numbers with fractions, or integers of
-which most stand once, are a quantity and no classes.
+integers (01, -0, +1) are names, so no two labels are merged. Numbers with fractions, or integers that
+mostly occur once, are a quantity, not classes.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ NOTHING = frozenset({"", "na", "n/a", "<na>", "nan", "none", "null", "?"})
 
 _INTEGER = re.compile(r"(0|-?[1-9][0-9]{0,17})(\.0*)?")  # of 64 bits, written in one way
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_FEW = 20  # different numbers that are never taken for a quantity
+_FEW = 20  # this many distinct numbers are never a quantity
 
 
 class Labels(NamedTuple):
     """Labels of one split.
 
     Fields:
-        values: int64 [n] or str [n]; anything where there is no label.
+        values: int64 [n] or str [n]; arbitrary where there is no label.
         is_labeled: bool [n].
     """
 
@@ -44,15 +44,15 @@ class Labels(NamedTuple):
 def read_labels(
     splits: Sequence[np.ndarray], where: str, *, are_known: bool = False
 ) -> list[Labels]:
-    """Tell labels from their absence, by the rule above, over all splits together.
+    """Find labels and missing labels by the rule above, over all splits together.
 
     Args:
         splits: labels [n] of each split: numbers, texts, bytes or objects, masked or not.
         where: the source, for messages.
-        are_known: which classes there are is known, so that -1 is none of two and numbers are no quantity.
+        are_known: the classes are known, so -1 is not one of two classes and numbers are not a quantity.
 
     Raises:
-        UsageError: labels with fractions, of which most stand once, or that are neither numbers nor texts.
+        UsageError: labels with fractions, that mostly occur once, or that are neither numbers nor texts.
     """
     sizes = [len(split) for split in splits]
     masks = np.concatenate([np.ma.getmaskarray(np.ma.asarray(split)) for split in splits])
@@ -72,12 +72,12 @@ def read_labels(
 
 
 def plain_text(text: str) -> str:
-    """A name without spaces around, in Unicode's composed form: two spellings of one name are one."""
+    """A name without surrounding spaces, in Unicode's composed form, so equal names compare equal."""
     return unicodedata.normalize("NFC", text).strip()
 
 
 def is_nothing(text: str) -> bool:
-    """Whether a cell says that there is no value."""
+    """True if a cell stands for a missing value."""
     return text.strip().casefold() in NOTHING
 
 
@@ -144,7 +144,7 @@ def _of_numbers(
 
 
 def _are_classes(values: np.ndarray, is_number: np.ndarray, *, are_known: bool) -> np.ndarray:
-    """Whether each number is a class: all but -1, and that too where it is one of two."""
+    """True for each number that is a class: all but -1, and -1 too if it is one of two."""
     found = np.unique(values[is_number])
     if UNLABELED in found and (are_known or len(found) != 2):
         return values != UNLABELED
@@ -152,7 +152,7 @@ def _are_classes(values: np.ndarray, is_number: np.ndarray, *, are_known: bool) 
 
 
 def _check_classes(labels: np.ndarray, where: str) -> None:
-    """Integers of which most stand once are measured, not named."""
+    """Refuse integers that mostly occur once: they are a quantity, not classes."""
     if labels.dtype.kind == "U":
         return
     number = len(np.unique(labels))

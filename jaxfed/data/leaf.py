@@ -1,4 +1,4 @@
-"""LEAF's JSON: examples by user, such as FEMNIST's by writer.
+"""Read LEAF's JSON: examples by user, such as FEMNIST's by writer.
 
     ROOT/train/*.json  ROOT/test/*.json     {"users": [...], "num_samples": [...],
                                              "user_data": {USER: {"x": [[...], ...], "y": [...]}, ...}}
@@ -30,7 +30,7 @@ _FORMAT = 1
 
 
 class _NotImages(Exception):
-    """An example that is no square of bytes."""
+    """An example that is not a square of bytes."""
 
 
 class _User(NamedTuple):
@@ -42,7 +42,7 @@ class _User(NamedTuple):
 
 
 def recognizes(folder: Path) -> bool:
-    """Whether there are JSON files where LEAF puts them."""
+    """True if there are JSON files in LEAF's layout."""
     return any(_files(folder, split) for split in (*_SPLITS, "all_data"))
 
 
@@ -62,7 +62,7 @@ def read(folder: Path) -> Dataset:
         UsageError: a split is missing; a file is not such JSON; a user's x and y do not fit together or
             are not numbers (LEAF's text sets).
 
-    Cost: memory of one user and 16 million characters, beside the arrays; FEMNIST (817,851 images) takes
+    Cost: memory of one user and 16 million characters, besides the arrays; FEMNIST (817,851 images) takes
     some minutes the first time.
     """
     files = {split: _files(folder, split) for split in _SPLITS}
@@ -195,7 +195,7 @@ def _user(file: Path, name: str, value: Any) -> _User:
             "of text and of image files are not read)"
         ) from None
     try:
-        given = ["" if label is None else label for label in value["y"]]  # null: nobody knows it
+        given = ["" if label is None else label for label in value["y"]]  # null: unlabeled
         y = np.array(given, None if given else np.int64)
     except ValueError:  # lists of several lengths
         y = np.zeros(())

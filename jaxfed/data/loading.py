@@ -1,6 +1,6 @@
-"""`load`: a data set by its name or its path.
+"""Load a data set by its name or its path.
 
-A reader that lives elsewhere is registered, `READERS.register(name)` (`jaxfed.registry`): a function that
+An external reader is registered, `READERS.register(name)` (`jaxfed.registry`): a function that
 returns a `Dataset`, whose keywords are those of the config's section `name`.
 """
 
@@ -22,7 +22,7 @@ from jaxfed.registry import Registry
 
 READERS: Registry[Callable[..., Dataset]] = Registry("reader", {}, reserved=[*EMBEDDED, *NAMED])
 
-_BESIDE = ("uci", "images")  # folders beside the root, in which sets by name are looked for, too
+_BESIDE = ("uci", "images")  # folders next to the root that are also searched for sets by name
 _TABLES = (".csv", ".tsv", ".data", ".csv.gz", ".data.gz")
 
 
@@ -45,26 +45,26 @@ def load(
             publishers' files (`jaxfed.data.named`: adult, brain_mri); the path of an .npz or CSV file, of a
             folder of images, of LEAF's JSON files or of FLamby's Fed-ISIC2019; or a TFDS name
             (cifar10, emnist/byclass) prepared as array_record. A path is told by its ending or a slash
-            at its beginning (./images, /data/x); any existing folder is one. What is not there is
-            looked for in `root`, and a set by name in ../uci and ../images of it.
-        root: where prepared TFDS sets and other data are; None is $JAXFED_DATA, else TFDS's default.
-        label_key: what to take as label: a TFDS feature ("coarse_label" of cifar100) or a CSV column;
+            at its beginning (./images, /data/x); any existing folder is one. A path that
+            does not exist is looked for in `root`, and a set by name also in ../uci and ../images of it.
+        root: folder of prepared TFDS sets and other data; None is $JAXFED_DATA, else TFDS's default.
+        label_key: the label: a TFDS feature ("coarse_label" of cifar100) or a CSV column;
             the other sources have one label only.
         client_key: the CSV column, or the array of an .npz file, that names the client each row belongs to;
             the other sources have their own.
         image_size: for folders of image files only, pixels a side.
-        image_bits: for these, how many bits of a grey image's 16 are in use: with 12, say, 0..4095 become
-            0..255. 8 refuses images of more.
-        drop: for CSV files only, columns that are no features.
-        missing: for CSV files, what becomes of missing cells. "impute": they are NaN, until
-            `Dataset.completed` puts medians of the training rows there. "refuse": there may be none.
+        image_bits: for these, number of bits in use of a grey image's 16: with 12, 0..4095 become
+            0..255. 8 refuses images with more.
+        drop: for CSV files only, columns that are not features.
+        missing: for CSV files, treatment of missing cells. "impute": they are NaN until
+            `Dataset.completed` fills in medians of the training rows. "refuse": they are an error.
         options: keywords of a reader that was registered under this name.
 
     Returns:
-        `Dataset`. No TensorFlow is imported, whatever the source.
+        `Dataset`. TensorFlow is never imported.
 
     Raises:
-        UsageError: one line: what was looked for, where, and how to get it.
+        UsageError: one line that names the set, the place searched, and how to get it.
     """
     name_or_path = os.fspath(name_or_path)
     if name_or_path in READERS:
@@ -90,7 +90,7 @@ def _load(
     """`load` for the sets of this package; `given` are its options, None where one is not given."""
 
     def only(*options: str) -> list[Any]:
-        """The values of the options that the source at hand has; another one that is given is refused."""
+        """Values of the source's options; any other given option is refused."""
         for option, value in given.items():
             if option not in options and value is not None:
                 raise UsageError(
@@ -146,7 +146,7 @@ def _load(
 
 
 def _first(exists: Callable[[Path], bool], path: Path, place: Path) -> Path:
-    """The path as it is given or, where nothing is there, in the data root."""
+    """The path as given if it exists, else in the data root."""
     return path if exists(path) or not exists(place / path) else place / path
 
 
@@ -170,7 +170,7 @@ def _not_found(name: str, place: Path) -> str:
 
 
 def _refuse(name: str, **options: object) -> None:
-    """An option that the source at hand does not have is a mistake, not something to pass over."""
+    """Refuse options that the source does not have."""
     for option, value in options.items():
         if value is not None:
             raise UsageError(
@@ -179,7 +179,7 @@ def _refuse(name: str, **options: object) -> None:
 
 
 def _root(root: str | Path | None) -> Path:
-    """Where TFDS sets are looked for."""
+    """Folder in which TFDS sets are searched."""
     if root:
         return location(root, "root")
     key = _key_of_root(root)
@@ -187,7 +187,7 @@ def _root(root: str | Path | None) -> Path:
 
 
 def _key_of_root(root: str | Path | None) -> str:
-    """What says where they are looked for; empty where nothing does, and TFDS's default counts."""
+    """Origin of that folder: the argument or a variable; empty for TFDS's default."""
     if root:
         return "root"
     return next((f"${key}" for key in ("JAXFED_DATA", "TFDS_DATA_DIR") if os.environ.get(key)), "")

@@ -1,4 +1,4 @@
-"""Sets that are a folder of the data root, by name: who reads it, and how it comes about."""
+"""Data sets by name, each a folder of the data root: the reader, and the origin of its files."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Named(NamedTuple):
     """A set by name.
 
     Attributes:
-        origin: what belongs into the folder.
-        read: folder -> data set, with a keyword `image_size` where that can be chosen; None: the folder is
-            told by what is in it.
-        has_image_size: whether it can.
+        origin: description of the required files.
+        read: folder -> data set, with a keyword `image_size` if it can be chosen; None: the reader is chosen
+            by the folder's contents.
+        has_image_size: True if `image_size` can be chosen.
     """
 
     origin: str

@@ -41,10 +41,10 @@ _COLUMNS = ("client_id", "client_id_test", "class_names", "subclass", "subclass_
 def read(path: Path, client_key: str | None = None) -> Dataset:
     """Read x [n, ...] and y [n] (or [n, 1]); optionally x_test, y_test, client_id, subclass and class_names.
 
-    uint8 [n, h, w] is taken for grey images and gets a channel; anything but uint8 becomes float32.
-    The array `client_key`, and with a test split `client_key`_test, take the place of client_id.
+    uint8 [n, h, w] is read as grey images and gets a channel; other dtypes become float32. The array
+    `client_key`, and with a test split `client_key`_test, replace client_id.
 
-    Which examples of y are unlabeled: `jaxfed.data.labels`.
+    `jaxfed.data.labels` defines unlabeled examples of y.
 
     Raises:
         UsageError: not an npz file of plain arrays, without x and y, or x not numbers, or labels that
@@ -103,7 +103,7 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
 
 
 def plain_arrays(path: Path) -> dict[str, np.ndarray]:
-    """All arrays of the file, none of which says that it is larger than the file, or than memory."""
+    """All arrays of the file; refuses headers with a size beyond the file's or the memory's."""
     with path.open("rb") as file:
         if file.read(len(_ONE_ARRAY)) == _ONE_ARRAY:
             raise UsageError(
@@ -124,7 +124,7 @@ def plain_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _check_header(name: str, stream: IO[bytes], size: int) -> None:
-    """The array that a header announces is as large as what follows, and fits memory."""
+    """Check that the array of a header has the size of the data that follows, and fits memory."""
     version = np.lib.format.read_magic(stream)
     read = np.lib.format.read_array_header_1_0
     if version != (1, 0):
@@ -151,7 +151,7 @@ def _take(arrays: Mapping[str, np.ndarray], role: str) -> np.ndarray | None:
 def _with_clients(
     path: Path, arrays: Mapping[str, np.ndarray], client_key: str
 ) -> dict[str, np.ndarray]:
-    """The arrays with those that `client_key` names in the place of client_id's."""
+    """The arrays with client_id replaced by those that `client_key` names."""
     others = {*_NAMES["client_id"], *_NAMES["client_id_test"]}
     chosen = {name: array for name, array in arrays.items() if name not in others}
     for role, key in (("client_id", client_key), ("client_id_test", f"{client_key}_test")):
@@ -174,7 +174,7 @@ def _examples(x: np.ndarray) -> np.ndarray:
 
 
 def _column(path: Path, role: str, y: np.ndarray) -> np.ndarray:
-    """Labels [n] of [n] or [n, 1]."""
+    """Labels [n] from [n] or [n, 1]."""
     if y.ndim == 2 and y.shape[1] == 1:
         return y[:, 0]
     if y.ndim != 1:

@@ -1,4 +1,4 @@
-"""What can be told of `partition`'s arguments alone, before anything is dealt."""
+"""Checks of `partition`'s arguments before any example is distributed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_arguments(
     num_labeled_clients: int | None,
     skew: Skew,
 ) -> None:
-    """What can be told from the arguments alone."""
+    """Check the arguments by themselves, without the data."""
     for name, value, kind in (
         ("scheme", scheme, Scheme),
         ("quantity", quantity, Quantity),

@@ -1,19 +1,19 @@
-"""Which client holds which example, and which of them carry labels.
+"""Partition of examples among clients, with and without labels.
 
-1. The scheme gives weights W `[M, C]`: how strongly client m is drawn to class c (`schemes`).
+1. The scheme gives weights W `[M, C]` of client m for class c (`schemes`).
 2. W is scaled to the clients' sizes (rows) and to the classes' sizes (columns): the expected counts.
-3. Chance makes whole numbers of them (`dealing`), with these means and sums, and says which labels
-   there are (`labeling`).
-4. The shuffled examples of each class are dealt to clients, labeled and unlabeled, by those counts.
+3. Controlled random rounding makes integers of them (`dealing`) with these means and sums; `labeling` sets
+   the number of labels.
+4. The shuffled examples of each class are distributed to clients, labeled and unlabeled, by those counts.
 
-Promised are, to within one of what is to be expected: a client's size, its number of labels, and the
-labels of each class over all clients. With "iid" all else is chance, as if the examples were shuffled and
-cut; with other schemes a client's examples of each class are promised too. Labeled, unlabeled and new
-points are dealt apart: which classes a client's labels happen to have tells nothing of its other points.
-(Where labels are drawn from what a client holds, as with other schemes than "iid", the unlabeled are what
-is left of it.)
+The following are met to within one of their expectation: a client's size, its number of labels, and the
+labels of each class over all clients. With "iid" all else is random, as if the examples were shuffled and
+cut; with other schemes a client's number of examples of each class is met too. Labeled, unlabeled and new
+points are distributed independently: the classes of a client's labels say nothing about its other points.
+(If labels are drawn from a client's examples, as with schemes other than "iid", its unlabeled examples are
+the rest.)
 
-Nothing here waits for a lucky draw, so nothing hangs, however small a Dirichlet parameter is.
+No step rejects samples, so nothing hangs, however small a Dirichlet parameter is.
 """
 
 from collections.abc import Sequence
@@ -84,16 +84,16 @@ def partition(
     """Split the examples with classes `y` among clients, labeled and unlabeled.
 
     Args:
-        y: int `[n]`, classes from 0; -1 where nobody knows the class. Such an example is unlabeled at
-            whoever holds it, and never new; all that is said of labels below is said of the others.
-            Schemes by class deal it alike to all clients, to the sizes that `quantity` says.
+        y: int `[n]`, classes from 0; -1 for an unknown class. Such an example is unlabeled at its client
+            and never new; statements on labels below are about the other examples. Schemes by class
+            distribute it evenly over clients, to the sizes given by `quantity`.
         num_clients: M. With `scheme="natural"` it may be None: one client an id.
-        scheme: which classes a client is drawn to.
+        scheme: class proportions of the clients.
 
-            - "iid": all alike: examples are shuffled and cut. For labels see below.
+            - "iid": the same for all: examples are shuffled and cut. For labels see below.
             - "dirichlet": of each class, client m gets the share p_m, p ~ Dir(`dirichlet_alpha` 1_M),
-              drawn anew for each class. Sizes are left as they fall unless `quantity` is given.
-              Clients may be empty when alpha is small: see `min_size`.
+              drawn anew for each class. Sizes are random unless `quantity` is given.
+              Clients may be empty if alpha is small: see `min_size`.
             - "dirichlet_mixture": a share s = `dirichlet_share` of the examples by one draw of "dirichlet",
               and the rest by another with `dirichlet_alpha_rest`: of each class client m gets the share
               s p_m + (1 - s) q_m. With a `quantity`, s of what every client holds is of the first.
@@ -182,7 +182,7 @@ def partition(
         owner, new_owner = schemes.subclass_owners(
             y, subclass, new_y, new_subclass, num_clients, rng
         )
-    assert num_clients is not None  # check_arguments has seen to it
+    assert num_clients is not None  # by check_arguments
     if num_labeled_clients is not None and num_labeled_clients > num_clients:
         raise UsageError(
             f"num_labeled_clients={num_labeled_clients}: allowed are 0 to {num_clients}"
@@ -210,7 +210,7 @@ def partition(
         new_owner = np.zeros(0, np.int64)
     classes = y[kept]
     num_classes = int(max(classes.max(initial=-1), new_classes.max(initial=-1))) + 1
-    # Examples of unknown class are dealt as one class more, the last, which has no label to give.
+    # Examples of unknown class form an extra, last class without labels.
     is_known = classes != UNLABELED
     classes = np.where(is_known, classes, num_classes)
     num_columns = num_classes + (not is_known.all())
@@ -280,7 +280,7 @@ def partition(
 
 
 def _widened(table: np.ndarray, num_columns: int) -> np.ndarray:
-    """[M, `num_columns`], zeros where the table ends."""
+    """The table padded with columns of zeros to [M, `num_columns`]."""
     return np.pad(table, ((0, 0), (0, num_columns - table.shape[1])))
 
 
@@ -292,7 +292,7 @@ def _drawn(
     num_classes: int,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """bool [n], labels drawn from what clients hold of known classes."""
+    """bool [n], labels drawn from the clients' examples of known classes."""
     known = np.flatnonzero(classes < num_classes)
     held = _counts(owner[known], classes[known], num_clients, num_classes)
     is_labeled = np.zeros(len(classes), bool)
@@ -303,7 +303,7 @@ def _drawn(
 def class_counts(y: npt.ArrayLike, indices: Sequence[np.ndarray], num_classes: int) -> np.ndarray:
     """Examples of each class at each client: int64 [M, C], for one part of a `Partition`.
 
-    With examples of unknown class in `y` (-1) it is [M, C + 1], they are counted last.
+    With examples of unknown class in `y` (-1) it is [M, C + 1]; the last column counts them.
     """
     y = np.asarray(y)
     is_known = y != UNLABELED
@@ -322,7 +322,7 @@ def _rest(
     min_size: int,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """int64 [M, C], all but the labels: by weights, or a random split of the sizes that are left."""
+    """int64 [M, C], counts of unlabeled examples: by weights, or a random split of the remaining sizes."""
     left = totals - labeled.sum(axis=0)
     # A table of labels may give a client more than its share of all examples.
     room = np.maximum(sizes - labeled.sum(axis=1), 0)

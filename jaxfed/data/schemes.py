@@ -1,4 +1,4 @@
-"""What draws clients to examples: classes by scheme, sizes by quantity, or the data's own client ids."""
+"""Schemes of a partition: class weights, client sizes, or the data's own client ids."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Scheme = Literal[
     "table",
     "natural",
 ]
-OWNING = ("natural", "subclasses")  # schemes that say of each example who holds it
+OWNING = ("natural", "subclasses")  # schemes that fix the client of each example
 Quantity = Literal["equal", "dirichlet", "lognormal", "power_law"]
 Assignment = Literal["random", "rotated"]
 
@@ -45,7 +45,7 @@ def weights(
     table: np.ndarray,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """float [M, C], how strongly each client is drawn to each class."""
+    """float [M, C], weight of each class at each client."""
     num_classes = len(occurs)
     if scheme == "iid":
         return np.ones((num_clients, num_classes))
@@ -70,7 +70,7 @@ def weights(
 def dirichlet(
     name: str, alpha: float | None, shape: tuple[int, int], rng: np.random.Generator
 ) -> np.ndarray:
-    """float [M, C], of each class the clients' shares, Dir(alpha 1_M); `name` is what alpha is called."""
+    """float [M, C], the clients' shares of each class, Dir(alpha 1_M); `name` is alpha's name in errors."""
     if alpha is None or not 0 < alpha < np.inf:
         raise UsageError(f"{name}={alpha}: allowed are numbers above 0")
     return rng.dirichlet(np.full(shape[0], alpha), shape[1]).T
@@ -83,10 +83,10 @@ def mixed(
     totals: np.ndarray,
     sizes: np.ndarray | None,
 ) -> np.ndarray:
-    """float [M, C], two tables of weights as one: `share` of all is dealt by the first.
+    """float [M, C], mixture of two tables of weights; the first determines `share` of the examples.
 
-    Each is brought to its part of the classes' totals and of the clients' sizes by itself, so that with sizes
-    the share is that of every client.
+    Each table is scaled separately to its part of the classes' totals and of the clients' sizes. With sizes,
+    the share therefore holds at every client.
 
     Args:
         first, rest: float [M, C], columns that add up to 1.
@@ -97,7 +97,7 @@ def mixed(
     if not 0 <= share <= 1:
         raise UsageError(f"dirichlet_share={share}: allowed are 0 to 1")
     if sizes is not None:
-        sizes = sizes * (totals.sum() / sizes.sum())  # without the examples of unknown class
+        sizes = sizes * (totals.sum() / sizes.sum())  # excludes the examples of unknown class
     parts = ((share, first), (1 - share, rest))
     table = sum(expected(w, s * totals, None if sizes is None else s * sizes) for s, w in parts)
     return np.where(totals > 0, table, share * first + (1 - share) * rest)
@@ -110,7 +110,7 @@ def _places(
     assignment: Assignment,
     rng: np.random.Generator,
 ) -> list[np.ndarray]:
-    """Which of the classes that occur each client holds."""
+    """Classes that each client holds, as indices among the classes that occur."""
     k = classes_per_client
     if k is None or not 1 <= k <= num_classes:
         raise UsageError(f"classes_per_client={k}: allowed are 1 to {num_classes}")
@@ -143,7 +143,7 @@ def sizes(
     num_examples: int,
     rng: np.random.Generator,
 ) -> np.ndarray | None:
-    """float [M], how many examples each client is to hold; None leaves it to the scheme."""
+    """float [M], target number of examples of each client; None leaves it to the scheme."""
     if quantity is None and scheme in ("dirichlet", "dirichlet_mixture"):
         return None
     shares = np.ones(num_clients)
@@ -177,7 +177,7 @@ def natural_owners(
         if num_clients > len(names):
             raise UsageError(f"num_clients={num_clients}: the data have {len(names)} client ids")
         group = np.empty(len(names), np.int64)
-        turn = rng.permutation(num_clients)  # who gets one id more is chance, not the first clients
+        turn = rng.permutation(num_clients)  # the clients with one id more are random
         group[rng.permutation(len(names))] = turn[np.arange(len(names)) % num_clients]
         numbers = group[numbers]
     owner, new_owner = np.split(numbers.astype(np.int64), [len(ids)])
@@ -194,8 +194,8 @@ def subclass_owners(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Each example's client, and each new example's: one that holds its subclass.
 
-    Of every class the subclasses are dealt to the clients in turn, both shuffled; a subclass's examples go to
-    its holders in equal parts.
+    The subclasses of every class are assigned to the clients in turn, both shuffled. A subclass's examples
+    are split evenly among its holders.
     """
     if subclass is None:
         raise UsageError("scheme='subclasses' needs subclass, which this data set does not have")
@@ -227,7 +227,7 @@ def subclass_owners(
 def _dealt_to_holders(
     numbers: np.ndarray, holds: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """int64 [n], the client of each example, of which `holds` [F, M] says who holds its kind."""
+    """int64 [n], the client of each example; `holds` [F, M] is True for the clients that hold a subclass."""
     totals = np.bincount(numbers, minlength=len(holds))
     counts = [apportion(row, total, rng) for row, total in zip(holds, totals, strict=True)]
     return owners_of(numbers, np.stack(counts, axis=1), rng)

@@ -28,7 +28,7 @@ from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import UNLABELED, Dataset, client_numbers
 from jaxfed.errors import UsageError
 
-_UNLABELED_SPLITS = ("unlabelled", "unlabeled")  # splits whose labels mean nothing
+_UNLABELED_SPLITS = ("unlabelled", "unlabeled")  # splits without labels
 _EXAMPLES = (
     "image",
     "features",
@@ -36,11 +36,11 @@ _EXAMPLES = (
 )  # feature names that hold the example, in order of preference
 _LABELS = ("label", "quality", "class", "y")
 _CLIENTS = ("client_id", "writer_id", "writer", "user_id")
-# Keys of features.json under which classes stand that TFDS imports; the last is of older versions.
+# Keys of features.json with classes that TFDS imports; the last is from older versions.
 _CLASS_KEYS = {"pythonClassName", "python_class_name", "type"}
 _OF_TFDS = "tensorflow_datasets."
 _LARGE = 20_000  # examples: below, starting processes takes longer than decoding
-_JPEG = b"\xff\xd8\xff"  # what every such file begins with
+_JPEG = b"\xff\xd8\xff"  # first bytes of a JPEG file
 _FORMAT = 2  # raised whenever the same files would give other arrays
 
 
@@ -57,13 +57,13 @@ def read(name: str, folder: Path, label_key: str | None = None) -> Dataset:
         name: for the `Dataset`.
         folder: holds dataset_info.json, features.json and array_record files.
         label_key: feature to take as label, such as CIFAR-100's "coarse_label"; None is "label". With another
-            than the usual one, that one makes subclasses, where each of its classes lies in one class.
+            key, the usual label gives subclasses, if each of its classes lies in one class.
 
     Raises:
         UsageError: not array_record, no training split, or features that make no classification set.
     """
     files = sorted(file for file in folder.iterdir() if file.is_file())
-    # What the set's own words say is kept with its arrays: TFDS, a fifth of a second, is for making them.
+    # The set's metadata are cached with its arrays: importing TFDS takes a fifth of a second.
     arrays = cached_arrays(
         f"tfds-{name.replace('/', '-')}",
         files_key(files, _FORMAT, label_key),
@@ -90,7 +90,7 @@ def read(name: str, folder: Path, label_key: str | None = None) -> Dataset:
 
 
 def _make(name: str, folder: Path, label_key: str | None, target: Path) -> None:
-    """Decode all of it, and write down its classes' names and what is known of its origin."""
+    """Decode the whole set, and write the classes' names and the note on its origin."""
     info = _builder(folder).info
     there, features = info.splits, info.features
     if "train" not in there:
@@ -118,7 +118,7 @@ def _make(name: str, folder: Path, label_key: str | None, target: Path) -> None:
 
 
 def _origin(name: str, folder: Path, example_key: str) -> str:
-    """Whether images were written as JPEG, as the first of them tells: then pixels may have changed."""
+    """Note that the first image is a JPEG, so that pixels may differ from the original's; else empty."""
     import tensorflow_datasets as tfds
 
     builder = _builder(folder)
@@ -137,7 +137,7 @@ def _origin(name: str, folder: Path, example_key: str) -> str:
 
 
 def _subclasses(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """`subclass` and `subclass_test`, where there are such and each lies in one class."""
+    """`subclass` and `subclass_test`, if they exist and each subclass lies in one class."""
     splits = [split for split in ("train", "test") if f"subclass-{split}" in arrays]
     if not splits:
         return {}
@@ -167,10 +167,10 @@ def _builder(folder: Path) -> Any:
 
 
 def _check_names(file: Path) -> None:
-    """Refuse a description that names classes outside TFDS: it imports whatever module stands there.
+    """Refuse a description with classes outside TFDS, which would import any module named there.
 
     Raises:
-        UsageError: such a name, or no such JSON.
+        UsageError: such a name, or invalid JSON.
     """
     try:
         described = json.loads(file.read_text(encoding="utf-8"))
@@ -217,7 +217,7 @@ def _decode(
 ) -> None:
     """Write x-PART.npy, y-PART.npy and, with such features, client-PART.npy and subclass-PART.npy.
 
-    counts: the splits that the part is made of, and how many examples each has.
+    counts: the splits of the part, and the number of examples of each.
     """
     ranges = []
     for split, count in counts.items():
@@ -232,7 +232,7 @@ def _decode(
 def _decode_split(
     folder: Path, split: str, keys: Sequence[str | None], target: Path, count: int
 ) -> list[dict[str, np.ndarray]]:
-    """`decode_range` of all examples of a split, of large ones by several processes."""
+    """`decode_range` over all examples of a split, in several processes for large splits."""
     num_workers = min(os.cpu_count() or 1, 16) if count >= _LARGE else 1
     if num_workers == 1:
         try:
@@ -246,9 +246,9 @@ def _decode_split(
 def _decode_in_processes(
     folder: Path, split: str, keys: Sequence[str | None], bounds: Sequence[int], target: Path
 ) -> list[dict[str, np.ndarray]]:
-    """`decode_range` between each two bounds, every range in a process of its own.
+    """`decode_range` between consecutive bounds, each range in a separate process.
 
-    Their arrays come by way of files in `target`, which goes as a whole if this process is killed.
+    Arrays are passed through files in `target`, which is removed as a whole if this process is killed.
     """
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     workers, parts = [], []
@@ -298,7 +298,7 @@ def decode_range(
     """
     example_key, label_key, client_key, *finer = keys
     source = _builder(folder).as_data_source(split)
-    # Some hundred records a read: one read a record costs as much as decoding it.
+    # Several hundred records per read: a read per record would cost as much as decoding it.
     records = (
         record
         for first in range(start, stop, 512)

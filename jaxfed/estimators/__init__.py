@@ -1,5 +1,5 @@
-"""One client's classifier of scikit-learn's kind: trees, forests, boosting, rules; made, fitted, asked.
+"""One client's classifier with scikit-learn's interface: trees, forests, boosting, rules.
 
-What `jaxfed.models` is for networks. Worker processes import this and little else, so there is no JAX here,
-and nothing of clients or rounds. `jaxfed.learners` lifts it over clients.
+The counterpart of `jaxfed.models` for networks. Worker processes import this and little else, so it contains
+no JAX, and nothing about clients or rounds. `jaxfed.learners` extends it to many clients.
 """

@@ -1,8 +1,8 @@
-"""One client's classifier: fitted on weighted examples of some of the classes, asked about all of them.
+"""One client's classifier: fitted on weighted examples of some classes, with predictions over all classes.
 
-A client may have seen few of the C classes. Its estimator is given those that it has, as 0..k-1, which is
-what XGBoost asks for and all others can work with; answers are mapped back, and the other classes have the
-probability 0. Of a single class there is nothing to learn: the model says it always, without an estimator.
+A client may have only some of the C classes. They are numbered 0..k-1 for its estimator, as XGBoost requires
+and all others accept. Predictions are mapped back; the other classes have probability 0. With a single class
+the model always predicts it, without an estimator.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from jaxfed.estimators.recipe import Recipe, one_line
 
 
 class NoPredictionError(ValueError):
-    """What an estimator answers is no prediction; the message says what it is."""
+    """An estimator returns invalid predictions; the message describes them."""
 
 
 class Task(NamedTuple):
-    """What one client's estimator is fitted on.
+    """Training task of one client's estimator.
 
     Fields:
-        recipe: what it is made from.
+        recipe: specification of the estimator.
         x: [n, ...], flattened row by row; bytes are read as [0, 1].
         y: int32 [n], classes.
-        weight: float32 [n]; rows of weight 0 are left out. Where the estimator's `fit` takes no weights,
-            all others count one.
+        weight: float32 [n]; rows of weight 0 are left out. If the estimator's `fit` takes no weights,
+            all others have weight one.
         seed: of its random numbers.
-        threads: that a forest may be fitted in; the model is the same.
+        threads: for fitting a forest; they do not change the model.
     """
 
     recipe: Recipe
@@ -46,10 +46,10 @@ class ClientModel(NamedTuple):
     """A fitted estimator.
 
     Fields:
-        estimator: of the classes 0..k-1; None where there was one class only.
-        classes: int32 [k], which these are.
-        train_accuracy: share of the rows it was fitted on that it is right about.
-        warnings: what it warned of, one line each.
+        estimator: of the classes 0..k-1; None for a single class.
+        classes: int32 [k], numbers of these classes among all C.
+        train_accuracy: accuracy on its training rows.
+        warnings: its warnings, one line each.
     """
 
     estimator: Any
@@ -61,7 +61,7 @@ class ClientModel(NamedTuple):
         """The classes of examples [n, ...], int32 [n].
 
         Raises:
-            NoPredictionError: the estimator answers something else.
+            NoPredictionError: the estimator returns something else.
         """
         if self.estimator is None or not len(x):
             return np.full(len(x), self.classes[0], np.int32)
@@ -76,10 +76,10 @@ class ClientModel(NamedTuple):
         return self.classes[answer.astype(np.int64)]
 
     def probabilities(self, x: np.ndarray, num_classes: int) -> np.ndarray:
-        """float32 [n, C], 0 of classes that it has not seen.
+        """float32 [n, C], 0 for classes that it has not seen.
 
         Raises:
-            NoPredictionError: the estimator answers something else.
+            NoPredictionError: the estimator returns something else.
         """
         spread = np.zeros((len(x), num_classes), np.float32)
         if self.estimator is None or not len(x):
@@ -97,14 +97,14 @@ class ClientModel(NamedTuple):
 
 
 def fitted(task: Task) -> ClientModel:
-    """Fit one estimator, and see on its own rows that it predicts.
+    """Fit one estimator, and check its predictions on the training rows.
 
-    One thread computes, so that the same task gives the same model wherever it runs, and as many processes
-    as there are cores share them fairly. (A forest's trees are the same in several, where cores are left.)
+    It runs in one thread, so a task gives the same model everywhere, and one process per core shares the
+    machine fairly. (A forest's trees do not depend on the number of threads; it uses idle cores.)
 
     Raises:
-        NoPredictionError: its answers are no predictions.
-        Exception: whatever the estimator raises.
+        NoPredictionError: invalid predictions.
+        Exception: any error of the estimator.
     """
     from threadpoolctl import threadpool_limits
 
@@ -125,7 +125,7 @@ def fitted(task: Task) -> ClientModel:
             estimator.set_params(n_jobs=task.threads)
         estimator.fit(x, own.astype(np.int32), **({keyword: weight} if keyword else {}))
         if recipe.is_forest:
-            estimator.set_params(n_jobs=1)  # votes are added in the threads' order
+            estimator.set_params(n_jobs=1)  # threads would add votes in any order
         model = ClientModel(estimator, classes)
         accuracy = float(np.mean(model.labels(x) == y))
         if recipe.has_probabilities:
@@ -136,12 +136,12 @@ def fitted(task: Task) -> ClientModel:
 
 
 def fitted_or_why(task: Task) -> ClientModel | str:
-    """A model, or in one line why there is none."""
+    """The fitted model, or the error in one line."""
     try:
         return fitted(task)
     except NoPredictionError as error:
         return one_line(error)
-    except Exception as error:  # an estimator's own, of whatever kind
+    except Exception as error:  # any error of an estimator
         return f"{type(error).__name__}: {one_line(error)}"
 
 

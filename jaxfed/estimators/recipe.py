@@ -1,4 +1,4 @@
-"""How an estimator is made: a class of scikit-learn, XGBoost or imodels by its dotted name, and settings."""
+"""Specification of an estimator: a class of scikit-learn, XGBoost or imodels by dotted name, and settings."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from typing import Any
 
 from jaxfed.errors import UsageError
 
-# Package -> which requirements have it.
+# Package -> its requirements file.
 _PACKAGES = {
     "sklearn": "requirements.txt",
     "xgboost": "requirements-learners.txt",
     "imodels": "requirements-learners.txt",
 }
 
-# Whose trees are drawn from seeds of their own, and so are the same in however many threads they grow.
+# Forests with a seed per tree: the trees do not depend on the number of threads.
 _FORESTS = ("sklearn.ensemble.RandomForestClassifier", "sklearn.ensemble.ExtraTreesClassifier")
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What each client's estimator is made from.
+    """Specification of each client's estimator.
 
     Attributes:
         name: the learner's, for messages.
         path: the class, "sklearn.tree.DecisionTreeClassifier"; of the packages above only.
         settings: its keywords.
-        is_scaled: examples are standardized first, by means and deviations of what it is fitted on.
-        is_binary: the class knows two classes only; more are fitted one against the rest.
-        harmless: how warnings begin that tell a user nothing, for the class does what is asked all the same.
-        derived_from: the package whose class a class of ours extends; "" where the path says it.
+        is_scaled: standardize examples first, by means and deviations of the training rows.
+        is_binary: the class supports two classes only; more are fitted one against the rest.
+        harmless: beginnings of warnings to suppress, as they do not affect the result.
+        derived_from: the package of the class that ours extends; "" if the path shows it.
 
     Raises:
-        UsageError: another package or one that is not installed, a name that is no classifier in it, keywords
-            or values that it does not take.
+        UsageError: another package or one that is not installed, a name that is not a classifier in it,
+            keywords or values that it does not accept.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Recipe:
     derived_from: str = ""
 
     def __post_init__(self) -> None:
-        """Make one, so that what is wrong is said before any client trains."""
+        """Build one estimator, so errors appear before any client trains."""
         from sklearn.base import is_classifier
 
         made = self.estimator(seed=0)
@@ -56,7 +56,7 @@ class Recipe:
                 f"estimator={self.path!r}: is no classifier; allowed are classes that are"
             )
         own = made.steps[-1][1] if self.is_scaled else made
-        # scikit-learn's judge their values in `fit` only, where every client of every round would say it.
+        # scikit-learn validates values only in `fit`: every client of every round would report an error.
         if hasattr(own, "_parameter_constraints") and hasattr(own, "_validate_params"):
             try:
                 own._validate_params()
@@ -64,11 +64,11 @@ class Recipe:
                 raise UsageError(f"estimator={self.path!r}: {one_line(error)}") from error
 
     def estimator(self, seed: int) -> Any:
-        """A new one, which has not been fitted; whatever is random in it comes from the seed."""
+        """Return a new, unfitted estimator; all its randomness comes from the seed."""
         made_of = self._class()
         settings = dict(self.settings)
         if self.path.startswith("xgboost."):
-            settings.setdefault("n_jobs", 1)  # a client's threads are its process's affair
+            settings.setdefault("n_jobs", 1)  # processes, not threads, share the cores
         try:
             made = made_of(**settings)
         except TypeError as error:
@@ -87,16 +87,16 @@ class Recipe:
 
     @property
     def is_forest(self) -> bool:
-        """Whether several threads, its keyword `n_jobs`, fit the same one in less time."""
+        """True if more threads (`n_jobs`) fit the same model in less time."""
         return self.path in _FORESTS and "n_jobs" not in self.settings and not self.is_scaled
 
     @property
     def has_probabilities(self) -> bool:
-        """Whether estimators of this kind say more than a class."""
+        """True if estimators of this kind predict probabilities."""
         return hasattr(self.estimator(seed=0), "predict_proba")
 
     def weights_keyword(self, estimator: Any) -> str | None:
-        """The keyword by which `fit` takes weights of examples; None where it takes none."""
+        """The keyword of `fit` for weights of examples; None if it takes none."""
         from sklearn.utils.validation import has_fit_parameter
 
         last, prefix = estimator, ""
@@ -127,6 +127,6 @@ class Recipe:
 
 
 def one_line(error: object) -> str:
-    """What an error or a warning says, in a line of at most 200 characters."""
+    """Text of an error or a warning in one line of at most 200 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 200 else f"{text[:197]}..."

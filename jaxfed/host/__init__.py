@@ -1,4 +1,4 @@
-"""What a long computation asks of its machine: whole files, saved states, signals, processes, a terminal.
+"""Services of the host for long computations: atomic files, checkpoints, signals, processes, a terminal.
 
-Nothing here knows of clients, rounds or arrays on devices. Every other wing may import from here.
+Nothing here depends on clients, rounds or arrays on devices. Every other wing may import from here.
 """

@@ -1,14 +1,14 @@
-"""Checkpoints of a server state, with a small record of where the run stood.
+"""Checkpoints of a server state, with a small record of the run's progress.
 
     STEP.npz    state/PATH.npy, a leaf under its path in the tree (`params.dense.kernel`);
                 record.npy, JSON: the record of progress, and every leaf's dtype
 
 A state is any pytree of arrays, typed PRNG keys and Python numbers. A checkpoint is readable with
 `numpy.load`; the state's structure comes back from a template, the state that `init` makes. A zip
-archive has a CRC-32 of every member: all are compared before any is believed.
+archive has a CRC-32 of every member; all are checked before any is used.
 
 (Orbax takes ten times as long over a small state, keeps no checksums, and reads `[1]` in a path as a
-pattern; its arrays spread over hosts are not needed, since a server state is on one.)
+pattern; its arrays sharded over hosts are not needed, as a server state is on one.)
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from jaxfed.host import storage
 
 _RECORD, _STATE, _ENDING = "record", "state/", ".npz"
 
-Progress = dict[str, Any]  # what a save is told of how far the run is; JSON
+Progress = dict[str, Any]  # progress of the run, passed to each save; JSON
 Leaves = Iterable[tuple[str, np.ndarray]]  # of a state: paths and values
 
 
 class Checkpoint:
-    """One checkpoint, whole: every checksum in it is right."""
+    """One complete checkpoint; all its checksums are verified."""
 
     def __init__(self, file: Path) -> None:
         """Read the record of a file.
 
         Raises:
-            Damaged: it is no checkpoint, or not as it was written.
+            Damaged: it is not a checkpoint, or has changed since it was written.
         """
         self.file = file
         try:
@@ -50,7 +50,7 @@ class Checkpoint:
                 record = json.loads(_array(archive, _RECORD).tobytes())
             self.progress: Progress = record["progress"]
             self._dtypes: dict[str, str] = record["dtypes"]
-        except Exception as error:  # zipfile, NumPy and JSON raise a dozen kinds over damaged bytes
+        except Exception as error:  # zipfile, NumPy and JSON raise a dozen kinds for damaged bytes
             raise Damaged(f"{file}: {' '.join(str(error).split())}") from error
         if broken is not None:
             raise Damaged(f"{file}: {broken} is not as it was written")
@@ -60,7 +60,7 @@ class Checkpoint:
 
         Args:
             template: a state, or what `jax.eval_shape` makes of one without keys.
-            part: the template is only of this field of the saved state ("model").
+            part: the template describes only this field of the saved state ("model").
 
         Raises:
             UsageError: the leaves are not those of the template.
@@ -82,7 +82,7 @@ class Checkpoint:
 
 
 class Damaged(Exception):
-    """A file is not as it was written."""
+    """A file has changed since it was written."""
 
 
 class Checkpoints:
@@ -101,14 +101,14 @@ class Checkpoints:
         """Save a state and a JSON-able record of progress as step `step`.
 
         Raises:
-            OSError: the disk is full, say; the checkpoints before are as they were.
+            OSError: for example, the disk is full; earlier checkpoints are unchanged.
 
         Cost: a copy of the state on the host, a leaf at a time; 1 GB/s and the disk's own time.
         """
         self.write(step, _leaves(state), progress)
 
     def write(self, step: int, leaves: Leaves, progress: Progress) -> None:
-        """As `save`, of a state's leaves; touches nothing of JAX's, so any thread may."""
+        """Save a state's leaves, as `save`; calls nothing in JAX, so any thread may use it."""
         dtypes = {}
         self.path.mkdir(parents=True, exist_ok=True)
         storage.remove_partial_files(self.path)
@@ -127,12 +127,12 @@ class Checkpoints:
     def latest(
         self, objection: Callable[[Progress], str] = lambda progress: ""
     ) -> Checkpoint | None:
-        """The newest checkpoint that is whole and to whose record there is no objection.
+        """The newest complete checkpoint whose record meets no objection.
 
-        One that is passed over is said in a line. None where nothing has been saved.
+        Skipped checkpoints are logged. None if nothing has been saved.
 
         Raises:
-            UsageError: there are checkpoints, but none of them will do.
+            UsageError: there are checkpoints, but none is usable.
         """
         reason = ""
         for step in reversed(self._steps()):
@@ -153,7 +153,7 @@ class Checkpoints:
     def to_resume(
         self, objection: Callable[[Progress], str] = lambda progress: ""
     ) -> Checkpoint | None:
-        """As `latest`, for the run that made them: what it refuses is `Unresumable`."""
+        """As `latest`, for the run that made the checkpoints; errors are `Unresumable`."""
         try:
             return self.latest(objection)
         except UsageError as error:
@@ -170,9 +170,9 @@ class Checkpoints:
 
 
 def copied_leaves(state: Any) -> Leaves:
-    """The leaves as they are now, for `Checkpoints.write`, whatever becomes of the state.
+    """Copy the leaves for `Checkpoints.write`, independent of later changes of the state.
 
-    On a CPU, NumPy sees a JAX array's own buffer, which a computation that it is donated to may write in.
+    On a CPU, NumPy shares a JAX array's buffer. A computation to which it is donated may overwrite it.
     """
     return [(name, np.array(value, copy=True)) for name, value in _leaves(state)]
 
@@ -192,7 +192,7 @@ def _array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
 
 
 def _difference(there: set[str], wanted: set[str]) -> str:
-    """Which leaves one has and the other has not, two of each at most."""
+    """Message with the leaves that only one of the two has, at most two of each."""
     sides = {"holds": sorted(there - wanted), "lacks": sorted(wanted - there)}
     parts = [
         f"{verb} {', '.join(names[:2])}" + (f" and {len(names) - 2} more" if names[2:] else "")
@@ -215,7 +215,7 @@ def _to_numpy(leaf: Any) -> np.ndarray:
 
 
 def _like(leaf: Any, value: np.ndarray) -> Any:
-    """`value` as what `leaf` is: a typed key, a JAX array, a NumPy array or a Python number."""
+    """Convert `value` to the type of `leaf`: a typed key, a JAX array, a NumPy array or a Python number."""
     if _is_key(leaf):
         return jax.random.wrap_key_data(jnp.asarray(value), impl=jax.random.key_impl(leaf))
     if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):

@@ -1,19 +1,19 @@
-"""Checkpoints of a run that goes on while they are written.
+"""Write checkpoints in the background while the run continues.
 
     the run       round k | copy the state | round k + 1 | round k + 2 | ...
     its writer                             | serialize, checksum, fsync, rename
 
-By the clock (`jaxfed.host.save_schedule`) the run waits for the copy alone, NumPy arrays that nothing it does
-later can change: not a round that is given the state's own buffers to write in, nor a method that keeps NumPy
-arrays and changes them. A thread writes it, one save at a time and none in a queue: one that falls due
-meanwhile waits for a round's end at which the writer is free. What is saved is the run at the moment of the
-copy, so a kill at any instant leaves the save before or this one, whole.
+With saves by the clock (`jaxfed.host.save_schedule`) the run waits only for the copy. The copy is NumPy
+arrays that later rounds cannot change: neither by donated buffers nor by a method that changes NumPy arrays
+in place. A thread writes it, one save at a time and without a queue. A save that falls due meanwhile waits
+for the end of a round at which the writer is idle. The saved state is that of the moment of the copy, so
+after a kill at any instant either the previous save or this one is complete.
 
-The copy takes 0.3 s for a GB, and the host's memory for one more state until it is written. The writer's own
-work is not among the 3 %: two to eight times the copy's, on another core where one is free, so that it takes
-a quarter of a core at the most that the schedule allows.
+The copy takes 0.3 s for a GB, and host memory for one more state until it is written. The writer's work does
+not count toward the 3 %. It takes two to eight times as long as the copy, on another core if one is free: at
+most a quarter of a core under the schedule.
 
-Every N rounds, at the end, and where the process has been asked to stop, a save is whole when `save` returns.
+Every N rounds, at the end, and after a request to stop, a save is complete when `save` returns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from jaxfed.host.save_schedule import SaveSchedule
 
 
 class CheckpointWriter:
-    """Saves a run's states as a schedule says; leaving it waits for the save that is being written.
+    """Saves a run's states on a schedule; exit waits for a save in progress.
 
         with CheckpointWriter(checkpoints, every) as saves:
             for number in rounds:
@@ -39,9 +39,9 @@ class CheckpointWriter:
                 if saves.are_due(number, is_last=number == rounds[-1]):
                     saves.save(number, state, {"round": number})
 
-    What a save has failed of is raised as soon as the run asks again: by `are_due`, `save`, `join`, or where
-    the run leaves. A run that leaves with an exception of its own leaves with that; then the failure is
-    logged, unless the run's own is the disk's, too.
+    A failed save raises its error at the next call of `are_due`, `save` or `join`, or at exit. If the run
+    exits with an exception of its own, that one is raised and the failure is logged, unless the run's own
+    is also an error of the disk.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class CheckpointWriter:
         every: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Into `checkpoints`, which nobody else writes; every `every` rounds, 0 is by the clock."""
+        """Write into `checkpoints`, as the only writer, every `every` rounds; 0 is by the clock."""
         self._checkpoints = checkpoints
         self._is_by_the_clock = every == 0
         self._schedule = SaveSchedule(every, clock)
@@ -58,10 +58,10 @@ class CheckpointWriter:
         self._in_flight: Future[None] | None = None
 
     def are_due(self, round_number: int, *, is_last: bool) -> bool:
-        """Whether to save after this round (`SaveSchedule.is_due`); not while one is being written.
+        """True if a save is due after this round (`SaveSchedule.is_due`); False while one is being written.
 
         Raises:
-            OSError: the last save has failed: the disk is full, say.
+            OSError: the last save has failed, for example because the disk is full.
         """
         if self._in_flight is not None:
             if not self._in_flight.done():
@@ -72,16 +72,16 @@ class CheckpointWriter:
     def save(self, step: int, state: Any, progress: Progress, *, at_once: bool = False) -> None:
         """Save a state and a record of progress as they are now (`Checkpoints.save`).
 
-        Waits for the save before, where that is still being written.
+        Waits for the previous save if it is still being written.
 
         Args:
-            step: numbers it.
-            state: a pytree, which may be changed or given away as soon as this returns.
-            progress: JSON-able, and not to be changed.
-            at_once: it is whole when this returns, by the clock, too.
+            step: its number.
+            state: a pytree, which may be changed or donated as soon as this returns.
+            progress: JSON-able; must not be changed.
+            at_once: complete the save before returning, also by the clock.
 
         Raises:
-            OSError: this save has failed, or the one before; those before are as they were.
+            OSError: this save or the previous one has failed; earlier ones are unchanged.
         """
         self.join()
         if at_once or not self._is_by_the_clock:
@@ -95,10 +95,10 @@ class CheckpointWriter:
         """Wait until nothing is being written.
 
         Raises:
-            OSError: what was has failed.
+            OSError: the save in progress has failed.
         """
         if self._in_flight is not None:
-            wait([self._in_flight])  # where a signal ends this, it is still in flight
+            wait([self._in_flight])  # still in flight if a signal ends this
             written, self._in_flight = self._in_flight, None
             written.result()
 

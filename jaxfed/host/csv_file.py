@@ -1,7 +1,7 @@
-"""Rows of numbers and names as a CSV file, as all tables of this package are written.
+"""Write rows of numbers and names as a CSV file; used for all tables of this package.
 
-A text that a spreadsheet would run as a formula, one that begins with =, +, -, @, a tab or a line's end, gets
-an apostrophe in front, unless it is a number or a row of numbers.
+A text that a spreadsheet would run as a formula (it begins with =, +, -, @, a tab or a line break) gets a
+leading apostrophe, unless it is a number or a row of numbers.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _NUMBERS = re.compile(r"([-+]?([0-9.]+([eE][-+]?[0-9]+)?|nan|inf)( |$))+")
 
 
 def write_csv(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write a line a row, in UTF-8; what a row lacks, or has None of, is empty.
+    """Write one line per row, in UTF-8; missing values and None are empty.
 
     Raises:
-        ValueError: a row with a key that is no column.
-        OSError: the disk is full, say; a file that was there is as it was.
+        ValueError: a row with a key that is not a column.
+        OSError: for example, the disk is full; an existing file is unchanged.
     """
     with storage.whole_file(path) as stream:
         writer = csv.DictWriter(stream, list(columns), lineterminator="\n")

@@ -1,8 +1,8 @@
-"""One CPU's cores as devices of their own, so that a round's clients train side by side.
+"""Use each CPU core as a JAX device, so a round's clients train in parallel.
 
-XLA:CPU spreads a product over its cores, and gathers, sums and all that stands between two products over one:
-a client of small layers leaves the others idle. Where each core is a device, each has a client
-(`jaxfed.federation.client_map`), and what is computed on one device still has all cores.
+XLA:CPU runs a matrix product on all cores, but gathers, sums and other operations on one. A client with small
+layers leaves the other cores idle. If each core is a device, each trains a client
+(`jaxfed.federation.client_map`), and computations on a single device still use all cores.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _FORCED = "xla_force_host_platform_device_count"
 
 
 def one_device_a_core() -> None:
-    """Ask JAX for as many CPU devices as this process has cores, where it has not started yet.
+    """Set JAX's number of CPU devices to this process's number of cores, unless JAX has started.
 
-    What a user has asked for stands: `XLA_FLAGS` that force a number of them, `JAX_NUM_CPU_DEVICES`. So do
-    the devices of a run of several processes.
+    A user's choice takes precedence: `XLA_FLAGS` that force a number, or `JAX_NUM_CPU_DEVICES`. The devices
+    of a run of several processes do not change either.
 
     Raises:
         UsageError: see `check_platform`.
@@ -30,19 +30,19 @@ def one_device_a_core() -> None:
 
 
 def check_platform() -> None:
-    """Start JAX where `JAX_PLATFORMS` asks for more than the CPU: what is not there shows now.
+    """Start JAX if `JAX_PLATFORMS` names more than the CPU, so a missing device raises an error now.
 
-    A run of several processes starts together, later.
+    The processes of one run start JAX together, later.
 
     Raises:
-        UsageError: JAX finds no device of the kind.
+        UsageError: JAX finds no such device.
     """
     asked = os.environ.get("JAX_PLATFORMS", "")
     if asked in ("", "cpu") or jax.distributed.is_initialized():
         return
     try:
         jax.local_devices()
-    except (AssertionError, RuntimeError) as error:  # the first where JAX has no plugin for them
+    except (AssertionError, RuntimeError) as error:  # the first: JAX has no plugin for them
         why = " ".join(str(error).partition(" (")[0].split())
         raise UsageError(
             f"$JAX_PLATFORMS={asked}: JAX finds no such device; unset, it takes what there is"
@@ -61,15 +61,15 @@ def _ask_for_cores() -> None:
 
 
 def cores_are_devices() -> bool:
-    """Whether JAX was asked for several devices on one CPU, by `one_device_a_core` or by a user.
+    """True if JAX was set to several devices on one CPU, by `one_device_a_core` or by a user.
 
-    Devices that `XLA_FLAGS` force are for trying out a mesh, and may be more than there are cores.
+    Devices forced by `XLA_FLAGS` are for testing a mesh, and may be more than the cores.
     """
     return _num_asked() > 1 and jax.default_backend() == "cpu"
 
 
 def _num_asked() -> int:
-    number: int = jax.config.values["jax_num_cpu_devices"]  # below 0: nobody has
+    number: int = jax.config.values["jax_num_cpu_devices"]  # below 0: not set
     return number
 
 

@@ -5,17 +5,17 @@
         with interruption.deferred():
             advance_and_save_a_round()   # a signal waits for the end of this block
 
-With several processes a signal waits until all have heard of it, after a round (`settle`).
+With several processes a signal waits until all have received it, after a round (`settle`).
 
 The first signal raises `Interrupted` in the main thread, at the end of the deferred block if one is
-running. The second meets the system's own handler and ends the process at once. (A second SIGHUP does
-nothing, however late it comes: shell and system may send one each.)
+running. The second reaches the system's handler and ends the process at once. (A second SIGHUP is always
+ignored: shell and system may send one each.)
 
-Python runs its handlers between two of its own steps, and a round may be one long computation. So a thread
-is told of signals by the operating system at once (`signal.set_wakeup_fd`): it prints the answer, and ends
-the process at the second signal if the first has not been handled yet.
+Python runs its handlers between bytecodes, and a round may be one long computation. So a thread receives
+signals from the operating system at once (`signal.set_wakeup_fd`). It prints the answer, and ends the process
+at the second signal if the first has not been handled yet.
 
-A process that others started for their own work ends with them: `end_with`.
+A worker process ends with its parent: `end_with`.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class Interrupted(BaseException):
 class Interruption:
     """Takes over these signals while it is entered; main thread only.
 
-    SIGHUP stays ignored where the process was started so (`nohup`). A terminal that hangs up can no
-    longer be written to: what still goes there goes nowhere.
+    SIGHUP stays ignored if the process was started that way (`nohup`). After a hang-up, output to the
+    terminal is discarded.
 
     Attributes:
-        continues: which command goes on from what is saved; an entry's to change.
-        pending: the signal that has arrived and waits; None where none has.
+        continues: the command that resumes from the saved state; set by an entry.
+        pending: the signal that has arrived and waits, or None.
     """
 
     def __init__(self) -> None:
@@ -97,11 +97,11 @@ class Interruption:
             if signal.getsignal(signum) != signal.SIG_IGN:  # as a hang-up is after the first
                 signal.signal(signum, handler)
         signal.set_wakeup_fd(self._earlier_fd)
-        self._arrivals.close()  # which ends the thread
+        self._arrivals.close()  # ends the thread
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Let a signal that arrives in this block wait until the block has ended."""
+        """Defer signals that arrive in this block until it ends."""
         self._is_deferred = True
         try:
             yield
@@ -113,20 +113,20 @@ class Interruption:
 
     @property
     def is_pending(self) -> bool:
-        """Whether a signal has arrived that waits for the end of the block, and all have heard of it."""
+        """True if a signal waits for the end of the block, and all processes have received it."""
         return self.pending is not None and self._settles == self._is_settled
 
     def settle(self, signum: int) -> None:
-        """Of several processes' signals this one counts at all of them; 0: none has arrived.
+        """Set the signal that all processes of a run act on; 0: none has arrived.
 
-        From the first call on, a signal waits for the next.
+        After the first call, a signal waits for the next call.
         """
         self._settles = True
         if signum:
             self.pending, self._is_settled = signum, True
 
     def _answer(self, heard: socket.socket) -> None:
-        """Answer the first signal on standard error, and obey a second one that finds it unhandled."""
+        """Answer the first signal on standard error; end at a second one if the first is unhandled."""
         with heard:
             first = self._next_signal(heard)
             if not first:
@@ -145,7 +145,7 @@ class Interruption:
                     os._exit(128 + again)
 
     def _next_signal(self, heard: socket.socket) -> int:
-        """The next signal that Python has a handler for and is ours; 0 once there will be none."""
+        """The next signal that our handler handles; 0 after the last."""
         while number := heard.recv(1):
             if number[0] in self._previous:
                 return number[0]
@@ -170,10 +170,10 @@ class Interruption:
 
 
 def end_with(parent: int) -> None:
-    """From now on this process ends, within a second, when the process that started it has ended.
+    """End this process within a second after its parent has ended.
 
     Args:
-        parent: that one's number, which only it can tell for sure: it may have ended already.
+        parent: process id, passed by the parent itself, as it may have ended already.
     """
 
     def watch() -> None:

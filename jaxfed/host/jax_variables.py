@@ -1,4 +1,4 @@
-"""Variables of the environment that JAX reads as it is imported, looked at before; this imports no JAX."""
+"""Check the environment variables that JAX reads on import, without importing JAX."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _NUM_DEVICES = "JAX_NUM_CPU_DEVICES"
 
 
 def check_variables() -> None:
-    """Refuse what JAX would answer with a traceback.
+    """Refuse values that would cause a traceback in JAX.
 
     Raises:
-        UsageError: a number of devices that is none.
+        UsageError: an invalid number of devices.
     """
     given = os.environ.get(_NUM_DEVICES)
     if given is None:

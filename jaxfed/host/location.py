@@ -1,5 +1,5 @@
-"""Paths that a user gives, `~` expanded: `location`, which the system can look for, and where it can write,
-`file_to_write` and `folder_to_write`.
+"""Paths from the user, with `~` expanded: `location`, and for writable paths `file_to_write` and
+`folder_to_write`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from jaxfed.errors import UsageError
 
 
 def location(given: str | os.PathLike[str], key: str) -> Path:
-    """The path; whether anything is there is the caller's to ask.
+    """Expand and check a path; the caller checks that it exists.
 
     Args:
         given: as the user wrote it; `~` and `~name` are home folders.
-        key: where: a flag, a config's key, an environment variable. The error's line begins with it.
+        key: origin of the path: a flag, a config's key, an environment variable. Errors begin with it.
 
     Raises:
-        UsageError: a name that the system cannot look for, such as one of 300 characters, or one in a
-            folder that may not be looked into.
+        UsageError: an invalid name, such as one of 300 characters, or a path in an unreadable folder.
     """
     text = os.fspath(given)
     try:
@@ -31,7 +30,7 @@ def location(given: str | os.PathLike[str], key: str) -> Path:
         raise UsageError(f"{key}={text!a}: is not UTF-8") from None
     try:
         path = Path(text).expanduser()
-        os.stat(path)  # Path.exists says False of some of these, depending on Python's version
+        os.stat(path)  # Path.exists is False for some of these, depending on Python's version
     except (FileNotFoundError, NotADirectoryError):
         return path
     except OSError as error:
@@ -44,17 +43,17 @@ def location(given: str | os.PathLike[str], key: str) -> Path:
 
 
 def file_to_write(given: str | os.PathLike[str], key: str) -> Path:
-    """The path of a file that can be written, asked before the work whose results it is for.
+    """Check that a file can be written, before the work for its contents begins.
 
-    Nothing is left behind: a file that is there is opened and closed, and where there is none a nameless one
-    is made in the nearest folder that is there.
+    Nothing is left behind: an existing file is opened and closed; otherwise a nameless file is created in the
+    nearest existing folder.
 
     Args:
         given: as the user wrote it.
-        key: where, as in `location`.
+        key: as in `location`.
 
     Raises:
-        UsageError: as `location`; a folder, or a place where no file can be made.
+        UsageError: as `location`; a folder, or a place where no file can be created.
     """
     path = location(given, key)
     place = _nearest(path)
@@ -67,16 +66,16 @@ def file_to_write(given: str | os.PathLike[str], key: str) -> Path:
 
 
 def folder_to_write(given: str | os.PathLike[str], key: str) -> Path:
-    """The path of a folder that is there or can be made, and that files can be written in.
+    """Check that a folder exists or can be created, and that files can be written in it.
 
-    Nothing is left behind, as by `file_to_write`.
+    Nothing is left behind, as with `file_to_write`.
 
     Args:
         given: as the user wrote it.
-        key: where, as in `location`.
+        key: as in `location`.
 
     Raises:
-        UsageError: as `location`; a file, or a place where no folder can be made.
+        UsageError: as `location`; a file, or a place where no folder can be created.
     """
     path = location(given, key)
     place = _nearest(path)
@@ -86,7 +85,7 @@ def folder_to_write(given: str | os.PathLike[str], key: str) -> Path:
 
 
 def _nearest(path: Path) -> Path:
-    """The path, or the nearest folder above it that is there."""
+    """The path, or its nearest existing parent folder."""
     return next(place for place in (path, *path.parents) if place.exists())
 
 

@@ -1,4 +1,4 @@
-"""The next item is made while the current one is in use."""
+"""Prefetch: make the next item while the current one is in use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 def prefetched(make: Callable[[Key], Item], keys: Iterable[Key]) -> Generator[Item]:
     """Yield make(key) for every key in order; a thread makes one item ahead.
 
-    An exception in `make` is raised where its item is asked for. Two items exist at a time. Close the
+    An exception in `make` is raised when its item is requested. Two items exist at a time. Close the
     generator to end the thread.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="prefetch") as executor:

@@ -1,9 +1,9 @@
-"""Several processes of one run, on one machine or many: how they find each other, and what they tell.
+"""Runs of several processes, on one machine or many: connection and agreement.
 
-Every process runs the same program on the same data, as `jax.distributed` wants it; arrays that are spread
-over all devices are their common work. What they have to agree on beside arrays goes through here: that
-nobody has met a mistake (`together`), that all were given the same (`check_same`), what the first one has
-(`from_first`). A run of one process calls the same functions, which then do nothing.
+Every process runs the same program on the same data, as `jax.distributed` requires; arrays sharded over all
+devices are their joint work. The functions here let processes agree on other things: that no process has
+raised an error (`together`), that all have the same inputs (`check_same`), and the first process's value
+(`from_first`). In a run of one process these functions do nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jaxfed.errors import UsageError
 from jaxfed.host.rendezvous import meet
 
 FROM_CLUSTER = "auto"
-# What collectives and their service say when somebody is gone.
+# Errors of collectives and their service when a process is gone.
 _OF_OTHERS = re.compile(r"gloo|nccl|connection|coordination|heartbeat|unavailable|deadline", re.I)
 
 
@@ -34,19 +34,19 @@ def connect(
     *,
     tell: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Join the others of this run, before anything touches a device; nothing is done without a coordinator.
+    """Connect to the run's other processes, before any device is used; a no-op without a coordinator.
 
-    All meet (`jaxfed.host.rendezvous`) before JAX's runtime connects them, but for those of a cluster.
+    All meet (`jaxfed.host.rendezvous`) before JAX's runtime connects them, except on a cluster.
 
     Args:
-        coordinator: HOST:PORT where process 0 can be reached, the same at all; "auto" takes all three from
+        coordinator: HOST:PORT of process 0, the same for all processes; "auto" takes all three from
             the cluster's environment (Slurm, Open MPI, Kubernetes and others that JAX knows).
-        num_processes: how many there are.
-        process_id: which this one is, from 0 on.
-        tell: hears who is waited for.
+        num_processes: their number.
+        process_id: number of this one, from 0.
+        tell: receives a line with the missing processes.
 
     Raises:
-        UsageError: flags that do not fit together; nobody to be found.
+        UsageError: flags that do not fit together; no other process found.
     """
     numbers = {"--num_processes": num_processes, "--process_id": process_id}
     given = [flag for flag, number in numbers.items() if number is not None]
@@ -73,7 +73,7 @@ def connect(
         if not 0 <= process_id < num_processes:
             raise UsageError(f"--process_id={process_id}: allowed are 0 to {num_processes - 1}")
         meet(host, int(port), num_processes, process_id, tell=tell)
-    # JAX would take SIGTERM for itself, which asks a run to stop after this round.
+    # JAX would handle SIGTERM itself; here it requests a stop after this round.
     jax.config.update("jax_enable_preemption_service", False)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     address = None if coordinator == FROM_CLUSTER else coordinator
@@ -85,17 +85,17 @@ def connect(
 
 
 def are_several() -> bool:
-    """Whether there are others; touches no device where nobody has joined."""
+    """True if the run has several processes; touches no device if none has connected."""
     return jax.distributed.is_initialized() and jax.process_count() > 1
 
 
 def is_first() -> bool:
-    """Whether this is the process that writes: the first, or the only one."""
+    """True for the process that writes files: the first, or the only one."""
     return not are_several() or jax.process_index() == 0
 
 
 def told(text: str) -> list[str]:
-    """What every process says, in their order."""
+    """All-gather: the texts of all processes, in their order."""
     if not are_several():
         return [text]
     from jax.experimental.multihost_utils import process_allgather
@@ -109,7 +109,7 @@ def told(text: str) -> list[str]:
 
 
 def from_first(content: bytes) -> bytes:
-    """What the first process has; what the others give does not matter."""
+    """Broadcast from the first process; the other processes' argument is ignored."""
     if not are_several():
         return content
     from jax.experimental.multihost_utils import broadcast_one_to_all
@@ -122,10 +122,10 @@ def from_first(content: bytes) -> bytes:
 
 @contextmanager
 def together() -> Iterator[None]:
-    """A block that all processes leave alike: what one of them raises ends them all.
+    """A block that all processes leave in the same way: an error in one ends them all.
 
     Raises:
-        UsageError: another process has raised something.
+        UsageError: another process has raised an error.
     """
     try:
         yield
@@ -138,10 +138,10 @@ def together() -> Iterator[None]:
 
 
 def check_same(own: Mapping[str, str]) -> None:
-    """Compare what every process has, entry by entry.
+    """Check that all processes have equal entries.
 
     Raises:
-        UsageError: one has another than the first, which is named; all processes raise it.
+        UsageError: names a process with an entry other than the first's; all processes raise it.
     """
     first, *others = (json.loads(text) for text in told(json.dumps(dict(own))))
     for number, other in enumerate(others, 1):
@@ -153,10 +153,10 @@ def check_same(own: Mapping[str, str]) -> None:
 
 @contextmanager
 def lost_together() -> Iterator[None]:
-    """A block in which another process may be lost: this one then ends at once, exit status 1, in one line.
+    """A block in which another process may be lost: this one then prints one line and exits with status 1.
 
-    JAX's runtime would wait for the lost one, a minute or more, and end the process with a trace. An error of
-    this process's own keeps its trace, and ends it as soon, for the others wait for it.
+    JAX's runtime would wait a minute or more for the lost process, and then end with a trace. An error of
+    this process keeps its trace, and also ends it at once, as the others wait for it.
     """
     try:
         yield

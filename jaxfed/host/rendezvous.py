@@ -1,13 +1,13 @@
-"""Before several processes of one run connect: all are there, and were told the same number of them.
+"""Rendezvous of a run's processes before they connect: all are present and expect the same number.
 
-JAX's runtime waits five minutes without a word for who is missing, hears no signal meanwhile, and ends the
-process with a trace. So processes meet here first, over plain TCP, at the coordinator's own port, which
-process 0 then leaves to that runtime:
+JAX's runtime waits five minutes for missing processes without a message, ignores signals meanwhile, and ends
+the process with a trace. So processes meet here first, over plain TCP, at the coordinator's port. Process 0
+then releases the port to the runtime:
 
     process I -> 0      "jaxfed N I"
-    process 0 -> I      "go" when all are there, or a line that says what is wrong
+    process 0 -> I      "go" when all are present, or a line with the error
 
-A process that ends while it waits is missed again, and may come a second time.
+A process that ends while it waits counts as missing, and may connect again.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from contextlib import ExitStack, suppress
 
 from jaxfed.errors import UsageError
 
-LONGEST_WAIT = 300.0  # seconds, as JAX's own
-_QUIET = 2.0  # seconds, after which it is said who is waited for
-_GREETING_WAIT = 5.0  # seconds for who has connected to say who it is
+LONGEST_WAIT = 300.0  # seconds, as in JAX
+_QUIET = 2.0  # seconds until the missing processes are named
+_GREETING_WAIT = 5.0  # seconds for a connected process to identify itself
 _LOOK_AGAIN = 0.05
 _MOST_BYTES = 4096
 _GREETING, _GO = "jaxfed", "go"
@@ -36,18 +36,18 @@ def meet(
     *,
     tell: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Wait until all processes are there; the port is free afterwards.
+    """Wait until all processes are present; the port is free afterwards.
 
     Args:
-        host: of process 0, by the name under which the others know it.
+        host: name of process 0's host, as the other processes resolve it.
         port: of the coordinator.
         num_processes: N.
-        process_id: I, of 0 to N - 1.
-        tell: hears, once, who is waited for.
+        process_id: I, 0 to N - 1.
+        tell: receives, once, a line with the missing processes.
 
     Raises:
         UsageError: a host that is not found, a port that is taken, another number of processes, the same I
-            twice, or somebody who has not come in `LONGEST_WAIT`.
+            twice, or a process that is missing after `LONGEST_WAIT`.
     """
     asked = f"--coordinator={host}:{port}"
     try:
@@ -62,7 +62,7 @@ def meet(
 
 
 class _Patience:
-    """Says once who is waited for, and ends the waiting."""
+    """Names the missing processes once, and limits the wait."""
 
     def __init__(self, asked: str, tell: Callable[[str], None]) -> None:
         self._asked, self._tell = asked, tell
@@ -72,7 +72,7 @@ class _Patience:
         """Seconds that are left.
 
         Raises:
-            UsageError: none.
+            UsageError: no time is left.
         """
         waited = time.monotonic() - self._begun
         if waited > LONGEST_WAIT:
@@ -84,7 +84,7 @@ class _Patience:
 
 
 def _gather(asked: str, port: int, num_processes: int, until: _Patience) -> None:
-    """Process 0: hear all the others, then let them go."""
+    """Process 0: accept all others, then release them."""
     with ExitStack() as stack:
         listening = stack.enter_context(_listening(asked, port))
         listening.settimeout(_LOOK_AGAIN)
@@ -92,7 +92,7 @@ def _gather(asked: str, port: int, num_processes: int, until: _Patience) -> None
         try:
             while missing := sorted({*range(1, num_processes)} - there.keys()):
                 until.wait_for(_named(missing, num_processes))
-                with suppress(OSError):  # nobody has come yet, or somebody has gone again
+                with suppress(OSError):  # none has connected yet, or one has left again
                     guest = stack.enter_context(listening.accept()[0])
                     _welcome(asked, guest, num_processes, there)
                 for number in [number for number, guest in there.items() if _has_left(guest)]:
@@ -100,7 +100,7 @@ def _gather(asked: str, port: int, num_processes: int, until: _Patience) -> None
         except UsageError as error:
             _say_to_all(there.values(), str(error))
             raise
-        listening.close()  # before anybody is let go, who would meet it in place of JAX's service
+        listening.close()  # before any is released, which would find it in place of JAX's service
         _say_to_all(there.values(), _GO)
 
 
@@ -118,7 +118,7 @@ def _listening(asked: str, port: int) -> socket.socket:
 def _welcome(
     asked: str, guest: socket.socket, num_processes: int, there: dict[int, socket.socket]
 ) -> None:
-    """Hear who it is. Who speaks another language is left alone, and forgotten."""
+    """Read the greeting and register the process; ignore clients of other protocols."""
     match _line(guest, _GREETING_WAIT).split():
         case [greeting, number, process] if greeting == _GREETING and process.isdecimal():
             if number != str(num_processes):
@@ -137,14 +137,14 @@ def _welcome(
 
 
 def _report(asked: str, address: tuple[str, int], greeting: str, until: _Patience) -> None:
-    """Process I: find process 0, and wait for its word."""
+    """Process I: connect to process 0, and wait for its answer."""
     while True:
         left = until.wait_for("process 0")
         try:
             with socket.create_connection(address, timeout=min(left, _GREETING_WAIT)) as host:
                 _say(host, greeting)
                 answer = _answer(host, until)
-        except OSError:  # nobody is there yet
+        except OSError:  # not there yet
             time.sleep(_LOOK_AGAIN)
             continue
         if answer == _GO:
@@ -152,14 +152,14 @@ def _report(asked: str, address: tuple[str, int], greeting: str, until: _Patienc
         if answer:
             is_ours = answer.startswith("--")
             raise UsageError(answer if is_ours else f"{asked}: is no port of jaxfed's process 0")
-        time.sleep(_LOOK_AGAIN)  # it has ended, and may come again
-    while not _is_open(address):  # the service that comes now at the same port
+        time.sleep(_LOOK_AGAIN)  # it has ended, and may start again
+    while not _is_open(address):  # JAX's service opens at the same port
         until.wait_for("process 0's service")
         time.sleep(_LOOK_AGAIN)
 
 
 def _answer(host: socket.socket, until: _Patience) -> str:
-    """Process 0's line, however long the others take."""
+    """Process 0's answer, waiting for all others."""
     while True:
         until.wait_for("the other processes")
         try:
@@ -169,7 +169,7 @@ def _answer(host: socket.socket, until: _Patience) -> str:
 
 
 def _line(end: socket.socket, seconds: float) -> str:
-    """What is said in one line; nothing where the other end has closed, or says no text."""
+    """Receive one line; empty if the other end has closed or sends nothing."""
     end.settimeout(seconds)
     said = b""
     try:
@@ -190,14 +190,14 @@ def _say(end: socket.socket, line: str) -> None:
 
 
 def _say_to_all(guests: Iterable[socket.socket], line: str) -> None:
-    """To those who are still there."""
+    """Send a line to all that are still connected."""
     for guest in guests:
         with suppress(OSError):
             _say(guest, line)
 
 
 def _has_left(guest: socket.socket) -> bool:
-    """Whether the other end is closed; who waits says nothing more."""
+    """True if the other end is closed; a waiting process sends nothing."""
     guest.settimeout(0)
     try:
         return not guest.recv(1, socket.MSG_PEEK)

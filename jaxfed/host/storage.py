@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, checksums of what they hold, locks, and full disks."""
+"""Atomic files, checksums, locks, and full disks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CHUNK = 2**20  # bytes
 
 @contextmanager
 def whole_file(file: Path, mode: str = "w") -> Iterator[IO[Any]]:
-    """A stream for a file that readers see whole or as it was before, whatever ends the writing."""
+    """A stream for an atomic write: readers see the new file whole, or the old one."""
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     is_text = "b" not in mode
     try:
@@ -27,7 +27,7 @@ def whole_file(file: Path, mode: str = "w") -> Iterator[IO[Any]]:
                 encoding="utf-8" if is_text else None,
                 errors="backslashreplace"
                 if is_text
-                else None,  # half of a pair, in a name from data
+                else None,  # half of a surrogate pair, in a name from data
                 newline="" if is_text else None,
             ) as stream,
         ):
@@ -41,7 +41,7 @@ def whole_file(file: Path, mode: str = "w") -> Iterator[IO[Any]]:
 
 
 def append(file: Path, text: str) -> None:
-    """Add text to a file; part of it may be there where that fails.
+    """Append text to a file; on failure, part of it may be written.
 
     Raises:
         OSError: names the file.
@@ -52,7 +52,7 @@ def append(file: Path, text: str) -> None:
 
 @contextmanager
 def naming(file: Path) -> Iterator[None]:
-    """Errors of writing name the file, which those of a full disk do not of themselves."""
+    """Add the file's name to errors of writing; a full disk's error has none."""
     try:
         yield
     except OSError as error:
@@ -61,7 +61,7 @@ def naming(file: Path) -> Iterator[None]:
 
 
 def remove_partial_files(directory: Path) -> None:
-    """Remove what killed processes left in a directory; for the one that alone may write there."""
+    """Remove partial files of killed processes; only for the directory's single writer."""
     for partial in directory.glob(".*.partial"):
         partial.unlink(missing_ok=True)
 
@@ -69,7 +69,7 @@ def remove_partial_files(directory: Path) -> None:
 def file_checksum(file: Path, size: int | None = None) -> str:
     """`SIZE-CRC32` of a file's content, or of its first `size` bytes.
 
-    Notices damage, not malice, at 2 GB/s. (SHA-256 has 0.2 GB/s on processors without instructions
+    Detects damage, not malice, at 2 GB/s. (SHA-256 has 0.2 GB/s on processors without instructions
     for it.)
 
     Raises:
@@ -84,13 +84,13 @@ def file_checksum(file: Path, size: int | None = None) -> str:
 
 @contextmanager
 def lock(path: Path, *, wait: bool = False) -> Iterator[int]:
-    """Hold the lock of a file (made at need) or of a directory; however a process ends, it lets go.
+    """Hold the lock of a file (created if missing) or of a directory; any end of the process releases it.
 
-    A process that inherits the descriptor, which is given, holds it, too.
+    A process that inherits the yielded descriptor holds the lock too.
 
     Raises:
-        BlockingIOError: another process holds it, and we do not `wait`.
-        OSError: the file cannot be made.
+        BlockingIOError: another process holds it, and `wait` is false.
+        OSError: the file cannot be created.
     """
     flags = os.O_RDONLY if path.is_dir() else os.O_WRONLY | os.O_CREAT
     descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
@@ -102,7 +102,7 @@ def lock(path: Path, *, wait: bool = False) -> Iterator[int]:
 
 
 def is_full(error: OSError) -> bool:
-    """Whether it says that a disk, the user's share of it, or a limit on a file's size is full."""
+    """True if the error means a full disk, an exceeded quota or an exceeded limit on file size."""
     if error.errno is None:  # NumPy's own: "8000 requested and 4096 written"
         return "requested and" in str(error)
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -1,7 +1,7 @@
-"""What commands show while they work: a bar with an estimate on a terminal, plain lines elsewhere.
+"""Progress output of commands: a bar with an estimate on a terminal, plain lines elsewhere.
 
-Elsewhere nobody sees that a long step is alive, so a line says what runs, and for how long, whenever none
-has been printed for `QUIET_SECONDS`: decoding a data set, a round over many points, a compilation.
+Without a bar, a line names the current step and its duration whenever no line has been printed for
+`QUIET_SECONDS`: decoding a data set, a round over many points, a compilation.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NO_EDGE = 1000  # characters
 
 
 class _Console(Console):
-    """Rich's console, except that a reader who has gone is the caller's matter and no exit(1)."""
+    """Rich's console, except that a closed pipe raises an error instead of exit(1)."""
 
     def on_broken_pipe(self) -> NoReturn:
         """Called by Rich within its handler of the error."""
@@ -38,7 +38,7 @@ class _Console(Console):
 
 
 def _console() -> Console:
-    """Of standard output; where nobody sees its edge, in a file or a pipe, tables are as wide as they are."""
+    """Console of standard output; in a file or a pipe, tables have unlimited width."""
     console = _Console(highlight=False, soft_wrap=True)
     if not (console.is_terminal or console.is_jupyter):
         console.width = _NO_EDGE
@@ -46,9 +46,9 @@ def _console() -> Console:
 
 
 class Terminal:
-    """A bar over so many steps, and lines above it or alone; a context manager.
+    """A progress bar with lines above it, or lines alone; a context manager.
 
-    What a command shows is a subclass that says things in its own words.
+    Each command has a subclass with its own messages.
     """
 
     def __init__(self, total: int, doing: str, console: Console | None = None) -> None:
@@ -70,7 +70,7 @@ class Terminal:
 
     @property
     def is_interactive(self) -> bool:
-        """Whether somebody sees the bar, on a terminal or in a notebook."""
+        """True if the bar is visible: on a terminal or in a notebook."""
         return self.console.is_terminal or self.console.is_jupyter
 
     def __enter__(self) -> Self:
@@ -91,12 +91,12 @@ class Terminal:
         self._bar.stop()
 
     def describe(self, doing: str) -> None:
-        """Name what runs now, beside the bar."""
+        """Set the description of the current step, next to the bar."""
         self._doing, self._since = doing, time.monotonic()
         self._bar.update(self._task, description=doing)
 
     def describe_part(self, part: str) -> None:
-        """Say how far it has come, until the next `describe`; elsewhere after a silence only."""
+        """Show progress within the step until the next `describe`; without a bar only after a silence."""
         self._doing = part
         self._bar.update(self._task, description=part)
         if not self.is_interactive and self._silence_left() <= 0:
@@ -107,11 +107,11 @@ class Terminal:
         self._bar.advance(self._task)
 
     def completed(self, steps: int) -> None:
-        """So many steps are done from the start."""
+        """Set the number of completed steps."""
         self._bar.update(self._task, completed=steps)
 
     def say(self, text: str) -> None:
-        """Print one line, above the bar where there is one."""
+        """Print one line, above the bar if there is one."""
         self._last_line = time.monotonic()
         self.console.print(text, markup=False)
 
@@ -120,7 +120,7 @@ class Terminal:
         self.console.print(table)
 
     def can_print(self, text: str) -> bool:
-        """Whether the encoding of the output has these characters."""
+        """True if the output's encoding has these characters."""
         try:
             text.encode(self.console.encoding)
         except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Where tasks run: here, or in worker processes."""
+"""Run tasks in this process or in worker processes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Protocol, TypeVar
 from jaxfed.errors import UsageError
 from jaxfed.host.interruption import end_with
 
-_OF_TERMINAL = (signal.SIGINT, signal.SIGHUP)  # sent to all processes that it runs
+_OF_TERMINAL = (signal.SIGINT, signal.SIGHUP)  # sent to all processes of the terminal
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
 class Mapped(Protocol):
-    """`map`, or something that gives the same results from elsewhere."""
+    """`map`, or a function with the same results from other processes."""
 
     def __call__(
         self, function: Callable[[Task], Result], tasks: Iterable[Task], /
@@ -32,11 +32,12 @@ class Mapped(Protocol):
 def worker_processes(count: int) -> Iterator[Mapped]:
     """A `map` over `count` new processes, which end with the context; `map` itself for 0.
 
-    They are spawned, not forked: the parent may run JAX's threads. Each imports anew and builds its own
-    tables, so that two take 63 % of the time of none at 300 x 300 points of 4,096 bits, start included.
+    Processes are spawned, not forked, as the parent may run JAX's threads. Each repeats the imports and
+    builds its tables: two processes take 63 % of the time of none at 300 x 300 points of 4,096 bits, start
+    included.
 
-    Signals of the terminal are the parent's: Ctrl-C lets it finish and save its round, for which it
-    needs them. They end when it does, also where it is killed.
+    Only the parent handles signals of the terminal: after Ctrl-C it still needs the workers to finish and
+    save its round. Workers end with the parent, also if it is killed.
 
     Raises:
         UsageError: a negative count.
@@ -55,7 +56,7 @@ def worker_processes(count: int) -> Iterator[Mapped]:
             function: Callable[[Task], Result], tasks: Iterable[Task], /
         ) -> Iterable[Result]:
             tasks = list(tasks)
-            # Processes start here, with the signals that are blocked here: from the first instruction on.
+            # Processes start here, with these signals blocked from the first instruction.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_TERMINAL)
             try:
                 return executor.map(function, tasks)

@@ -77,12 +77,12 @@ class Network:
 
     @property
     def mean(self) -> tuple[float, float, float]:
-        """Of each of RGB, in units of 0 to 255: what `prepare` subtracts."""
+        """RGB means that `prepare` subtracts, in units of 0 to 255."""
         return (127.0, 127.0, 127.0) if self.lite else (123.675, 116.28, 103.53)
 
     @property
     def deviation(self) -> tuple[float, float, float]:
-        """Of each of RGB, in units of 0 to 255: what `prepare` divides by."""
+        """RGB deviations that `prepare` divides by, in units of 0 to 255."""
         return (128.0, 128.0, 128.0) if self.lite else (58.395, 57.12, 57.375)
 
     @property
@@ -152,12 +152,12 @@ def prepare(images: jax.Array, network: Network, image_size: int | None = None) 
     """Resize and normalize images as the network expects them: (resized - mean) / deviation.
 
     Grey images are repeated over RGB. The whole image is resized to a square (bicubic, antialiased
-    where it shrinks) without the center crop of an ImageNet evaluation, so that nothing is lost at
-    the borders of small images.
+    where it shrinks). There is no center crop as in ImageNet evaluation, so small images keep their
+    borders.
 
     Args:
         images: [n, h, w, 1 or 3], uint8, or float in units of 0 to 255.
-        network: what the images are for.
+        network: the network for these images.
         image_size: pixels a side; None is the network's own.
 
     Returns:
@@ -199,7 +199,7 @@ def efficientnet(
 
 
 def factory(name: str) -> Callable[..., Model]:
-    """`efficientnet` of that name, in the form that all models are built in."""
+    """Factory of `efficientnet` with that name, with the signature of all model factories."""
 
     def build(
         input_shape: Sequence[int], num_classes: int | None, *, convolution: Convolution = "auto"

@@ -1,4 +1,4 @@
-"""Layers that the networks share, with what all layers of one network have in common said once."""
+"""Layers shared by the networks, with the settings common to all layers of a network in one place."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HE_FAN_OUT_INIT = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")
 
 
 def identity(x: jax.Array) -> jax.Array:
-    """x."""
+    """Return x."""
     return x
 
 
@@ -40,7 +40,7 @@ def leaky_relu(x: jax.Array) -> jax.Array:
 def image_shape(
     network: str, input_shape: Sequence[int], smallest: int = 1
 ) -> tuple[int, int, int]:
-    """(H, W, c) of what a network is given. Raises UsageError on no images, or too small ones."""
+    """(H, W, c) of a network's input. Raises UsageError if it is not images, or too small."""
     if len(input_shape) != 3:
         raise UsageError(f"{network} takes images (H, W, c), not inputs of {tuple(input_shape)}")
     height, width, channels = input_shape
@@ -52,13 +52,13 @@ def image_shape(
 
 
 def find_convolution(name: Convolution) -> Callable[..., jax.Array]:
-    """How convolutions are computed: an execution switch; results agree up to rounding.
+    """Return the implementation of convolutions, an execution switch; results agree up to rounding.
 
     "native" is XLA's convolution; "matmul" is `jaxfed.kernels.conv.matmul_conv`, many times faster
-    on a CPU wherever clients train inside a loop or under `vmap`; "winograd" is the quickest that a CPU has
-    for a kernel's shape: XLA's routine with derivatives that it is quick at (`jaxfed.kernels.direct_conv`),
-    fewer multiplications for 3 x 3 kernels of many channels (`jaxfed.kernels.winograd`); "auto" is "winograd"
-    where JAX's default backend is the CPU. Raises UsageError on another name.
+    on a CPU if clients train inside a loop or under `vmap`; "winograd" is the fastest on a CPU for each shape
+    of kernel: XLA's routine with faster derivatives (`jaxfed.kernels.direct_conv`), or fewer multiplications
+    for 3 x 3 kernels of many channels (`jaxfed.kernels.winograd`); "auto" is "winograd"
+    if JAX's default backend is the CPU, else "native". Raises UsageError on another name.
     """
     choices: dict[str, Callable[..., jax.Array]] = {
         "native": jax.lax.conv_general_dilated,
@@ -76,11 +76,11 @@ def narrow_product(
 ) -> jax.Array:
     """x W, [..., C], as x (W^T)^T, for a kernel W [D, C] of few columns: `dot_general` of a dense layer.
 
-    W's gradient is then a product of C rows, g^T x, not one of C columns, x^T g, which takes XLA:CPU four
-    times as long with C = 10. Results agree up to rounding.
+    W's gradient is then a product with C rows, g^T x, not with C columns, x^T g; the latter takes XLA:CPU
+    four times as long for C = 10. Results agree up to rounding.
     """
     ((axis,), (_,)), batch = dimension_numbers
-    # Without the barrier XLA would turn it back.
+    # Without the barrier XLA would undo the transposition.
     turned = jax.lax.optimization_barrier(kernel.T)
     return jax.lax.dot_general(x, turned, (((axis,), (1,)), batch), **options)
 
@@ -91,9 +91,9 @@ def _in_float32(args: Any, /, *, dtype: Any = None, inexact: bool = True) -> Any
 
 
 class BatchNorm(nnx.BatchNorm):
-    """Flax's, computed in float32 whatever the inputs; the result has the inputs' dtype.
+    """Flax's BatchNorm, always computed in float32; the result has the inputs' dtype.
 
-    Flax's own returns the widest dtype of inputs and statistics, so that one such layer ends a
+    Flax's own returns the widest dtype of inputs and statistics, so one such layer would end a
     computation in bfloat16. As in Flax, the running variance is the biased one.
     """
 
@@ -114,7 +114,7 @@ class BatchNorm(nnx.BatchNorm):
 
 
 class GroupNorm(nnx.GroupNorm):
-    """Flax's, computed in float32 whatever the inputs; the result has the inputs' dtype."""
+    """Flax's GroupNorm, always computed in float32; the result has the inputs' dtype."""
 
     def __init__(self, channels: int, *, num_groups: int, epsilon: float, rngs: nnx.Rngs):
         if channels % num_groups:
@@ -134,12 +134,12 @@ class GroupNorm(nnx.GroupNorm):
         *,
         mask: jax.Array | None = None,
     ) -> jax.Array:
-        """Normalize each example by itself: training and evaluation are one."""
+        """Normalize each example separately; training and evaluation do not differ."""
         return super().__call__(x, mask=mask).astype(x.dtype)
 
 
 class Identity(nnx.Module):
-    """What stands where there is no norm, or no classifier."""
+    """Placeholder for a missing norm or classifier."""
 
     def __call__(self, x: jax.Array, use_running_average: bool | None = None) -> jax.Array:
         """Return x."""
@@ -189,7 +189,7 @@ class Unit(nnx.Module):
         self.norm_last = norm_last
 
     def __call__(self, x: jax.Array, frozen: bool) -> jax.Array:
-        """frozen: by running statistics, not by the batch's."""
+        """Apply the unit; frozen: normalize by running statistics, not by the batch's."""
         x = self.linear(x)
         if self.norm_last:
             return self.norm(self.activation(x), frozen)
@@ -201,11 +201,11 @@ class Layers:
     """Makes the layers of one network.
 
     Attributes:
-        rngs: where their weights are drawn from.
-        convolution: how convolutions are computed, see `find_convolution`.
+        rngs: random streams for the weights.
+        convolution: implementation of convolutions, see `find_convolution`.
         kernel_init: of convolutions and dense layers; biases start at 0.
         norm_kind: "batch", "group", or "none".
-        groups: channels are normalized in so many groups, under "group".
+        groups: number of groups of channels, for "group".
         momentum: share of a running statistic that one batch leaves in place. (PyTorch's is 1 minus
             this.)
         epsilon: added to variances.
@@ -231,7 +231,7 @@ class Layers:
         depthwise: bool = False,
         kernel_init: nnx.Initializer | None = None,
     ) -> nnx.Conv:
-        """A square window; `padding` pixels on every side, by default those that keep H x W."""
+        """A convolution with a square window; `padding` pixels on every side, by default to keep H x W."""
         pixels = kernel_size // 2 if padding is None else padding
         return nnx.Conv(
             in_channels,
@@ -259,7 +259,7 @@ class Layers:
     def classifier(
         self, in_features: int, num_classes: int | None, *, use_bias: bool = True
     ) -> nnx.Linear | Identity:
-        """The last dense layer; nothing at all for None classes."""
+        """The last dense layer; `Identity` if the number of classes is None."""
         if num_classes is None:
             return Identity()
         layer = self.linear(in_features, num_classes, use_bias=use_bias)
@@ -281,7 +281,7 @@ class Layers:
 def dropout(
     x: jax.Array, rate: float, rngs: nnx.Rngs | None, *, channels: bool = False
 ) -> jax.Array:
-    """Zero entries with probability `rate` and scale the others; x where there are no `rngs`.
+    """Zero entries with probability `rate` and scale the others; return x without `rngs`.
 
     channels: zero whole channels of [n, H, W, c] (PyTorch's Dropout2d).
     """
@@ -292,8 +292,8 @@ def dropout(
 def max_pool(x: jax.Array, size: int) -> jax.Array:
     """Maximum of every size x size block of [n, H, W, c]; rows and columns left over are dropped.
 
-    On a CPU a windowed reduction is quick, and its derivative takes longer than all else of a training step:
-    it has one of its own, for reverse mode; beyond 2 x 2, maxima of strided slices take its place.
+    On a CPU a windowed reduction is fast, but its derivative takes longer than the rest of a training step.
+    So 2 x 2 has a custom derivative for reverse mode, and larger sizes use maxima of strided slices.
     """
     whole = x[:, : x.shape[1] // size * size, : x.shape[2] // size * size]
     return _max_of_pairs(whole) if size == 2 else _max_of_blocks(whole, size)
@@ -308,7 +308,7 @@ def _max_of_blocks(x: jax.Array, size: int) -> jax.Array:
 
 @jax.custom_vjp
 def _max_of_pairs(x: jax.Array) -> jax.Array:
-    """Of 2 x 2 blocks."""
+    """Maximum of every 2 x 2 block."""
     lowest = jnp.array(-jnp.inf, x.dtype)
     window = (1, 2, 2, 1)
     return jax.lax.reduce_window(x, lowest, jax.lax.max, window, window, "VALID")
@@ -319,7 +319,7 @@ def _pairs_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _pairs_backward(x: jax.Array, cotangent: jax.Array) -> tuple[jax.Array]:
-    """In one loop over x. Equal numbers of a column share what reaches it, and so do equal columns."""
+    """Backward pass in one loop over x. Ties within a column share its cotangent, and so do tied columns."""
     n, height, width, channels = x.shape
     pairs = x.reshape(n, height // 2, 2, width // 2, 2, channels)
     across = pairs[:, :, ::-1]
@@ -329,7 +329,7 @@ def _pairs_backward(x: jax.Array, cotangent: jax.Array) -> tuple[jax.Array]:
 
 
 def _share(one: jax.Array, other: jax.Array) -> jax.Array:
-    """Of a maximum's cotangent: 1, 0, or 1/2 where both are the maximum."""
+    """Share of a maximum's cotangent for `one`: 1, 0, or 1/2 for a tie."""
     half = jnp.asarray(0.5, one.dtype)
     return jnp.where(one > other, 2 * half, jnp.where(one == other, half, 0 * half))
 
@@ -338,9 +338,9 @@ _max_of_pairs.defvjp(_pairs_forward, _pairs_backward)
 
 
 def pooled_conv(conv: nnx.Conv, x: jax.Array, size: int) -> jax.Array:
-    """max_pool(conv(x), size), its bias added to the maxima, which are the same: rounding keeps the order.
+    """max_pool(conv(x), size), with the bias added after pooling; as rounding is monotone, results are equal.
 
-    So the derivative by the bias is a sum over a size^2-th of the numbers.
+    The bias gradient is then a sum over size^2 times fewer numbers.
     """
     assert conv.bias is not None
     bias = conv.bias[...][None, None, None]

@@ -1,9 +1,9 @@
-"""A model as pure functions of its state, and how a Flax module becomes one.
+"""A model as pure functions of its state, and the conversion of a Flax module to it.
 
 A state is a pytree of float32 `nnx.Param` leaves, which are trained, and `nnx.BatchStat` leaves: the
-running mean and variance of every BatchNorm, which training moves and only evaluation reads. A model
-without BatchNorm has none of the second. `nnx.split_state(state, nnx.Param, ...)` parts the two; who
-averages, keeps or measures the statistics is decided where clients are trained, never in a model.
+running mean and variance of every BatchNorm. Training updates them, and only evaluation reads them. A model
+without BatchNorm has no such leaves. `nnx.split_state(state, nnx.Param, ...)` separates the two. Averaging of
+statistics is decided in the training of clients, never in a model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class TrainFeatures(Protocol):
     def __call__(
         self, state: nnx.State, x: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, nnx.State]:
-        """Return features [n, D], and the state with its running statistics moved on."""
+        """Return features [n, D], and the state with updated running statistics."""
         ...
 
 
@@ -32,7 +32,7 @@ class TrainApply(Protocol):
     def __call__(
         self, state: nnx.State, x: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, nnx.State]:
-        """Return logits [n, C], and the state with its running statistics moved on."""
+        """Return logits [n, C], and the state with updated running statistics."""
         ...
 
 
@@ -50,8 +50,8 @@ class Model(NamedTuple):
         the key, also the dropout between features and head.
     train_apply: state, x, key -> (logits, state); `head` of `train_features`. A loss of both features
         and logits calls those two itself.
-    by_example: whether training, too, answers each example by itself, with no statistics of the batch and
-        nothing drawn, so that a batch may come in parts.
+    by_example: True if training too computes each example independently, without statistics of the batch or
+        randomness; a batch may then be split.
     """
 
     init: Callable[[jax.Array], nnx.State]
@@ -64,10 +64,10 @@ class Model(NamedTuple):
 
 
 class Network(Protocol):
-    """What a Flax module must offer to become a `Model`; it holds no random streams."""
+    """Methods that a Flax module needs to become a `Model`; it holds no random streams."""
 
     def features(self, x: jax.Array, rngs: nnx.Rngs | None = None, /) -> jax.Array:
-        """Return [n, D]; in training mode where there are `rngs` to draw dropout from."""
+        """Return [n, D]; in training mode, with dropout, if `rngs` are given."""
         ...
 
     def head(self, features: jax.Array, /) -> jax.Array:
@@ -83,7 +83,7 @@ def compose(
     train_features: TrainFeatures,
     by_example: bool = False,
 ) -> Model:
-    """The model of these parts, `apply` and `train_apply` made from them."""
+    """Build a model from these parts, with `apply` and `train_apply` composed of them."""
 
     def apply(state: nnx.State, x: jax.Array) -> jax.Array:
         return head(state, features(state, x))
@@ -96,7 +96,7 @@ def compose(
 
 
 def without_head(factory: Callable[..., Model]) -> Callable[..., Model]:
-    """The factory of the same networks up to their last layer, whatever the number of classes."""
+    """Return a factory of the same networks without the last layer, for any number of classes."""
 
     @wraps(factory)
     def build(input_shape: Sequence[int], num_classes: int | None = None, **options: Any) -> Model:
@@ -106,7 +106,7 @@ def without_head(factory: Callable[..., Model]) -> Callable[..., Model]:
 
 
 def from_module(build: Callable[[nnx.Rngs], Network], *, by_example: bool = False) -> Model:
-    """The model of the module that `build` makes; its graph is found once, without computing."""
+    """Convert the module that `build` makes; its graph is traced once, without computing."""
 
     def init(key: jax.Array) -> nnx.State:
         return nnx.state(build(nnx.Rngs(key)))

@@ -1,4 +1,4 @@
-"""What a table of a paper is, as printed."""
+"""A table of a paper, as printed."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -11,13 +11,13 @@ PaperCell = tuple[float, float | None] | None
 
 
 class PaperTable(NamedTuple):
-    """A table of a paper: `rows` maps a setting to (mean, deviation), one a column.
+    """A table of a paper: `rows` maps a setting to (mean, deviation), one per column.
 
-    `number` is the table's, or where numbers stand that are no table, "Appendix C.4". A deviation that is not
-    printed is None, as is a cell that is empty. `metric` is what the table measures, by the name that it has
-    in metrics.jsonl, `other_metrics` the columns that measure something else.
-    Accuracies are in percent. `statistics` is what is printed of them, `decimals` the digits behind the point
-    of accuracies and of their deviations; None: two of each, one where no deviation is printed.
+    `number` is the table's, or the place of numbers outside of tables, such as "Appendix C.4". An unprinted
+    deviation is None, as is an empty cell. `metric` is the metric of the table, by its name in metrics.jsonl;
+    `other_metrics` has the columns with other metrics. Accuracies are in percent. `statistics` names the
+    printed statistics, `decimals` the decimal places of accuracies and of their deviations; None: two of
+    each, one if no deviation is printed.
     """
 
     number: int | str
@@ -34,7 +34,7 @@ class PaperTable(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Where it stands in the paper."""
+        """Location in the paper, such as "Table 3"."""
         return self.number if isinstance(self.number, str) else f"Table {self.number}"
 
     def measure(self, column: str) -> str:

@@ -1,4 +1,4 @@
-"""Mechanisms that add noise, and attacks that measure what is left to see.
+"""Privacy mechanisms that add noise, and attacks that measure the remaining leakage.
 
-What a protocol hides is `jaxfed.secure`'s matter; who adds noise, and when, is `jaxfed.xclp`'s.
+Secure protocols are in `jaxfed.secure`; `jaxfed.xclp` decides which party adds noise, and when.
 """

@@ -1,17 +1,18 @@
-"""What its columns of S tell a client of XCLP: other clients' classes, and edges between their points.
+"""Leakage of columns of S to a client of XCLP: other clients' classes, and edges between their points.
 
 Line 12 of Algorithm 1 gives client j the columns S_L^(j) of S = (I - alpha W)^-1 at its labeled points, n
-numbers each. With the classes y_l of these points it propagates its own labels to everybody's points,
+numbers each. With the classes y_l of these points it propagates its own labels to all clients' points,
 
     class of i  =  argmax_c  mean over l with y_l = c of S_il,
 
-and since neighbors are reached from everywhere alike, two points are likely to share an edge of the graph
-where their rows of S_L^(j) point in the same direction:
+As neighbors have similar rows of S, two points are likely to share an edge of the graph if their rows of
+S_L^(j) point in the same direction:
 
     edge score of i and k  =  <s_i, s_k> / |s_i| |s_k|,     s_i = (S_il)_l.
 
-No protocol helps that sends columns: they are what the client is given. `influence="labels"` over masked
-row sums gives it Z on its own points alone (`jaxfed.secure.influence.transfer`).
+No protocol that sends columns prevents this, as the columns are the client's output. With
+`influence="labels"` over masked row sums the client gets Z on its own points alone
+(`jaxfed.secure.influence.transfer`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def classes_from_columns(columns: np.ndarray, labels: np.ndarray, num_classes: i
         num_classes: C.
 
     Returns:
-        int [n]; ties, and points that nothing reaches, to the smaller class.
+        int [n]; the smaller class for ties and unreached points.
 
     Raises:
         UsageError: shapes that do not fit together, or a label outside 0 ... C - 1.
@@ -44,7 +45,7 @@ def classes_from_columns(columns: np.ndarray, labels: np.ndarray, num_classes: i
 
 
 def edge_scores(columns: np.ndarray) -> np.ndarray:
-    """How alike two points are reached: float64 [n, n], 1 where alike, 0 where nothing is shared.
+    """Cosine similarity of two points' rows: float64 [n, n], 1 for parallel rows, 0 without overlap.
 
     Args:
         columns: S_L^(j), real [n, m].

@@ -1,11 +1,11 @@
-"""What several releases cost together, of the same data and each with fresh noise.
+"""Composition of several releases of the same data, each with fresh noise.
 
     pure           eps_total = R eps                                              delta = 0 (basic)
     concentrated   rho = R eps^2 / 2         (Bun, Steinke, TCC 2016, Proposition 1.4, Lemma 1.7)
     approximate    eps_total = min( rho + 2 sqrt(rho ln(1 / delta)), R eps )    (Proposition 1.3)
 
-A release may depend on what was released before. In FedCT every communication is one: T / b of them over T
-rounds with communication period b. Its paper states the eps of one.
+A release may depend on earlier releases. In FedCT every communication is one release: T / b of them over T
+rounds with communication period b. The paper states the eps of one.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from jaxfed.errors import UsageError
 
 
 def basic(epsilon: float, releases: int) -> float:
-    """R eps: pure, of so many releases at `epsilon` each.
+    """R eps: pure epsilon of R releases at `epsilon` each.
 
     Raises:
-        UsageError: epsilon below 0, or fewer releases than none.
+        UsageError: epsilon below 0, or a negative number of releases.
     """
     _check(epsilon, releases)
     return releases * epsilon
 
 
 def each(total: float, releases: int) -> float:
-    """eps of each of so many releases that together cost `total`, by `basic`.
+    """eps of each of R releases that together cost `total`, by `basic`.
 
     Raises:
-        UsageError: a total below 0, or no release to spend it on.
+        UsageError: a total below 0, or no release.
     """
     _check(total, releases)
     if not releases:
@@ -38,7 +38,7 @@ def each(total: float, releases: int) -> float:
 
 
 def zcdp(epsilon: float, releases: int) -> float:
-    """rho of so many releases at pure `epsilon` each.
+    """rho of R releases at pure `epsilon` each.
 
     Raises:
         UsageError: as `basic`.
@@ -48,7 +48,7 @@ def zcdp(epsilon: float, releases: int) -> float:
 
 
 def approximate(epsilon: float, releases: int, delta: float) -> float:
-    """eps at `delta` of so many releases at pure `epsilon` each; never more than `basic`.
+    """eps at `delta` of R releases at pure `epsilon` each; never more than `basic`.
 
     Raises:
         UsageError: delta outside of (0, 1), and as `basic`.

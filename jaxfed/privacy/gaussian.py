@@ -1,14 +1,14 @@
-"""What Gaussian noise on numbers promises: the exact (epsilon, delta) of the Gaussian mechanism.
+"""Exact (epsilon, delta) of the Gaussian mechanism.
 
-A vector that one record moves by Delta at most (Euclidean norm), released with N(0, sigma^2) on every
-number, is (epsilon, delta)-differentially private for exactly those with
+A vector that one record changes by at most Delta (Euclidean norm), released with N(0, sigma^2) on every
+number, is (epsilon, delta)-differentially private if and only if
 
     delta >= Phi(a / 2 - epsilon / a) - e^epsilon Phi(-a / 2 - epsilon / a),     a = Delta / sigma
 
 (Balle, Wang, ICML 2018, Theorem 8; the classic sigma = Delta sqrt(2 ln(1.25 / delta)) / epsilon is larger,
-and holds for epsilon < 1 only). Releases with a_1 .. a_R, also of vectors that depend on the ones before, are
-together as private as one with a = sqrt(sum a_r^2) (Dong, Roth, Su, 2022). There is no gain here from
-sampling clients.
+and holds for epsilon < 1 only). Releases with a_1 .. a_R, also adaptive ones, are
+together as private as one with a = sqrt(sum a_r^2) (Dong, Roth, Su, 2022). Amplification by sampling clients
+is not included.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HALVINGS = 200
 
 
 def mean_sensitivity(norm: float, count: int) -> float:
-    """Delta of a mean of `count` vectors of Euclidean norm up to `norm`, of which one is exchanged: 2 B / n.
+    """Delta of a mean of `count` vectors of norm up to `norm` when one vector is replaced: 2 B / n.
 
     Raises:
         UsageError: no vectors, or a norm below 0.
@@ -35,12 +35,12 @@ def mean_sensitivity(norm: float, count: int) -> float:
 
 
 def delta_of(epsilon: float, sensitivity: float, sigma: float, releases: int = 1) -> float:
-    """The smallest delta for this epsilon, after so many releases.
+    """The smallest delta for this epsilon, after `releases` releases.
 
     Raises:
         UsageError: epsilon or sensitivity below 0, sigma that is not positive, or no release.
     """
-    # Here, because it takes a tenth of a second to import, and every run has this file.
+    # Imported here: it takes a tenth of a second, and every run imports this file.
     from scipy.special import log_ndtr
 
     _check(sensitivity, sigma, releases)
@@ -50,12 +50,12 @@ def delta_of(epsilon: float, sensitivity: float, sigma: float, releases: int = 1
     if a == 0:
         return 0.0
     first, second = log_ndtr(a / 2 - epsilon / a), epsilon + log_ndtr(-a / 2 - epsilon / a)
-    # exp(first) - exp(second), which are close where delta is small.
+    # exp(first) - exp(second), close to each other if delta is small.
     return max(0.0, -math.exp(first) * math.expm1(min(0.0, float(second - first))))
 
 
 def epsilon_of(delta: float, sensitivity: float, sigma: float, releases: int = 1) -> float:
-    """The smallest epsilon for this delta, after so many releases.
+    """The smallest epsilon for this delta, after `releases` releases.
 
     Raises:
         UsageError: delta outside of (0, 1), and as `delta_of`.
@@ -68,7 +68,7 @@ def epsilon_of(delta: float, sensitivity: float, sigma: float, releases: int = 1
 
 
 def sigma_of(epsilon: float, delta: float, sensitivity: float, releases: int = 1) -> float:
-    """The smallest sigma that gives (epsilon, delta) after so many releases.
+    """The smallest sigma that gives (epsilon, delta) after `releases` releases.
 
     Raises:
         UsageError: epsilon that is not positive, and as the others.
@@ -84,7 +84,7 @@ def sigma_of(epsilon: float, delta: float, sensitivity: float, releases: int = 1
 
 
 def _smallest(holds: Callable[[float], bool]) -> float:
-    """The smallest positive number from which on it holds, by bisection."""
+    """Smallest positive number from which `holds` is true, by bisection."""
     low, high = 0.0, 1.0
     while not holds(high):
         high *= 2

@@ -1,17 +1,17 @@
-"""What a release of labels promises, by where the number of labels that one example changes is from.
+"""Privacy guarantee of a release of labels, by the source of r, the number of labels one example changes.
 
-eps of a release is spent on r labels (`jaxfed.privacy.label_release`, `xor_mechanism`). Where r is from says
-what the eps of R releases may be called (`jaxfed.privacy.label_sensitivity`):
+eps of a release is spent on r labels (`jaxfed.privacy.label_release`, `xor_mechanism`). The source of r
+determines the name of the eps of R releases (`jaxfed.privacy.label_sensitivity`):
 
     rows        r is given, or |U|, the bound that always holds         epsilon
     stability   r by FedCT's Proposition 2 (arXiv 2310.05696)           epsilon_if_stable
-    estimated   r is the largest change among neighbors that were tried  epsilon_estimated
+    estimated   r is the largest change among sampled neighbors         epsilon_estimated
 
-`epsilon` is a promise, of a given r as far as that is one. `epsilon_if_stable` rests on a rate that somebody
-states and on what the proposition's proof passes over: it takes a mean change of the loss, whose signs
-cancel, for the probability that a label changes, and labels that change together for independent. Were all
-that so, each release would miss r with probability delta, R of them with R delta at most
-(`stability_failure`). `epsilon_estimated` promises nothing: the next neighbor may change more.
+`epsilon` is a guarantee, provided that a given r is correct. `epsilon_if_stable` assumes a rate that the user
+states, and that the proposition holds. Its proof has two gaps: it uses a mean change of the loss, where signs
+cancel, as the probability that a label changes; and it treats labels that change together as independent.
+If both were valid, each release would exceed r with probability delta, R of them with at most R delta
+(`stability_failure`). `epsilon_estimated` guarantees nothing: the next neighbor may change more.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _NAMES = {"rows": "epsilon", "stability": "epsilon_if_stable", "estimated": "eps
 
 
 class LabelPromise(NamedTuple):
-    """Where r is from; made by `label_promise`.
+    """Source of r; made by `label_promise`.
 
     Fields:
-        sensitivity: which.
-        rows: r where it is given; 0: all of U.
+        sensitivity: the source.
+        rows: r if given; 0: all of U.
         rate: of stability, e of Proposition 2.
         failure: delta of Proposition 2.
     """
@@ -43,7 +43,7 @@ class LabelPromise(NamedTuple):
     failure: float
 
     def known_rows(self, num_public: int) -> int:
-        """r before any training; 0 where it is to be estimated."""
+        """r before any training; 0 if it is to be estimated."""
         if self.sensitivity == "estimated":
             return 0
         if self.sensitivity == "stability":
@@ -52,13 +52,13 @@ class LabelPromise(NamedTuple):
         return min(self.rows or most, most)
 
     def told(self, epsilon: float, releases: int, delta: float, rows: int) -> dict[str, float]:
-        """Metrics: all releases composed, by the name that is due to it; never another's.
+        """Metrics of all releases composed, under the name that belongs to the source of r.
 
         Args:
             epsilon: of one release.
             releases: R.
             delta: of the composition.
-            rows: r as it was used; told where it was not given.
+            rows: r as used; reported unless given.
         """
         name = _NAMES[self.sensitivity]
         told = {
@@ -75,16 +75,16 @@ class LabelPromise(NamedTuple):
 def label_promise(
     sensitivity: Sensitivity, *, rows: int, stability_rate: float, stability_delta: float
 ) -> LabelPromise:
-    """The choice, of keys that go together.
+    """Return the source of r; check that the keys go together.
 
     Args:
-        sensitivity: where r is from.
+        sensitivity: source of r.
         rows: r, with "rows"; 0 is all of U.
         stability_rate: e, with "stability", and above 0.
         stability_delta: of Proposition 2, in (0, 1/2].
 
     Raises:
-        UsageError: a key of another choice, or none of this one's.
+        UsageError: a key of another source, or a missing key of this one.
     """
     if rows and sensitivity != "rows":
         raise UsageError(f"rows={rows}: allowed is 0 with sensitivity={sensitivity!r}")

@@ -1,19 +1,20 @@
-"""Labels of public examples, released by k-ary randomized response row by row.
+"""Release labels of public examples by k-ary randomized response, row by row.
 
 A client's label is kept with e^x / (e^x + C - 1), x = eps / r, any other given with 1 / (e^x + C - 1)
-(`jaxfed.privacy.randomized_response`, whose every x-private label it is). Where neighboring data sets give
-labels that differ in at most r ROWS, the ratio of likelihoods is a product over these,
+(`jaxfed.privacy.randomized_response`), so each label is x-private. If neighboring data sets give labels that
+differ in at most r ROWS, the likelihood ratio is a product over these,
 
     eps = r x,     attained,
 
-and of the C bits of a row nothing more is told than which label. The XOR mechanism (`xor_mechanism`)
-promises the same with s = 2 r bits, of which each is flipped with p = 1 / (1 + e^(x / 2)), the zeros too.
+and a row reveals nothing more than a label. The XOR mechanism (`xor_mechanism`) gives the same guarantee
+with s = 2 r bits, where each is flipped with p = 1 / (1 + e^(x / 2)), the zeros too.
 
-With h_c the answers c on an example and n_c the clients that say c, `randomized_response.unbiased` gives
+With h_c the number of answers c on an example and n_c the number of clients with label c,
+`randomized_response.unbiased` gives
 
     n_hat_c = (h_c - p_0 sum_c' h_c') / (p_1 - p_0),     E[n_hat_c] = n_c
 
-A label that is none (-1) stays none: that a client abstains is not protected.
+A missing label (-1) stays missing: abstention is not protected.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from jaxfed.privacy import randomized_response as rr
 
 
 def keep_probability(epsilon: float, rows: int, num_classes: int) -> float:
-    """Of giving the own label, where up to `rows` labels depend on one example.
+    """Probability of keeping the true label if up to `rows` labels depend on one example.
 
     Raises:
         UsageError: epsilon that is not positive, no rows, or fewer than two classes.
@@ -47,7 +48,7 @@ def row_epsilon(epsilon: float, rows: int) -> float:
 
 
 def epsilon_of(keep_probability: float, rows: int, num_classes: int) -> float:
-    """eps of labels that are kept with this probability; the inverse of `keep_probability`.
+    """eps of labels kept with this probability; the inverse of `keep_probability`.
 
     Raises:
         UsageError: a probability outside of (1 / C, 1), no rows, or fewer than two classes.
@@ -68,14 +69,14 @@ def release(
     num_classes: int,
     draw: rr.Draw = rr.from_system,
 ) -> np.ndarray:
-    """Answers in place of labels.
+    """Randomize labels.
 
     Args:
         labels: int [U], -1 to C - 1.
         epsilon: of this release.
         rows: r.
         num_classes: C.
-        draw: where noise comes from: the operating system, or in experiments `randomized_response.from_key`.
+        draw: source of noise: the operating system, or in experiments `randomized_response.from_key`.
 
     Returns:
         int32 [U].
@@ -86,5 +87,5 @@ def release(
 def unbiased_counts(
     histogram: np.ndarray, epsilon: float, rows: int, num_classes: int
 ) -> np.ndarray:
-    """n_hat, float64 [U, C], of a histogram of answers, integers [U, C]."""
+    """n_hat, float64 [U, C], from a histogram of answers, integers [U, C]."""
     return rr.unbiased(np.asarray(histogram), num_classes, row_epsilon(epsilon, rows))

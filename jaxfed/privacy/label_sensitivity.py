@@ -1,30 +1,30 @@
-"""How many labels of public examples one private example can change: bounds, and an estimate that is none.
+"""Sensitivity of labels of public examples to one private example: bounds, and an estimate without guarantee.
 
 A client predicts U by h_D trained on D; neighbors D, D' differ in one example. Here r counts LABELS,
 
     r = sup over D ~ D' of #{u : h_D(u) != h_D'(u)},    s = |F(D) xor F(D')|_F^2 = 2 r bits of one-hot rows
 
 `trivial_rows`: r <= |U|, the only bound that holds for every learner and every data set. (The paper's
-"s = |U|" counts labels, its definition of s bits.)
+"s = |U|" counts labels; its definition of s counts bits.)
 
-`stability_bound` (FedCT, Proposition 2): with a probability of at least 1 - delta over the data,
+`stability_bound` (FedCT, Proposition 2): with probability at least 1 - delta over the data,
 
     r <= ceil( n e + P sqrt(n e (1 - e)) + P^2 / 3 ),      n = |U|,  P = Phi^-1(1 - delta),  e the rate
 
 by Short's bound of the binomial quantile (Communications in Statistics 52(12), 2023; for delta up to 1/2).
-What it rests on, beyond the paper's words:
+It assumes more than the paper states:
 
-  * e must be the probability that the label of one public example changes. On-average-replace-one stability,
-    which the paper takes for it, is the mean SIGNED change of the loss at the replaced example: losses
-    that rise here and fall there cancel, and from one wrong class to another no 0-1 loss changes.
-  * Labels change independently of each other. One tree that splits elsewhere changes many at once.
-  * It is a quantile over random neighbors. A supremum, which pure differential privacy asks for, it is not:
-    with probability delta more labels change, and for a data set that somebody chooses nothing holds.
+  * e must be the probability that the label of one public example changes. The paper uses
+    on-average-replace-one stability instead, the mean SIGNED change of the loss at the replaced example:
+    rising and falling losses cancel, and a change from one wrong class to another leaves the 0-1 loss.
+  * Labels must change independently of each other. A single other split of a tree changes many at once.
+  * It is a quantile over random neighbors, not the supremum that pure differential privacy requires: with
+    probability delta more labels change, and for a chosen data set nothing holds.
 
 `tikhonov_rate` is a case in which the rate is known (Shalev-Shwartz, Ben-David, 2014, Corollary 13.6).
 
 `estimate` does what the paper's experiments do: it trains on D and on neighbors drawn at random, and takes
-the largest difference. The next neighbor may change more. An epsilon that is computed of it is no guarantee.
+the largest difference. The next neighbor may change more. An epsilon computed from it is not a guarantee.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def stability_bound(num_public: int, rate: float, delta: float) -> int:
     Args:
         num_public: |U|.
         rate: e, in [0, 1].
-        delta: how often it may fail.
+        delta: its probability of failure.
 
     Raises:
         UsageError: no examples, a rate outside of [0, 1], or delta outside of (0, 1/2].
     """
-    # Here, as in `jaxfed.privacy.gaussian`.
+    # Imported here, as in `jaxfed.privacy.gaussian`.
     from scipy.special import ndtri
 
     if not 0 <= rate <= 1 or not 0 < delta <= 0.5:
@@ -85,13 +85,13 @@ def tikhonov_rate(lipschitz: float, regularization: float, num_examples: int) ->
 
 
 class SensitivityEstimate(NamedTuple):
-    """What the neighbors that were tried changed; no bound.
+    """Label changes among sampled neighbors; not a bound.
 
     Fields:
-        changes: int64 [n], labels that differ from those of D, one a neighbor.
+        changes: int64 [n], number of labels that differ from those of D, per neighbor.
         rows: the largest of them.
-        bits: the same of one-hot rows, 2 * rows.
-        rate: the mean share of U that changed, which `stability_bound` may be given.
+        bits: the same in bits of one-hot rows, 2 * rows.
+        rate: the mean share of U that changed, a possible input of `stability_bound`.
     """
 
     changes: np.ndarray
@@ -109,20 +109,20 @@ def estimate(
     seed: int = 0,
     spare: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> SensitivityEstimate:
-    """Train on D and on neighbors of it, and count labels that change.
+    """Train on D and on neighbors of it, and count the labels that change.
 
     Args:
-        fit_predict: trains on (x, y) and labels U. The same data must give the same labels: what its own
-            randomness changes is counted with the rest.
+        fit_predict: trains on (x, y) and labels U. It must be deterministic, as changes by its own
+            randomness would be counted too.
         x: of D, [n, ...].
         y: of D, [n].
-        num_neighbors: how many are tried; each removes or replaces an example of its own while there are.
-        seed: of which.
-        spare: (x', y'), examples that take the place of those that leave, one after another; without them
-            neighbors are smaller by one.
+        num_neighbors: number of neighbors; each removes or replaces a different example as long as possible.
+        seed: of their choice.
+        spare: (x', y'), examples that replace removed ones, one after another; without them neighbors are
+            smaller by one.
 
     Raises:
-        UsageError: fewer than two examples, no neighbors, or no spare ones.
+        UsageError: fewer than two examples, no neighbors, or empty `spare`.
 
     Cost: `num_neighbors` + 1 trainings.
     """

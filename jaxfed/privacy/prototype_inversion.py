@@ -1,18 +1,18 @@
-"""What prototypes give away: images out of mean embeddings, by who has the network.
+"""Inversion of prototypes: reconstruct images from mean embeddings, given the network.
 
-A prototype c is the mean of f over n_k images of a class (ProtoFSSL, eq. 2). Its receivers have f, too. Two
-attacks, from little knowledge and from more:
+A prototype c is the mean of f over n_k images of a class (ProtoFSSL, eq. 2). Its receivers have f, too. There
+are two attacks, with little and with more knowledge:
 
     inverted   argmin_x |f(x) - c|^2 / |c|^2 + w TV(x),  TV(x) = mean of squared differences of neighbors
                (Mahendran, Vedaldi, CVPR 2015, with the exponent beta = 2), x in [0, 1], by Adam
     decoded    A c + b, the ridge regression of images on embeddings of public images of the same kind
 
-The first needs nothing but f. The second knows what such images look like; being linear it makes of a mean
-of embeddings the mean of what it makes of each. Both find a single image behind a prototype of n_k = 1, and
-of more something like the images' mean: their parts c alone does not tell.
+The first needs only f. The second also uses the distribution of such images. As it is linear, it maps a mean
+of embeddings to the mean of the reconstructions. Both recover the image behind a prototype with n_k = 1. For
+larger n_k they recover approximately the images' mean, as c alone does not determine the parts.
 
-How much of an image was found is measured by `psnr`, beside what a guess has, and by `identified`: whether
-the reconstruction points to its own image among others of the class.
+The quality is measured by `psnr`, compared with that of a guess, and by `identified`: whether the
+reconstruction is nearest to its own image among others of the class.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from jaxfed.errors import UsageError
 
 Features = Callable[[jax.Array], jax.Array]  # images [n, H, W, c] -> float32 [n, D]
 
-_FARTHEST = 4.0  # of logits at the start: pixels from 0.02 to 0.98
+_FARTHEST = 4.0  # bound on initial logits: pixels from 0.02 to 0.98
 
 
 def inverted(
@@ -47,12 +47,12 @@ def inverted(
 
     Args:
         features: f of a batch of images with values in [0, 1]; jit-traceable, one object for many calls.
-        prototypes: float32 [n, D], each attacked by itself.
+        prototypes: float32 [n, D], each attacked separately.
         shape: (H, W, c) of an image.
-        key: typed, of the images that the search begins with.
+        key: typed, of the initial images.
         total_variation: w.
         steps: of Adam.
-        rate: its learning rate, of the logits of pixels.
+        rate: Adam's learning rate, on the logits of pixels.
 
     Returns:
         float32 [n, H, W, c] in (0, 1).
@@ -115,14 +115,14 @@ def decoded(
     ridge: float = 1e-3,
     noise: float = 0.0,
 ) -> np.ndarray:
-    """Images that a linear decoder of public images makes of prototypes.
+    """Reconstruct images from prototypes by a linear decoder fitted on public images.
 
     Args:
         prototypes: [n, D].
         embeddings: [m, D], of the public images.
         images: [m, H, W, c], in [0, 1].
         ridge: on A, relative to the embeddings' mean variance.
-        noise: sigma of what was added to every number of the prototypes, which the attacker knows.
+        noise: sigma of the noise added to every number of the prototypes, known to the attacker.
 
     Returns:
         float64 [n, H, W, c] in [0, 1].
@@ -135,7 +135,7 @@ def decoded(
     z, x = np.asarray(embeddings, np.float64), np.asarray(images, np.float64)
     mean, pixels = z.mean(axis=0), x.reshape(len(x), -1)
     centered = z - mean
-    # Of embeddings with that noise the same decoder would be the best without another ridge.
+    # For embeddings with that noise, this decoder is optimal without a further ridge.
     penalty = len(z) * (ridge * centered.var(axis=0).mean() + noise**2) * np.eye(z.shape[1])
     decoder = np.linalg.solve(
         centered.T @ centered + penalty, centered.T @ (pixels - pixels.mean(axis=0))
@@ -152,7 +152,7 @@ def psnr(found: np.ndarray, images: np.ndarray) -> np.ndarray:
 
 
 def identified(found: np.ndarray, gallery: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """bool [n]: the nearest of the gallery [g, ...] is one of the own ones, bool [n, g]."""
+    """bool [n]: True if the nearest of the gallery [g, ...] is one of the true images, `own` bool [n, g]."""
     flat, others = (np.asarray(a, np.float64).reshape(len(a), -1) for a in (found, gallery))
     distance = np.sum(np.square(flat[:, None] - others[None]), axis=-1)
     return np.take_along_axis(own, distance.argmin(axis=1)[:, None], axis=1)[:, 0]

@@ -1,8 +1,8 @@
 """Randomized response on LSH bits and on labels, and estimates that undo its bias.
 
-Local mechanisms (Warner, JASA 1965): a client randomizes what it holds before any protocol starts, so
-that they go with every backend of XCLP, plaintext or secure, and hold against everybody, the server
-and the other clients together.
+Local mechanisms (Warner, JASA 1965): a client randomizes its data before any protocol starts. So they
+combine with every backend of XCLP, plaintext or secure, and hold against all other parties, also against
+the server and the other clients together.
 
 Bits. Each bit of a code is flipped with probability q = 1 / (1 + e^eps). Between two randomized codes
 a differing bit is seen as differing with probability 1 - s, an equal one with probability s = 2 q (1 - q):
@@ -10,30 +10,29 @@ a differing bit is seen as differing with probability 1 - s, an equal one with p
     E[h'] = L s + (1 - 2 s) h,      h_hat = (h' - L s) / (1 - 2 s),      E[h_hat] = h,
     Var[h_hat] = L s (1 - s) / (1 - 2 s)^2
 
-What it protects is a BIT: eps per bit. A record changes up to L bits at once, so its own guarantee is
-only L eps (pure), or L eps^2 / 2 in zero-concentrated form (Bun, Steinke, TCC 2016), thousands for the
-eps that leave XCLP useful. Between two vectors at angle theta it is eps L theta / pi in expectation:
-metric privacy, close vectors are hard to tell apart, distant ones are not. Do not call it record-level
-differential privacy.
+The guarantee is for a BIT: eps per bit. A record changes up to L bits at once, so a record's guarantee is
+only L eps (pure), or L eps^2 / 2 in zero-concentrated form (Bun, Steinke, TCC 2016). This is thousands for
+values of eps that leave XCLP useful. Between two vectors at angle theta it is eps L theta / pi in
+expectation, a form of metric privacy: close vectors are hard to distinguish, distant ones are not. Do not
+call it record-level differential privacy.
 
-Labels. Of C classes the true one is kept with p_1 = e^eps / (e^eps + C - 1), any other given with
+Labels. The true one of C classes is kept with p_1 = e^eps / (e^eps + C - 1), any other given with
 p_0 = 1 / (e^eps + C - 1). The matrix with entries (1[y' = c] - p_0) / (p_1 - p_0) has the true one-hot
-matrix as its mean, and label propagation is linear in it, so that Z stays unbiased. This IS eps-label
-differential privacy of every record: of the label's value, not of whether there is one, nor of the
-vector.
+matrix as its mean, and label propagation is linear in it, so Z stays unbiased. This IS eps-label
+differential privacy of every record. It protects the label's value, not its presence, and not the vector.
 
-Budgets add up over repetitions with fresh noise (`jaxfed.privacy.composition`): R rounds cost R eps. Whoever
-propagates the same labels again should keep the first answers (call `randomize_labels` once) and pay once.
+Budgets add up over repetitions with fresh noise (`jaxfed.privacy.composition`): R rounds cost R eps. To
+propagate the same labels again, reuse the first answers (call `randomize_labels` once) and pay once.
 
-Where the noise comes from is the caller's choice. `from_system`: the operating system's generator, which
-nobody else can repeat; XCLP takes it wherever parties have a session. `from_key`: a JAX key, which makes
-plaintext simulations repeatable, and whose owner can subtract the noise again; a row has its noise by its
-number. `from_content`: as `from_key`, by what a row is, for questions that are asked one after another: by
-its number different rows would have the same noise in two calls, and their difference none.
+The caller chooses the source of noise. `from_system`: the operating system's generator, which nobody can
+reproduce; XCLP uses it wherever parties have a session. `from_key`: a JAX key, for reproducible plaintext
+simulations; its owner can subtract the noise, and a row's noise depends on its number. `from_content`: as
+`from_key`, but a row's noise depends on its content, for queries in several calls. By number, different rows
+of two calls would have the same noise, and their difference would have none.
 
-Probabilities are integers over the number of words that may be drawn, rounded up to more noise, so that no
-epsilon promises more than it keeps: 2^-32 is the least probability of flipping a bit, 2^-64 that of one
-certain wrong class.
+Probabilities are integers over the number of words that may be drawn. They are rounded toward more noise, so
+the guarantee of epsilon holds. The least probability of flipping a bit is 2^-32, that of a particular wrong
+class 2^-64.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ from jaxfed.errors import UsageError
 from jaxfed.kernels import lsh
 from jaxfed.privacy import composition
 
-# (rows, words) -> uniform uint32 [rows, words]: what the noise of these rows is made of.
+# (rows, words) -> uniform uint32 [rows, words], the random words for the noise of these rows.
 Draw = Callable[[range, int], jax.Array]
 
 _BLOCK = 256  # codes randomized at a time: 4 L bytes of random words each
@@ -63,13 +62,13 @@ _BIT_WORD, _LABEL_WORD = 32, 64  # bits of randomness that a bit's, a label's an
 
 
 class BitBudget(NamedTuple):
-    """What one release of randomized codes costs, from the weakest claim to the strongest.
+    """Privacy budget of one release of randomized codes, from the weakest claim to the strongest.
 
     Fields:
         bit: eps of a single bit.
         record_zcdp: rho = L eps^2 / 2 of a whole code.
         record_approximate: eps of a whole code at the given delta, rho + 2 sqrt(rho ln(1 / delta)), or
-            the pure one where that is smaller.
+            the pure one if that is smaller.
         record_pure: L eps of a whole code, delta = 0.
     """
 
@@ -102,13 +101,13 @@ def flip_probability(epsilon: float) -> float:
 
 
 def from_system(rows: range, num_words: int) -> jax.Array:
-    """Words of the operating system's generator: fresh in every call."""
+    """Words from the operating system's generator: fresh in every call."""
     drawn = secrets.token_bytes(4 * len(rows) * num_words)
     return jnp.asarray(np.frombuffer(drawn, np.uint32).reshape(len(rows), num_words))
 
 
 def from_key(key: jax.Array) -> Draw:
-    """Words out of a typed key: a row's are the same in every call, whatever the others."""
+    """Words from a typed key: a row's words are the same in every call, independent of other rows."""
 
     def draw(rows: range, num_words: int) -> jax.Array:
         return _words(key, jnp.arange(rows.start, rows.stop, dtype=jnp.uint32), num_words)
@@ -117,9 +116,9 @@ def from_key(key: jax.Array) -> Draw:
 
 
 def from_content(key: jax.Array, codes: np.ndarray) -> Draw:
-    """Words out of a typed key for rows uint32 [n, w]: equal ones have equal words, in any call and place.
+    """Words from a typed key for rows uint32 [n, w]: equal rows have equal words, in any call and place.
 
-    Different ones have independent words, but for digests of 64 bits that collide.
+    Different rows have independent words, except for collisions of 64-bit digests.
     """
     digests = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in np.asarray(codes)]
     numbers = np.array([np.frombuffer(own, "<u4") for own in digests], np.uint32).reshape(-1, 2)
@@ -149,11 +148,11 @@ def _words(key: jax.Array, rows: jax.Array, num_words: int) -> jax.Array:
 
 
 def threshold(epsilon: float, num_classes: int, word_bits: int) -> int:
-    """ceil(2^w p_0): so many of 2^w words answer with one certain other class. At least 1.
+    """ceil(2^w p_0): number of 2^w words that answer with a particular other class. At least 1.
 
-    In exact arithmetic: float32 rounds p_1 to 1, which is no noise at all, from epsilon = 17 on.
+    In exact arithmetic: from epsilon = 17 on, float32 rounds p_1 to 1, without any noise.
     """
-    answer_probabilities(epsilon, num_classes)  # refuses what is no epsilon
+    answer_probabilities(epsilon, num_classes)  # refuses an invalid epsilon
     with decimal.localcontext(prec=50):
         others = (-decimal.Decimal(epsilon)).exp()
         scaled = 2**word_bits * others / (1 + (num_classes - 1) * others)
@@ -165,7 +164,7 @@ def randomize_bits(codes: jax.Array, draw: Draw, epsilon: float) -> jax.Array:
 
     Args:
         codes: uint32 [n, L / 32].
-        draw: where the noise comes from.
+        draw: source of the noise.
         epsilon: per bit, positive.
 
     Returns:
@@ -190,11 +189,11 @@ def _flips(words: jax.Array, limit: jax.Array) -> jax.Array:
 
 
 def randomize_marks(marks: np.ndarray, draw: Draw, epsilon: float) -> np.ndarray:
-    """Flip every mark with probability q, independently: as `randomize_bits`, of bits that are not packed.
+    """Flip every mark with probability q, independently: `randomize_bits` for unpacked bits.
 
     Args:
         marks: bool [n, m].
-        draw: where the noise comes from.
+        draw: source of the noise.
         epsilon: per mark, positive.
 
     Returns:
@@ -220,7 +219,7 @@ def unbiased_distances(distances: jax.Array, num_bits: int, epsilon: float) -> j
         epsilon: per bit, as given to `randomize_bits`.
 
     Returns:
-        float32 [...]; below 0 or above L where noise makes it so, as an unbiased estimate must be.
+        float32 [...]; may be below 0 or above L, as for any unbiased estimate.
     """
     q = flip_probability(epsilon)
     s = 2 * q * (1 - q)
@@ -228,17 +227,17 @@ def unbiased_distances(distances: jax.Array, num_bits: int, epsilon: float) -> j
 
 
 def distance_deviation(num_bits: int, epsilon: float) -> float:
-    """Standard deviation of h_hat, sqrt(L s (1 - s)) / (1 - 2 s), whatever h is."""
+    """Standard deviation of h_hat, sqrt(L s (1 - s)) / (1 - 2 s), for any h."""
     q = flip_probability(epsilon)
     s = 2 * q * (1 - q)
     return math.sqrt(num_bits * s * (1 - s)) / (1 - 2 * s)
 
 
 def answer_probabilities(epsilon: float, num_classes: int) -> tuple[float, float]:
-    """(p_1, p_0): of answering the true class, and of answering one certain other class.
+    """(p_1, p_0): probability of answering the true class, and of answering a particular other class.
 
     Raises:
-        UsageError: `epsilon` is not positive, or there are fewer than two classes to confuse.
+        UsageError: `epsilon` is not positive, or there are fewer than two classes.
     """
     _check_epsilon(epsilon)
     if num_classes < 2:
@@ -253,11 +252,11 @@ def randomize_labels(
 ) -> np.ndarray:
     """k-ary randomized response to "which class?"; unlabeled points (-1) stay unlabeled.
 
-    One word of 64 bits decides both whether the class is kept and which other one takes its place.
+    One word of 64 bits decides both whether the class is kept and which other class replaces it.
 
     Args:
         labels: int [n], -1 to C - 1.
-        draw: where the noise comes from.
+        draw: source of the noise.
         num_classes: C.
         epsilon: of a label, positive.
 
@@ -269,23 +268,23 @@ def randomize_labels(
 
 
 def answers(labels: np.ndarray, words: np.ndarray, num_classes: int, epsilon: float) -> np.ndarray:
-    """What each of 2^64 words answers: the first t of them the first other class, the next t the second ...
+    """Answer for each of 2^64 words: the first t give the first other class, the next t the second ...
 
-    int32 [n] of labels int [n] and words uint64 [n]; t = `threshold(epsilon, C, 64)`.
+    int32 [n], from labels int [n] and words uint64 [n]; t = `threshold(epsilon, C, 64)`.
     """
     number = words // np.uint64(threshold(epsilon, num_classes, _LABEL_WORD))
     others = np.minimum(number, np.uint64(num_classes)).astype(np.int32)
-    others += others >= labels  # the own class is not among the others
+    others += others >= labels  # skips the true class
     is_other = (number < num_classes - 1) & (np.asarray(labels) >= 0)
     return np.where(is_other, others, labels).astype(np.int32)
 
 
 def unbiased(answered: np.ndarray, num_classes: int, epsilon: float) -> np.ndarray:
-    """(A - p_0 A 1 1^T) / (p_1 - p_0): its mean over `randomize_labels` is what true labels would give.
+    """(A - p_0 A 1 1^T) / (p_1 - p_0): its mean over `randomize_labels` is the value for true labels.
 
     Args:
-        answered: A, real [..., C], anything linear in the answers' one-hot rows: these themselves (unlabeled
-            points have zero rows), their sums over points, or S times them.
+        answered: A, real [..., C], any linear function of the answers' one-hot rows: the rows themselves
+            (zero for unlabeled points), their sums over points, or S times them.
         num_classes: C.
         epsilon: of a label, as given to `randomize_labels`.
 

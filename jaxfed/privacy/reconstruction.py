@@ -1,21 +1,21 @@
-"""What Hamming distances give away: the attack of a server that colludes with one client of XCLP.
+"""Reconstruction from Hamming distances: attack by a server that colludes with one client of XCLP.
 
-The server has H (XCLP, Algorithm 1, line 5), the client its own vectors a_1 ... a_m. Of another client's
-vector v the two together know
+The server has H (XCLP, Algorithm 1, line 5), the client its own vectors a_1 ... a_m. For another client's
+vector v, the two together know
 
     c_i = cos(pi h_i / L),     h_i the distance of v's code to that of a_i,     E[c_i] ~ <a_i, v> / |a_i| |v|
 
-m noisy linear measurements of the direction v / |v|. With A the rows a_i / |a_i|, a direction that may be
-anywhere, and errors of variance pi^2 / (4 L) a measurement taken as independent, the best linear estimate is
+m noisy linear measurements of the direction v / |v|. Let A have the rows a_i / |a_i|. For a uniform prior on
+the direction and independent errors of variance pi^2 / (4 L), the best linear estimate is
 
     v_hat = (A^T A + d pi^2 / (4 L) I)^-1 A^T c.
 
-No protocol helps here: each hands exactly H to the server. What does help is randomized response on the
-bits (`jaxfed.privacy.randomized_response`), fewer bits, and clients with far fewer points than d. Fewer
-than d alone is no protection: m measurements find the part of v in the span of the a_i.
+No protocol prevents this, as each gives H to the server. Mitigations are randomized response on the bits
+(`jaxfed.privacy.randomized_response`), fewer bits, and clients with far fewer points than d. m < d alone is
+no protection: m measurements determine the part of v in the span of the a_i.
 
-For comparison, `directions_from_codes` is the simplest estimate from codes in the clear by who knows Pi:
-what distances lead to as m grows, being functions of the codes. With one-message distances (`masked`) a
+For comparison, `directions_from_codes` is the simplest estimate from plaintext codes with known Pi. As
+distances are functions of the codes, it is the limit for large m. With one-message distances (`masked`) a
 server that colludes with a client gets the codes themselves.
 """
 
@@ -29,16 +29,16 @@ from jaxfed.errors import UsageError
 def directions_from_distances(
     known: np.ndarray, distances: np.ndarray, num_bits: int
 ) -> np.ndarray:
-    """Unit vectors that fit distances to known vectors.
+    """Estimate unit vectors from distances to known vectors.
 
     Args:
         known: a_i, real [m, d].
-        distances: h, real [n, m]: of every attacked point to every known one. Of randomized codes: the
+        distances: h, real [n, m]: from every attacked point to every known one. For randomized codes: the
             unbiased estimates.
         num_bits: L.
 
     Returns:
-        float64 [n, d], each of length 1, or 0 where nothing was learned.
+        float64 [n, d], each of length 1, or 0 without information.
 
     Raises:
         UsageError: shapes that do not fit together, or no bits.
@@ -64,7 +64,7 @@ def directions_from_distances(
 
 
 def directions_from_codes(bits: np.ndarray, planes: np.ndarray) -> np.ndarray:
-    """Unit vectors that fit codes made with known hyperplanes: sum_l (2 b_l - 1) u_l, normalized.
+    """Estimate unit vectors from codes with known hyperplanes: sum_l (2 b_l - 1) u_l, normalized.
 
     Args:
         bits: 0 or 1, [n, L].

@@ -1,21 +1,21 @@
-"""Gaussian noise on sums of which a random part of the contributions is in: epsilon of all together.
+"""Sampled Gaussian mechanism: epsilon of Gaussian noise on sums of randomly drawn contributions.
 
-A contribution is a vector of norm up to C. A release is the sum of those that are drawn, and N(0, z^2 C^2) on
-every number; z is the noise multiplier. R releases, each of a draw of its own, of vectors that may depend on
-the releases before, are (epsilon, delta)-private towards whoever sees them all and knows no draw:
+A contribution is a vector of norm up to C. A release is the sum of the drawn contributions plus N(0, z^2 C^2)
+on every number; z is the noise multiplier. R adaptive releases with independent draws are
+(epsilon, delta)-private against an observer of all releases that does not know the draws:
 
-    draw                 neighbors                    moves a sum by  epsilon
+    draw                 neighbors                    changes sum by  epsilon
     EVERYTHING           one contribution more, less  C               exact: `jaxfed.privacy.gaussian`
     Poisson(q)           one contribution more, less  C, if in        privacy loss distribution, or Renyi
     WithoutReplacement   one in place of another      2 C, if in      Renyi (Wang, Balle, K., 2019)
 
-The privacy loss distribution (PLD) of one Poisson release is composed with itself R times by a Fourier
+The privacy loss distribution (PLD) of one Poisson release is composed R times by a Fourier
 transform (Koskela, Jalko, Honkela, 2020; Doroshenko et al., 2022). Its epsilon is rounded up on a grid of
 width 1e-3. In usual settings it is 8 to 20 % below that of Renyi divergences (Mironov, Talwar, Zhang, 2019).
 Both are upper bounds, and the smaller one is returned. Renyi's alone is returned in two cases: a draw without
 replacement, for which the package has no PLD, and a Renyi epsilon above 200, where the grid needs gigabytes.
 
-With Renyi divergences rho(a) of one release, those of R are R rho(a), and
+If one release has Renyi divergences rho(a), R releases have R rho(a), and
 
     epsilon = min over a > 1 of  R rho(a) + log(1 - 1 / a) - log(a delta) / (a - 1)
 
@@ -24,15 +24,15 @@ integers a
 
     rho(a) = 1 / (a - 1) log sum_k binom(a, k) (1 - q)^(a - k) q^k exp(k (k - 1) / (2 z^2))
 
-and for draws without replacement a bound, or the a / (2 (z / 2)^2) of a contribution that is always in, where
-that is less: with much noise and few in a sum the bound is worth something, with little noise it is not, and
-Poisson's is far better throughout. "Knows no draw" is what both rest on: who knows that a contribution is in
-has EVERYTHING's epsilon for it.
+For draws without replacement rho(a) is a bound, or a / (2 (z / 2)^2), that of a contribution that is always
+in, if it is smaller. The bound helps with much noise and few contributions in a sum, not with little noise.
+Poisson's epsilon is far better throughout. Both assume an observer that does not know the draws: if it knows
+that a contribution is in, EVERYTHING's epsilon applies.
 
-Both are those of the package dp-accounting (requirements-privacy.txt). JAX Privacy is not needed:
-version 2.0 accounts by dp-accounting itself, and clips, makes noise and draws batches besides, which
-`jaxfed.training.private_gradient` does inside of a round's program. It would bring chex and pydantic along,
-and no TensorFlow.
+Both are from the package dp-accounting (requirements-privacy.txt). JAX Privacy is not needed: version 2.0
+uses dp-accounting too. It also clips, adds noise and draws batches, but
+`jaxfed.training.private_gradient` does this inside a round's program. It would add chex and pydantic, and no
+TensorFlow.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ import numpy as np
 from jaxfed.errors import UsageError
 from jaxfed.privacy import gaussian
 
-MOST_NOISE = 1e6  # above, divergences drown in rounding
-_LEAST_NOISE = 0.05  # below, divergences overflow and promise nothing
+MOST_NOISE = 1e6  # above, rounding errors dominate the divergences
+_LEAST_NOISE = 0.05  # below, divergences overflow
 _GRID = 1e-3  # width of the privacy loss distribution's cells
 _LARGEST_BY_PLD = (
-    200.0  # above this Renyi epsilon the grid is too large, and the promise worth nothing
+    200.0  # above this Renyi epsilon the grid is too large, and the guarantee is worthless
 )
-_PRECISION = 1e-3  # of noise that is looked for, relative
-# Small ones matter where epsilon is large, large ones where it is tiny; a costs a^2 without replacement.
+_PRECISION = 1e-3  # relative, of the noise in a search
+# Small orders matter for a large epsilon, large ones for a tiny one; a costs a^2 without replacement.
 _ORDERS = np.array([*(1 + x / 10 for x in range(1, 30)), *range(4, 65), 512, 1024])
 
 
@@ -66,7 +66,7 @@ class Poisson(NamedTuple):
 
 
 class WithoutReplacement(NamedTuple):
-    """`size` of `population` are in, all such sets alike; 0 < size <= population."""
+    """A uniformly random set of `size` out of `population` is in; 0 < size <= population."""
 
     size: int
     population: int
@@ -81,18 +81,18 @@ EVERYTHING = _Everything()
 
 
 def epsilon_of(delta: float, noise_multiplier: float, releases: int, draw: Draw) -> float:
-    """epsilon of so many releases; 0 of none.
+    """epsilon of R releases; 0 for none.
 
     Args:
-        delta: of the promise.
-        noise_multiplier: z, deviation of the noise over the norm that bounds a contribution; above 0.
+        delta: of the guarantee.
+        noise_multiplier: z, deviation of the noise over the bound on a contribution's norm; above 0.
         releases: R.
-        draw: what is in a sum.
+        draw: rule for the contributions in a sum.
 
     Raises:
         UsageError: a number out of range; a draw that needs a package which is not installed.
 
-    Cost: with a draw, some 0.1 s for the first R of its z; with Poisson's some 0.02 s for each further R.
+    Cost: with a draw, about 0.1 s for the first R of its z; with Poisson's about 0.02 s for each further R.
     """
     if not 0 < delta < 1 or not noise_multiplier > 0 or releases < 0:
         raise UsageError(
@@ -110,14 +110,14 @@ def epsilon_of(delta: float, noise_multiplier: float, releases: int, draw: Draw)
 
 
 def renyi_epsilon_of(delta: float, noise_multiplier: float, releases: int, draw: Draw) -> float:
-    """The bound on epsilon by Renyi divergences; arguments as `epsilon_of`, with one or more releases."""
+    """Bound on epsilon by Renyi divergences; arguments as `epsilon_of`, with one or more releases."""
     divergences = releases * _divergences(noise_multiplier, draw)
     return float(_accounting().rdp.compute_epsilon(_ORDERS, divergences, delta)[0])
 
 
 @lru_cache(maxsize=1024)
 def _pld_epsilon_of(delta: float, noise_multiplier: float, releases: int, draw: Poisson) -> float:
-    """The pessimistic epsilon by the privacy loss distribution."""
+    """Pessimistic epsilon by the privacy loss distribution."""
     composed = _loss_distribution(noise_multiplier, draw).self_compose(releases)
     return float(composed.get_epsilon_for_delta(delta))
 
@@ -135,9 +135,9 @@ def _loss_distribution(noise_multiplier: float, draw: Poisson) -> Any:
 
 @lru_cache(maxsize=64)
 def noise_multiplier_of(epsilon: float, delta: float, releases: int, draw: Draw) -> float:
-    """The least z, up to a thousandth above it, that keeps so many releases within epsilon.
+    """The smallest z, to a relative 1e-3 above it, that keeps R releases within epsilon.
 
-    Never below 0.05, nor above 1e6.
+    At least 0.05 and at most 1e6.
 
     Raises:
         UsageError: epsilon that is not positive or too small, no release, and as `epsilon_of`.
@@ -165,7 +165,7 @@ def noise_multiplier_of(epsilon: float, delta: float, releases: int, draw: Draw)
 
 @lru_cache(maxsize=128)
 def _divergences(noise_multiplier: float, draw: Draw) -> np.ndarray:
-    """rho(a) of one release, for the orders."""
+    """rho(a) of one release, for all orders."""
     if isinstance(draw, Poisson):
         return _of_library(
             "ADD_OR_REMOVE_ONE",
@@ -174,7 +174,7 @@ def _divergences(noise_multiplier: float, draw: Draw) -> np.ndarray:
             ),
         )
     assert isinstance(draw, WithoutReplacement)
-    noise = noise_multiplier / 2  # over what one in place of another moves
+    noise = noise_multiplier / 2  # relative to the change by a replacement
     bound = _of_library(
         "REPLACE_ONE",
         lambda library: library.SampledWithoutReplacementDpEvent(
@@ -194,19 +194,19 @@ def _of_library(relation: str, event: Callable[[Any], Any]) -> np.ndarray:
         accountant.compose(event(library))
     finally:
         log.removeFilter(_is_no_series)
-    return np.maximum(accountant.rdp, 0)  # rounding may leave less
+    return np.maximum(accountant.rdp, 0)  # rounding may give less
 
 
 def _is_no_series(record: logging.LogRecord) -> bool:
-    """Not a word about a series that does not converge at some order, which is then left out."""
+    """True for log records other than on a series that diverges at an order; that order is left out."""
     return "failed to converge" not in str(record.msg)
 
 
 def check_installed(draw: Draw) -> None:
-    """What accounts for such a draw is installed.
+    """Check that the package that accounts for this draw is installed.
 
     Raises:
-        UsageError: it is not.
+        UsageError: it is not installed.
     """
     if not isinstance(draw, _Everything):
         _accounting()

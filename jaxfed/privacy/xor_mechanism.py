@@ -6,30 +6,30 @@ how their sampler is used, bits are independent:
 
     P(B_uc = 1) = p = 1 / (1 + e^|theta|) < 1 / 2,           |theta| = log((1 - p) / p)
 
-With theta > 0, as in their sampler, p is above 1/2: the same promise, and bits that say the opposite.
+With theta > 0, as in their sampler, p is above 1/2: the same guarantee, with all bits inverted.
 
 FedCT's released code is not this mechanism. Its reference matrix Theta~ is the client's own matrix of
 predictions, scaled to epsilon Theta~ / (3000 |Theta~|_F), from which each bit's probability follows. So p is
 below 1/2 and depends on the private labels. The theorem requires a Theta that does not depend on them: what
 that code releases has no epsilon at all. Here p depends on epsilon, s and C alone.
 
-What it promises where two neighboring data sets give F that differ in at most s BITS (a label that changes
-changes two: s = 2 r for r labels, s = 2 |U| if nothing is known; `jaxfed.privacy.label_sensitivity`):
+Its guarantee if two neighboring data sets give F that differ in at most s BITS (a changed label changes two:
+s = 2 r for r labels, s = 2 |U| if nothing is known; `jaxfed.privacy.label_sensitivity`):
 
     exact    eps = s |theta|              p = 1 / (1 + e^(eps / s))
     paper    eps = s sqrt(C) |theta|      p = 1 / (1 + e^(eps / (s sqrt(C))))       (Eq. 2, |lambda(Theta)|_2)
 
-The likelihood ratio is a product over the s bits, so that "exact" is attained and no smaller eps holds;
+The likelihood ratio is a product over the s bits, so "exact" is attained and no smaller eps holds;
 "paper" is sufficient and sqrt(C) too large. The paper's trivial bound |U| would be 2 |U| by its own
-definition of s. Every communication is a release of its own (`jaxfed.privacy.composition`).
+definition of s. Every communication is a separate release (`jaxfed.privacy.composition`).
 
-What is left of the labels. Of B_uc = sum_k M^(k)_uc over K clients,
+Utility. For B_uc = sum_k M^(k)_uc over K clients,
 
     E[B_uc] = K p + (1 - 2 p) n_uc,    n_hat_uc = (B_uc - K p) / (1 - 2 p),    Var = K p (1 - p) / (1 - 2 p)^2
 
-n_uc the number of clients that say c. A consensus of B, or of n_hat, has the same winner. The authors' code
-takes the first largest entry of each client's row and lets these vote, which loses more (`first_votes`) and,
-since ties go to the smallest class, leans to it.
+with n_uc the number of clients with label c. A consensus of B and one of n_hat have the same winner. The
+authors' code takes the first largest entry of each client's row as its vote. This loses more (`first_votes`),
+and as ties go to the smallest class, it is biased toward it.
 
 `jaxfed.privacy.label_release` spends the same eps on whole labels. docs/threat-model.md has both measured.
 """
@@ -61,7 +61,7 @@ def flip_probability(
 def bit_epsilon(
     epsilon: float, sensitivity: int, num_classes: int, condition: Condition = "exact"
 ) -> float:
-    """|theta|: what is spent on one bit of `sensitivity` ones.
+    """|theta|: the budget of one of `sensitivity` bits.
 
     Raises:
         UsageError: as `flip_probability`.
@@ -75,7 +75,7 @@ def bit_epsilon(
 def epsilon_of(
     flip_probability: float, sensitivity: int, num_classes: int, condition: Condition = "exact"
 ) -> float:
-    """eps of bits that are flipped with this probability; the inverse of `flip_probability`.
+    """eps of bits flipped with this probability; the inverse of `flip_probability`.
 
     Raises:
         UsageError: a probability outside of (0, 1/2), no bits, or no classes.
@@ -108,8 +108,8 @@ def release(
         marks: F, bool [U, C].
         epsilon: of this release.
         sensitivity: s, in bits.
-        draw: where B comes from: the operating system, or in experiments `randomized_response.from_key`.
-        condition: how p follows from epsilon; rounded up to a multiple of 2^-32.
+        draw: source of B: the operating system, or in experiments `randomized_response.from_key`.
+        condition: formula of p from epsilon; p is rounded up to a multiple of 2^-32.
 
     Returns:
         bool [U, C].
@@ -123,18 +123,18 @@ def release(
 
 
 def unbiased_counts(sums: np.ndarray, num_clients: int, flip_probability: float) -> np.ndarray:
-    """n_hat, float64 [U, C], of summed bits B, integers [U, C], over `num_clients` clients."""
+    """n_hat, float64 [U, C], from summed bits B, integers [U, C], over `num_clients` clients."""
     return (np.asarray(sums) - num_clients * flip_probability) / (1 - 2 * flip_probability)
 
 
 def count_deviation(num_clients: int, flip_probability: float) -> float:
-    """Standard deviation of an entry of n_hat, whatever n is."""
+    """Standard deviation of an entry of n_hat, for any n."""
     spread = num_clients * flip_probability * (1 - flip_probability)
     return math.sqrt(spread) / (1 - 2 * flip_probability)
 
 
 def first_votes(released: np.ndarray) -> np.ndarray:
-    """The authors' reading of one client's bits, int32 [U]: the first of the classes that are set, else 0."""
+    """The authors' decoding of one client's bits, int32 [U]: the first class that is set, else 0."""
     return np.argmax(released, axis=1).astype(np.int32)
 
 

@@ -1,6 +1,6 @@
-"""What every method must hold, as tests that one import runs on a method of one's own.
+"""Tests of the properties required of every method; one import runs them on a user's own method.
 
-Stands on everything but the launcher; nothing imports it but tests, here and elsewhere.
+May import everything but the launcher; only tests import it, here and in other repositories.
 """
 
 from jaxfed.testing.method_checks import MethodChecks

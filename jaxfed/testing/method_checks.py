@@ -1,15 +1,14 @@
-"""What every method must hold: it learns, repeats itself, compiles once, and minds neither padding nor order.
+"""Properties of every method: it learns, is reproducible, compiles once, and ignores padding and order.
 
     from jaxfed.testing import MethodChecks
     import mymethod                                   # registers it
 
     class TestMyMethod(MethodChecks):
         method = "mymethod"
-        settings = ("mymethod.mu=0.5",)               # overrides, where the defaults will not do
+        settings = ("mymethod.mu=0.5",)               # overrides, if the defaults do not suit
 
-pytest runs the checks on handwritten digits, which need no download: unequal clients, 12 rounds of four of
-them (one round of all for a method that labels in one shot), and public examples where clients have models of
-their own.
+pytest runs the checks on handwritten digits, without a download: unequal clients, 12 rounds of four of them
+(one round of all for a one-shot labeling method), and public examples if clients have models of their own.
 """
 
 from __future__ import annotations
@@ -59,12 +58,12 @@ _PUBLIC = (
 
 
 def has_learners(name: str) -> bool:
-    """Whether clients of the method have models of their own."""
+    """True if clients of the method have models of their own."""
     return asks_for_learners(inspect.signature(ALGORITHMS[name]).parameters)
 
 
 def trains(name: str) -> bool:
-    """Whether the method of this name trains a model, or clients' own ones."""
+    """True if the method of this name trains a global model or clients' own models."""
     return "training" in inspect.signature(ALGORITHMS[name]).parameters or has_learners(name)
 
 
@@ -72,7 +71,7 @@ def trains(name: str) -> bool:
 def arranged(
     name: str, strategy: str = "auto", settings: tuple[str, ...] = ()
 ) -> tuple[ConfigDict, Federation, FederatedAlgorithm]:
-    """A method for digits among clients of unequal sizes, as its kind of experiment has them."""
+    """A method with its config, and digits among clients of unequal sizes."""
     if has_learners(name):
         config = config_file.load("fedct.py", (*_PUBLIC, *_SMALL))
     else:
@@ -93,7 +92,7 @@ def arranged(
                 config[section][leaf] = defaults[leaf].default
             config_file.override(config, f"{key}={value}")
     federation = Simulation(config).federation(SEED)
-    # A network that is right in half of all cases, for the method that needs one.
+    # A network with an accuracy of about one half, for the method that needs one.
     guess = np.where(np.arange(len(federation.y)) % 2, federation.y, 0).astype(np.int32)
     federation = replace(federation, predicted=guess)
     return config, federation, make_algorithm(config, name, federation)
@@ -125,7 +124,7 @@ def played(
 
 
 def padded(cohort: Cohort, fill: float) -> Cohort:
-    """Two rows and one client more than there are, with rubbish in them."""
+    """The cohort with two more rows and one more client, filled with garbage."""
 
     def pad(array: Any, value: float, axes: int) -> np.ndarray:
         widths = [(0, 1), (0, 2)][:axes] + [(0, 0)] * (array.ndim - axes)
@@ -140,7 +139,7 @@ def padded(cohort: Cohort, fill: float) -> Cohort:
 
 
 def assert_equal(a: Any, b: Any, **tolerance: float) -> None:
-    """Leaf by leaf; to the bit without a tolerance."""
+    """Compare leaf by leaf; bit by bit without a tolerance."""
     (paths, leaves), (others, theirs) = (_flat(tree) for tree in (a, b))
     assert paths == others
     compare: Callable[..., None] = np.testing.assert_array_equal
@@ -157,13 +156,13 @@ def _flat(tree: Any) -> tuple[list[str], list[Any]]:
 
 
 def _plain(leaf: Any) -> Any:
-    """A leaf as NumPy takes it: a typed key as its words."""
+    """A leaf as a NumPy array; a typed key as its words."""
     is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     return jax.random.key_data(leaf) if is_key else leaf
 
 
 def num_compilations() -> int:
-    """Programs that JAX has compiled or read from its cache so far."""
+    """Number of programs that JAX has compiled or read from its cache so far."""
     return len(_COMPILED)
 
 
@@ -183,8 +182,8 @@ class MethodChecks:
 
     Attributes:
         method: its name in `ALGORITHMS`.
-        settings: `KEY=VALUE` overrides of the config that it is tried with.
-        least_accuracy: on the test set after these rounds; chance is 0.1.
+        settings: `KEY=VALUE` overrides of the config in the checks.
+        least_accuracy: required on the test set after these rounds; chance is 0.1.
     """
 
     method: ClassVar[str]
@@ -192,7 +191,7 @@ class MethodChecks:
     least_accuracy: ClassVar[float] = 0.4
 
     def test_learns_and_is_repeatable(self) -> None:
-        """The same seed gives the same state, bit for bit, and the state is worth something."""
+        """The same seed gives the same state, bit for bit, and the state is accurate enough."""
         config, federation, algorithm = self._arranged()
         states = [
             played(algorithm, config, federation, started(algorithm, federation), 1, config.rounds)
@@ -203,7 +202,7 @@ class MethodChecks:
         assert quality["test_accuracy"] > self.least_accuracy
 
     def test_rounds_are_compiled_once(self) -> None:
-        """After the first round of each stage nothing is compiled any more."""
+        """Nothing is compiled after the first round of each stage."""
         config, federation, algorithm = self._arranged()
         stages = config.training.labeled_only_rounds + 1
         state = played(algorithm, config, federation, started(algorithm, federation), 1, stages)
@@ -212,7 +211,7 @@ class MethodChecks:
         assert num_compilations() == before
 
     def test_the_order_of_clients_is_inert(self) -> None:
-        """A cohort backwards gives the same model, bit for bit."""
+        """A reversed cohort gives the same model, bit for bit."""
         if not trains(self.method):
             return
         config, federation, algorithm = self._arranged()
@@ -230,13 +229,13 @@ class MethodChecks:
         assert_equal(played(algorithm, config, federation, start, 1, last), backwards)
 
     def test_strategies_agree_and_padding_is_inert(self) -> None:
-        """One comparison of both, since a second shape would be as long to compile again."""
+        """One comparison of both, as another shape would be compiled again."""
         if not trains(self.method):
             return
         self.agrees_with("vmap")
 
     def agrees_with(self, strategy: str) -> None:
-        """Clients executed otherwise, beside padding, come to the same up to rounding."""
+        """Another execution strategy, with padding, gives the same state up to rounding."""
         config, federation, one_by_one = self._arranged()
         _, _, other = self._arranged(strategy)
         last = config.training.labeled_only_rounds + 1
@@ -249,7 +248,7 @@ class MethodChecks:
         )
 
     def test_resumed_equals_uninterrupted(self, tmp_path: Path) -> None:
-        """A state that was saved and read goes on as if it had not been."""
+        """A state that was saved and loaded continues bit for bit."""
         config, federation, algorithm = self._arranged()
         start = started(algorithm, federation)
         whole = played(algorithm, config, federation, start, 1, 4)
@@ -260,7 +259,7 @@ class MethodChecks:
         assert_equal(whole, played(algorithm, config, federation, restored, 4, 4))
 
     def test_predictions_are_what_was_measured(self) -> None:
-        """The table of predictions has the accuracy that `evaluate` says."""
+        """The table of predictions has the accuracy that `evaluate` returns."""
         config, federation, algorithm = self._arranged()
         state = played(
             algorithm, config, federation, started(algorithm, federation), 1, config.rounds

@@ -1,4 +1,4 @@
-"""What `launch.bench` measures: one file a kernel or protocol, each against named peers in the same run."""
+"""Benchmarks of `launch.bench`: one file per kernel or protocol, with named peers in the same run."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -51,10 +51,10 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
     "row_sums": row_sums.masking,
 }
 
-# Those whose contests another one has, too.
+# Benchmarks that are part of another one.
 PART_OF = {"experiment_mlp": "experiment", "experiment_cnn": "experiment"}
 
-# Those that any numbers of points can be asked of, in place of their own.
+# Benchmarks that accept other numbers of points.
 OF_ANY_SIZE: dict[str, Callable[[bool, Sequence[int]], Iterator[Contest]]] = {
     "knn": neighbors.hamming_knn,
     "cosine_knn": neighbors.cosine_knn,

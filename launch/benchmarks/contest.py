@@ -1,7 +1,7 @@
-"""Timing that can be trusted: interleaved rounds, pairwise ratios, and a refusal when the machine is busy.
+"""Reliable timing: interleaved rounds, pairwise ratios, and a refusal when the machine is busy.
 
-A contest is one task, our way and its peers' ways. Every round times each contestant once, in turn, so that
-a machine that slows down slows down for all. The ratio is the median over rounds of peer time over our time.
+A contest is one task with our solution and peers' solutions. Every round times each contestant once, in turn,
+so a slowdown of the machine affects all. The ratio is the median over rounds of peer time over our time.
 A ratio is printed as "unreliable" when other processes (or the hypervisor) took CPU time on our cores
 during the rounds, or when a peer ran far under the rate recorded for it on this processor.
 """
@@ -27,9 +27,9 @@ from jaxfed.experiment.environment import processor
 PEER_RATES = Path(__file__).parents[2] / "results" / "peer_rates.json"
 MIN_ROUNDS = 5
 SHORTEST_SAMPLE = 0.25  # seconds: a faster task is repeated within a sample
-LONGEST_PROBE = 10.0  # seconds: what takes longer the first time is not tried out a second time
+LONGEST_PROBE = 10.0  # seconds: no second trial run above this
 REST = 0.05  # seconds between contestants: idle OpenMP threads of a peer spin for a while
-OTHERS_ALLOWED = 0.10  # CPU seconds that others may take per second of a contestant's time
+OTHERS_ALLOWED = 0.10  # CPU seconds of others per second of a contestant's time
 PEER_SLOWDOWN_ALLOWED = 1.4  # a peer's time over its recorded one
 _SET_CHILD_SUBREAPER = 36  # of Linux's prctl
 
@@ -39,22 +39,22 @@ class Contest:
     """One task with our solution and its peers'.
 
     Attributes:
-        task: what is done, such as "exact 10-NN".
+        task: its name, such as "exact 10-NN".
         case: the sizes, such as {"n": 4096, "num_bits": 4096}.
-        ours: solves the task; its result may be a JAX pytree, which is waited for.
+        ours: solves the task; a result that is a JAX pytree is waited for.
         peers: name -> a function that solves the same task.
-        agreement: (our result, a peer's result) -> a short text on how equal they are; raises
-            AssertionError when they are not.
-        operations: how many operations the task needs, and of what `operation` kind.
+        agreement: (our result, a peer's result) -> a short text on their agreement; raises
+            AssertionError if they disagree.
+        operations: number of operations of kind `operation` that the task needs.
         operation: a key of the machine's limits: "popcount_bits", "matmul_f32_flops", ...
-        num_bytes: fewest bytes the task must move, or 0 where operations are the limit.
+        num_bytes: fewest bytes the task must move, or 0 if operations are the limit.
         targets: peer name -> the ratio this repository promises.
-        parts: peer name -> the part of the task that it solves, in (0, 1), where the whole would take
-            hours; its times are scaled up, and the row says so. Other peers solve all of it.
+        parts: peer name -> the part of the task that it solves, in (0, 1), if the whole would take hours;
+            its times are scaled up, and the row notes it. Other peers solve all of it.
         figures: (our result, our median seconds) -> numbers by name, such as "us a pair".
         at_most: name of a figure -> the most that this repository promises.
-        samples: interleaved rounds, where a task takes so long that few must do; 0: as many as asked for.
-        timed: result -> its seconds, of tasks that take their own time; None: by the clock, around the task.
+        samples: number of interleaved rounds for a long task; 0: as requested.
+        timed: result -> its seconds, for tasks that time themselves; None: by the clock, around the task.
     """
 
     task: str
@@ -76,10 +76,10 @@ class Contest:
 def run_contest(
     contest: Contest, rounds: int, limits: dict[str, float], *, recording: bool = False
 ) -> dict[str, Any]:
-    """Time a contest; a dict of plain numbers and strings, as it goes into the JSON file."""
+    """Time a contest; return a dict of plain numbers and strings for the JSON file."""
     contestants = {"jaxfed": contest.ours, **contest.peers}
     results: dict[str, Any] = {}
-    first: dict[str, float] = {}  # the first run warms up: it compiles, and allocates
+    first: dict[str, float] = {}  # the first run compiles and allocates
     for name, solve in contestants.items():
         start = time.perf_counter()
         results[name] = _finished(solve)
@@ -160,7 +160,7 @@ def _repeats(solve: Callable[[], Any], first_seconds: float) -> int:
 
 
 def _doubt(others_share: float, peer_seconds: float, usual: float | None) -> str | None:
-    """Why a ratio must not be printed, or None."""
+    """Reason not to print a ratio, or None."""
     if others_share > OTHERS_ALLOWED:
         return f"other processes took {others_share:.2f} cores"
     if usual is not None and peer_seconds > PEER_SLOWDOWN_ALLOWED * usual:
@@ -169,10 +169,10 @@ def _doubt(others_share: float, peer_seconds: float, usual: float | None) -> str
 
 
 def others_cpu_seconds() -> float:
-    """CPU seconds taken so far on our cores by everybody but this process and its own (Linux; else 0).
+    """CPU seconds on our cores so far by processes other than this one and its descendants (Linux; else 0).
 
-    Stolen time is included. Our cores are those this process may run on: what runs on others does not
-    take from it.
+    Stolen time is included. Our cores are those this process may run on; load on other cores does not
+    matter.
     """
     try:
         lines = Path("/proc/stat").read_text().splitlines()
@@ -188,16 +188,16 @@ def others_cpu_seconds() -> float:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of processes that outlive theirs, whose time would be that of others (Linux).
+    """Become the parent of orphaned descendants, whose time would else count as that of others (Linux).
 
-    Ray, which Flower's simulation starts, ends a moment after whom it works for.
+    Ray, started by Flower's simulation, ends a moment after its parent.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1)
 
 
 def _own_ticks() -> int:
-    """Of this process and of all that it has started, those that have ended included."""
+    """CPU ticks of this process and all its descendants, ended ones included."""
     parent: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):

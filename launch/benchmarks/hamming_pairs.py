@@ -1,4 +1,4 @@
-"""What every benchmark of a protocol for distances shares: figures a pair, the plaintext beside it."""
+"""Shared code of benchmarks of distance protocols: figures per pair, and the plaintext result."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from launch.benchmarks.loopback import Run
 
 
 def a_pair(run: Run, seconds: float) -> dict[str, float]:
-    """What a pair of points costs."""
+    """Cost per pair of points."""
     pairs = run.distances.size
     return {"us a pair": 1e6 * seconds / pairs, "bytes a pair": run.num_bytes / pairs}
 
 
 def promised(*costs: float) -> dict[str, float]:
-    """The most microseconds and bytes a pair, if so much is promised."""
+    """Promised upper bounds of microseconds and bytes per pair, as far as given."""
     return dict(zip(("us a pair", "bytes a pair"), costs, strict=False))
 
 
@@ -37,6 +37,6 @@ def plaintext(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def equal(ours: Run, theirs: np.ndarray) -> str:
-    """Whether a protocol found what the plaintext gives."""
+    """Check that a protocol's distances equal the plaintext's."""
     assert np.array_equal(ours.distances, theirs), "secure distances differ from the plaintext's"
     return "equal"

@@ -1,8 +1,8 @@
-"""What XCLP costs beside per-client label propagation, on the same clients: Section 3.3 as a measured table.
+"""Cost of XCLP and of per-client label propagation on the same clients: Section 3.3 as a measured table.
 
-All clients and the server work in one process, one after another, so seconds are those of everybody's work
-together. The paper counts operations of p clients with n points in d dimensions, m of them labeled, C classes
-and codes of L bits, here summed over the clients:
+All clients and the server run in one process, one after another, so seconds are the total of all parties.
+The paper counts operations of p clients with n points in d dimensions, m of them labeled, C classes and
+codes of L bits, here summed over the clients:
 
                         per-client LP              XCLP
     codes               -                          p d n L
@@ -10,12 +10,12 @@ and codes of L bits, here summed over the clients:
     inverse             p n^3                      p^3 n^3           (the server's)
     times labels        p C m n                    p^2 C m n
 
-and concludes that a client's part, where similarities lead, is L p / d times as much. Two lines are not what
-runs here: nobody inverts, conjugate gradients take a few dozen products with a graph of at most 2 k p n
-edges, and of bits one instruction compares many. The peer of the whole labeling is per-client LP on exact
-cosines with the same k and alpha, solved alike; rows of stages have none. "XCLP, masked" is the whole
-labeling with secure Hamming distances and row sums, everybody's cryptography included. Bytes are those of
-XCLP's messages, in the clear or sealed; per-client LP has none.
+and concludes that a client's part, if similarities dominate, is L p / d times as much. Two lines differ here:
+no matrix is inverted, as conjugate gradients need a few dozen products with a graph of at most 2 k p n edges;
+and one instruction compares many bits. The peer of the whole labeling is per-client LP on exact cosines with
+the same k, alpha and solver; rows of stages have none. "XCLP, masked" is the whole labeling with secure
+Hamming distances and row sums, including all parties' cryptography. Bytes are those of XCLP's messages, in
+plaintext or encrypted; per-client LP has none.
 
     python -m launch.bench --kernel=labeling_cost --out=results/bench_labeling_cost.json
 """
@@ -75,8 +75,8 @@ def per_client_operations(p: int, n: int, d: int) -> Operations:
 
 
 def labeling_cost(with_peers: bool) -> Iterator[Contest]:
-    """The whole labeling beside per-client LP, its stages, and the whole by the masked protocols."""
-    del with_peers  # per-client LP is no peer that could be missing: it is what is compared with
+    """The whole labeling against per-client LP, its stages, and the whole by the masked protocols."""
+    del with_peers  # per-client LP is always available as the peer
     for p, n in CASES:
         clients = _clients(p, n)
         case = {"clients": p, "points": n, "n": p * n, "d": clients.x.shape[-1]}
@@ -101,7 +101,7 @@ def labeling_cost(with_peers: bool) -> Iterator[Contest]:
 
 
 class _Stages:
-    """The stages of the plaintext labeling, each on what the one before gives, once one is asked for."""
+    """The stages of the plaintext labeling, each on the previous one's result, computed on first use."""
 
     def __init__(self, clients: Federation) -> None:
         self._clients = clients
@@ -160,7 +160,7 @@ def _stage(operations: float, result: Any, seconds: float) -> dict[str, float]:
 
 
 def _whole(case: dict[str, int], result: Result, seconds: float) -> dict[str, float]:
-    """Seconds, messages and steps as they are, and what the paper expects."""
+    """Measured seconds, messages and steps, and the paper's expectation."""
     p, n, d = case["clients"], case["points"], case["d"]
     paper, alone = xclp_operations(p, n, d), per_client_operations(p, n, d)
     up, down = (

@@ -1,16 +1,15 @@
-"""Learners of five clients: networks together against a PyTorch loop, forests in processes or not.
+"""Learners of five clients: networks against a PyTorch loop, forests with and without processes.
 
-Networks start alike and draw their own batches; what comes out is compared by their loss on public examples
-that nobody labeled. Forests are the same, tree for tree.
+Networks start from the same weights and draw their own batches; results are compared by their loss on
+unlabeled public examples. Forests are identical, tree by tree.
 
-A client's step of the networks can be no quicker than its matrix products at the rate that the machine has
-for large ones, and Adam's 28 bytes a parameter (gradient, parameter and two moments read, three of them
-written) at what its memory gives, less in cache. On top come batches, draws, a copy of the kernel that both
-directions read, and hundreds of small operations, which one core does while others wait for the products'
-next turn. So networks take a core each where cores are devices (`jaxfed.federation.core_each`), as they are
-here: none waits for another's products, and the last of an odd number alone has all cores for its own.
-In November 2026, on two cores with AVX-512, that left 58 % of the rate that large products have, where
-PyTorch's loop had 38 % and was 1.51 times as long under way (results/bench_learners.json).
+Lower bound of a client's step: its matrix products at the machine's rate for large ones, and Adam's 28 bytes
+per parameter (gradient, parameter and two moments read, three of them written) at the memory's bandwidth, or
+faster in cache. In addition there are batches, random draws, a copy of the kernel for both directions, and
+hundreds of small operations on one core while the others wait. So networks get a core each if cores are
+devices (`jaxfed.federation.core_each`), as here: none waits for another's products, and the last of an odd
+number uses all cores. In November 2026, on two cores with AVX-512, this reached 58 % of the rate of large
+products. PyTorch's loop reached 38 % and took 1.51 times as long (results/bench_learners.json).
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ CLIENTS, EXAMPLES, PUBLIC = 5, 2000, 5000  # FedCT's clients of Fashion-MNIST; a
 STEPS, BATCH, RATE = 50, 64, 1e-3  # its period b, and Adam's rate
 FEATURES, ROWS, TREES = 54, 500, 50  # as wide as Covertype
 TAUGHT = 2000
-# Forward, the kernels' gradients, and the gradient by what all layers but the first are given.
+# Forward, the kernels' gradients, and the inputs' gradients of all layers but the first.
 MULTIPLY_ADDS = 3 * (784 * 512 + 512 * 512 + 512 * 10) - 784 * 512
 TORCH, IN_TURN = "PyTorch loop", "one after another"
 
@@ -67,7 +66,7 @@ def _networks(with_peers: bool) -> Contest:
     )
     learner = LEARNERS["network"](training=training, public_batch_size=BATCH)
     start = learner.init(jax.random.key(0), federation)
-    is_taught = np.arange(PUBLIC) < PUBLIC // 2  # the others are what answers are compared on
+    is_taught = np.arange(PUBLIC) < PUBLIC // 2  # answers are compared on the others
     label = np.where(is_taught, y, -1).astype(np.int32)
     taught = Taught(jnp.asarray(x), label, np.ones(PUBLIC, np.float32))
 
@@ -103,7 +102,7 @@ def _images() -> Federation:
 def equally_good(
     learner: Learner, start: NetworkState, x: np.ndarray, y: np.ndarray
 ) -> Callable[[Parameters, Parameters], str]:
-    """Whether networks from other batches, begun as `start`, have as small a loss on these examples."""
+    """Return a comparison of two sets of networks, trained from `start`, by their loss on these examples."""
     everyone = np.arange(len(start.fits), dtype=np.int32)
 
     def loss(parameters: Parameters) -> float:
@@ -130,9 +129,9 @@ def torch_loop(
     batch: int,
     label: np.ndarray | None = None,
 ) -> Callable[[], Parameters]:
-    """The loop that a PyTorch user writes: a client's steps, then the next one's; all data on the device.
+    """A typical PyTorch loop: one client's steps, then the next one's; all data on the device.
 
-    With labels of public examples, int32 [U], every batch has as many of these as of the client's own.
+    With labels of public examples, int32 [U], half of every batch is public.
     """
     import torch
     from torch import nn
@@ -206,7 +205,7 @@ def _forests() -> Contest:
 
     def by(execution: Execution) -> Callable[[], np.ndarray]:
         def votes() -> np.ndarray:
-            # A new one each time, since a learner does not fit again what it has fitted.
+            # A new learner each time, as a learner does not fit the same task again.
             learner = LEARNERS["random_forest"](num_classes=7, num_trees=TREES, execution=execution)
             state = learner.init(jax.random.key(0), federation)
             fitted = learner.fit(state, cohort, taught, jax.random.key(1), 1)

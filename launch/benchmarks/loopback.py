@@ -11,7 +11,7 @@ from jaxfed.secure.primitives.prg import derived_seed
 
 
 class Run(NamedTuple):
-    """What a protocol gave and cost: distances uint16 [n, m], bytes of all messages' payloads."""
+    """Result and cost of a protocol: distances uint16 [n, m], bytes of all messages' payloads."""
 
     distances: np.ndarray
     num_bytes: int
@@ -45,16 +45,16 @@ class LoopbackEndpoint:
         return self._loopback.queues[sender, self.address, kind].popleft()
 
     def discard(self, kind: str) -> None:
-        """Nothing waits here that was given up."""
+        """Do nothing: no abandoned message waits here."""
 
     def group_seed(self, label: str) -> bytes:
-        """A seed all clients have."""
+        """A seed shared by all clients."""
         return derived_seed(b"benchmark", f"group/{label}")
 
     def pair_seed(self, partner: int, label: str) -> bytes:
-        """A seed this client and its partner have."""
+        """A seed shared by this client and its partner."""
         low, high = sorted((self.address, partner))
         return derived_seed(b"benchmark", f"{low}/{high}/{label}")
 
     def claim(self, label: str) -> None:
-        """Every repetition is a session of its own."""
+        """Do nothing: every repetition is a new session."""

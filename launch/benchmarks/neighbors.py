@@ -16,8 +16,8 @@ from launch.benchmarks.contest import Contest
 from launch.benchmarks.peers import optional_peer
 
 NUM_BITS, NUM_NEIGHBORS = 4096, 10
-_MOST_QUERIES = 32_768  # of a peer on a CPU, that of more would take minutes a round
-_BOTH_KINDS = 32_768  # points up to which the codes' kind is seen to make no difference
+_MOST_QUERIES = 32_768  # of a peer on a CPU; more would take minutes a round
+_BOTH_KINDS = 32_768  # points up to which both kinds of codes are measured
 _FAISS = "faiss IndexBinaryFlat"
 _TARGETS = {4_096: 1.5, 8_192: 1.5, 10_000: 1.5, 32_768: 1.3, 100_000: 1.3}
 
@@ -25,8 +25,8 @@ _TARGETS = {4_096: 1.5, 8_192: 1.5, 10_000: 1.5, 32_768: 1.3, 100_000: 1.3}
 def hamming_knn(with_peers: bool, sizes: Sequence[int] = ()) -> Iterator[Contest]:
     """10 nearest others by Hamming distance, L = 4096, on codes of features and on uniform bits.
 
-    At other `sizes` than its own on codes of features alone. A distance and its mirror image count as two
-    operations, whichever way they are found.
+    With `sizes`, on codes of features alone. A distance and its mirror image count as two operations,
+    even if computed once.
     """
     on_gpu = jax.default_backend() == "gpu"
     for n in sizes or _TARGETS:
@@ -79,7 +79,7 @@ def cosine_knn(with_peers: bool, sizes: Sequence[int] = ()) -> Iterator[Contest]
 
 
 def _same_distances(ours: Any, theirs: np.ndarray) -> str:
-    """Ties may be broken otherwise by a peer, so the sorted distances are what must be equal."""
+    """Check that sorted distances are equal; peers may break ties differently."""
     assert np.array_equal(np.asarray(ours[1])[: len(theirs)], theirs), "kNN distances differ"
     return "distances equal"
 
@@ -92,7 +92,7 @@ def _faiss_binary(codes: jax.Array, num_queries: int) -> Callable[[], np.ndarray
     index.add(packed)
 
     def search() -> np.ndarray:
-        # A point is its own nearest, at distance 0; the other k are its neighbors.
+        # A point is its own nearest neighbor, at distance 0; the other k count.
         return index.search(packed[:num_queries], NUM_NEIGHBORS + 1)[0][:, 1:]
 
     return search
@@ -108,13 +108,14 @@ def _faiss_cosine(vectors: np.ndarray) -> Callable[[], np.ndarray]:
 
 
 def _scikit_hamming(codes: jax.Array) -> Callable[[], np.ndarray]:
-    """Of bits as signs the cosine is 1 - 2 h / L, and a float32 product, its fastest way to h.
+    """scikit-learn's Hamming search by cosines of bits as signs, 1 - 2 h / L: its fastest way to h.
 
-    Squared Euclidean distances it finds in float64, and "hamming" two points at a time.
+    The cosine is a float32 product. Squared Euclidean distances are in float64, and "hamming" takes two
+    points at a time.
     """
     from sklearn.neighbors import NearestNeighbors
 
-    @cache  # 16 KiB a point, of a search that is not too slow only
+    @cache  # 16 KiB a point, made only if the search is not too slow
     def index() -> Any:
         bits = np.unpackbits(inputs.packed_bytes(codes), axis=1).astype(np.float32)
         nearest = NearestNeighbors(n_neighbors=NUM_NEIGHBORS, algorithm="brute", metric="cosine")
@@ -125,7 +126,7 @@ def _scikit_hamming(codes: jax.Array) -> Callable[[], np.ndarray]:
 
 
 def _scikit_cosine(vectors: np.ndarray) -> Callable[[], np.ndarray]:
-    """Of unit vectors |u - v|^2 = 2 - 2 cos; of few features sooner found than by its metric "cosine"."""
+    """Cosines from |u - v|^2 = 2 - 2 cos of unit vectors; for few features faster than metric "cosine"."""
     from sklearn.neighbors import NearestNeighbors
 
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -135,7 +136,7 @@ def _scikit_cosine(vectors: np.ndarray) -> Callable[[], np.ndarray]:
 
 
 def _torch_knn(codes: jax.Array, block: int = 4096) -> Callable[[], np.ndarray]:
-    """int8 +-1 product in row blocks on the GPU, then topk: what a PyTorch user would write."""
+    """Typical PyTorch code: int8 +-1 products in row blocks on the GPU, then topk."""
     import torch
 
     bits = np.unpackbits(inputs.packed_bytes(codes), axis=1, bitorder="little")

@@ -1,10 +1,10 @@
-"""Peers that would take too long are left out, by what they took at fewer points.
+"""Leave out peers that would take too long, by their times at fewer points.
 
 A peer that took t_1 and t_2 seconds at the two largest sizes n_1 < n_2 so far is expected to take
 
     t_2 (n / n_2)^p,    p = log(t_2 / t_1) / log(n_2 / n_1), from 1 to 2
 
-at n; after one size alone p is 2, that of all pairs.
+at n; after a single size p is 2, as for all pairs.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from launch.benchmarks.contest import Contest
 
 
 class Patience:
-    """What peers have taken, task by task, and how long one may."""
+    """Times of peers by task, and the longest allowed time."""
 
     def __init__(self, most_seconds: float) -> None:
         self._most_seconds = most_seconds
         self._taken: dict[tuple[Any, ...], dict[int, float]] = {}
 
     def without_slow_peers(self, contest: Contest) -> tuple[Contest, dict[str, float]]:
-        """The contest of those peers that may take part, and the others' expected seconds.
+        """The contest with the peers that are fast enough, and the others' expected seconds.
 
-        Where a peer solves a part of the task, as `Contest.parts` says, it is the part that may take so long.
+        If a peer solves a part of the task (`Contest.parts`), the limit is for that part.
         """
         expected = {name: self._expected(contest, name) for name in contest.peers}
         slow = {
@@ -39,7 +39,7 @@ class Patience:
         return replace(contest, peers=peers), slow
 
     def remember(self, contest: Contest, median_seconds: Mapping[str, float]) -> None:
-        """What the contestants have taken, of the whole task."""
+        """Record the peers' times for the whole task."""
         if n := contest.case.get("n"):
             for name in contest.peers:
                 self._taken.setdefault(_key(contest, name), {})[n] = median_seconds[name]
@@ -59,6 +59,6 @@ class Patience:
 
 
 def _key(contest: Contest, name: str) -> tuple[Any, ...]:
-    """A peer in a task, whatever the number of points."""
+    """Key of a peer in a task, for any number of points."""
     rest = sorted((key, value) for key, value in contest.case.items() if key != "n")
     return (name, contest.task, *rest)

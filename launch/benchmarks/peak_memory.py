@@ -1,4 +1,4 @@
-"""The most memory that a search of nearest neighbors takes: the system's count of a process of its own."""
+"""Peak memory of a nearest-neighbor search, as the system counts it for a separate process."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from launch.benchmarks.contest import Contest
 NUM_BITS, NUM_NEIGHBORS = 4096, 10
 GIB = 1 << 30
 
-# Codes are made on the host: of a search alone. The process's own is what it takes before. The mark
-# of `getrusage` would be the parent's, where that is the higher.
+# Codes are made on the host, so that the peak is that of the search. `before` is the process without
+# it. `getrusage` would give the parent's peak if that is higher.
 _PROCESS = """
 import json, re, sys, time
 from pathlib import Path
@@ -36,7 +36,7 @@ print(json.dumps({"seconds": seconds, "peak": peak(), "before": before}))
 
 
 class Peak(NamedTuple):
-    """Of one process; bytes of resident memory at most: before the search, and in all."""
+    """Seconds and peak resident memory of one process, in bytes: before the search, and overall."""
 
     seconds: float
     peak: int
@@ -44,7 +44,7 @@ class Peak(NamedTuple):
 
 
 def peak_memory(with_peers: bool) -> Iterator[Contest]:
-    """Exact Hamming 10-NN, L = 4096: all that the process takes, Python, XLA and compilation included."""
+    """Exact Hamming 10-NN, L = 4096: memory of the whole process, with Python, XLA and compilation."""
     del with_peers
     for n in (10_000, 100_000):
         yield Contest(
@@ -60,9 +60,9 @@ def peak_memory(with_peers: bool) -> Iterator[Contest]:
         )
 
 
-@cache  # a search takes long, and its peak is the same again
+@cache  # a search is slow, and its peak does not change
 def measured(n: int, num_bits: int = NUM_BITS, num_neighbors: int = NUM_NEIGHBORS) -> Peak:
-    """Search in a new process. Its seconds have the compilation in them."""
+    """Search in a new process. The seconds include compilation."""
     sizes = map(str, (n, num_bits // 32, num_neighbors))
     done = subprocess.run(
         [sys.executable, "-c", _PROCESS, *sizes], check=True, capture_output=True, text=True

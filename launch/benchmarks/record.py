@@ -1,4 +1,4 @@
-"""What is kept of a measurement: a contest's figures as a line, and where they come from."""
+"""Record of a measurement: a contest's figures as a line, and the environment."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def as_line(row: dict[str, Any]) -> str:
 
 
 def environment() -> dict[str, Any]:
-    """Where the figures come from."""
+    """The machine and the package versions of a measurement."""
     versions = {}
     for package in _PACKAGES:
         try:

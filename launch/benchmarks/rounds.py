@@ -1,6 +1,6 @@
 """One FedAvg round against a plain PyTorch loop and FedJAX: the same clients, batches, model and start.
 
-Every contestant gets the cohort's examples as bytes on the host and returns the server's new model. The
+Every contestant receives the cohort's examples as bytes on the host and returns the server's new model. The
 orders of examples differ, so models are compared by their loss on all examples.
 """
 
@@ -77,7 +77,7 @@ def _cifar_round(with_peers: bool) -> Contest:
     )
 
 
-# Of one image, forward; backward takes twice as many, and a multiply-add is two operations.
+# Per image, forward; backward takes twice as many, and a multiply-add is two operations.
 _MULTIPLY_ADDS = {
     "mlp": 784 * 512 + 512 * 512 + 512 * 10,
     "cnn": 28 * 28 * 9 * 16 + 14 * 14 * 9 * 16 * 32 + 7 * 7 * 32 * 128 + 128 * 10,
@@ -93,12 +93,12 @@ _MULTIPLY_ADDS = {
 
 
 def on_cpu() -> bool:
-    """Whether JAX's default backend is the CPU."""
+    """True if JAX's default backend is the CPU."""
     return jax.default_backend() == "cpu"
 
 
 def _federation(num_clients: int, num_examples: int, side: int, channels: int) -> Federation:
-    """Labeled images with something to learn."""
+    """A federation of labeled images with a learnable pattern per class."""
     rng = np.random.default_rng(0)
     y = rng.integers(NUM_CLASSES, size=num_clients * num_examples).astype(np.int32)
     labeled = tuple(np.arange(len(y)).reshape(num_clients, num_examples))
@@ -149,7 +149,7 @@ def as_dict(state: Any) -> Parameters:
 def _equally_good(
     config: ConfigDict, federation: Federation, ours: Parameters, theirs: Parameters
 ) -> str:
-    """The same loss up to what another order of the examples changes."""
+    """Check that losses are equal up to the effect of the examples' order."""
     model = make_model(config, federation)
     state = model.init(jax.random.key(0))
 
@@ -173,7 +173,7 @@ def _batch_orders(rng: np.random.Generator, federation: Federation, client: int,
 def _torch_loop(
     name: str, federation: Federation, config: ConfigDict, start: Parameters
 ) -> Callable[[], Parameters]:
-    """The loop that a PyTorch user writes: one client after another, a batch at a time."""
+    """A typical PyTorch loop: one client after another, a batch at a time."""
     import torch
     from torch import nn
 
@@ -203,7 +203,7 @@ def _torch_loop(
         kernel = torch.tensor(start[f"{key}.kernel"])
         if isinstance(layer, nn.Conv2d):
             kernel = kernel.permute(3, 2, 0, 1)
-        elif key == "dense":  # rows count height, width, channel here, channel first there
+        elif key == "dense":  # row order: height, width, channel here; channel first in PyTorch
             cells = math.isqrt(kernel.shape[0] // 32)
             kernel = kernel.reshape(cells, cells, 32, -1).permute(2, 0, 1, 3).flatten(0, 2).T
         else:
@@ -251,7 +251,7 @@ def _torch_loop(
 
 
 def _depth(layer: str) -> tuple[int, str]:
-    """Convolutions and hidden layers in their order, then the dense one, then the head."""
+    """Sort key: convolutions and hidden layers in their order, then the dense layer, then the head."""
     return (2 if layer == "head" else 1 if layer == "dense" else 0), layer
 
 
@@ -325,8 +325,8 @@ def _fedjax(
 def _torch_cnn13(federation: Federation, config: ConfigDict) -> Callable[[], Any]:
     """The 13-layer CNN in bfloat16 on the GPU, one client after another.
 
-    Images lie channels last, and so then do all activations. (Kernels do not: weight norm makes them
-    anew in every step.)
+    Images and all activations are in channels-last layout. (Kernels are not: weight norm recomputes them
+    in every step.)
     """
     import torch
     from torch import nn

@@ -4,15 +4,15 @@ A FedAvg round of K clients (5 to 1,000) with 20 images each, on one CPU device,
 two processes of one device (`jaxfed.host.processes`); a place's processes stay for all cases:
 
     strong scaling    one K at three places: the ratios of a row
-    weak scaling      K at one device beside 2 K at two: "us a client-example" of two rows
+    weak scaling      K at one device and 2 K at two: "us a client-example" of two rows
 
-Two devices made of two cores share what one device had for itself, so that 1 is what can be hoped for here;
-what is seen is what spreading costs. Samples go by turns.
+Two devices made of two cores share the resources of the single device, so the best possible ratio is 1; the
+measurement shows the overhead of sharding. Samples are interleaved.
 
-Then rounds of one client with many examples among many with few, against as many examples dealt equally
-("equal deal"), and against arrays padded to the largest client ("padded"). The ratio to the equal deal is
-near 1 where nobody pays for padding; at least 1 / 1.3 of it is promised. (Where two cores are two devices,
-the one that has FedAvg's largest client takes 249 of a round's steps, and 150 where all have as much.)
+Then rounds with one client of many examples among many of few, against the same number of examples split
+equally ("equal deal"), and against arrays padded to the largest client ("padded"). The ratio to the equal
+deal is near 1 if padding costs nothing; at least 1 / 1.3 is promised. (If two cores are two devices, the one
+with FedAvg's largest client takes 249 of a round's steps, and 150 with equal clients.)
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ONE, TWO, PROCESSES = "one device", "two devices", "two processes"
 COHORTS = (5, 10, 20, 100, 500, 1000)
 WORKER = "launch.benchmarks.scaling_worker"
 EXAMPLES = 20  # of a client
-SAMPLES = 15  # a round takes milliseconds, and devices wait for each other now and then
+SAMPLES = 15  # a round takes milliseconds, and devices sometimes wait for each other
 EQUAL, PADDED = "equal deal", "padded"
 # name -> clients, examples of the largest, of each other
 UNEQUAL = {"fedavg": (100, 10_000, 50), "fedavg_xclp": (40, 2_000, 50)}
@@ -61,7 +61,7 @@ def scaling(with_peers: bool) -> Iterator[Contest]:
 
 
 def cohort_contest(places: dict[str, Place], num_clients: int) -> Contest:
-    """One K: two devices against the other places."""
+    """Contest at one K: two devices against the other places."""
 
     def at(place: str) -> Callable[[], dict[str, float]]:
         return lambda: places[place].played(num_clients, EXAMPLES)
@@ -81,14 +81,14 @@ def cohort_contest(places: dict[str, Place], num_clients: int) -> Contest:
 
 
 def unequal_contest(method: str) -> Contest:
-    """One client of many examples among many of few, against the same examples dealt equally."""
+    """One client of many examples among many of few, against the same examples split equally."""
     num_clients, largest, others = UNEQUAL[method]
     sizes = [largest] + [others] * (num_clients - 1)
     total = sum(sizes)
     equal = [total // num_clients] * num_clients
     ours = round_of(method, federation_of(sizes))
     peers = {EQUAL: round_of(method, federation_of(equal))}
-    if method == "fedavg":  # a graph of all places of the padded array would not end
+    if method == "fedavg":  # a graph of all rows of the padded array takes too long
         peers[PADDED] = round_of(method, federation_of(sizes), ragged=False)
     return Contest(
         task=f"{method} round, unequal clients",
@@ -102,7 +102,7 @@ def unequal_contest(method: str) -> Contest:
 
 
 def federation_of(sizes: list[int]) -> Federation:
-    """Images of clients of these sizes, half of them labeled."""
+    """A federation with clients of these sizes; half of the images are labeled."""
     rng = np.random.default_rng(0)
     y = rng.integers(NUM_CLASSES, size=sum(sizes)).astype(np.int32)
     points = np.split(np.arange(len(y)), np.cumsum(sizes)[:-1])
@@ -117,7 +117,7 @@ def federation_of(sizes: list[int]) -> Federation:
 def round_of(
     method: str, federation: Federation, *, ragged: bool | None = None, strategy: str = "auto"
 ) -> Callable[[], float]:
-    """A round of all clients, from the host's examples on; its loss."""
+    """A function that plays a round of all clients, from the host's examples, and returns its loss."""
     config = base.get_config()
     config.model.name, config.model.hidden = "mlp", (32,)
     config.training.epochs, config.training.batches = 1, "joint"
@@ -136,7 +136,7 @@ def round_of(
 
 
 class Place:
-    """Where rounds are played: processes that wait for a case a line and answer its seconds and its loss."""
+    """Worker processes that play rounds: each reads a case per line and answers with seconds and loss."""
 
     def __init__(self, name: str) -> None:
         number = 2 if name == PROCESSES else 1
@@ -157,14 +157,14 @@ class Place:
                 text=True,
                 env=environment,
                 cwd=Path(__file__).parents[2],
-                start_new_session=True,  # a terminal's Ctrl-C is for who plays here
+                start_new_session=True,  # keeps the terminal's Ctrl-C from the workers
             )
             for own in range(number)
         ]
         atexit.register(self.kill)
 
     def played(self, num_clients: int, examples: int) -> dict[str, float]:
-        """Seconds and loss of one round, as the first process has them."""
+        """Seconds and loss of one round, from the first process."""
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.write(f"{num_clients} {examples}\n")
@@ -173,14 +173,14 @@ class Place:
         return answers[0]
 
     def kill(self) -> None:
-        """End the processes at once, whatever they do or wait for: a process of two for the other."""
+        """Kill the processes at once, even if one waits for the other."""
         for process in self._processes:
             process.kill()
         for process in self._processes:
             process.wait()
 
     def close(self) -> None:
-        """End the processes: without a further line they have nothing to do."""
+        """End the processes by closing their input."""
         for process in self._processes:
             if process.stdin is not None:
                 process.stdin.close()
@@ -191,7 +191,7 @@ class Place:
 
 
 def _answer(process: subprocess.Popen[str]) -> dict[str, float]:
-    """The next line that is one: between them Gloo says whom it has met."""
+    """The next line with an answer; skips Gloo's messages on connections."""
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("{"):

@@ -1,7 +1,7 @@
-"""What `launch.accelerator` does on a device, piece by piece, each in a process of its own.
+"""Pieces of `launch.accelerator`, each run in a separate process on the device.
 
-A piece either measures in Python (`measure`) or is a command whose results lie in files (`command`). Pieces
-know neither each other nor in which order they run; `PIECES` does.
+A piece either measures in Python (`measure`) or is a command with results in files (`command`). Pieces are
+independent of each other and of their order; `PIECES` defines it.
 """
 
 from launch.on_device import commands, contests, joint_graph

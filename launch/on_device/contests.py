@@ -1,4 +1,4 @@
-"""Kernels and rounds on a device, each as a share of what the device can do."""
+"""Kernels and rounds on a device, each as a share of the device's limit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GOAL_SECONDS = {100_000: 0.25}  # exact 10-NN, 4096 bits, on an H200
 
 
 def limits(small: bool, known: dict[str, float]) -> dict[str, Any]:
-    """The device's own rates, that all else is held against; none of a small run."""
+    """The device's rates, the reference of all others; empty for a small run."""
     del known
     measured = Limits({}, 0.0) if small else machine_limits()
     for name, rate in measured.rates.items():
@@ -31,7 +31,7 @@ def limits(small: bool, known: dict[str, float]) -> dict[str, Any]:
 
 
 def neighbors(small: bool, known: dict[str, float]) -> dict[str, Any]:
-    """Each way of `hamming_knn`, for 10,000 and 100,000 points; what differs from matmul's is counted."""
+    """Each implementation of `hamming_knn` at 10,000 and 100,000 points; counts differences from matmul's."""
     return _contested(_neighbors(small, known), known)
 
 
@@ -68,7 +68,7 @@ def _unlike(
 
 
 def kernels(small: bool, known: dict[str, float]) -> dict[str, Any]:
-    """What `launch.bench` has of projection, neighbors, graph and propagation, peers where installed."""
+    """Contests of `launch.bench` on projection, neighbors, graph and propagation, with installed peers."""
     names = ("lsh", "knn", "cosine_knn", "graph", "label_propagation", "xclp")
     if small:
         return _contested(islice(BENCHMARKS["lsh"](False), 1), known)
@@ -76,24 +76,24 @@ def kernels(small: bool, known: dict[str, float]) -> dict[str, Any]:
 
 
 def rounds(small: bool, known: dict[str, float]) -> dict[str, Any]:
-    """FedAvg rounds; on an accelerator that of XCLP's A.2 with CIFAR-10's sizes too."""
+    """FedAvg rounds; on an accelerator also that of XCLP's A.2 with CIFAR-10's sizes."""
     contests = BENCHMARKS["round"](not small)
     return _contested(islice(contests, 1) if small else contests, known)
 
 
 def learners(small: bool, known: dict[str, float]) -> dict[str, Any]:
-    """FedCT's networks, and an audit's shadow models, beside PyTorch's; forests are a CPU's affair."""
+    """FedCT's networks and an audit's shadow models, compared with PyTorch; forests run on a CPU only."""
     networks = islice(BENCHMARKS["learners"](not small), 1)
     shadows = BENCHMARKS["shadow_models"](True) if not small else ()
     return _contested(chain(networks, shadows), known)
 
 
 def _contested(contests: Iterable[Contest], known: dict[str, float]) -> dict[str, Any]:
-    """Rows of contests; what fails has a row that says why, for others may not."""
+    """Rows of contests; a failed contest has a row with its error, and the others still run."""
     rows, errors = [], 0
     for contest in contests:
         case = {"task": contest.task, "case": contest.case}
-        print(f"{contest.task} {contest.case}", flush=True)  # in case that it ends the process
+        print(f"{contest.task} {contest.case}", flush=True)  # in case it ends the process
         try:
             row = run_contest(contest, MIN_ROUNDS, _with_unknown(contest, known))
         except Exception as error:
@@ -112,5 +112,5 @@ def _contested(contests: Iterable[Contest], known: dict[str, float]) -> dict[str
 
 
 def _with_unknown(contest: Contest, known: dict[str, float]) -> dict[str, float]:
-    """Rates that have not been measured, as with --small, make no shares worth reading."""
+    """The known rates, and placeholders for unmeasured ones, as with --small."""
     return {"bytes": float("inf"), contest.operation: float("inf"), **known}

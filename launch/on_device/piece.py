@@ -1,4 +1,4 @@
-"""A piece of what is done on a device."""
+"""A piece of the work on a device."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ SMALL_SECONDS = 20.0  # most of them are imports
 
 @dataclass(frozen=True)
 class Piece:
-    """Done in one process, or not at all.
+    """A unit of work in one process.
 
     Attributes:
-        name: of its file of results.
-        seconds: that it takes at most, about; it is not begun with less time left.
-        about: in a few words.
-        measure: (whether small, the device's rates as far as they are known) -> results, to be written as
-            JSON. "errors" among them is how many parts failed.
-        command: (folder of all results, whether small) -> a command line in place of `measure`; one that is
-            stopped goes on from where it was.
-        result: (that folder, whether small) -> what a command has come to, as `measure` returns it.
-        small: what a small run does in place of `about`, in a few words; empty: less of the same.
+        name: of its result file.
+        seconds: approximate maximum; it is not started with less time left.
+        about: short description.
+        measure: (whether small, the device's known rates) -> results, to be written as JSON. "errors" is
+            the number of failed parts.
+        command: (folder of all results, whether small) -> a command line in place of `measure`; a stopped
+            command resumes.
+        result: (that folder, whether small) -> results of a command, as `measure` returns them.
+        small: short description of a small run; empty: less of the same.
     """
 
     name: str
@@ -35,9 +35,9 @@ class Piece:
     small: str = ""
 
     def wants(self, small: bool) -> float:
-        """Seconds that it takes at most, about."""
+        """Approximate maximum of seconds."""
         return min(self.seconds, SMALL_SECONDS) if small else self.seconds
 
     def does(self, small: bool) -> str:
-        """What it does, in a few words."""
+        """Short description of the work."""
         return (self.small or f"{self.about}, next to nothing of it") if small else self.about

@@ -1,4 +1,4 @@
-"""What a run of the experiment leaves: when its rounds ended, and its accuracy."""
+"""Record of a run of the experiment: times of its rounds, and its accuracy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Played(NamedTuple):
     """A run of the experiment.
 
     Fields:
-        round_seconds: from the end of a round to that of the next, all that a round does counted.
+        round_seconds: from the end of a round to the end of the next, all work included.
         accuracy: on the test set, after the last round.
     """
 
@@ -23,22 +23,22 @@ class Played(NamedTuple):
 
 
 class Diary:
-    """Is told of every round as it ends."""
+    """Collects the end times of rounds and the accuracy."""
 
     def __init__(self) -> None:
         self._ends: list[float] = []
         self._accuracies: list[float] = []
 
     def round_ended(self) -> None:
-        """Take the time."""
+        """Record the time."""
         self._ends.append(time.perf_counter())
 
     def measured(self, accuracy: float) -> None:
-        """The test set has been looked at."""
+        """Record the accuracy on the test set."""
         self._accuracies.append(float(accuracy))
 
     def save(self, folder: Path) -> None:
-        """Write it where `load` finds it."""
+        """Save the record for `load`."""
         seconds = [
             after - before for before, after in zip(self._ends, self._ends[1:], strict=False)
         ]
@@ -46,5 +46,5 @@ class Diary:
 
 
 def load(folder: Path) -> Played:
-    """What was saved there."""
+    """Load a saved record."""
     return Played(*json.loads((folder / _PLAYED).read_text()))

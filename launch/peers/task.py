@@ -1,4 +1,4 @@
-"""The experiment that all are given: clients, their images, a network's first weights, and the settings."""
+"""The experiment shared by all peers: clients, their images, initial weights, and settings."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _START = "start/"
 
 @dataclass(frozen=True)
 class Settings:
-    """What FedAvg is told.
+    """Settings of FedAvg.
 
     Attributes:
         rounds: of the experiment.
         cohort_size: clients a round.
         batch_size: of a client's one epoch.
         learning_rate: of its SGD; the server takes the clients' mean.
-        evaluate_every: rounds after which the test set is looked at; after the last it always is.
+        evaluate_every: rounds between evaluations on the test set; the last round is always evaluated.
         num_classes: C.
     """
 
@@ -36,7 +36,7 @@ class Settings:
     num_classes: int
 
     def is_evaluated(self, round_number: int) -> bool:
-        """Whether the test set is looked at after this round, counted from 1."""
+        """True if the test set is evaluated after this round, counted from 1."""
         return round_number == self.rounds or round_number % self.evaluate_every == 0
 
 
@@ -48,13 +48,13 @@ class Task:
         settings: see there.
         images: uint8 [n, H, W, c].
         labels: int64 [n].
-        clients: int64 [M, N], whose each image is.
+        clients: int64 [M, N], the images of each client.
         test_images: uint8 [n', H, W, c].
         test_labels: int64 [n'].
         mean: float32 [c], of the clients' pixels over 255.
         deviation: float32 [c].
-        start: the network's first weights, float32; `hidden.0.kernel` [in, out], `units.0.linear.kernel`
-            [h, w, in, out] and so on (`layers`). They say what network it is: 3 x 3 convolutions with a bias,
+        start: the network's initial weights, float32; `hidden.0.kernel` [in, out], `units.0.linear.kernel`
+            [h, w, in, out] and so on (`layers`). They define the network: 3 x 3 convolutions with a bias,
             ReLU and max-pool 2, dense layers with ReLU, the head.
     """
 
@@ -83,7 +83,7 @@ class Task:
         return images * scale.astype(np.float32) - self.mean / self.deviation
 
     def save(self, folder: Path) -> None:
-        """Write it where `load` finds it."""
+        """Save the task for `load`."""
         (folder / _SETTINGS).write_text(json.dumps(asdict(self.settings)))
         arrays: dict[str, Any] = {name: getattr(self, name) for name in _array_names()}
         arrays |= {_START + name: value for name, value in self.start.items()}
@@ -91,7 +91,7 @@ class Task:
 
 
 def load(folder: Path) -> Task:
-    """The task that was saved there."""
+    """Load a saved task."""
     with np.load(folder / _ARRAYS) as file:
         arrays: dict[str, Any] = dict(file)
     start = {
@@ -102,7 +102,7 @@ def load(folder: Path) -> Task:
 
 
 def layers(parameters: Iterable[str]) -> list[str]:
-    """Names of layers in their order, of names such as `Task.start` has: the head is last."""
+    """Names of layers in order, from parameter names as in `Task.start`; the head is last."""
     names = {name.rpartition(".")[0] for name in parameters}
     return sorted(names, key=lambda name: (name == "head", name == "dense", name))
 

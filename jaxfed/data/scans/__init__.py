@@ -1,4 +1,4 @@
-"""Medical images that FedCT is tested on, from the files that their authors publish.
+"""Medical images from FedCT's experiments, read from the publishers' files.
 
 A file here is one set: `read(folder)`. `jaxfed.data.named` lists them, and only `jaxfed.data` imports them.
 """

@@ -2,8 +2,8 @@
 
     ROOT/brain_mri/yes/*.jpg, no/*.jpg    155 and 98 images
 
-(N. Chakrabarty, on Kaggle, 2019.) 25 of them are exact copies of another. On both sides of a split a copy
-would be a test example that has been trained on, so one of each stays.
+(N. Chakrabarty, on Kaggle, 2019.) 25 of them are exact copies of another. A copy on both sides of a
+split would be a test example seen in training, so one of each is kept.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _SIZE = 150
 def read(folder: Path, image_size: int | None = None) -> Dataset:
     """uint8 [n, s, s, 1], grey, s = `image_size` or 150, resized whole (bilinear); no test split.
 
-    An image whose pixels, so resized, an earlier one of its class has is left out; the log says how many are.
-    FedCT's code keeps them, has three equal channels, and tests on the first 53 files of one of the two
-    folders, which have all one class.
+    Duplicates are left out: images with the pixels, after resizing, of an earlier one of the class. Their
+    number is logged. FedCT's code keeps them, has three equal channels, and tests on the first 53 files of
+    one of the two folders, all of one class.
 
     Raises:
         UsageError: no images of a class, or one that cannot be read.

@@ -3,8 +3,8 @@
     ROOT/pneumonia/{train,val,test}/{NORMAL,PNEUMONIA}/*.jpeg    5,216, 16 and 624 images
 
 (D. Kermany et al. "Identifying Medical Diagnoses and Treatable Diseases by Image-Based Deep Learning". Cell,
-2018.) The archive's folder chest_xray may stand in between. The 16 images of `val` are a part of the
-publishers' training split, and so they are here. FedCT counts 5,286 to train on, 54 more than there are.
+2018.) The archive's folder chest_xray may be in between. The 16 images of `val` belong to the publishers'
+training split, as here. FedCT counts 5,286 training images, 54 more than exist.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     ROOT/pneumonia_mnist/pneumoniamnist.npz    4,708 images to train on, 524 to validate on, 624 to test on
 
 (J. Yang et al. "MedMNIST v2: A large-scale lightweight benchmark for 2D and 3D biomedical image
-classification". Scientific Data, 2023.) Small enough to try on what FedCT has 224 x 224 pixels for.
+classification". Scientific Data, 2023.) A small substitute for FedCT's images of 224 x 224 pixels.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _SPLITS = ("train", "val", "test")
 def read(folder: Path) -> Dataset:
     """uint8 [5232, 28, 28, 1] and [624, 28, 28, 1].
 
-    MedMNIST took its validation split out of the training images; here they are together again, as in
-    `pneumonia`, and `dataset.validation_fraction` draws one where it is wanted.
+    MedMNIST took its validation split out of the training images. Here it is merged back, as in `pneumonia`;
+    `dataset.validation_fraction` draws a new one if needed.
 
     Raises:
         UsageError: the file is missing, or lacks one of MedMNIST's arrays.

@@ -2,8 +2,8 @@
 
     ROOT/adult/adult.data, adult.test    32,561 and 16,281 rows
 
-(B. Becker, R. Kohavi, 1996.) The coding by hand is that of FedCT's code: 12 numbers, then one of 0 and 1 for
-each of 14 occupations.
+(B. Becker, R. Kohavi, 1996.) The coding is that of FedCT's code: 12 numbers, then a one-hot code of 14
+occupations.
 
     age, class of work, census weight, years of education, marital status, relationship, race, sex,
     capital gain, capital loss, hours a week, country
@@ -32,7 +32,7 @@ def _numbered(first: int, *kinds: str) -> dict[str, int]:
     return {kind: first + number for number, kind in enumerate(kinds)}
 
 
-# Where a value is missing ("?") FedCT takes the most frequent one: it is written out.
+# FedCT replaces a missing value ("?") by the most frequent one, hard-coded here.
 _CODES: Mapping[str, Mapping[str, int]] = {
     "workclass": {
         "?": 1,
@@ -47,7 +47,7 @@ _CODES: Mapping[str, Mapping[str, int]] = {
         **dict.fromkeys(("Not-in-family", "Unmarried", "Own-child", "Other-relative"), 0),
         **dict.fromkeys(("Husband", "Wife"), 1),
     },
-    # FedCT's code has no code for "Other", which it takes for missing: the most frequent one.
+    # FedCT's code treats "Other" as missing: the most frequent one.
     "race": _numbered(0, "White", "Black", "Asian-Pac-Islander", "Amer-Indian-Eskimo")
     | {"Other": 0},
     "sex": _numbered(0, "Female", "Male"),
@@ -60,19 +60,18 @@ _OCCUPATIONS = (
 )
 _MOST_FREQUENT_OCCUPATION = "Prof-specialty"
 _HOME = ("United-States", "?")
-_TOP_CODES = {"capital-gain": 99_999, "hours-per-week": 99}  # for "so much, or more"
+_TOP_CODES = {"capital-gain": 99_999, "hours-per-week": 99}  # values that mean "this much or more"
 
 
 def read(folder: Path) -> Dataset:
     """float32 [32561, 26] and [16281, 26], classes 0 (up to $50,000) and 1; not scaled.
 
-    A capital gain of 99,999 and 99 hours a week, which stand for more than that, are taken for the mean of
-    their column, of adult.data. FedCT's code has the mean over all rows, those to test on among them, and a
-    split of its own, all rows together; `dataset.pooled` makes one (and then some of the rows that the two
-    means are of are for testing).
+    A capital gain of 99,999 and 99 hours a week, which mean this much or more, are replaced by the mean of
+    their column in adult.data. FedCT's code uses the mean over all rows, test rows included, and its own
+    split of all rows. `dataset.pooled` makes such a split; some rows behind the two means are then test rows.
 
     Raises:
-        UsageError: a file is missing, is not whole, or has a value that there is no code for.
+        UsageError: a file is missing or incomplete, or has a value without a code.
     """
     train, test = (found(folder, [name], ORIGIN) for name in ("adult.data", "adult.test"))
     texts = [cells(file, len(_COLUMNS)) for file in (train, test)]
@@ -93,7 +92,7 @@ def _coded(
 ) -> tuple[np.ndarray, np.ndarray]:
     """float32 [n, 26] and int32 [n]."""
     column = dict(zip(_COLUMNS, rows.T, strict=True))
-    column["income"] = np.char.rstrip(column["income"], ".")  # as the test file has them
+    column["income"] = np.char.rstrip(column["income"], ".")  # the test file has dots
 
     def coded(name: str) -> np.ndarray:
         if name in _CODES:

@@ -31,9 +31,9 @@ _FORMAT = 1
 def read(folder: Path) -> Dataset:
     """float32 [n, 54], raw units, classes 0..6; no test split. Parsed once and cached.
 
-    FedCT takes them so; networks and graphs want `preprocessing.kind="standardized"`. A part of the file is
-    taken for want of the whole, and the log says how many rows it has; its first 15,120 rows have as many
-    of each class, the whole has not.
+    FedCT uses raw units; networks and graphs need `preprocessing.kind="standardized"`. Without the whole file
+    a part of it is read, and its number of rows is logged. The first 15,120 rows are balanced; the whole file
+    is not.
 
     Raises:
         UsageError: no file, or a row that is not 55 integers, the last of them 1 to 7.

@@ -20,15 +20,15 @@ _WIDTH, _CLASS, _VEIL_TYPE = 23, 0, 16
 
 
 def read(folder: Path) -> Dataset:
-    """float32 [8124, 21]: of each property the rank of its letter among those that occur, from 0 on.
+    """float32 [8124, 21]: the rank of each property's letter among those that occur, from 0.
 
-    As FedCT codes them: an unknown stalk root, "?", is one more letter, and the type of the veil, which is
-    the same for all, is left out. The numbers have an order that the letters do not: good enough for trees.
-    FedCT standardizes them over all rows, those to test on among them; `preprocessing.kind="standardized"`
-    does so over the others. No test split.
+    Coded as in FedCT: an unknown stalk root, "?", is an additional letter, and the constant veil type is left
+    out. The numbers impose an order that the letters do not have, which suffices for trees. FedCT
+    standardizes over all rows, test rows included; `preprocessing.kind="standardized"` uses training rows
+    only. No test split.
 
     Raises:
-        UsageError: the file is missing, or a row is not as wide, or of another class than e and p.
+        UsageError: the file is missing, or a row has another width, or another class than e and p.
     """
     file = found(folder, [_FILE], ORIGIN)
     texts = cells(file, _WIDTH)

@@ -1,4 +1,4 @@
-"""An original file's cells: found in its folder, as wide as they should be, as numbers or codes."""
+"""Cells of an original file: find the file, check its width, and convert to numbers or codes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ PUBLISHED = {  # rows of the publishers' files
 
 
 def found(folder: Path, names: Sequence[str], origin: str) -> Path:
-    """The first of these files that the folder has.
+    """The first of these files that exists in the folder.
 
     Raises:
-        UsageError: none; says where they are to be had.
+        UsageError: none exists; says where to get them.
     """
     for name in names:
         if (folder / name).is_file():
@@ -34,10 +34,10 @@ def found(folder: Path, names: Sequence[str], origin: str) -> Path:
 
 
 def cells(file: Path, width: int, delimiter: str = ",") -> np.ndarray:
-    """str [n, width], without spaces around; empty lines and those that begin with `|` are left out.
+    """str [n, width], without surrounding spaces; skips empty lines and those that begin with `|`.
 
     Raises:
-        UsageError: a line of another width, or none.
+        UsageError: a line of another width, or no lines.
     """
     lines = [line for line in lines_of(file, delimiter) if not line[0].startswith("|")]
     for number, line in enumerate(lines, start=1):
@@ -49,10 +49,10 @@ def cells(file: Path, width: int, delimiter: str = ",") -> np.ndarray:
 
 
 def check_count(file: Path, count: int) -> None:
-    """Refuse a file that has other rows than its publishers' one: a download that was cut, or a part.
+    """Refuse a file with another number of rows than published: a truncated download, or a part.
 
     Raises:
-        UsageError: says how many there are and should be.
+        UsageError: names the actual and the expected number.
     """
     published = PUBLISHED.get(file.name, count)
     if count != published:
@@ -66,7 +66,7 @@ def numbers(file: Path, texts: np.ndarray) -> np.ndarray:
     """float64 of the same shape.
 
     Raises:
-        UsageError: the first cell that is no number.
+        UsageError: the first cell that is not a number.
     """
     try:
         return texts.astype(np.float64)
@@ -75,7 +75,7 @@ def numbers(file: Path, texts: np.ndarray) -> np.ndarray:
 
 
 def codes(file: Path, column: str, texts: np.ndarray, meanings: Mapping[str, int]) -> np.ndarray:
-    """int64 [n], what each text [n] stands for.
+    """int64 [n], the code of each text [n].
 
     Raises:
         UsageError: a text that has no code.

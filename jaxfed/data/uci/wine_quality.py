@@ -3,9 +3,9 @@
     ROOT/wine_quality/winequality-red.csv, winequality-white.csv    1,599 and 4,898 rows
 
 (P. Cortez et al. "Modeling wine preferences by data mining from physicochemical properties". Decision
-Support Systems, 2009.) Published to predict quality, 0 to 10, which FedCT's text says it does (E.2); its
-code predicts the type, red or white, and has quality for a feature, and only that explains its accuracies
-of 0.92 to 0.98. So here.
+Support Systems, 2009.) Published to predict quality, 0 to 10, as in FedCT's text (E.2). FedCT's code predicts
+the type, red or white, with quality as a feature; only this explains its accuracies of 0.92 to 0.98. So it is
+done here.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ _FEATURES = (
 def read(folder: Path) -> Dataset:
     """Both files, each row once: float32 [5320, 12], 1,359 red and 3,961 white, no test split.
 
-    A row that an earlier one of its type repeats is left out, as in FedCT's code; 5,320 of 6,497 stay. FedCT
-    has 5,295, of a merged table in which some values are missing, whose rows it drops: the originals lack
-    none. It standardizes over all rows, those to test on among them; `preprocessing.kind="standardized"`
-    does so over the others.
+    Duplicate rows of a type are left out, as in FedCT's code; 5,320 of 6,497 remain. FedCT has 5,295: it
+    drops rows with missing values of a merged table, while the original files lack none. It standardizes over
+    all rows, test rows included; `preprocessing.kind="standardized"` uses training rows only.
 
     Raises:
         UsageError: a file is missing, or has other columns.
@@ -53,7 +52,7 @@ def read(folder: Path) -> Dataset:
 
 
 def _table(file: Path) -> np.ndarray:
-    """float64 [n, 12]"""
+    """Rows of one file, float64 [n, 12]."""
     header, *rows = cells(file, len(_FEATURES), ";")
     if tuple(header) != _FEATURES:
         raise UsageError(f"{file}: columns {', '.join(header)}; needed are {', '.join(_FEATURES)}")

@@ -1,6 +1,5 @@
-"""Membership inference: was this example among those that a model was trained on? One attack a file.
+"""Membership inference: was this example in a model's training set? One attack per file.
 
-An attack makes of arrays (losses, probabilities, norms) one score an example, larger where it takes it for a
-member. `roc` says how well scores tell. Who trains the models that are attacked, or shadow models, is none of
-its matter.
+An attack maps arrays (losses, probabilities, norms) to one score per example; larger scores indicate members.
+`roc` evaluates scores. The training of attacked models and of shadow models is elsewhere (`jaxfed.audit`).
 """

@@ -1,9 +1,9 @@
-"""Difficulty calibration (Watson, Guo, Cormode, Sablayrolles, ICLR 2022): how much better than other models.
+"""Difficulty calibration (Watson, Guo, Cormode, Sablayrolles, ICLR 2022): loss relative to other models.
 
     score(x) = mean over references not trained on x of loss_ref(x)  -  loss(x)
 
-An example that everybody has right says nothing of this model. The loss may be any, also 1[f(x) != y] of a
-model that gives labels alone, of which this makes the most: a right answer counts by how rare it is.
+An example that all models classify correctly gives no evidence about this model. The loss is arbitrary; with
+1[f(x) != y], for label-only models, a correct answer counts more the rarer it is.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def scores(
     Args:
         loss: the target's, [n] or [S, n].
         reference_loss: [R, n].
-        is_in: which references were trained on which example, bool [R, n]; none on any if left out.
+        is_in: bool [R, n], True if the reference was trained on the example; None: all False.
 
     Raises:
         UsageError: shapes that do not fit, or an example that every reference was trained on.

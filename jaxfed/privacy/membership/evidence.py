@@ -1,12 +1,12 @@
-"""What attacks look at: how sure a model is of an example's own class, as probability, loss, or log-odds.
+"""Evidence of membership: a model's confidence in an example's class, as probability, loss, or log-odds.
 
     p = p_y(x),    loss = -log p,    phi = log p / (1 - p) = z_y - log sum_{c != y} exp z_c
 
-z the logits. phi is nearly normal over models where p is not (Carlini et al., S&P 2022); from logits it keeps
-its digits where p rounds to 1.
+with logits z. phi is nearly normal over models, unlike p (Carlini et al., S&P 2022). Computed from logits it
+keeps its precision where p rounds to 1.
 
-Beside the target's there may be the same of R reference models, [R, n], of which each was trained on some
-of the examples (`is_in`) and not on others.
+In addition to the target model there may be R reference models, [R, n]. Each was trained on some of the
+examples (`is_in`) and not on others.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from scipy.special import logsumexp
 
 from jaxfed.errors import UsageError
 
-_TINY = 1e-45  # the smallest float32: a probability of 0 is one that was rounded
+_TINY = 1e-45  # the smallest float32, for probabilities rounded to 0
 
 
 def true_class_probability(probabilities: np.ndarray, label: np.ndarray) -> np.ndarray:
-    """p, float64 [..., n] of probabilities [..., n, C] and labels int [n]."""
+    """p, float64 [..., n], from probabilities [..., n, C] and labels int [n]."""
     values = np.asarray(probabilities, np.float64)
     return _of_label(values, label)
 
@@ -44,7 +44,7 @@ def log_odds_of_logits(logits: np.ndarray, label: np.ndarray) -> np.ndarray:
 
 
 def outside(reference: np.ndarray, is_in: np.ndarray | None) -> np.ndarray:
-    """Which references never saw which example, bool [R, n]: all where nothing is said.
+    """True for references that were not trained on the example, bool [R, n]; all True without `is_in`.
 
     Raises:
         UsageError: shapes that do not fit, or an example that every reference was trained on.
@@ -54,7 +54,7 @@ def outside(reference: np.ndarray, is_in: np.ndarray | None) -> np.ndarray:
 
 
 def inside(reference: np.ndarray, is_in: np.ndarray) -> np.ndarray:
-    """Which references were trained on which example, bool [R, n].
+    """True for references that were trained on the example, bool [R, n].
 
     Raises:
         UsageError: shapes that do not fit, or an example that no reference was trained on.
@@ -63,7 +63,7 @@ def inside(reference: np.ndarray, is_in: np.ndarray) -> np.ndarray:
 
 
 def mean_over(reference: np.ndarray, used: np.ndarray) -> np.ndarray:
-    """Mean over the references that are used, float64 [n] of [R, n] and bool [R, n]."""
+    """Mean over the references in use, float64 [n] from [R, n] and bool [R, n]."""
     return np.mean(np.asarray(reference, np.float64), axis=0, where=used)
 
 

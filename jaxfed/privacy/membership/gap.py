@@ -1,9 +1,9 @@
-"""The gap attack: who is classified rightly is taken for a member; of labels alone.
+"""The gap attack: correctly classified examples count as members; it needs labels alone.
 
     score(x) = 1[f(x) = y],     AUC = 1/2 + (accuracy on members - accuracy on others) / 2      exactly
 
-(Yeom et al., CSF 2018; the baseline of Choquette-Choo et al., ICML 2021.) What a client that shares hard
-labels of examples shows of them, whatever its learner is.
+(Yeom et al., CSF 2018; the baseline of Choquette-Choo et al., ICML 2021.) The leakage
+of a client that shares hard labels of examples, for any learner.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 
 def scores(predicted: np.ndarray, label: np.ndarray) -> np.ndarray:
-    """float64 of predicted labels [n] or [S, n] and the true ones [n]: 0 or 1."""
+    """Scores 0 or 1, float64, from predicted labels [n] or [S, n] and the true ones [n]."""
     return (np.asarray(predicted) == np.asarray(label)).astype(np.float64)
 
 

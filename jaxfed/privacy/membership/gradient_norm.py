@@ -1,10 +1,10 @@
-"""The white-box attack by gradient norms: a model that was trained on x hardly wants to change for it.
+"""The white-box attack by gradient norms: training on x makes the gradient at x small.
 
     score(x) = -|grad_w loss(f_w(x), y)|
 
-(After Nasr, Shokri, Houmansadr, S&P 2019, whose attack learns from gradients of all layers; this one takes
-their length.) Who has the parameters can compute it: the server and the other clients where models are
-averaged, nobody where labels are shared. Norms are given; how they are computed is the learner's matter.
+(After Nasr, Shokri, Houmansadr, S&P 2019, whose attack learns from gradients of all layers; this one uses
+their norm.) Any party with the parameters can compute it: the server and the other clients if models are
+averaged, no other party if labels are shared. Norms are inputs; the learner computes them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jaxfed.errors import UsageError
 
 
 def scores(norms: np.ndarray) -> np.ndarray:
-    """float64 of norms [n] or [S, n], of S models or rounds.
+    """Scores, float64, from norms [n] or [S, n], of S models or rounds.
 
     Raises:
         UsageError: a norm below 0.

@@ -1,19 +1,19 @@
 """LiRA, the likelihood ratio attack (Carlini, Chien, Nasr, Song, Terzis, Tramer, S&P 2022).
 
-phi(x) (`evidence.log_odds`) over models is taken as normal, with x among their examples and without:
+phi(x) (`evidence.log_odds`) is modeled as normal over models, separately for training with and without x:
 
     online     score(x) = log N(phi; mu_in, sd_in) - log N(phi; mu_out, sd_out)
     offline    score(x) = (phi - mu_out) / sd_out
 
-the likelihood ratio (the paper's Lambda), and a one-sided test that needs no model trained on x: in place of
-P(Z < phi), Z ~ N(mu_out, sd_out), the number of deviations, which orders examples alike and does not end at
-1. Means are those of the reference models of each kind, one an example. So are deviations with variance
-"example". One for all examples is better with few references (below 64, they say): "pooled" has that of
-references about the means of their own examples. The authors' code takes the deviation of all values about a
-single mean ("global"), in which the spread between examples widens both normals.
+"online" is the likelihood ratio (the paper's Lambda). "offline" is a one-sided test that needs no model
+trained on x. It uses the number of deviations in place of P(Z < phi), Z ~ N(mu_out, sd_out): the order is the
+same, without saturation at 1. Means are per example, over the reference models of each kind. With variance
+"example" deviations are per example too. One deviation for all examples is better with few references (below
+64 according to the paper). "pooled" takes deviations about each example's mean. The authors' code takes the
+deviation of all values about a single mean ("global"), so the spread between examples widens both normals.
 
-Offline, x beyond all references is a member; where the target is less sure than references that never saw it
-the score is low, so no two-sided test would do.
+Offline, x above all references is a member. If the target is less confident than references that never saw
+x, the score must be low, so a two-sided test would be wrong.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from jaxfed.privacy.membership.evidence import inside, mean_over, outside
 Variance = Literal["pooled", "global", "example"]
 
 _FEWEST = 2
-_LEAST = 1e-12  # of a deviation: references that all say the same
+_LEAST = 1e-12  # smallest deviation, for identical references
 
 
 def offline(
@@ -44,11 +44,11 @@ def offline(
     Args:
         phi: the target's log-odds, [n] or [S, n].
         reference_phi: [R, n].
-        is_in: which references were trained on which example, bool [R, n]; none on any if left out.
-        variance: whose deviations.
+        is_in: bool [R, n], True if the reference was trained on the example; None: all False.
+        variance: estimator of deviations.
 
     Raises:
-        UsageError: shapes that do not fit, or too few references of an example.
+        UsageError: shapes that do not fit, or too few references for an example.
     """
     mean, deviation = _normal(reference_phi, outside(reference_phi, is_in), variance)
     return (np.asarray(phi, np.float64) - mean) / deviation
@@ -79,7 +79,7 @@ def _normal(
             raise UsageError(f"variance='global': {used.sum()} references; allowed are 2 or more")
         return mean, np.full(len(mean), max(float(np.std(values[used])), _LEAST))
     squares = np.sum(np.square(values - mean), axis=0, where=used)
-    # One degree of freedom goes with each example's mean.
+    # Each example's mean takes one degree of freedom.
     if variance == "pooled":
         freedom, total = np.sum(count - 1), np.full(len(mean), squares.sum())
     else:

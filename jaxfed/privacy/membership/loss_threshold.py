@@ -2,8 +2,8 @@
 
     score(x) = -loss(f(x), y),     member where loss <= threshold
 
-One threshold for all, theirs the mean training loss. An example that is hard for every model looks like one
-that was never seen, which `reference`, `lira` and `rmia` mend.
+There is one threshold for all examples; the authors use the mean training loss. An example that is hard for
+every model looks like a non-member; `reference`, `lira` and `rmia` correct this.
 """
 
 from __future__ import annotations
@@ -12,5 +12,5 @@ import numpy as np
 
 
 def scores(loss: np.ndarray) -> np.ndarray:
-    """float64 of losses [n] or [S, n]."""
+    """Scores, float64, from losses [n] or [S, n]."""
     return -np.asarray(loss, np.float64)

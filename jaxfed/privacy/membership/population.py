@@ -3,9 +3,9 @@
     score(x) = share of a population Z with loss(z) > loss(x),    ties half,    z no members
     member where score >= 1 - alpha, that is where the loss is below the alpha-quantile of Z's: FPR alpha
 
-The losses are the target model's own, so that no other model is needed. Scores are those of `loss_threshold`
-put in order of Z: the same curve, up to examples that no z tells apart. What is gained is a threshold with a
-known false positive rate.
+All losses are the target model's, so no other model is needed. Scores are those of `loss_threshold`,
+converted to ranks in Z: the same curve, up to examples between which no z lies. The gain is a threshold with
+a known false positive rate.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     score(x) = share of the reference models not trained on x whose loss on x is larger,    ties half
 
-An example that is easy for everybody is not taken for a member for that. With R references there are 2 R + 1
-scores at most.
+An example that is easy for all models does not count as a member for this reason. With R references there are
+at most 2 R + 1 distinct scores.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def scores(
     Args:
         loss: the target's, [n] or [S, n].
         reference_loss: [R, n].
-        is_in: which references were trained on which example, bool [R, n]; none on any if left out.
+        is_in: bool [R, n], True if the reference was trained on the example; None: all False.
 
     Raises:
         UsageError: shapes that do not fit, or an example that every reference was trained on.

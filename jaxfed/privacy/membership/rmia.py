@@ -2,17 +2,16 @@
 
     ratio(x) = p(x) / P(x),        score(x) = share of a population Z with ratio(x) / ratio(z) >= gamma
 
-p the target's probability of the example's own class, P its mean over models with and without x. x is
-compared with what the same model says of examples that are no members: what all models find easy, or this
-one, cancels.
+p is the target's probability of the example's class, P its mean over models with and without x. x is compared
+with the same model's outputs for non-members: what all models, or this one, find easy cancels.
 
     online     P(x) = (mean over references with x  +  mean over references without) / 2
     offline    P(x) = ( (1 + a) mean over references without x  +  (1 - a) ) / 2
 
-The second has in place of the first mean the line a P_out + (1 - a): references trained on x are surer of it
-than those without, and not above 1. a in [0, 1] is tuned on reference models in the target's place, whose
-members are known (`tuned_a`); their code's default is 0.3. It counts > gamma where the paper has >=; the two
-differ where ratios tie, which those of trees often do.
+Offline, the first mean is replaced by the line a P_out + (1 - a): references trained on x have a larger
+probability than those without, at most 1. a in [0, 1] is tuned with reference models as targets, whose
+members are known (`tuned_a`); the default of the authors' code is 0.3. Their code counts > gamma where the
+paper has >=. The two differ for ties, which are frequent with trees.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ GRID = tuple(number / 10 for number in range(11))
 
 
 class Evidence(NamedTuple):
-    """Probabilities of the own class of some examples.
+    """Probabilities of the true class of some examples.
 
     Fields:
         target: of the target model, [n], or [S, n] of several.
         reference: of reference models, [R, n].
-        is_in: which references were trained on which example, bool [R, n]; None: none on any.
+        is_in: bool [R, n], True if the reference was trained on the example; None: all False.
     """
 
     target: np.ndarray
@@ -51,9 +50,9 @@ def offline(
 
     Args:
         examples: n of them.
-        population: m others, no members of the target.
-        a: how far references with x go towards 1.
-        gamma: how many times another's a ratio must be, at least.
+        population: m others, non-members of the target.
+        a: slope of the line above.
+        gamma: minimum quotient of two ratios.
 
     Raises:
         UsageError: shapes that do not fit, an example without such references, or a number out of its range.
@@ -92,16 +91,16 @@ def online(examples: Evidence, population: Evidence, *, gamma: float = 1.0) -> n
 def tuned_a(
     examples: Evidence, population: Evidence, *, grid: Sequence[float] = GRID, gamma: float = 1.0
 ) -> float:
-    """The a of the largest mean AUC where each reference in turn is attacked by the others.
+    """The a with the largest mean AUC when each reference in turn is attacked by the others.
 
     Args:
-        examples: whose references were each trained on some of them and not on others; the target is unused.
-        population: likewise; examples of it that the attacked reference was trained on are left out.
-        grid: values of a; of equals the first.
+        examples: each reference was trained on some of them and not on others; the target is unused.
+        population: likewise; examples that the attacked reference was trained on are left out.
+        grid: values of a; ties go to the first.
         gamma: as `offline`.
 
     Raises:
-        UsageError: fewer than three references, no word of who was trained on what, and as `offline`.
+        UsageError: fewer than three references, no `is_in`, and as `offline`.
 
     Cost: R times that of `offline` for each value.
     """
@@ -117,7 +116,7 @@ def tuned_a(
 def _area_against(
     row: int, examples: Evidence, population: Evidence, a: float, gamma: float
 ) -> float:
-    """AUC against one reference by the others, of examples that some of these never saw."""
+    """AUC of the attack on one reference by the others, on examples that some of these never saw."""
     others = np.arange(len(examples.reference)) != row
 
     def attacked(evidence: Evidence, *, but_members: bool) -> tuple[Evidence, np.ndarray]:

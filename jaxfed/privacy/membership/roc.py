@@ -1,23 +1,23 @@
-"""How well scores tell members from others: ROC curve, its area with an interval, and its left end.
+"""Evaluation of membership scores: ROC curve, AUC with a confidence interval, and TPR at low FPR.
 
 With m members and n others, scores s and t,
 
     AUC = P(s > t) + P(s = t) / 2 = 1 / (m n) sum_ij ( 1[s_i > t_j] + 1[s_i = t_j] / 2 )
 
-the probability that a member has the larger score; FedCT's "vulnerability" is an AUC. 0.5 is a guess. An
-attack that is sure of few and guesses the rest has an AUC near it all the same, so the true positive rate at
-a small false positive rate belongs beside it (Carlini et al., S&P 2022).
+the probability that a member has the larger score; FedCT's "vulnerability" is an AUC. 0.5 is chance. An
+attack that is certain about few examples and guesses the rest has an AUC near 0.5, so the true positive rate
+at a small false positive rate is reported too (Carlini et al., S&P 2022).
 
 The interval is DeLong's (Biometrics 44, 1988): with the placements
 
     v_i = 1/n sum_j (1[s_i > t_j] + 1[s_i = t_j] / 2),    w_j = 1/m sum_i (...),    AUC = mean v = mean w
     Var(AUC) = var(v) / m + var(w) / n,      AUC +- z sd, inside [0, 1]
 
-It needs no resampling, and takes examples for independent, not models: it says what other examples of the
-same model would have given, not what other trainings would. At an AUC of 0 or 1 it has no width.
+It needs no resampling. It treats examples, not models, as independent: it covers other examples of the same
+model, not other trainings. At an AUC of 0 or 1 it has no width.
 
-Several scores of the same examples, [S, n] (rounds, clients' models): areas are means over them, and so are
-placements, which makes the interval one of the mean area.
+For several scores of the same examples, [S, n] (rounds, clients' models), areas and placements are means over
+them, so the interval is that of the mean area.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Roc(NamedTuple):
     Fields:
         false_positive_rate: float64 [T + 1], ascending.
         true_positive_rate: float64 [T + 1], ascending.
-        threshold: float64 [T + 1]; whoever has it or more is taken for a member. First infinity.
+        threshold: float64 [T + 1]; scores at or above it count as members. The first is infinity.
     """
 
     false_positive_rate: np.ndarray
@@ -61,13 +61,13 @@ class Area(NamedTuple):
 
 
 class Vulnerability(NamedTuple):
-    """What is reported of an attack.
+    """Reported figures of an attack.
 
     Fields:
         area: AUC and its interval.
-        tpr_at_1_percent: true positive rate with a false positive rate of 1 percent at most.
-        tpr_at_none: the same with no false positive among the others. With n others that resolves a rate of
-            1 / n, and up to 3 / n is compatible with it (95 percent).
+        tpr_at_1_percent: true positive rate at a false positive rate of at most 1 percent.
+        tpr_at_none: the same without false positives. With n non-members the resolution is 1 / n, and a rate
+            of up to 3 / n is compatible with it (95 percent).
     """
 
     area: Area
@@ -76,10 +76,10 @@ class Vulnerability(NamedTuple):
 
 
 def roc_curve(score: np.ndarray, is_member: np.ndarray) -> Roc:
-    """The curve of scores [n]: who has the same score is on the same side.
+    """The curve of scores [n]; equal scores share one point.
 
     Raises:
-        UsageError: scores that are no numbers, or nobody on one of the two sides.
+        UsageError: scores that are not numbers, or no members or no others.
     """
     scores, member = _checked(score, is_member)
     if scores.ndim != 1:
@@ -99,12 +99,12 @@ def area_under_curve(score: np.ndarray, is_member: np.ndarray, *, level: float =
     """AUC with DeLong's interval.
 
     Args:
-        score: real [n], or [S, n] of the same examples.
+        score: real [n], or [S, n] for the same examples.
         is_member: bool [n].
-        level: how often the interval has the AUC of all such examples in it.
+        level: confidence level of the interval.
 
     Raises:
-        UsageError: scores that are no numbers, fewer than two members or others, a level outside of (0, 1).
+        UsageError: scores that are not numbers, fewer than two members or others, a level outside of (0, 1).
 
     Cost: S n log n.
     """
@@ -131,9 +131,9 @@ def area_under_curve(score: np.ndarray, is_member: np.ndarray, *, level: float =
 
 
 def tpr_at_fpr(score: np.ndarray, is_member: np.ndarray, rate: float) -> float:
-    """The largest true positive rate of a threshold whose false positive rate is `rate` at most.
+    """The largest true positive rate of a threshold with a false positive rate of at most `rate`.
 
-    Nothing is interpolated. Of [S, n] the mean over S.
+    Without interpolation. For [S, n] it is the mean over S.
 
     Raises:
         UsageError: a rate outside of [0, 1], and as `roc_curve`.
@@ -149,7 +149,7 @@ def tpr_at_fpr(score: np.ndarray, is_member: np.ndarray, rate: float) -> float:
 
 
 def vulnerability(score: np.ndarray, is_member: np.ndarray) -> Vulnerability:
-    """All of it, of scores [n] or [S, n]; interval of 95 percent.
+    """All figures for scores [n] or [S, n]; interval of 95 percent.
 
     Raises:
         UsageError: as `area_under_curve`.
@@ -162,7 +162,7 @@ def vulnerability(score: np.ndarray, is_member: np.ndarray) -> Vulnerability:
 
 
 def exact_interval(hits: int, trials: int, *, level: float = 0.95) -> tuple[float, float]:
-    """Clopper and Pearson's interval of a rate, from `hits` of one or more `trials`."""
+    """Clopper and Pearson's interval of a rate, from `hits` in one or more `trials`."""
     tail = (1 - level) / 2
     low = beta.ppf(tail, hits, trials - hits + 1) if hits else 0.0
     high = beta.ppf(1 - tail, hits + 1, trials - hits) if hits < trials else 1.0
