@@ -54,7 +54,7 @@ USE = (
     ("code", "most", "absent"),
     [
         ("import jaxfed", 1, ("jax", "numpy")),
-        ("from jaxfed.algorithms.fedavg import fedavg", 150, ("sklearn", "phe", "nacl")),
+        ("from jaxfed.algorithms.fedavg import fedavg", 80, ("sklearn", "phe", "nacl")),
         (USE.format(""), 90, ("phe", "gmpy2", "nacl", "sklearn", "tensorflow_datasets")),
         (USE.format("hamming='masked', row_sums='masked'"), 120, ("phe", "gmpy2", "sklearn")),
     ],

@@ -8,35 +8,50 @@ Options are each network's own; see the functions. Any other Flax network become
 has a name in configs by `MODELS.register(name)` (`jaxfed.registry`).
 """
 
-from collections.abc import Callable
+from __future__ import annotations
 
-from jaxfed.models.cnn import cnn
-from jaxfed.models.cnn13 import cnn13
-from jaxfed.models.efficientnet import NETWORKS, factory
-from jaxfed.models.fedct import fedct_cifar10, fedct_scans, fedct_svhn
-from jaxfed.models.flax_modules import from_flax
-from jaxfed.models.mlp import linear_mlp, mlp
-from jaxfed.models.model import Model
-from jaxfed.models.resnet9 import resnet8, resnet9
-from jaxfed.models.resnet18 import resnet17, resnet18
-from jaxfed.registry import Registry
+from collections.abc import Callable
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING
+
+from jaxfed.registry import Place, Registry
+
+if TYPE_CHECKING:
+    from jaxfed.models.flax_modules import from_flax
+    from jaxfed.models.model import Model
 
 __all__ = ["MODELS", "Model", "from_flax"]
 
-_OWN: dict[str, Callable[..., Model]] = {
-    "mlp": mlp,
-    "linear_mlp": linear_mlp,
-    "cnn": cnn,
-    "cnn13": cnn13,
-    "resnet8": resnet8,
-    "resnet9": resnet9,
-    "resnet17": resnet17,
-    "resnet18": resnet18,
-    "fedct_cifar10": fedct_cifar10,
-    "fedct_fashion_mnist": mlp,
-    "fedct_svhn": fedct_svhn,
-    "fedct_pneumonia": fedct_scans,
-    "fedct_mri": fedct_scans,
-    **{name: factory(name) for name in NETWORKS},
+
+def _in(file: str, name: str = "") -> Place:
+    return Place(f"{__name__}.{file}", name or file)
+
+
+_EFFICIENTNETS = (
+    *(f"efficientnet_b{size}" for size in range(8)),
+    *(f"efficientnet_lite{size}" for size in range(5)),
+)
+_OWN: dict[str, Place] = {
+    "mlp": _in("mlp"),
+    "linear_mlp": _in("mlp", "linear_mlp"),
+    "cnn": _in("cnn"),
+    "cnn13": _in("cnn13"),
+    "resnet8": _in("resnet9", "resnet8"),
+    "resnet9": _in("resnet9"),
+    "resnet17": _in("resnet18", "resnet17"),
+    "resnet18": _in("resnet18"),
+    "fedct_cifar10": _in("fedct", "fedct_cifar10"),
+    "fedct_fashion_mnist": _in("mlp"),
+    "fedct_svhn": _in("fedct", "fedct_svhn"),
+    "fedct_pneumonia": _in("fedct", "fedct_scans"),
+    "fedct_mri": _in("fedct", "fedct_scans"),
+    **{name: _in("efficientnet", name) for name in _EFFICIENTNETS},
 }
-MODELS = Registry("network", _OWN, num_given=2)
+MODELS: Registry[Callable[..., Model]] = Registry("network", _OWN, num_given=2)
+_FILES = {"Model": "model", "from_flax": "flax_modules"}
+
+
+def __getattr__(name: str) -> object:
+    if name in _FILES:
+        return getattr(_import_module(f"{__name__}.{_FILES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

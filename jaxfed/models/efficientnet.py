@@ -212,6 +212,13 @@ def factory(name: str) -> Callable[..., Model]:
     return build
 
 
+def __getattr__(name: str) -> Callable[..., Model]:
+    """Factories by the names of `NETWORKS`, for `jaxfed.models.MODELS`."""
+    if name in NETWORKS:
+        return factory(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def _conv(
     layers: Layers,
     in_channels: int,

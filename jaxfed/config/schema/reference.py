@@ -22,6 +22,7 @@ from jaxfed.errors import UsageError, did_you_mean, nearest
 from jaxfed.learners import LEARNERS
 from jaxfed.learners.refitting import refitting
 from jaxfed.models import MODELS
+from jaxfed.registry import Registry
 from jaxfed.rules import rules_of
 
 
@@ -95,7 +96,7 @@ def methods_page() -> str:
         "| name | method | needs | what leaves a client | own keys |",
         "| :-- | :-- | :-- | :-- | :-- |",
     ]
-    for name, factory in ALGORITHMS.items():
+    for name, factory in _own(ALGORITHMS):
         plain, given = _without_partial(factory)
         module = sys.modules[plain.__module__]
         file = module.__name__.rpartition(".")[2]
@@ -112,21 +113,26 @@ def methods_page() -> str:
 PAGES = {"page": keys_page, "methods": methods_page}  # values of `--help_keys`
 
 
+def _own(registry: Registry[Any]) -> Iterator[tuple[str, Any]]:
+    """Names and factories of jaxfed itself, not those that were registered from outside."""
+    return ((n, registry[n]) for n in registry if n not in registry.from_outside())
+
+
 def _of_methods() -> Iterator[Entry]:
-    for name, factory in ALGORITHMS.items():
+    for name, factory in _own(ALGORITHMS):
         plain, given = _without_partial(factory)
         yield from _of_factory(f"{name}.", plain, _own_keywords(factory, given))
 
 
 def _of_learners() -> Iterator[Entry]:
-    for name, factory in LEARNERS.items():
+    for name, factory in _own(LEARNERS):
         yield from _of_factory(f"learner.{name}.", factory, learner_section.keywords_of(name))
 
 
 def _of_networks() -> Iterator[Entry]:
     """Yield options by name; networks whose option has the same default and rule share a line."""
     networks: dict[tuple[str, str, str], list[str]] = {}
-    for network, factory in MODELS.items():
+    for network, factory in _own(MODELS):
         for key, default, allowed in model_options.described(factory):
             networks.setdefault((key, repr(default), allowed), []).append(network)
     for (key, default, allowed), names in sorted(networks.items()):
