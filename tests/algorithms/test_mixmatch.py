@@ -206,6 +206,7 @@ def test_rows_that_fill_a_batch_have_no_part():
     assert values[0] == values[1]
 
 
+@pytest.mark.slow
 def test_the_weight_ramps_up_over_rounds():
     """Of the first two rounds with R = 2 the first has half the weight, the second the whole."""
     federation = federation_of([8], num_labeled=4)

@@ -40,15 +40,14 @@ def federation_of_images():
 
 
 def combinations():
-    """ProtoFSSL has the networks without their last layer; all but one are compiled for long."""
+    """ProtoFSSL has the networks without their last layer."""
     for method in ("protofssl", "fedavg"):
         for network in NETWORKS:
             for norm in NORMS:
-                is_slow = (method, network, norm) != ("protofssl", "resnet9", "static")
-                marks = pytest.mark.slow if is_slow else ()
-                yield pytest.param(method, network, norm, marks=marks)
+                yield method, network, norm
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "network", "norm"), list(combinations()))
 def test_every_network_takes_a_step_with_every_norm(method, network, norm):
     overrides = (*NETWORKS[network], *SMALL, *NORMS[norm])

@@ -323,6 +323,7 @@ def test_private_baselines_have_networks_without_batch_normalization(name):
         check.check(file.load(f"{CONFIG}:cifar10,{name}", ["model.norm=batch"]))
 
 
+@pytest.mark.slow
 def test_budgets_are_of_both_kinds_of_dp_fedavg():
     plan = sweep_plan.plan(f"{CONFIG}:mushroom,network,budgets")
     assert [point.overrides for point in plan.points] == [

@@ -84,7 +84,12 @@ def check_as_far_as_installed(spec):
             raise
 
 
-@pytest.mark.parametrize("name", NAMES)
+LONG = ("fedct", "protofssl", "xclp_auto")  # documents
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in NAMES]
+)
 @pytest.mark.usefixtures("models_once")
 def test_documented_commands_resolve(name):
     assert commands(name)

@@ -58,6 +58,7 @@ def _files(tmp_path):
     return sorted(tmp_path.glob("features/*/*"))
 
 
+@pytest.mark.slow
 def test_each_row_is_the_networks_features_of_the_prepared_image(extract, weights):
     images = _images()
     model = efficientnet(NETWORK, convolution="native")

@@ -253,6 +253,7 @@ def test_what_was_taught_is_kept(tmp_path):
     assert files.instructions("fedmd", 1) == []  # round 1 was played by somebody who kept nothing
 
 
+@pytest.mark.slow
 def test_runs_without_an_audit_are_refused(tmp_path):
     config = config_of(*TREES, "num_repeats=1", "baselines=")
     place = tmp_path / "run"

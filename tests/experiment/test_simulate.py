@@ -27,7 +27,11 @@ def clients_of(num, labeled=30):
 
 
 @pytest.mark.parametrize(
-    ("config", "algorithm"), [("fedavg_xclp:smoke", "fedavg"), ("xclp_digits:smoke", "xclp")]
+    ("config", "algorithm"),
+    [
+        ("fedavg_xclp:smoke", "fedavg"),
+        pytest.param("xclp_digits:smoke", "xclp", marks=pytest.mark.slow),
+    ],
 )
 def test_it_gives_the_numbers_of_an_experiment(config, algorithm):
     settings = file.load(config, [*OVERRIDES, f"algorithm={algorithm}", "num_repeats=1"])

@@ -120,6 +120,7 @@ def test_mistakes(planted):
         approximate_hamming_knn(planted[2], 0)
 
 
+@pytest.mark.slow
 def test_xclp_labels_as_by_all_pairs(planted):
     vectors, truth, _ = planted
     shown = np.where(np.arange(N) % 10 == 0, truth % 8, -1)

@@ -227,6 +227,7 @@ print(contest._own_ticks() - before)
     assert int(done.stdout) >= 0.4 * os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "signum", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)]
 )
@@ -288,6 +289,7 @@ def test_a_start_without_a_result_is_an_error(monkeypatch):
         start.started(None)
 
 
+@pytest.mark.slow
 def test_peak_memory_is_of_a_process_of_its_own_and_has_the_search_in_it():
     found = peak_memory.measured(512, 1 << 18, 3)  # 16 MiB of codes, and as much of their tiles
     assert found.peak >= found.before + (1 << 24)

@@ -116,6 +116,7 @@ def test_rounds_by_optax(kept):
     np.testing.assert_array_equal(state.fits, [2, 2, 2])
 
 
+@pytest.mark.slow
 def test_who_else_takes_part_and_in_which_order_changes_nothing():
     made = learner(SMALL, batch_norm=True)
     taught = taught_of()

@@ -117,6 +117,7 @@ def test_what_does_not_fit_is_refused():
         attack.decoded(np.zeros((1, 3)), np.zeros((2, 4)), np.zeros((2, 6, 6, 1)))
 
 
+@pytest.mark.slow
 def test_figures_of_the_threat_model():
     assert_measured("inversion", measured_table())
 

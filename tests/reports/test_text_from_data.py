@@ -36,6 +36,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 def test_a_run_whose_classes_have_hostile_names_ends_as_any_other(tmp_path, caplog):
     """`summary.json` and all pictures are there, in a second call as well."""
     rng = np.random.default_rng(0)

@@ -128,7 +128,9 @@ def each_way(compute):
         Batches("joint", 8, 3),
         Batches("paired", 4, 2),
         Batches("beside_all", 4, 2),
-        Batches("episodes", 0, 2, episodes=Episodes(3, 2, 2, 5)),
+        pytest.param(
+            Batches("episodes", 0, 2, episodes=Episodes(3, 2, 2, 5)), marks=pytest.mark.slow
+        ),
     ],
     ids=lambda batches: batches.scheme,
 )

@@ -62,7 +62,7 @@ def test_agrees_with_the_dense_algorithm(switches):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("n", [2_500, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_labels_agree_at_size(n):
     vectors, labels, truth = clustered_clients([n // 5] * 5, 10, 64, labeled=0.05)
     p = Parameters(num_classes=10)

@@ -110,6 +110,7 @@ def in_the_clear():
     return cross_client_label_propagation(*data(), Parameters(**GIVEN, confidence="calibrated"))
 
 
+@pytest.mark.slow
 def test_sharpness_is_what_refits_would_find():
     vectors, labels = data()
     p = Parameters(**GIVEN)

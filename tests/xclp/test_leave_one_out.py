@@ -215,6 +215,7 @@ def test_estimated_diagonals_are_neither_too_large_nor_too_small():
     assert abs(error.mean()) < 0.25 * np.sqrt(np.mean(error**2))
 
 
+@pytest.mark.slow
 def test_estimated_diagonals_hardly_change_a_hit():
     """On digits, a third labeled, at the paper's alpha, where they are worst: one label in a hundred."""
     images, classes = load_digits(return_X_y=True)
