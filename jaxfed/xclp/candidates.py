@@ -1,7 +1,7 @@
 """Settings of XCLP and of label propagation that can be selected, and their candidate values: `xclp.select`.
 
-    ("alpha", "label_matrix")                    every combination of the values in `CANDIDATES`
-    ("alpha:0.5:0.9:0.99", "num_neighbors")      these values of alpha instead
+("alpha", "label_matrix")                    every combination of the values in `CANDIDATES`
+("alpha:0.5:0.9:0.99", "num_neighbors")      these values of alpha instead
 """
 
 from __future__ import annotations

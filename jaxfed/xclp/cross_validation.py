@@ -35,9 +35,7 @@ from jaxfed.xclp.transduction import Transduction
 Settings = Mapping[str, Any]
 Make = Callable[[Settings, Execution], FederatedAlgorithm]
 
-_FOLDS = (
-    0x666F6C64  # separates the folds' randomness from the method's draws from the round's key
-)
+_FOLDS = 0x666F6C64  # separates the folds' randomness from the method's draws from the round's key
 
 
 def cross_validated(
@@ -110,7 +108,7 @@ def folds(cohort: Cohort, num_folds: int, seed: int) -> np.ndarray:
             continue
         rng = np.random.default_rng((seed, int(client)))
         shuffled = rng.permutation(labeled)
-        place = rng.permutation(y.max() + 1)  # a random order of classes, else c and c + 1 never share a fold
+        place = rng.permutation(y.max() + 1)  # random class order, else c, c + 1 never share a fold
         by_class = shuffled[np.argsort(place[y[shuffled]], kind="stable")]
         own[by_class] = (rng.integers(num_folds) + np.arange(len(by_class))) % num_folds
     return fold
