@@ -178,7 +178,7 @@ def mean_metrics(choices: Sequence[Choice[P]]) -> dict[str, Any]:
 
 
 def settings_of(p: P) -> list[P]:
-    """Combinations of all candidates but `client_prior`, the given settings first, each with an empty `select`.
+    """All combinations without `client_prior`, the given settings first, each with an empty `select`.
 
     Raises:
         UsageError: an invalid combination.
