@@ -80,7 +80,7 @@ def propagate(
         (values are checked unless traced).
 
     Cost: a step is two products with W and 14 passes over n x C floats, up to C = 16 twice as many; memory 8
-    n block_columns floats beside Y and Z. Under vmap all graphs take as many steps as the slowest.
+    n block_columns floats in addition to Y and Z. Under vmap all graphs take as many steps as the slowest.
     """
     y = _along(graph, y)
     _check("alpha", alpha, "in (0, 1) as float32", lambda value: 0 < float(np.float32(value)) < 1)

@@ -10,9 +10,9 @@ other forms, up to a hundred times slower. With images X, padded, and a cotangen
 
 are such convolutions again. Under `vmap` kernels differ and XLA:CPU has no routine; there it is im2col.
 
-Tried beside these on two cores with AVX-512, for 16 and 32 channels: im2col takes twice the time on one
-core, which is as long at columns as at their product; columns row by row, products by tap that are summed,
-and products batched by image take no less; columns or cotangent transposed before the product, more.
+Alternatives on two cores with AVX-512, for 16 and 32 channels. Im2col takes twice the time on one core, half
+of it for columns and half for their product. Columns row by row, summed products by tap, and products batched
+by image take no less. Columns or cotangent transposed before the product take more.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def hamming_knn(
         mesh (`jaxfed.kernels.spread`) they go round a ring in p turns. The result is the same, bit for
         bit, with its rows over the mesh.
       num_neighbors: k > 0; may exceed n - 1.
-      valid: bool [n], False for padding: such a point has no neighbors and is none.
+      valid: bool [n], False for padding: such a point has no neighbors and is no neighbor.
       backend: "popcount", "matmul" or "auto", as for `hamming.distances`.
 
     Returns:
@@ -112,7 +112,7 @@ def cosine_knn(
       vectors: [n, d], finite, any real dtype; computed in float32 at the highest precision. Over a
         mesh as for `hamming_knn`, equal up to float32's rounding of cosines.
       num_neighbors: k > 0; may exceed n - 1.
-      valid: bool [n], False for padding: such a point has no neighbors and is none.
+      valid: bool [n], False for padding: such a point has no neighbors and is no neighbor.
 
     Returns:
       (indices int32 [n, k], similarities float32 [n, k]), rows sorted by similarity, highest first,

@@ -114,7 +114,7 @@ def nearer(
     strip = _strip_length(chunk_tiles * width, k)
 
     def into_chunks(x: jax.Array) -> jax.Array:
-        """[tiles, ...] -> [chunks, tiles, ...]"""
+        """Tiles by chunk: [tiles, ...] -> [chunks, tiles, ...]."""
         padding = [(0, num_chunks * chunk_tiles - num_tiles)] + [(0, 0)] * (x.ndim - 1)
         return jnp.pad(x, padding).reshape(num_chunks, chunk_tiles, *x.shape[1:])
 
@@ -145,7 +145,7 @@ def nearer(
         return lax.scan(search_chunk, best, chunks)[0]
 
     def into_tiles(x: jax.Array) -> jax.Array:
-        """[k, queries] -> [tiles, k, queries]"""
+        """Queries by tile: [k, queries] -> [tiles, k, queries]."""
         padded = jnp.pad(x, ((0, 0), (0, query_ids.size - num_queries)))
         return padded.reshape(k, -1, query_width).swapaxes(0, 1)
 

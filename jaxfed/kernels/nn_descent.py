@@ -52,7 +52,7 @@ def approximate_hamming_knn(
     Args:
       bits: uint32 [n, W], packed codes (`lsh.project_bits`), L = 32 W bits.
       num_neighbors: k > 0; may exceed n - 1.
-      valid: bool [n], False for padding: such a point has no neighbors and is none.
+      valid: bool [n], False for padding: such a point has no neighbors and is no neighbor.
       num_tables: tables of the first step.
       num_rounds: rounds of the second step.
 

@@ -185,12 +185,12 @@ class _Search:
         )
 
     def by_position(self, x: jax.Array) -> jax.Array:
-        """[T * width, ...] in order -> [T, width, ...]"""
+        """Points in order to positions in tiles: [T * width, ...] -> [T, width, ...]."""
         x = x.reshape(self.num_tiles, self.lanes, _STRIP, *x.shape[1:])
         return x.swapaxes(1, 2).reshape(self.num_tiles, self.width, *x.shape[3:])
 
     def in_order(self, lists: _Lists, num_points: int) -> Nearest:
-        """[T, k, width] -> [k, num_points]"""
+        """Positions in tiles to points in order: [T, k, width] -> [k, num_points]."""
 
         def ordered(x: jax.Array) -> jax.Array:
             x = x.reshape(self.num_tiles, self.k, _STRIP, self.lanes)
@@ -286,8 +286,10 @@ class _Search:
         return lax.fori_loop(0, self.block_tiles, row, (self.no_minima(), self.no_minima()))
 
     def strip_minima(self, distances: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Minima of distances [width, width] of two tiles over strips of the other: [lanes, width] for the
-        points of the first, and for those of the second."""
+        """Minima of the distances [width, width] of two tiles over strips of the other tile.
+
+        Returns [lanes, width] for the points of the first tile, and for those of the second.
+        """
 
         # A loop, because it writes its results before they are used. XLA would compute minima one by one if
         # it fused them with the transposition, or with the update of an array.
@@ -374,8 +376,10 @@ class _Search:
     def distances_in_strips(
         self, points: jax.Array, columns: _Part, places: jax.Array
     ) -> jax.Array:
-        """Distances [width, k, 16] of a tile's points to those of strips at places [width, k], `missing`
-        or more for points that are not allowed."""
+        """Distances [width, k, 16] of a tile's points to those of strips at places [width, k].
+
+        They are `missing` or more for points that are not allowed.
+        """
         places = places.astype(jnp.uint32)  # signed indices would be checked for negative ones
 
         def add_words(number: jax.Array, total: jax.Array) -> jax.Array:

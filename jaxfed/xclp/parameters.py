@@ -147,7 +147,7 @@ class Parameters(Propagation):
             and cost more time and memory (Algorithm 1, line 4).
         seed: seed of the random hyperplanes Pi in a simulation, the same at all clients, 0 to 2^256 - 1
             (Algorithm 1, line 1).
-        projection: source of the hyperplanes: "seed", which gives the same labels in every run, or
+        projection: source of the hyperplanes: "seed", the same hyperplanes in every run with that seed, or
             "group_secret", secret bits of the clients, new in every run, which needs a protocol in `hamming`
             (Algorithm 1, line 3).
         hamming: computation of distances between codes: "plaintext" sends the codes to the server. "phe"

@@ -27,9 +27,11 @@ If fewer than t clients stay until they have sent shares, nothing can be unmaske
 uploads stay masked for ever, and the clients that are present start another one, as in `masked`, with a
 threshold of their own.
 
-A server that sends a different false list of survivors to each client, and colludes with k clients, can get
-more than any true list would give it. If t <= (p + k) / 2, it gets both secrets of a client, and sums over
-two clients or more, but fewer than t. Or it claims that all but two have left and gets a round of these two.
+A server that sends different false lists of survivors to the clients, and colludes with k of them, can read
+more than any true list would give it: the contribution of a single client if t <= (p + k) / 2, since it then
+gets both secrets of that client, and sums over fewer than t clients. Or it claims that all but two clients
+have left, and gets a round of these two.
+
 With `signed`, clients check before they give shares that all were shown the same lists (`signed_survivors`),
 and that c_k G is client k's. Then t is more than two thirds of the participants, and these are more than two
 thirds of all clients. With k < p / 3 nothing but sums over t clients or more can then be opened. If fewer are
