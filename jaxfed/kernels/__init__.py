@@ -1,4 +1,4 @@
-"""Arrays in, arrays out: the computations that are compiled, each beside its cost.
+"""Compiled numerical kernels: functions from arrays to arrays, each with its cost.
 
-No word of clients, rounds or parties, and no file or flag. Every other wing may import from here.
+They know nothing of clients, rounds, parties, files or flags. Every other wing may import from here.
 """

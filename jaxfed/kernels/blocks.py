@@ -1,4 +1,4 @@
-"""A function of many rows, for so many rows at a time that what it makes on the way stays in the cache."""
+"""Apply a function of many rows block by block; intermediate results of a block stay in the cache."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from jax import lax
 
 
 def even_size(count: int, size: int) -> int:
-    """About so many rows of `count`, so that none are left over where half as many again or less will do.
+    """A block size near `size` that divides `count`, if there is one within a factor of 3/2; else `size`.
 
-    Blocks that are left over are compiled once more, and what all give is copied.
+    A remainder block is compiled separately, and the results of all blocks are then copied.
     """
     size = max(1, min(size, count))
     sizes = [even for even in range(1, count + 1) if count % even == 0]
@@ -46,7 +46,7 @@ def sum_over_blocks(function: Callable[..., Any], size: int, *arrays: jax.Array)
         return jax.tree.map(jnp.add, total, part)
 
     def of_block(number: jax.Array, total: Any) -> Any:
-        # Sliced, not reshaped: what else reads the array then reads the same one, which is made once.
+        # Sliced, not reshaped: other readers of the array then share it, and it is computed once.
         return add(
             total,
             function(*(lax.dynamic_slice_in_dim(array, number * size, size) for array in arrays)),
@@ -59,6 +59,6 @@ def sum_over_blocks(function: Callable[..., Any], size: int, *arrays: jax.Array)
 
 
 def _blocks(size: int, array: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """[number, size, ...], and what is left over."""
+    """Whole blocks [number, size, ...], and the remaining rows."""
     whole = len(array) // size * size
     return array[:whole].reshape(-1, size, *array.shape[1:]), array[whole:]

@@ -1,11 +1,11 @@
-"""Edges of neighbor lists in the order of whom they lead to: a stable sort of n k small numbers.
+"""Edges of neighbor lists sorted by target: a stable sort of n k small numbers.
 
     order = positions e of edges, by (target of e, e),     starts[j] = number of edges to points before j
 
-XLA:CPU sorts by one comparison after another; NumPy's sort of words is vectorized and takes a tenth of the
-time (0.3 against 3.8 ms for 10^5 edges), so what lies on this host and is not being traced is sorted by
-NumPy. Inside a program single unsigned words are sorted 6 times faster than pairs: a digit of the target and
-a position are packed into one, the lowest digit first, of as many bits as positions leave of 32.
+XLA:CPU sorts by one comparison after another. NumPy's sort of words is vectorized and takes a tenth of the
+time (0.3 against 3.8 ms for 10^5 edges), so NumPy sorts arrays that are on this host and not traced. Inside a
+program single unsigned words are sorted 6 times faster than pairs. So a digit of the target and a position
+are packed into one word, the lowest digit first, with the bits of 32 that positions leave.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from jax import Array
 from jaxfed.errors import UsageError
 from jaxfed.kernels.lookup import looked_up
 
-# Of the words that XLA sorts: jax has no longer ones unless it is told to.
+# Bits of the words that XLA sorts; longer ones need jax_enable_x64.
 _WORD_BITS = 32
 
 
 class ByTarget(NamedTuple):
-    """Edges by the points that they lead to: those to j are order[starts[j]:starts[j + 1]].
+    """Edges sorted by target: those to point j are order[starts[j]:starts[j + 1]].
 
     Attributes:
-      order: int32 [e], positions of edges; those that lead nowhere come last, in any order.
+      order: int32 [e], positions of edges; those without a target come last, in any order.
       starts: int32 [n + 1].
     """
 
@@ -37,10 +37,10 @@ class ByTarget(NamedTuple):
 
 
 def by_target(targets: Array, n: int) -> ByTarget:
-    """By XLA, also inside a program.
+    """Sort edges by target with XLA, also inside a program.
 
     Args:
-      targets: int32 [e], in [0, n]; n leads nowhere.
+      targets: int32 [e], in [0, n]; n means no target.
       n: number of points, below 2^31.
 
     Raises:
@@ -65,9 +65,9 @@ def by_target(targets: Array, n: int) -> ByTarget:
 
 
 def by_target_on_host(targets: Array, n: int) -> ByTarget:
-    """The same in NumPy, of an array on this host.
+    """Sort edges by target with NumPy, for an array on this host.
 
-    Cost: one sort of the edges that lead somewhere, as words of 64 bits.
+    Cost: one sort of the edges that have a target, as words of 64 bits.
     """
     here = np.asarray(targets)
     edges = np.flatnonzero(here < n)
@@ -82,7 +82,7 @@ def by_target_on_host(targets: Array, n: int) -> ByTarget:
 
 
 def is_on_host(array: Array) -> bool:
-    """Whether NumPy reads it without a copy from another device."""
+    """True if NumPy can read the array without a copy from another device."""
     return not isinstance(array, jax.core.Tracer) and {
         device.platform for device in array.devices()
     } == {"cpu"}

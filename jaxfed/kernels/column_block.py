@@ -1,9 +1,9 @@
 """Preconditioned conjugate gradients for a block of columns: rounds of steps, each ended by a true residual.
 
-A round's steps follow the recursion; then the residual is evaluated from Z itself, in float32, and takes its
-place. So the residual that is told is the true one, and rounding carries no column away for long. Columns
-stop one by one; which directions they share is `jaxfed.kernels.directions`' affair, why the preconditioner is
-what it is stands in `jaxfed.kernels.conjugate_gradient`.
+A round's steps follow the recursion. Then the residual is evaluated from Z itself, in float32, and replaces
+the recursive one. So the reported residual is the true one, and rounding errors cannot accumulate for long.
+Columns stop one by one. `jaxfed.kernels.directions` shares search directions between columns;
+`jaxfed.kernels.conjugate_gradient` explains the choice of the preconditioner.
 """
 
 from typing import NamedTuple
@@ -31,15 +31,15 @@ _AIM = 0.7
 _ACCEPT = 0.9
 # A column's next direction builds on its last one unless its residual was off by more than this factor.
 _TRUSTED = 2.0
-# Where the system is nearly singular, a residual below so much |z| tells rounding: further steps add to it.
+# Where the system is nearly singular, a residual below this share of |z| is rounding; more steps add to it.
 _ROUNDING = 1e-7
-# Of the preconditioner I + beta W: at beta = 1 it would be blind to eigenvalue -1, which bipartite
-# components have, such as two points that have only each other.
+# Largest beta of the preconditioner I + beta W. At beta = 1 it would be singular for eigenvalue -1, which
+# bipartite components have, such as two points that are linked only to each other.
 _LARGEST_BETA = 0.99
 
 
 class Convergence(NamedTuple):
-    """How each column was solved.
+    """Convergence of each column.
 
     Attributes:
       steps: int32 [C], conjugate gradient steps until the column stopped.
@@ -56,7 +56,7 @@ class _State(NamedTuple):
     z: Array  # [n, C]
     residual: Array  # [n, C]
     directions: Array  # P [n, C]
-    last: tuple[Array, ...]  # what `Directions` remembers of the last step
+    last: tuple[Array, ...]  # state of `Directions` after the last step
     residual_norm: Array  # [C], squared
     verified_norm: Array  # [C], squared true residual at the last verification
     claimed_norm: Array  # [C], the same when the recursion last claimed success
@@ -83,17 +83,18 @@ def solve_block(
         alpha: float32 scalar in [0, 1); to 1 where leading eigenvectors are left out.
         tolerance: float32 scalar, of the relative residual.
         max_steps: int32 scalar.
-        found: components whose leading eigenvectors are left out of Z, and of Y already; None: of none.
-        rows: which of the points are here, where they are spread over devices.
+        found: components whose leading eigenvectors are projected out of Z, and already of Y; None: no
+            projection.
+        rows: the rows of this device, if they are spread over devices.
 
     Returns:
-        Z float32 [n, C] and how each column was solved. A column that is not finite comes back as NaN.
+        Z float32 [n, C], and the convergence of each column. A column that is not finite is returned as NaN.
 
     Cost: a step takes two products with W; a round of up to 16 one more.
     """
 
     def kept(x: Array) -> Array:
-        """Without what rounding has brought in along leading eigenvectors, where these are left out."""
+        """x without components along leading eigenvectors, which rounding adds, if they are projected out."""
         return x if found is None else without_leading(graph, found, x, rows)
 
     def squares(a: Array) -> Array:
@@ -114,7 +115,7 @@ def solve_block(
         return ~state.done & (state.residual_norm > aim) & (state.steps < max_steps)
 
     def step(carry: tuple[Array, Array, _State]) -> tuple[Array, Array, _State]:
-        """One step; z is left alone, its change since the last verification is summed apart."""
+        """One step; the change of z since the last verification is summed separately."""
         count, change, state = carry
         moves = live(state)
         smoothed = add_product(alpha_w, c * state.residual, state.residual, rows)
@@ -137,17 +138,17 @@ def solve_block(
         )
 
     def verify(change: Array, state: _State) -> _State:
-        """Add the change to z, and put the true residual in the place of the recursive one."""
+        """Add the change to z, and replace the recursive residual by the true one."""
         z = kept(state.z + change)
         residual = kept(y - subtract_product_apart(alpha_w, z, z, rows))
         norm = squares(residual)
-        # Where the recursion ends again without having halved the true residual (squared: a quarter),
-        # rounding allows no more.
+        # If the recursion ends again and the true residual has not halved (squared: a quarter), it is
+        # limited by rounding.
         ended = state.residual_norm <= aim
         stuck = ended & (norm > 0.25 * state.claimed_norm)
         if found is not None:
             stuck |= norm <= _ROUNDING**2 * squares(z)
-        # One that has risen may be rounding alone, and a direction that builds on it sends it up for ever.
+        # A residual that has grown may be rounding alone; a direction built on it would diverge.
         distrusted = (norm > _TRUSTED**2 * state.residual_norm) | (norm > state.verified_norm)
         return state._replace(
             z=z,

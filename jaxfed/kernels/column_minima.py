@@ -1,4 +1,4 @@
-"""The k first of every column, by passes over whole rows: what a CPU's vector units are quick at.
+"""The k smallest entries of every column, by passes over whole rows, which suit a CPU's vector units.
 
 A reduction of each row, or `lax.top_k`, takes one column at a time and seven times as long.
 """
@@ -12,20 +12,20 @@ from jax import lax
 
 from jaxfed.kernels.nearest import Nearest
 
-# Rows looked at in one vectorized loop.
+# Rows scanned in one vectorized loop.
 _ROWS_PER_PASS = 32
 
-# Rows of a group of many.
+# Rows of a group, if there are many rows.
 _GROUP = 8
 
-# Beyond every distance that is numbered here.
+# Above every distance combined with a row number.
 LARGEST = jnp.iinfo(jnp.int32).max
 
 
 def first_numbered(distances: jax.Array, k: int) -> Nearest:
     """The k first of each column by (distance, row), as int32, [m, queries] -> [k, queries], and their rows.
 
-    One minimum after another over distance * 2^b + row, which 31 bits have to hold.
+    Successive minima of distance * 2^b + row, which must fit into 31 bits.
     """
     num_rows, num_queries = distances.shape
     bits = num_rows.bit_length()
@@ -51,8 +51,9 @@ def first_numbered(distances: jax.Array, k: int) -> Nearest:
 def first(distances: jax.Array, k: int) -> Nearest:
     """The k first of each column by (distance, row), float [m, queries] -> [k, queries], and their rows.
 
-    As `first_numbered`, of distances that leave no bits for a number: infinity where there are no k. A NaN is
-    never one of them. Of many rows, the k first groups of 8 by (least distance, group) hold the k first.
+    Like `first_numbered`, for distances without spare bits for a row number. Entries beyond the last one are
+    infinite, and NaN is never selected. With many rows, the k first groups of 8 by (least distance, group)
+    contain the k first rows.
     """
     num_rows, num_queries = distances.shape
     if num_rows % _GROUP or num_rows < 2 * _GROUP * k:
@@ -61,7 +62,7 @@ def first(distances: jax.Array, k: int) -> Nearest:
     least = jnp.full_like(groups[:, 0], jnp.inf)
     for place in range(_GROUP):
         least = jnp.where(groups[:, place] < least, groups[:, place], least)
-    # In the order of their numbers, so that rows are in the order of theirs.
+    # Sorted by group number, so that rows are sorted as well.
     chosen = ascending(_first_of_few(lax.optimization_barrier(least), k)[1])
     places = jnp.arange(_GROUP, dtype=jnp.int32)[None, :, None]
     queries = jnp.arange(num_queries, dtype=jnp.int32)[None, None, :]
@@ -75,9 +76,9 @@ def first(distances: jax.Array, k: int) -> Nearest:
 
 
 def _first_of_few(distances: jax.Array, k: int) -> Nearest:
-    """As `first`; row `LARGEST` where there are no k.
+    """Like `first`; row `LARGEST` beyond the last entry.
 
-    A pass for a distance and one for its row: in one, XLA would make all of it for each of the two.
+    There is one pass for a distance and one for its row. In a joint pass XLA would compute everything twice.
     """
     num_rows, num_queries = distances.shape
     rows_per_pass = math.gcd(num_rows, _ROWS_PER_PASS)

@@ -1,12 +1,12 @@
-"""Connected components of a graph W, and what is left of a matrix without their leading eigenvectors.
+"""Connected components of a graph W, and the projection that removes their leading eigenvectors.
 
 On a component K of W = D^-1/2 (B + B^T) D^-1/2 the vector v_K = D^1/2 1_K has W v_K = v_K: eigenvalue 1, the
-largest, and, K being connected, the only one of its kind. The projection off all of them,
+largest, which is simple because K is connected. The projection that removes all of them,
 
     P^ Y = Y - sum_K v_K (v_K^T Y) / |v_K|^2,
 
-commutes with W, so that (I - alpha W)^-1 P^ Y is bounded as alpha goes to 1, where (I - alpha W)^-1 Y grows
-like 1 / (1 - alpha). A point without edges has v = 0: it is a component of its own, and nothing is taken off.
+commutes with W. So (I - alpha W)^-1 P^ Y is bounded as alpha goes to 1, while (I - alpha W)^-1 Y grows like
+1 / (1 - alpha). A point without edges has v = 0: it is a component of its own, and nothing is removed.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from jaxfed.kernels.spread import ALL, Rows, by_rows, mesh_of
 
 
 class Components(NamedTuple):
-    """Which points hang together.
+    """Component of every point.
 
     Attributes:
       root: int32 [n], the smallest point of every point's component.
@@ -36,10 +36,10 @@ class Components(NamedTuple):
 
 
 def components(graph: Graph) -> Components:
-    """Find the components of a graph of n points, rows over its mesh where it has one.
+    """Find the components of a graph of n points; the result has the graph's mesh, if it has one.
 
     Every point takes the smallest root among its own and its neighbors', and then its root's root, until
-    nothing changes: after a few rounds more than the logarithm of the longest way.
+    nothing changes. The number of rounds is a little above the logarithm of the longest path.
 
     Cost: 2 n k lookups a round; over a mesh every device has all n roots.
     """
@@ -67,7 +67,7 @@ def _components_by(graph: Graph, rows: Rows) -> Components:
             over = looked_up(root, graph.overflow_neighbors).min(axis=1)
             least = least.at[overflow_rows].min(over)
         least = rows.of_all(least)
-        # A root that has found a smaller one takes all its points along.
+        # A root with a smaller root passes it on to all its points.
         least = least.at[root].min(least)
         least = least[least]
         return (least != root).any(), least
@@ -81,9 +81,9 @@ def _components_by(graph: Graph, rows: Rows) -> Components:
 def reachable(graph: Graph, start: Array, rows: Rows = ALL) -> Array:
     """Return the points of all components that hold a starting point: bool [n] -> bool [n].
 
-    `rows`: those that are here.
+    `rows`: the rows of this device.
 
-    Cost: 2 n k lookups for every edge on the way from the starting points to the farthest point.
+    Cost: 2 n k lookups for every edge on the path from the starting points to the farthest point.
     """
     overflow_rows = rows.here(graph.overflow_rows, start.shape[0])
 
@@ -100,16 +100,16 @@ def reachable(graph: Graph, start: Array, rows: Rows = ALL) -> Array:
 
 
 def component_sums(root: Array, values: Array, rows: Rows = ALL) -> Array:
-    """At every point the sum of its component's rows: [n, C] -> [n, C]; `rows` are those here."""
+    """Sum over each point's component: [n, C] -> [n, C]; `rows` are those of this device."""
     sums = jnp.zeros((rows.num_parts * values.shape[0], *values.shape[1:]), values.dtype)
     return rows.total(sums.at[root].add(values))[root]
 
 
 def without_leading(graph: Graph, found: Components, y: Array, rows: Rows = ALL) -> Array:
-    """P^ Y: Y [n, C] without its parts along v_K of every component; `rows` are those here."""
+    """P^ Y: Y [n, C] without its parts along v_K of every component; `rows` are those of this device."""
     v = graph.root_degrees[:, None]
     volume = jnp.where(found.volume > 0, found.volume, 1.0)[:, None]
-    # Once more takes off what rounding has left.
+    # The second projection removes the rounding error of the first.
     for _ in range(2):
         y = y - v * (component_sums(found.root, v * y, rows) / volume)
     return y

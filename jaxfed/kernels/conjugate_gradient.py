@@ -1,20 +1,20 @@
 """Label propagation by conjugate gradients: (I - alpha W) Z = Y for all columns at once.
 
 XCLP, Algorithm 1, Z = S Y with S = (I - alpha W)^-1. W's eigenvalues lie in [-1, 1], so the matrix
-is positive definite with condition number at most (1 + alpha) / (1 - alpha). Two things are known
-of it beforehand, and used:
+is positive definite with condition number at most (1 + alpha) / (1 - alpha). Two known
+properties are used:
 
 * W's largest eigenvalue, 1, has the eigenvector D^1/2 1 on every component: the solution's part
-  along it is put in at the start, which saves a fifth of the steps.
+  along it is the starting point, which saves a fifth of the steps.
 * M^-1 = I + alpha W, the first terms of the inverse's Neumann series, is a preconditioner that is
-  positive definite for every graph. A step then takes two products with W, but there are half as many, and
-  with them of the dot products and vector sums, which cost as much.
+  positive definite for every graph. A step then takes two products with W, but the number of steps
+  halves. So does that of dot products and vector sums, which cost as much.
 
 Up to 16 columns of many points share their search directions (`jaxfed.kernels.directions`), which halves the
-steps once more: at alpha = 0.99 some 10 to 20 are left. What else was tried stands there.
+steps once more: at alpha = 0.99 some 10 to 20 are left. That module also lists what else was tried.
 
-`propagate_centered` leaves the part along those eigenvectors out of the right-hand side and of the solution,
-and so takes alpha = 1, too, where I - W is singular along them alone.
+`propagate_centered` removes the part along those eigenvectors from the right-hand side and the solution. So
+it allows alpha = 1, too, where I - W is singular along them alone.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ from jaxfed.kernels.graph import GRAPH_ROWS, Graph
 from jaxfed.kernels.real_numbers import as_float32
 from jaxfed.kernels.spread import ROWS, SAME, Rows, by_rows, mesh_of, spread
 
-_FEW, _LANES = 8, 16  # beyond so many columns they are padded to multiples of a CPU's vector unit
+_FEW, _LANES = 8, 16  # above `_FEW`, columns are padded to multiples of `_LANES`
 
 
 def propagate(
@@ -49,26 +49,26 @@ def propagate(
 ) -> tuple[Array, Convergence]:
     """Solve (I - alpha W) Z = Y, each column to |y - (I - alpha W) z| <= tolerance |y|.
 
-    Every column is a system with its own end, at which it rests while the others go on. Up to 16 of more than
-    4096 points share their search directions; all share the products with W, which is where the time goes.
+    Every column is a system that stops by itself while the others go on. Up to 16 columns of more than 4096
+    points share their search directions. All columns share the products with W, which take most of the time.
 
-    Differs from `jax.scipy.sparse.linalg.cg`: that one takes all columns for one vector (one step
-    size, one stop), trusts the recursive residual, which in float32 drifts to several times 1e-6,
-    and returns no diagnostics. Here the true residual is evaluated every few dozen steps and at the
-    end. It replaces the recursive one without giving up the search direction, and z is summed in
-    parts between, whose rounding is relative to the part. A column whose true residual will not
-    fall any more stops and is reported as not converged: float32 reaches about 1e-7 |z| / |y|, and a thousand
-    times as much where tens of thousands of equal points have the same few neighbors, whose sums are long.
+    Differs from `jax.scipy.sparse.linalg.cg`: it treats all columns as one vector (one step size, one stop),
+    trusts the recursive residual, which in float32 drifts to several times 1e-6, and returns no diagnostics.
+    Here the true residual is evaluated every few dozen steps and at the end. It replaces the recursive one,
+    and the search direction is kept. Between evaluations z is summed in parts, whose rounding is relative to
+    the part. A column whose true residual no longer decreases stops and is reported as not converged. Float32
+    reaches about 1e-7 |z| / |y|, and a thousand times as much where tens of thousands of equal points have
+    the same few neighbors, whose sums are long.
 
     Args:
       graph: W, n by n, from `normalized_graph`. Over a mesh the columns are solved there together,
-        to the same tolerance, and z's rows lie as the graph's.
+        to the same tolerance, and z's rows are spread like the graph's.
       y: float [n, C].
       alpha: in (0, 1).
       tolerance: positive, relative to each column's norm.
-      max_steps: at most so many steps a column, of two products with W each.
-      block_columns: columns solved together; by default on CPU as many as the caches like (64, or
-        32 for large graphs), elsewhere 256. Changes speed and memory, not results. More than 8
+      max_steps: maximum number of steps per column, of two products with W each.
+      block_columns: columns solved together; by default as many as suit a CPU's caches (64, or 32 for
+        large graphs), on other devices 256. Changes speed and memory, not results. More than 8
         columns are padded to multiples of 16, the width of a CPU's vector unit.
 
     Returns:
@@ -80,7 +80,7 @@ def propagate(
         (values are checked unless traced).
 
     Cost: a step is two products with W and 14 passes over n x C floats, up to C = 16 twice as many; memory 8
-    n block_columns floats beside Y and Z. Under vmap all graphs take as many steps as the slowest.
+    n block_columns floats in addition to Y and Z. Under vmap all graphs take as many steps as the slowest.
     """
     y = _along(graph, y)
     _check("alpha", alpha, "in (0, 1) as float32", lambda value: 0 < float(np.float32(value)) < 1)
@@ -97,12 +97,12 @@ def propagate_centered(
     max_steps: ArrayLike = 1000,
     block_columns: int | None = None,
 ) -> tuple[Array, Convergence]:
-    """Solve (I - alpha W) Z = P^ Y, where P^ takes off the leading eigenvector of every component.
+    """Solve (I - alpha W) Z = P^ Y, where P^ removes the leading eigenvector of every component.
 
     Z = P^ (I - alpha W)^-1 Y = (I - alpha W)^-1 Y - sum_K v_K (v_K^T Y) / ((1 - alpha) |v_K|^2), computed
     without the difference; at alpha = 1 it is the pseudo-inverse of I - W times Y.
 
-    Arguments, errors and cost are those of `propagate`, beside
+    Arguments, errors and cost are those of `propagate`, except
       found: of `jaxfed.kernels.components.components(graph)`.
       alpha: in (0, 1].
     The residual is relative to P^ Y. Steps grow with the inverse root of the gap below eigenvalue 1.
@@ -123,7 +123,7 @@ def _solved(
     found: Components | None,
     block_columns: int | None,
 ) -> tuple[Array, Convergence]:
-    """By one program for all numbers of columns that are padded to the same one."""
+    """Solve with one program for all numbers of columns that are padded to the same one."""
     num_columns, mesh = y.shape[1], mesh_of(graph.neighbors)
     block_columns = _block_columns(block_columns, len(y), tolerance, max_steps)
     wide = -(-num_columns // _LANES) * _LANES
@@ -152,14 +152,14 @@ def _first_columns(solved: tuple[Array, Convergence], number: int) -> tuple[Arra
 
 
 def _scalar(value: ArrayLike, dtype: type) -> ArrayLike:
-    """A number of this type; one on the host stays there, which saves a transfer of its own."""
+    """A number of this type; a host number stays on the host, which saves a transfer."""
     if isinstance(value, jax.Array):
         return value.astype(dtype)
     return np.asarray(value, dtype)[()]
 
 
 def _along(graph: Graph, y: ArrayLike) -> Array:
-    """Y as an array, with its rows where the graph has them."""
+    """Y as an array, with its rows spread like the graph's."""
     y = as_float32("y", y)
     n, mesh = graph.neighbors.shape[0], mesh_of(graph.neighbors)
     if y.ndim != 2 or y.shape[0] != n:
@@ -168,7 +168,7 @@ def _along(graph: Graph, y: ArrayLike) -> Array:
 
 
 def _block_columns(given: int | None, n: int, tolerance: ArrayLike, max_steps: ArrayLike) -> int:
-    """What is given, checked with the other settings, or what suits the device."""
+    """Check the settings; return the given number of columns, or the device's default."""
     _check("tolerance", tolerance, "positive", lambda value: value > 0)
     _check("max_steps", max_steps, "at least 1", lambda value: value >= 1)
     if given is None:
@@ -216,9 +216,9 @@ def _propagate_rows(
     block_columns: int,
     rows: Rows,
 ) -> tuple[Array, Convergence]:
-    """Solve blocks of columns one after another; beside leading eigenvectors where components are given."""
+    """Solve blocks of columns one after another; `found` removes its leading eigenvectors."""
     n, num_columns = y.shape
-    # By a power of two, which is exact: squares of y neither overflow nor vanish.
+    # Scaling by a power of two is exact; squares of y then neither overflow nor vanish.
     largest = rows.largest(jnp.max(jnp.abs(y), axis=0, initial=0.0))
     # (`exp2` is not on a CPU. Of 2^127 the reciprocal, which XLA multiplies by, would be 0.)
     power = jnp.frexp(jnp.where(largest > 0, largest, 1.0))[1] - 1

@@ -1,8 +1,7 @@
 """Convolution as slices, multiply-adds and matrix products: no convolution operation at all.
 
 XLA:CPU has no fast grouped convolution and slows any convolution inside a loop; `vmap` over
-per-client kernels makes every convolution a grouped one. This form has neither trouble, and its
-derivatives are free of convolutions too.
+per-client kernels makes every convolution a grouped one. This form avoids both, and so do its derivatives.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from jax import lax
 
 from jaxfed.kernels.blocks import block_by_block, even_size, sum_over_blocks
 
-_BLOCK_BYTES = 2**22  # of im2col's columns at a time: what stays in a core's cache
-# At least, or reading the kernel anew for every block would take as long as the product.
+_BLOCK_BYTES = 2**22  # of im2col's columns at a time, to stay in a core's cache
+# Smallest block; with fewer rows, reading the kernel for every block would take as long as the product.
 _BLOCK_ROWS = 1024
 
 _NHWC = lax.ConvDimensionNumbers((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
@@ -45,20 +44,20 @@ def matmul_conv(
     One of three forms, by the kernel's shape:
       1 x 1            one matrix product [n h w, c] x [c, o];
       depthwise        h w shifted multiply-adds, which XLA fuses into one loop over channels;
-      otherwise        im2col: the h w strided slices side by side, then one matrix product, of so many
-                       images at a time that the slices stay in a core's cache.
+      otherwise        im2col: the h w strided slices side by side, then one matrix product, for as many
+                       images at a time as keep the slices in a core's cache.
 
-    The signature is what `nnx.Conv(conv_general_dilated=...)` calls.
+    The signature is that of `nnx.Conv(conv_general_dilated=...)`.
 
     Args:
         images: float [n, H, W, c].
         kernel: float [h, w, c / feature_group_count, o], the dtype of `images`.
         window_strides: two ints.
         padding: "SAME", "VALID", or ((top, bottom), (left, right)) pixels of zeros.
-        dimension_numbers: NHWC, HWIO, NHWC; the only layout there is.
+        dimension_numbers: NHWC, HWIO, NHWC; no other layout is supported.
         feature_group_count: 1, or c (depthwise, o = c).
-        lhs_dilation: ones; no dilation is offered.
-        rhs_dilation: ones; no dilation is offered.
+        lhs_dilation: ones; dilation is not supported.
+        rhs_dilation: ones; dilation is not supported.
         precision: of the matrix products, as in `jax.lax.dot_general`.
         out_sharding: None; the compiler decides.
 
@@ -68,9 +67,9 @@ def matmul_conv(
     Raises:
         NotImplementedError: another layout, a dilation, an out_sharding, groups not 1 or c.
 
-    Cost: the multiply-adds of the convolution; im2col holds h w copies of a few images, and makes them again
-    for the kernel's derivative; beside that all forms hold a padded input at most. Derivatives of im2col are
-    for reverse mode alone.
+    Cost: the multiply-adds of the convolution. Im2col holds h w copies of a few images, and makes them again
+    for the kernel's derivative. Other memory is a padded input at most. Derivatives of im2col support reverse
+    mode only.
     """
     layout = lax.conv_dimension_numbers(images.shape, kernel.shape, dimension_numbers)
     dilations = (*(lhs_dilation or ()), *(rhs_dilation or ()))
@@ -104,7 +103,7 @@ def matmul_conv(
 def _im2col(
     images: jax.Array, kernel: jax.Array, strides: tuple[int, int], precision: Any
 ) -> jax.Array:
-    """Of padded images."""
+    """Convolve padded images by im2col."""
     window, matrix = kernel.shape[:2], kernel.reshape(-1, kernel.shape[-1])
 
     def product(images: jax.Array) -> jax.Array:
@@ -125,7 +124,7 @@ def _backward(
     inputs: tuple[jax.Array, jax.Array],
     cotangent: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Two loops, of which the first is left out where nobody asks for the images' derivative."""
+    """Two loops; XLA drops the first one if the images' derivative is not used."""
     images, kernel = inputs
     window, out_channels = kernel.shape[:2], kernel.shape[-1]
     at_once = _images_at_once(images, window, strides)
@@ -141,7 +140,7 @@ def _backward(
 
     def of_kernel(images: jax.Array, cotangent: jax.Array) -> jax.Array:
         columns = _columns(images, window, strides)
-        # [o, h w c]: this way round XLA's product takes a fifth less time than the other.
+        # [o, h w c]: in this order XLA's product takes a fifth less time than in the other.
         return jax.lax.dot_general(
             cotangent.reshape(-1, out_channels),
             columns.reshape(-1, columns.shape[-1]),
@@ -170,7 +169,7 @@ def _images_at_once(images: jax.Array, window: Sequence[int], strides: Sequence[
 
 
 def _columns(images: jax.Array, window: Sequence[int], strides: Sequence[int]) -> jax.Array:
-    """[n, y, x, h w c]."""
+    """Columns of im2col, [n, y, x, h w c]."""
     return jnp.concatenate(_taps(images, window, strides), axis=-1)
 
 
@@ -188,14 +187,14 @@ def _pad(
 
 
 def _taps(images: jax.Array, window: Sequence[int], strides: Sequence[int]) -> list[jax.Array]:
-    """The pixels that each entry of the window meets, row by row: h w arrays [n, y, x, c]."""
+    """Pixels under each entry of the window, row by row: h w arrays [n, y, x, c]."""
     return [images[:, rows, columns] for _, rows, columns in _places(images, window, strides)]
 
 
 def _places(
     images: jax.Array, window: Sequence[int], strides: Sequence[int]
 ) -> list[tuple[tuple[int, int], slice, slice]]:
-    """(entry of the window, rows, columns of the images that it meets)."""
+    """For each entry of the window: (entry, rows, columns of the pixels under it)."""
 
     def met(first: int, length: int, size: int, stride: int) -> slice:
         return slice(first, first + (length - size) // stride * stride + 1, stride)

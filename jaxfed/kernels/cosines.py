@@ -1,4 +1,4 @@
-"""Cosines of vectors, as distances in (-2, 2) of which the least is the nearest.
+"""Negated cosines of vectors as distances in (-2, 2); the smallest is the nearest.
 
 h(u, v) = -<u, v> / (|u| |v|)
 """
@@ -12,13 +12,13 @@ from jax import lax
 from jaxfed.kernels import column_minima
 from jaxfed.kernels.distances import Distances, Tile, ToTile
 
-# Further than any.
+# Larger than any distance.
 MISSING = 2.0
 
-# Added for each of two points that is excluded: further than `MISSING`, whatever their cosine.
+# Added for each excluded point of a pair: the sum exceeds `MISSING` for any cosine.
 _EXCLUDED = 4.0
 
-# Points a side of a tile.
+# Points per side of a tile.
 TILE = 1024
 
 
@@ -31,7 +31,7 @@ def directions(vectors: jax.Array) -> jax.Array:
 
 
 def of_tiles(a: jax.Array, b: jax.Array, excluded: jax.Array) -> jax.Array:
-    """Of directions [d, r] and [d, c], float32 [r, c]; `MISSING` where excluded."""
+    """Distances of directions [d, r] and [d, c], float32 [r, c]; `MISSING` where excluded."""
     return jnp.where(excluded, MISSING, -_product(a, b))
 
 
@@ -46,13 +46,13 @@ def _product(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def _words(directions: jax.Array, valid: jax.Array) -> jax.Array:
-    """[n, d] -> [n, d + 2]: 1 and whether a point is excluded follow its direction."""
+    """[n, d] -> [n, d + 2]: each direction, then 1, then 1 if the point is excluded, else 0."""
     marks = jnp.stack([jnp.ones_like(valid), ~valid], axis=1).astype(directions.dtype)
     return jnp.concatenate([directions, marks], axis=1)
 
 
 def _from_tile(tile: Tile) -> ToTile:
-    """-<u, v> + 4 (excluded_u 1 + 1 excluded_v), by the product alone: no pass over it is needed."""
+    """-<u, v> + 4 (excluded_u 1 + 1 excluded_v) as one product, without a second pass."""
     directions, one, excluded = tile.points[:-2], tile.points[-2:-1], tile.points[-1:]
     from_here = jnp.concatenate([-directions, _EXCLUDED * excluded, _EXCLUDED * one])
 

@@ -1,8 +1,8 @@
-"""Convolution by XLA:CPU's own routine, with both derivatives in the one form that it is quick at.
+"""Convolution by XLA:CPU's own routine, with both derivatives in the one form that is fast there.
 
-XLA:CPU hands a convolution to a library that comes near the rate of one core's matrix products, also in a
-loop, if images are [n, H, W, c], the kernel [h, w, c, o], and nothing is dilated or turned round. What JAX
-derives from one has other forms, up to a hundred times slower; with images X, padded, and a cotangent G,
+XLA:CPU calls a library that nearly reaches the rate of one core's matrix products, also in a loop, if images
+are [n, H, W, c], the kernel is [h, w, c, o], and nothing is dilated or flipped. JAX's own derivatives have
+other forms, up to a hundred times slower. With images X, padded, and a cotangent G,
 
     of the images   G padded by h - 1 and w - 1 pixels, convolved with kernel[::-1, ::-1]^T
     of the kernel   sum_{n, y, x} X[n, y + i, x + j, c] G[n, y, x, o]:  X as c images of n channels, convolved
@@ -10,9 +10,9 @@ derives from one has other forms, up to a hundred times slower; with images X, p
 
 are such convolutions again. Under `vmap` kernels differ and XLA:CPU has no routine; there it is im2col.
 
-Tried beside these on two cores with AVX-512, for 16 and 32 channels: im2col takes twice the time on one
-core, which is as long at columns as at their product; columns row by row, products by tap that are summed,
-and products batched by image take no less; columns or cotangent transposed before the product, more.
+Alternatives on two cores with AVX-512, for 16 and 32 channels. Im2col takes twice the time on one core, half
+of it for columns and half for their product. Columns row by row, summed products by tap, and products batched
+by image take no less. Columns or cotangent transposed before the product take more.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from jaxfed.kernels.conv import matmul_conv
 Pads = tuple[tuple[int, int], tuple[int, int]]
 
 _LAYOUT = ("NHWC", "HWIO", "NHWC")
-# Of fewer input channels columns are narrow, and their product quicker than the convolution.
+# With fewer input channels columns are narrow, and their product is faster than the convolution.
 _LEAST_CHANNELS = 8
-_COLUMNS = 64  # of a product of images of few channels
-_IMAGES_AT_ONCE = 10  # in the kernel's derivative: what it reads stays in a core's cache
+_COLUMNS = 64  # of a product for images with few channels
+_IMAGES_AT_ONCE = 10  # in the kernel's derivative, to stay in a core's cache
 
 
 def direct_conv(
@@ -49,8 +49,8 @@ def direct_conv(
 ) -> jax.Array:
     """Convolve as `matmul_conv` does, by XLA:CPU's own convolution where that saves time.
 
-    That is where a kernel of more than one pixel steps by one, in single precision, in one group and with
-    no more padding than keeps the size. All else is `matmul_conv`.
+    It saves time for kernels of more than one pixel with stride one, in single precision, in one group, and
+    with no more padding than keeps the size. Everything else is `matmul_conv`.
 
     Args:
         images: float [n, H, W, c].
@@ -95,7 +95,7 @@ def direct_conv(
 
 
 def pads_of_gradient(pads: Pads, kernel: jax.Array) -> Pads:
-    """Of the gradient by the images, a convolution of the cotangent with the turned kernel [h, w, ...]."""
+    """Padding of the images' gradient, a convolution of the cotangent with the flipped kernel [h, w, ...]."""
     height, width = kernel.shape[:2]
     (top, bottom), (left, right) = pads
     return ((height - 1 - top, height - 1 - bottom), (width - 1 - left, width - 1 - right))
@@ -141,8 +141,8 @@ def _convolved(images: jax.Array, kernel: jax.Array, pads: Pads, precision: Any)
 def _side_by_side(images: jax.Array, kernel: jax.Array, pads: Pads, precision: Any) -> jax.Array:
     """im2col with some neighboring pixels of a row in one row of the product, of s o columns.
 
-    Of few channels in and out a product takes as long as its rows are many. s neighbors meet h (w + s - 1)
-    pixels in place of s h w, by a kernel that holds zeros besides.
+    With few channels in and out, the time of a product is proportional to its number of rows. s neighbors
+    together read h (w + s - 1) pixels instead of s h w, with a kernel padded by zeros.
     """
     height, width, in_channels, out_channels = kernel.shape
     out_width = images.shape[2] + sum(pads[1]) - width + 1
@@ -163,7 +163,7 @@ def _side_by_side(images: jax.Array, kernel: jax.Array, pads: Pads, precision: A
 def kernel_gradient(
     images: jax.Array, cotangent: jax.Array, pads: Pads, precision: Any
 ) -> jax.Array:
-    """The derivative by the kernel of a convolution that steps by one pixel, float [h, w, c, o].
+    """The derivative by the kernel of a convolution with stride one, float [h, w, c, o].
 
     Args:
         images: float [n, H, W, c].
@@ -173,7 +173,7 @@ def kernel_gradient(
     """
 
     def of_block(images: jax.Array, cotangent: jax.Array) -> jax.Array:
-        # Without the barriers XLA would make the one form of a convolution that it is slow at.
+        # Without the barriers XLA would choose the form of convolution that is slow.
         turned, kernel = lax.optimization_barrier(
             (images.transpose(3, 1, 2, 0), cotangent.transpose(1, 2, 0, 3))
         )
@@ -208,7 +208,7 @@ def _native(images: jax.Array, kernel: jax.Array, pads: Pads, precision: Any) ->
 def _one_or_many(
     one: Callable[..., jax.Array], many: Callable[..., jax.Array]
 ) -> Callable[..., jax.Array]:
-    """`one`, and under `vmap` that of `many`."""
+    """`one`, replaced by the `vmap` of `many` under `vmap`."""
     chosen = custom_vmap(one)
 
     @chosen.def_vmap

@@ -1,4 +1,4 @@
-"""Distances between two points, as the search that counts each once has to know them.
+"""Distances between two points, in the form that the symmetric kNN search (`pairs_once`) uses.
 
 h(i, j) = h(j, i) = sum over words w of c(i_w, j_w)
 """
@@ -32,22 +32,22 @@ class Tile(NamedTuple):
     allowed: jax.Array
 
 
-# (the other tile, whether it is the same) -> [width, width]; `missing` or more where a point is not allowed
-# or both are the same one.
+# (the other tile, true if it is the same one) -> [width, width]; `missing` or more where a point is not
+# allowed, or is paired with itself.
 ToTile = Callable[[Tile, bool], jax.Array]
 
 
 class Distances(NamedTuple):
-    """What there is to know of them.
+    """A distance function and its parameters for the search.
 
     Attributes:
-      width: most points a side of a tile.
-      block_points: whose strips' minima are held for each other at a time.
-      missing: beyond every distance.
+      width: largest number of points per side of a tile.
+      block_points: points of a block; the search holds the strip minima of two blocks at a time.
+      missing: a value above every distance.
       dtype: of a tile's distances.
-      sum_dtype: of a distance that is counted by itself.
+      sum_dtype: of a distance that is counted separately.
       words: ([n, W], valid bool [n]) -> [n, words], points as tiles hold them.
-      from_tile: the distances from its points.
+      from_tile: the distances from the points of a tile.
       of_words: c, in `sum_dtype`.
       first: (distances [m, queries], k) -> the k first of each column by (distance, row), in `sum_dtype`, and
         their rows.
@@ -70,7 +70,7 @@ def no_distance(num_words: int) -> int:
 
 
 def hamming_distances(kernel: hamming.TileKernel, num_words: int) -> Distances:
-    """Of codes, uint32 [n, num_words]; `missing` is L + 1."""
+    """Hamming distances of codes, uint32 [n, num_words]; `missing` is L + 1."""
     missing, dtype = no_distance(num_words), hamming.distance_dtype(num_words)
 
     def from_tile(tile: Tile) -> ToTile:
@@ -97,6 +97,6 @@ def hamming_distances(kernel: hamming.TileKernel, num_words: int) -> Distances:
 
 
 def can_number(num_words: int, k: int, tile_width: int) -> bool:
-    """Whether 31 bits hold a Hamming distance, up to 2 L + 1 where a point is excluded, with a number."""
+    """True if 31 bits hold a Hamming distance, up to 2 L + 1 for excluded points, and a row number."""
     numbers = max((_HAMMING_BLOCK + 32 * tile_width), k * 16**2) // 16
     return (2 * num_words * lsh.WORD_BITS + 1).bit_length() + numbers.bit_length() <= 31

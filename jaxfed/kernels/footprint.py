@@ -1,9 +1,9 @@
-"""What memory of a device a compiled program takes: by XLA's own analysis, before it runs.
+"""Device memory of a compiled program, from XLA's own analysis before it runs.
 
-    total = arguments + results + working memory - results that take an argument's place
+    total = arguments + results + working memory - results that reuse an argument's memory
 
-What a library takes for itself that XLA calls for a part of the program is not in it: on a CPU, products
-fused with what surrounds them (YNNPACK), which hold blocks of their operands.
+Memory that libraries allocate themselves, when XLA calls them, is not included. On a CPU these are products
+fused with neighboring operations (YNNPACK), which hold blocks of their operands.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import jax
 
 
 class Footprint(NamedTuple):
-    """Bytes on one device, the largest of all where a program runs on several.
+    """Bytes on one device, the largest of all if a program runs on several.
 
     Fields:
-        arguments: what it is given, which is there before it runs.
-        results: what it makes and leaves.
-        working: what it needs between the two.
+        arguments: the program's inputs, which exist before it runs.
+        results: its outputs.
+        working: temporary memory while it runs.
     """
 
     arguments: int
@@ -28,18 +28,18 @@ class Footprint(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All that is there while it runs."""
+        """All memory in use while the program runs."""
         return self.arguments + self.results + self.working
 
 
 def footprint(program: Any, *arguments: Any, **keywords: Any) -> Footprint:
-    """Of `program(*arguments)`, under `jax.jit`, of arrays or their shapes (`jax.ShapeDtypeStruct`).
+    """Footprint of `program(*arguments)`, under `jax.jit`; arrays or their shapes (`jax.ShapeDtypeStruct`).
 
-    Cost: that of compiling it, which is not paid again when it is called with arrays like these.
+    Cost: compilation, which later calls with such arrays reuse.
     """
     lowered = program.lower(*arguments, **keywords)
     analysis = lowered.compile().memory_analysis()
-    if analysis is None:  # a backend that says nothing: what it is given and makes is known
+    if analysis is None:  # a backend without analysis: inputs and outputs are known
         return Footprint(_bytes_of(lowered.args_info), _bytes_of(lowered.out_info), 0)
     return Footprint(
         analysis.argument_size_in_bytes,

@@ -4,14 +4,14 @@
 
 (XCLP, Section 3.1 and Algorithm 1: the graph that labels are propagated over.) B has k entries a
 row, but B^T may have n in one row: a hub. A `Graph` therefore has two parts. The *table* gives
-every row its own k neighbors and room for k reverse edges; what exceeds that goes to *overflow
-rows* of k slots each, as many a node as it needs, whose sums are added to the node's row. A point
-with c reverse edges needs ceil(c / k) - 1 overflow rows, and there are at most n k reverse edges,
-so n overflow rows always suffice and no edge is ever lost unless the caller sets less room.
+every row its own k neighbors and room for k reverse edges; the rest goes to *overflow
+rows* of k slots each, as many as a node needs, whose sums are added to the node's row. A point
+with c reverse edges needs ceil(c / k) - 1 overflow rows, and there are at most n k reverse edges.
+So n overflow rows always suffice, and no edge is ever lost unless the caller provides fewer.
 
-The rows of a graph may lie over the devices of a mesh (`jaxfed.kernels.spread`), overflow rows with the
-rows that they belong to. A product then gathers X on every device; while the graph is built every device
-sees all n k edges of B and keeps those of its own rows.
+The rows of a graph may be spread over the devices of a mesh (`jaxfed.kernels.spread`), overflow rows together
+with their rows. A product then gathers X on every device. While the graph is built, every device reads all n
+k edges of B and stores those of its own rows.
 """
 
 from collections.abc import Callable
@@ -36,8 +36,8 @@ from jaxfed.kernels.spread import ALL, ROWS, SAME, Rows, by_rows, mesh_of, sprea
 # on CPU; unrolling everything makes k = 100 take minutes to compile.
 _UNROLL = 32
 
-# Points up to which a graph has all overflow rows that it could need, and up to which there are eight
-# numbers of them: a program for every number would take longer than what unused rows do.
+# Up to `_ONE_SHAPE` points, a graph has all overflow rows that it could need; up to `_FEW_SHAPES` one of
+# eight numbers of them. Compiling a program for every number would take longer than computing unused rows.
 _ONE_SHAPE, _FEW_SHAPES = 1024, 8192
 
 
@@ -65,15 +65,15 @@ class Graph(NamedTuple):
     num_lost: Array
 
 
-# Of which of its parts axis 0 is the points'.
+# Parts whose axis 0 is that of the points.
 GRAPH_ROWS = Graph._make([*[ROWS] * 6, SAME])
 
 
 def cosine_from_hamming(distances: ArrayLike, num_bits: int) -> Array:
     """Estimate cosine similarity from distances of sign-projection codes: cos(pi h / L).
 
-    XCLP, Section 3.1: Pr[two bits differ] = angle / pi. Distances beyond L, by which kNN marks a
-    missing neighbor, are read as L: similarity -1, no edge.
+    XCLP, Section 3.1: Pr[two bits differ] = angle / pi. Distances beyond L, which mark missing neighbors
+    of kNN, are read as L: similarity -1, no edge.
 
     Args:
       distances: integer [...], Hamming distances h.
@@ -101,18 +101,18 @@ def normalized_graph(
 ) -> Graph:
     """Build W = D^-1/2 (B + B^T) D^-1/2 from k neighbors a point.
 
-    An edge counts once for each direction in which it is given: where i and j have each other for
-    a neighbor, (B + B^T)_ij = B_ij + B_ji. A point without edges has a zero row and column.
+    An edge counts once for each direction in which it is given: if i and j are neighbors of each other,
+    (B + B^T)_ij = B_ij + B_ji. A point without edges has a zero row and column.
 
     Differs from `jax.experimental.sparse`: nothing is sorted by column and mutual edges are merged,
-    so that the product below is a fixed number of gathers a row.
+    so the product below is a fixed number of gathers per row.
 
     Args:
-      indices: int [n, k], the neighbors of each point; -1 where there is none. Over a mesh: so is
-        the graph.
+      indices: int [n, k], the neighbors of each point; -1 where there is none. If they are spread over a
+        mesh, so is the graph.
       weights: float [n, k]; one that is not positive is no edge.
       capacity: overflow rows to provide. By default as many as needed when called on arrays (this
-        waits for the device once; the number is rounded up, so that graphs of one size share their
+        waits for the device once; the number is rounded up, and graphs of one size share their
         compiled code), and n, which always suffices, under jit or vmap. A smaller number makes the
         product up to a third cheaper there; check `num_lost`. Over a mesh: on every device.
 
@@ -159,7 +159,7 @@ def normalized_graph(
 
 
 def _capacity(num_rows: int, num_needed: int) -> int:
-    """Overflow rows for a graph of so many rows that needs so many: few numbers, so few programs."""
+    """Overflow rows for a graph, at least `num_needed`; few different numbers, and so few programs."""
     if num_rows <= _ONE_SHAPE:
         return num_rows
     step = num_rows // (8 if num_rows <= _FEW_SHAPES else 32)
@@ -169,8 +169,8 @@ def _capacity(num_rows: int, num_needed: int) -> int:
 def matvec(graph: Graph, x: Array) -> Array:
     """Return W X.
 
-    Each row sums its own slots, C numbers at a time: no atomics in the table, on CPU vector loads
-    of whole rows, on GPU coalesced ones. Only the sums of overflow rows are scattered. (On GPU the
+    Each row sums its own slots, C numbers at a time: no atomics in the table, vector loads of whole rows on
+    CPU, coalesced loads on GPU. Only the sums of overflow rows are scattered. (On GPU the
     order of those additions, and so their rounding, may vary for nodes with several of them.)
 
     Args:
@@ -195,14 +195,14 @@ def _matvec(graph: Graph, x: Array, mesh: Mesh | None) -> Array:
 
 
 def scaled(graph: Graph, factor: Array) -> Graph:
-    """Return factor W. Loops would scale W for each of their products."""
+    """Return factor W; scaling inside a loop would repeat it for each product."""
     return graph._replace(
         weights=factor * graph.weights, overflow_weights=factor * graph.overflow_weights
     )
 
 
 def add_product(graph: Graph, y: Array, x: Array, rows: Rows = ALL) -> Array:
-    """Return Y + W X of the rows that are here, in one pass less than by `matvec`; cost as there."""
+    """Return Y + W X for the rows of this device, in one pass less than with `matvec`; cost as there."""
     return _accumulated(jnp.add, graph, y, x, rows)
 
 
@@ -212,10 +212,10 @@ def subtract_product(graph: Graph, y: Array, x: Array, rows: Rows = ALL) -> Arra
 
 
 def subtract_product_apart(graph: Graph, y: Array, x: Array, rows: Rows = ALL) -> Array:
-    """The same, in one pass more, rounded at the size of a hub's sum and not of its Y.
+    """Return Y - W X in one more pass, with rounding relative to a hub's sum instead of its Y.
 
-    Of a hub there are thousands of overflow rows, whose sums are far below its Y: taken off it one by one,
-    they would go astray together.
+    A hub has thousands of overflow rows, whose sums are far below its Y. Subtracting them one by one would
+    accumulate rounding errors.
     """
     return _accumulated(jnp.subtract, graph, y, x, rows, apart=True)
 
@@ -235,7 +235,7 @@ def _accumulated(
         places = rows.here(graph.overflow_rows, num_rows)
         start = jnp.zeros_like(y) if apart else y
         over = start.at[places].add(parts, indices_are_sorted=True, mode="promise_in_bounds")
-        # Of a sum with zeros that others were added to XLA would make one from Y on.
+        # Without the barrier, XLA would turn zeros plus sums into a sum that starts from Y.
         y = put(y, lax.optimization_barrier(over)) if apart else over
     return y
 
@@ -269,7 +269,7 @@ def _put_slots(put: _Operation, y: Array, neighbors: Array, weights: Array, x: A
 def _matched_and_checked(
     indices: Array, weights: Array, mesh: Mesh | None
 ) -> tuple[Edges, ByTarget, int, int]:
-    """Return edges, their order, how many are invalid, and the overflow rows that a device needs."""
+    """Return edges, their order, the number of invalid ones, and of overflow rows that a device needs."""
     if mesh is None and is_on_host(indices):
         edges, num_invalid = _match_and_check(indices, weights)
         listed = by_target_on_host(edges.under, len(indices))
@@ -328,7 +328,7 @@ def _place_rows(edges: Edges, listed: ByTarget, capacity: int, here: Rows) -> Gr
     slots = jnp.arange(k, dtype=jnp.int32)
 
     def reverse(first: Array, count: Array, unused: Array) -> tuple[Array, Array]:
-        """Neighbors and weights [r, k] of `count` edges from place `first` of their order on."""
+        """Neighbors and weights [r, k] of `count` edges, beginning at place `first` of their order."""
         is_edge = slots[None, :] < count[:, None]
         place = jnp.where(is_edge, first[:, None] + slots[None, :], 0)
         edge = looked_up(listed.order, place)

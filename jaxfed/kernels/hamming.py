@@ -24,7 +24,7 @@ BACKENDS = ("auto", "popcount", "matmul")
 # 512 is 1.3 times slower on the best tile and up to 3 times slower on others.
 _BITS_PER_PASS = 256
 
-# Points a side of a tile are a multiple of this.
+# The number of points per side of a tile is a multiple of this.
 TILE_MULTIPLE = 32
 
 _T = TypeVar("_T")
@@ -84,8 +84,8 @@ def tiles(points: jax.Array, width: int) -> jax.Array:
     """Cut [n, W] into equal tiles of points, words first: [tiles, W, points], zero-padded.
 
     Words first, because a sweep over a tile reads the same few words of all its points. A tile
-    holds at most `width` points and a multiple of 32; the padding is less than 32 points a tile,
-    save that there is always one tile.
+    holds at most `width` points and a multiple of 32. The padding is less than 32 points a tile,
+    except that there is always one tile.
     """
     n, num_words = points.shape
     num_tiles = max(1, -(-n // width))
@@ -126,7 +126,7 @@ def _by_popcount(a: jax.Array, b: jax.Array, start: jax.Array) -> jax.Array:
 
 
 def halves(codes: jax.Array) -> jax.Array:
-    """uint32 [n, W] -> uint16 [n, 2 W]: counts of 16 bits are added to int16 sums lane by lane."""
+    """uint32 [n, W] -> uint16 [n, 2 W]: counts of 16-bit words are added to int16 sums lane by lane."""
     n, num_words = codes.shape
     return lax.bitcast_convert_type(codes, jnp.uint16).reshape(n, 2 * num_words)
 
@@ -146,15 +146,15 @@ def _signs(tile: jax.Array) -> jax.Array:
 
 
 class TileKernel(NamedTuple):
-    """One way to the distances of a tile, and the tile it likes."""
+    """A kernel for the distances of a tile, and the tile size that suits it."""
 
-    # uint32 [n, W] -> [n, words]: codes as it takes them.
+    # uint32 [n, W] -> [n, words]: codes in the kernel's format.
     words: Callable[[jax.Array], jax.Array]
     # (a [words, r], b [words, c], start [r, c]) -> [r, c]: the distances, added to `start`.
     distances: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
     width: int  # points a side
-    sequential: bool  # under vmap, one element of the batch after another
-    pairs_once: bool  # among points, a distance for both of its ends (`jaxfed.kernels.pairs_once`)
+    sequential: bool  # under vmap, process one element of the batch after another
+    pairs_once: bool  # among points, count each distance once (`jaxfed.kernels.pairs_once`)
 
 
 # popcount: 1024 x 1024 keeps both operands' words of a pass and the sums in a core's L2 cache, and

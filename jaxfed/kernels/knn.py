@@ -24,7 +24,7 @@ from jaxfed.kernels.nearest import Nearer, Nearest
 from jaxfed.kernels.real_numbers import as_float32
 from jaxfed.kernels.spread import ROWS, Rows, by_rows, mesh_of, spread
 
-# Ids of queries that are no points count from here: no point has one of these.
+# First id of queries that are not points; no point has such an id.
 _NO_POINT = -(2**30)
 
 
@@ -39,10 +39,10 @@ def hamming_knn(
 
     Args:
       bits: uint32 [n, W], packed codes (`lsh.project_bits`), L = 32 W bits. Over the p devices of a
-        mesh (`jaxfed.kernels.spread`) they go round in p turns, and the same comes out, bit for
+        mesh (`jaxfed.kernels.spread`) they go round a ring in p turns. The result is the same, bit for
         bit, with its rows over the mesh.
       num_neighbors: k > 0; may exceed n - 1.
-      valid: bool [n], False for padding: such a point is nobody's neighbor and has none.
+      valid: bool [n], False for padding: such a point has no neighbors and is no neighbor.
       backend: "popcount", "matmul" or "auto", as for `hamming.distances`.
 
     Returns:
@@ -76,13 +76,13 @@ def hamming_knn_among(
     valid: jax.Array | None = None,
     backend: str = "auto",
 ) -> tuple[jax.Array, jax.Array]:
-    """Each query's `num_neighbors` nearest points in Hamming distance, exactly; queries are no points.
+    """Each query's `num_neighbors` nearest points in Hamming distance, exactly; queries are not points.
 
     Args:
       queries: uint32 [m, W], packed codes.
       bits: uint32 [n, W], of the points, n > 0.
       num_neighbors: k > 0; may exceed n.
-      valid: bool [n], False for padding: such a point is nobody's neighbor.
+      valid: bool [n], False for padding: such a point is no neighbor.
       backend: as for `hamming_knn`.
 
     Returns:
@@ -106,13 +106,13 @@ def cosine_knn(
 ) -> tuple[jax.Array, jax.Array]:
     """Each point's `num_neighbors` most similar others by exact cosine <u, v> / (|u| |v|).
 
-    What `hamming_knn` on LSH codes approximates. A zero vector has cosine 0 with every point.
+    `hamming_knn` on LSH codes approximates this. A zero vector has cosine 0 with every point.
 
     Args:
       vectors: [n, d], finite, any real dtype; computed in float32 at the highest precision. Over a
         mesh as for `hamming_knn`, equal up to float32's rounding of cosines.
       num_neighbors: k > 0; may exceed n - 1.
-      valid: bool [n], False for padding: such a point is nobody's neighbor and has none.
+      valid: bool [n], False for padding: such a point has no neighbors and is no neighbor.
 
     Returns:
       (indices int32 [n, k], similarities float32 [n, k]), rows sorted by similarity, highest first,
@@ -124,8 +124,8 @@ def cosine_knn(
 
     Cost: n^2 d multiply-adds, and memory of two copies of the vectors, the result, and a tile of 64 MiB.
     On a CPU, for more than 2048 points and k up to n / 128, half of the operations
-    (`jaxfed.kernels.pairs_once`), two copies and 52 MiB of minima; cosines of neighbors are then summed
-    once more, so that of two that differ by float32's rounding either may be the k-th.
+    (`jaxfed.kernels.pairs_once`), two copies and 52 MiB of minima. Cosines of neighbors are then summed
+    once more, so if two differ by float32's rounding, either may be the k-th.
     """
     vectors = as_float32("vectors", vectors)
     if vectors.ndim != 2:
@@ -136,7 +136,7 @@ def cosine_knn(
 
 
 def check(n: int, num_neighbors: int, valid: jax.Array | None) -> jax.Array:
-    """Return `valid` as bool [n]; raise `UsageError` where it or `num_neighbors` has no meaning."""
+    """Return `valid` as bool [n]; raise `UsageError` if it or `num_neighbors` is invalid."""
     if num_neighbors < 1:
         raise UsageError(f"num_neighbors must be at least 1, got {num_neighbors}")
     if valid is None:
@@ -156,9 +156,9 @@ def _along(valid: jax.Array, mesh: Mesh | None) -> jax.Array:
 def hamming_knn_footprint(
     num_points: int, num_words: int, num_neighbors: int, *, mesh: Mesh | None = None
 ) -> Footprint:
-    """What `hamming_knn` takes of a device for so many points, with `backend="auto"`.
+    """Device memory of `hamming_knn` for a number of points, with `backend="auto"`.
 
-    Cost: of compiling the search, which is then compiled when it is called.
+    Cost: compiling the search; a later call reuses the program.
     """
     sharding = None if mesh is None else NamedSharding(mesh, ROWS)
     bits = jax.ShapeDtypeStruct((num_points, num_words), jnp.uint32, sharding=sharding)
@@ -167,7 +167,7 @@ def hamming_knn_footprint(
 
 
 def hamming_nearer(backend: str, num_words: int) -> Nearer:
-    """`nearest.nearer` by Hamming distances of codes of so many words."""
+    """`nearest.nearer` by Hamming distances of codes of `num_words` words."""
 
     def nearer(*search: Any) -> Nearest:
         def by(kernel: hamming.TileKernel, *search: Any) -> Nearest:
@@ -275,7 +275,7 @@ def _cosine_knn(
 def _ring(
     nearer: Nearer, k: int, missing: float, dtype: jnp.dtype, rows: Rows
 ) -> Callable[[jax.Array, jax.Array], Nearest]:
-    """The k first others by (distance, id) of points here, [n / p, W] and valid bool [n / p]."""
+    """Search for the k first others by (distance, id) of this device's points [n / p, W], valid [n / p]."""
 
     def search(points: jax.Array, valid: jax.Array) -> Nearest:
         best = nearest.nobody(k, len(points), missing, dtype)

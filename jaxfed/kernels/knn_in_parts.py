@@ -1,11 +1,11 @@
-"""`hamming_knn` for codes that do not fit a device: all stay on the host, two parts of them go there.
+"""`hamming_knn` for codes that do not fit a device: they stay on the host, and two parts go to the device.
 
-    for every part A: best of A = nobody
+    for every part A: best of A = no neighbors
         for every part B: best of A = the k first by (distance, id) of it and of B's points
 
-Order is total and a point's id is its row among all, so parts of any size give what one piece gives,
-bit for bit. It is the ring of devices (`nearest.around_the_ring`) with one device and the host for
-the others.
+The order is total and a point's id is its row among all, so parts of any size give the same result as one
+piece, bit for bit. It is the ring of devices (`nearest.around_the_ring`) with one device, and the host in
+place of the others.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from jaxfed.kernels.knn import hamming_nearer
 from jaxfed.kernels.nearest import Nearest
 from jaxfed.kernels.padding import padded_to
 
-SMALLEST_PART = 1024  # points; smaller ones would be tiles of themselves, and calls without work
+SMALLEST_PART = 1024  # points; smaller parts would be less than a tile, and calls without work
 
 
 def hamming_knn_in_parts(
     bits: np.ndarray, num_neighbors: int, *, part_points: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`knn.hamming_knn(bits, num_neighbors)`, with `part_points` queries and as many points at a time.
+    """`knn.hamming_knn(bits, num_neighbors)`, with `part_points` queries and points at a time.
 
     Args:
       bits: uint32 [n, W], on the host or on disk.
@@ -77,7 +77,7 @@ def hamming_knn_in_parts(
 
 
 def footprint_of_parts(part_points: int, num_words: int, num_neighbors: int) -> Footprint:
-    """What `hamming_knn_in_parts` takes of a device; compiles what is then called."""
+    """Device memory of `hamming_knn_in_parts`; compiles the program that later calls use."""
     dtype = hamming.distance_dtype(num_words)
     best = [jax.ShapeDtypeStruct((num_neighbors, part_points), of) for of in (dtype, jnp.int32)]
     part = jax.ShapeDtypeStruct((part_points, num_words), jnp.uint32)
@@ -87,9 +87,9 @@ def footprint_of_parts(part_points: int, num_words: int, num_neighbors: int) -> 
 
 
 def part_within(num_bytes: int, num_points: int, num_words: int, num_neighbors: int) -> int:
-    """Points of large parts, `SMALLEST_PART` at least, that take no more than so much of a device.
+    """Number of points in the largest parts, at least `SMALLEST_PART`, whose search fits into `num_bytes`.
 
-    Cost: of compiling their search, once where the estimate that it starts from is right.
+    Cost: compiling their search, once if the initial estimate is right.
     """
     part = SMALLEST_PART
     while part < num_points and _estimate(2 * part, num_words, num_neighbors) <= num_bytes:
@@ -102,7 +102,7 @@ def part_within(num_bytes: int, num_points: int, num_words: int, num_neighbors: 
 
 
 def _estimate(part: int, num_words: int, num_neighbors: int) -> int:
-    """Bytes: parts and their tiles, the best in all their forms, and distances with what selects them."""
+    """Bytes: parts and their tiles, the best neighbors in all forms, distances and their selection."""
     columns = min(part, 16384) * min(part, 1024)
     distances = columns * hamming.distance_dtype(num_words).itemsize
     return part * (16 * num_words + 48 * num_neighbors) + distances + distances // 2

@@ -1,4 +1,4 @@
-"""Rows by their numbers, where the numbers are known to be right."""
+"""Gather rows without bounds checks; the indices must be valid."""
 
 from jax import Array
 
@@ -6,7 +6,7 @@ from jax import Array
 def looked_up(x: Array, places: Array) -> Array:
     """Return x[places] for integers that are all in [0, len(x)): [n, ...], [...] -> [..., ...].
 
-    Indexing by itself first looks for negative numbers, which count from the end, in a pass of its own over
-    `places`; a compiled loop keeps what that makes of every slice of them.
+    Plain indexing first maps negative numbers, which count from the end, in a separate pass over `places`. A
+    compiled loop stores the result for every slice of them.
     """
     return x.at[places].get(mode="promise_in_bounds", wrap_negative_indices=False)

@@ -2,8 +2,8 @@
 
     b_l(v) = 1 if <v, u_l> >= 0 else 0,      u_l ~ N(0, I_d),  l = 1 ... L
 
-so that two vectors at angle theta differ in each bit with probability theta / pi, and their cosine
-is estimated by cos(pi h / L) from the Hamming distance h of their codes.
+Two vectors at angle theta then differ in each bit with probability theta / pi, and their cosine is
+estimated by cos(pi h / L) from the Hamming distance h of their codes.
 
 Packed codes are uint32 words: bit l of a point is bit l % 32 (least significant first) of its word
 l // 32.
@@ -32,7 +32,7 @@ def project_bits(vectors: jax.Array, key: jax.Array, num_bits: int) -> jax.Array
 
     The hyperplanes depend on `key` and `num_bits` alone: clients that share the key share Pi, and
     the same vector has the same code wherever it is projected. A zero vector gets all ones
-    (<0, u> = 0 >= 0). One with a NaN gets all zeros, and nobody is told: to look for it would cost
+    (<0, u> = 0 >= 0). A vector with a NaN gets all zeros, without an error: a check would cost
     a pass. Bits do not depend on a vector's scale, but entries below 1.2e-38 count as 0. Products
     are float32 at the highest precision, because the TF32 or bfloat16 that accelerators would
     otherwise use flips the bits of vectors close to a hyperplane.
@@ -86,7 +86,7 @@ def sign_bits(vectors: jax.Array, planes: jax.Array) -> jax.Array:
 
 
 def sign_bits_footprint(num_rows: int, dim: int, num_bits: int) -> Footprint:
-    """What `sign_bits` takes of a device for so many vectors; compiles what is then called."""
+    """Device memory of `sign_bits` for a number of vectors; compiles the program that later calls use."""
     shapes = [jax.ShapeDtypeStruct((rows, dim), jnp.float32) for rows in (num_rows, num_bits)]
     return footprint(_sign_bits, *shapes)
 
@@ -121,7 +121,7 @@ def _blocked_sign_bits(vectors: jax.Array, planes: jax.Array) -> jax.Array:
 def _sign_bits_of_batch(
     axis_size: int, in_batched: list[bool], vectors: jax.Array, planes: jax.Array
 ) -> tuple[jax.Array, bool]:
-    """Clients that share Pi become one long set of points; others go one after another."""
+    """Project elements that share Pi as one long set of points, others one after another."""
     vectors_batched, planes_batched = in_batched
     if planes_batched:
         if not vectors_batched:
@@ -132,10 +132,10 @@ def _sign_bits_of_batch(
 
 
 def _near_one(vectors: jax.Array) -> jax.Array:
-    """Each row times the power of two that brings its largest entry to 1 ... 2.
+    """Each row times the power of two that scales its largest entry to 1 ... 2.
 
     Bits do not depend on a row's scale. Products of entries near the ends of float32's range would vanish or
-    be infinite; a power of two changes nothing else.
+    become infinite. A power of two causes no rounding.
     """
     largest = jnp.abs(vectors).max(axis=1, keepdims=True, initial=0)
     exponent = lax.bitcast_convert_type(largest, jnp.uint32) & jnp.uint32(0x7F800000)

@@ -1,9 +1,9 @@
-"""Neighbor lists as edges of B + B^T: those that two points give each other are merged.
+"""Neighbor lists as edges of B + B^T: mutual edges of two points are merged.
 
-    (B + B^T)_ij = B_ij + B_ji,    in row i where i lists j, in row j where j does not list i
+    (B + B^T)_ij = B_ij + B_ji,    in row i if i lists j, in row j if j does not list i
 
-An entry whose way back is listed stands in both rows already; every other one must be listed in its target's
-row too (`jaxfed.kernels.by_target`).
+An entry whose reverse edge is listed is in both rows already. Every other one must be added to its target's
+row (`jaxfed.kernels.by_target`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jax import Array, lax
 from jaxfed.kernels.lookup import looked_up
 from jaxfed.kernels.spread import Rows
 
-# Entries of neighbors' lists that are looked through for the way back at a time.
+# Entries of neighbors' lists that are searched for reverse edges at a time.
 _ENTRIES_COMPARED = 2**18
 
 # Slots of every list that are compared in one loop.
@@ -24,27 +24,27 @@ _SLOTS_AT_ONCE = 32
 
 
 class Edges(NamedTuple):
-    """Edges of B, told apart by where their two entries of B + B^T are stored, in m of n rows."""
+    """Edges of B with the places of their two entries of B + B^T, in m of n rows."""
 
     targets: Array  # int32 [m, k], valid everywhere: the point itself where there is no edge
-    weights: Array  # float32 [m, k], B_ij + B_ji where j also has i for a neighbor, else B_ij
-    # int32 [n k], of every edge of B the row of these under which i must be listed too; m: none of these
+    weights: Array  # float32 [m, k], B_ij + B_ji if i is also a neighbor of j, else B_ij
+    # int32 [n k], for every edge (i, j) of B the local row j to which i must be added; m: no local row
     under: Array
     all_weights: Array  # float32 [n, k]: `weights` of all rows
 
 
 def match(indices: Array, weights: Array, rows: Rows) -> Edges:
-    """Merge mutual edges, and tell under whom the others must be listed."""
+    """Merge mutual edges, and find the rows to which the others must be added."""
     num_rows = len(indices)
     n = num_rows * rows.num_parts
     own = rows.own(jnp.arange(n, dtype=jnp.int32))[:, None]
-    # An index out of range is refused outside jit; inside it must at least not reach other rows.
+    # An index out of range raises an error outside jit; under jit it must at least not reach other rows.
     is_edge = (weights > 0) & (indices >= 0) & (indices < n)
     weights = jnp.where(is_edge, weights, 0.0)
     targets = jnp.where(is_edge, indices, own)
     listed = jnp.where(is_edge, indices, -1)
-    # A point that lists j twice shares the weight of the way back between the two. (Made once, not by each
-    # of those that read it.)
+    # A point that lists j twice shares the weight of the reverse edge between the two. (The barrier makes XLA
+    # compute the sums once, not for each reader.)
     weight_there, num_there = lax.optimization_barrier(_sums_of_equals(listed, weights))
     all_listed, all_there = rows.of_all(listed), rows.of_all(weight_there).reshape(-1)
     back = _places_back(all_listed, targets, own)
@@ -57,9 +57,9 @@ def match(indices: Array, weights: Array, rows: Rows) -> Edges:
 
 
 def _places_back(listed: Array, targets: Array, own: Array) -> Array:
-    """Of each entry (i, j) the place of i among all of `listed` in the row of j, or -1: int32 [m, k].
+    """Place of the reverse edge of each entry (i, j): that of i in row j of `listed`, or -1; int32 [m, k].
 
-    Whole rows are fetched, for so few entries at a time that they stay in the cache.
+    Whole rows are fetched, for as many entries at a time as stay in the cache.
     """
     k = listed.shape[1]
     slots = jnp.arange(k, dtype=jnp.int32)[None, :]
@@ -75,7 +75,7 @@ def _places_back(listed: Array, targets: Array, own: Array) -> Array:
 
 
 def _sums_of_equals(listed: Array, weights: Array) -> tuple[Array, Array]:
-    """Of each entry, the weight of the entries of its row that are equal to it, and their number."""
+    """For each entry, the total weight of equal entries in its row, and their number."""
 
     def add(slot: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
         is_equal = listed == listed[:, slot, None]

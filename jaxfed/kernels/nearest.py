@@ -1,8 +1,8 @@
-"""The k nearest of many points to each of many queries: what searches by any distance have in common.
+"""The k nearest of many points to each of many queries: the common part of searches by any distance.
 
-Distances are made a row of tiles at a time and reduced at once to each query's k best, in the order of
-(distance, index). That order is total: what comes out does not depend on which points were searched first,
-so points may come in parts, from another device each.
+Distances are computed for one row of tiles at a time and reduced at once to each query's k best, in the order
+of (distance, index). That order is total, so the result does not depend on the order in which points are
+searched. So points may come in parts, each from another device.
 """
 
 import functools
@@ -29,7 +29,7 @@ Nearer = Callable[..., Nearest]
 
 
 def nobody(k: int, num_queries: int, missing: float, dtype: jnp.dtype) -> Nearest:
-    """The nearest of no points."""
+    """Empty neighbor lists."""
     shape = (k, num_queries)
     return jnp.full(shape, missing, dtype), jnp.full(shape, -1, jnp.int32)
 
@@ -37,7 +37,7 @@ def nobody(k: int, num_queries: int, missing: float, dtype: jnp.dtype) -> Neares
 def as_rows(
     best: Nearest, valid: jax.Array, num_neighbors: int, missing: float
 ) -> tuple[jax.Array, jax.Array]:
-    """(indices, distances) [queries, num_neighbors]; -1 and `missing` where nobody is, or no valid query."""
+    """(indices, distances) [queries, num_neighbors]; -1, `missing` without neighbor or valid query."""
     distances, indices = (x.T for x in best)
     found = (distances < missing) & valid[:, None]
     beyond = ((0, 0), (0, num_neighbors - indices.shape[1]))
@@ -50,17 +50,17 @@ def as_rows(
 def around_the_ring(
     nearer: Nearer, best: Nearest, points: jax.Array, valid: jax.Array, rows: Rows
 ) -> Nearest:
-    """`best`, of the points that are here, among those of all devices.
+    """Update `best` of this device's points with the points of all devices.
 
-    Every device keeps its queries and hands on the points that it has searched: after as many turns as there
-    are devices each has seen all, and held two parts of them at a time. They travel while it searches.
+    Every device keeps its queries and passes on the points that it has searched. After as many turns as there
+    are devices, each has seen all points, and held two parts of them at a time. Transfers overlap the search.
 
     Args:
-      nearer: of some distances.
-      best: of the points here.
+      nearer: search step for some distance.
+      best: of this device's points.
       points: [n / p, W], those of this one of p devices.
       valid: bool [n / p].
-      rows: which they are.
+      rows: the rows of this device.
     """
     num_points = points.shape[0]
     first = rows.first(num_points)
@@ -89,18 +89,18 @@ def nearer(
     valid: jax.Array,
     first_point: jax.Array,
 ) -> Nearest:
-    """The k first by (distance, id) of these points and those that are the best so far.
+    """The k first by (distance, id) among these points and the best so far.
 
     Args:
       tile_distances: (a [W, c], b [W, r], excluded bool [c, r]) -> [c, r], at least the missing
         neighbors' distance where excluded, below it elsewhere.
-      tile_width: most points a side of a tile.
+      tile_width: largest number of points per side of a tile.
       best: [k, m].
       queries: [m, W].
-      first_query: int32 scalar: the ids of the queries go on from there.
+      first_query: int32 scalar, the id of the first query; ids are consecutive.
       points: [n, W].
       valid: bool [n].
-      first_point: int32 scalar: so do the points'; a point is not its own neighbor.
+      first_point: int32 scalar, the id of the first point; a point is not its own neighbor.
     """
     k, num_queries = best[0].shape
     query_tiles, query_ids = _numbered(queries, first_query, tile_width)
@@ -114,7 +114,7 @@ def nearer(
     strip = _strip_length(chunk_tiles * width, k)
 
     def into_chunks(x: jax.Array) -> jax.Array:
-        """[tiles, ...] -> [chunks, tiles, ...]"""
+        """Tiles by chunk: [tiles, ...] -> [chunks, tiles, ...]."""
         padding = [(0, num_chunks * chunk_tiles - num_tiles)] + [(0, 0)] * (x.ndim - 1)
         return jnp.pad(x, padding).reshape(num_chunks, chunk_tiles, *x.shape[1:])
 
@@ -145,7 +145,7 @@ def nearer(
         return lax.scan(search_chunk, best, chunks)[0]
 
     def into_tiles(x: jax.Array) -> jax.Array:
-        """[k, queries] -> [tiles, k, queries]"""
+        """Queries by tile: [k, queries] -> [tiles, k, queries]."""
         padded = jnp.pad(x, ((0, 0), (0, query_ids.size - num_queries)))
         return padded.reshape(k, -1, query_width).swapaxes(0, 1)
 
@@ -174,13 +174,13 @@ def _nearest_in_strips(distances: jax.Array, minima: jax.Array, k: int) -> Neare
     """The k nearest columns of every query, exactly, by strips of consecutive columns.
 
     Order columns by (distance, column). A strip that holds one of the first k columns is one of the
-    first k strips by (minimum, strip): the columns that realize the minima of the strips before it
-    come before that column. So the first k strips hold the first k columns.
+    first k strips by (minimum, strip): the columns that attain the minima of the strips before it
+    precede that column. So the first k strips hold the first k columns.
 
     Args:
       distances: [strips, strip, queries].
       minima: [strips, queries], over each strip.
-      k: how many columns.
+      k: number of columns.
     """
     num_strips, strip, num_queries = distances.shape
     strip_ids = jnp.arange(num_strips, dtype=jnp.int32)[:, None]

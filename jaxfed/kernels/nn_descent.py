@@ -1,21 +1,21 @@
 """Approximate k nearest neighbors in Hamming distance, in time that grows with n and not with n^2.
 
-Two steps, both by the codes alone and without chance:
+Two deterministic steps that use the codes alone:
 
 1. *Tables* (locality-sensitive hashing; Indyk, Motwani, STOC 1998). The points are sorted by 32 bits of their
-   codes and cut into blocks; in a block everybody is compared with everybody. Each table takes other bits.
+   codes and cut into blocks. All pairs of a block are compared. Each table uses other bits.
 2. *Descent* (Dong, Moses, Li, "Efficient k-nearest neighbor graph construction for generic similarity
    measures", WWW 2011). A neighbor of a neighbor is likely to be a neighbor: every round compares each point
-   with the neighbors of those that it has for neighbors, and of those that have it.
+   with the neighbors of its neighbors, and of the points that list it as a neighbor.
 
-Twice as many neighbors are kept as asked for. Each round goes from one half of a point's to one half of
-theirs, the nearer halves first: that finds more than all ways at once do in the same time.
+Twice the requested number of neighbors is stored. Each round combines one half of a point's neighbors with
+one half of theirs, the nearer halves first. This finds more than all combinations do in the same time.
 
-What is approximate is who is found; distances are exact. The share of true neighbors that are found depends
-on how many dimensions the data really have, and hardly on n. Of 20,000 points, 4096 bits, k = 10: 0.97 on
-Fashion-MNIST's pixels, 0.60 where features are noise in 128 dimensions, in which a point's nearest are hardly
-nearer than others (the distances of those found are 0.2 and 1.1 % longer than of the nearest).
-`launch.bench --kernel=approximate_knn` measures it, and what becomes of XCLP's labels.
+Some neighbors may be missed; distances are exact. The share of true neighbors that are found depends on the
+intrinsic dimension of the data, and hardly on n. With 20,000 points, 4096 bits, k = 10: 0.97 on
+Fashion-MNIST's pixels, 0.60 if features are noise in 128 dimensions, where a point's nearest neighbors are
+hardly nearer than other points (the distances found are 0.2 and 1.1 % longer than the smallest).
+`launch.bench --kernel=approximate_knn` measures it, and the effect on XCLP's labels.
 """
 
 from functools import partial
@@ -29,9 +29,9 @@ from jaxfed.kernels.footprint import Footprint, footprint
 
 NUM_TABLES = 4
 NUM_ROUNDS = 6
-# Points of a block. So many are compared at about the rate of an exact search.
+# Points of a block. With this size, pairs are compared at about the rate of an exact search.
 BLOCK = 512
-# Neighbors' neighbors are compared by so many words first, and the nearest of them by all.
+# Neighbors' neighbors are first compared by some words of their codes, and the nearest of them by all words.
 _SKETCH_WORDS, _SHORT_LIST = 32, 4  # the short list in multiples of k
 _ROWS = 256  # points at a time whose neighbors' neighbors are held
 
@@ -46,26 +46,26 @@ def approximate_hamming_knn(
 ) -> tuple[jax.Array, jax.Array]:
     """Some of each point's nearest others in Hamming distance, most of them the nearest.
 
-    Differs from `jaxfed.kernels.knn.hamming_knn` in that a neighbor may be missed and a farther one be in
-    its place, and that all points lie on one device. Up to 2 * 512 points it is that function.
+    Differs from `jaxfed.kernels.knn.hamming_knn` in two ways: a neighbor may be missed and replaced by a
+    farther one, and all points are on one device. Up to 2 * 512 points it is that function.
 
     Args:
       bits: uint32 [n, W], packed codes (`lsh.project_bits`), L = 32 W bits.
       num_neighbors: k > 0; may exceed n - 1.
-      valid: bool [n], False for padding: such a point is nobody's neighbor and has none.
-      num_tables: of the first step.
-      num_rounds: of the second.
+      valid: bool [n], False for padding: such a point has no neighbors and is no neighbor.
+      num_tables: tables of the first step.
+      num_rounds: rounds of the second step.
 
     Returns:
-      (indices int32 [n, k], distances int32 [n, k]), rows sorted by (distance, index), nobody twice, the
-      point itself left out, distances exact. Where fewer than k were found: index -1, distance L + 1. The
-      same on every call.
+      (indices int32 [n, k], distances int32 [n, k]), rows sorted by (distance, index), without repetitions
+      and without the point itself, distances exact. Where fewer than k were found: index -1, distance L + 1.
+      Every call gives the same result.
 
     Raises:
       UsageError: as `hamming_knn`.
 
-    Cost: n (512 tables W + 2 k^2 rounds min(W, 32) + 4 k rounds W) word operations; at k = 10 as long
-    as an exact search of 25,000 points takes for so many of them. Memory: three copies of the codes,
+    Cost: n (512 tables W + 2 k^2 rounds min(W, 32) + 4 k rounds W) word operations; at k = 10 and
+    25,000 points, as long as an exact search. Memory: three copies of the codes,
     and 10 k n integers.
     """
     bits = hamming.check_codes(bits)
@@ -79,9 +79,9 @@ def approximate_hamming_knn(
 def approximate_hamming_knn_footprint(
     num_points: int, num_words: int, num_neighbors: int
 ) -> Footprint:
-    """What `approximate_hamming_knn` takes of a device for so many points.
+    """Device memory of `approximate_hamming_knn` for a number of points.
 
-    Cost: of compiling the search, which is then compiled when it is called.
+    Cost: compiling the search; a later call reuses the program.
     """
     if num_points <= 2 * BLOCK:
         return knn.hamming_knn_footprint(num_points, num_words, num_neighbors)
@@ -112,18 +112,18 @@ def _search(
 
 
 def _sorted_by_bits(bits: jax.Array, valid: jax.Array, table: jax.Array) -> jax.Array:
-    """Points in the order of a word of theirs; every table has another one, or rotates it.
+    """Points sorted by one word of their codes; every table uses another word, or rotates it.
 
-    int32, whole blocks: half a block or more of nobody, n, is at the end, or half of one at the start.
+    int32, whole blocks: half a block or more of padding, n, is at the end, or half a block at the start.
     """
     num_words = bits.shape[1]
     word = lax.dynamic_index_in_dim(bits, table % num_words, axis=1, keepdims=False)
     turn = (7 * (table // num_words) % lsh.WORD_BITS).astype(jnp.uint32)
     word = (word << turn) | lax.shift_right_logical(word, (lsh.WORD_BITS - turn) % lsh.WORD_BITS)
-    # Padding goes to the end, where it takes nobody's place.
+    # Invalid points go to the end, where they take no point's place.
     order = jnp.lexsort((word, ~valid)).astype(jnp.int32)
-    # The last block with points may have one alone, and equal words keep it there in every table: every
-    # other table begins with half a block of nobody, and so is cut elsewhere.
+    # The last block with points may have a single one, and equal words would keep it there in every table.
+    # So every other table begins with half a block of padding and is cut elsewhere.
     half, n = BLOCK // 2, len(order)
     order = jnp.pad(order, (0, half + -(n + half) % BLOCK), constant_values=n)
     return jnp.roll(order, table % 2 * half)
@@ -132,9 +132,9 @@ def _sorted_by_bits(bits: jax.Array, valid: jax.Array, table: jax.Array) -> jax.
 def _in_blocks(
     best: nearest.Nearest, bits: jax.Array, valid: jax.Array, order: jax.Array, missing: int
 ) -> nearest.Nearest:
-    """The best of those so far and of the blocks that this order is cut into."""
+    """The best neighbors among those so far and the blocks into which `order` is cut."""
     n = bits.shape[0]
-    # Nobody, n: reading takes the last point, writing nobody.
+    # Padding, n: reads take the last point, writes are dropped.
     codes = hamming.tiles(bits[jnp.minimum(order, n - 1)], BLOCK)
     _, num_words, width = codes.shape
     blocks = order.reshape(-1, width)
@@ -157,7 +157,7 @@ def _in_blocks(
             missing,
         )
 
-    # Of two operands that are one XLA:CPU makes a loop 15 times slower.
+    # If both operands are the same array, XLA:CPU makes a loop 15 times slower.
     distances, ids = lax.map(search, (codes, lax.optimization_barrier(codes), blocks))
     return (
         best[0].at[:, blocks].set(distances.swapaxes(0, 1), mode="drop"),
@@ -168,7 +168,7 @@ def _in_blocks(
 def _merged(
     best: nearest.Nearest, distances: jax.Array, ids: jax.Array, missing: int
 ) -> nearest.Nearest:
-    """The k first by (distance, id) of [k, m] and [c, m], everybody once, nobody where it is missing."""
+    """The k first by (distance, id) of [k, m] and [c, m], without repetitions; id -1 where it is missing."""
     k = best[0].shape[0]
     distances, ids = nearest.smallest(
         jnp.concatenate([best[0], distances]), jnp.concatenate([best[1], ids]), k
@@ -180,7 +180,7 @@ def _merged(
 def _descended(
     best: nearest.Nearest, bits: jax.Array, number: jax.Array, missing: int
 ) -> nearest.Nearest:
-    """The best of those so far and of neighbors' neighbors."""
+    """The best neighbors among those so far and neighbors' neighbors."""
     k, n = best[1].shape
     num_words = bits.shape[1]
     of_point = jnp.where(best[1] < 0, jnp.arange(n, dtype=jnp.int32), best[1]).T
@@ -193,7 +193,7 @@ def _descended(
     short = _SHORT_LIST * half
 
     def distances(candidates: jax.Array, own: jax.Array, words: int) -> jax.Array:
-        """[rows, c], [rows] -> [rows, c]; a candidate that is the point itself is nobody."""
+        """[rows, c], [rows] -> [rows, c]; a candidate that is the point itself is missing."""
         differing = bits[:, :words][candidates] ^ bits[own, :words][:, None]
         counts = lax.population_count(differing).astype(jnp.int32).sum(axis=-1)
         return jnp.where(candidates == own[:, None], missing, counts)
@@ -218,10 +218,10 @@ def _descended(
 
 
 def _whose_neighbor(of_point: jax.Array, number: jax.Array) -> jax.Array:
-    """k of those that have a point for a neighbor: [n, k] -> [n, k]; the point itself where there are fewer.
+    """k points that list each point as a neighbor: [n, k] -> [n, k]; the point itself where there are fewer.
 
-    Each takes a place by its number; of two that want the same one, another one in every round, the
-    larger has it.
+    A hash of its number and the round gives each one a place. The larger of two numbers with the same place
+    gets it.
     """
     n, k = of_point.shape
     source = jnp.arange(n, dtype=jnp.int32)

@@ -1,14 +1,14 @@
-"""Floating-point operations of a program, by XLA's own analysis and without running it.
+"""Floating-point operations of a program, by XLA's own analysis, without running it.
 
-XLA's `HloCostAnalysis` counts a multiply-add as two and an elementwise operation as one, of the program as it
-was lowered: compiled for a CPU, matrix products and convolutions become calls of libraries, which count for
-nothing. What it does not know is how often a loop turns; it counts every body once. So here
+XLA's `HloCostAnalysis` counts a multiply-add as two and an elementwise operation as one, in the program as it
+was lowered. In a program compiled for a CPU, matrix products and convolutions are library calls, which count
+as zero. The analysis does not know the number of turns of a loop and counts every body once. So here
 
     ops(program) = xla(program) + sum over its loops (turns * ops(body) - xla(body))
 
-with the turns of a `scan` as in the program, and those of a `while` as the caller says. XLA's convolution
-leaves out the taps that fall on the padding; the same convolution as a matrix product
-(`jaxfed.kernels.conv`) has them, as does the count that papers make by hand.
+with the turns of a `scan` from the program, and those of a `while` from the caller. XLA's convolution omits
+the taps that fall on the padding. The same convolution as a matrix product (`jaxfed.kernels.conv`) includes
+them, as does the count that papers make by hand.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def operations(function: Callable[..., Any], *arguments: Any, turns: float = 1) 
     Args:
         function: jit-traceable.
         arguments: arrays, or their shapes (`jax.ShapeDtypeStruct`).
-        turns: of each outermost loop whose length is found while it runs (`while`); such loops inside of
-            others, a rejection sampler's, count with one turn.
+        turns: number of turns of each outermost loop of unknown length (`while`); such loops inside others,
+            as in a rejection sampler, count with one turn.
 
-    Cost: lowering of the program and of its loops' bodies; nothing is compiled.
+    Cost: lowering the program and its loops' bodies; nothing is compiled.
     """
     return _operations(jax.make_jaxpr(function)(*arguments), turns)
 
@@ -44,14 +44,14 @@ def _operations(program: core.ClosedJaxpr, turns: float) -> float:
 
 
 def _once(program: core.ClosedJaxpr) -> float:
-    """By XLA, the bodies of loops counted once."""
+    """XLA's count, with the bodies of loops counted once."""
     arguments = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in program.jaxpr.invars]
     lowered = jax.jit(core.jaxpr_as_fun(program)).lower(*arguments)
     return float((lowered.cost_analysis() or {}).get("flops", 0.0))
 
 
 def _loops(jaxpr: Any) -> Iterator[tuple[str, core.ClosedJaxpr, int]]:
-    """The outermost loops of a program: what they are, their bodies, and the turns of a `scan`."""
+    """The outermost loops of a program: kind, body, and the turns of a `scan`."""
     for equation in jaxpr.eqns:
         name, values = equation.primitive.name, equation.params
         if name == "while":

@@ -1,7 +1,7 @@
-"""Lengths that arrays on the host are padded to, so that few programs are compiled for many lengths.
+"""Padding of host arrays to few lengths, to compile few programs for many lengths.
 
-A program is compiled for shapes. Where the number of points differs from call to call (groups of
-clients, methods side by side, sweeps over the number of clients), seconds of compilation for every new
+A program is compiled for fixed shapes. If the number of points differs from call to call (groups of
+clients, several methods, sweeps over the number of clients), seconds of compilation for every new
 number would outweigh the work itself.
 """
 
@@ -18,10 +18,10 @@ _ON_CPU, _ELSEWHERE = 100, 500
 
 
 def padded_length(n: int) -> int:
-    """The next multiple of 256, and from 8192 on of a 32nd of the next power of two.
+    """The next multiple of 256, or from 8192 on, of 1/32 of the next power of two.
 
-    Small lengths share programs freely, since their work is nothing beside a compilation; large ones
-    grow by a sixteenth at most, an eighth of what is quadratic in n. An octave has 16 lengths.
+    Small lengths share programs freely, since their work is negligible next to a compilation. Large ones grow
+    by a sixteenth at most, and work quadratic in n by an eighth. There are 16 lengths between powers of two.
     """
     step = max(_SMALLEST_STEP, 1 << max(0, n.bit_length() - 5))
     return max(step, -(-n // step) * step)
@@ -33,7 +33,7 @@ def padded_rows(array: np.ndarray, fill: float = 0) -> np.ndarray:
 
 
 def padded_to(array: np.ndarray, length: int, fill: float = 0) -> np.ndarray:
-    """The array [n, ...] with rows of `fill` added up to this length, on the host."""
+    """The array [n, ...] with rows of `fill` added up to `length`, on the host."""
     array = np.asarray(array)
     missing = length - len(array)
     if not missing:
@@ -42,19 +42,19 @@ def padded_to(array: np.ndarray, length: int, fill: float = 0) -> np.ndarray:
 
 
 def rows_at_once() -> int:
-    """How many examples a network is given at a time where it only answers.
+    """Batch size for inference with a network.
 
-    On a CPU so many that activations of small networks stay in its caches: 10,000 images of 28 x 28 through
-    convolutions of 32 and 64 channels take 0.66, 0.72 and 1.31 s by 50, 100 and 500, through 784-512-512-10
-    0.09 s each way. An accelerator wants more.
+    On a CPU activations of small networks should stay in its caches: 10,000 images of 28 x 28 through
+    convolutions of 32 and 64 channels take 0.66, 0.72 and 1.31 s in batches of 50, 100 and 500, through
+    784-512-512-10 0.09 s with any of them. Accelerators need larger batches.
     """
     return _ON_CPU if jax.default_backend() == "cpu" else _ELSEWHERE
 
 
 def in_batches(function: Callable[[Any], Any], x: jax.Array | np.ndarray, size: int) -> Any:
-    """function(x) row by row, for `size` rows of x [n, ...] at a time, all batches of one shape.
+    """function(x), which works row by row, in batches of `size` rows of x [n, ...], all of one shape.
 
-    Returns what the function returns, arrays [n, ...] or trees of them, on the host.
+    Returns the function's results, arrays [n, ...] or trees of them, on the host.
     """
     examples = x if len(x) else np.zeros((1, *x.shape[1:]), x.dtype)
     parts = []

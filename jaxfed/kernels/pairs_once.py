@@ -1,29 +1,29 @@
-"""Exact nearest neighbors on a CPU where a distance counts for both of its points: half the distances.
+"""Symmetric exact kNN on a CPU: each distance serves both of its points, which halves the work.
 
     h(i, j) = h(j, i),     so of T tiles of points only T (T + 1) / 2 pairs of tiles are compared.
 
-Distances are not kept. Of each pair of tiles every point keeps the *least* distance to each strip of 16
-points of the other; its k first strips by (least distance, strip) hold its k first neighbors, and the
-distances to the 16 k points of these strips are counted once more. (A strip that holds one of the first k is
-one of the first k strips: what realizes the minima of the strips before it comes before that point.)
+Distances are not stored. For each pair of tiles every point stores the *least* distance to each strip of 16
+points of the other tile. Its k first strips by (least distance, strip) hold its k first neighbors. The
+distances to the 16 k points of these strips are then counted again. (A strip that holds one of the first k is
+one of the first k strips: the points that attain the minima of the strips before it precede that point.)
 
-Points lie in a tile so that strips are made by vector instructions on both sides. Point `lane * 16 + place`
-of a tile of 16 x `lanes` points stands at position `place * lanes + lane`: the minimum over `place` is one of
-whole rows for the points along the columns, of equal parts of a row for those along the rows, and a strip's
-points still have consecutive numbers.
+The layout of a tile lets vector instructions form strips on both sides. Point `lane * 16 + place` of a tile
+of 16 x `lanes` points is at position `place * lanes + lane`. For the points along the columns, the minimum
+over `place` is one of whole rows; for those along the rows, one of equal parts of a row. A strip's points
+still have consecutive numbers.
 
-Over the p devices of a mesh codes go half way round the ring, with the best that their points have found so
-far, which then returns: after turn t a device has compared its points with those of the t-th device before
-it, and of two devices that meet twice, at turn p / 2, each takes one half of their pairs of tiles.
+Over the p devices of a mesh codes go half way round the ring, together with the best neighbors that their
+points have found so far, which then return. After turn t a device has compared its points with those of the
+t-th device before it. Two devices that meet twice, at turn p / 2, each take one half of their pairs of tiles.
 
-Tried, on two AVX-512 cores at n = 8192, L = 4096, where the search takes 124 ms and every pair twice took
-244: distances to all candidates kept and gathered take as long as counting them again (9 ms), and memory
-traffic of 2 bytes a pair besides; strips of 32 double the candidates, strips of 8 leave vectors half empty;
-k minima of rows of [queries, strips] take seven times as long as passes over [strips, queries], and
-`lax.top_k` as long as those; minima that XLA fuses with the transposition after them, 44 ms more.
-+-1 products of int8 (by AMX) reach 1.2 to 1.57 Tbit/s, popcounts 1.5 to 1.63. Of cosines, n = 10,000,
-d = 128: half of the products takes 57 of 120 ms, minima of strips 30, the first strips 12, their points 18.
-All 16 places in one loop, which XLA fuses with what follows: 400 ms.
+Alternatives, on two AVX-512 cores at n = 8192, L = 4096, where the search takes 124 ms, and 244 ms with every
+pair twice. Storing and gathering the distances to all candidates takes as long as counting them again (9 ms),
+plus memory traffic of 2 bytes a pair. Strips of 32 double the candidates; strips of 8 leave vectors half
+empty. k minima of rows of [queries, strips] take seven times as long as passes over [strips, queries], and
+`lax.top_k` as long as those. Minima that XLA fuses with the following transposition take 44 ms more. All 16
+places in one loop, which XLA fuses with the next operation: 400 ms. +-1 products of int8 (by AMX) reach 1.2
+to 1.57 Tbit/s, popcounts 1.5 to 1.63. For cosines, n = 10,000, d = 128, half of the products takes 57 of 120
+ms, minima of strips 30, the first strips 12, their points 18.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ from jaxfed.kernels.spread import Rows
 # Consecutive points, and vector lanes of 32 bits.
 _STRIP = 16
 
-# Points of every strip looked at in one vectorized loop.
+# Points of every strip that one vectorized loop scans.
 _PLACES_PER_PASS = 4
 
 
 class _Part(NamedTuple):
-    """Some of the points, laid out for the search: T tiles of 16 x lanes points.
+    """Some of the points in the layout of the search: T tiles of 16 x lanes points.
 
     Attributes:
       tiles: T of them, points in order of positions.
-      strips: [passes, T * lanes, words a pass, 16], points by strips, points in their order.
-      start: [T * lanes, 16], of a distance: 0, or so much that it is beyond `missing` without leave.
+      strips: [passes, T * lanes, words a pass, 16], points by strips, in their order.
+      start: [T * lanes, 16], the initial value of a distance: 0, or beyond `missing` for invalid points.
       first: int32 scalar, the id of the first point.
     """
 
@@ -67,26 +67,26 @@ class _Part(NamedTuple):
         return Tile(*(x[number] for x in self.tiles))
 
 
-# By tile: (distances [T, k, width], first ids of strips or ids of points, likewise), nearest first.
+# By tile: (distances [T, k, width], first ids of strips or ids of points [T, k, width]), nearest first.
 _Lists = tuple[jax.Array, jax.Array]
 
 
 def suits(num_points: int, k: int, tile_width: int) -> bool:
-    """Whether there are pairs of tiles to save, and few candidates."""
+    """True if there are pairs of tiles to save, and few candidates."""
     return num_points > 2 * tile_width and 8 * k * _STRIP <= num_points
 
 
 def neighbors(
     between: Distances, points: jax.Array, valid: jax.Array, k: int, rows: Rows
 ) -> Nearest:
-    """The k first others by (distance, id) of every point here.
+    """The k first others by (distance, id) for every point of this device.
 
     Args:
-      between: two points.
+      between: distance of two points.
       points: [n / p, W], those of this one of p devices.
       valid: bool [n / p].
       k: as `suits` allows.
-      rows: which they are.
+      rows: the rows of this device.
 
     Returns:
       (distances [k, n / p], ids int32 [k, n / p]); `between.missing` where there is none.
@@ -94,7 +94,9 @@ def neighbors(
     search = _search(between, len(points), k)
     own = search.part(points, valid, rows.first(len(points)))
     lists, points = lax.optimization_barrier((search.strips_of_own(own), points))
-    own = search.part(points, valid, own.first)  # by strips once tiles are not needed
+    own = search.part(
+        points, valid, own.first
+    )  # rebuilt for its strips, now that tiles are not needed
     best = search.candidates(own, own, lists)
     if rows.num_parts > 1:
         best = _half_way_round(search, best, own, points, valid, rows)
@@ -110,7 +112,7 @@ def _half_way_round(
         best, visitors, theirs = carry
         visitors, theirs = rows.handed_on((visitors, theirs))
         other = search.part(visitors[0], visitors[1], rows.first(len(points), back=number))
-        # Two devices that meet from both sides share their pairs of tiles.
+        # Two devices that meet twice divide their pairs of tiles.
         meet_twice = 2 * number == rows.num_parts
         ends = search.tile_numbers() + (own.first < other.first).astype(jnp.int32)
         ends = jnp.where(meet_twice, ends, search.num_tiles)
@@ -183,12 +185,12 @@ class _Search:
         )
 
     def by_position(self, x: jax.Array) -> jax.Array:
-        """[T * width, ...] in order -> [T, width, ...]"""
+        """Points in order to positions in tiles: [T * width, ...] -> [T, width, ...]."""
         x = x.reshape(self.num_tiles, self.lanes, _STRIP, *x.shape[1:])
         return x.swapaxes(1, 2).reshape(self.num_tiles, self.width, *x.shape[3:])
 
     def in_order(self, lists: _Lists, num_points: int) -> Nearest:
-        """[T, k, width] -> [k, num_points]"""
+        """Positions in tiles to points in order: [T, k, width] -> [k, num_points]."""
 
         def ordered(x: jax.Array) -> jax.Array:
             x = x.reshape(self.num_tiles, self.k, _STRIP, self.lanes)
@@ -203,7 +205,7 @@ class _Search:
     # ---- strips ----
 
     def strips_of_own(self, own: _Part) -> _Lists:
-        """Every point's k first strips of all points here."""
+        """The k first strips for every point, among all points of this device."""
 
         def with_block(a: jax.Array, lists: _Lists) -> _Lists:
             minima = self.no_minima()
@@ -217,7 +219,7 @@ class _Search:
                     of_i, of_j = self.strip_minima(distances(other, False))
                     return _put(_put(minima, of_i, i, j), of_j, j, i)
 
-                # As if it were another: of one array with itself XLA makes a loop that is not vectorized.
+                # The barrier makes it a second array. XLA does not vectorize a loop over twice the same one.
                 itself = lax.optimization_barrier(tile)
                 _, of_itself = self.strip_minima(distances(itself, True))
                 minima = _put(minima, of_itself, i, i)
@@ -239,9 +241,9 @@ class _Search:
         """The k first strips of the other part for own points, and of this part for theirs.
 
         Args:
-          own: the points here.
+          own: the points of this device.
           other: those of another device.
-          ends: int32 [T], up to which tile of the other part each own tile is compared.
+          ends: int32 [T], for each own tile the end of the tiles of the other part that it is compared with.
         """
 
         def with_blocks(number: jax.Array, lists: tuple[_Lists, _Lists]) -> tuple[_Lists, _Lists]:
@@ -259,14 +261,14 @@ class _Search:
         return jnp.full(self.num_tiles, self.num_tiles, jnp.int32)
 
     def no_minima(self) -> jax.Array:
-        """For the points of a block, by tile, and the strips of a block: [tiles, strips, width]."""
+        """Initial minima of a block's points, by tile, over a block's strips: [tiles, strips, width]."""
         shape = (self.block_tiles, self.block_tiles * self.lanes, self.width)
         return jnp.full(shape, self.between.missing, self.between.dtype)
 
     def minima_of_blocks(
         self, own: _Part, other: _Part, a: jax.Array, b: jax.Array, ends: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """For the points of own block a over the strips of block b, and the other way round."""
+        """Minima of the points of own block a over the strips of block b, and vice versa."""
 
         def row(i: jax.Array, minima: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             distances = self.between.from_tile(own.tile(a * self.block_tiles + i))
@@ -284,11 +286,13 @@ class _Search:
         return lax.fori_loop(0, self.block_tiles, row, (self.no_minima(), self.no_minima()))
 
     def strip_minima(self, distances: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Of distances [width, width] of two tiles, by strips of the other: [lanes, width] for the points
-        of the first, and for those of the second."""
+        """Minima of the distances [width, width] of two tiles over strips of the other tile.
 
-        # A loop, because its results are written before they are used: minima that XLA fused with the
-        # transposition, or with the update of an array, would be taken one by one.
+        Returns [lanes, width] for the points of the first tile, and for those of the second.
+        """
+
+        # A loop, because it writes its results before they are used. XLA would compute minima one by one if
+        # it fused them with the transposition, or with the update of an array.
         def look_at_places(number: jax.Array, least: Nearest) -> Nearest:
             of_i, of_j = least
             for offset in range(_PLACES_PER_PASS):
@@ -307,7 +311,7 @@ class _Search:
     def with_strips(
         self, lists: _Lists, minima: jax.Array, a: jax.Array, columns: _Part, b: jax.Array
     ) -> _Lists:
-        """Lists of the points of block a, with the strips of block b among them."""
+        """Lists of the points of block a, updated with the strips of block b."""
         first = columns.first + b * self.block_tiles * self.width
 
         def of_tile(minima: jax.Array, distances: jax.Array, strips: jax.Array) -> Nearest:
@@ -321,7 +325,7 @@ class _Search:
             )
 
         here = [lax.dynamic_slice_in_dim(x, a * self.block_tiles, self.block_tiles) for x in lists]
-        found = jax.vmap(of_tile)(minima, *here)  # one tile after another would be one core's work
+        found = jax.vmap(of_tile)(minima, *here)  # one tile after another would use a single core
         distances, strips = (
             lax.dynamic_update_slice_in_dim(x, part, a * self.block_tiles, axis=0)
             for x, part in zip(lists, found, strict=True)
@@ -335,7 +339,7 @@ class _Search:
 
         def counted_of_tile(tile: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
             number, ids, distances, strips = tile
-            # In the order of their numbers, so that points are in the order of theirs.
+            # Sorted by number, so that points are sorted as well.
             strips = jnp.where(distances < self.between.missing, strips, column_minima.LARGEST)
             strips = column_minima.ascending(strips)
             places = (jnp.clip(strips - columns.first, 0, None) // _STRIP).T
@@ -365,16 +369,18 @@ class _Search:
         return distances.reshape(lists[0].shape), ids.reshape(lists[1].shape)
 
     def points_of_tile(self, part: _Part, number: jax.Array) -> jax.Array:
-        """By position, [passes, words a pass, width]."""
+        """A tile's points by position, [passes, words a pass, width]."""
         strips = lax.dynamic_slice_in_dim(part.strips, number * self.lanes, self.lanes, axis=1)
         return strips.transpose(0, 2, 3, 1).reshape(*strips.shape[::2], self.width)
 
     def distances_in_strips(
         self, points: jax.Array, columns: _Part, places: jax.Array
     ) -> jax.Array:
-        """Distances [width, k, 16] of a tile's points to those of strips at places [width, k], `missing`
-        or more where a point is not allowed."""
-        places = places.astype(jnp.uint32)  # signed, they would be searched for negatives
+        """Distances [width, k, 16] of a tile's points to those of strips at places [width, k].
+
+        They are `missing` or more for points that are not allowed.
+        """
+        places = places.astype(jnp.uint32)  # signed indices would be checked for negative ones
 
         def add_words(number: jax.Array, total: jax.Array) -> jax.Array:
             part = jnp.zeros_like(total)
@@ -389,10 +395,10 @@ class _Search:
 
 
 def _put(minima: jax.Array, found: jax.Array, tile: jax.Array, strips_of: jax.Array) -> jax.Array:
-    """Minima of a block with those of one tile over one tile's strips."""
+    """Minima of a block, updated with those of one tile over one tile's strips."""
     return lax.dynamic_update_slice(minima, found[None], (tile, strips_of * found.shape[0], 0))
 
 
 def _less(x: jax.Array, least: jax.Array) -> jax.Array:
-    """The lesser, `least` where x is NaN: one instruction, where `jnp.minimum` of floats looks for NaN."""
+    """The smaller one, `least` if x is NaN: one instruction, while `jnp.minimum` of floats checks for NaN."""
     return jnp.where(x < least, x, least)

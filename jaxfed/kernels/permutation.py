@@ -1,6 +1,6 @@
-"""Random permutations read one place at a time: nothing sorted, nothing kept.
+"""Random permutations evaluated at single positions, without sorting or storing.
 
-A loop that takes 64 of 100,000 examples a step needs 64 places of a permutation, and no more of it.
+A loop that takes 64 of 100,000 examples a step needs 64 positions of a permutation, not all of it.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
 def permuted(key: jax.Array, position: jax.Array, count: jax.Array) -> jax.Array:
-    """Where a random permutation of 0..n-1 sends some positions.
+    """Images of some positions under a random permutation of 0..n-1.
 
     The swap-or-not shuffle (Hoang, Morris, Rogaway, CRYPTO 2012): a round draws k from 0..n-1, pairs x with
-    k - x modulo n, and swaps the two of a pair where a random bit of the pair says so. A round is a
-    permutation for every n, and so are all of them. What is left of the order after 24 rounds matters to
-    an adversary and to no order of examples.
+    k - x modulo n, and swaps the two of a pair if a random bit of the pair is set. A round is a
+    permutation for every n, and so are all of them together. The order that remains after 24 rounds matters
+    against an adversary, but not for an order of examples.
 
     Args:
-        key: typed; says which permutation.
+        key: typed; determines the permutation.
         position: int32 [B], 0..n-1 each.
         count: int32 scalar, n, 1 or more; it may be traced.
 
     Returns:
-        int32 [B]. The same at a position whatever other positions are asked for, and however long the arrays
-        are that the numbers are rows of.
+        int32 [B]. The image of a position does not depend on the other positions in the call, or on the
+        length of the arrays that are indexed.
 
     Cost: 24 hashes a position, and no memory; `jax.random.permutation` sorts n numbers.
     """

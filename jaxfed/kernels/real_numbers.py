@@ -1,4 +1,4 @@
-"""Arguments that are computed in float32: conversion alone would drop what is not real, and not say so."""
+"""Conversion of arguments to float32. Complex ones are refused: a cast would drop their imaginary part."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from jaxfed.errors import UsageError
 
 
 def as_float32(name: str, values: ArrayLike) -> jax.Array:
-    """An argument in float32; no cost but that of the conversion.
+    """An argument in float32; the only cost is that of the conversion.
 
     Raises:
       UsageError: its dtype is complex.

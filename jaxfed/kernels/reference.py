@@ -1,7 +1,6 @@
-"""What the kernels compute, in NumPy and float64: slow, obvious, and independent of JAX.
+"""Reference implementations of the kernels in NumPy and float64: slow, simple, and independent of JAX.
 
-Tests and benchmarks compare the kernels with these. Nothing here is meant to be fast, and
-everything that can be a dense matrix is one.
+Tests and benchmarks compare the kernels with these. Speed does not matter here, and every matrix is dense.
 """
 
 import numpy as np

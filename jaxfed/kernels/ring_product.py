@@ -6,9 +6,9 @@ With residues cut into signed bytes, a = a_0 + 2^8 a_1 (mod 2^16), -128 <= a_0, 
 
 because 2^16 <a_1, b_1> vanishes: three products of int8 with int32 sums. A sum of d terms of at most
 2^14 stays below 2^31 up to d = 2^16, and beyond that int32 wraps, which is exact modulo 2^16 as well.
-Where b holds bits only, b_1 = 0 and two products do.
+If b holds bits only, b_1 = 0 and two products suffice.
 
-A residue modulo 2^w, w < 16, is taken as one modulo 2^16; reduce the result.
+A residue modulo 2^w, w < 16, is treated as one modulo 2^16; the caller reduces the result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def ring_product(a: jax.Array, b: jax.Array) -> jax.Array:
 
     Args:
         a: uint16 [n, d].
-        b: uint16 [m, d], or int8 [m, d] of 0 and 1 (which spares a third of the work).
+        b: uint16 [m, d], or int8 [m, d] of 0 and 1 (which saves a third of the work).
 
     Returns:
         uint16 [n, m].

@@ -1,15 +1,15 @@
-"""Rows of arrays over the devices of a mesh, of one process or of many: one part of the points a device.
+"""Arrays with their rows spread over the devices of a mesh, in one process or several.
 
     mesh = points_mesh()                        # all devices, of all processes
     bits = spread(bits, mesh)                   # [n, W]: rows 0 ... n/p - 1 on the first device, and so on
     indices, distances = knn.hamming_knn(bits, 10)     # follows its argument: so are its results
 
-Functions of this wing that say so find the mesh of what they are given (`mesh_of`) and run one program on
-all of its devices (`by_rows`); in it, `Rows` says which rows are here and reaches the others. With one
-device, and under `jax.jit`, nothing is spread, and the program is the one without a mesh.
+Functions of this wing that support it find the mesh of their arguments (`mesh_of`) and run one program on all
+of its devices (`by_rows`). In that program, `Rows` knows this device's rows and communicates with the others.
+With one device, and under `jax.jit`, nothing is spread, and the program is the one without a mesh.
 
 With several processes every process calls the same functions with the same values in the same order, as
-`jax.distributed` wants it, and holds the rows of its own devices alone. `everywhere` brings them together.
+`jax.distributed` requires, and holds only the rows of its own devices. `everywhere` gathers them.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _T = TypeVar("_T")
 
 
 def points_mesh(num_devices: int = 0) -> Mesh:
-    """A mesh of so many devices along "points"; 0: of all that there are, at all processes.
+    """A mesh of `num_devices` devices along "points"; 0: all devices of all processes.
 
     Raises:
-      UsageError: there are not so many, or with several processes some would have no part.
+      UsageError: there are fewer devices, or with several processes some device would not take part.
     """
     devices = jax.devices()
     count = num_devices or len(devices)
@@ -50,10 +50,10 @@ def points_mesh(num_devices: int = 0) -> Mesh:
 
 
 def spread(array: jax.Array | np.ndarray, mesh: Mesh, *, fill: float = 0) -> jax.Array:
-    """The array [n, ...] with its rows over the mesh, after rows of `fill` up to a multiple of its devices.
+    """The array [n, ...] with its rows over the mesh, padded with `fill` to a multiple of its devices.
 
     Args:
-      array: on the host, or on one device; with several processes the same at all.
+      array: on the host, or on one device; with several processes the same in all.
       mesh: of `points_mesh`.
       fill: value of the padding.
     """
@@ -70,7 +70,7 @@ def spread(array: jax.Array | np.ndarray, mesh: Mesh, *, fill: float = 0) -> jax
 
 
 def mesh_of(array: Any) -> Mesh | None:
-    """The mesh that an array's rows are spread over; None of a traced one, or where all is on one device."""
+    """The mesh that an array's rows are spread over; None for a traced array, or if all is on one device."""
     if isinstance(array, jax.core.Tracer) or not isinstance(array, jax.Array):
         return None
     sharding = array.sharding
@@ -81,7 +81,7 @@ def mesh_of(array: Any) -> Mesh | None:
 
 
 def everywhere(tree: _T) -> _T:
-    """The same arrays, whole, on this process's first device; what is not spread stays as it is.
+    """The same arrays, gathered on this process's first device; those that are not spread are unchanged.
 
     Cost: every device gets all rows.
     """
@@ -102,30 +102,30 @@ def _copied(array: jax.Array, mesh: Mesh) -> jax.Array:
 
 @dataclass(frozen=True)
 class Rows:
-    """Which rows a program has: all, or those of one device of `num_parts`, in whose place it is traced."""
+    """The rows that a program has: all, or those of one of `num_parts` devices, for which it is traced."""
 
     num_parts: int = 1
 
     def first(self, num_rows: int, *, back: jax.Array | int = 0) -> jax.Array:
-        """The number of the first row, int32, of `num_rows` here; or of those `back` devices before."""
+        """Number of this device's first row, int32, of `num_rows`; or of the device `back` places before."""
         if self.num_parts == 1:
             return jnp.int32(0)
         device = (lax.axis_index(AXIS) - back) % self.num_parts
         return (device * num_rows).astype(jnp.int32)
 
     def here(self, ids: jax.Array, num_rows: int) -> jax.Array:
-        """The places of rows with these numbers among the `num_rows` here; others are out of range."""
+        """Places of these row numbers among this device's `num_rows`; those of others are out of range."""
         return ids if self.num_parts == 1 else ids - self.first(num_rows)
 
     def own(self, x: jax.Array) -> jax.Array:
-        """The rows here of all, [n, ...] -> [n / p, ...]."""
+        """This device's rows of all, [n, ...] -> [n / p, ...]."""
         if self.num_parts == 1:
             return x
         num_rows = x.shape[0] // self.num_parts
         return lax.dynamic_slice_in_dim(x, self.first(num_rows), num_rows)
 
     def handed_on(self, arrays: _T, places: int = 1) -> _T:
-        """Those of the device so many places before this one."""
+        """The arrays of the device `places` before this one in the ring."""
         ring = [(device, (device + places) % self.num_parts) for device in range(self.num_parts)]
         return jax.tree.map(lambda x: lax.ppermute(x, AXIS, ring), arrays)
 
@@ -138,17 +138,17 @@ class Rows:
         return x if self.num_parts == 1 else lax.psum(x, AXIS)
 
     def largest(self, x: jax.Array) -> jax.Array:
-        """The largest of all devices, element by element."""
+        """The maximum over all devices, element by element."""
         return x if self.num_parts == 1 else lax.pmax(x, AXIS)
 
     def any(self, x: jax.Array) -> jax.Array:
-        """Whether any element is true on any device."""
+        """True if any element is true on any device."""
         if self.num_parts == 1:
             return x.any()
         return self.total(x.any().astype(jnp.int32)) > 0
 
     def all(self, x: jax.Array) -> jax.Array:
-        """Whether all elements are true on all devices."""
+        """True if all elements are true on all devices."""
         return x.all() if self.num_parts == 1 else ~self.any(~x)
 
 
@@ -162,13 +162,13 @@ def by_rows(
     takes: Any = ROWS,
     gives: Any = ROWS,
 ) -> Callable[..., _T]:
-    """The function `function_of(rows)`, on the rows of every device of a mesh; on all without one.
+    """The function `function_of(rows)` on the rows of every device of a mesh; on all rows without one.
 
     Args:
-        function_of: of one device's rows.
+        function_of: makes the function for one device's rows.
         mesh: of `points_mesh`.
-        takes: of each argument, a tree or a prefix of it: `ROWS` where axis 0 is the points', else `SAME`.
-        gives: of the result; what is `SAME` has to be the same on all devices.
+        takes: for each argument, a tree or a prefix of it: `ROWS` if axis 0 is that of points, else `SAME`.
+        gives: the same for the result; parts marked `SAME` must be equal on all devices.
     """
     if mesh is None:
         return function_of(ALL)
@@ -177,6 +177,6 @@ def by_rows(
         mesh=mesh,
         in_specs=takes,
         out_specs=gives,
-        # Loops start from values that are the same everywhere.
+        # Loops start from values that are equal on all devices.
         check_vma=False,
     )

@@ -1,9 +1,9 @@
-"""Codes of vectors that lie on the host or on disk: the device has a block of their rows at a time.
+"""Codes of vectors on the host or on disk, with one block of rows on the device at a time.
 
     B = sign(V Pi^T), packed,     V = V_1 over V_2 over ...,  rows of V in blocks, Pi as a whole
 
 n points of d floats are 4 n d bytes, their codes L / 8 n: at d = 1280 and L = 4096 a tenth. Codes stay
-packed and on the host; whatever searches them takes them from there.
+packed and on the host, where searches read them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import numpy as np
 from jaxfed.kernels import lsh
 from jaxfed.kernels.padding import padded_length
 
-# Bytes of float32 vectors in a block: long against what a call costs, short against a device's memory.
+# Bytes of float32 vectors in a block: large compared with the cost of a call, small compared with a
+# device's memory.
 _BLOCK_BYTES = 1 << 23
 _BLOCKS_AT_ONCE = 2  # one on the device, and the next one on its way there
 SMALLEST_BLOCK = 256  # rows: those of one product of `lsh.sign_bits`
@@ -28,8 +29,8 @@ def streamed_bits(
 ) -> np.ndarray:
     """`lsh.sign_bits` of all parts' rows, in order, bit for bit as in one piece.
 
-    While the device projects a block, the host reads the next: where the parts are `np.memmap`s, from
-    disk. Blocks do not end where parts do.
+    While the device projects a block, the host reads the next, from disk if the parts are `np.memmap`s.
+    Blocks may span several parts.
 
     Args:
       parts: real [n_i, d], on the host or on disk; computed in float32.
@@ -40,8 +41,8 @@ def streamed_bits(
     Returns:
       uint32 [sum n_i, L / 32], on the host.
 
-    Cost: as `lsh.sign_bits`; on the device two blocks, Pi and their codes, on the host one block
-    beside the codes. One program for all blocks of so many rows; fewer points have one of their own.
+    Cost: as `lsh.sign_bits`. Memory: on the device two blocks, Pi and their codes, on the host one block and
+    the codes. One program serves all blocks of a size; fewer points than a block need one more.
     """
     num_rows, dim = sum(map(len, parts)), planes.shape[1]
     block_rows = default_block_rows(dim) if block_rows is None else _rounded(block_rows)
@@ -58,12 +59,12 @@ def streamed_bits(
 
 
 def default_block_rows(dim: int) -> int:
-    """Rows of a block of 8 MiB of vectors with so many entries."""
+    """Rows of a block of 8 MiB of vectors with `dim` entries."""
     return _rounded(_BLOCK_BYTES // (4 * max(dim, 1)))
 
 
 def block_rows_within(num_bytes: int, dim: int, num_bits: int) -> int:
-    """Rows of the largest blocks, 256 at least, that `streamed_bits` may take so much memory with."""
+    """Rows of the largest blocks, at least 256, with which `streamed_bits` fits into `num_bytes`."""
     planes, projections = 4 * num_bits * dim, 4 * num_bits * SMALLEST_BLOCK
     a_row = _BLOCKS_AT_ONCE * (4 * dim + num_bits // 8)
     rows = (num_bytes - planes - projections) // max(a_row, 1) // SMALLEST_BLOCK * SMALLEST_BLOCK
@@ -80,7 +81,7 @@ def _write(codes: np.ndarray, first: int, block: jax.Array) -> None:
 
 
 def _blocks(parts: Sequence[np.ndarray], block_rows: int, dim: int) -> Iterator[np.ndarray]:
-    """float32 [block_rows, d], all rows of all parts in order; zeros behind the last."""
+    """float32 [block_rows, d], all rows of all parts in order; zeros after the last."""
     block, filled = np.zeros((block_rows, dim), np.float32), 0
     for part in parts:
         start = 0
@@ -90,7 +91,7 @@ def _blocks(parts: Sequence[np.ndarray], block_rows: int, dim: int) -> Iterator[
             start, filled = start + taken, filled + taken
             if filled == block_rows:
                 yield block
-                # A new one: on a CPU the device may be reading this one where it lies.
+                # A new array: on a CPU the device may still read this one in place.
                 block, filled = np.zeros((block_rows, dim), np.float32), 0
     if filled:
         yield block

@@ -1,7 +1,7 @@
-"""3 x 3 convolutions by 16 products where the definition has 36: F(2x2, 3x3) of Lavin and Gray (2016).
+"""3 x 3 convolutions with 16 products instead of 36: F(2x2, 3x3) of Lavin and Gray (2016).
 
-Four pixels of an output channel are a tile Y [2, 2]; the pixels they meet are a tile d [4, 4]; with a kernel
-g [3, 3] of one pair of channels
+Four pixels of an output channel are a tile Y [2, 2], and the pixels under their windows a tile d [4, 4]. With
+a kernel g [3, 3] of one pair of channels
 
     Y = A^T ( (G g G^T) . (B^T d B) ) A         . entry by entry, summed over input channels
 
@@ -10,10 +10,10 @@ g [3, 3] of one pair of channels
          |0 -1  1  0|         | 1/2 -1/2  1/2|
          |0  1  0 -1|         |  0    0    1 |
 
-so that each of the 16 entries of all tiles is one matrix product [tiles, c] x [c, o]. B and A hold ones
-alone, and what they make is four times a layer's input and output, beside nine times its input for im2col.
-The derivative by the images is the convolution of the cotangent with the kernel turned round; the one by
-the kernel is, with Z = A Y' A^T of the cotangent Y', G^T ( sum over tiles Z . (B^T d B) ) G.
+So each of the 16 entries of all tiles is one matrix product [tiles, c] x [c, o]. B and A have entries 0 and
++-1, and their results are four times a layer's input and output, where im2col has nine times its input. The
+derivative by the images is the convolution of the cotangent with the flipped kernel. The derivative by the
+kernel is, with Z = A Y' A^T of the cotangent Y', G^T ( sum over tiles Z . (B^T d B) ) G.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Pads = tuple[tuple[int, int], tuple[int, int]]
 
 # Below this, transforms cost more than products save (measured on two cores with AVX-512).
 _LEAST_CHANNELS = 32
-# Of channels, up to which the kernel's derivative takes longer to transform than to convolve, unless all
-# tiles stay in a core's cache.
+# Largest number of channel pairs for which the kernel's derivative takes longer to transform than to
+# convolve, unless all tiles stay in a core's cache.
 _FEW_PAIRS = 64 * 64
-# Of tiles' 16 entries, of input and output:
-_BLOCK_BYTES = 12 * 2**20  # what stays in the caches
-_CORE_BYTES = 3 * 2**20  # what one core works on without waiting for the others' cache
+# Bytes of tiles' 16 entries, of input and output:
+_BLOCK_BYTES = 12 * 2**20  # fits the caches
+_CORE_BYTES = 3 * 2**20  # fits one core without waiting for the others' cache
 
 # Rows of B^T: entry `first` plus `sign` times entry `second`.
 _ROWS = ((0, 2, -1), (1, 2, 1), (2, 1, -1), (1, 3, -1))
@@ -57,9 +57,9 @@ def winograd_conv(
 ) -> jax.Array:
     """Convolve as `matmul_conv` does, by Winograd's products where they save time on a CPU.
 
-    That is where a 3 x 3 kernel of 32 channels or more on both sides steps by one pixel over images of even
-    sides, in single precision, with at least as many tiles in the batch as channels (or reading 16 kernels
-    would take longer than the products). All else is `direct_conv`.
+    It saves time for a 3 x 3 kernel with 32 channels or more on both sides and stride one, for images of even
+    sides, in single precision, with at least as many tiles in the batch as channels (else reading 16 kernels
+    would take longer than the products). Everything else is `direct_conv`.
 
     Args:
         images: float [n, H, W, c].
@@ -75,7 +75,8 @@ def winograd_conv(
     Raises:
         NotImplementedError: as `matmul_conv`.
 
-    Cost: 4/9 of the multiply-adds; 12 MiB beside padded images and result. Derivatives are for reverse mode.
+    Cost: 4/9 of the multiply-adds; 12 MiB in addition to padded images and result. Derivatives support
+    reverse mode only.
     """
     strides = (window_strides[0], window_strides[1])
     if isinstance(padding, str):
@@ -113,7 +114,7 @@ def _winograd(images: jax.Array, kernel: jax.Array, pads: Pads, precision: Any) 
 def _convolved(
     images: jax.Array, kernel: jax.Array, pads: Pads, precision: Any, *, over: int
 ) -> jax.Array:
-    """Sums go over the kernel's input channels (`over` 0) or its output channels (1)."""
+    """Convolve, with sums over the kernel's input channels (`over` 0) or its output channels (1)."""
     matrices = _of_kernel(kernel)
     dimensions = (((1,), (over,)), ((), ()))
 
@@ -158,7 +159,7 @@ def _backward(
 _winograd.defvjp(_forward, _backward)
 
 
-# What follows is lists of 16 arrays: stacked, XLA would copy every one of them, and its products be slower.
+# Transforms return lists of 16 arrays. XLA would copy stacked ones, and its products would be slower.
 
 
 def _of_kernel(kernel: jax.Array) -> list[jax.Array]:
@@ -180,7 +181,7 @@ def _to_kernel(sums: list[jax.Array]) -> jax.Array:
     rows = [transformed(*sums[i : i + 4]) for i in range(0, 16, 4)]  # [row][column of s G]
     columns = [transformed(*column) for column in zip(*rows, strict=True)]
     entries = [columns[j][i] for i, j in product(range(3), range(3))]
-    # Each entry a loop of its own: within the one that stacks them, every number would look for its entry.
+    # The barrier gives each entry its own loop. Fused with stacking, every element would select its entry.
     return jnp.stack(lax.optimization_barrier(entries)).reshape(3, 3, *sums[0].shape)
 
 
@@ -232,7 +233,7 @@ def _images_at_once(images: jax.Array, kernel: jax.Array) -> int:
 
 
 def _bytes_of_tiles(images: jax.Array, kernel: jax.Array) -> int:
-    """Of one image's."""
+    """Bytes of the tiles of one image."""
     _, height, width, _ = images.shape
     num_bytes: int = 4 * height * width * sum(kernel.shape[2:]) * images.dtype.itemsize
     return num_bytes

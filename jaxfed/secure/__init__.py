@@ -1,5 +1,6 @@
 """Protocols between parties that exchange bytes: sessions, secure Hamming distances, row sums, transfers.
 
-Bytes, integers and parties: no data sets, no methods, and JAX for products of codes alone. `cross_steps` and
-`later_neighbors` are what `xclp` calls; `session` stands on `primitives`, and all protocols on both.
+The wing knows bytes, integers and parties, but no data sets and no methods; it uses JAX for products of codes
+only. `xclp` calls `cross_steps` and `later_neighbors`. `session` is built on `primitives`, all protocols on
+both.
 """

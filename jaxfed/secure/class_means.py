@@ -1,18 +1,18 @@
-"""Means of the clients' prototypes, class by class, of which nobody sees one client's.
+"""Means of the clients' prototypes by class, without revealing those of a single client.
 
-    counts     n_k = sum_j [client j shows class k]                   masked sums, the server reads them
-    classes    server -> each    which k have n_k >= t                C bytes
-    sums       (s_k, n_k) = sum_j (c_jk, [j shows k]) over these k    masked sums, the server reads them
-               c_k = s_k / n_k,   of the others 0 goes into the sum
+    counts     n_k = sum_j [client j has class k]                     masked sums, the server reads them
+    classes    server -> each    the k with n_k >= t                  C bytes
+    sums       (s_k, n_k) = sum_j (c_jk, [j has k]) over these k      masked sums, the server reads them
+               c_k = s_k / n_k,   with 0 in the sums for all others
 
-Masked sums are those of `row_sums` on rows that the server owns: `masked` and `resilient` say what each
-party sends, and what becomes of who leaves. A class that only one client shows has no mean, for its sum
-would be that client's prototype: clients leave it out, once they know. What the server reads is n_k, and
-s_k where it is over two clients or more; unless clients leave between the two sums, after which s_k may
-be one's (docs/threat-model.md).
+Masked sums are those of `row_sums` on rows that the server owns; `masked` and `resilient` define the messages
+of each party, and the handling of dropouts. A class that only one client has gets no mean, since its sum
+would be that client's prototype. Clients leave such a class out once they know it. The server reads n_k, and
+s_k if it is a sum over two clients or more. Exception: if clients leave between the two sums, s_k may be that
+of a single one (docs/threat-model.md).
 
-Numbers are fixed point (`jaxfed.secure.primitives.fixed_point`), f = 40: a mean differs from the exact
-one by 2^-41 at most and float64's rounding; sums modulo 2^64 are exact. Coordinates reach 2^23 / p.
+Numbers are fixed point (`jaxfed.secure.primitives.fixed_point`), f = 40: a mean differs from the exact one by
+at most 2^-41 plus float64's rounding; sums modulo 2^64 are exact. Coordinates are limited to 2^23 / p.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from jaxfed.secure.session.parties import Session
 
 
 class Shown(NamedTuple):
-    """One client's prototypes: centers real [C, D], and which there are, bool [C]."""
+    """One client's prototypes: centers, real [C, D], and a mask of those that exist, bool [C]."""
 
     center: np.ndarray
     is_there: np.ndarray
 
 
 class Means(NamedTuple):
-    """The means, float64 [C, D], zeros where there is none, and over how many clients they are, int [C]."""
+    """The means, float64 [C, D], zeros where there is none, and their numbers of clients, int [C]."""
 
     center: np.ndarray
     contributors: np.ndarray
@@ -46,19 +46,19 @@ class Means(NamedTuple):
 def class_means(
     session: Session, shown: Mapping[int, Shown], *, least: int = 2, is_resilient: bool = False
 ) -> Means:
-    """The means over all clients that stay, as the server gets them.
+    """The means over all clients that stay, at the server.
 
     Args:
         session: the parties.
-        shown: by address, of clients of the session.
-        least: t, clients that show a class for it to have a mean.
-        is_resilient: with double masks, so that dropouts need no second upload (`row_sums.resilient`).
+        shown: the prototypes by address, for clients of the session.
+        least: t, the smallest number of clients with a class for it to have a mean.
+        is_resilient: use double masks; dropouts then need no second upload (`row_sums.resilient`).
 
     Raises:
-        ProtocolError: a message that does not belong where it arrives; there are no means then.
+        ProtocolError: an unexpected message; there are no means then.
         UsageError: a coordinate beyond the fixed-point range.
 
-    Cost: two sums, 8 C (D + 2) bytes a client, and what comes with their masks.
+    Cost: two sums, 8 C (D + 2) bytes a client, and the messages for their masks.
     """
     num_classes, dim = next(iter(shown.values())).center.shape
     means = np.zeros((num_classes, dim)), np.zeros(num_classes, int)
@@ -78,7 +78,7 @@ def class_means(
 
 
 def message_bytes(num_clients: int, num_classes: int, dim: int) -> dict[str, int]:
-    """Payload bytes by kind where nobody leaves and masks are `masked`'s; those of setup come with it."""
+    """Payload bytes by kind without dropouts, with `masked`'s masks; the session's setup adds its own."""
     ring = masked.ENTRY_BYTES * num_classes
     return {
         "start": 2 * num_clients * (8 + 4 * num_clients),
@@ -101,7 +101,7 @@ def _rounded(counts: np.ndarray) -> np.ndarray:
 def _announced(
     session: Session, clients: Collection[int], is_summed: np.ndarray
 ) -> dict[int, np.ndarray]:
-    """Which classes are summed, bool [C], as the server tells every client that is still there."""
+    """Classes that are summed, bool [C], as received by each client that has not left."""
     heard = {}
     for client in session.clients:
         if client not in clients:
@@ -116,10 +116,10 @@ def _announced(
 
 
 def parsed_classes(message: bytes, num_classes: int) -> np.ndarray:
-    """bool [C] off the wire.
+    """Parse a message of classes to bool [C].
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: an invalid message.
     """
     if len(message) != num_classes or not set(message) <= {0, 1}:
         raise ProtocolError(f"a message of classes has {num_classes} bytes of 0 and 1")

@@ -1,8 +1,8 @@
-"""XCLP's two cross steps over real protocols: what Algorithm 1 calls in place of its plaintext steps.
+"""XCLP's two cross steps over real protocols, which replace the plaintext steps of Algorithm 1.
 
-All parties live in this process, as separate objects that exchange nothing but messages through a
-session's channel. One session serves one run of Algorithm 1, and labels for points that come after it
-(`jaxfed.secure.later_neighbors`), with fresh keys from the operating system; the results do not depend on
+All parties are separate objects in this process. They exchange nothing but messages through a session's
+channel. One session serves one run of Algorithm 1, and the labeling of later points
+(`jaxfed.secure.later_neighbors`). Its keys come from the operating system, and the results do not depend on
 them.
 """
 
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
     from jaxfed.secure.hamming import paillier_packed
 
 Codes = Mapping[int, np.ndarray]  # uint32 [n_j, L / 32] of every client
-OwnStep = Callable[[int], None]  # what one client does before its pairs
+OwnStep = Callable[[int], None]  # a client's step before its pairs
 PairStep = Callable[[int, int], Iterator[Block]]  # the protocol of two clients, first and second
 Steps = tuple[OwnStep, PairStep]
 
 
 class Paillier(NamedTuple):
-    """What protocols with Paillier's encryption are given beside the codes: |N| and where tasks run."""
+    """Settings of protocols with Paillier's encryption: |N|, and the `map` that runs tasks."""
 
     key_bits: int
     mapped: Mapped
 
 
 class Neighbors(NamedTuple):
-    """What the server keeps of H.
+    """The nearest others of all points, stored by the server, and the clients that take part.
 
     Fields:
-        clients: who is in it; points are numbered through in this order.
+        clients: the clients that take part; points are numbered consecutively in this order.
         indices, distances: int32 [n, k], as `jaxfed.kernels.knn.hamming_knn` returns them.
     """
 
@@ -73,19 +73,19 @@ def nearest_others(
 ) -> Neighbors:
     """SecureHamming among all clients, and each point's k nearest others (lines 5 and 7).
 
-    A client that is not in the session, or leaves during this step, is as if it had never been there.
+    A client that is not in the session, or leaves during this step, counts as absent.
 
     Args:
         session: the parties.
         codes: uint32 [n_j, L / 32] of every client.
         num_neighbors: k.
         protocol: a key of `PROTOCOLS`.
-        key_bits: of Paillier's keys, 2048 or 3072; other protocols have none.
-        workers: processes that `phe` computes in, 0 for none.
-        progress: told how many pairs of points are done.
+        key_bits: size of Paillier's keys, 2048 or 3072; other protocols ignore it.
+        workers: number of worker processes of `phe`; 0: none.
+        progress: receives the number of pairs of points that are done.
 
     Raises:
-        ProtocolError: a message that does not belong where it arrives; there is no result then.
+        ProtocolError: an unexpected message; there is no result then.
 
     Cost: `launch.bench --kernel=secure_hamming`; 8 k bytes a point and client at the server.
     """
@@ -117,16 +117,15 @@ def through_pairs(
     workers: int,
     progress: matrix.Progress | None,
 ) -> Neighbors:
-    """What `nearest` has found when everybody's own step and every pair's protocol are through.
+    """Run every client's own step and every pair's protocol, and return the neighbors found by `nearest`.
 
     Args:
         session: the parties.
-        nearest: gets all distances.
+        nearest: receives all distances.
         protocol: a key of `PROTOCOLS`.
-        first: codes that a client of the session brings as the first of a pair.
+        first: codes of each client as the first of a pair.
         own: the step of one client with the server, its own distances.
-        second: codes that it brings as the second of a pair, where they are others: two clients then are two
-            pairs.
+        second: codes of each client as the second of a pair, if they differ; two clients then form two pairs.
         key_bits, workers, progress: as `nearest_others`.
     """
     if not first:
@@ -163,23 +162,24 @@ def sums_of_rows(
 ) -> dict[int, np.ndarray]:
     """SecureRowSums (line 14): client j gets rows R_j of the summed contributions, float64 [n_j, C].
 
-    What of a client that leaves: before its upload is through, its contribution does not count; with
+    Dropouts: if a client leaves before its upload is complete, its contribution does not count. With
     `resilient` it may leave after that, if enough others stay. It gets no sums in any case.
 
     Args:
         session: the parties.
-        contributions: Z^(j), real [n, C], of every client whose points the n are; or uint64, its share.
+        contributions: Z^(j), real [n, C], of every client that owns some of the n points; or its share,
+            uint64.
         rows: R_j of the same clients.
-        parts: the server's shares of the same clients' contributions, uint64 [n, C], where it has some.
-        resilient: with double masks, so that dropouts need no second round (`row_sums.resilient`).
-        signed: with these, clients sign the list of who has stayed.
-        progress: told how many clients' uploads are in.
+        parts: the server's shares of the same clients' contributions, uint64 [n, C], if it has some.
+        resilient: use double masks; dropouts then need no second round (`row_sums.resilient`).
+        signed: with `resilient`, clients sign the list of survivors.
+        progress: receives the number of uploads that have arrived.
 
     Returns:
         The sums of all clients that stay to the end.
 
     Raises:
-        ProtocolError: a message that does not belong where it arrives; nobody gets sums then.
+        ProtocolError: an unexpected message; no client gets sums then.
         UsageError: a contribution beyond the fixed-point range, or `signed` without `resilient`.
     """
     if signed and not resilient:
@@ -208,10 +208,10 @@ def sums_and_totals(
     parts: Mapping[int, np.ndarray] | None = None,
     **options: Any,
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """`sums_of_rows`, and in the same messages sums that every client gets: (Z[R_j], their sum).
+    """`sums_of_rows`, and in the same messages totals for every client: (Z[R_j], sum of `totals`).
 
-    Every client has t rows more, in which everybody adds `totals`, real [t, C] of every client. So they are
-    sums over exactly the clients whose contributions count, and the server learns none of them.
+    Every client owns t further rows, to which all clients add their `totals`, real [t, C]. So the totals are
+    sums over exactly the clients whose contributions count, and the server does not learn them.
     """
     num_totals = len(next(iter(totals.values())))
     longer = {
@@ -239,7 +239,7 @@ def sums_and_totals(
 
 
 def _masked(session: Session, firsts: Codes, seconds: Codes, _: Paillier) -> Steps:
-    """What a client brings as first comes after what it brings as second: one set for the run's masks."""
+    """Steps of `masked`; a client's masks cover its points as second, then as first if they differ."""
     is_same, run = firsts is seconds, session.reserve()
     as_second = {j: range(len(own)) for j, own in seconds.items()}
     as_first = as_second
@@ -279,7 +279,9 @@ def _transfer(session: Session, firsts: Codes, seconds: Codes, _: Paillier) -> S
 
     def pair(j: int, k: int) -> Iterator[Block]:
         n_j, n_k, num_bits = len(firsts[j]), len(seconds[k]), 32 * firsts[j].shape[1]
-        run = runs + (j > k)  # contexts of transfers serve once, also where two clients meet twice
+        run = runs + (
+            j > k
+        )  # a context of transfers is used once, even if two clients form two pairs
         return transfer.run_pair(
             transfer.First(ends[j], k, firsts[j], run),
             transfer.Second(ends[k], j, seconds[k], n_j, run),
@@ -317,12 +319,12 @@ def _paillier(session: Session, firsts: Codes, seconds: Codes, options: Paillier
 
 
 def _nothing(client: int) -> None:
-    """Protocols whose clients do nothing before their pairs."""
+    """Own step of protocols whose clients do nothing before their pairs."""
     del client
 
 
-# Of what every client brings as the first of a pair, and as the second; two clients that bring other points
-# as first than as second meet twice.
+# Arguments: the codes of every client as the first of a pair, and as the second. If they differ, two clients
+# form two pairs.
 PROTOCOLS: dict[str, Callable[[Session, Codes, Codes, Paillier], Steps]] = {
     "phe": _paillier,
     "ot": _transfer,

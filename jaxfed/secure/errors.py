@@ -1,10 +1,10 @@
-"""What a party says when it refuses something."""
+"""Errors of parties that refuse a message."""
 
 
 class ProtocolError(ValueError):
-    """A message that no party following the protocol sends here and now; the text is one line.
+    """An invalid message: no party that follows the protocol sends it at this point; the text is one line.
 
-    Whoever refuses a message has given nothing out because of it. One that is not authentic changes
-    nothing at all: the message that is due can still be taken. One that is authentic and still cannot
-    be, from a party that does not follow the protocol, ends the run that it belongs to.
+    A party that refuses a message has not revealed anything because of it. A message that is not authentic
+    changes nothing: the expected message can still be received. A message that is authentic but invalid, from
+    a party that does not follow the protocol, ends its run.
     """

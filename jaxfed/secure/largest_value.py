@@ -1,9 +1,9 @@
-"""The largest of one number a client, told to all of them by the server, which sees every one.
+"""The maximum of one number per client: the server reads all of them and sends the largest to every client.
 
     confidence           client -> server   its number, float32      4 bytes
     largest_confidence   server -> client   the largest of all       4 bytes
 
-A client that leaves before its message is not compared; one that leaves after it gets no answer.
+A client that leaves before its message is not compared. One that leaves after it gets no answer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def run(session: Session, values: Mapping[int, np.float32]) -> dict[int, np.floa
         values: one in [0, 1] of every client.
 
     Raises:
-        ProtocolError: a message that is no such value.
+        ProtocolError: a message that is not a float32 in [0, 1].
     """
     server = session.endpoints[SERVER]
     received: dict[int, np.float32] = {}
@@ -47,10 +47,10 @@ def run(session: Session, values: Mapping[int, np.float32]) -> dict[int, np.floa
 
 
 def parsed(message: bytes) -> np.float32:
-    """A number in [0, 1] off the wire.
+    """Parse a message to a number in [0, 1].
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: an invalid message.
     """
     if len(message) != 4:
         raise ProtocolError(f"a confidence has 4 bytes, got {len(message)}")

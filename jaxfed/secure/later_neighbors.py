@@ -1,16 +1,16 @@
-"""SecureHamming for points that come after a graph was made: of each of them, to the graph's points only.
+"""SecureHamming between later points and the points of an existing graph.
 
     own     client -> server   distances of its later points to its own points of the graph,
                                up to 512 x 512 at a time, packed
 
-Every two clients meet twice, in the protocol that they met in before (`jaxfed.secure.cross_steps`): each
-brings its later points as the first of a pair, and its points of the graph as the second. No later point
-is compared with another, and no point of the graph with another. The server learns the distances, nobody
-else anything; masks, keys and transfers are of a run of its own. With `masked` the points of the graph
-are sent once more, under the masks of this run: the masks of the last one went with it.
+Two clients form two pairs in the protocol of the labeling (`jaxfed.secure.cross_steps`): each brings its
+later points as the first of a pair, and its points of the graph as the second. Neither later points nor
+points of the graph are compared among themselves. The server learns the distances, and no party learns
+anything else. Masks, keys and transfers belong to this run alone. With `masked` the points of the graph are
+sent again, under this run's masks, because masks serve one run.
 
-A client that leaves meanwhile is as if it had not been there: its later points are not asked for, and its
-points of the graph are nobody's neighbors.
+A client that leaves meanwhile counts as absent: it gets no labels for its later points, and its points of the
+graph are no neighbors.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def nearest_in_graph(
     workers: int = 0,
     progress: matrix.Progress | None = None,
 ) -> Neighbors:
-    """The k nearest points of the graph of every later point, as the server finds them.
+    """The k nearest points of the graph to every later point, at the server.
 
     Args:
         session: the parties.
@@ -52,15 +52,16 @@ def nearest_in_graph(
         key_bits, workers, progress: as `jaxfed.secure.cross_steps.nearest_others`.
 
     Returns:
-        Who has stayed, and int32 [m, k]: indices count the points of the graph of those who have.
+        The clients that have stayed, and int32 [m, k]: indices count the points of the graph of these
+        clients.
 
     Raises:
-        ProtocolError: a message that does not belong where it arrives; there is no result then.
+        ProtocolError: an unexpected message; there is no result then.
 
-    Cost: of m n pairs of points what `nearest_others` takes for n^2 / 2.
+    Cost: that of `nearest_others` for m n pairs of points instead of n^2 / 2.
     """
     num_bits = 32 * next(iter(graph.values())).shape[1]
-    # Of all, whoever has left: more would be as many columns of nobody.
+    # At most all points, whether or not their client has left: further columns would be empty.
     most = min(num_neighbors, sum(map(len, graph.values())))
     later, graph = ({j: own[j] for j in session.clients if j in own} for own in (later, graph))
     asking, sizes = ({j: len(own) for j, own in codes.items()} for codes in (later, graph))
@@ -81,16 +82,16 @@ def nearest_in_graph(
 def run_own(
     endpoint: Endpoint, server: Endpoint, later: np.ndarray, graph: np.ndarray
 ) -> Iterator[Block]:
-    """A client's distances between its own points; yields a block when the server has it.
+    """Send a client's distances from later points to its graph points; yields each block at the server.
 
     Args:
-        endpoint: the client's.
-        server: the server's.
+        endpoint: the client's endpoint.
+        server: the server's endpoint.
         later: codes uint32 [m_j, L / 32].
         graph: codes uint32 [n_j, L / 32].
 
     Raises:
-        DroppedOut: the client is gone.
+        DroppedOut: the client has left.
     """
     num_bits = 32 * graph.shape[1]
     for rows in ranges(len(later), matrix.BLOCK_POINTS):
@@ -107,7 +108,7 @@ def run_own(
 def receive_own(
     endpoint: Endpoint, client: int, rows: range, columns: range, num_bits: int
 ) -> Block:
-    """The server takes a block of them.
+    """Receive a block of these distances at the server.
 
     Raises:
         ProtocolError: a message of another length, or a distance above L.

@@ -1,18 +1,18 @@
-"""Sums of clients' votes, of which nobody sees one client's (the consensus of FedCT under masks).
+"""Sums of clients' votes, without revealing those of a single client (FedCT's consensus under masks).
 
     marks      client j: B^(j) in {0, 1}, [U, C], a vote for c on example u as B_uc = 1
     sums       H = sum_j B^(j) over all clients that stay       masked sums, the server reads them
 
-Masked sums are those of `row_sums` on rows that the server owns. Votes are integers and H is exact: it needs
-the modulus K + 1 for K clients, so that floor(64 / log2(K + 1)) of its entries share an element of Z_{2^64}
-(`jaxfed.secure.primitives.packed_counts`). A client uploads ceil(U C / S) elements of 8 bytes; in the clear,
+Masked sums are those of `row_sums` on rows that the server owns. Votes are integers, and H is exact. It needs
+the modulus K + 1 for K clients, so S = floor(64 / log2(K + 1)) of its entries share an element of Z_{2^64}
+(`jaxfed.secure.primitives.packed_counts`). A client uploads ceil(U C / S) elements of 8 bytes. In the clear,
 without abstaining, its labels are U ceil(log2 C) / 8 bytes.
 
-What H itself says no mask hides: where all clients agree, and after some rounds of FedCT that is nearly
-everywhere, H_uc = K is everybody's label. With two clients each of them knows the other's vote from H and its
-own, and sees of H only what the server makes of it.
+Masks do not hide what H itself reveals: if all clients agree, which after some rounds of FedCT they do nearly
+everywhere, H_uc = K is the label of every client. With two clients, each can compute the other's vote from H
+and its own. Clients see of H only what the server makes of it.
 
-Marks are anything in {0, 1}: one-hot labels, rows of zeros for none, or what a randomizing mechanism releases
+Marks are anything in {0, 1}: one-hot labels, rows of zeros for none, or the output of a randomizing mechanism
 (`jaxfed.privacy.xor_mechanism`).
 """
 
@@ -36,22 +36,22 @@ def vote_histogram(
     is_resilient: bool = False,
     summed: list[int] | None = None,
 ) -> np.ndarray | None:
-    """H, int64 of the marks' shape, over all clients that stay, as the server gets it.
+    """H, int64 of the marks' shape, over all clients that stay, at the server.
 
     Args:
         session: the parties.
-        marks: by address, of clients of the session: bool, or 0 and 1, [U, C].
-        is_resilient: with double masks, so that dropouts need no second upload (`row_sums.resilient`).
+        marks: marks by address, for clients of the session: bool, or 0 and 1, [U, C].
+        is_resilient: use double masks; dropouts then need no second upload (`row_sums.resilient`).
         summed: the addresses whose votes are in H are added here.
 
     Returns:
-        H; None where fewer than two clients are there, or all have left at the end.
+        H; None with fewer than two clients, or if all have left at the end.
 
     Raises:
-        ProtocolError: a message that does not belong where it arrives, or a sum that no votes have.
+        ProtocolError: an unexpected message, or a sum that cannot come from votes.
         UsageError: marks other than 0 and 1; nothing is sent.
 
-    Cost: 8 ceil(U C / S) bytes a client, and what comes with its masks.
+    Cost: 8 ceil(U C / S) bytes a client, and the messages for its masks.
     """
     clients = [client for client in session.clients if client in marks]
     if not clients:
@@ -61,7 +61,7 @@ def vote_histogram(
     for client in clients:
         if not np.isin(marks[client], (0, 1)).all():
             raise UsageError(f"votes of client {client}: allowed are marks 0 and 1")
-        # The number of all who might take part: it does not change where some leave.
+        # The number of clients that may take part, which does not change if some leave.
         own[client] = packed_counts.pack(marks[client], len(clients))[:, None]
     sums = ring_sums(session, own, is_resilient=is_resilient, summed=summed)
     if sums is None:
@@ -72,7 +72,7 @@ def vote_histogram(
 def message_bytes(
     num_clients: int, num_examples: int, num_classes: int, *, is_resilient: bool = False
 ) -> dict[str, int]:
-    """Payload bytes by kind where nobody leaves; those of setup come with it."""
+    """Payload bytes by kind without dropouts; the session's setup adds its own."""
     elements = packed_counts.num_elements(num_examples * num_classes, num_clients)
     rows = [0] * num_clients
     one_round = (

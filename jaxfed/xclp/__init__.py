@@ -1,7 +1,7 @@
-"""Cross-client label propagation: `propagate_labels` and what it is made of.
+"""Cross-client label propagation (XCLP): `propagate_labels` and its parts.
 
-`algorithm` is to be laid beside the paper; `parameters` say what defines a run, `cross_steps` and
-`influence` hold its steps in the clear and as protocols, `departures` who leaves. Methods import from here.
+`algorithm` follows the paper line by line. `parameters` defines a run. `cross_steps` and `influence` hold the
+steps in the clear and as protocols; `departures` simulates clients that leave. Methods import from here.
 """
 
 from importlib import import_module as _import_module

@@ -6,10 +6,9 @@ Learning", TMLR 2023, https://openreview.net/forum?id=gYO4GX8R5k.
 Clients j in P hold vectors V^(j) [n_j, d] and labels for some of them. Jointly, without sharing either,
 they build one graph over all n = sum_j n_j points and propagate the labels over it. The comments in
 `cross_client_label_propagation` are the paper's line numbers with its marks: CS client step, SS server
-step, XS cross step. Cross steps are looked up by name (`cross_steps`), so that a secure protocol
-takes the place of a plaintext one without a change here. One session of all parties then serves the run,
-everything that one party tells another goes through it, and clients may leave it at any message
-(`presence`).
+step, XS cross step. Cross steps are looked up by name (`cross_steps`), so a secure protocol
+replaces a plaintext step without a change here. A run with protocols has one session of all parties. Every
+message between parties goes through it, and clients may leave it at any message (`presence`).
 
 Departures from the printed algorithm, each on purpose:
   * Line 7 keeps each row's k largest entries *other than its own*. As printed, the diagonal
@@ -24,14 +23,14 @@ Departures from the printed algorithm, each on purpose:
   * The conjugate gradient leaves components without labels exactly zero. Scores below zero count as
     zero: rounding leaves them (S has no negative entry), and estimates of randomized labels have them.
 
-Switches for what the authors' released code does and the paper does not say: `similarity_power=3`
+Switches that reproduce the authors' released code where it goes beyond the paper: `similarity_power=3`
 (edge weights cubed), `label_matrix="class_balanced"` (Y's columns divided by the class's number of labels),
 `relative_confidence` (confidences divided by the largest of the cohort). Default: the paper. Z is linear
-in Y, so that the clients divide their rows of Z, by sums that arrive with them.
+in Y, so each client divides its rows of Z itself, by class counts that arrive with them.
 
-Beyond the paper, which names it as future work: `bit_epsilon` and `label_epsilon` randomize every client's
-codes and labels before anything leaves it, and undo the bias where the server and the clients use them.
-`jaxfed.privacy.randomized_response` says what each promises, and what it does not.
+An extension that the paper names as future work: `bit_epsilon` and `label_epsilon` randomize every client's
+codes and labels before anything leaves it. The server and the clients correct the bias where they use them.
+`jaxfed.privacy.randomized_response` states what each guarantees, and what it does not.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ if TYPE_CHECKING:
     from jaxfed.secure.session.channel import Presence
     from jaxfed.secure.session.parties import Session
 
-_NOISE = 0x6E6F6973  # sets the keys of noise apart from those of Pi's rows, 0 ... L - 1
+_NOISE = 0x6E6F6973  # separates the keys of noise from those of Pi's rows, 0 ... L - 1
 
 
 class Result(NamedTuple):
@@ -83,11 +82,11 @@ class Result(NamedTuple):
         steps: conjugate-gradient steps of the slowest column.
         residual: largest relative residual of any column, recomputed.
         communication: bytes that Algorithm 1 sends: codes and contributions up, influence columns and
-            row sums down; of a secure protocol instead every message that went through its channel. What
-            later points send is added when they are asked for.
-        choice: what `Parameters.select` has chosen; None where nothing was to be chosen.
-        kept: what labels for later points are made of (`jaxfed.xclp.out_of_sample`): by the server, or where
-            a step is a protocol by every party, with its session; None where there are no points.
+            row sums down. With a secure protocol: every message that went through its channel. Labeling
+            later points adds what they send.
+        choice: the settings that `Parameters.select` has chosen; None without selection.
+        kept: labeling artifacts, from which later points get labels (`jaxfed.xclp.out_of_sample`): the
+            server's, or if a step is a protocol every party's, with the session; None without points.
     """
 
     predictions: list[Prediction]
@@ -109,12 +108,12 @@ def cross_client_label_propagation(
 ) -> Result:
     """Run Algorithm 1 on the clients' (V^(j), Y^(j)); arguments and errors as `jaxfed.xclp.propagate_labels`.
 
-    `client_ids`: the clients' numbers in the federation, by which `parameters.presence` calls them;
-    0, 1, ... if left out. An explicit `presence` takes its place.
+    `client_ids`: the clients' numbers in the federation, as `parameters.presence` uses them; default 0, 1,
+    .... An explicit `presence` replaces that of `parameters`.
     """
     p = parameters
     vectors, labels = checked(vectors, labels, p.num_classes)
-    if client_ids is None and presence is None:  # a cohort's clients are not all there are
+    if client_ids is None and presence is None:  # a cohort is not the whole federation
         check_departures(departures.parsed(p.presence), len(vectors), "xclp.presence")
     draws = p.bit_epsilon > 0 or p.label_epsilon > 0 or p.projection == "group_secret"
     if draws and processes.are_several():
@@ -125,7 +124,7 @@ def cross_client_label_propagation(
     if not any(len(v) for v in vectors):
         return _no_labels(vectors, p, None)
     num_points, largest, plan = sum(map(len, vectors)), most_of(p), None
-    most = min(largest.num_neighbors, num_points)  # more would be as many columns without edges
+    most = min(largest.num_neighbors, num_points)  # further columns would hold no edges
     largest = replace(largest, num_neighbors=most)
     if execution.watches_memory:
         plan = planned(num_points, vectors[0].shape[1], largest, execution)
@@ -215,7 +214,7 @@ def cross_client_label_propagation(
 def open_session(
     client_ids: Sequence[int], p: Parameters, presence: Presence | None
 ) -> Session | None:
-    """Line 1, XS, where a step is a protocol: the parties agree on keys, the clients on a secret."""
+    """Line 1, XS, if a step is a protocol: the parties agree on keys, the clients on a shared secret."""
     if not p.has_session:
         return None
     from jaxfed.secure.session.parties import (
@@ -232,9 +231,9 @@ def client_codes(
 ) -> list[np.ndarray]:
     """Lines 2 to 4, CS: B^(j) = sign(Pi V^(j)T), packed, uint32 [n_j, L / 32] a client.
 
-    A row depends on its own vector and on Pi alone, so one call over all clients' rows is the clients
-    working in parallel. The vectors stay where they are, in memory or on disk; the device has
-    `block_rows` at a time, which change nothing.
+    A row depends on its own vector and on Pi alone, so one call over all clients' rows stands for the clients
+    working in parallel. The vectors stay in memory or on disk. The device holds `block_rows` of them at a
+    time, which does not change the result.
     """
     codes = streamed_bits(vectors, planes, block_rows=block_rows)
     return [codes[rows] for rows in rows_of([len(v) for v in vectors])]
@@ -243,11 +242,11 @@ def client_codes(
 def randomized(
     codes: list[np.ndarray], labels: list[np.ndarray], p: Parameters, session: Session | None
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """CS: randomized response on each client's bits and labels, where `p` asks for it.
+    """CS: randomized response on each client's bits and labels, if `p` asks for it.
 
-    Noise is the operating system's where there is a session, and nobody can take it off again; in a
-    plaintext simulation it comes from the seed, by keys of its own for bits and for labels. Every
-    point has noise of its own, so one call over all points is the clients working in parallel.
+    With a session, the operating system draws the noise, and nobody can remove it. In a plaintext simulation
+    it comes from the seed, with separate keys for bits and for labels. The noise of different points is
+    independent, so one call over all points stands for the clients working in parallel.
     """
     if not (p.bit_epsilon or p.label_epsilon):
         return codes, labels
@@ -278,9 +277,9 @@ def client_predictions(
 ) -> tuple[list[Prediction], dict[int, np.float32]]:
     """Lines 15 and 16, CS: labels and confidences of every client's own rows of Z.
 
-    A client without them, because it has left, gets what unreached points get. `sharpness`: of calibrated
-    confidences. Also the largest confidence of any point, as every client hears it; of nobody, unless
-    confidences are relative to it.
+    A client without scores, because it has left, gets the predictions of unreached points. `sharpness`
+    calibrates the confidences; None leaves them as line 16 defines them. Also returns the largest confidence
+    of any point, as each client receives it; empty unless confidences are relative to it.
     """
     nothing = [np.zeros((len(v), p.num_classes), np.float32) for v in vectors]
     predictions = predicted([scores.get(j, own) for j, own in enumerate(nothing)], sharpness)
@@ -298,7 +297,7 @@ def client_predictions(
 
 
 def predicted(scores: Sequence[np.ndarray], sharpness: float | None = None) -> list[Prediction]:
-    """Of all clients' rows in one call; confidences calibrated by a sharpness, or line 16's."""
+    """Predictions of all clients in one call; `sharpness` calibrates confidences, None keeps line 16's."""
     z = np.concatenate(scores)
     labels, confidences = predict(jnp.asarray(padded_rows(z)))
     if sharpness is not None:
@@ -310,7 +309,7 @@ def predicted(scores: Sequence[np.ndarray], sharpness: float | None = None) -> l
 
 
 def _no_labels(vectors: Sequence[np.ndarray], p: Parameters, session: Session | None) -> Result:
-    """What comes out where there are no points: nobody has any, or everybody has left."""
+    """Result of a labeling without points: no client has any, or all clients have left."""
     communication = session.communication() if session else Communication()
     nothing = [np.zeros((len(v), p.num_classes), np.float32) for v in vectors]
     unreached = sum(len(v) for v in vectors)

@@ -1,26 +1,27 @@
-"""One more client, which asks about examples: what it is told of them, and what it makes of that.
+"""A membership-inference attacker that joins the labeling as an extra client.
 
-It takes part with the examples that it is curious about as unlabeled points of its own, and looks at its rows
-of Z, or at the labels of line 15 alone. Where an example is a labeled point of another client its nearest is
-this twin, and that label weighs most in its scores: so asks an attack for membership.
+It takes part with the examples under attack as unlabeled points of its own. It observes its rows of Z, or
+only the labels of line 15. If an example is a labeled point of another client, that identical point is its
+nearest neighbor, and its label dominates the scores. This reveals membership.
 
     seen       shares Z_xc / sum_c' Z_xc' of the cohort's labels;  labels argmax_c Z_xc
-    shadows    the same of labelings that the attacker makes up
+    shadows    the same from labelings that the attacker simulates
 
-Shadows are the method itself, on one graph: the cohort's unlabeled points, every example that may be a
-member as a point of some client's, and the asker's own. Only who of the second kind is labeled changes with
-the shadow, and all of them are one system (`jaxfed.xclp.relabeling`). This attacker has more than a client
-is sent: the cohort's graph, which the server has, but for the points of which it asks whether they are there.
-What differs from the run: an example that no client has is a point without a label in shadows that are not of
-it, and no point in the run.
+Shadows are the method itself, on one graph: the cohort's unlabeled points, every candidate member as a point
+of some client, and the attacker's own points. Shadows differ only in which candidates are labeled, and all of
+them are solved as one system (`jaxfed.xclp.relabeling`). This attacker has more than a client receives: the
+cohort's graph, which the server has, except for the points whose membership is in question. One difference
+from the run remains: an example that no client has is an unlabeled point in the shadows without it, and no
+point in the run.
 
-Together with the server this client also has the distances of codes between its points and everybody's. The
+Together with the server, this client also has the Hamming distances between its points and everybody's. The
 server has them with every protocol of `hamming`, whatever `row_sums` and `projection` are, because the client
-makes its codes by the same hyperplanes as the others:
+computes its codes with the same hyperplanes as the others:
 
     seen       - min over all other clients' points of the Hamming distance
 
-A copy is at 0. With `bit_epsilon` both codes are randomized first, and a copy is only nearer than the rest.
+A copy has distance 0. With `bit_epsilon` both codes are randomized first, and a copy is only closer than the
+rest.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ from jaxfed.xclp.transduction import as_vectors
 
 _OF_ALL = np.asarray([-1], np.int32)
 
-# One more client's vectors [n, d] -> its rows of Z, [n, C].
+# Vectors of the extra client [n, d] -> its rows of Z, [n, C].
 Ask = Callable[[np.ndarray], np.ndarray]
-# Vectors, an array a client; labelings int [S, n'] of the first of them; asked rows [n] -> Z, [S, n, C].
+# Vectors, one array per client; labelings int [S, n'] of the first points; queried rows [n] -> Z, [S, n, C].
 Relabeled = Callable[[Sequence[np.ndarray], np.ndarray, slice], np.ndarray]
 
 
 def views_of_asker(ask: Ask, relabeled: Relabeled, unlabeled: Sequence[np.ndarray]) -> list[View]:
-    """What one more client sees of the scores of a labeling, and of its labels alone.
+    """Views of an extra client: the scores of its points, and their labels alone.
 
     Args:
         ask: the labeling.
-        relabeled: others of graphs like its own.
+        relabeled: simulated labelings, on graphs like that of the run.
         unlabeled: the cohort's points without labels, [n_j, d] a client.
     """
 
@@ -91,14 +92,14 @@ def view_of_coalition(codes: Callable[[np.ndarray], Sequence[np.ndarray]]) -> Vi
 
 
 def _shares(scores: np.ndarray) -> np.ndarray:
-    """Of every point's positive scores; zeros where it has none."""
+    """Positive scores of every point divided by their sum; zeros for a point without any."""
     positive = np.maximum(scores, 0)
     total = positive.sum(axis=-1, keepdims=True)
     return positive / np.where(total > 0, total, 1)
 
 
 def _remembering(answer: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """Answers the last question again without asking, if it is of the very same arrays."""
+    """Cache the last answer, for calls with the very same arrays."""
     last: list[tuple[tuple[Any, ...], np.ndarray]] = []
 
     def remembered(*asked: Any) -> np.ndarray:

@@ -1,27 +1,28 @@
-"""Confidences that mean what they say: shares of scores, sharpened by how often labels come back.
+"""Calibrated confidences: class shares of the scores, sharpened by their likelihood in leave-one-out.
 
-Line 16's confidence, 1 - entropy / log C of the shares p_i = Z_i / sum_c Z_ic, orders points and is no
+Line 16's confidence, 1 - entropy / log C of the shares p_i = Z_i / sum_c Z_ic, ranks points but is no
 probability: at alpha = 0.99 shares are nearly flat, and points of confidence 0.01 may be right nine times in
 ten. `confidence="calibrated"` gives the probability of the label under
 
-    q_ic = (1 - e) p_ic^gamma / sum_c p_ic^gamma + e / C,    e = 0.01,
+    q_ic = (1 - e) p_ic^gamma / sum_c p_ic^gamma + e / C,    e = 0.01.
 
-which is temperature scaling (Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML
-2017; log p in place of logits, gamma = 1 / T) beside a small chance of any class: a single label on the
-wrong side of two clusters, with p = 0, would else outweigh all others. Labels (line 15) stay what they are.
-gamma is the value of `SHARPNESS` with the largest likelihood of the labels by leave-one-out,
+This is temperature scaling (Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML
+2017; log p in place of logits, gamma = 1 / T) with a small probability for every class. Without the latter, a
+single label on the wrong side of two clusters, with p = 0, would outweigh all others. Labels (line 15) do not
+change. gamma is the value of `SHARPNESS` with the largest leave-one-out likelihood of the labels,
 
-    sum over labeled i of log q_i,y_i(gamma),    p_i of scores without y_i    (`jaxfed.xclp.leave_one_out`)
+    sum over labeled i of log q_i,y_i(gamma),    p_i of scores without y_i    (`jaxfed.xclp.leave_one_out`),
 
-of equals the first. A label that no other reaches has q = 1 / C for every gamma, and no say; where all are
-like that, and without labels, gamma is 1.
+the first of equal ones. A label that no other reaches has q = 1 / C for every gamma and no influence. If all
+labels are like that, or there are none, gamma is 1.
 
-Each client sums over its own labels, for every value of the grid, and counts them; the server adds up, masked
-where row sums are, and tells which value it is: `len(SHARPNESS) + 1` numbers up and one down a client, beside
-what leave-one-out sends. The server learns the cohort's log-likelihoods, no client's.
+Each client sums over its own labels, for every value of the grid, and counts them. The server adds up the
+sums, masked if row sums are masked, and announces the chosen value: `len(SHARPNESS) + 1` numbers up and one
+down per client, in addition to leave-one-out's messages. The server learns the cohort's log-likelihoods but
+no client's.
 
-Of labels under `label_epsilon` it is calibrated to the answers, noise and all. On labeled points it says too
-much, their own label being part of Z.
+Under `label_epsilon` confidences are calibrated to the randomized labels, noise included. On labeled points
+they are too high, because the point's own label is part of Z.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ SHARPNESS = tuple(2.0 ** (k / 2) for k in range(-6, 21))
 ANY_CLASS = 0.01  # e
 _UNIT = (
     2.0**-10
-)  # nats: multiples of it are exact in float64 and fixed point, in any order of clients
+)  # nats: sums of multiples are exact in float64 and fixed point, in any order of clients
 
 
 def probabilities(scores: Array, sharpness: float) -> Array:
@@ -61,8 +62,8 @@ def calibrated(scores: Array, sharpness: float) -> Array:
 def log_likelihoods(left_out: np.ndarray, answers: np.ndarray) -> np.ndarray:
     """A client's sums for every value of `SHARPNESS`, in nats, and its number of labels, float64 [G + 1, 1].
 
-    Sums are multiples of 2^-10. Masked row sums take 2^23 / p nats of each of p clients: of 100 clients with
-    ten classes, 12,000 labels that gamma = 1024 takes for impossible.
+    Sums are multiples of 2^-10. Masked row sums hold up to 2^23 / p nats from each of p clients: with 100
+    clients and ten classes, 12,000 labels that gamma = 1024 considers impossible.
 
     Args:
         left_out: scores of its labeled points without their own label, float32 [m, C].
@@ -77,7 +78,7 @@ def log_likelihoods(left_out: np.ndarray, answers: np.ndarray) -> np.ndarray:
 
 
 def likeliest(sums: np.ndarray) -> tuple[float, float | None]:
-    """Of the cohort's sums [G + 1, 1]: a `SHARPNESS`, and its mean loss in nats; None without labels."""
+    """Best `SHARPNESS` by the cohort's sums [G + 1, 1], and its mean loss in nats; None without labels."""
     likelihoods, num_labels = sums[:-1, 0], float(sums[-1, 0])
     if not num_labels:
         return 1.0, None

@@ -1,7 +1,7 @@
-"""Which settings of XCLP and of label propagation are to be chosen, and what from: `xclp.select`.
+"""Settings of XCLP and of label propagation that can be selected, and their candidate values: `xclp.select`.
 
-("alpha", "label_matrix")                    the values of `CANDIDATES`, every combination
-("alpha:0.5:0.9:0.99", "num_neighbors")      of alpha these ones
+("alpha", "label_matrix")                    every combination of the values in `CANDIDATES`
+("alpha:0.5:0.9:0.99", "num_neighbors")      these values of alpha instead
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ CANDIDATES: dict[str, tuple[Any, ...]] = {
 
 
 def accuracy(hits: np.ndarray, counts: np.ndarray) -> float:
-    """Share of labels that come back; numbers [C] each, by class."""
+    """Share of labels that leave-one-out recovers, from numbers by class, [C] each."""
     return float(hits.sum() / counts.sum())
 
 
 def balanced_accuracy(hits: np.ndarray, counts: np.ndarray) -> float:
-    """Mean over the classes with labels of the share that comes back."""
+    """Mean share of recovered labels over the classes that have labels."""
     present = counts > 0
     return float(np.mean(hits[present] / counts[present]))
 
@@ -39,11 +39,10 @@ MEASURES = {"accuracy": accuracy, "balanced_accuracy": balanced_accuracy}
 
 
 def parsed(entries: Sequence[str], keys: Sequence[str]) -> dict[str, tuple[Any, ...]]:
-    """Key -> values, of entries "KEY" or "KEY:VALUE:...".
+    """Parse entries "KEY" or "KEY:VALUE:..." to a mapping from key to values.
 
     Raises:
-        UsageError: no list of entries, an unknown key, one that comes twice, or a value that is none of its
-            kind.
+        UsageError: not a list of entries, an unknown or repeated key, or a value of the wrong type.
     """
     if not isinstance(entries, list | tuple):
         given = " ".join(repr(entries).split())

@@ -1,20 +1,17 @@
-"""A client's own label frequencies as a prior of its classes: scores weighed by how they differ from the
-cohort's.
+"""A client's label frequencies as a class prior: scores weighted by their ratio to the cohort's frequencies.
 
     Z'_ic = Z_ic (pi_jc / pi_c)^beta                                    for every point i of client j
-
     pi_c  = (n_c + 1) / (n + C)                the cohort's share of class c among its n labels
-    pi_jc = (n_jc + C pi_c) / (n_j + C)        client j's, drawn to the cohort's by as much as C labels weigh
+    pi_jc = (n_jc + C pi_c) / (n_j + C)        client j's, shrunk to the cohort's with the weight of C labels
 
-It is the correction of label shift (Saerens, Latinne, Decaestecker, Neural Computation 2002) with
-frequencies of labels for the new shares. Scores at alpha near 1 are flat, which would let the prior decide
-alone: they are to be sharpened first, p^gamma, and p^gamma (pi_j / pi) has its largest entry where
-p (pi_j / pi)^(1 / gamma) has: beta is 1 / gamma, 0 switches the prior off, and how large it should be
-leave-one-out tells (`jaxfed.xclp.selection`). A client without labels has pi_j = pi and keeps its scores.
+It is the correction of label shift (Saerens, Latinne, Decaestecker, Neural Computation 2002) with label
+frequencies as the new class shares. Scores at alpha near 1 are flat, so the prior alone would decide. They
+would have to be sharpened first, p^gamma. The largest entry of p^gamma (pi_j / pi) is that of
+p (pi_j / pi)^(1 / gamma), so beta stands for 1 / gamma. beta = 0 switches the prior off. Leave-one-out can
+choose beta (`jaxfed.xclp.selection`). A client without labels has pi_j = pi and unchanged scores.
 
-Client j needs its own labels and the cohort's number of each class, as with
-`label_matrix="class_balanced"`; nothing else leaves it. Left out, a label counts neither in n_jc nor in
-n_c.
+Client j needs its own labels and the cohort's number of labels of each class, as with
+`label_matrix="class_balanced"`; nothing else leaves it. Leave-one-out removes a label from both n_jc and n_c.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ _LOG_OF_FACTORS = 40.0  # e^40 times any score is a float32
 def weighed(scores: Array, own: Array, cohort: Array, beta: float) -> Array:
     """Z', float32 [m, C].
 
-    A row that float32 would not hold is divided by its largest factor: neither labels nor shares change.
+    A row beyond float32's range is divided by its largest factor, which changes neither labels nor shares.
 
     Args:
         scores: Z [m, C]; entries below zero count as zero.

@@ -1,4 +1,4 @@
-"""Label propagation on the exact-cosine graph of some vectors: what XCLP estimates, without a protocol.
+"""Label propagation on the exact-cosine graph of some vectors, which XCLP estimates; no protocol.
 
     A_ij = cos(v_i, v_j),  B = k largest of each row (not its own),  W = D^-1/2 (B + B^T) D^-1/2,
     Z = (I - alpha W)^-1 Y, or as `label_matrix` says
@@ -31,7 +31,7 @@ from jaxfed.xclp.smoother import Smoother, joint_scores
 
 Array = jax.Array | np.ndarray
 
-_SMALLEST_CAPACITY = 256  # points; clients with fewer share their programs
+_SMALLEST_CAPACITY = 256  # points; all smaller clients are padded to it and share compiled programs
 
 
 def propagate_over_cosines(
@@ -47,7 +47,7 @@ def propagate_over_cosines(
         y: float32 [n, C], one-hot, zero where unlabeled.
         valid: bool [n], False on padding; None: all are points.
         p: k, `self_edges`, alpha, the edges' power, tolerance and step limit, `label_matrix` and
-            `relative_confidence`, the latter over these n vectors. A client prior changes nothing, since
+            `relative_confidence`, the latter over these n vectors. A client prior has no effect, since
             the client's frequencies are the cohort's.
 
     Cost: n^2 d operations; memory O(n (d + k + C)).
@@ -64,21 +64,21 @@ def label_over_cosines(
     p: Propagation,
     execution: Execution = HERE,
 ) -> tuple[jax.Array, jax.Array, Choice[Propagation] | None]:
-    """Choose what `p` wants chosen, by leave-one-out over these vectors, and propagate with it.
+    """Choose the settings in `p.select` by leave-one-out over these vectors, and propagate with them.
 
     Args:
         vectors: float32 [n, d].
         y: float32 [n, C], one-hot, zero where unlabeled.
         valid: bool [n], False on padding.
-        owner: the client of each point, int [n]; None: all are one's, and a client prior changes nothing.
+        owner: the client of each point, int [n]; None: one client has all, and a client prior has no effect.
         p: all settings.
-        execution: may remember neighbors.
+        execution: may cache neighbors.
 
     Returns:
-        Labels and confidences as `propagate_over_cosines`, the latter calibrated if `p` says so, and what was
-        chosen; None where nothing was to be.
+        Labels and confidences as `propagate_over_cosines`, the latter calibrated if `p` says so, and the
+        choice; None without selection.
 
-    Cost: n^2 d operations, once; and the systems of all settings (`jaxfed.xclp.selection`).
+    Cost: n^2 d operations once, and the linear systems of all settings (`jaxfed.xclp.selection`).
     """
     most = max(s.num_neighbors for s in settings_of(p))
     near = execution.once(knn.cosine_knn, vectors, most, valid=valid)
@@ -99,7 +99,7 @@ def label_over_cosines(
 
 
 def smoother_over_cosines(vectors: Sequence[np.ndarray], p: Propagation) -> Smoother:
-    """M of the graph over all these vectors, [n_j, d] a client, padded; n^2 d operations."""
+    """Matrix M of the graph over all these vectors, [n_j, d] a client, padded; n^2 d operations."""
     joint = np.concatenate(vectors).astype(np.float32)
     points = jnp.asarray(padded_rows(joint))
     is_point = jnp.asarray(np.arange(len(points)) < len(joint))
@@ -113,21 +113,22 @@ def label_each(
     p: Propagation,
     execution: Execution = HERE,
 ) -> tuple[np.ndarray, np.ndarray, list[Choice[Propagation]]]:
-    """Every client for itself, one after another, by few programs however unequal they are.
+    """Label every client by itself, one after another, with few compiled programs for any client sizes.
 
-    A client is padded to the next power of two, or to 256 points; its numbers of hubs and of labels are
-    padded likewise (`normalized_graph`, `diagonal`). So programs are a few for every power of two
-    that there is, and not for every client; padding takes part in nothing.
+    A client is padded to the next power of two, or to 256 points. Its numbers of hubs and of labels are
+    padded likewise (`normalized_graph`, `diagonal`). So there are a few programs for each power of two, not
+    for each client; padding does not take part in anything.
 
     Args:
         vectors: each client's, float [n_k, d] or more of them.
         y: int [K, N], labels, -1 where there is none.
         mask: bool [K, N], a client's points are its first n_k.
         p: all settings.
-        execution: may remember neighbors.
+        execution: may cache neighbors.
 
     Returns:
-        Labels int32 [K, N] (-1: none) and confidences float32 [K, N], and what clients chose that had to.
+        Labels int32 [K, N] (-1: none), confidences float32 [K, N], and the choices of clients that had to
+        choose.
     """
     y, mask = np.asarray(y), np.asarray(mask)
     label = np.full(mask.shape, UNLABELED, np.int32)

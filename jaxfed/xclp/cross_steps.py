@@ -1,8 +1,8 @@
 """Algorithm 1's cross steps by name: in the clear, as the authors' experiments ran them, or as protocols.
 
-A table for each of lines 3 (where Pi comes from), 5 and 14. The functions of one table take the same
-arguments, so that a protocol takes the place of a plaintext step without a change elsewhere. Protocols
-need a session; they are imported where they run, because only they need their packages.
+There is a table for each of lines 3 (the source of Pi), 5 and 14. The functions of one table take the same
+arguments, so a protocol replaces a plaintext step without a change elsewhere. Protocols need a session. They
+are imported where they run, because only they need their packages.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LATER_BATCH = 256  # points whose distances to all of the graph are held at a ti
 
 
 def setup(seed: int) -> jax.Array:
-    """Line 1, XS, of a simulation: the seed comes from the experiment, which makes it no secret.
+    """Line 1, XS, of a simulation: the seed comes from the experiment and is no secret.
 
     The key's 64 bits are the seed's lower ones; further words of 32 bits are folded in. (`jax.random.key`
     would leave out all but 32 bits.) A seed below 2^32 gives the key that `jax.random.key` gives.
@@ -47,7 +47,7 @@ def setup(seed: int) -> jax.Array:
 
 
 def drawn_seed(key: jax.Array) -> int:
-    """A seed for `setup` out of a simulation's key: as many bits as the key has, 64."""
+    """A seed for `setup`, drawn with a simulation's key: 64 bits, as many as the key has."""
     low, high = np.asarray(_two_words(key)).tolist()
     return high << 32 | low
 
@@ -66,11 +66,11 @@ def projection_of_seed(seed: int, num_bits: int, dim: int, session: Session | No
 def projection_of_group_secret(
     seed: int, num_bits: int, dim: int, session: Session | None
 ) -> jax.Array:
-    """Line 3, CS: Pi, float32 [L, d], the same at all clients, and another one in every run."""
+    """Line 3, CS: Pi, float32 [L, d], the same at all clients and different in every run."""
     from jaxfed.secure import cross_steps
 
     del seed
-    assert session is not None  # `Parameters` has seen to it
+    assert session is not None  # `Parameters` has checked it
     return jnp.asarray(cross_steps.hyperplanes(session, num_bits, dim))
 
 
@@ -86,9 +86,9 @@ def plaintext_hamming(
 ) -> Neighbors:
     """Lines 5 and 7 with codes in the clear: each point's k nearest others by Hamming distance.
 
-    The placeholder of the authors' experiments. Returns who takes part, which is everybody, and
-    (indices, distances), int32 [n, k]. `part_points`: so many on the device at a time; None: all. The
-    approximate search is on one device, of every process.
+    The placeholder of the authors' experiments. Returns the clients that take part, here all of them, and
+    (indices, distances), int32 [n, k]. `part_points`: number of points on the device at a time; None: all.
+    The approximate search runs on one device of each process.
     """
     del session, key_bits
     joint = np.concatenate(codes)
@@ -116,14 +116,14 @@ def secure_hamming(
     neighbors: str,
     key_bits: int,
 ) -> Neighbors:
-    """Lines 5 and 7 by a protocol in which the server learns H and nobody anything else.
+    """Lines 5 and 7 by a protocol in which the server learns H and no party learns anything else.
 
-    Returns who has stayed, and (indices, distances) among their points.
+    Returns the clients that have stayed, and (indices, distances) among their points.
     """
     from jaxfed.secure import cross_steps
 
     assert session is not None
-    assert neighbors == "exact"  # of all pairs; `Parameters` has seen to it
+    assert neighbors == "exact"  # all pairs; `Parameters` has checked it
     return cross_steps.nearest_others(
         session,
         dict(enumerate(codes)),
@@ -146,8 +146,8 @@ def plaintext_in_graph(
 ) -> Neighbors:
     """Lines 5 and 7 for points that come after the graph, with codes in the clear.
 
-    Returns who takes part, which is everybody, and of each later point the nearest points of the graph,
-    (indices, distances), int32 [m, k]; both are numbered through, client after client.
+    Returns the clients that take part, here all of them, and for each later point its nearest points of the
+    graph, (indices, distances), int32 [m, k]. Points are numbered consecutively, client after client.
     """
     del session, execution, key_bits
     codes, joint = (np.concatenate(list(own.values())) for own in (later, graph))
@@ -156,7 +156,7 @@ def plaintext_in_graph(
         return list(later), nothing, nothing
     bits = padded_rows(joint)
     is_point = jnp.asarray(np.arange(len(bits)) < len(joint))
-    most = min(num_neighbors, len(joint))  # more would be as many columns of nobody
+    most = min(num_neighbors, len(joint))  # further columns would be empty
     search = partial(knn.hamming_knn_among, bits=jnp.asarray(bits), num_neighbors=most)
     found = in_batches(lambda some: search(jnp.asarray(some), valid=is_point), codes, LATER_BATCH)
     return list(later), *found
@@ -174,7 +174,7 @@ def secure_in_graph(
 ) -> Neighbors:
     """Lines 5 and 7 for later points by a protocol in which the server learns their distances to the graph.
 
-    Returns who has stayed, and (indices, distances) among their points.
+    Returns the clients that have stayed, and (indices, distances) among their points.
     """
     from jaxfed.secure import later_neighbors
 
@@ -200,7 +200,8 @@ def plaintext_row_sums(
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
     """Line 14 in the clear: client j gets rows R_j of the summed contributions, f32 [n_j, C].
 
-    And the sum of the counts [t, C], f32. A client that has left before counts nothing and gets nothing.
+    It also gets the sum of the counts [t, C], f32. A client that has left before does not count and gets
+    nothing.
     """
     del execution
     staying = [client for client in rows if session is None or client in session.clients]
@@ -222,11 +223,10 @@ def secure_row_sums(
     resilient: bool = False,
     signed: bool = False,
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """Line 14 by a protocol in which client j learns its rows and nobody anything else.
+    """Line 14 by a protocol in which client j learns its rows and no party learns anything else.
 
-    Counts are t further rows that every client has of its own: each learns the sum of all, nobody
-    anything else, and they are of exactly the clients whose contributions count. Returns the rows of those
-    who have stayed.
+    Counts are t further rows of every client. Each client learns only their sum, over exactly the clients
+    whose contributions count. Returns the rows of the clients that have stayed.
     """
     from jaxfed.secure import cross_steps
 
@@ -252,7 +252,7 @@ def largest_confidences(
 ) -> dict[int, np.float32]:
     """The largest of the clients' largest confidences, float32, at every client that stays.
 
-    For `relative_confidence`, which is no line of the paper. Through a session the server compares them.
+    For `relative_confidence`, which is not in the paper. With a session, the server compares them.
     """
     if session is None:
         largest = max(own.values(), default=np.float32(0))
@@ -266,7 +266,7 @@ PROJECTIONS: dict[str, Callable[..., jax.Array]] = {
     "seed": projection_of_seed,
     "group_secret": projection_of_group_secret,
 }
-# Of codes in the clear: (codes, k, valid=...) -> (indices, distances).
+# Search over codes in the clear: (codes, k, valid=...) -> (indices, distances).
 NEIGHBORS: dict[str, Callable[..., tuple[jax.Array, jax.Array]]] = {
     "exact": knn.hamming_knn,
     "approximate": nn_descent.approximate_hamming_knn,
@@ -277,7 +277,7 @@ HAMMING: dict[str, Callable[..., Neighbors]] = {
     "plaintext": plaintext_hamming,
     **{protocol: partial(secure_hamming, protocol) for protocol in ("phe", "ot", "masked")},
 }
-# The same for points that come after the graph was made.
+# The same for points that come after the graph.
 IN_GRAPH: dict[str, Callable[..., Neighbors]] = {
     protocol: plaintext_in_graph if protocol == "plaintext" else partial(secure_in_graph, protocol)
     for protocol in HAMMING

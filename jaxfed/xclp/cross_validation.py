@@ -1,18 +1,18 @@
 """Settings of a one-shot method chosen without test labels: cross-validation over the labeled points.
 
-Every client deals its labeled points into F folds, at random and class by class. For each of the settings,
+Every client splits its labeled points into F random folds, stratified by class. For each of the settings,
 
     for f = 1 .. F:  hide the labels of fold f at all clients,  label all points as the method does,
                      each client counts, by class, its hidden points that got their own label,
-    the server adds up the counts, and takes the settings that are right most often,
+    the server adds up the counts and selects the settings that are right most often,
 
-the first of equals. Then the method runs with these settings and all labels. It is what a federation can
-do: beside the method's own messages a client sends C counts for each of the settings. XCLP's authors chose
-L and k by cross-validation (Scott, Yeo, Lampert, TMLR 2023, A.1) and do not say how many folds; they kept
-alpha = 0.99.
+the first of equal ones. Then the method runs with these settings and all labels. A real federation can do
+this: in addition to the method's own messages, a client sends C counts for each of the settings. XCLP's
+authors chose L and k by cross-validation (Scott, Yeo, Lampert, TMLR 2023, A.1) and do not say how many folds;
+they kept alpha = 0.99.
 
 It wraps any method whose state is a `Transduction`, by that method's own `round`. Under randomized response
-every labeling may cost its budget again (docs/threat-model.md).
+every labeling may spend its budget again (docs/threat-model.md).
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ from jaxfed.xclp.transduction import Transduction
 Settings = Mapping[str, Any]
 Make = Callable[[Settings, Execution], FederatedAlgorithm]
 
-_FOLDS = (
-    0x666F6C64  # sets the folds' randomness apart from what the method draws from the round's key
-)
+_FOLDS = 0x666F6C64  # separates the folds' randomness from the method's draws from the round's key
 
 
 def cross_validated(
@@ -48,26 +46,25 @@ def cross_validated(
     measure: str = "accuracy",
     execution: Execution = HERE,
 ) -> FederatedAlgorithm:
-    """The method that `make(settings, execution)` makes, with settings chosen anew in every round.
+    """The method that `make(settings, execution)` makes, with settings chosen again in every round.
 
     Args:
-        make: makes the one-shot method; it is given an `execution` that remembers, so that what does not
-            depend on labels is computed once.
-        candidates: settings with the same keys, numbers or switches, at least one. Of those that are
-            right equally often the first is taken, so the ones that were given come first.
+        make: makes the one-shot method. Its `execution` has a cache, so what does not depend on labels is
+            computed once.
+        candidates: settings with the same keys, numbers or switches, at least one. The first of equally good
+            ones is selected, so the given settings come first.
         num_folds: F, 2 or more.
         measure: a key of `MEASURES`.
-        execution: how the method is executed; told of progress.
+        execution: how the method is executed; receives progress.
 
     Returns:
         An algorithm whose round reports, beside the method's own metrics, `selected` (key -> value) and
         `cross_validation`: `accuracy` of the selected settings and `given_accuracy` of the first ones,
-        by `measure`; without any labeled point both are None, and the first settings are taken. The
+        by `measure`; without any labeled point both are None, and the first settings are selected. The
         method's `communication` is that of the last labeling, with all labels.
 
-    Cost: F times as many labelings as there are candidates, and one. Of XCLP and label propagation with
-    plaintext steps each is a conjugate-gradient solve, codes and neighbors being remembered; protocols
-    are run through each time.
+    Cost: F labelings for each candidate, and one more. For XCLP and label propagation with plaintext steps
+    each is a conjugate-gradient solve, since codes and neighbors are cached; protocols run again each time.
     """
     for settings in candidates:
         make(settings, HERE)  # a bad value is rejected when the method is made, not in round 1
@@ -85,7 +82,7 @@ def cross_validated(
             hits = recovered(method, state, cohort, fold, key)
             scores.append(MEASURES[measure](hits, counts))
             told(len(scores), len(methods))
-        best = int(np.argmax(scores)) if scores else 0  # of equals the first
+        best = int(np.argmax(scores)) if scores else 0  # the first of equal ones
         quality = (scores[best], scores[0]) if scores else (None, None)
         state, metrics = methods[best].round(state, cohort, key)
         return state, {
@@ -100,9 +97,9 @@ def cross_validated(
 def folds(cohort: Cohort, num_folds: int, seed: int) -> np.ndarray:
     """int32 [K, N]: the fold, 0 to F - 1, of every labeled point; -1 where there is no label.
 
-    A client's points of one class, and all its points together, are spread over the folds to within one;
-    which are together, of one class or of several, and where a client begins, is random. It depends on
-    the client's id and labels, not on the others of the cohort.
+    Fold sizes differ by at most one, for a client's points of one class and for all its points together. The
+    assignment and each client's first fold are random. They depend on the client's id and labels, not on the
+    rest of the cohort.
     """
     fold = np.full(cohort.mask.shape, -1, np.int32)
     for own, client, y in zip(fold, cohort.client_id, np.asarray(cohort.y), strict=True):
@@ -111,7 +108,7 @@ def folds(cohort: Cohort, num_folds: int, seed: int) -> np.ndarray:
             continue
         rng = np.random.default_rng((seed, int(client)))
         shuffled = rng.permutation(labeled)
-        place = rng.permutation(y.max() + 1)  # of each class, else c and c + 1 never share a fold
+        place = rng.permutation(y.max() + 1)  # random class order, else c, c + 1 never share a fold
         by_class = shuffled[np.argsort(place[y[shuffled]], kind="stable")]
         own[by_class] = (rng.integers(num_folds) + np.arange(len(by_class))) % num_folds
     return fold
@@ -124,9 +121,9 @@ def recovered(
     fold: np.ndarray,
     key: jax.Array,
 ) -> np.ndarray:
-    """int [C']: by class, how many labels come back when their fold is hidden; summed over all clients.
+    """int [C']: number of labels by class that come back when their fold is hidden, summed over all clients.
 
-    C' is the largest class that is labeled, plus 1. Folds in which nobody has a label are left out.
+    C' is the largest labeled class plus 1. Folds without any label are skipped.
     """
     y = np.asarray(cohort.y)
     hits = np.zeros(y[fold >= 0].max() + 1, np.int64)

@@ -1,10 +1,10 @@
-"""Who leaves a simulated labeling, and at which stage: what `Parameters.presence` says (Section 3.3).
+"""Simulated client dropouts during a labeling, by stage: `Parameters.presence` (Section 3.3).
 
     ("3@hamming", "20%@row_sums")
 
 Client 3 leaves before it sends anything for SecureHamming, and one client in five before its upload for
 SecureRowSums (`jaxfed.secure.session.departures`). Shares are drawn from the run's seed. Stages are those of
-the labeling; who has left is not there for later points either (`jaxfed.xclp.out_of_sample`).
+the labeling. Clients that have left do not take part in labeling later points (`jaxfed.xclp.out_of_sample`).
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ STAGES: dict[str, Stage] = {
 
 
 def parsed(entries: Sequence[str]) -> list[Departure]:
-    """The entries of `Parameters.presence`.
+    """Parse the entries of `Parameters.presence`.
 
     Raises:
-        UsageError: an entry that is none, with what is allowed.
+        UsageError: an invalid entry, with what is allowed.
     """
     return departures.parsed(entries, STAGES, "xclp.presence")
 
 
 def presence_of(entries: Sequence[str], clients: Sequence[int], seed: int) -> Presence:
-    """Who leaves among the parties of one session.
+    """Planned departures of the clients of one session.
 
     Args:
         entries: as in the module's docstring.

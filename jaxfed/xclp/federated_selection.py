@@ -1,15 +1,15 @@
-"""`jaxfed.xclp.selection` over a federation: whose labels, through which messages, and who adds up.
+"""`jaxfed.xclp.selection` over a federation: messages between the parties, and the sums at the server.
 
-Without a session one process has everything, and does what the parties would. Through a session, for every
-matrix M that is tried, lines 10 to 14 run once among the labeled points alone, m of n
+Without a session one process has everything and computes what the parties would. Through a session, for every
+candidate matrix M, lines 10 to 14 run once among the labeled points alone, m of n
 (`jaxfed.xclp.leave_one_out.AtLabeled`):
 
     CS: positions of its labels;  XS: influence of labels upon labels, as `influence` and `row_sums` say
-    SS: M_ii to their owner;  CS: X_i - M_ii y_i, hits of all settings that have M in common
-    XS: sums of the clients' counts, masked where `row_sums` is;  SS: which setting was chosen
+    SS: M_ii to their owner;  CS: X_i - M_ii y_i, hits of all settings that share M
+    XS: sums of the clients' counts, masked where `row_sums` is;  SS: the setting that was chosen
 
-so that of settings that were not chosen nobody sees scores of any unlabeled point, and a setting costs (m /
-n) of a labeling beside its columns. A client that leaves meanwhile has no say in the choice.
+So no party sees scores of unlabeled points under a setting that was not chosen. A setting costs (m / n) of a
+labeling in addition to its columns. A client that leaves during selection does not influence the choice.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def most_of(p: Parameters) -> Parameters:
-    """The most bits and neighbors that any of the settings asks for."""
+    """`p` with the largest num_bits and num_neighbors among the candidate settings."""
     tried = settings_of(p) if p.select else [p]
     return replace(
         p,
@@ -53,7 +53,7 @@ def most_of(p: Parameters) -> Parameters:
 def choose(
     p: Parameters, around: Neighborhoods, session: Session | None, execution: Execution
 ) -> Choice[Parameters]:
-    """The settings that the federation goes on with."""
+    """Choose the settings by leave-one-out, and announce them to the clients of a session."""
     evidence = evidence_of(p, around, session, execution)
     if session is None:
         return select(p, evidence, plaintext_total)
@@ -77,7 +77,7 @@ def choose(
 def evidence_of(
     p: Parameters, around: Neighborhoods, session: Session | None, execution: Execution
 ) -> Callable[[Parameters], dict[int, Labeled]]:
-    """What leave-one-out goes by with some settings: every client's, or in the clear `EVERYBODY`'s."""
+    """Leave-one-out data by setting: a function to every client's, or in the clear to `EVERYBODY`'s."""
     if session is None:
         return lambda s: {EVERYBODY: _joint(s, around)}
     positions = _positions(session, around, p)
@@ -85,7 +85,7 @@ def evidence_of(
 
 
 def _joint(s: Parameters, around: Neighborhoods) -> Labeled:
-    """Of everybody's labeled points, in the clear."""
+    """Leave-one-out data of all clients' labeled points, in the clear."""
     matrix, near = around.matrix(s), around.of(s.num_bits)
     y = np.concatenate(list(near.labels.values()))
     answers = np.where(y.any(axis=1), y.argmax(axis=1), -1)
@@ -96,7 +96,7 @@ def _joint(s: Parameters, around: Neighborhoods) -> Labeled:
 
 
 def _positions(session: Session, around: Neighborhoods, p: Parameters) -> dict[int, np.ndarray]:
-    """Which of its points are labeled, int [m_j], as the server hears it from every client that stays."""
+    """Positions of each client's labeled points, int [m_j], received by the server; of clients that stay."""
     found = {}
     for client, y in around.of(p.num_bits).labels.items():
         if client not in session.clients:
@@ -116,7 +116,7 @@ def _through_session(
     session: Session,
     execution: Execution,
 ) -> dict[int, Labeled]:
-    """Of every client that stays, what it knows of its own labeled points."""
+    """Leave-one-out data of every client that stays, for its own labeled points."""
     near = around.of(s.num_bits)
     clients = [j for j in near.labels if j in positions and j in session.clients]
     if not any(len(positions[j]) for j in clients):
@@ -132,7 +132,7 @@ def _through_session(
     counts = {j: class_counts(y, are_needed=True) for j, y in labels.items()}
     sums = ROW_SUMS[s.row_sums](contributions, counts, rows, session, execution)
     own, accuracy = part.diagonal[: len(joint)], contributions.accuracy
-    if EVERYBODY in contributions.values:  # the server was given Y, and has solved for no columns
+    if EVERYBODY in contributions.values:  # the server has received Y and solved for no columns
         diagonals, of_diagonals = diagonal(matrix, joint)
         own = np.where(part.alone[: len(joint)], own, diagonals)
         accuracy = accuracy.worst(of_diagonals)
@@ -152,7 +152,7 @@ def _through_session(
 
 
 def _unbiased(y: np.ndarray, p: Parameters) -> np.ndarray:
-    """Y, or of randomized labels its unbiased estimate."""
+    """Y, or the unbiased estimate of Y if labels are randomized."""
     if not p.label_epsilon:
         return y
     estimate = randomized_response.unbiased(y, p.num_classes, p.label_epsilon)

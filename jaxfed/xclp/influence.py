@@ -1,16 +1,16 @@
-"""Lines 10 to 13 of Algorithm 1: every client's contribution Z^(j) = S_L^(j) Y_L^(j), two ways.
+"""Lines 10 to 13 of Algorithm 1: every client's contribution Z^(j) = S_L^(j) Y_L^(j), in two ways.
 
-S = (I - alpha W)^-1 (`jaxfed.xclp.smoother`) is never formed: conjugate gradient solves (I - alpha W) S_L^(j)
-= E_L^(j) for the columns of client j's labeled points, E_L^(j) their unit vectors, or (I - alpha W) Z = Y at
-once.
+S = (I - alpha W)^-1 (`jaxfed.xclp.smoother`) is never formed. Conjugate gradients solve either (I - alpha W)
+S_L^(j) = E_L^(j) for the columns of client j's labeled points, E_L^(j) being their unit vectors, or (I -
+alpha W) Z = Y at once.
 
-"columns", as the paper: client j tells the server which of its points are labeled, gets their columns of
-S and multiplies them with its labels. It sees how far its points reach everybody's.
+"columns", as in the paper: client j tells the server which of its points are labeled, receives their columns
+of S and multiplies them with its labels. It sees how far its points reach everybody's.
 
-"labels": client j gets no columns. In the clear the server is given Y and solves for Z, C right-hand sides
-in place of one a label, which is what a simulation wants and the default. Where line 14 is a protocol,
-the server tells nobody its columns and no client its labels: oblivious transfers give each client and
-the server shares of Z^(j), which the row sums put together (`jaxfed.secure.influence.transfer`).
+"labels": client j receives no columns. In the clear the server receives Y and solves for Z: C right-hand
+sides instead of one per label. This is the default and suits simulations. If line 14 is a protocol, the
+server reveals no columns and the clients reveal no labels: oblivious transfers give each client and the
+server shares of Z^(j), which the row sums put together (`jaxfed.secure.influence.transfer`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from jaxfed.secure.session.endpoint import DroppedOut
 if TYPE_CHECKING:
     from jaxfed.secure.session.parties import Session
 
-EVERYBODY = -1  # whose contribution the sum of all clients' is
+EVERYBODY = -1  # key of the sum of all clients' contributions
 _COLUMN_BLOCK = 256  # columns of S solved for at once: n x 256 floats at a time
 
 Labels = Mapping[int, np.ndarray]  # every client's Y^(j), float32 [n_j, C], zero or one-hot rows
@@ -39,9 +39,9 @@ RowsOf = Mapping[int, slice]  # every client's R_j
 
 
 class Accuracy(NamedTuple):
-    """Of several columns the most steps, the largest residual, and whether one was given up at max_steps.
+    """Accuracy of several solved columns: most steps, largest residual, and if one was stopped at max_steps.
 
-    float32's own limit, at which a column may stop above the tolerance, is no reason to warn.
+    A column that stops above the tolerance at float32's own limit is no reason to warn.
     """
 
     steps: int = 0
@@ -49,7 +49,7 @@ class Accuracy(NamedTuple):
     cut_short: bool = False
 
     def worst(self, other: Accuracy) -> Accuracy:
-        """Of both."""
+        """The worse of two accuracies, field by field."""
         return Accuracy(
             max(self.steps, other.steps),
             max(self.residual, other.residual),
@@ -58,7 +58,7 @@ class Accuracy(NamedTuple):
 
 
 class Matrix(Protocol):
-    """The server's matrix S, n by n, as `jaxfed.xclp.smoother` has it, or a part of it, or other rows."""
+    """The server's matrix S, n by n, of `jaxfed.xclp.smoother`, or a part of it, or other rows."""
 
     @property
     def num_points(self) -> int:
@@ -66,28 +66,28 @@ class Matrix(Protocol):
 
     @property
     def max_steps(self) -> int:
-        """Of conjugate gradients, at most."""
+        """Maximum number of conjugate-gradient steps."""
 
     def solved(self, y: np.ndarray) -> tuple[jax.Array, Convergence]:
         """S Y for Y float32 [n, C]."""
 
 
 def shared_width(num_columns: int) -> int:
-    """Columns with zeros among them, as many as others have: powers of two, 16 and more.
+    """Padded number of columns: the next power of two, 16 or more.
 
-    Zero columns are solved at once, and few widths have few compilations.
+    Zero columns are solved at once, and few widths mean few compilations.
     """
     return max(16, 1 << (num_columns - 1).bit_length())
 
 
 def solved(matrix: Matrix, y: np.ndarray) -> tuple[jax.Array, Accuracy]:
-    """S Y, and how accurate it is."""
+    """S Y, and the accuracy of its columns."""
     z, info = matrix.solved(y)
     return z, accuracy_of(info, matrix.max_steps)
 
 
 def accuracy_of(info: Convergence, max_steps: int) -> Accuracy:
-    """Of all columns of one solve."""
+    """Accuracy over all columns of one solve."""
     steps, residual, converged = (
         np.asarray(values) for values in (info.steps, info.residual, info.converged)
     )
@@ -96,9 +96,9 @@ def accuracy_of(info: Convergence, max_steps: int) -> Accuracy:
 
 
 def warn_of_cut_short(labeling: Accuracy, choosing: Accuracy, tolerance: float) -> None:
-    """One line where columns were given up at max_steps: of a labeling, of choosing its settings, or of both.
+    """Warn once if columns were stopped at max_steps: in the labeling, in choosing its settings, or in both.
 
-    The warning is where the caller's caller called it.
+    The warning points to the caller's caller.
     """
     systems = {"label propagation": labeling, "choosing by leave-one-out": choosing}
     cut_short = {name: own for name, own in systems.items() if own.cut_short}
@@ -113,12 +113,12 @@ def warn_of_cut_short(labeling: Accuracy, choosing: Accuracy, tolerance: float) 
 
 
 class Contributions(NamedTuple):
-    """What line 14 sums.
+    """The summands of line 14.
 
     Fields:
-        values: Z^(j) of every client that has stayed, float32 [n, C], or `EVERYBODY`'s; of shares the
-            client's, uint64 (`jaxfed.secure.primitives.fixed_point`).
-        shares: the server's share of every client's Z^(j), uint64 [n, C]; empty where `values` are whole.
+        values: Z^(j) of every client that has stayed, float32 [n, C], or `EVERYBODY`'s; with shares, the
+            client's share, uint64 (`jaxfed.secure.primitives.fixed_point`).
+        shares: the server's share of every client's Z^(j), uint64 [n, C]; empty if `values` are whole.
         accuracy: of the linear systems.
     """
 
@@ -128,20 +128,20 @@ class Contributions(NamedTuple):
 
 
 class Multiplication(Protocol):
-    """How one client's labels meet the server's columns of S."""
+    """Multiplication of the server's columns of S with one client's labels."""
 
     def positions(self) -> np.ndarray:
-        """The client's labeled points, in ascending order, as the server is told them."""
+        """The client's labeled points, in ascending order, as the server receives them."""
 
     def multiply(self, columns: jax.Array, block: np.ndarray) -> None:
-        """Take the next columns, of the points `block`; [n or more, len(block) or more], zeros beyond."""
+        """Process the next columns, of the points `block`; [n or more, len(block) or more], zeros beyond."""
 
     def finished(self) -> tuple[np.ndarray, np.ndarray | None]:
         """The client's contribution, or the client's and the server's shares of it."""
 
 
 class InTheClear:
-    """Without a session. `labels` is Y^(j), `num_points` = n."""
+    """Multiplication without a session. `labels` is Y^(j), `num_points` = n."""
 
     def __init__(self, labels: np.ndarray, num_points: int) -> None:
         self._labels, self._num_points = labels, num_points
@@ -166,7 +166,7 @@ class InTheClear:
 
 
 class Sent(InTheClear):
-    """Positions and columns go through the session, sealed; the client multiplies what it received."""
+    """Multiplication at the client, which sends positions and receives columns, sealed, in the session."""
 
     def __init__(self, labels: np.ndarray, num_points: int, client: int, session: Session) -> None:
         super().__init__(labels, num_points)
@@ -200,9 +200,9 @@ def influence_of_labels(
     is_secure: bool,
     num_outputs: int | None = None,
 ) -> Contributions:
-    """No columns for the clients; `is_secure` where line 14 is a protocol.
+    """Contributions without columns for the clients; `is_secure` if line 14 is a protocol.
 
-    `num_outputs`: rows of S Y, without padding, where they are not the n points.
+    `num_outputs`: rows of S Y, without padding, if they are not the n points.
     """
     if is_secure:
         from jaxfed.secure.influence.transfer import Transferred
@@ -230,7 +230,7 @@ def influence_columns(
     is_secure: bool,
     num_outputs: int | None = None,
 ) -> Contributions:
-    """Columns for the clients, through the session where there is one; `num_outputs` as above."""
+    """Contributions by columns for the clients, through the session if there is one; arguments as above."""
     del is_secure
     present: Container[int] = rows if session is None else session.clients
 
@@ -249,7 +249,7 @@ def _multiplied(
     multiplication: Callable[[int, int], Multiplication],
     num_outputs: int | None,
 ) -> Contributions:
-    """S_L^(j) Y_L^(j), a client and a block of columns at a time; who leaves contributes nothing."""
+    """S_L^(j) Y_L^(j), a client and a block of columns at a time; dropped clients contribute nothing."""
     num_rows = matrix.num_points
     num_points = num_outputs
     if num_points is None:

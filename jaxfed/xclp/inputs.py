@@ -1,4 +1,4 @@
-"""What clients may bring to Algorithm 1: vectors and labels, checked before anything is computed."""
+"""Checks of the clients' input to Algorithm 1, vectors and labels, before anything is computed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxfed.errors import UsageError
 from jaxfed.xclp.prediction import UNLABELED
 
 _ROWS_AT_ONCE = 4096
-_SMALLEST_EXPONENT = -100  # of a row's largest entry; float32's own is -126
+_SMALLEST_EXPONENT = -100  # of a row's largest entry; float32's smallest normal exponent is -126
 
 
 def checked(
@@ -65,7 +65,7 @@ def checked(
 def _largest_entries(vectors: np.ndarray) -> np.ndarray:
     """float64 [n]: the largest absolute entry of each row; NaN where it has one.
 
-    A few rows at a time: those of a file go through memory, and do not stay there.
+    It reads a few rows at a time, so the vectors of a file do not stay in memory.
     """
     largest = np.zeros(len(vectors))
     for start in range(0, len(vectors), _ROWS_AT_ONCE):
@@ -81,7 +81,7 @@ def _is_finite(largest: np.ndarray) -> bool:
 
 
 def _above_subnormal(vectors: np.ndarray, largest: np.ndarray) -> np.ndarray:
-    """The same directions, where rows lie so near the end of float32 that a device takes entries for 0."""
+    """The same directions, scaled up where rows are so close to float32's minimum that devices flush to 0."""
     _, exponents = np.frexp(largest)  # 0 of a row of zeros
     if not (exponents < _SMALLEST_EXPONENT).any():
         return vectors

@@ -1,4 +1,4 @@
-"""What is kept of a labeling, so that points that come later get labels: by the server, or by each party."""
+"""Labeling artifacts from which later points get labels: the server's, or those of each party."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 class Kept(NamedTuple):
-    """What the server has after a labeling in the clear.
+    """The server's artifacts of a labeling in the clear.
 
     Fields:
-        codes: uint32 [n_j, L / 32] a client, as they came, with their noise.
+        codes: uint32 [n_j, L / 32] a client, as received, with their noise.
         planes: Pi, float32 [L, d], which the clients have.
         root_degrees: D^1/2 of all points, float32 [n or more].
         scores: Z without the client prior, float32 [n, C].
-        class_counts: of each client's answers, float32 [clients, C].
-        largest: confidence of any point; read for `relative_confidence`.
+        class_counts: numbers of each client's (randomized) labels, float32 [clients, C].
+        largest: largest confidence of any point; used by `relative_confidence`.
         p: the settings.
     """
 
@@ -37,20 +37,21 @@ class Kept(NamedTuple):
 
 
 class KeptApart(NamedTuple):
-    """What the parties have after a labeling through a session, each its own; clients go by their address.
+    """The artifacts of each party after a labeling through a session; clients are keyed by their address.
 
     Fields:
-        session: whose keys they have. It stays open: who has left since is not there any more.
+        session: the session of the labeling, with its keys. It stays open; clients that leave later are gone.
         planes: the clients' Pi, float32 [L, d].
-        codes: each client's, uint32 [n_j, L / 32], with their noise. (The server has them, too, where line 5
-            is in the clear.)
-        noisy: each client's codes of later points that it was asked for, with their noise, by what they were
-            without: asked for again, a code has the noise that it had. Clients write in it.
-        labels: each client's Y^(j), float32 [n_j, C], as it answers.
-        largest: the largest confidence of any point, as each client heard it; read for `relative_confidence`.
-        rows: R_j of all clients of the graph, which all know.
+        codes: each client's, uint32 [n_j, L / 32], with their noise. (The server has them, too, if line 5 is
+            in the clear.)
+        noisy: each client's cache of noisy codes of later points, by the code without noise, so that a
+            repeated code gets the same noise. Clients add to it.
+        labels: each client's Y^(j), float32 [n_j, C], randomized if `label_epsilon` is set.
+        largest: the largest confidence of any point, as each client received it; used by
+            `relative_confidence`.
+        rows: R_j of all clients of the graph, known to all.
         matrix: the server's M, and the graph with its degrees.
-        p: the settings, which all know.
+        p: the settings, known to all.
     """
 
     session: Session

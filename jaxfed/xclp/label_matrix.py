@@ -1,19 +1,19 @@
-"""Label matrices that XCLP propagates: the paper's Y, and Y with its columns divided by the class's labels.
+"""Label matrices that XCLP propagates: the paper's Y, or Y with each column divided by its number of labels.
 
 With the graph's W and one-hot Y, zero rows where unlabeled:
 
     plain            Z = (I - alpha W)^-1 Y                                          the paper (line 10)
     class_balanced   Z = (I - alpha W)^-1 Y diag(n_1 ... n_C)^-1                     n_c labels of class c
 
-Why. With v = D^1/2 1 on a component of the graph (W v = v), (I - alpha W)^-1 = v v^T / ((1 - alpha) |v|^2) +
-something bounded. The first term gives all points of a component the same scores but for a factor, and most
-to the class with most labels; at alpha = 0.99 it is what decides where labels are few. "class_balanced" makes
-it about equal for all classes (class mass normalization with equal shares: Zhu, Ghahramani, Lafferty, ICML
-2003; the authors' code of XCLP does it).
+Motivation. With v = D^1/2 1 on a component of the graph (W v = v), (I - alpha W)^-1 = v v^T / ((1 - alpha)
+|v|^2) + a bounded term. The first term gives all points of a component the same scores up to a factor, and
+the highest score to the class with most labels. At alpha = 0.99 it decides where labels are few.
+"class_balanced" makes it about equal for all classes (class mass normalization with equal shares: Zhu,
+Ghahramani, Lafferty, ICML 2003; the authors' code of XCLP does it).
 
-Leave-one-out. Scores are a function of `Rows`: X = M Y with the matrix M = (I - alpha W)^-1, which knows no
-labels, and counts of labels N. Without labeled point i's own label they are X_i - M_ii y_i and N_i - y_i,
-exactly: no system is solved again.
+Leave-one-out. Scores are a function of `Rows`: X = M Y with the matrix M = (I - alpha W)^-1, which does not
+depend on labels, and counts of labels N. Without labeled point i's own label they are X_i - M_ii y_i and
+N_i - y_i, exactly: no system is solved again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LABEL_MATRICES = ("plain", "class_balanced")
 
 
 class Rows(NamedTuple):
-    """What some points' scores are made of.
+    """Inputs of some points' scores.
 
     Fields:
         values: X = M Y, float32 [m, C], of one-hot Y.
@@ -42,7 +42,7 @@ class Rows(NamedTuple):
 
 
 def scores(label_matrix: str, rows: Rows) -> Array:
-    """Z as the module's docstring says, float32 [m, C], of NumPy or JAX arrays."""
+    """Z as the module's docstring defines it, float32 [m, C], of NumPy or JAX arrays."""
     x = rows.values
     if label_matrix == "plain":
         return x
@@ -51,7 +51,7 @@ def scores(label_matrix: str, rows: Rows) -> Array:
 
 
 def without_own(rows: Rows, labels: Array, diagonal: Array) -> Rows:
-    """`rows` of labeled points, each as if its own label were not there.
+    """`rows` of labeled points, each without its own label.
 
     Args:
         rows: of m labeled points.

@@ -1,4 +1,4 @@
-"""`propagate_labels`: XCLP on arrays, and what it returns, which labels points that come later as well."""
+"""`propagate_labels`: XCLP on arrays. Its result can label later points as well."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Labeling(list[Prediction]):
         self._result, self._p, self._execution = result, p, execution
 
     def label(self, vectors: Sequence[np.ndarray]) -> list[Prediction]:
-        """Label points that were not there, by their nearest in the graph that there is.
+        """Label points that come after the labeling, by their nearest points in its graph.
 
         Arguments, result, errors and cost as `jaxfed.xclp.out_of_sample.label_later`.
         """
@@ -57,8 +57,7 @@ def propagate_labels(
     Args:
         vectors: one float [n_j, d] array a client; n_j may be 0.
         labels: one int [n_j] array a client, -1 = unlabeled.
-        execution: worker processes, who is told of progress, and memory; the result changes by rounding at
-            most.
+        execution: worker processes, progress and memory; it changes the result by rounding at most.
         presence: which clients leave, where steps are protocols: by stages, as in `Parameters`, or at any
             message, as a `jaxfed.secure.session.channel.Presence`.
         **parameters: see `Parameters`.
@@ -66,9 +65,9 @@ def propagate_labels(
     Returns:
         A list with one (labels int32 [n_j], confidences f32 [n_j], scores f32 [n_j, C]) a client. Labeled
         points are predicted too, as in the paper. Label -1, confidence 0: no label reaches the point, or the
-        client has left. Who leaves before line 6 is as if it had never been there; before its part of
-        line 14 is through, as if its points were unlabeled (Section 3.3). Its method `label(vectors)` labels
-        points that come later.
+        client has left. A client that leaves before line 6 counts as absent; one that leaves before its part
+        of line 14 is complete counts as unlabeled (Section 3.3). The list's method `label(vectors)` labels
+        later points.
 
     Raises:
         UsageError: a parameter out of range, lists of different length, vectors that are not finite

@@ -1,16 +1,16 @@
-"""Labels for later points through a session: their rows of M Y, and how each client gets its own.
+"""Labels for later points through a session: their rows of M Y, delivered to their owners.
 
-Z_x is linear in the Z of the graph (`jaxfed.xclp.mixture`), which is M Y but for the factors of
-`label_matrix`, one a class. So lines 5 to 14 are gone through once more, for the later points alone:
+Z_x is linear in the Z of the graph (`jaxfed.xclp.mixture`). Z is M Y up to the factors of `label_matrix`, one
+per class. So lines 5 to 14 run once more, for the later points alone:
 
-    5 to 7      distances of later points to the graph's; the server keeps each one's k nearest, and w
+    5 to 7      distances of later points to the graph's; the server stores each one's k nearest, and w
     10 to 13    INFLUENCE of the server's matrix w M, [m, n], on the clients' labels
     14          ROW_SUMS: client j gets the rows of its own later points, and the counts of labels
-    15, 16      as ever
+    15, 16      unchanged
 
-by the same protocols and the same code.
+with the same protocols and the same code.
 
-Cost: of the systems that the labeling solved, all once more; of distances, m n pairs.
+Cost: all linear systems of the labeling once more; distances of m n pairs.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from jaxfed.xclp.smoother import Smoother
 
 
 class LaterRows:
-    """The server's matrix w M, [m, n], one row for each later point: what takes the place of M for them.
+    """The server's matrix w M, [m, n], one row for each later point, used in place of M.
 
     Args:
         matrix: M, n by n.
-        near: w, of the m later points.
+        near: weights w of the m later points.
 
     Attributes:
         num_points: n, with padding.
@@ -63,19 +63,19 @@ def later_scores(
     execution: Execution,
     communication: Communication,
 ) -> tuple[dict[int, np.ndarray], Accuracy]:
-    """Z of the later points of every client that stays to the end, float32 [m_j, C], by its own prior.
+    """Z of the later points of every client that stays to the end, float32 [m_j, C], weighted by its prior.
 
     Args:
-        kept: of the labeling.
+        kept: artifacts of the labeling.
         codes: uint32 [m_j, L / 32] of later points, with their noise, of all clients in the session.
-        execution: as everywhere.
-        communication: gets what is sent.
+        execution: execution settings.
+        communication: the bytes that are sent are added here.
 
     Returns:
-        The scores, and how accurate the linear systems are.
+        The scores, and the accuracy of the linear systems.
 
     Raises:
-        ProtocolError: a message that does not belong where it arrives; nobody gets scores then.
+        ProtocolError: an unexpected message; no client gets scores then.
     """
     if not any(len(own) for own in codes.values()):
         return {}, Accuracy()
@@ -91,7 +91,7 @@ def later_scores(
 def _near(
     kept: KeptApart, codes: Mapping[int, np.ndarray], execution: Execution
 ) -> tuple[dict[int, int], Mixture]:
-    """Lines 5 to 7: how many later points each client has that is still there, and w of these points."""
+    """Lines 5 to 7: number of later points of each client that is still there, and their weights w."""
     p = kept.p
     clients, indices, distances = IN_GRAPH[p.hamming](
         codes,
@@ -114,7 +114,7 @@ def _scores(
     execution: Execution,
     communication: Communication,
 ) -> tuple[dict[int, np.ndarray], Accuracy]:
-    """Lines 10 to 14 of `sizes` later points a client, whose neighbors are `near`."""
+    """Lines 10 to 14 for `sizes` later points a client, whose neighbors are `near`."""
     session, p, m = kept.session, kept.p, len(near.indices)
     rows = dict(zip(sizes, rows_of(list(sizes.values())), strict=True))
     contributions = INFLUENCE[p.influence](  # 10-SS to 13-CS
@@ -142,9 +142,9 @@ def _scores(
 
 
 def with_noise(codes: np.ndarray, known: dict[bytes, np.ndarray], epsilon: float) -> np.ndarray:
-    """CS: a client's codes of later points [m, L / 32], randomized; the operating system's noise.
+    """CS: a client's codes of later points [m, L / 32], randomized with the operating system's noise.
 
-    `known` has the noisy codes of those that were asked for before, and gets the others.
+    `known` caches the noisy version of each code; new codes are added to it.
     """
     fresh = [own for own in np.unique(codes, axis=0) if own.tobytes() not in known]
     if fresh:

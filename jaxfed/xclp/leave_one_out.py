@@ -1,21 +1,21 @@
-"""What a labeled point's scores would be without its own label: of every one, without solving again.
+"""Leave-one-out scores of all labeled points, each without its own label, from one solve.
 
-Z is a function of X = M Y and counts of labels (`jaxfed.xclp.label_matrix`), so that without the label y_i of
-point i its scores follow from X_i - M_ii y_i. M_ii is in the column of M that line 12 solves for, where
-columns are sent or multiplied. Where the server is given Y it solves for M Y alone, C columns; then
+Z is a function of X = M Y and counts of labels (`jaxfed.xclp.label_matrix`), so without the label y_i of
+point i its scores follow from X_i - M_ii y_i. M_ii is in the column of M that line 12 solves for, if columns
+are sent or multiplied. If the server receives Y, it solves for M Y alone, C columns. Then
 
-    M_ii = (M e_i)_i                                one more column a label, for `EXACT_UP_TO` labels and less
-    M_ii ~ s_i (M_c b_g)_i + (M - M_c)_ii           beyond: labels dealt at random to `NUM_PROBES` groups g,
-                                                    b_g = sum over l in g of s_l e_l, signs s at random
+    M_ii = (M e_i)_i                                one more column per label, for up to `EXACT_UP_TO` labels
+    M_ii ~ s_i (M_c b_g)_i + (M - M_c)_ii           beyond: labels in `NUM_PROBES` random groups g,
+                                                    b_g = sum over l in g of s_l e_l, random signs s
 
 (Bekas, Kokiopoulou, Saad, Applied Numerical Mathematics 2007: probing, here with signs; each label's error
 has mean zero and variance sum over the others in its group of (M_c)_il^2. On digits, a third labeled, alpha
-= 0.99, that is 14 % of M_ii, and changes at most one hit in a hundred: a test has it.) M_c is M beside the
-leading eigenvectors, which are known and would be most of the error.
+= 0.99, that is 14 % of M_ii, and changes at most one hit in a hundred: a test has it.) M_c is M without its
+leading eigenvectors, which are known and would cause most of the error.
 
-Two solves differ by their tolerance. Where a label is alone in its component of the graph, that alone would
-be left, and take part as if another label had reached the point. Whoever solves knows the components: there
-X_i is M_ii y_i and nothing else, and what is left is zero (`alone`).
+Two solves differ by their tolerance. For a label that is alone in its component of the graph, this difference
+alone would remain and count as if another label had reached the point. The party that solves knows the
+components: there X_i is M_ii y_i and nothing else, and the remainder is set to zero (`alone`).
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from jaxfed.xclp.smoother import Smoother, label_counts
 
 EXACT_UP_TO = 256
 NUM_PROBES = 64
-_WIDTHS = (16, 64, 256)  # of columns solved for at once: few, so few programs
+_WIDTHS = (16, 64, 256)  # of columns solved for at once: few widths, few programs
 _WIDE_FROM = 20_000  # points; in smaller graphs 64 columns fill a CPU's caches
 _SEED = 0x100
-_NEAR = 1e-3  # scores without the own label may differ so much between two solves of one system
+_NEAR = 1e-3  # largest relative difference of such scores between two solves of one system
 _ROUNDING = 4 * np.finfo(np.float32).eps  # of X_i and M_ii y_i, where they are the same number
 
 
 class Labeled(NamedTuple):
-    """Some labeled points, of one client or of all, and what their scores are made of.
+    """Some labeled points, of one client or of all, and the inputs of their scores.
 
     Fields:
         rows: with all labels.
-        diagonal: M_ii, what each label adds at its own point, float32 [m].
-        labels: Y of these points, float32 [m, C]; of randomized labels the unbiased estimates.
-        answers: the labels, int [m]; of randomized ones the answers.
+        diagonal: M_ii, the contribution of each label at its own point, float32 [m].
+        labels: Y of these points, float32 [m, C]; the unbiased estimates if labels are randomized.
+        answers: the labels, int [m]; the randomized ones if labels are randomized.
         client_counts: the numbers of labels of each point's client, float32 [m, C] or [C].
         cohort_counts: of all clients, float32 [C].
-        accuracy: of the linear systems that all of it comes from.
+        accuracy: of the linear systems behind these values.
     """
 
     rows: Rows
@@ -68,7 +68,7 @@ class Labeled(NamedTuple):
 
 
 def left_out_scores(points: Labeled, p: Propagation) -> np.ndarray:
-    """Z of every labeled point as if its own label were not there, float32 [m, C]."""
+    """Z of every labeled point without its own label, float32 [m, C]."""
     rows = without_own(points.rows, points.labels, points.diagonal)
     own = np.abs(points.diagonal[:, None] * points.labels)
     values = np.where(np.abs(rows.values) > _ROUNDING * own, rows.values, np.float32(0))
@@ -78,24 +78,24 @@ def left_out_scores(points: Labeled, p: Propagation) -> np.ndarray:
 
 
 def half_hits(left_out: np.ndarray, answers: np.ndarray) -> np.ndarray:
-    """Twice how far each point gets its own label back, int [m]: 2, 1 or 0.
+    """Twice the leave-one-out hit of each point, int [m]: 2, 1 or 0.
 
-    2 where its own class has the largest score, 1 where it ties with the largest other one, 0 elsewhere and
-    where no other label reaches the point. Scores tie that differ by `_NEAR` of the larger, or by less: where
-    points are identical the order of additions would decide, which protocols have another of.
+    2 if its own class has the largest score, 1 if it ties with the largest other one, 0 otherwise and if no
+    other label reaches the point. Scores within a relative difference of `_NEAR` tie: between identical
+    points the order of additions would decide, and it differs between protocols.
     """
     rows = np.arange(len(answers))
     others = left_out.copy()
     others[rows, answers] = -np.inf
     own, other = left_out[rows, answers], others.max(axis=1, initial=-np.inf)
-    with np.errstate(invalid="ignore"):  # of one class alone
+    with np.errstate(invalid="ignore"):  # a single class has no other score
         is_near = np.abs(own - other) <= _NEAR * np.maximum(np.abs(own), np.abs(other))
     found = np.where(is_near, 1, np.where(own > other, 2, 0))
     return np.where(left_out.max(axis=1) > 0, found, 0)
 
 
 def alone(matrix: Smoother, points: np.ndarray) -> np.ndarray:
-    """bool [m]: which of these points have no other of them in their component of the graph."""
+    """bool [m]: true for points without any other of these points in their component of the graph."""
     root = np.asarray(everywhere(components(matrix.graph)).root)
     _, place, sizes = np.unique(root[points], return_inverse=True, return_counts=True)
     return np.asarray(sizes[place] == 1)
@@ -104,7 +104,7 @@ def alone(matrix: Smoother, points: np.ndarray) -> np.ndarray:
 def labeled_rows(
     matrix: Smoother, y: np.ndarray, owner: np.ndarray, answers: np.ndarray
 ) -> Labeled:
-    """Where one party has graph and labels: of all labeled points, in ascending order.
+    """`Labeled` of all labeled points in ascending order, if one party has the graph and the labels.
 
     Args:
         matrix: M, n by n.
@@ -112,7 +112,7 @@ def labeled_rows(
         owner: the client of each point, int [n].
         answers: int [n], -1 where unlabeled.
 
-    Cost: C columns of M, and as many as `diagonal` needs.
+    Cost: C columns of M, and those that `diagonal` needs.
     """
     points = np.flatnonzero(answers >= 0)
     values, accuracy = solved(matrix, y)
@@ -139,17 +139,15 @@ def diagonal(
     exact_up_to: int = EXACT_UP_TO,
     num_probes: int = NUM_PROBES,
 ) -> tuple[np.ndarray, Accuracy]:
-    """M_ii of some points, float32 [m]: solved for, or estimated where they are more than `exact_up_to`.
+    """M_ii of some points, float32 [m], and the accuracy of the linear systems.
 
-    And how accurate the linear systems are.
+    Up to `exact_up_to` entries are solved for; more are estimated. The same points give the same numbers.
 
     Args:
         matrix: M, n by n.
         points: their numbers, int [m].
-        exact_up_to: as many are solved for, a column each.
+        exact_up_to: largest number of points that are solved for, a column each.
         num_probes: columns of the estimate.
-
-    The same points give the same numbers.
     """
     if len(points) <= exact_up_to:
         found, worst = np.zeros(len(points), np.float32), Accuracy()
@@ -177,7 +175,7 @@ def diagonal(
 def _centered(matrix: Smoother, y: np.ndarray) -> tuple[jax.Array, jax.Array, Accuracy]:
     """M_c Y, float32 [n, C], and the diagonal of M - M_c, float32 [n]: v_i^2 / ((1 - alpha) |v_K|^2).
 
-    v = D^1/2 on the component K of each point; also how accurate the linear systems are.
+    v = D^1/2 on the component K of each point. Also returns the accuracy of the linear systems.
     """
     p, found = matrix.p, everywhere(components(matrix.graph))
     z, info = everywhere(
@@ -190,13 +188,13 @@ def _centered(matrix: Smoother, y: np.ndarray) -> tuple[jax.Array, jax.Array, Ac
 
 
 class AtLabeled:
-    """M among labeled points alone, as the server has it: what choosing settings through a session needs.
+    """M restricted to the labeled points, at the server, for choosing settings through a session.
 
-    Columns that are solved for leave their M_ii in `diagonal`. A point that is `alone` gets nothing but that.
+    Solved columns store their M_ii in `diagonal`. A point that is `alone` gets nothing else.
 
     Args:
         matrix: M, n by n.
-        points: labeled points, int [m], in the order in which they are to be numbered.
+        points: labeled points, int [m], in the order of their new numbers.
     """
 
     def __init__(self, matrix: Smoother, points: np.ndarray) -> None:

@@ -1,16 +1,16 @@
-"""What memory of a device one labeling takes, said before it starts, and the blocks that a limit leaves.
+"""Device memory of one labeling, planned before it starts, and block sizes that fit a memory limit.
 
     codes         Pi and two blocks of vectors                      (lines 2 to 4; `kernels.streaming`)
     neighbors     all codes, or two parts of them                   (lines 5 to 7; `kernels.knn_in_parts`)
-    graph         its edges, in the forms that they go through      (lines 8 and 9)
+    graph         its edges, in all intermediate forms              (lines 8 and 9)
     propagation   the graph, labels and solution, and seven to ten arrays for the columns of a block (line 10)
 
-One after another, so that the largest counts. Blocks of vectors and parts of codes change no bit of the
-result, blocks of columns its rounding; so columns are cut last, where all together are too much.
+Stages run one after another, so the largest counts. Blocks of vectors and parts of codes do not change the
+result; blocks of columns change its rounding. So columns are split last, if all together take too much.
 
-Codes and neighbors are XLA's own analysis of the programs that then run. How many rows the graph needs beyond
-its table shows only when it is there: for the last two there are bounds, by XLA's analysis of graphs of many
-shapes. Of steps that are protocols only the codes are here.
+Codes and neighbors are XLA's own analysis of the programs that then run. The rows that the graph needs beyond
+its table are known only once it is built, so the last two stages are bounds, from XLA's analysis of graphs of
+many shapes. For protocol steps only the codes are planned.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from jaxfed.kernels.nn_descent import approximate_hamming_knn_footprint
 from jaxfed.kernels.padding import padded_length
 from jaxfed.xclp.parameters import Parameters
 
-_LANES, _FEW = 16, 8  # of `jaxfed.kernels.conjugate_gradient`
-_GRAPH_FLOATS = 25  # an edge, in numbers of four bytes, while edges are matched and placed
+_LANES, _FEW = 16, 8  # as in `jaxfed.kernels.conjugate_gradient`
+_GRAPH_FLOATS = 25  # four-byte numbers per edge, while edges are matched and placed
 _DEFAULT_COLUMNS = 64
-_INFLUENCE_COLUMNS = 256  # of `jaxfed.xclp.influence`
+_INFLUENCE_COLUMNS = 256  # as in `jaxfed.xclp.influence`
 
 
 class Plan(NamedTuple):
-    """Of one labeling.
+    """Block sizes and memory of one labeling.
 
     Fields:
         block_rows: vectors projected at a time.
-        part_points: points of a part of the search; None: all at once.
-        block_columns: of the system, solved together; None: as many as suit the device.
+        part_points: points in a part of the search; None: all at once.
+        block_columns: columns of the system that are solved together; None: the device's default.
         stages: name -> bytes.
     """
 
@@ -48,7 +48,7 @@ class Plan(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Of the largest stage."""
+        """Bytes of the largest stage."""
         return max(self.stages.values())
 
     def __str__(self) -> str:
@@ -60,15 +60,15 @@ class Plan(NamedTuple):
 
 
 def planned(num_points: int, dim: int, p: Parameters, execution: Execution) -> Plan:
-    """The plan for so many points with so many features, within the limit if blocks can be small enough.
+    """The plan for a number of points and features, within the limit if blocks can be small enough.
 
     Args:
         num_points: of all clients.
         dim: d.
-        p: the settings; with `select` its largest.
-        execution: whose limit, and whose devices: every one has its part.
+        p: the settings; with `select` the largest candidates.
+        execution: its memory limit and devices; every device has its part.
 
-    Cost: of compiling the projection and the search, which the labeling then finds compiled.
+    Cost: compiling the projection and the search, which the labeling then reuses.
     """
     limit = execution.limit.num_bytes
     rows, codes = _projection(num_points, dim, p.num_bits, limit)
@@ -98,7 +98,7 @@ def planned(num_points: int, dim: int, p: Parameters, execution: Execution) -> P
 
 
 def _projection(num_points: int, dim: int, num_bits: int, limit: int) -> tuple[int, int]:
-    """Rows of a block, and bytes of two."""
+    """Rows of a block, and bytes of two blocks."""
     rows = min(streaming.block_rows_within(limit, dim, num_bits), padded_length(num_points))
     while True:
         next_block = rows * (4 * dim + num_bits // 8)
@@ -109,7 +109,7 @@ def _projection(num_points: int, dim: int, num_bits: int, limit: int) -> tuple[i
 
 
 def _system(n: int, k: int, columns: int, limit: int) -> tuple[int | None, int]:
-    """Columns of a block, and bytes of a bound."""
+    """Columns of a block, and a bound of the bytes."""
     for width in (None, 32, 16):
         taken = propagation_bytes(n, k, columns, width)
         if taken <= limit:
@@ -118,12 +118,12 @@ def _system(n: int, k: int, columns: int, limit: int) -> tuple[int | None, int]:
 
 
 def graph_bytes(n: int, k: int) -> int:
-    """Bound of the bytes in which a graph of k neighbors is made."""
+    """Bound of the bytes for building a graph of k neighbors."""
     return 4 * _GRAPH_FLOATS * n * k
 
 
 def propagation_bytes(n: int, k: int, columns: int, block_columns: int | None) -> int:
-    """Bound of the bytes that so many columns take over a graph of k neighbors and n / 6 overflow rows."""
+    """Bound of the bytes for solving `columns` over a graph of k neighbors and n / 6 overflow rows."""
     wide = _FEW if columns <= _FEW else -(-columns // _LANES) * _LANES
     block = min(block_columns or _DEFAULT_COLUMNS, wide)
     graph = 4 * k + 1 + 2 * k // 6

@@ -1,4 +1,4 @@
-"""What one run of Algorithm 1 sends where its steps are in the clear: bytes by kind of message."""
+"""Payload bytes of one run of Algorithm 1 with plaintext steps, by kind of message."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ def count_messages(
 ) -> None:
     """Add the payload bytes of one run of Algorithm 1's plaintext steps, in 4-byte numbers.
 
-    Where the server is a party, `num_at_server` of the points are its own; what it tells itself is no
-    message, and neither it nor its labels are counted in the other two numbers.
+    If the server is a party, `num_at_server` of the points are its own. They cost no messages, and the other
+    two numbers include neither the server nor its labels.
 
-    `sent_bits`: of a code, if it was sent before fewer bits were chosen; else `p.num_bits`.
-
-    Not in the paper's count: the positions of labeled points, and what the authors' switches sum.
+    `sent_bits`: size of a code, if codes were sent before fewer bits were chosen; else `p.num_bits`.
+    Beyond the paper's count: the positions of labeled points, and the sums of the authors' switches.
     """
     num_remote = num_points - num_at_server
     if p.hamming == "plaintext":
@@ -37,7 +36,7 @@ def count_messages(
 
 
 def count_later(communication: Communication, num_points: int, p: Parameters) -> None:
-    """Add what so many later points send in the clear: their codes up, their scores down."""
+    """Add the payload bytes of later points in the clear: their codes up, their scores down."""
     communication.up("codes", num_points * p.num_bits // 8)
     communication.down("row_sums", 4 * num_points * p.num_classes)
 
@@ -50,7 +49,7 @@ def count_later_messages(
     num_points: int,
     p: Parameters,
 ) -> None:
-    """Add what later points of a session send where its steps are in the clear, beside its channel.
+    """Add the payload bytes of a session's plaintext steps for later points, outside its channel.
 
     As `count_messages`, with the points' codes and one row of sums for each (`jaxfed.xclp.later_rows`).
     """
@@ -67,7 +66,7 @@ def _count_sums(
     num_remote: int,
     p: Parameters,
 ) -> None:
-    """Lines 12 and 14 where they are in the clear; `num_remote` of the rows are not the server's own."""
+    """Lines 12 and 14 if they are in the clear; `num_remote` of the rows are not the server's own."""
     is_plaintext = p.row_sums == "plaintext"
     if not p.has_session or (is_plaintext and p.influence == "labels"):
         communication.up("positions", 4 * num_labeled)
@@ -90,17 +89,17 @@ def count_selection(
 ) -> None:
     """Add the payload bytes of choosing settings by leave-one-out, in 4-byte numbers, without codes.
 
-    For every matrix M that was tried what a labeling of the labeled points alone sends, with numbers of
-    labels of each class in any case, and its diagonals; and every client's three counts a setting, and then
-    of a strength of the client prior, if there are several. Of a session only what does not go through its
-    channel.
+    For every matrix M that was tried: the messages of a labeling of the labeled points alone, always with
+    numbers of labels of each class, and its diagonals. For every setting: three counts of each client. The
+    same three counts for every strength of the client prior, if there are several. With a session, only
+    messages outside its channel are counted.
 
     Args:
         communication: where they are added.
-        choice: what was chosen.
-        num_clients: who takes part.
+        choice: the chosen settings.
+        num_clients: number of clients that take part.
         num_labeled: points with labels.
-        p: the settings that were given, with what was to be chosen.
+        p: the given settings, with `select`.
     """
     num_matrices, is_plaintext = choice.num_matrices, p.row_sums == "plaintext"
     if not p.has_session:

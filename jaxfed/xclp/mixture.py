@@ -1,9 +1,9 @@
-"""What a later point's row is: a weighed sum of the rows of its nearest points in the graph.
+"""Induction weights: a later point's row is a weighted sum of the rows of its nearest points in the graph.
 
     Z_x = sum_l w_xl Z_l,    w_xl = alpha b_xl / sqrt(d_x d_l) / (1 - 2 alpha / d_x)
 
-(`jaxfed.xclp.out_of_sample` says why; the last factor is of self_edges alone). The same weights serve M Y
-and the columns of M.
+(`jaxfed.xclp.out_of_sample` derives it; the last factor applies with self_edges only.) The same weights serve
+M Y and the columns of M.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from jaxfed.xclp.parameters import Parameters
 
 
 class Mixture(NamedTuple):
-    """Sums of rows.
+    """Weighted sums of rows.
 
     Fields:
-        indices: which rows, int32 [m, k], -1 for none.
+        indices: the rows of each sum, int32 [m, k], -1 for none.
         weights: w, float32 [m, k]; 0 where there is no row.
     """
 
@@ -35,7 +35,7 @@ class Mixture(NamedTuple):
     weights: np.ndarray
 
     def of(self, values: jax.Array | np.ndarray) -> np.ndarray:
-        """float32 [m, C] of rows [n, C]."""
+        """Weighted sums of `values` [n, C], float32 [m, C]."""
         values = jnp.asarray(values)
 
         def mixed(rows: np.ndarray) -> jax.Array:
@@ -44,14 +44,14 @@ class Mixture(NamedTuple):
         return np.asarray(in_batches(mixed, np.arange(len(self.indices)), LATER_BATCH))
 
     def padded(self) -> Mixture:
-        """As many as `padded_rows` has, the last ones sums of nothing."""
+        """The sums padded to the length of `padded_rows`; the last ones are empty."""
         return Mixture(padded_rows(self.indices, fill=-1), padded_rows(self.weights))
 
 
 def mixture(
     indices: np.ndarray, distances: np.ndarray, root_degrees: np.ndarray, p: Parameters
 ) -> Mixture:
-    """The weights of later points, from their nearest in the graph.
+    """Induction weights of later points, from their nearest points in the graph.
 
     Args:
         indices, distances: int32 [m, k], as `jaxfed.kernels.knn.hamming_knn_among` returns them.
@@ -96,9 +96,9 @@ def _weights(
     self_edges: bool,
     alpha: float,
 ) -> jax.Array:
-    """w of some points, float32 [m, k], of distances int32 and D^1/2 float32 [m, k] of their neighbors.
+    """w of some points, float32 [m, k], from distances int32 and D^1/2 float32 [m, k] of their neighbors.
 
-    Where there is none the distance is beyond L, and so, without bias, is its estimate: no edge.
+    A missing neighbor has a distance beyond L, and so has its unbiased estimate: no edge.
     """
     apart: jax.Array = distances
     if bit_epsilon:

@@ -1,7 +1,7 @@
-"""Lines 5 to 9 of Algorithm 1: who is near whom, and the graph of it, each found once for all settings.
+"""Lines 5 to 9 of Algorithm 1: nearest neighbors and their graph, computed once for settings that share them.
 
-Settings with the same number of bits have the codes and their nearest others in common: fewer neighbors are
-the first of more, and fewer bits the first rows of Pi.
+Settings with the same number of bits share codes and neighbors. Fewer neighbors are the first of more, and
+fewer bits come from the first rows of Pi.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Array = jax.Array | np.ndarray
 
 
 class Neighborhood(NamedTuple):
-    """What the server keeps of H, and whose.
+    """The nearest others of all points, stored by the server, and the clients that take part.
 
     Fields:
         labels: Y^(j) of every client that takes part, float32 [n_j, C], in the clients' order.
@@ -44,16 +44,16 @@ class Neighborhood(NamedTuple):
 
 
 class Neighborhoods:
-    """Of one labeling, or of all that are tried.
+    """Neighbors and graphs of one labeling, or of all candidate settings, computed on first use.
 
     Args:
-        codes: B^(j), uint32 [n_j, L / 32], of the most bits that are asked for.
+        codes: B^(j), uint32 [n_j, L / 32], with the largest number of bits of any setting.
         labels: int [n_j], -1 = unlabeled.
         p: the given settings.
-        most: neighbors of a point, at most.
-        session: the parties, where line 5 is a protocol.
-        execution: as everywhere.
-        plan: blocks that a limit of memory leaves; None: those that suit the device.
+        most: largest number of neighbors of a point.
+        session: the parties, if a step is a protocol.
+        execution: execution settings.
+        plan: block sizes for a memory limit; None: the device's defaults.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Neighborhoods:
         self._graphs: dict[tuple[int, int, float], Graph] = {}
 
     def of(self, num_bits: int) -> Neighborhood:
-        """By codes of so many bits."""
+        """The neighborhood by codes of `num_bits` bits."""
         if num_bits not in self._found:
             clients, indices, distances = HAMMING[self._p.hamming](  # 5-XS, with 7-SS streamed in
                 [own[:, : num_bits // 32] for own in self._codes],
@@ -91,12 +91,12 @@ class Neighborhoods:
         return self._found[num_bits]
 
     def matrix(self, p: Parameters) -> Smoother:
-        """M, of the graph that these settings make."""
+        """M of the graph for these settings."""
         key = p.num_bits, p.num_neighbors, p.similarity_power
         if key not in self._graphs:
             near = self.of(p.num_bits)
             k = p.num_neighbors
-            nobody = p.num_bits + 1  # padding is points without edges
+            nobody = p.num_bits + 1  # padding consists of points without edges
             indices = padded_rows(near.indices[:, :k], fill=-1)
             distances = padded_rows(near.distances[:, :k], fill=nobody)
             self._graphs[key] = server_graph(
@@ -122,7 +122,7 @@ def server_graph(indices: Array, distances: Array, p: Parameters) -> Graph:
 def with_self_edges(indices: jax.Array, similarity: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Line 7 as printed: the point itself, similarity 1, and all but the last of its neighbors [n, k].
 
-    A point of the padding has itself for a neighbor too, which reaches nobody.
+    A padding point is its own neighbor too, which reaches no other point.
     """
     own = jnp.arange(len(indices), dtype=indices.dtype)[:, None]
     return (

@@ -1,46 +1,45 @@
-"""Labels for points that come after the graph was made: by their k nearest codes in it, no system solved.
+"""Labels for points that come after the graph: from their k nearest codes in it, without solving a system.
 
 A later point x is one more row of line 10's system. It lists its k nearest among the n points of the graph,
-as line 7 has it; nobody lists x, and everybody else's row is left as it is. Then, Y_x being 0,
+as in line 7. No point lists x, and all other rows stay as they are. Then, Y_x being 0,
 
     Z_x = alpha sum_l W_xl Z_l,    W_xl = b_xl / sqrt(d_x d_l),    d_x = sum_l b_xl              line 10
 
 with b_xl = max(cos(pi h_xl / L), 0)^similarity_power of the listed l, and degrees d_l of the graph. (With
-self_edges x lists itself and k - 1 others; Z_x is then as much larger as its own row says.)
+self_edges x lists itself and k - 1 others, and its own row scales Z_x accordingly.)
 
 It is the induction formula of Delalleau, Bengio, Le Roux, "Efficient Non-Parametric Function Induction in
-Semi-Supervised Learning", AISTATS 2005, which minimizes the same energy over x alone, all else fixed; with
-XCLP's normalization in place of theirs. A point that has no label and that nobody lists gets its own Z
-back where it is taken out of the graph and asked for; one that is still in the list is its own nearest.
-What it does not know is what the later points would have told: they are no stations between others, and of
-many of them, far from all old ones, a new labeling knows more.
+Semi-Supervised Learning", AISTATS 2005, which minimizes the same energy over x alone, all else fixed, here
+with XCLP's normalization. An unlabeled point that no other point lists gets its own Z back if it is removed
+from the graph and labeled as a later point. A point that is still in the graph is its own nearest neighbor.
+Limitation: later points do not connect other points. With many of them, far from all old ones, a new labeling
+knows more.
 
-What leaves whom. In the clear the client with x sends its codes, and the server, which has all codes of the
-graph and Z, answers with Z_x, of which lines 15 and 16 are made: L / 8 bytes up and 4 C down a point. The
-client need not have taken part; it needs Pi. It learns a mixture of at most k points' scores: with points
-of its own choice it can ask for single points of others, as with every method that answers for any input.
-With `bit_epsilon` later codes are randomized, too: a code has the same noise whenever it is asked for,
-another code another.
+Privacy. In the clear, the client with x sends its codes. The server, which has all codes of the graph and Z,
+answers with Z_x, from which lines 15 and 16 follow: L / 8 bytes up and 4 C down per point. The client need
+not have taken part; it needs Pi. It learns a mixture of at most k points' scores. With points of its own
+choice it can probe single points of others, as with every method that answers any input. With `bit_epsilon`
+later codes are randomized, too: a repeated code gets the same noise, another code independent noise.
 
-Through protocols nobody has codes and Z together, and each party keeps what it has (`jaxfed.xclp.kept`). The
-labeling's session stays open; lines 5 to 16 are gone through once more for the later points alone, by the
-same protocols (`jaxfed.xclp.later_rows`). Labels are those in the clear:
+With protocols, no party has both codes and Z, and each party stores its own artifacts (`jaxfed.xclp.kept`).
+The labeling's session stays open. Lines 5 to 16 run once more for the later points alone, by the same
+protocols (`jaxfed.xclp.later_rows`). Labels are those in the clear:
 
-    line   who               sees
+    line   party             learns
     5      server            distances of later points to the graph's; with "plaintext" their codes
     5      clients           nothing
     12     server            `positions` once more
     12     client j          with influence="columns": how far its labels reach each later point of everybody
     14     client j          Z_x of its own later points, and counts of labels as in the labeling
-    all    everybody         how many later points each client has
+    all    everybody         the number of later points of each client
 
-Everything else is as in the labeling: masks, transfers and keys are of a run of their own. All clients that
-took part have to be there, those without later points too: each brings its codes and labels again. Who has
-left since the labeling, or leaves meanwhile, has no say (its labels do not count, though its points stay
-stations between others), its points of the graph are no neighbors if it left before or in line 5, and it
-gets unreached predictions. Noise of `bit_epsilon` is the operating system's, and a client remembers that of
-each code; labels under `label_epsilon` are the answers that were given, so that neither costs more of a
-budget. Who has not taken part has no keys with the others, and is refused.
+Everything else is as in the labeling, with new masks, transfers and keys. All clients that took part must be
+present, even without later points: each provides its codes and labels again. The labels of a client that has
+left since the labeling, or leaves meanwhile, do not count, though its points still connect others. If it left
+before or in line 5, its points of the graph are no neighbors. It gets unreached predictions. With
+`bit_epsilon` the operating system draws the noise, and a client stores that of each code. Under
+`label_epsilon` the randomized labels are reused. So neither spends more of a budget. Clients that have not
+taken part have no keys with the others and are refused.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ from jaxfed.xclp.own_scores import with_prior
 from jaxfed.xclp.parameters import Parameters
 from jaxfed.xclp.prediction import UNLABELED, Prediction
 
-_NOISE = 0x6C617465  # sets their noise apart from that of the graph's points
+_NOISE = 0x6C617465  # separates their noise from that of the graph's points
 
 
 def label_later(
@@ -77,26 +76,26 @@ def label_later(
     p: Parameters,
     execution: Execution = HERE,
 ) -> list[Prediction]:
-    """Label points that were not there when a labeling was made.
+    """Label points that come after a labeling.
 
     Args:
-        result: of `jaxfed.xclp.cross_client_label_propagation`. Its `communication` gets what is sent.
-        vectors: one float [m_j, d] array a client: the labeling's clients in their order; fewer arrays: the
-            rest has none. With plaintext steps newcomers may come after them, and which is which matters for
-            `client_prior` alone; newcomers have the cohort's.
+        result: of `jaxfed.xclp.cross_client_label_propagation`. The bytes that are sent are added to its
+            `communication`.
+        vectors: one float [m_j, d] array a client: the labeling's clients in their order; clients beyond the
+            end of the list have none. With plaintext steps newcomers may follow; their order matters for
+            `client_prior` alone, and they have the cohort's frequencies.
         p: the settings that the labeling was given.
-        execution: worker processes, and who is told of progress; no influence on the result.
+        execution: worker processes and progress; no influence on the result.
 
     Returns:
-        One `Prediction` for each of the arrays. Label -1, confidence 0: none of a point's neighbors has a
-        label within reach, or the client has left. A point's prediction does not depend on which others are
-        asked for with it.
+        One `Prediction` for each of the arrays. Label -1, confidence 0: no label reaches any of the point's
+        neighbors, or the client has left. A point's prediction does not depend on the other later points.
 
     Raises:
-        UsageError: newcomers where a step is a protocol; vectors that are not finite or of another d.
+        UsageError: newcomers if a step is a protocol; vectors that are not finite or of another d.
 
-    Cost: m (d L + n L / 64 + n k) operations, 4 n bytes for each of 256 points; through a session what
-    `jaxfed.xclp.later_rows` says, whatever m is.
+    Cost: m (d L + n L / 64 + n k) operations, 4 n bytes for each of 256 points. Through a session the cost of
+    `jaxfed.xclp.later_rows`, for any m.
     """
     nobody = [np.full(np.shape(v)[:1], UNLABELED) for v in vectors]
     vectors, _ = checked(vectors, nobody, p.num_classes)
@@ -125,7 +124,7 @@ def label_later(
 
 
 def _check_clients(result: Result, vectors: Sequence[np.ndarray], p: Parameters) -> None:
-    """Refuse vectors of another d, and of somebody who would need keys."""
+    """Refuse vectors of another d, and newcomers if keys are needed."""
     dim, num_clients = vectors[0].shape[1], len(result.predictions)
     if result.kept is not None and dim != (allowed := result.kept.planes.shape[1]):
         raise UsageError(
@@ -140,7 +139,7 @@ def _check_clients(result: Result, vectors: Sequence[np.ndarray], p: Parameters)
 
 
 def _codes_of_parties(kept: KeptApart, vectors: Sequence[np.ndarray]) -> dict[int, np.ndarray]:
-    """CS: codes of the later points of all clients that are still there, with their noise."""
+    """CS: codes of the later points of all clients that have not left, with their noise."""
     all_codes = client_codes(vectors, kept.planes)
     nothing = all_codes[0][:0]
     codes = {
@@ -157,7 +156,7 @@ def _codes_of_parties(kept: KeptApart, vectors: Sequence[np.ndarray]) -> dict[in
 def _of_clients(
     kept: Kept, vectors: Sequence[np.ndarray], execution: Execution
 ) -> list[np.ndarray]:
-    """Z of later points, f32 [m_j, C] a client, weighed by its own prior; of newcomers by the cohort's."""
+    """Z of later points, f32 [m_j, C] a client, weighted by its prior; newcomers have the cohort's."""
     z = _extended(kept, vectors, execution)
     parts = [z[rows] for rows in rows_of([len(v) for v in vectors])]
     cohort = kept.class_counts.sum(axis=0)

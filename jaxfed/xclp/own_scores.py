@@ -1,7 +1,7 @@
-"""From its rows of the sums of line 14 to a client's scores.
+"""A client's scores from its rows of the sums of line 14.
 
-Line 14 gives client j rows R_j of M Y (`jaxfed.xclp.smoother`), and with them the sums of the clients' counts
-of labels, where its scores need these (`jaxfed.xclp.label_matrix`, `jaxfed.xclp.client_prior`).
+Line 14 gives client j rows R_j of M Y (`jaxfed.xclp.smoother`). If the scores need them, it also gives the
+sums of the clients' counts of labels (`jaxfed.xclp.label_matrix`, `jaxfed.xclp.client_prior`).
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from jaxfed.xclp.parameters import Parameters
 
 
 def class_counts(matrix: np.ndarray, *, are_needed: bool) -> np.ndarray:
-    """What of Y^(j) [n_j, C] is summed together with Z: its labels of every class, [1, C], or no row."""
+    """Numbers of labels of each class in Y^(j) [n_j, C], to be summed with Z: [1, C], or no row."""
     counts = matrix.sum(axis=0, keepdims=True)
     return counts if are_needed else counts[:0]
 
 
 def own_rows(values: np.ndarray, counts: np.ndarray, p: Parameters) -> Rows:
-    """CS: what its scores are made of, out of M times one-hot answers, f32 [n_j, C].
+    """CS: the inputs of a client's scores, from M times one-hot labels, f32 [n_j, C].
 
-    `counts`: the cohort's numbers of labels, [1, C]; [0, C] where scores are made without them. Randomized
-    labels: the unbiased estimates of both.
+    `counts`: the cohort's numbers of labels, [1, C]; [0, C] if the scores do not need them. For randomized
+    labels, both are replaced by their unbiased estimates.
     """
     if p.label_epsilon:
         values = randomized_response.unbiased(values, p.num_classes, p.label_epsilon)
@@ -39,7 +39,7 @@ def client_scores(values: np.ndarray, counts: np.ndarray, p: Parameters) -> np.n
 
 
 def with_prior(z: np.ndarray, own: np.ndarray, cohort: np.ndarray, p: Parameters) -> np.ndarray:
-    """CS: scores [m, C] weighed by numbers [C] of answers, the client's and the cohort's, as `p` wants it."""
+    """CS: scores [m, C] weighted by the client's and the cohort's label counts [C], if `p` has a prior."""
     if not p.client_prior:
         return z
     if p.label_epsilon:

@@ -1,4 +1,4 @@
-"""What defines one labeling: `Propagation` over any graph, `Parameters` of XCLP, which estimates it."""
+"""Settings of one labeling: `Propagation` over any graph, and `Parameters` of XCLP, which estimates it."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from jaxfed.xclp.label_matrix import LABEL_MATRICES
 _SEED_BITS = 256
 _EPSILON = Rule(float, "finite numbers from 0 (no noise) on", lambda epsilon: 0 <= epsilon < np.inf)
 
-# Labels that go less far than rounding are none, and float32 has no number between 0.99999994 and 1.
+# Below, labels spread less than rounding errors. Float32 has no number between 0.99999994 and 1.
 _ALPHA = Rule(float, "numbers from 0.0001 to 0.9999999", lambda alpha: 1e-4 <= alpha <= 0.9999999)
 
 _OF_PROPAGATION = {
     "num_classes": at_least(1),
     "num_neighbors": at_least(1),
     "alpha": _ALPHA,
-    # Beyond it a neighbor at cosine 0.4 has no weight in float32, and a graph falls to pieces.
+    # Above it, a neighbor at cosine 0.4 has weight 0 in float32, and the graph falls apart.
     "similarity_power": Rule(float, "numbers above 0, up to 100", lambda power: 0 < power <= 100),
     "label_matrix": one_of(LABEL_MATRICES),
     "client_prior": between(0, 10, closed=True),
     "select_measure": one_of(candidates.MEASURES),
     "confidence": one_of(CONFIDENCES),
-    # From some 0.1 on labels change.
+    # From about 0.1 on, labels change.
     "tolerance": Rule(
         float, "numbers above 0, up to 0.01", lambda tolerance: 0 < tolerance <= 0.01
     ),
@@ -55,30 +55,36 @@ _OF_XCLP = {
 
 @dataclass(frozen=True)
 class Propagation:
-    """Labels over a graph of nearest neighbors (lines 7, 8 and 15 of Algorithm 1).
+    """Settings of label propagation over a graph of nearest neighbors (lines 7, 8 and 15 of Algorithm 1).
 
     Attributes:
-        num_classes: C.
-        num_neighbors: k, edges each point proposes.
-        self_edges: line 7 as printed: each row's k largest entries are its own, cos(0) = 1, and those of
-            its k - 1 nearest others. Off: of its k nearest others, as in the authors' code.
-        alpha: how far labels travel, 0.0001 to 0.9999999. "auto", in Python only, is 0.99 with "alpha" in
+        num_classes: number of classes C.
+        num_neighbors: number k of nearest neighbors to which each point is linked in the graph (Algorithm 1,
+            line 7).
+        self_edges: count each point as the first of its own k neighbors, as the paper prints it. Off: link it
+            to k other points, as the authors' code does (Algorithm 1, line 7).
+        alpha: reach of labels, 0.0001 to 0.9999999: small values keep them near their points, values near 1
+            spread them through the graph (Algorithm 1, line 10). In Python, "auto" means 0.99 with "alpha" in
             `select`.
-        similarity_power: exponent on edge weights, up to 100; 3 in the authors' code.
-        label_matrix: what is propagated, of `LABEL_MATRICES` (`jaxfed.xclp.label_matrix`): "plain" in the
-            paper, "class_balanced" in the authors' code.
-        client_prior: beta, how much a client's own label frequencies weigh its scores
-            (`jaxfed.xclp.client_prior`); 0 = not at all. Where a client is alone they are the cohort's.
-        select: settings to be chosen by leave-one-out, starting from the given ones: "KEY" or
-            "KEY:VALUE:..." (`jaxfed.xclp.candidates`, `jaxfed.xclp.selection`).
-        select_measure: "accuracy", the share of labels that come back, or "balanced_accuracy", its mean over
-            classes: where classes are unequal the first favors the larger ones.
-        confidence: "entropy", line 16; "calibrated", the probability that the label is right, by
-            leave-one-out (`jaxfed.xclp.calibration`).
-        relative_confidence: divide confidences by the largest.
-        tolerance: relative residual at which a column of the linear system is solved, up to 0.01.
-        max_steps: conjugate-gradient steps at most; a column that needs more, of the labeling or of
-            leave-one-out, is warned of.
+        similarity_power: exponent on edge weights, up to 100; larger values favor the most similar neighbors.
+            It is 1 in the paper and 3 in the authors' code (Algorithm 1, line 7).
+        label_matrix: weight of a label: "plain", 1 for each, as in the paper, or "class_balanced", 1 divided
+            by its class's number of labels, as in the authors' code (Algorithm 1, line 10).
+        client_prior: strength beta with which a client's own label frequencies weight its scores; 0 ignores
+            them. It has no effect with a single client (before line 15 of Algorithm 1).
+        select: settings to choose by leave-one-out over the labeled points, each as "KEY", with default
+            candidates, or as "KEY:VALUE:...". The value that the key has in the config is a candidate, too.
+        select_measure: quality that `select` compares: "accuracy", the share of labels that leave-one-out
+            recovers, or "balanced_accuracy", its mean over classes, for classes of unequal size.
+        confidence: meaning of confidences: "entropy", 1 minus the scaled entropy of a point's scores
+            (Algorithm 1, line 16), or "calibrated", the probability that the label is right, estimated by
+            leave-one-out.
+        relative_confidence: divide all confidences by the largest, as the authors' code does (after line 16
+            of Algorithm 1).
+        tolerance: relative residual at which the linear system counts as solved, up to 0.01 (Algorithm 1,
+            line 10).
+        max_steps: maximum number of conjugate-gradient steps for the linear system. If the labeling or
+            leave-one-out needs more, a warning says so (Algorithm 1, line 10).
     """
 
     rules: ClassVar[dict[str, Rule]] = _OF_PROPAGATION
@@ -98,7 +104,7 @@ class Propagation:
     max_steps: int = 1000
 
     def __post_init__(self) -> None:
-        """Reject what has no meaning, with one line that names it."""
+        """Reject invalid settings with a one-line error that names the setting."""
         select = candidates.parsed(self.select, self.selectable)
         object.__setattr__(self, "select", tuple(self.select))
         if isinstance(self.alpha, str) and self.alpha == "auto":
@@ -118,12 +124,12 @@ class Propagation:
 
     @property
     def asks_labels(self) -> bool:
-        """Whether anything is chosen by leave-one-out before the labeling: settings, or a sharpness."""
+        """True if leave-one-out chooses something before the labeling: settings, or a sharpness."""
         return bool(self.select) or self.confidence == "calibrated"
 
     @property
     def needs_class_counts(self) -> bool:
-        """Whether scores are made with the cohort's numbers of labels of each class."""
+        """True if scores depend on the cohort's number of labels of each class."""
         return self.label_matrix != "plain" or self.client_prior > 0
 
     @property
@@ -134,40 +140,57 @@ class Propagation:
 
 @dataclass(frozen=True)
 class Parameters(Propagation):
-    """What defines one XCLP labeling, over all points of a cohort.
+    """Settings of one XCLP labeling, over all points of a cohort.
 
     Attributes:
-        num_bits: L, the LSH dimension; a multiple of 32.
-        seed: the seed s of line 1 of a simulation, from which all clients draw the same Pi; 0 to 2^256 - 1,
-            every bit of which counts, though the generator that it starts has 64.
-        projection: where Pi comes from, a key of `PROJECTIONS`. "seed": from `seed`, so that the same seed
-            gives the same labels, bit for bit; it is as secret as the experiment's config.
-            "group_secret": from the 256 bits that the clients of a session share
-            and the server does not have, drawn by the operating system; every run has another Pi, and
-            labels that differ as they do between seeds. Only with a protocol in `hamming`.
-        hamming: protocol of line 5, a key of `HAMMING`.
-        neighbors: "exact", or "approximate": who is near whom is looked for, not by comparing all pairs but
-            by `jaxfed.kernels.nn_descent`, in time that grows with n instead of n^2; some are missed, and
-            labels differ a little. Only with `hamming="plaintext"`, where the server has the codes
-            either way: a protocol shows it the distances, and whom to compare would be told by them.
-        key_bits: size of Paillier's keys, 2048 or 3072; only read with `hamming="phe"`.
-        row_sums: protocol of line 14, a key of `ROW_SUMS`.
-        influence: "labels" or "columns", how lines 10 to 13 are computed (`jaxfed.xclp.influence`).
-        bit_epsilon: eps of randomized response on every bit of the codes; 0 = none.
-        label_epsilon: eps of randomized response on every label; 0 = none. Noise is the operating
-            system's where a step is a protocol, else it is drawn from `seed`.
-        presence: which clients leave, and at which stage, where steps are protocols: "CLIENT@STAGE" or
-            "SHARE%@STAGE" (`jaxfed.xclp.departures`).
+        num_bits: number of bits L in the code of a point, a multiple of 32. More bits estimate angles better
+            and cost more time and memory (Algorithm 1, line 4).
+        seed: seed of the random hyperplanes Pi in a simulation, the same at all clients, 0 to 2^256 - 1
+            (Algorithm 1, line 1).
+        projection: source of the hyperplanes: "seed", the same hyperplanes in every run with that seed, or
+            "group_secret", secret bits of the clients, new in every run, which needs a protocol in `hamming`
+            (Algorithm 1, line 3).
+        hamming: computation of distances between codes: "plaintext" sends the codes to the server. "phe"
+            (Paillier encryption), "ot" (oblivious transfer) and "masked" are protocols that show it only the
+            distances (Algorithm 1, line 5).
+        neighbors: search for nearest neighbors: "exact" compares all pairs of points. "approximate" is faster
+            for many points, misses some neighbors, and needs `hamming="plaintext"` (Algorithm 1, line 7).
+        key_bits: size of Paillier's keys in bits, 2048 or 3072; only `hamming="phe"` uses it (Algorithm 1,
+            line 5).
+        row_sums: summation of the clients' contributions: "plaintext" shows them to the server, "masked"
+            hides them. "masked_resilient" also survives dropouts without a second upload, and
+            "masked_resilient_signed" also protects against a server that lies about them (Algorithm 1, line
+            14).
+        influence: multiplication of the server's matrix with a client's labels: "labels" sends a client
+            nothing of the matrix, "columns" sends the columns of its labeled points, as in the paper
+            (Algorithm 1, lines 10 to 13).
+        bit_epsilon: epsilon of randomized response on every bit of the codes; 0: no noise (before line 5
+            of Algorithm 1).
+        label_epsilon: epsilon of randomized response on every label; 0: no noise (before line 10 of
+            Algorithm 1).
+        presence: dropouts to simulate where steps are protocols, as "CLIENT@STAGE" or "SHARE%@STAGE"
+            (`jaxfed.xclp.departures`).
 
-    Of what propagation is given, `label_matrix` and `client_prior` go by the cohort's labels. But for "plain"
-    without a prior the clients learn the cohort's number of each class; the server learns the numbers where
-    `row_sums` is plaintext. `relative_confidence` goes by the cohort's largest: the server
-    learns every client's largest one, the clients the cohort's. `select` and `confidence="calibrated"` need
-    leave-one-out: the clients learn the numbers of each class in any case, how strongly each label of their
-    own stays where it is, and what was chosen; the server how many labels come back with each setting, and
-    how likely they are, in sum over the clients, of every client where `row_sums` is plaintext. With
-    `select_measure="balanced_accuracy"` it learns these numbers by class, and how many labels of each class
-    the cohort has.
+    Randomness. All bits of `seed` count, although the generator's key has 64. With `projection="seed"` the
+    same seed gives the same labels, bit for bit, and Pi is as secret as the experiment's config. With
+    "group_secret", Pi comes from 256 bits that the operating system draws. The clients of a session share
+    them, and the server does not have them; labels of two runs differ as they do between seeds. The noise of
+    `bit_epsilon` and `label_epsilon` comes from the operating system if a step is a protocol, else from
+    `seed`.
+
+    Approximate search (`jaxfed.kernels.nn_descent`) takes time that grows with n instead of n^2, and labels
+    differ a little. With plaintext codes the server learns nothing new by it. In a protocol, the server would
+    choose pairs to compare by the distances it has seen, and so reveal distances to the clients.
+
+    Privacy. `label_matrix` and `client_prior` use the cohort's labels. Except for "plain" without a prior,
+    the clients learn the cohort's number of labels of each class; the server learns it if `row_sums` is
+    plaintext. `relative_confidence` uses the cohort's largest confidence: the server learns every client's
+    largest one, the clients the cohort's. `select` and `confidence="calibrated"` need leave-one-out. With it,
+    the clients always learn the numbers of each class, the effect of each of their labels on its own point,
+    and the choice. The server learns the number of labels that each setting recovers, and their likelihood:
+    as sums over the clients, or of every client if `row_sums` is plaintext. With
+    `select_measure="balanced_accuracy"` it learns these numbers by class, and the cohort's number of labels
+    of each class.
     """
 
     rules: ClassVar[dict[str, Rule]] = {**_OF_PROPAGATION, **_OF_XCLP}
@@ -185,7 +208,7 @@ class Parameters(Propagation):
     presence: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        """Reject what has no meaning, with one line that names it."""
+        """Reject invalid settings with a one-line error that names the setting."""
         super().__post_init__()
         check_values("xclp", _OF_XCLP, vars(self))
         if self.projection == "group_secret" and self.hamming == "plaintext":
@@ -202,11 +225,11 @@ class Parameters(Propagation):
 
     @property
     def has_session(self) -> bool:
-        """Whether a step is a protocol, so that the parties have keys and exchange messages."""
+        """True if a step is a protocol; the parties then have keys and exchange messages."""
         return self.hamming != "plaintext" or self.row_sums != "plaintext"
 
     def _check_presence(self) -> None:
-        """Who is to leave at a stage needs that the run has this stage."""
+        """Check that the run has every stage at which a client is to leave."""
         is_there = {
             "setup": self.has_session,
             "hamming": self.hamming != "plaintext",

@@ -12,7 +12,7 @@ UNLABELED = -1
 
 
 class Prediction(NamedTuple):
-    """What one client learns: `labels` int32 [n_j], `confidences` and `scores` f32 [n_j], [n_j, C]."""
+    """Output of one client: `labels` int32 [n_j], `confidences` f32 [n_j], `scores` f32 [n_j, C]."""
 
     labels: np.ndarray
     confidences: np.ndarray

@@ -1,12 +1,12 @@
-"""Many labelings of one graph: what points' scores are where these are labeled, and where those are.
+"""Many labelings of one graph: scores of its points under S different sets of labels.
 
     Z_s = M Y_s,  s = 1 ... S:        M [Y_1 ... Y_S], one block of S C columns
 
-The graph knows no labels, nor does M (`jaxfed.xclp.smoother`): which of its points have labels may change
-without another graph, and all such systems are solved together. The scores are those that `scores_of` makes
-of each labeling by itself, up to the tolerance.
+Neither the graph nor M depends on labels (`jaxfed.xclp.smoother`). So the labeled points may change without
+another graph, and all such systems are solved together. The scores are those that `scores_of` makes of each
+labeling by itself, up to the tolerance.
 
-It is how an attacker who asks whether a point was labeled learns what it would be told if it was, and if not
+A membership-inference attacker uses it to simulate its view with and without a point among the labeled ones
 (`jaxfed.xclp.asker`).
 """
 
@@ -29,8 +29,8 @@ from jaxfed.xclp.neighborhoods import Neighborhoods, one_hot_labels
 from jaxfed.xclp.parameters import Parameters
 from jaxfed.xclp.smoother import Smoother, label_counts
 
-_NOISE = 0x72656C61  # sets answers in these labelings apart from those of the run
-_ENTRIES = 2**25  # of a block's right-hand sides, 128 MiB
+_NOISE = 0x72656C61  # separates randomized labels here from those of the run
+_ENTRIES = 2**25  # entries of a block's right-hand sides, 128 MiB
 
 
 def relabeled_in_the_clear(
@@ -42,8 +42,8 @@ def relabeled_in_the_clear(
 ) -> np.ndarray:
     """Scores of XCLP's points in every labeling, float32 [S, n', C], with the steps in the clear.
 
-    Arguments and cost as `relabeled_scores`, and of one graph over all vectors, [n_j, d] a client. Nothing is
-    chosen: the settings are those that were.
+    Arguments and cost as `relabeled_scores`, and of one graph over all vectors, [n_j, d] a client. Settings
+    are not selected again.
     """
     p = replace(p, hamming="plaintext", row_sums="plaintext", projection="seed", presence=())
     nobody = [np.full(len(own), UNLABELED, np.int32) for own in vectors]
@@ -75,14 +75,14 @@ def relabeled_scores(
     """Scores of some points in every labeling, float32 [S, n', C].
 
     Args:
-        m: of n points, with padding.
+        m: M of n points, with padding.
         labels: int [S, n''], of the first n'' points; -1 = unlabeled, as all others are.
-        rows: the n' points that are asked about.
-        label_epsilon: labels are answers under randomized response, whose bias is taken out; 0: they are
-            labels. The client prior is that of a client without labels, and so none.
+        rows: the n' points whose scores are returned.
+        label_epsilon: labels are randomized with this epsilon, and the bias is corrected; 0: they are exact.
+            The points' client has no labels, so a client prior has no effect.
 
-    Cost: (steps) n k S C operations, the steps those of the slowest column; a few times n S C floats, in
-    blocks of as many labelings as fit into 128 MiB.
+    Cost: (steps) n k S C operations with the steps of the slowest column; a few times n S C floats, in blocks
+    of as many labelings as fit into 128 MiB.
     """
     num_classes, n = m.p.num_classes, m.num_points
     most = max(1, _ENTRIES // (n * num_classes))

@@ -1,35 +1,35 @@
-"""Settings chosen by leave-one-out, `xclp.select`: by the clients' own labels, with no system solved twice.
+"""Settings chosen by leave-one-out over the clients' labels, `xclp.select`; no system is solved twice.
 
-For each setting s (`jaxfed.xclp.candidates`), the given one first, a labeled point i is a hit where its
-scores without its own label (`jaxfed.xclp.leave_one_out`) are largest for this label, and half a hit where
-they tie with another's. Of the points of class c client j counts
+The candidate settings s (`jaxfed.xclp.candidates`) begin with the given one. A labeled point i is a hit if
+its scores without its own label (`jaxfed.xclp.leave_one_out`) are largest for this label, and half a hit if
+they tie with another's. Client j counts over its points of class c
 
-    h_jsc  hits,    d_jsc  the squares of their differences from the given setting's,    n_jc  labels,
+    h_jsc  hits,    d_jsc  the squares of their differences from the given setting's,    n_jc  labels.
 
-the server adds up over the clients and takes the s with the best mean of h_sc / n_c, of equals the first, if
+The server sums over the clients and takes the s with the best mean of h_sc / n_c, the first of equal ones, if
 
     sum_c w_c (h_sc - h_given,c)  >  sqrt(sum_c w_c^2 d_sc),
 
-with w_c = 1 and all classes as one (`select_measure="accuracy"`), or w_c = 1 / n_c: where classes are unequal
-hits alone choose what guesses the larger ones. Otherwise the given setting stays. The right side is one
-standard error of the difference of paired counts (McNemar, Psychometrika 1947; for trees' sizes the rule of
-one standard error is Breiman et al., 1984). With the few labels for which all this matters hits alone say
-little: forty of them tell two settings apart that differ by 10 points, and of a hundred settings some are
-lucky. The strength of the client prior (`jaxfed.xclp.client_prior`) is
-chosen after that, by most hits with the settings that were chosen, of equals the weakest: it does little
-harm where it is wrong.
+with w_c = 1 and all classes as one (`select_measure="accuracy"`), or w_c = 1 / n_c (`"balanced_accuracy"`):
+with unequal classes, hits alone favor settings that guess the larger ones. Otherwise the given setting stays.
+The right side is one standard error of the difference of paired counts (McNemar, Psychometrika 1947; for
+trees' sizes the rule of one standard error is Breiman et al., 1984). Selection matters when labels are few,
+and then hits alone are noisy: forty of them separate two settings that differ by 10 points, and of a hundred
+settings some are lucky. The strength of the client prior (`jaxfed.xclp.client_prior`) is chosen afterwards,
+by most hits with the chosen settings, the weakest of equal ones: a weak prior does little harm where it is
+wrong.
 
 Leaving a label out takes it from its class. With "plain", which favors classes of many labels, that makes
 hits rarer; with "class_balanced" it does not.
 
-What it tells: the server h, d and n of all settings, as sums over the clients, by class where the measure is;
-clients which setting was chosen. The hit rate of what was chosen is reported; it is a little too good, being
-the best of several.
+Privacy: the server learns h, d and n of all settings, as sums over the clients, by class if the measure is.
+Clients learn which setting was chosen. The hit rate of the chosen setting is reported; it is slightly
+optimistic, being the best of several.
 
-Cost: settings that differ in `label_matrix` alone share neighbors, graph and systems; those that differ in
-alpha share neighbors and graph; those that differ in num_neighbors, the neighbors. So one set of codes, one
-of neighbors a value of num_bits, and for every matrix M the columns that `leave_one_out` states: at most as
-many labelings as there are settings. With `client_prior` nothing more is solved.
+Cost: settings that differ in `label_matrix` alone share neighbors, graph and systems. Those that differ in
+alpha share neighbors and graph; those that differ in num_neighbors share the neighbors. So there is one set
+of codes, one neighbor search for each num_bits, and for every matrix M the columns that `leave_one_out`
+states: at most one labeling for each setting. Choosing `client_prior` solves nothing more.
 """
 
 from __future__ import annotations
@@ -49,26 +49,26 @@ from jaxfed.xclp.leave_one_out import Labeled, half_hits, left_out_scores
 from jaxfed.xclp.parameters import Propagation
 
 P = TypeVar("P", bound=Propagation)
-Evidence = Callable[[P], Mapping[int, Labeled]]  # of every client, for one setting
+Evidence = Callable[[P], Mapping[int, Labeled]]  # leave-one-out data by client, for one setting
 Total = Callable[
     [Mapping[int, np.ndarray]], np.ndarray | None
-]  # of the clients' counts, int [G, t], or sums, float64 [G, t]
+]  # sums the clients' counts, int [G, t], or sums, float64 [G, t]
 
 
 class Choice(NamedTuple, Generic[P]):
-    """What was chosen.
+    """The chosen settings and their quality.
 
     Fields:
-        p: the settings, which select nothing any more.
+        p: the settings, with an empty `select`.
         chosen: key -> value of everything that was to be chosen.
-        accuracy: share of labels that come back by leave-one-out, with these settings, as `select_measure`
-            says; None without labels.
+        accuracy: share of labels that leave-one-out recovers with these settings, by `select_measure`; None
+            without labels.
         given_accuracy: the same with the given settings.
-        num_settings: of how many.
-        num_matrices: how many matrices M these have.
-        sharpness: of calibrated confidences (`jaxfed.xclp.calibration`); None where they are line 16's.
-        log_loss: what it reaches on labels by leave-one-out, mean nats; None without labels.
-        systems: how accurate the linear systems are that were solved to choose.
+        num_settings: number of candidate settings.
+        num_matrices: number of different matrices M among them.
+        sharpness: of calibrated confidences (`jaxfed.xclp.calibration`); None if confidences are line 16's.
+        log_loss: leave-one-out log loss with this sharpness, mean nats; None without labels.
+        systems: accuracy of the linear systems that were solved for the choice.
     """
 
     p: P
@@ -82,7 +82,7 @@ class Choice(NamedTuple, Generic[P]):
     systems: Accuracy = Accuracy()
 
     def metrics(self) -> dict[str, Any]:
-        """As a round reports them: numbers, of names a one for what was chosen."""
+        """Metrics that a round reports: numbers; a chosen name is reported as 1 and its alternatives as 0."""
         return {
             "selected": {
                 key: {name: int(name == value) for name in CANDIDATES[key]}
@@ -104,12 +104,12 @@ class Choice(NamedTuple, Generic[P]):
 
 
 def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
-    """Choose among what `p.select` names.
+    """Choose among the candidates that `p.select` names.
 
     Args:
         p: the given settings.
-        evidence: leave-one-out's matter with some settings; is asked for once for all that have it in common.
-        total: adds up the clients' numbers; None where there is nobody, or too few to hide among.
+        evidence: leave-one-out data for a setting; called once for all settings that share them.
+        total: sums the clients' numbers; None without clients, or with too few to hide a single one.
     """
     settings, priors = settings_of(p), priors_of(p)
     remembered: dict[tuple[Any, ...], Mapping[int, Labeled]] = {}
@@ -171,17 +171,17 @@ def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
 
 
 def mean_metrics(choices: Sequence[Choice[P]]) -> dict[str, Any]:
-    """Where every client chooses for itself: hit rates over those that have labels."""
+    """Metrics if every client chooses for itself: mean hit rates over the clients that have labels."""
     rates = [(c.accuracy, c.given_accuracy) for c in choices if c.accuracy is not None]
     accuracy, given = np.mean(np.array(rates, float), axis=0).tolist() if rates else (None, None)
     return {"leave_one_out": {"accuracy": accuracy, "given_accuracy": given}}
 
 
 def settings_of(p: P) -> list[P]:
-    """All combinations but for `client_prior`, the given settings first; none of them selects any more.
+    """All combinations without `client_prior`, the given settings first, each with an empty `select`.
 
     Raises:
-        UsageError: a combination that cannot be.
+        UsageError: an invalid combination.
     """
     values = parsed(p.select, p.selectable)
     values.pop("client_prior", None)
@@ -195,7 +195,7 @@ def settings_of(p: P) -> list[P]:
 
 
 def priors_of(p: Propagation) -> list[float]:
-    """The strengths of the client prior to choose from, in ascending order; of the given one alone, that."""
+    """Candidate strengths of the client prior in ascending order; the given one alone without candidates."""
     values = parsed(p.select, p.selectable).get("client_prior", ())
     return sorted({float(p.client_prior), *values}) if values else [float(p.client_prior)]
 
@@ -206,7 +206,7 @@ def plaintext_total(counts: Mapping[int, np.ndarray]) -> np.ndarray | None:
 
 
 def _in_common(s: Propagation) -> tuple[Any, ...]:
-    """What graph and M depend on: settings with the same share leave-one-out's matter."""
+    """Settings on which graph and M depend; equal ones share leave-one-out data."""
     return s.alpha, s.num_neighbors, s.similarity_power, getattr(s, "num_bits", None)
 
 
@@ -218,7 +218,7 @@ class Hits(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What the server adds up, of settings and groups of classes.
+    """Counts summed over the clients, by setting and group of classes.
 
     Fields:
         halves: half-hits, [settings, G].
@@ -231,11 +231,11 @@ class Sums(NamedTuple):
     labels: np.ndarray
 
     def qualities(self, measure: str) -> np.ndarray:
-        """float64 [settings], shares of labels that come back."""
+        """Share of recovered labels for each setting, float64 [settings]."""
         return np.array([MEASURES[measure](halves / 2, self.labels) for halves in self.halves])
 
     def is_clear(self, setting: int, measure: str) -> bool:
-        """Whether a setting is ahead of the given one by more than one standard error."""
+        """True if a setting is ahead of the given one by more than one standard error."""
         there = self.labels > 0
         weights = np.where(there, 1 / np.where(there, self.labels, 1), 0)
         if measure == "accuracy":
@@ -279,6 +279,6 @@ def _by_group(sums: np.ndarray | None, num_groups: int) -> Sums | None:
 
 
 def _chosen(p: Propagation, found: Propagation) -> dict[str, Any]:
-    """The values of what was to be chosen."""
+    """Chosen values by key."""
     names = {entry.partition(":")[0] for entry in p.select}
     return {key: getattr(found, key) for key in CANDIDATES if key in names}

@@ -1,6 +1,6 @@
-"""Line 10's matrix M = (I - alpha W)^-1, by which one-hot labels are multiplied.
+"""Propagation matrix M = (I - alpha W)^-1 of line 10, by which one-hot labels are multiplied.
 
-M knows the graph alone and is the server's to compute; `jaxfed.xclp.label_matrix` makes scores of M Y.
+M depends on the graph alone, and the server computes it. `jaxfed.xclp.label_matrix` turns M Y into scores.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Array = jax.Array | np.ndarray
 
 
 class Smoother(NamedTuple):
-    """M of one labeling, its graph's rows over a mesh or not; all else, and what comes out, is on one device.
+    """M of one labeling. The graph's rows may be spread over a mesh; all other arrays are on one device.
 
-    `block_columns` is None where as many are solved together as suit the device.
+    `block_columns`: columns that are solved together; None: the device's default.
     """
 
     graph: Graph
@@ -46,7 +46,7 @@ class Smoother(NamedTuple):
         return self.p.max_steps
 
     def solved(self, y: Array) -> tuple[jax.Array, Convergence]:
-        """M Y for Y float32 [n, C], n the graph's points, and how each column was solved."""
+        """M Y for Y float32 [n, C], n the graph's points, and the convergence of each column."""
         return everywhere(
             propagate(
                 self.graph,
@@ -60,18 +60,18 @@ class Smoother(NamedTuple):
 
 
 def label_counts(y: Array) -> jax.Array:
-    """N, float32 [n, C]: for every point the numbers of labels of each class, of Y [n, C]."""
+    """N, float32 [n, C]: the numbers of labels of each class in Y [n, C], repeated for every point."""
     y = jnp.asarray(y)
     return jnp.broadcast_to(y.sum(axis=0, keepdims=True), y.shape)
 
 
 def joint_scores(graph: Graph, y: Array, p: Propagation) -> tuple[jax.Array, Convergence]:
-    """Z, float32 [n, C], where one party has graph and labels Y [n, C], one-hot or zero; may be traced."""
+    """Z, float32 [n, C], if one party has graph and labels Y [n, C], one-hot or zero; may be traced."""
     return scores_of(Smoother(graph, p), y)
 
 
 def scores_of(m: Smoother, y: Array) -> tuple[jax.Array, Convergence]:
-    """`joint_scores` by an M that is there."""
+    """`joint_scores` with an existing M."""
     y = jnp.asarray(y)
     values, info = m.solved(y)
     z = scores(m.p.label_matrix, Rows(values, label_counts(y)))

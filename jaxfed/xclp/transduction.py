@@ -1,7 +1,7 @@
-"""One-shot labeling: what XCLP and its Section 4.1 baselines have in common.
+"""One-shot labeling: the common part of XCLP and its Section 4.1 baselines.
 
-A transductive method labels the points that clients hold now; it trains no model and needs one round.
-Each method is a function `label_points(cohort, key)`; this file makes a `FederatedAlgorithm` of it.
+A transductive method labels the points that clients hold now. It trains no model and needs one round. Each
+method is a function `label_points(cohort, key)`; this file turns it into a `FederatedAlgorithm`.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ LabelPoints = Callable[[Cohort, jax.Array], tuple[np.ndarray, np.ndarray, Metric
 def transductive(label_points: LabelPoints) -> FederatedAlgorithm:
     """Make a federated algorithm of `label_points(cohort, key) -> (label, confidence, metrics)`.
 
-    `label` int [K, N] (-1 = none) and `confidence` float [K, N] follow the cohort's rows; what they hold
-    on padding does not matter.
+    `label` int [K, N] (-1 = none) and `confidence` float [K, N] follow the cohort's rows; their values on
+    padding are ignored.
     """
 
     def init(key: jax.Array, federation: Federation) -> Transduction:
@@ -78,8 +78,8 @@ def transductive(label_points: LabelPoints) -> FederatedAlgorithm:
 def evaluate(state: Transduction, federation: Federation) -> Metrics:
     """Accuracy and calibration error on the clients' new points (`test_`) and unlabeled ones (`unlabeled_`).
 
-    Pooled over clients, so a client counts by its points. A point that gets no label is wrong, and one of
-    which nobody knows the class does not count.
+    Points are pooled over clients, so a client counts by its points. A point that gets no label is wrong. A
+    point of unknown class does not count.
     """
     said = predictions(state, federation)
     truth = federation.y[said.example]
@@ -106,7 +106,7 @@ def evaluate_clients(state: Transduction, federation: Federation) -> Metrics:
 
 
 def predictions(state: Transduction, federation: Federation) -> Predictions:
-    """Labels and confidences of all clients' points, given labels among them (role "labeled")."""
+    """Labels and confidences of all clients' points, including labeled ones (role "labeled")."""
     rows = []
     for client in range(federation.num_clients):
         points, part = federation.points(client), federation.partition

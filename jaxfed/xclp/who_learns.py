@@ -1,7 +1,7 @@
-"""What the server and the clients can learn with given settings of XCLP, in plain words.
+"""Plain-language summary of the information that each party can learn with given settings of XCLP.
 
 `ROWS` is the one source: the lines at the start of a run and the first table of docs/threat-model.md are made
-of it. A row is about one setting that a user chooses; it holds where parties follow the protocol.
+of it. Each row describes one setting that a user chooses; it holds if parties follow the protocol.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 
 
 class Row(NamedTuple):
-    """What one value of one setting lets the parties learn.
+    """Information that one value of one setting reveals to the parties.
 
     Fields:
         key: of the section `xclp`.
-        values: those that the row is about.
+        values: the values that the row describes.
         server: the server alone learns this.
-        coalition: the server and one client learn this together, beside what each learns alone.
-        client: a client alone learns this, beside the labels and confidences of its own points.
-        remedy: the setting to choose instead; empty where there is none better.
+        coalition: the server and one client learn this together, in addition to what each learns alone.
+        client: a client alone learns this, in addition to the labels and confidences of its own points.
+        remedy: the setting to choose instead; empty if there is none better.
     """
 
     key: str
@@ -88,7 +88,7 @@ ROWS = (
 
 
 def lines(settings: Mapping[str, Any]) -> tuple[str, str]:
-    """Two lines for a run's start: what is learned with these settings of XCLP, and how to close it."""
+    """Two lines for a run's start: what these settings of XCLP reveal, and the settings that prevent it."""
     rows = [row for row in ROWS if settings[row.key] in row.values]
     server, coalition, client = (
         ", and ".join(filter(None, (getattr(row, field) for row in rows)))
@@ -104,7 +104,7 @@ def lines(settings: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def table() -> list[list[str]]:
-    """The cells of the table in docs/threat-model.md, a row each."""
+    """Cells of the table in docs/threat-model.md, one list per row."""
     return [
         [
             " or ".join(f'{row.key}="{value}"' for value in row.values),

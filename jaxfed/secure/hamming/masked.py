@@ -1,4 +1,4 @@
-"""SecureHamming by one message a client to the server: `masked` (algebra: `masked_distances`).
+"""SecureHamming by one message from each client to the server: `masked` (algebra: `masked_distances`).
 
 Clients j < k form a pair, j as its first and k as its second client. With w = bit_length(L):
 
@@ -6,9 +6,8 @@ Clients j < k form a pair, j as its first and k as its second client. With w = b
     shares      j -> server        s of up to 512 x 512 pairs         about w / 8 bytes a pair
     shares      k -> server        t of the same pairs                about w / 8 bytes a pair
 
-Nothing goes from client to client and nothing comes back. Masks come from the group seed under the
-number of the run, which each client uses once: masks on two sets of points would reveal their
-difference.
+There are no messages between clients and none back. Masks come from the group seed and the number of the run,
+which each client uses once: the same masks on two sets of points would reveal their difference.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ class Client:
 
 
 class Server:
-    """The server; keeps every client's E as it came, packed."""
+    """The server; it stores every client's E packed, as received."""
 
     def __init__(self, endpoint: Endpoint, num_bits: int) -> None:
         self._endpoint, self._num_bits = endpoint, num_bits
@@ -99,7 +98,7 @@ class Server:
         self._points: dict[tuple[int, int], bytes] = {}
 
     def receive_points(self, client: int, points: range) -> None:
-        """Take E of some of a client's points."""
+        """Receive E of some of a client's points."""
         message = self._endpoint.receive(client, "points")
         expected = packed_size(len(points) * self._num_bits, self._width)
         if len(message) != expected:
@@ -109,7 +108,7 @@ class Server:
         self._points[client, points.start] = message
 
     def abandon(self, first: int, second: int) -> None:
-        """A client of the pair is gone: the other one's shares stand alone and are forgotten."""
+        """Discard the shares of a pair after one of its clients has left."""
         self._endpoint.discard(pair_kind("shares", first, second))
 
     def combine(self, first: int, second: int, rows: range, columns: range) -> Block:
@@ -139,7 +138,7 @@ class Server:
 
 
 def send_points(client: Client, server: Server, address: int, points: range) -> None:
-    """Consecutive points of one client, a block at a time."""
+    """Send consecutive points of one client to the server, a block at a time."""
     for block in pieces(points, BLOCK_POINTS):
         client.send_points(block)
         server.receive_points(address, block)
@@ -152,11 +151,11 @@ def run_pair(
     addresses: tuple[int, int],
     points: tuple[range, range],
 ) -> Iterator[Block]:
-    """Shares of one pair of clients whose points the server has; yields blocks as they are done.
+    """Exchange shares of a pair of clients whose points the server has; yields finished blocks.
 
     Args:
         first, second, server: the parties.
-        addresses: of first and second, the lower one first.
+        addresses: those of first and second, the lower one first.
         points: of first and of second, each as it was given to `send_points`.
     """
     try:

@@ -1,21 +1,21 @@
-"""Hamming distances by one message a client: private simultaneous messages with correlated masks.
+"""Hamming distances by one message per client: private simultaneous messages with correlated masks.
 
-The clients share a seed that the server does not know (XCLP, Algorithm 1, line 1). From it come masks
-u_i in Z_{2^w}^L, one a point, and r_{i,m}, one a pair. For a point x_i of one client and y_m of another,
-with masks u_i and v_m, each client sends to the server, once and unasked,
+The clients share a seed that the server does not know (XCLP, Algorithm 1, line 1). It determines masks
+u_i in Z_{2^w}^L, one per point, and r_{i,m}, one per pair. For a point x_i of one client and y_m of another,
+with masks u_i and v_m, each client sends one message to the server,
 
     E_i = x_i - u_i,   s_{i,m} = |x_i| - 2 <x_i, v_m> + r_{i,m}          (the first client of the pair)
     F_m = y_m - v_m,   t_{i,m} = |y_m| - 2 <u_i, F_m> - r_{i,m}          (the second)
 
     <x, y> = <E, F> + <x, v> + <u, F>,   so that   h = s + t - 2 <E, F>   (mod 2^w, 2^w > L)
 
-Feige, Kilian and Naor (STOC 1994) introduced the setting; the protocol is this repository's, since the
+Feige, Kilian and Naor (STOC 1994) introduced the setting; the protocol is this repository's, because the
 paper's two need interaction. The server's view is simulated from H alone: E, F and s are uniform and
 independent, t follows from them and h. Clients receive nothing. It rests on the assumption that the shared
-seed needs anyway: a server that colludes with a client learns all bits. Masks must never serve two
-sets of points, or the server sees the difference of the sets: every run derives seeds of its own.
+seed needs anyway: a server that colludes with a client learns all bits. The same masks on two sets of points
+would reveal the difference of the sets to the server, so every run derives its own seeds.
 
-E is the same whoever the partner is, so a client sends it once.
+E does not depend on the partner, so a client sends it once.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def combined_distances(
 
 
 def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """A B^T modulo 2^16 of NumPy arrays, on the accelerator where there is one."""
+    """A B^T modulo 2^16 of NumPy arrays, on the accelerator if there is one."""
     product = ring_product(jnp.asarray(_padded(a)), jnp.asarray(_padded(b)))
     return np.asarray(product)[: len(a), : len(b)]
 

@@ -1,12 +1,11 @@
-"""The server's matrix H out of pairwise protocols, block by block, and who stays.
+"""The server's matrix H from pairwise protocols, block by block, with dropouts.
 
     own     client -> server   its points' distances among themselves, the upper triangle,
                                up to 512 x 512 at a time, packed
 
-The paper leaves within-client distances open: a client computes its own and sends them. Between
-clients every pair runs its protocol for itself, so a client that drops out (XCLP, Section 3.3) costs
-its own rows and columns and nobody else's: before or during this step, the outcome is that of a cohort
-without it.
+The paper does not specify within-client distances: here a client computes its own and sends them. Every pair
+of clients runs its own protocol, so a client that drops out (XCLP, Section 3.3) costs only its own rows and
+columns. If it leaves before or during this step, the result is that of a cohort without it.
 """
 
 from __future__ import annotations
@@ -28,15 +27,16 @@ Progress = Callable[[int, int], None]  # (pairs of points done, of how many)
 
 
 class Collection(Protocol):
-    """What becomes of H: distances as they come, and who is in it."""
+    """Receiver of H's distances, block by block, with the set of clients that take part."""
 
     @property
     def clients(self) -> list[int]:
-        """Who is in it."""
+        """Addresses of the clients that take part."""
 
     def add(self, block: Block) -> None:
-        """Take a block of distances of two clients, or of one: there what lies below the diagonal is
-        left out, being the same.
+        """Add a block of distances of two clients, or of one client with itself.
+
+        In the latter case blocks below the diagonal are omitted as redundant.
         """
 
     def remove(self, client: int) -> None:
@@ -44,11 +44,11 @@ class Collection(Protocol):
 
 
 def run_own(endpoint: Endpoint, server: Endpoint, codes: np.ndarray) -> Iterator[Block]:
-    """A client's distances among its own points; yields a block when the server has it.
+    """Send a client's distances among its own points; yields each block that the server has received.
 
     Args:
-        endpoint: the client's.
-        server: the server's.
+        endpoint: the client's endpoint.
+        server: the server's endpoint.
         codes: the client's points, uint32 [n_j, L / 32].
 
     Raises:
@@ -60,7 +60,7 @@ def run_own(endpoint: Endpoint, server: Endpoint, codes: np.ndarray) -> Iterator
 
 
 def send_own(endpoint: Endpoint, codes: np.ndarray, rows: range, columns: range) -> None:
-    """A client sends a block of the distances among its own points; codes uint32 [n_j, L / 32]."""
+    """Send a block of the distances among a client's own points; codes uint32 [n_j, L / 32]."""
     left, right = (codes[points.start : points.stop] for points in (rows, columns))
     own = np.asarray(hamming.distances(jnp.asarray(left), jnp.asarray(right))).astype(np.uint16)
     sent = own[_upper(len(rows))] if rows == columns else own
@@ -70,7 +70,7 @@ def send_own(endpoint: Endpoint, codes: np.ndarray, rows: range, columns: range)
 def receive_own(
     endpoint: Endpoint, client: int, rows: range, columns: range, num_bits: int
 ) -> Block:
-    """The server takes a block of a client's own distances.
+    """Receive a block of a client's own distances at the server.
 
     Raises:
         ProtocolError: a message of another length, or a distance above L.
@@ -102,19 +102,19 @@ def collect(
     others: Mapping[int, int] | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Run everybody's own step and every pair's protocol; drop who drops out.
+    """Run every client's own step and every pair's protocol, without the clients that drop out.
 
     Args:
-        collection: gets all distances; who drops out is removed from it.
+        collection: receives all distances; clients that drop out are removed from it.
         sizes: number of points of every client, by address.
         own: the step of one client with the server, its own distances.
         pair: the protocol of a pair of clients, the lower address first.
-        others: number of points of the same clients that those of `sizes` are compared with, where they are
-            others: two clients are then two pairs, each first in one of them.
-        progress: told after every block how many pairs of points are done.
+        others: number of points of the same clients with which those of `sizes` are compared, if they differ;
+            two clients then form two pairs, each first in one of them.
+        progress: receives the number of finished pairs of points after every block.
 
     Raises:
-        ProtocolError: a message that does not belong where it arrives; there is no H then.
+        ProtocolError: an unexpected message; there is no H then.
     """
     seconds, done = sizes if others is None else others, 0
     pairs = [
@@ -153,7 +153,7 @@ def _own_blocks(num_points: int) -> Iterator[tuple[range, range]]:
 
 
 def _own_count(rows: range, columns: range) -> int:
-    """How many distances of a block are sent."""
+    """Number of distances that are sent for a block."""
     return len(rows) * (len(rows) - 1) // 2 if rows == columns else len(rows) * len(columns)
 
 

@@ -1,8 +1,8 @@
-"""Each point's nearest others out of blocks of H, which as a whole never exists.
+"""Each point's nearest others from blocks of H, without storing H.
 
-Kept are every point's k nearest among each other client's points and among its own client's. A client
-that drops out leaves with what it contributed, as if it had never been there: who takes part in the
-end is not known before.
+Stored are every point's k nearest among each other client's points, and among those of its own client. The
+final set of clients is not known in advance: a client that drops out is removed with its distances, as if it
+had never taken part.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import numpy as np
 from jaxfed.secure.primitives.blocks import Block
 
 _INDEX_BITS = 32
-_NOTHING = np.int64(1) << 62  # where there is no neighbor: above every distance and index
+_NOTHING = np.int64(1) << 62  # marks a missing neighbor: above every distance and index
 
 
 class Nearest:
-    """The k nearest points of the clients that stay, of points that these clients ask for.
+    """The k nearest points to each query point, over the clients that stay.
 
     Args:
-        asking: number of points of every client that ask, by address.
-        sizes: number of points of the same clients that are asked for.
+        asking: number of query points of every client, by address.
+        sizes: number of points of the same clients that are searched.
         num_bits: L.
         num_neighbors: k.
 
-    Memory: 8 k bytes a point that asks and client.
+    Memory: 8 k bytes for each pair of a query point and a client.
     """
 
     def __init__(
@@ -43,13 +43,13 @@ class Nearest:
 
     @property
     def clients(self) -> list[int]:
-        """Who is in it."""
+        """Addresses of the clients that take part."""
         return list(self._sizes)
 
     def add(self, block: Block) -> None:
-        """Take a block of distances from points of `first`, which ask, to points of `second`.
+        """Add a block of distances from query points of `first` to points of `second`.
 
-        Cost: half of what `NearestOthers.add` takes.
+        Cost: half of that of `NearestOthers.add`.
         """
         self._take((block.first, block.second), block.rows, block.columns, block.distances)
 
@@ -59,12 +59,12 @@ class Nearest:
         self._nearest = {pair: kept for pair, kept in self._nearest.items() if client not in pair}
 
     def found(self) -> tuple[np.ndarray, np.ndarray]:
-        """The nearest of each point that asks, as `jaxfed.kernels.knn.hamming_knn_among` gives them.
+        """The nearest points to each query point, in the format of `jaxfed.kernels.knn.hamming_knn_among`.
 
         Returns:
             (indices, distances), int32 [m, k], sorted by (distance, index); index -1 and distance L + 1
-            where fewer than k exist. Both the points that ask and the others are numbered through, in the
-            order of the addresses of the clients that are in it.
+            where fewer than k exist. Query points and searched points are each numbered consecutively, in
+            the order of the addresses of the clients that take part.
         """
         askers, points = (_rows_of(sizes) for sizes in (self._asking, self._sizes))
         shape = sum(self._asking.values()), self._num_neighbors
@@ -96,7 +96,7 @@ class Nearest:
         *,
         are_same: bool = False,
     ) -> None:
-        """Distances of some points of the pair's first client to some of its second's."""
+        """Merge distances of some points of the pair's first client to some of its second client's."""
         client, other = pair
         count = min(self._num_neighbors, self._sizes[other])
         if not count:
@@ -112,7 +112,7 @@ class Nearest:
 
 
 class NearestOthers(Nearest):
-    """The k nearest others of every point of the clients that stay: `found` leaves the point itself out.
+    """The k nearest others of every point of the clients that stay, without the point itself.
 
     Args:
         sizes: number of points of every client, by address.
@@ -124,8 +124,7 @@ class NearestOthers(Nearest):
         super().__init__(sizes, sizes, num_bits, num_neighbors)
 
     def add(self, block: Block) -> None:
-        """Take a block of distances of two clients, or of one, whose blocks below the diagonal are left
-        out.
+        """Add a block of distances of two clients, or of one client, without blocks below its diagonal.
 
         Cost: 8 ns a pair of points.
         """
@@ -137,6 +136,6 @@ class NearestOthers(Nearest):
 
 
 def _rows_of(sizes: Mapping[int, int]) -> dict[int, slice]:
-    """Where each client's points are when all are numbered through."""
+    """Slices of each client's points in a consecutive numbering."""
     ends = np.cumsum(list(sizes.values()), dtype=np.int64).tolist()
     return {j: slice(end - sizes[j], end) for j, end in zip(sizes, ends, strict=True)}

@@ -1,4 +1,4 @@
-"""Hamming distances under encryption, those of up to S points with one vector in one ciphertext.
+"""Hamming distances under encryption: those of up to S points to one vector share one ciphertext.
 
 The key's owner holds bits y_i of points i < n_b and encrypts every column packed,
 
@@ -8,7 +8,7 @@ The distance of point i to another party's vector x is
 
     h_i = |x| + sum_l y_{i,l} - 2 sum_{l: x_l = 1} y_{i,l},
 
-so that with P = prod_{l: x_l = 1} c_l and C = prod_l c_l
+so with P = prod_{l: x_l = 1} c_l and C = prod_l c_l
 
     P^2 C^-1 Enc((L - |x|) sum_i (L + 1)^i)   encrypts   V = sum_i (L - h_i) (L + 1)^i,
 
@@ -50,7 +50,7 @@ class AnswerTask(NamedTuple):
 
 
 class PackedDistances:
-    """Answers for vectors, out of the encrypted columns of one block of points.
+    """Answers for vectors, from the encrypted columns of one block of points.
 
     Args:
         key: the owner's public key.
@@ -90,7 +90,7 @@ class PackedDistances:
 class Masks:
     """rho of one vector after another, uniform in Z_N, from a seed that the owner does not have.
 
-    N enters the stream: parties that took different ones find that their shares do not fit together.
+    The stream depends on N: the shares of parties with different N do not fit together.
 
     Args:
         seed: 32 bytes, of this run and pair of clients alone.
@@ -117,7 +117,7 @@ class Masks:
 def distances(
     opened: Sequence[mpz], masks: Sequence[mpz], n: mpz, packing: Packing, num_points: int
 ) -> np.ndarray:
-    """h out of the opened answers T and the masks rho: uint16 [n_b, V].
+    """h from the opened answers T and the masks rho: uint16 [n_b, V].
 
     Raises:
         ProtocolError: T - rho mod N is no packed row of distances: the shares do not fit together.

@@ -31,9 +31,9 @@ A block has S points of `first`, as many as fit a plaintext (`packing`). The key
 The server computes V_m = T_m - rho_m mod N, whose digits are L - h. The paper sends L ciphertexts a point
 and one answer a pair of points; here both serve up to S points at once.
 
-Parties that follow the protocol and do not collude learn nothing of each other's points but their
-number: second sees encryptions, first sees T, uniform in Z_N whatever V is, in a ciphertext with
-randomness of its own, and the server learns h.
+Parties that follow the protocol and do not collude learn only the number of each other's points: second sees
+encryptions, first sees T, uniform in Z_N whatever V is, in a ciphertext with randomness of its own, and the
+server learns h.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ from jaxfed.secure.session.endpoint import SERVER, Endpoint
 
 RandomBytes = Callable[[int], bytes]
 
-MESSAGE_VECTORS = 540  # answers that travel together
+MESSAGE_VECTORS = 540  # answers in one message
 _TASK_VECTORS = 90  # answers that one worker computes at a time
-_TASK_COLUMNS = 256  # encryptions, likewise
-_TASK_ANSWERS = 32  # decryptions, likewise
+_TASK_COLUMNS = 256  # encryptions per task
+_TASK_ANSWERS = 32  # decryptions per task
 
 
 class EncryptedPoints:
@@ -82,9 +82,9 @@ class EncryptedPoints:
 
     Attributes:
         key: the client's.
-        blocks: which points share plaintexts.
+        blocks: the points that share a plaintext, for each block.
 
-    Memory: |N| L / 4 bytes a block that was asked for, 12 kB a point at L = 4096 and 2,048 bits.
+    Memory: |N| L / 4 bytes for each requested block, 12 kB a point at L = 4096 and 2,048 bits.
 
     Raises:
         UsageError: L does not fit the ring or the key.
@@ -127,7 +127,7 @@ class EncryptedPoints:
 
 
 class First:
-    """The client whose key it is.
+    """The client that owns the key.
 
     Args:
         endpoint: its end of the session.
@@ -160,7 +160,7 @@ class First:
         self._endpoint.send(self._second, "points", self._points.message(block))
 
     def open(self, num_vectors: int) -> None:
-        """Decrypt the answers for the next vectors and pass T on to the server."""
+        """Decrypt the answers for the next vectors and send T to the server."""
         key = self._points.key
         message = self._endpoint.receive(self._second, "answers")
         answers = ciphertexts_from_bytes(message, num_vectors, key.public.n)
@@ -173,14 +173,14 @@ class First:
 
 
 class Second:
-    """The client that computes under the other one's key.
+    """The client that computes under the other client's key.
 
     Args:
         endpoint: its end of the session.
         first: the other client's address.
         codes: its points, uint32 [n_k, L / 32].
         num_points: n_j, the number of first's points.
-        key_bits: |N| that was agreed on.
+        key_bits: the agreed |N|.
         random_bytes: source of the masks' seed and of s; the operating system's unless a test replays
             it.
         mapped: `map`, or that of worker processes.
@@ -208,7 +208,7 @@ class Second:
         self._pair = first, endpoint.address
 
     def receive_key(self) -> None:
-        """Take first's key; draw the seed of the masks and share it with the server."""
+        """Receive first's key; draw the seed of the masks and send it to the server."""
         self._key = PublicKey.from_bytes(self._endpoint.receive(self._first, "key"), self._key_bits)
         self._hiding = self._key.hiding_powers(len(self._codes) * len(self._blocks))
         seed = self._random_bytes(SEED_BYTES)
@@ -216,7 +216,7 @@ class Second:
         self._endpoint.send(SERVER, pair_kind("mask_seed", *self._pair), seed)
 
     def receive_points(self, block: int) -> None:
-        """Take one block of first's points."""
+        """Receive one block of first's points."""
         message = self._endpoint.receive(self._first, "points")
         ciphertexts = ciphertexts_from_bytes(message, self._num_bits, self._key.n)
         num_points = len(self._blocks[block])
@@ -241,7 +241,7 @@ class Server(PairServer):
     """The server's part for one pair of clients; n_j points of first's, L bits, |N| agreed on.
 
     Attributes:
-        blocks: which of first's points share plaintexts.
+        blocks: first's points that share a plaintext, for each block.
     """
 
     KINDS = ("modulus", "mask_seed", "opened")
@@ -261,7 +261,7 @@ class Server(PairServer):
         self.blocks = list(balanced(num_points, self._packing.slots))
 
     def receive_masks(self) -> None:
-        """Take N from first and the masks' seed from second."""
+        """Receive N from first and the masks' seed from second."""
         self._n = modulus_from_bytes(self._receive(self._first, "modulus"), self._key_bits)
         self._masks = Masks(self._receive(self._second, "mask_seed"), self._n)
 
@@ -278,16 +278,15 @@ class Server(PairServer):
 def run_pair(
     first: First, second: Second, server: Server, sizes: tuple[int, int]
 ) -> Iterator[Block]:
-    """Run the protocol of one pair of clients; yields a block when the server has it.
+    """Run the protocol of one pair of clients; yields each block that the server has computed.
 
     Args:
         first, second, server: the parties.
         sizes: (n_j, n_k).
 
     Raises:
-        ProtocolError: a message that does not belong where it arrives. Blocks already yielded are
-            right.
-        DroppedOut: a client is gone; the pair is over.
+        ProtocolError: an unexpected message. Blocks already yielded are correct.
+        DroppedOut: a client has left; the pair's protocol ends.
     """
     num_vectors = sizes[1]
     first.send_key()

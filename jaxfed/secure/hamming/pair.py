@@ -1,8 +1,8 @@
-"""What every protocol of two clients and the server has around its messages.
+"""Common part of all protocols between two clients and the server.
 
-What they send the server carries the pair in its kind, `KIND/FIRST/SECOND`: it has one channel with each
-client for all of that client's pairs. A client that is gone ends the pair, and what the other one has
-sent stands alone and is forgotten.
+Messages to the server name the pair in their kind, `KIND/FIRST/SECOND`, because the server has one channel
+with each client for all of that client's pairs. If one client leaves, the pair's protocol ends, and the
+messages of the other one are discarded.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Exchange = Callable[[First, Second, Server, Sizes], Iterator[Block]]
 
 
 def pair_kind(kind: str, first: int, second: int) -> str:
-    """The kind under which one of two clients sends the server something."""
+    """The kind of a message from one of two clients to the server."""
     return f"{kind}/{first}/{second}"
 
 
 class PairServer:
-    """The server's end of one pair of clients; a protocol says in `KINDS` what they send it.
+    """The server's part for one pair of clients; a protocol lists their messages to it in `KINDS`.
 
     Raises:
         UsageError: L does not fit the ring.
@@ -42,7 +42,7 @@ class PairServer:
         self._num_bits = num_bits
 
     def abandon(self) -> None:
-        """A client is gone: what the other one sent stands alone and is forgotten."""
+        """Discard the messages of the pair after one of its clients has left."""
         for kind in self.KINDS:
             self._endpoint.discard(self._kind(kind))
 
@@ -56,7 +56,7 @@ class PairServer:
 def until_dropout(
     exchange: Exchange[First, Second, Server, Sizes],
 ) -> Exchange[First, Second, Server, Sizes]:
-    """The blocks of distances that a pair's messages bring; none where a client has no points."""
+    """Wrap a pair's exchange: no blocks if a client has no points, and clean up after a dropout."""
 
     @functools.wraps(exchange)
     def run_pair(first: First, second: Second, server: Server, sizes: Sizes) -> Iterator[Block]:

@@ -27,8 +27,8 @@ This module does the same with extended transfers. Client `first` is j with poin
 The server computes h = T - R mod 2^16. The paper's steps 1 and 2 move two values a transfer. Here one
 correction is enough, because the pad itself serves as one of the two.
 
-Parties that follow the protocol learn nothing of each other's points but their number; the server
-learns h. (SHADE's variant against others was broken by Kiraz, Genc and Kardas, 2015.)
+Parties that follow the protocol learn only the number of each other's points; the server learns h. (SHADE's
+variant against others was broken by Kiraz, Genc and Kardas, 2015.)
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ PAYLOAD_BYTES = 1 << 24  # of a message, about: sets how many vectors make a blo
 
 
 def vectors_per_block(num_bits: int) -> int:
-    """V: so many vectors that a full payload has about `PAYLOAD_BYTES`."""
+    """V: the number of vectors for a full payload of about `PAYLOAD_BYTES`."""
     return max(1, PAYLOAD_BYTES // transferred_sums.payload_size(1, num_bits, MAX_POINTS))
 
 
@@ -85,7 +85,7 @@ class First:
     ) -> None:
         self._endpoint, self._second = endpoint, second
         self._num_points, self._num_bits = len(codes), 32 * codes.shape[1]
-        ring_bits(self._num_bits)  # refuses what 2^16 does not hold
+        ring_bits(self._num_bits)  # refuses an L that 2^16 does not hold
         packed = random_bytes(transfer_extension.NUM_BASE // 8)
         self._choices = np.unpackbits(np.frombuffer(packed, np.uint8), bitorder="little").tolist()
         self._base = TransferReceiver(
@@ -99,16 +99,16 @@ class First:
         ]
 
     def request(self) -> None:
-        """Ask for the base transfers."""
+        """Send the request of the base transfers."""
         self._endpoint.send(self._second, "request", self._base.request)
 
     def finish_setup(self) -> None:
-        """Take the seeds that were chosen."""
+        """Receive the chosen seeds."""
         keys = self._base.keys(self._endpoint.receive(self._second, "response"))
         self._extension = transfer_extension.ExtensionSender(keys, self._choices)
 
     def extend(self, num_vectors: int) -> None:
-        """Take the correction for the next vectors."""
+        """Receive the correction for the next vectors."""
         correction = self._endpoint.receive(self._second, "correction")
         self._rows = self._extension.extend(correction, num_vectors * self._num_bits)
         self._sums: list[np.ndarray] = []
@@ -168,7 +168,7 @@ class Second:
         self._sums: list[np.ndarray] = []
 
     def accumulate(self, block: int) -> None:
-        """Take the payload of one block of first's points."""
+        """Receive the payload of one block of first's points."""
         tau = self._endpoint.receive(self._first, "payload")
         self._sums.append(self._receivers[block].sums(self._rows, self._choices, tau))
 
@@ -202,16 +202,15 @@ class Server(PairServer):
 def run_pair(
     first: First, second: Second, server: Server, sizes: tuple[int, int, int]
 ) -> Iterator[Block]:
-    """Run the protocol of one pair of clients; yields a block when the server has it.
+    """Run the protocol of one pair of clients; yields each block that the server has computed.
 
     Args:
         first, second, server: the parties.
         sizes: (n_j, n_k, L).
 
     Raises:
-        ProtocolError: a message that does not belong where it arrives. Blocks already yielded are
-            right.
-        DroppedOut: a client is gone; the pair is over.
+        ProtocolError: an unexpected message. Blocks already yielded are correct.
+        DroppedOut: a client has left; the pair's protocol ends.
     """
     num_points, num_vectors, num_bits = sizes
     first.request()

@@ -8,11 +8,11 @@ transfers: Asharov, Lindell, Schneider, Zohner, CCS 2013), gives the two sides, 
                tau_{l,i} = H(q_l)_i - H(q_l xor s)_i + 1 - 2 x_{i,l}                --- tau --->
     receiver:  H(t_l)_i + y_l tau_{l,i} = r_{l,i} + (x_{i,l} xor y_l)
 
-so that with R_i = sum_l r_{l,i} and T_i the receiver's sum, T_i - R_i = h(x_i, y). One choice bit serves
+so with R_i = sum_l r_{l,i} and T_i the receiver's sum, T_i - R_i = h(x_i, y). One choice bit serves
 all points of the sender. The paper's Z_L would hold no distance L; 2^16 holds all up to L = 65,535.
 
-tau goes out vector after vector, and a vector in chunks of transfers; a chunk's blocks of 8 points come
-one after another, each [transfers, 8] values, the last one as narrow as what is left.
+tau is sent vector by vector, and a vector in chunks of transfers. A chunk's blocks of 8 points follow one
+another, each with [transfers, 8] values; the last one has only the remaining points.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jaxfed.secure.primitives.correlation_hash import VALUES_PER_BLOCK, Correlat
 from jaxfed.secure.primitives.transfer_extension import Rows
 
 MAX_POINTS = 512  # of the sender, in one call
-_TILE_BLOCKS = 1 << 16  # of 16 bytes, hashed at a time: 1 MiB, what a core's cache holds
+_TILE_BLOCKS = 1 << 16  # of 16 bytes, hashed at a time: 1 MiB, which fits a core's cache
 
 
 def payload_size(num_vectors: int, num_bits: int, num_points: int) -> int:
@@ -35,7 +35,7 @@ def payload_size(num_vectors: int, num_bits: int, num_points: int) -> int:
 
 
 class SenderPoints:
-    """The sender's points as the protocol reads them.
+    """The sender's points in the protocol's layout.
 
     Args:
         bits: uint8 [n, L] of 0 or 1, n at most `MAX_POINTS`.
@@ -119,7 +119,7 @@ class ReceiverSums:
 
 
 class _Tiles:
-    """How n points and vectors of L bits are cut into what is hashed at a time."""
+    """Tiles that are hashed at a time, for n points and vectors of L bits."""
 
     def __init__(self, num_points: int, num_bits: int, first: int) -> None:
         self.num_points, self.num_bits = num_points, num_bits
@@ -137,12 +137,12 @@ class _Tiles:
                 yield begin // self.num_bits, bits, chunk, rows.first + begin + bit
 
     def pads(self, rows: np.ndarray, number: int) -> np.ndarray:
-        """Pads of all points: uint16 [blocks, rows, 8], valid until the second next call."""
+        """Pads of all points: uint16 [blocks, rows, 8], valid until the next call but one."""
         hashed = self._hash(rows, number, self._first_block, self.num_blocks)
         return hashed.view(np.uint16).reshape(self.num_blocks, -1, VALUES_PER_BLOCK)
 
     def sent(self, values: np.ndarray) -> list[np.ndarray]:
-        """Views of what of [blocks, rows, 8] stands for points: full blocks, and the rest."""
+        """Views of the entries of [blocks, rows, 8] that stand for points: full blocks, and the rest."""
         full, rest = divmod(self.num_points, VALUES_PER_BLOCK)
         return [values[:full], values[full:, :, :rest]]
 
@@ -150,7 +150,7 @@ class _Tiles:
 def _sum_over_rows(values: np.ndarray) -> np.ndarray:
     """[blocks, rows, 8] summed over rows: [8 blocks]. Folds `values` onto itself.
 
-    Half onto half, in long lines; a plain sum would add eight values at a time.
+    It adds halves along long lines; a plain sum would add eight values at a time.
     """
     count = values.shape[1]
     while count > 1:

@@ -1,4 +1,4 @@
-"""Line 12 of XCLP's Algorithm 1: what the server sends so that a client can propagate its own labels.
+"""Line 12 of XCLP's Algorithm 1: messages of the server from which a client propagates its own labels.
 
-As the paper has it (`columns`), or by oblivious transfer of the labels (`transfer`).
+The paper sends columns (`columns`). The alternative is oblivious transfer of the labels (`transfer`).
 """

@@ -1,10 +1,10 @@
-"""XCLP's line 12 through a session: which points are labeled, and their columns of S, both sealed.
+"""XCLP's line 12 through a session: positions of labeled points, and their columns of S, both sealed.
 
     positions           client -> server   numbers of its labeled points         4 m_j bytes
     influence_columns   server -> client   up to 256 columns of S, float32       4 n bytes a column
 
-What they tell: the server which points have labels, not which labels; the client how far each of its
-labeled points reaches every point (docs/threat-model.md).
+The server learns which points have labels, but not the labels. The client learns how far each of its labeled
+points reaches every point (docs/threat-model.md).
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from jaxfed.secure.session.parties import Session
 def sent_positions(
     session: Session, client: int, positions: np.ndarray, num_points: int
 ) -> np.ndarray:
-    """A client's labeled points, int [m_j] in ascending order, as the server takes them.
+    """A client's labeled points, int [m_j] in ascending order, as the server receives them.
 
     Raises:
-        DroppedOut: the client is gone.
+        DroppedOut: the client has left.
     """
     session.endpoints[client].send(SERVER, "positions", positions.astype("<u4").tobytes())
     return received_positions(session.endpoints[SERVER], client, num_points)
 
 
 def received_positions(endpoint: Endpoint, client: int, num_points: int) -> np.ndarray:
-    """The server takes a client's positions.
+    """Receive a client's positions at the server.
 
     Raises:
-        ProtocolError: numbers that are none of the client's `num_points` points, or out of order.
+        ProtocolError: numbers outside the client's `num_points` points, or out of order.
     """
     message = endpoint.receive(client, "positions")
     if len(message) % 4:
@@ -44,10 +44,10 @@ def received_positions(endpoint: Endpoint, client: int, num_points: int) -> np.n
 
 
 def sent_columns(session: Session, client: int, columns: np.ndarray) -> np.ndarray:
-    """Columns of S, float32 [n, b], as the client takes them.
+    """Columns of S, float32 [n, b], as the client receives them.
 
     Raises:
-        DroppedOut: the client is gone.
+        DroppedOut: the client has left.
     """
     sent = np.ascontiguousarray(columns, "<f4").tobytes()
     session.endpoints[SERVER].send(client, "influence_columns", sent)
@@ -55,7 +55,7 @@ def sent_columns(session: Session, client: int, columns: np.ndarray) -> np.ndarr
 
 
 def received_columns(endpoint: Endpoint, shape: tuple[int, ...]) -> np.ndarray:
-    """A client takes columns [n, b].
+    """Receive columns [n, b] at a client.
 
     Raises:
         ProtocolError: another number of values, or one that is not finite.

@@ -1,10 +1,11 @@
-"""Choosing settings by leave-one-out through a session: what clients hear for it, sealed.
+"""Choosing settings by leave-one-out through a session: sealed messages to the clients.
 
     diagonals    server -> client    M_ii of its labeled points, float32          4 m_j bytes, every matrix
-    setting      server -> client    the number of the setting that was chosen    4 bytes
+    setting      server -> client    the number of the chosen setting             4 bytes
 
-M_ii says how much a labeled point's own label stays where it is (`jaxfed.xclp.leave_one_out`): how many
-points, and how near, are around it. With columns of M the client has it in any case.
+M_ii is the contribution of a labeled point's own label to its scores (`jaxfed.xclp.leave_one_out`). It
+depends on the number of points around it, and their distances. With columns of M the client has it in any
+case.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def sent_diagonals(session: Session, own: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
-    """M_ii of its own labeled points, float32 [m_j], as every client that stays receives it.
+    """M_ii of each client's labeled points, float32 [m_j], as every client that stays receives them.
 
     Raises:
         ProtocolError: a message of another length, or with a number that is not finite.
@@ -39,7 +40,7 @@ def sent_diagonals(session: Session, own: Mapping[int, np.ndarray]) -> dict[int,
 
 
 def received_diagonals(endpoint: Endpoint, num_labeled: int) -> np.ndarray:
-    """A client takes its own.
+    """Receive a client's own diagonals.
 
     Raises:
         ProtocolError: as `sent_diagonals`.
@@ -54,10 +55,10 @@ def received_diagonals(endpoint: Endpoint, num_labeled: int) -> np.ndarray:
 
 
 def tell_setting(session: Session, chosen: int, num_settings: int) -> None:
-    """Every client hears which of the settings it goes on with.
+    """Send the number of the chosen setting to every client.
 
     Raises:
-        ProtocolError: a number that is none of them.
+        ProtocolError: a number that is not below `num_settings`.
     """
     for client in list(session.clients):
         try:

@@ -1,30 +1,30 @@
-"""S_L^(j) Y_L^(j) in two shares: the server's columns of S meet a client's labels by oblivious transfer.
+"""S_L^(j) Y_L^(j) in two shares: the server's columns of S times a client's labels, by oblivious transfer.
 
-The server has the columns S_l of client j's m_j labeled points, the client their classes y_l. Nobody
-learns the product; in Z_2^64, as fixed-point numbers (`fixed_point`), the client gets T and the server R,
-uniform each, with
+The server has the columns S_l of client j's m_j labeled points, the client their classes y_l. Neither learns
+the product. In Z_2^64, as fixed-point numbers (`fixed_point`), the client gets T and the server R, each
+uniform, with
 
     Z^(j)_ic = sum_l S_il 1[y_l = c] = T_ic - R_ic.
 
-For every label and every class c but the last a correlated transfer, with the pads of `transfer_extension`,
-of the whole column (the scheme of `transferred_sums`, with numbers in place of bits):
+For every label and every class c but the last, a correlated transfer moves the whole column, with the pads of
+`transfer_extension` (the scheme of `transferred_sums`, with numbers in place of bits):
 
     server:  R_ic += H(q_lc)_i,   tau_lci = H(q_lc)_i - H(q_lc xor s)_i + S_il      --- tau --->
     client:  T_ic += H(t_lc)_i + 1[y_l = c] tau_lci
 
-The last class needs none, because all of them together are sum_l S_l, which the server knows:
+The last class needs no transfer, because all classes together are sum_l S_l, which the server knows:
 T_iC = -sum_c T_ic and R_iC = -sum_l S_il - sum_c R_ic. The client's share goes into SecureRowSums like
-any contribution, under its masks, and the server takes its own off there. Message by message:
+any contribution, under its masks, and the server subtracts R there. Message by message:
 
     label_request   server -> client   a context, PK_0 of 128 base transfers       32 + 4096 bytes
     label_response  client -> server   r G                                         32 bytes
-  for every block of b <= 256 labels, once `positions` has told the server which points have one:
+  for every block of b <= 256 labels, after `positions` with the server's list of labeled points:
     label_choices   client -> server   u, the masked choices   16 b (C - 1) bytes, in eights
     label_payload   server -> client   tau, points in turn    8 n b (C - 1) bytes, n up to an even number
 
-Parties that follow the protocol learn nothing: the server that m_j points have labels and which points
-they are, the client n. It does not even learn its own contribution, only Z[R_j] out of the row sums.
-Columns (`influence_columns`) would take 4 n b bytes.
+Parties that follow the protocol learn little: the server which m_j points have labels, the client n. The
+client does not even learn its own contribution, only Z[R_j] from the row sums. Columns (`influence_columns`)
+would take 4 n b bytes.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.key_agreement import RandomBytes
 from jaxfed.secure.session.parties import Session
 
-PAYLOAD_BYTES = 1 << 22  # of a message, about: sets how many points it is for
+PAYLOAD_BYTES = 1 << 22  # approximate size of a message; sets its number of points
 _CONTEXT_BYTES = 32
 _VALUES_PER_BLOCK = 2  # 64-bit values in a block of AES
 
 
 class Client:
-    """A client, which chooses.
+    """The client, which is the receiver of the transfers.
 
     Args:
         endpoint: its end of the session.
@@ -95,7 +95,7 @@ class Client:
         self._endpoint.send(SERVER, "label_choices", correction)
 
     def accumulate(self, points: range) -> None:
-        """Take the payload for some points.
+        """Receive the payload for some points.
 
         Raises:
             ProtocolError: it has another length.
@@ -142,16 +142,16 @@ class Server:
         self._part = np.zeros((num_points, num_classes), np.uint64)
 
     def request(self) -> None:
-        """Ask for the base transfers."""
+        """Send the request of the base transfers."""
         self._endpoint.send(self._client, "label_request", self._context + self._base.request)
 
     def finish_setup(self) -> None:
-        """Take the seeds that were chosen."""
+        """Receive the chosen seeds."""
         keys = self._base.keys(self._endpoint.receive(self._client, "label_response"))
         self._extension = ExtensionSender(keys, self._choices)
 
     def extend(self, columns: np.ndarray) -> None:
-        """Take the correction for the next labels, whose columns of S are uint64 [n, b]."""
+        """Receive the correction for the next labels, whose columns of S are uint64 [n, b]."""
         self._columns = columns
         shape = columns.shape[1], self._part.shape[1] - 1
         correction = self._endpoint.receive(self._client, "label_choices")
@@ -170,7 +170,7 @@ class Server:
         self._part[points.start : points.stop, :-1] -= _over_labels(pads, len(points))
 
     def finished(self) -> np.ndarray:
-        """-R, uint64 [n, C]: what is added to T."""
+        """-R, uint64 [n, C], to be added to T."""
         self._part[:, -1] -= self._part[:, :-1].sum(axis=1, dtype=np.uint64)
         return self._part
 
@@ -194,7 +194,7 @@ class Transferred:
         self._positions, self._row_sums = positions, np.zeros(num_points)
 
     def positions(self) -> np.ndarray:
-        """The labeled points, as the server is told them; and the base transfers, if there are any."""
+        """The labeled points, as the server receives them; runs the base transfers if there are any."""
         received = influence_columns.sent_positions(
             self._session, self._address, self._positions, len(self._labels)
         )
@@ -208,11 +208,13 @@ class Transferred:
         """Transfer the next columns, those of the points `block`.
 
         Raises:
-            UsageError: contributions that may go beyond the fixed-point range.
+            UsageError: contributions that may exceed the fixed-point range.
         """
         needed = np.asarray(columns)[: self._num_points, : len(block)]
         self._row_sums += np.abs(needed).sum(axis=1)
-        FixedPoint(len(self._session.clients)).encode(self._row_sums)  # refuses what might wrap
+        FixedPoint(len(self._session.clients)).encode(
+            self._row_sums
+        )  # refuses values that might wrap
         self._client.choose(len(block))
         self._server.extend(FixedPoint(1).encode(needed))
         num_transfers = max(1, len(block) * (self._labels.shape[1] - 1))
@@ -226,7 +228,7 @@ class Transferred:
 
 
 class _Pads:
-    """The pads of one block of labels: of transfer l (C - 1) + c for label l and class c."""
+    """Pads of one block of labels: those of transfer l (C - 1) + c belong to label l and class c."""
 
     def __init__(self, rows: Rows, shape: tuple[int, int]) -> None:
         self._count, self._shape = shape[0] * shape[1], shape
@@ -237,7 +239,7 @@ class _Pads:
     def __call__(self, points: range, offset: np.ndarray | None = None) -> np.ndarray:
         """H of the rows (xor `offset`) for some points, uint64 [blocks, b, C - 1, 2].
 
-        Valid until the second next call.
+        Valid until the next call but one.
         """
         rows = self._rows if offset is None else self._rows ^ offset
         num_blocks = -(-len(points) // _VALUES_PER_BLOCK)
@@ -247,7 +249,7 @@ class _Pads:
 
 
 def _points_per_message(num_transfers: int) -> int:
-    """Even, so that no block of pads is cut."""
+    """Number of points in one message; even, which keeps blocks of pads whole."""
     return max(_VALUES_PER_BLOCK, PAYLOAD_BYTES // (8 * num_transfers) & -_VALUES_PER_BLOCK)
 
 

@@ -1,4 +1,4 @@
-"""What protocols are built of: ciphers, sharing, encryption, transfers, and number formats.
+"""Building blocks of the protocols: ciphers, secret sharing, encryption, oblivious transfer, number formats.
 
-No party and no message is known here.
+They know neither parties nor messages.
 """

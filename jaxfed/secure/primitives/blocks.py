@@ -1,4 +1,4 @@
-"""Cutting long work into blocks: bounded memory, and something to show while it runs."""
+"""Splitting of long work into blocks, for bounded memory and for progress."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Block(NamedTuple):
 
     Fields:
         first, second: the two clients.
-        rows, columns: which of their points.
+        rows, columns: the numbers of their points.
         distances: uint16 [rows, columns].
     """
 
@@ -45,7 +45,7 @@ def bits_of(codes: np.ndarray) -> np.ndarray:
 
 
 def checked_distances(distances: np.ndarray, num_bits: int) -> np.ndarray:
-    """The distances, if they can be such.
+    """Return the distances after a check of their range.
 
     Raises:
         ProtocolError: one exceeds L: the parties' shares do not belong together.

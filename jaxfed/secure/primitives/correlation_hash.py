@@ -27,7 +27,7 @@ _FIXED_KEY = hashlib.sha256(b"jaxfed: fixed key of the correlation-robust hash")
 class CorrelationHash:
     """H over tiles of up to `num_rows` rows and `num_blocks` blocks each, without allocating.
 
-    Results are valid until the second next call: there are two output buffers, because a sender
+    Results are valid until the next call but one: there are two output buffers, because a sender
     needs H(q) and H(q xor s) at once.
 
     Cost: one AES block a block of output and one a row; 1.4 us per 8 KiB of output.
@@ -49,11 +49,11 @@ class CorrelationHash:
             rows: uint64 [r, 2].
             first_row: the number of the first row in the whole transfer.
             first_block: the number of the first block wanted of each row.
-            num_blocks: how many.
+            num_blocks: number of blocks of each row.
 
         Returns:
-            uint64 [num_blocks, 2 r], a row's two words side by side (blocks outermost: what follows
-            runs along long contiguous lines).
+            uint64 [num_blocks, 2 r], a row's two words side by side (blocks outermost: later
+            operations then run along long contiguous lines).
         """
         num_rows = len(rows)
         if first_row + num_rows > MAX_ROWS or first_block + num_blocks > MAX_BLOCKS:
@@ -73,7 +73,7 @@ class CorrelationHash:
 
 
 def _cipher_output(num_bytes: int) -> np.ndarray:
-    return np.empty(num_bytes + ROW_BYTES - 1, np.uint8)  # the slack that OpenSSL asks for
+    return np.empty(num_bytes + ROW_BYTES - 1, np.uint8)  # the slack that OpenSSL requires
 
 
 def _as_bytes(array: np.ndarray) -> memoryview:

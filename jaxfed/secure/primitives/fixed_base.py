@@ -5,8 +5,8 @@ With windows of c bits, e = sum_i d_i 2^(c i),
     b^e = prod_i table[i][d_i],     table[i][d] = b^(d 2^(c i)) mod m,
 
 costs ceil(|e| / c) multiplications a power and 2^c a window for the table. (Brickell, Gordon, McCurley
-and Wilson, Eurocrypt 1992.) Neither time nor memory access is independent of the exponents: a process
-next door that measures caches is outside the threat model.
+and Wilson, Eurocrypt 1992.) Time and memory access depend on the exponents: cache attacks by other
+processes on the machine are outside the threat model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class FixedBase:
     Args:
         base, modulus: b and m.
         exponent_bits: |e|, a multiple of 8.
-        num_powers: about how many will be asked for: sets the window.
+        num_powers: approximate number of powers; sets the window.
 
     Memory: ceil(|e| / c) 2^c numbers below m, from the first power on: 20 MB for 1,500 powers of 1,152
     bits modulo 4,096 bits. A copy sent to another process builds its own table there, once.
@@ -74,5 +74,5 @@ class FixedBase:
 
 @lru_cache(maxsize=4)
 def _shared(base: mpz, modulus: mpz, exponent_bits: int, num_powers: int) -> FixedBase:
-    """One table a worker process, however many tasks bring its numbers along."""
+    """One table per worker process, shared by all tasks with these numbers."""
     return FixedBase(base, modulus, exponent_bits, num_powers)

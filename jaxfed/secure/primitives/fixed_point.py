@@ -1,4 +1,4 @@
-"""Real numbers as integers modulo 2^64, so that masks hide them perfectly and sums are exact.
+"""Fixed-point numbers modulo 2^64, which masks hide perfectly and whose sums are exact.
 
     encode(z) = round(z 2^f) mod 2^64,    decode(e) = (e as a signed integer) 2^-f
 
@@ -24,7 +24,7 @@ RING_BITS = 64
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """Numbers with `fraction_bits` = f bits behind the point, summed over at most `num_terms` = p."""
+    """Numbers with `fraction_bits` = f fractional bits, in sums of at most `num_terms` = p terms."""
 
     num_terms: int
     fraction_bits: int = 40
@@ -48,9 +48,9 @@ class FixedPoint:
         return self.num_terms * 2.0 ** -(self.fraction_bits + 1)
 
     def encode(self, values: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
-        """Real values of any shape as uint64, written to `out` where it is given.
+        """Real values of any shape as uint64, written to `out` if it is given.
 
-        uint64 values are ring elements already, shares of a number, and stay what they are.
+        uint64 values are ring elements already, shares of a number, and are not changed.
 
         Raises:
             UsageError: a value is not finite or not below `largest` in size.

@@ -1,7 +1,7 @@
 """1-out-of-2 oblivious transfer of random keys: Naor and Pinkas (SODA 2001), Section 3.1.
 
-In the subgroup of prime order q of edwards25519, with generator G and a point C of which nobody knows
-the logarithm (a hash of the context):
+In the subgroup of prime order q of edwards25519, with generator G and a point C of unknown logarithm (a hash
+of the context):
 
     receiver, choice c:  k uniform mod q,  PK_c = k G,  PK_{1-c} = C - PK_c      --- PK_0 --->
     sender:              one r uniform mod q for all transfers                    <--- r G ----
@@ -35,7 +35,7 @@ class TransferReceiver:
 
     Args:
         choices: one bit a transfer.
-        context: what both sides agree this is, never the same twice.
+        context: a label that both sides agree on, never used twice.
         random_bytes: the source of k; the operating system's unless a test replays it.
     """
 
@@ -92,7 +92,7 @@ def transfer_keys(
     Cost: one multiplication of a point a transfer, 0.1 ms.
 
     Raises:
-        ProtocolError: a request of another length, or a PK_0 that is no point of the subgroup.
+        ProtocolError: a request of another length, or a PK_0 that is not a point of the subgroup.
     """
     if len(request) != POINT_BYTES * num_transfers:
         raise ProtocolError(
@@ -116,7 +116,7 @@ def transfer_keys(
 
 
 def _common_point(context: bytes) -> bytes:
-    """C: a point of the subgroup whose logarithm nobody knows, the same for both sides."""
+    """C: a point of the subgroup with unknown logarithm, the same for both sides."""
     digest = hashlib.sha256(b"jaxfed: Naor-Pinkas point C" + context).digest()
     return bindings.crypto_core_ed25519_from_uniform(digest)
 
@@ -129,7 +129,7 @@ def _scalar(random_bytes: RandomBytes) -> bytes:
 def _check_point(point: bytes) -> None:
     try:
         valid = bindings.crypto_core_ed25519_is_valid_point(point)
-    except exceptions.TypeError:  # PyNaCl's word for a wrong length
+    except exceptions.TypeError:  # PyNaCl raises it for a wrong length
         valid = False
     if not valid:
         raise ProtocolError("not a point of the prime-order subgroup of edwards25519")

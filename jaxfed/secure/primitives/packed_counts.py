@@ -1,12 +1,12 @@
-"""Counts of up to K in elements of Z_{2^64}: digits to base K + 1, as many as fit.
+"""Packed counts of up to K: digits to base K + 1, as many as fit into an element of Z_{2^64}.
 
-A sum over K clients of marks 0 and 1 lies in [0, K], so one count by itself needs no more than the modulus
-K + 1. S of them share an element,
+A sum over K clients of marks 0 and 1 lies in [0, K], so a single count needs no more than the modulus K + 1.
+S of them share an element,
 
-    V = sum_i v_i (K + 1)^i,     0 <= v_i <= K,     S the largest with (K + 1)^S <= 2^64,
+    V = sum_i v_i (K + 1)^i,     0 <= v_i <= K,     S the largest with (K + 1)^S <= 2^64.
 
-and adding elements adds digits: none carries, and the sum modulo 2^64 is the sum. S = 24 for K = 5, 9 for
-K = 100, 6 for K = 1000.
+Adding elements adds digits without carries, and the sum modulo 2^64 is exact. S = 24 for K = 5, 9 for K =
+100, 6 for K = 1000.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def slots(num_terms: int) -> int:
 
 
 def num_elements(count: int, num_terms: int) -> int:
-    """How many elements hold `count` counts."""
+    """Number of elements that hold `count` counts."""
     return -(-count // slots(num_terms))
 
 
@@ -48,7 +48,7 @@ def unpack(elements: np.ndarray, count: int, num_terms: int) -> np.ndarray:
     """The counts, int64 [count], of a sum of packed marks.
 
     Raises:
-        ProtocolError: more digits than there are counts: it is no such sum.
+        ProtocolError: more digits than counts: not a sum of packed marks.
     """
     radix = num_terms + 1
     rest = elements.astype(np.uint64)

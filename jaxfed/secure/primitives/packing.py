@@ -1,4 +1,4 @@
-"""Many small numbers in one large integer: digits to base L + 1.
+"""Packing of many small numbers into one large integer: digits to base L + 1.
 
 Hamming distances of L bits lie in [0, L]. Those of up to S points fill one plaintext
 
@@ -21,18 +21,18 @@ from jaxfed.errors import UsageError
 from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.primitives.ring import ring_bits
 
-_GROUP = 8  # bits that a table of subset sums takes at once
+_GROUP = 8  # bits per table of subset sums
 
 
 def balanced(count: int, size: int) -> Iterator[range]:
-    """0 ... count - 1 in as few pieces of at most `size` as there can be, all equal but for one."""
+    """0 ... count - 1 in the fewest pieces of at most `size`, whose sizes differ by at most one."""
     num_pieces = -(-count // size)
     for piece in range(num_pieces):
         yield range(count * piece // num_pieces, count * (piece + 1) // num_pieces)
 
 
 class Packing:
-    """How digits 0 ... L share a plaintext.
+    """Packing of digits 0 ... L into a plaintext.
 
     Args:
         num_bits: L.
@@ -40,7 +40,7 @@ class Packing:
 
     Attributes:
         num_bits: L.
-        slots: S, how many fit.
+        slots: S, the number of digits in a plaintext.
 
     Raises:
         UsageError: L is out of range, or not one slot fits.
@@ -81,7 +81,7 @@ class Packing:
         """The digits v_0 ... v_{count - 1} of every value: uint16 [len(values), count].
 
         Raises:
-            ProtocolError: a value has more digits: it is no such sum.
+            ProtocolError: a value has more digits: not a sum of packed columns.
         """
         self._check(count)
         limit = self._radix**count

@@ -5,15 +5,15 @@
 with 0 <= m < N and e uniform of |N| / 2 bits (after Damgard, Jurik and Nielsen, 2010; p = q = 3
 mod 4, so that h has Jacobi symbol 1 and large order). N and B are the public key. Products of ciphertexts
 encrypt sums modulo N. An encryption hides m if deciding composite residuosity modulo N^2 is hard, and
-powers of h with short exponents look like any.
+powers of h with short exponents are indistinguishable from others.
 
-The key's owner knows its own exponents, and with p and q could take logarithms of small subgroups; what
-another party computed of its ciphertexts is hidden from it by a factor B^s with s uniform of |N| / 2 + 128
-bits: exponents that differ by less than L 2^(|N| / 2) then have statistical distance below L 2^-128. That
-needs no hardness assumption, but an owner that made its ciphertexts as above, and a B of large order: what
-an owner recognizes its ciphertexts by is their remainder modulo N, whose powers of B are few if B modulo p
-or q has a small order. A B for which that order divides lcm(1, ..., 64), as those of 1, -1 and 1 + N do, is
-refused; of B = h^N it does with probability below 2^-900.
+The key's owner knows its own exponents, and with p and q could take logarithms in small subgroups. A factor
+B^s with s uniform of |N| / 2 + 128 bits hides from it how another party combined its ciphertexts: exponents
+that differ by less than L 2^(|N| / 2) then have statistical distance below L 2^-128. This needs no hardness
+assumption, but two conditions: the owner made its ciphertexts as above, and B has a large order. An owner
+recognizes its ciphertexts by their remainder modulo N, and B has few powers modulo p or q if its order there
+is small. A B is refused if that order divides lcm(1, ..., 64), as those of 1, -1 and 1 + N do. For B = h^N
+this happens with probability below 2^-900.
 
 Decryption is `phe`'s: two powers modulo p^2 and q^2, joined by the Chinese remainder theorem.
 """
@@ -67,7 +67,7 @@ class PublicKey:
         """The key of a message.
 
         Raises:
-            ProtocolError: it is not of `bits` bits, or N or B cannot be what they should.
+            ProtocolError: it is not of `bits` bits, or N or B is invalid.
         """
         if len(message) != 3 * bits // 8:
             raise ProtocolError(
@@ -110,7 +110,7 @@ class Encryption:
 
     Args:
         key: the private key.
-        num_ciphertexts: about how many will be made.
+        num_ciphertexts: approximate number of ciphertexts.
 
     Cost: 0.4 ms a ciphertext at 2,048 bits, 1 ms at 3,072, after tables of 67 and 137 MB at most.
     """
@@ -126,7 +126,7 @@ class Encryption:
 
     @property
     def exponent_bytes(self) -> int:
-        """Random bytes that one ciphertext takes."""
+        """Number of random bytes for one ciphertext."""
         return self._public.bits // 16
 
     def __call__(self, task: tuple[Sequence[mpz], bytes]) -> list[mpz]:
@@ -175,10 +175,10 @@ def generate_key(
 
 
 def uniform_below(n: mpz, random_bytes: RandomBytes) -> mpz:
-    """A uniform integer in [0, n) out of uniform bytes; |n| is a multiple of 8.
+    """A uniform integer in [0, n) from uniform bytes; |n| is a multiple of 8.
 
-    Drawn again when not below n, with probability below 1/2. The remainder modulo n would not be
-    uniform.
+    A value that is not below n, with probability below 1/2, is drawn again. The remainder modulo n would not
+    be uniform.
     """
     size = n.bit_length() // 8
     while True:
@@ -205,7 +205,7 @@ def modulus_from_bytes(message: bytes, bits: int) -> mpz:
 
 
 def ciphertexts_from_bytes(message: bytes, count: int, n: mpz) -> list[mpz]:
-    """Ciphertexts of a message; whether they are units is for `check_units`.
+    """Ciphertexts of a message; `check_units` checks that they are units.
 
     Raises:
         ProtocolError: another length, or one is not in [1, N^2).
@@ -229,7 +229,7 @@ def plaintexts_from_bytes(message: bytes, count: int, n: mpz) -> list[mpz]:
 
 
 def check_units(product_of_ciphertexts: mpz, n: mpz) -> None:
-    """Refuse ciphertexts that are none, by their product modulo N or N^2.
+    """Refuse ciphertexts that are not units, by their product modulo N or N^2.
 
     Raises:
         ProtocolError: one shares a factor with N.

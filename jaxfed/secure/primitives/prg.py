@@ -1,10 +1,10 @@
-"""AES-256 in counter mode as a pseudorandom generator: a 32-byte seed becomes as many bytes as wanted.
+"""AES-256 in counter mode as a pseudorandom generator: a 32-byte seed gives a stream of any length.
 
     G(seed) = AES_seed(0) || AES_seed(1) || ...          (NIST SP 800-38A, Section 6.5, counter from 0)
 
 Every seed must be used for one purpose only; it comes from a key derivation with its own label.
 Distinguishing q blocks from uniform ones costs an attack on AES or has advantage q^2 / 2^129: 2^-69
-for the 2^30 blocks (16 GiB) that one `Keystream` gives at most.
+for the at most 2^30 blocks (16 GiB) of one `Keystream`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _ZEROS = bytes(1 << 16)
 
 
 def derived_seed(secret: bytes, label: str) -> bytes:
-    """A seed out of a secret for one purpose: HKDF with SHA-256 (RFC 5869), no salt, info = label."""
+    """A seed derived from a secret for one purpose: HKDF with SHA-256 (RFC 5869), no salt, info = label."""
     return HKDF(hashes.SHA256(), SEED_BYTES, salt=None, info=label.encode()).derive(secret)
 
 
 def buffer_size(num_bytes: int) -> int:
-    """Bytes of a buffer for so many bytes of a stream, with the slack that OpenSSL asks for."""
+    """Size of a buffer for `num_bytes` of a stream, with the slack that OpenSSL requires."""
     return num_bytes + _AES_BLOCK - 1
 
 
@@ -35,12 +35,12 @@ class Keystream:
 
     Args:
         seed: 32 bytes.
-        start: the first byte wanted, a multiple of 16: parts of a long stream are made where needed.
+        start: the first byte, a multiple of 16; allows to make parts of a long stream.
 
     Raises:
-        ValueError: a seed of another length, a start off the blocks, more than 16 GiB taken.
+        ValueError: a seed of another length, a start within a block, or more than 16 GiB in total.
 
-    Cost: about 0.2 ns a byte with AES instructions, and 6 us a stream: never one stream a point.
+    Cost: about 0.2 ns a byte with AES instructions, and 6 us a stream, too slow for one stream per point.
     """
 
     def __init__(self, seed: bytes, *, start: int = 0) -> None:

@@ -1,9 +1,9 @@
-"""Pi out of a secret: Algorithm 1, lines 1 to 3, with as many bits of secret as the seed has, 256.
+"""Pi from a secret of 256 bits, the size of the seed (Algorithm 1, lines 1 to 3).
 
-Entry (l, i) of Pi is Phi^-1((m + 1/2) / 2^53), Phi the normal distribution function and m the upper 53
-bits of word l d' + i of the keystream, d' = d rounded up to a whole number of AES blocks. Who cannot tell
-AES-256 in counter mode from random bytes cannot tell Pi from independent normals (rounded to 53 bits,
-|z| < 8.3). A key of `jax.random` would be no seed for this: it has 64 bits.
+Entry (l, i) of Pi is Phi^-1((m + 1/2) / 2^53), Phi the normal distribution function and m the upper 53 bits
+of word l d' + i of the keystream, d' = d rounded up to a whole number of AES blocks. If AES-256 in counter
+mode is indistinguishable from random bytes, Pi is indistinguishable from independent normals (rounded to 53
+bits, |z| < 8.3). A key of `jax.random` would be too short: it has 64 bits.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _WORDS_PER_BLOCK = 2  # words of 8 bytes in an AES block
 def hyperplanes(seed: bytes, num_bits: int, dim: int) -> np.ndarray:
     """Pi, float32 [num_bits, dim]: independent standard normals.
 
-    Row l depends on the seed, l and `dim` only. Parties on unlike machines may differ in an entry's
-    last place, which matters to a vector that lies as close to a hyperplane.
+    Row l depends on the seed, l and `dim` only. Parties on different machines may differ in an entry's
+    last place. This matters only to vectors that are as close to a hyperplane.
 
     Args:
         seed: 32 bytes, used for nothing else.

@@ -1,12 +1,11 @@
 """Integers modulo 2^w, w = 1 ... 16, and their dense form on the wire.
 
 A Hamming distance of L bits lies in [0, L], so the ring must have L + 1 elements at least: w =
-`bit_length(L)`. In Z_L, where the paper computes, a pair at distance L could not be told from one at
-distance 0.
+`bit_length(L)`. In Z_L, the ring of the paper, the distances L and 0 would be the same.
 
 Dense form: the values, zero-padded to 16 m, are cut into 16 rows of m values, and the bits of a column
-(row 0 lowest) fill w 16-bit words. Shifts run along rows, so that packing is a few vector instructions
-a value, and 16 m values take 2 w m bytes with nothing wasted between them.
+(row 0 lowest) fill w 16-bit words. Shifts run along rows, so packing takes a few vector instructions
+a value, and 16 m values take 2 w m bytes without gaps.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy as np
 from jaxfed.errors import UsageError
 from jaxfed.secure.errors import ProtocolError
 
-_ROWS = 16  # values a column, and bits a word
+_ROWS = 16  # values per column, and bits per word
 MAX_BITS = 16
 
 

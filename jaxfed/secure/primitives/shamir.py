@@ -52,7 +52,7 @@ def reconstruct(shares: Mapping[int, bytes], threshold: int, secret_bytes: int) 
     """The secret of `secret_bytes` bytes from shares {x: share}; the first `threshold` are used.
 
     Raises:
-        ProtocolError: too few shares, one that is no field element, or shares that do not belong
+        ProtocolError: too few shares, one that is not a field element, or shares that do not belong
             together (the result does not fit the secret's length).
 
     Cost: t^2 multiplications for a set of x, 3 ms at t = 67, and t for each further secret.
@@ -87,7 +87,7 @@ def _weights_at_zero(xs: tuple[int, ...]) -> list[int]:
 
 
 def _uniform(random_bytes: Callable[[int], bytes]) -> int:
-    """A uniform field element: 521 bits, drawn again in the one case 2^521 - 1 that is none."""
+    """A uniform field element: 521 bits, drawn again if they are 2^521 - 1, which is no element."""
     while True:
         value = int.from_bytes(random_bytes(SHARE_BYTES), "big") & PRIME
         if value != PRIME:

@@ -1,11 +1,11 @@
 """Products of many subsets of the same numbers: prod_{l: x_l = 1} c_l mod m for every row x of a matrix.
 
-One row alone takes L / 2 multiplications. Here g rows go together: the column of their bits at l is a
-number of g bits that names one of 2^g buckets; c_l is multiplied into its bucket, L multiplications
-for all g rows, and row i's product is that of the buckets with bit i. These fold from the top: the
-upper half's product is that of the highest row; halves multiplied entry by entry leave the buckets of
-the other rows. 2^(g + 1) multiplications in all; the first into each bucket costs nothing. Together
-(L + 2^g) / g a row: 512 instead of 2,048 at L = 4096, g = 9.
+One row alone takes L / 2 multiplications. Here g rows are processed together. The column of their bits at l
+is a number of g bits, which selects one of 2^g buckets. Each c_l is multiplied into its bucket, with L
+multiplications for all g rows. Row i's product is that of the buckets with bit i. The buckets are folded from
+the top: the upper half's product is that of the highest row, and the halves multiplied entry by entry are the
+buckets of the other rows. Folding takes 2^(g + 1) multiplications; the first one into each bucket is free. In
+total that is (L + 2^g) / g per row: 512 instead of 2,048 at L = 4096, g = 9.
 """
 
 from __future__ import annotations

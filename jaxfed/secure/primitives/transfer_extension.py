@@ -1,7 +1,7 @@
-"""Many oblivious transfers out of 128: Ishai, Kilian, Nissim, Petrank (CRYPTO 2003), semi-honest.
+"""Extension of 128 oblivious transfers: Ishai, Kilian, Nissim, Petrank (CRYPTO 2003), semi-honest.
 
-128 base transfers go the other way: the extension's sender chooses with a secret s in {0,1}^128 and gets
-the seeds k_i^{s_i}, its receiver holds both. For m choices y in {0,1}^m, column i = 1 ... 128:
+The 128 base transfers have swapped roles: the extension's sender chooses with a secret s in {0,1}^128 and
+receives the seeds k_i^{s_i}; its receiver holds both. For m choices y in {0,1}^m, column i = 1 ... 128:
 
     receiver:  t^i = G(k_i^0),   u^i = t^i xor G(k_i^1) xor y             --- u, 16 m bytes --->
     sender:    q^i = G(k_i^{s_i}) xor s_i u^i,   so that row l is  q_l = t_l xor y_l s
@@ -9,7 +9,7 @@ the seeds k_i^{s_i}, its receiver holds both. For m choices y in {0,1}^m, column
     H(q_l) and H(q_l xor s) are the sender's two pads of transfer l; the receiver has H(t_l), the pad
     number y_l, and cannot form the other one without s.
 
-Secure against parties that follow the protocol; the known attacks of others are not defended.
+Secure against parties that follow the protocol; there is no defense against the known attacks of others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ROW_BYTES = NUM_BASE // 8
 
 
 def correction_size(num_choices: int) -> int:
-    """Bytes of u for so many choices (a multiple of 8)."""
+    """Bytes of u for `num_choices` choices (a multiple of 8)."""
     return _ROW_BYTES * num_choices
 
 

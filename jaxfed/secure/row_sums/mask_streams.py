@@ -1,14 +1,14 @@
-"""Rows of contributions under masks of streams, in Z_{2^64}.
+"""Masking of contributions with pseudorandom streams, in Z_{2^64}.
 
-Client j adds to its encoded rows, for every partner k, the stream G(seed_jk) that both can expand:
-j < k adds it, k subtracts it. Over all clients the masks cancel,
+Client j masks its encoded rows, for every partner k, with the stream G(seed_jk) that both can expand. The
+lower of the two adds it, the other one subtracts it. Over all clients the masks cancel,
 
     M^(j) = sum_{k > j} G(seed_jk) - sum_{k < j} G(seed_jk),     sum_j M^(j) = 0,
 
-and to whoever knows none of the seeds any p - 1 of the p masked rows are uniform and independent.
+and without the seeds any p - 1 of the p masked rows are uniform and independent.
 
-A seed makes one stream, which runs over all rows of a round: p - 1 streams a client, whatever the number
-of clients whose rows they are.
+A seed makes one stream, which runs over all rows of a round: p - 1 streams per client, for any number of
+owners of the rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Masks = Sequence[tuple[bytes, int]]  # seeds, and +1 or -1 for adding or subtrac
 
 
 def pair_masks(own: int, seeds: Mapping[int, bytes]) -> Masks:
-    """Client `own`'s part of the masks that it shares with the partners {k: seed_jk}."""
+    """Masks of client `own` with the partners {k: seed_jk}."""
     return [(seed, 1 if own < partner else -1) for partner, seed in sorted(seeds.items())]
 
 
@@ -39,7 +39,7 @@ def masked_rows(values: np.ndarray, encoding: FixedPoint, masks: Masks) -> np.nd
         encoding: range and precision.
         masks: what to add.
 
-    Cost: 1.4 ns an entry and mask, 6 us a mask, 2 ns an entry to encode; beside the result, 128 KiB.
+    Cost: 1.4 ns an entry and mask, 6 us a mask, 2 ns an entry to encode; 128 KiB in addition to the result.
 
     Raises:
         UsageError: a value is out of the encoding's range.

@@ -1,16 +1,16 @@
-"""SecureRowSums (XCLP, Section 3.2): sums of the clients' matrices, every client getting its own rows.
+"""SecureRowSums (XCLP, Section 3.2): sums of the clients' matrices, from which each client gets its own rows.
 
-Client j holds Z^(j) [n, C] over all clients' points; R_j are the rows of its own. All are to learn
-Z[R_j], Z = sum_j Z^(j), the server nothing. Per round, with p participants:
+Client j has Z^(j) [n, C] over all clients' points, and R_j are the rows of its own points. Client j learns
+Z[R_j], Z = sum_j Z^(j), and the server learns nothing. Per round, with p participants:
 
-    start    server -> each    the round's number and who takes part          8 + 4 p bytes
+    start    server -> each    the round's number and participants            8 + 4 p bytes
     upload   each -> server    Z^(j) + M^(j) on the others' rows              8 (n' - n_j) C bytes
     sums     server -> each    hat Z[R_j], the uploads summed there           8 n_j C bytes
 
 and client j adds Z^(j)[R_j] + M^(j)[R_j], which it never sent. Numbers are fixed point in Z_{2^64}
 (`fixed_point` states range and error), masks come from pairwise seeds (`mask_streams`) of this round.
 The server sees p - 1 masked matrices on each client's rows: uniform and independent. A client learns
-the sum, and hence with p = 2 the other's contribution; that is the task, not the protocol.
+the sum, and so with p = 2 the other's contribution; any protocol for this task reveals that.
 
 Cost: a client expands p - 1 streams, one a partner, over all n' rows at once: in all p (p - 1) seeds and
 streams, 20 us each, and p (p - 1) n' C entries at 1.4 ns. With 500 clients these are 250,000 streams, 5 s
@@ -18,14 +18,14 @@ streams, 20 us each, and p (p - 1) n' C entries at 1.4 ns. With 500 clients thes
 
 Departures from the printed protocol, all needed:
   * Rows R_j are left out of client j's upload instead of sent as zeros.
-  * Rows of clients that do not take part are left out by all. Were they uploaded, their owner's missing
-    masks would not be missing: the masks of the others cancel and the server reads the sums.
-  * Masks belong to one round. After a dropout inside, the round is given up and another one started
-    without the client; the same masks twice would show the server differences, and a client that got
+  * Rows of clients that do not take part are left out by all. On these rows the masks of the participants
+    would cancel without the owner's, and the server would read the sums.
+  * Masks belong to one round. After a dropout inside, the round is aborted and another one starts
+    without the client. The same masks twice would show the server differences, and a client that got
     the sums of both rounds would learn the dropped client's contribution from them.
 
-Dropouts (Section 3.3): before the first round, a client's labels do not count, as if it had none.
-Inside, as before it. After, it gets no sums and nobody else notices. `resilient` needs no
+Dropouts (Section 3.3): if a client leaves before or inside a round, its labels do not count, as if it
+had none. If it leaves after a round, it gets no sums, and the others are not affected. `resilient` needs no
 second upload.
 """
 
@@ -49,7 +49,7 @@ from jaxfed.secure.row_sums.participants import (
 )
 from jaxfed.secure.session.endpoint import SERVER, DroppedOut, Endpoint
 
-Progress = Callable[[int, int], None]  # (uploads that are in, of how many)
+Progress = Callable[[int, int], None]  # (uploads received, of how many)
 Sums = dict[int, np.ndarray]  # Z[R_j], float64 [n_j, C], of every client that got it
 
 
@@ -70,10 +70,10 @@ class Client:
         self._own, self._fraction_bits = endpoint.address, fraction_bits
 
     def upload(self) -> None:
-        """Take the round's start and send the masked rows of the other participants.
+        """Receive the round's start and send the masked rows of the other participants.
 
         Raises:
-            ProtocolError: a round that was there before, or participants that are none or too few.
+            ProtocolError: a repeated round, or participants that are invalid or too few.
             UsageError: a contribution beyond the fixed-point range; nothing is sent.
         """
         number, participants = parsed_start(self._endpoint.receive(SERVER, "start"))
@@ -112,7 +112,7 @@ class Server:
         parts: its shares of the contributions of clients whose values are shares, uint64 [n, C].
 
     Attributes:
-        least_participants: how many clients a round must have.
+        least_participants: smallest number of clients in a round.
     """
 
     def __init__(
@@ -128,13 +128,13 @@ class Server:
         self.least_participants = least_participants(rows)
 
     def start(self, number: int, participants: Sequence[int]) -> None:
-        """Begin a round; whatever came in an earlier one is forgotten."""
+        """Begin a round; messages of earlier ones are discarded."""
         self._number, self._participants = number, sorted(participants)
         self._layout = ParticipatingRows(self._rows, self._participants, self._num_classes)
         self._sums = np.zeros(self._layout.shape, np.uint64)
 
     def invite(self, client: int) -> None:
-        """Tell one client of the round."""
+        """Send the round's start to one client."""
         self._endpoint.send(client, "start", start_message(self._number, self._participants))
 
     def receive(self, client: int) -> None:
@@ -145,17 +145,17 @@ class Server:
             self._sums += self._layout.gathered(self._parts[client])
 
     def send_sums(self, client: int) -> None:
-        """Give one client the sums of its rows."""
+        """Send one client the sums of its rows."""
         sums = self._sums[self._layout[client]]
         self._endpoint.send(client, f"sums/{self._number}", sums.tobytes())
 
     @property
     def summed(self) -> list[int]:
-        """The clients that the sums are of, once all uploads of the round are in."""
+        """The clients whose contributions are summed, once all uploads of the round have arrived."""
         return list(self._participants)
 
     def own_sums(self) -> np.ndarray:
-        """The sums of the server's own rows, uint64 [n_s, C]; once all uploads of the round are in."""
+        """The sums of the server's own rows, uint64 [n_s, C]; once all uploads have arrived."""
         return self._sums[self._layout[SERVER]]
 
 
@@ -172,14 +172,14 @@ def run(
         clients: by address; one whose endpoint raises `DroppedOut` is left out from then on.
         server: the server.
         first_round: number of the first round, above all used in the session.
-        progress: told after every upload how many the server has, of how many; a round that is
+        progress: receives the number of uploads at the server after each one, and the total; a round that is
             started again begins at 1.
 
     Returns:
         Z[R_j] of every client that stayed to the end, float64 [n_j, C].
 
     Raises:
-        ProtocolError: a message that does not belong where it arrives; nobody gets sums then.
+        ProtocolError: an unexpected message; no client gets sums then.
     """
     participants, number = sorted(clients), first_round
     while len(participants) >= server.least_participants:
@@ -202,18 +202,18 @@ class Finishing(Protocol):
     """A client in the last step."""
 
     def finish(self) -> np.ndarray:
-        """Take the sums of the own rows."""
+        """Receive the sums of the own rows."""
 
 
 class Giving(Protocol):
     """The server in the last step."""
 
     def send_sums(self, client: int) -> None:
-        """Give one client the sums of its rows."""
+        """Send one client the sums of its rows."""
 
 
 def finished(clients: Mapping[int, Finishing], server: Giving, participants: Iterable[int]) -> Sums:
-    """The last step: each client takes its sums, or is gone and gets none."""
+    """Run the last step: each client receives its sums, unless it has left."""
     sums = {}
     for client in participants:
         try:
@@ -235,15 +235,15 @@ def message_bytes(num_rows: Sequence[int], num_classes: int) -> dict[str, int]:
 
 
 def start_message(number: int, participants: Sequence[int]) -> bytes:
-    """A round's number and participants on the wire."""
+    """Message with a round's number and participants."""
     return struct.pack(f"<Q{len(participants)}I", number, *participants)
 
 
 def parsed_start(message: bytes) -> tuple[int, list[int]]:
-    """Back from `start_message`.
+    """Parse the message of `start_message`.
 
     Raises:
-        ProtocolError: no such message, or participants not in ascending order.
+        ProtocolError: an invalid message, or participants not in ascending order.
     """
     count, rest = divmod(len(message) - 8, 4)
     if count < 1 or rest:

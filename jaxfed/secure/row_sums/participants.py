@@ -1,11 +1,11 @@
-"""The rows of a round's participants, laid end to end: what they upload, and what the server sums.
+"""Rows of a round's participants, laid end to end: the layout of uploads, and of the server's sums.
 
 Client j owns rows R_j of the n. With p participants, the matrices of a round have the n' rows of these
-alone, client after client in ascending order; rows of all others are nobody's business. An upload is
-such a matrix without its sender's own rows.
+clients alone, client after client in ascending order; all other rows are left out. An upload is such a matrix
+without its sender's own rows.
 
-The server may own rows, too, which come first: all participants upload them, their masks cancel, and it reads
-the sum over all (Bonawitz et al.'s secure aggregation). That takes two of them at least.
+The server may own rows, too, which come first. All participants upload them, their masks cancel, and the
+server reads the sum over all (Bonawitz et al.'s secure aggregation). That requires at least two participants.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from jaxfed.secure.session.endpoint import SERVER
 
 ENTRY_BYTES = 8
 
-Rows = Mapping[int, slice]  # every client's own rows R_j of the n, and the server's if it has some
+Rows = Mapping[int, slice]  # every client's own rows R_j of the n, and the server's if it owns some
 
 
 def num_clients(rows: Rows) -> int:
-    """How many of the owners are clients."""
+    """Number of clients among the owners."""
     return len(rows.keys() - {SERVER})
 
 
 def least_participants(rows: Rows) -> int:
-    """How many clients a round must have: the server's sum of one would be that one's contribution."""
+    """Smallest number of clients in a round: a sum over one, read by the server, reveals its contribution."""
     return 2 if SERVER in rows else 1
 
 
 class ParticipatingRows:
-    """Where each participant's rows are in a round's matrices.
+    """Places of each participant's rows in a round's matrices.
 
     Args:
         rows: R_j of every client.
-        participants: who takes part; order does not matter.
+        participants: clients that take part, in any order.
         num_classes: C.
     """
 
@@ -60,7 +60,7 @@ class ParticipatingRows:
         return np.concatenate([values[source] for source in self._sources.values()])
 
     def upload(self, matrix: np.ndarray, sender: int) -> bytes:
-        """The rows of all but the sender, on the wire: 8 (n' - n_j) C bytes."""
+        """Message with the rows of all but the sender: 8 (n' - n_j) C bytes."""
         own = self[sender]
         return matrix[: own.start].tobytes() + matrix[own.stop :].tobytes()
 
@@ -68,7 +68,7 @@ class ParticipatingRows:
         """Add an upload to the sums, uint64 [n', C], in place.
 
         Raises:
-            ProtocolError: it has another length; nothing is added.
+            ProtocolError: a message of another length; nothing is added.
         """
         own = self[sender]
         num_others = self.shape[0] - (own.stop - own.start)
@@ -78,10 +78,10 @@ class ParticipatingRows:
 
 
 def parsed_rows(message: bytes, shape: tuple[int, int], what: str) -> np.ndarray:
-    """uint64 rows off the wire.
+    """Parse a message of uint64 rows.
 
     Raises:
-        ProtocolError: another length.
+        ProtocolError: a message of another length.
     """
     expected = ENTRY_BYTES * shape[0] * shape[1]
     if len(message) != expected:

@@ -1,40 +1,43 @@
-"""SecureRowSums that survives dropouts without another upload: double masks and shared secrets.
+"""SecureRowSums that survives dropouts without another upload: double masks and secret sharing.
 
-After Bonawitz et al. (CCS 2017), on rows instead of one vector. Beside the pairwise masks, from keys
-(c_j, c_j G) made for this round, client j adds G(b_j) with a seed of its own. Both secrets are shared,
-any t of the p clients can give them back:
+After Bonawitz et al. (CCS 2017), on rows instead of one vector. In addition to the pairwise masks, from keys
+(c_j, c_j G) made for this round, client j adds G(b_j) with a seed of its own. Both secrets are shared, and
+any t of the p clients can reconstruct them:
 
     start      server -> each    round, participants, threshold          12 + 4 p bytes
     mask_key   each -> server    c_j G                                   32 bytes
     mask_keys  server -> each    all of them                             32 p bytes
     secrets    each -> each      shares of b_j and c_j for it alone      132 bytes
     upload     each -> server    masked rows of the others               8 (n' - n_j) C bytes
-    survivors  server -> each    whose upload arrived                    8 + 4 s bytes
+    survivors  server -> each    clients whose upload arrived            8 + 4 s bytes
     shares     each -> server    of b_j for survivors, c_j for others    66 p bytes
     sums       server -> each    hat Z[R_j]                              8 n_j C bytes
 
-The server rebuilds b_j of the survivors and c_d of the dropped, takes the masks G(b_j) and those shared
-with the dropped out of the sums, and never gets both secrets of one client: with c_j and b_j it could
-open j's upload, which may only be late. A client answers one list of survivors a round, and t > p / 2.
+The server reconstructs b_j of the survivors and c_d of the dropped clients. It removes the masks G(b_j) and
+those shared with the dropped clients from the sums. It never gets both secrets of one client: with c_j and
+b_j it could open j's upload, which may only be late. A client answers one list of survivors per round, and
+t > p / 2.
 
-One thing plain double masking does not give here: on the rows R_d of a dropped client every mask would
-be gone and the server would read the others' sum, which was meant for d. So client j covers R_m, for
-every m, with another stream, of a seed that only j and m have; m takes it off, and if m is gone nobody
-can. (The seed is one of a direction: the same stream on R_m by j and on R_j by m would be a pad used
-twice.)
+Plain double masking is not enough here: on the rows R_d of a dropped client all masks would be removed, and
+the server would read the others' sum, which was meant for d. So client j covers R_m, for every m, with
+another stream, from a seed that only j and m have. Client m removes it; if m has left, it stays. (There is
+one seed per direction: the same stream on R_m by j and on R_j by m would be a one-time pad used twice.)
 
-Fewer than t that stay through shares: nobody can unmask. The round is given up, its uploads stay masked
-for ever, and those present start another one, as in `row_sums`, under a threshold of their own.
+If fewer than t clients stay until they have sent shares, nothing can be unmasked. The round is aborted, its
+uploads stay masked for ever, and the clients that are present start another one, as in `masked`, with a
+threshold of their own.
 
-A server that lies about who survived, to each client in its own way, and has clients on its side, can get
-more than any true list would give it: both secrets of a client from t <= (p + k) / 2 with k colluders, and
-from two clients on a smaller sum than of t; or it says that all but two have left and gets a round of
-these. With `signed`, clients check that they were all shown the same lists before they give shares
-(`signed_survivors`) and that c_k G is client k's; t is more than two thirds of the participants, and these
-of all clients. With k < p / 3 nothing but sums over t clients or more can then be opened; where fewer are
-left, nobody gets any.
+A server that sends different false lists of survivors to the clients, and colludes with k of them, can read
+more than any true list would give it: the contribution of a single client if t <= (p + k) / 2, since it then
+gets both secrets of that client, and sums over fewer than t clients. Or it claims that all but two clients
+have left, and gets a round of these two.
 
-    secrets    each -> each      keys of signatures and masks as well    64 bytes more
+With `signed`, clients check before they give shares that all were shown the same lists (`signed_survivors`),
+and that c_k G is client k's. Then t is more than two thirds of the participants, and these are more than two
+thirds of all clients. With k < p / 3 nothing but sums over t clients or more can then be opened. If fewer are
+left, no client gets sums.
+
+    secrets    each -> each      keys of signatures and masks, too       64 bytes more
     signature  each -> server    of participants and survivors           64 bytes
     signatures server -> each    all of them                             68 s bytes
 
@@ -67,22 +70,22 @@ def run(
 ) -> Sums:
     """Sums for all clients that stay; contributions of all that uploaded in the last round.
 
-    A dropout before any upload starts another round without the client, which costs no upload. So do
-    dropouts that leave fewer clients than the threshold, which costs one.
+    A dropout before any upload starts another round without the client, which costs no upload. Dropouts that
+    leave fewer clients than the threshold start another round, too, which costs one upload.
 
     Args:
         clients: by address; one whose endpoint raises `DroppedOut` is left out from then on.
         server: the server.
         first_round: number of the first round, above all used in the session.
-        progress: told after every upload how many the server has, of how many; a round that is
+        progress: receives the number of uploads at the server after each one, and the total; a round that is
             started again begins at 1.
 
     Returns:
-        Z[R_j] of every client that stayed to the end, float64 [n_j, C]; of nobody where all have left, or
-        where too few are left that sign.
+        Z[R_j] of every client that stayed to the end, float64 [n_j, C]; empty if all have left, or too few
+        are left to sign.
 
     Raises:
-        ProtocolError: a message that does not belong where it arrives; nobody gets sums then.
+        ProtocolError: an unexpected message; no client gets sums then.
     """
     participants, number = sorted(clients), first_round
     while participants and len(participants) >= server.least_participants:
@@ -105,7 +108,7 @@ def run(
 def _share_secrets(
     clients: Mapping[int, Client], server: Server, participants: Sequence[int]
 ) -> None:
-    """Keys and shares of one round: all participants, or `DroppedOut`."""
+    """Exchange keys and shares of one round among all participants, or raise `DroppedOut`."""
     for client in participants:
         server.invite(client)
         clients[client].announce()
@@ -123,7 +126,7 @@ def _sum(
     participants: Sequence[int],
     progress: masked.Progress | None,
 ) -> list[int]:
-    """Uploads and shares of one round, as long as there are t clients; who is still there."""
+    """Exchange uploads and shares of one round while t clients are left; return these clients."""
 
     def upload(client: int) -> None:
         clients[client].upload()
@@ -150,7 +153,7 @@ def _sum(
 
 
 def _each(clients: Sequence[int], step: Callable[[int], None]) -> list[int]:
-    """Take the step with every client; who is still there."""
+    """Run the step for every client; return the clients that have not left."""
     present = []
     for client in clients:
         try:

@@ -1,4 +1,4 @@
-"""A client of `resilient`, which says who sends what and why."""
+"""The client of `resilient`, whose docstring defines the protocol."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class Client:
         self._number = -1  # no round yet
 
     def announce(self) -> None:
-        """Take the round's start; draw its secrets and send the public key of its masks.
+        """Receive the round's start; draw its secrets and send the public key of its masks.
 
         Raises:
-            ProtocolError: a round that was there before, participants that are none or too few, or a
-                threshold below the least or above their number.
+            ProtocolError: a repeated round, participants that are invalid or too few, or a threshold below
+                the least or above their number.
         """
         number, participants, threshold = parsed_start(self._endpoint.receive(SERVER, "start"))
         if self._own not in participants or not set(participants) <= self._rows.keys():
@@ -107,10 +107,10 @@ class Client:
                 self._endpoint.send(partner, f"secrets/{self._number}", message)
 
     def collect_secrets(self) -> None:
-        """Take the shares of all others, and their public keys if lists are signed.
+        """Receive the shares of all others, and their public keys if lists are signed.
 
         Raises:
-            ProtocolError: a key of masks that is not the one which the server has passed on.
+            ProtocolError: a mask key that differs from the one that the server sent.
         """
         size, own_keys = 2 * shamir.SHARE_BYTES, self._own_keys()
         expected = size + len(own_keys)
@@ -128,11 +128,11 @@ class Client:
         self._held, self._verification_keys = held, keys
 
     def abandon(self) -> None:
-        """Give the round up: shares on their way are worth nothing."""
+        """Abort the round: discard its shares that have not been read."""
         self._endpoint.discard(f"secrets/{self._number}")
 
     def upload(self) -> None:
-        """Send the rows of the others under pairwise masks, the own one, and their owners' ones."""
+        """Send the rows of the others under pairwise masks, the own mask, and masks for their owners."""
         layout = self._layout
         masks = pair_masks(self._own, self._pair_seeds)
         masked = masked_rows(layout.gathered(self._values), self._encoding, masks)
@@ -144,10 +144,10 @@ class Client:
         self._endpoint.send(SERVER, f"upload/{self._number}", upload)
 
     def hear_survivors(self) -> None:
-        """Take the list of survivors, and sign it where lists are signed.
+        """Receive the list of survivors, and sign it if lists are signed.
 
         Raises:
-            ProtocolError: survivors that are none, too few of them, or a second list in this round.
+            ProtocolError: survivors that are invalid or too few, or a second list in this round.
         """
         number, survivors = masked_row_sums.parsed_start(
             self._endpoint.receive(SERVER, f"survivors/{self._number}")
@@ -169,7 +169,7 @@ class Client:
         """Send the shares that the server needs: b_j of survivors, c_j of the others.
 
         Raises:
-            ProtocolError: lists are signed and t signatures of this one are not there, or shares were
+            ProtocolError: fewer than t signatures of this list, if lists are signed, or shares that were
                 given before in this round.
         """
         if self._signer:
@@ -205,11 +205,11 @@ class Client:
         return self._encoding.decode(own)
 
     def _own_keys(self) -> bytes:
-        """What a client that signs tells the others of itself, over their sealed links."""
+        """Public keys that a client that signs sends to the others over their sealed links."""
         return self._signer.public + self._mask_keys.public if self._signer else b""
 
     def _owner_seed(self, contributor: int, owner: int) -> bytes:
-        """The seed of what covers `contributor`'s part of `owner`'s rows, known to these two."""
+        """Seed of the mask on `contributor`'s part of `owner`'s rows, known to these two."""
         partner = owner if contributor == self._own else contributor
         label = f"row sums/{self._number}/rows of {owner} by {contributor}"
         return self._endpoint.pair_seed(partner, label)

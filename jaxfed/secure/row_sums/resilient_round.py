@@ -1,4 +1,4 @@
-"""What the parties of a round of `resilient` agree on: threshold, masks' keys, messages."""
+"""Shared definitions of the parties of a `resilient` round: threshold, keys of masks, messages."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from jaxfed.secure.session.key_agreement import KEY_BYTES, KeyPair
 def least_threshold(num_participants: int, *, signed: bool) -> int:
     """The smallest t allowed among p participants.
 
-    More than half, so that no two lists of survivors get an answer from t clients each. More than two
-    thirds where lists are signed: then 2 t > p + k, and no two lists have t signatures, although k < p / 3
-    clients sign whatever they are given.
+    It is more than half: then two lists of survivors cannot both get answers from t clients. It is more than
+    two thirds if lists are signed: then 2 t > p + k, and two lists cannot both have t signatures, even if k <
+    p / 3 clients sign any list.
     """
     return (2 * num_participants // 3 if signed else num_participants // 2) + 1
 
 
 def least_participants(rows: Rows, *, signed: bool) -> int:
-    """How many of all clients a round must have.
+    """Smallest number of clients in a round.
 
-    A round of few gives their sums away, so a server that says of all others that they have left could
-    ask for one. Clients that sign take part only if as many are there as had to sign to begin with.
+    A round of few clients reveals their sums, and a server could ask for one by claiming that all others have
+    left. So clients that sign take part only if as many clients as must sign at first are in the round.
     """
     least = least_threshold(num_clients(rows), signed=True) if signed else 1
     return max(least, least_for_sums(rows))
 
 
 def start_message(number: int, participants: Sequence[int], threshold: int) -> bytes:
-    """A round's number, participants and threshold on the wire."""
+    """Message with a round's number, participants and threshold."""
     return masked.start_message(number, participants) + struct.pack("<I", threshold)
 
 
 def parsed_start(message: bytes) -> tuple[int, list[int], int]:
-    """Back from `start_message`."""
+    """Parse the message of `start_message`."""
     if len(message) < 4:
         raise ProtocolError(f"a start has 12 + 4 p bytes, got {len(message)}")
     number, participants = masked.parsed_start(message[:-4])
@@ -68,6 +68,6 @@ def agreed_seed(own: KeyPair, public: bytes, number: int) -> bytes:
     """The seed that the owners of two mask keys agree on for a round.
 
     Raises:
-        ProtocolError: the public key is none, or a point of small order.
+        ProtocolError: the public key is invalid, or a point of small order.
     """
     return derived_seed(own.agreed(public), f"row sums/{number}/pair mask")

@@ -1,4 +1,4 @@
-"""The server of `resilient`, which says who sends what and why."""
+"""The server of `resilient`, whose docstring defines the protocol."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class Server:
         endpoint: its end of the session.
         rows: R_k of every client.
         num_classes: C.
-        threshold: t, how many shares give a secret back; None: the least that is allowed among each
-            round's participants. A round of fewer than t clients needs all of them.
+        threshold: t, the number of shares that reconstruct a secret; None: the smallest t that each round's
+            participants allow. A round of fewer than t clients needs all of them.
         signed: have clients sign the list of survivors.
         parts: its shares of the contributions of clients whose values are shares, uint64 [n, C].
 
     Attributes:
-        least_participants: how many clients a round must have.
+        least_participants: smallest number of clients in a round.
         threshold: t of the round.
 
     Raises:
-        UsageError: a threshold that is below the least among all clients, or above their number.
+        UsageError: a threshold below the least for all clients, or above their number.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Server:
         self._parts = parts or {}
 
     def start(self, number: int, participants: Sequence[int]) -> None:
-        """Begin a round; whatever came in an earlier one is forgotten."""
+        """Begin a round; messages of earlier ones are discarded."""
         count = len(participants)
         wanted = self._wanted_threshold or least_threshold(count, signed=self._is_signed)
         self.threshold = min(wanted, count)
@@ -74,22 +74,22 @@ class Server:
         self._keys: dict[int, bytes] = {}
         self._survivors: list[int] = []
         self._signatures: dict[int, bytes] = {}
-        self._shares: dict[int, list[bytes]] = {}  # who gave which
+        self._shares: dict[int, list[bytes]] = {}  # by client that sent them
 
     def invite(self, client: int) -> None:
-        """Tell one client of the round."""
+        """Send the round's start to one client."""
         message = start_message(self._number, self._participants, self.threshold)
         self._endpoint.send(client, "start", message)
 
     def receive_key(self, client: int) -> None:
-        """Take one client's public key."""
+        """Receive one client's public key."""
         key = self._endpoint.receive(client, "mask_key")
         if len(key) != KEY_BYTES:
             raise ProtocolError(f"a mask key has {KEY_BYTES} bytes, got {len(key)}")
         self._keys[client] = key
 
     def send_keys(self, client: int) -> None:
-        """Give one client all public keys."""
+        """Send all public keys to one client."""
         keys = b"".join(self._keys[participant] for participant in self._participants)
         self._endpoint.send(client, "mask_keys", keys)
 
@@ -102,12 +102,12 @@ class Server:
         self._survivors.append(client)
 
     def ask(self, client: int) -> None:
-        """Tell a survivor who the survivors are."""
+        """Send the list of survivors to one of them."""
         message = masked.start_message(self._number, self._survivors)
         self._endpoint.send(client, f"survivors/{self._number}", message)
 
     def receive_signature(self, client: int) -> None:
-        """Take one survivor's signature of the list, where lists are signed."""
+        """Receive one survivor's signature of the list, if lists are signed."""
         if self._is_signed:
             signature = self._endpoint.receive(client, f"signature/{self._number}")
             if len(signature) != signed_survivors.SIGNATURE_BYTES:
@@ -117,13 +117,13 @@ class Server:
             self._signatures[client] = signature
 
     def send_signatures(self, client: int) -> None:
-        """Give one survivor all signatures, where lists are signed."""
+        """Send all signatures to one survivor, if lists are signed."""
         if self._is_signed:
             message = signed_survivors.packed_signatures(self._signatures)
             self._endpoint.send(client, f"signatures/{self._number}", message)
 
     def receive_shares(self, client: int) -> None:
-        """Take one survivor's shares."""
+        """Receive one survivor's shares."""
         message = self._endpoint.receive(client, f"shares/{self._number}")
         size = shamir.SHARE_BYTES
         if len(message) != size * len(self._participants):
@@ -135,11 +135,11 @@ class Server:
 
     @property
     def can_unmask(self) -> bool:
-        """Whether t clients gave their shares."""
+        """True if t clients have sent their shares."""
         return len(self._shares) >= self.threshold
 
     def unmask(self) -> None:
-        """Take out of the sums what nobody else will: own masks, and masks shared with the dropped.
+        """Remove from the sums the masks of survivors' own seeds, and those shared with dropped clients.
 
         Raises:
             ProtocolError: fewer than t clients gave shares.
@@ -164,17 +164,17 @@ class Server:
             self._sums[own] = without_masks
 
     def send_sums(self, client: int) -> None:
-        """Give one survivor the sums of its rows."""
+        """Send one survivor the sums of its rows."""
         sums = self._sums[self._layout[client]]
         self._endpoint.send(client, f"sums/{self._number}", sums.tobytes())
 
     @property
     def summed(self) -> list[int]:
-        """The clients that the sums are of, the survivors."""
+        """The clients whose contributions are summed, the survivors."""
         return list(self._survivors)
 
     def own_sums(self) -> np.ndarray:
-        """The sums of the server's own rows over the survivors, uint64 [n_s, C]; once it has unmasked."""
+        """The sums of the server's own rows over the survivors, uint64 [n_s, C]; after unmasking."""
         return self._sums[self._layout[SERVER]]
 
     def _secret(self, client: int, num_bytes: int) -> bytes:

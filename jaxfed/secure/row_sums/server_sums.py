@@ -1,7 +1,7 @@
-"""Sums that the server reads: row sums over rows that it owns, and no client does.
+"""Sums that the server reads: row sums over rows that the server owns, and no client.
 
-Everybody uploads these rows, so that all masks cancel there and the server reads the sum over all clients
-that stayed (Bonawitz et al., CCS 2017). A client refuses a round of itself alone.
+All clients upload these rows, so all masks cancel there, and the server reads the sum over all clients that
+stayed (Bonawitz et al., CCS 2017). A client refuses a round without other clients.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ def ring_sums(
     is_resilient: bool,
     summed: list[int] | None = None,
 ) -> np.ndarray | None:
-    """The sum of the clients' matrices in Z_{2^64}, uint64 [n, C], at the server; each one's stays its own.
+    """The sum of the clients' matrices in Z_{2^64}, uint64 [n, C], at the server; each one stays hidden.
 
     Args:
         session: the parties.
-        own: by address, of clients of the session: ring elements uint64 [n, C], or real numbers, which go
-            as `FixedPoint` of as many terms as there are clients.
-        is_resilient: with double masks: who leaves after its upload still counts (`resilient`).
-        summed: the addresses that the sum is of are added here.
+        own: matrices by address, for clients of the session: ring elements uint64 [n, C], or real numbers,
+            which are encoded by a `FixedPoint` with the number of clients as terms.
+        is_resilient: use double masks; a client that leaves after its upload then still counts (`resilient`).
+        summed: the addresses of the clients in the sum are added here.
 
     Returns:
-        The sum; None where fewer than two clients are there, or all have left at the end.
+        The sum; None with fewer than two clients, or if all have left at the end.
 
     Raises:
-        ProtocolError: a message that does not belong where it arrives.
+        ProtocolError: an unexpected message.
         UsageError: a number beyond the fixed-point range.
     """
     clients = [client for client in session.clients if client in own]

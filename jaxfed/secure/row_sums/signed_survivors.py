@@ -1,13 +1,13 @@
-"""Lists of survivors that clients sign: nobody gives out shares for a list that others were not shown.
+"""Signed lists of survivors: a client gives shares only for a list that was shown to the others, too.
 
-The consistency check of Bonawitz et al. (CCS 2017, Figure 4, round 3). A server that shows clients
-different lists gets shares of b_j from some and of c_j from others, of more clients than any one list
-would let it. So every client signs participants and survivors as it was told, and gives its shares once
-it has t signatures of the same. With t > (p + k) / 2 no two lists have t signatures though k clients sign
-both.
+The consistency check of Bonawitz et al. (CCS 2017, Figure 4, round 3). A server that shows different lists to
+the clients gets shares of b_j from some and of c_j from others, for more clients than any single list allows.
+So every client signs the lists of participants and survivors that it received, and gives its shares once it
+has t signatures of the same lists. With t > (p + k) / 2 two different lists cannot both have t signatures,
+even if k clients sign both.
 
-Signatures are Ed25519 (RFC 8032) under keys made for one round; clients give each other the public keys
-over their sealed links, so that the server cannot put in its own.
+Signatures are Ed25519 (RFC 8032) under keys made for one round. Clients exchange the public keys over their
+sealed links, so the server cannot replace them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ENTRY_BYTES = _ENTRY.size
 
 
 class Signer:
-    """One client's key pair of one round; cost: 50 us, and as much a signature."""
+    """One client's key pair of one round; cost: 50 us, and the same for each signature."""
 
     def __init__(self, random_bytes: RandomBytes = secrets.token_bytes) -> None:
         self._private = Ed25519PrivateKey.from_private_bytes(random_bytes(KEY_BYTES))
@@ -40,12 +40,12 @@ class Signer:
     def signature(
         self, number: int, participants: Sequence[int], survivors: Sequence[int]
     ) -> bytes:
-        """Of who took part in a round and who survived it."""
+        """Signature of the lists of a round's participants and survivors."""
         return self._private.sign(_signed(number, participants, survivors))
 
 
 def packed_signatures(signatures: Mapping[int, bytes]) -> bytes:
-    """Signatures and whose they are, on the wire."""
+    """Message with signatures and the addresses of their clients."""
     return b"".join(_ENTRY.pack(client, own) for client, own in sorted(signatures.items()))
 
 
@@ -62,7 +62,7 @@ def check_signatures(
     Args:
         message: `packed_signatures`.
         keys: public keys of all participants.
-        number: of the round.
+        number: number of the round.
         participants, survivors: the lists.
         threshold: t.
 

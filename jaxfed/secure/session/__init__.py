@@ -1,4 +1,4 @@
-"""Who talks to whom: keys agreed on, sealed links, one channel, endpoints that count and may drop out.
+"""Sessions: agreed keys, sealed links, one channel, and endpoints that count messages and may drop out.
 
-No protocol of a method is here; those run over the endpoints that a session hands out.
+Protocols of methods are not here; they run over the endpoints of a session.
 """

@@ -1,8 +1,7 @@
-"""The only way between parties: messages as bytes, every one of them counted; and who is still there.
+"""The only connection between parties: a channel that counts every message, and the clients that are present.
 
-Clients have no connection with each other: what one sends another passes the server, which can read the
-header and counts as having carried it. A client's message to a client therefore costs an upload and a
-download.
+Clients have no connection with each other. A message between clients passes through the server, which can
+read the header and is counted as having carried it. It therefore costs an upload and a download.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Action = Literal["send", "receive"]
 
 
 class Departure(NamedTuple):
-    """When a client leaves: before it does `action` with a kind, once it has done so `after` times."""
+    """A planned departure: before `action` with messages of a kind, after `after` such actions."""
 
     action: Action
     kind: str
@@ -26,32 +25,32 @@ class Departure(NamedTuple):
 
 
 class Presence:
-    """Which clients are gone, and for simulations which ones will be, and when."""
+    """Clients that have left, and for simulations planned departures."""
 
     def __init__(self) -> None:
         self.gone: set[int] = set()
         self._planned: dict[int, Departure] = {}
 
     def lose(self, client: int) -> None:
-        """The client is gone from now on."""
+        """Mark the client as gone from now on."""
         self.gone.add(client)
 
     def lose_when(self, client: int, action: Action, kind: str, *, after: int = 0) -> None:
-        """The client will be gone when it is to send or receive messages of this kind.
+        """Plan that the client leaves when it is to send or receive messages of this kind.
 
         Args:
             client: its address.
             action: "send" or "receive".
             kind: a kind, or its beginning.
-            after: how many it still sends or receives.
+            after: number of such messages that it still sends or receives.
         """
         self._planned[client] = Departure(action, kind, after)
 
     def act(self, party: int, action: Action, kind: str) -> None:
-        """A party is about to act.
+        """Register that a party is about to act.
 
         Raises:
-            DroppedOut: it is gone.
+            DroppedOut: it has left.
         """
         plan = self._planned.get(party)
         if plan and plan.action == action and kind.startswith(plan.kind):
@@ -71,7 +70,7 @@ class Route(NamedTuple):
 
 
 class Volume(NamedTuple):
-    """How much went along a route; `num_bytes` counts all, `payload_bytes` leaves out framing and tags."""
+    """Traffic on a route; `num_bytes` counts everything, `payload_bytes` is without framing and tags."""
 
     messages: int = 0
     payload_bytes: int = 0
@@ -79,14 +78,14 @@ class Volume(NamedTuple):
 
 
 class Channel:
-    """Queues of messages from each party to each other, and what went through them.
+    """Queues of messages from each party to each other, and their traffic.
 
     Args:
-        presence: who is gone, or will be; everybody stays if left out.
+        presence: departures of clients; all stay if left out.
 
     Attributes:
         presence: the same.
-        volumes: how much went along every route.
+        volumes: traffic on every route.
     """
 
     def __init__(self, presence: Presence | None = None) -> None:
@@ -98,7 +97,7 @@ class Channel:
         """Carry a message to the receiver that its header names.
 
         Raises:
-            ProtocolError: it has no such header.
+            ProtocolError: the header is invalid.
         """
         header = framing.parsed(message).header
         route = Route(header.sender, header.receiver, header.kind)
@@ -116,13 +115,13 @@ class Channel:
         return queue.popleft() if queue else None
 
     def lose_unread(self) -> None:
-        """Whatever waits is lost: what it belonged to was given up."""
+        """Discard all unread messages, after their run was aborted."""
         self._queues.clear()
 
     def count(self, communication: Communication) -> None:
-        """Add all payloads by kind, and what surrounds them as "framing".
+        """Add all payloads by kind, and everything else as "framing".
 
-        What follows a slash in a kind, the pair or the round it belongs to, does not count.
+        The part of a kind after a slash, its pair or round, is ignored.
         """
         for route, volume in self.volumes.items():
             kind = route.kind.partition("/")[0]

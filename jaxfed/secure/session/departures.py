@@ -1,11 +1,11 @@
-"""Who leaves a simulated run, and at which stage of it.
+"""Simulated client dropouts, by stage of a run.
 
     ("3@upload", "20%@setup")
 
 Client 3 leaves before its upload, and one client in five before it has keys. Numbers are those of the
-federation; one that is not in a round's cohort leaves nothing. Shares are of the cohort, rounded; who they
-are is drawn from a seed, out of those who stay so far. Which stages there are is a method's to say. Any
-single message: `jaxfed.secure.session.channel.Presence`.
+federation; an entry for a client outside a round's cohort has no effect. Shares are of the cohort, rounded.
+The leaving clients are drawn with a seed, among those that have no earlier entry. Each method defines its
+stages. For any single message: `jaxfed.secure.session.channel.Presence`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Stage(NamedTuple):
-    """A stage begins for a client when it is to do `action` with `kind`; `needs` says what it is part of."""
+    """A stage begins when a client is to do `action` with `kind`; `needs` names the settings it requires."""
 
     action: Action
     kind: str
@@ -39,10 +39,10 @@ class Departure(NamedTuple):
 
 
 def parsed(entries: Sequence[str], stages: Mapping[str, Stage], key: str) -> list[Departure]:
-    """The entries of a setting of this name.
+    """Parse the entries of the setting `key`.
 
     Raises:
-        UsageError: an entry that is none, with what is allowed; a client twice.
+        UsageError: an invalid entry, with what is allowed; a client that leaves twice.
     """
     if isinstance(entries, str) or not isinstance(entries, Sequence):
         raise UsageError(f"{key}={entries!r}: allowed are tuples of 'CLIENT@STAGE'")
@@ -57,10 +57,10 @@ def parsed(entries: Sequence[str], stages: Mapping[str, Stage], key: str) -> lis
 
 
 def check_departures(departures: Sequence[Departure], num_clients: int, key: str) -> None:
-    """Check that the clients who are to leave exist.
+    """Check that the clients that are to leave exist.
 
     Raises:
-        UsageError: the number of one that is not.
+        UsageError: a client's number is too large.
     """
     most = max((one.client for one in departures if one.client is not None), default=-1)
     if most >= num_clients:
@@ -75,13 +75,13 @@ def presence_of(
     seed: int | Sequence[int],
     stages: Mapping[str, Stage],
 ) -> Presence:
-    """Who leaves among the parties of one session.
+    """Planned departures of the clients of one session.
 
     Args:
         departures: as parsed.
         clients: the federation's number of every client of the cohort, in the session's order.
         seed: of the draw.
-        stages: that they name.
+        stages: the stages that they name.
     """
     from jaxfed.secure.session.channel import Presence  # here, because only protocols need it
 

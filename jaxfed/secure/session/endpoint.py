@@ -1,7 +1,7 @@
-"""What a party needs of its surroundings: to send, to receive, and seeds that it shares with others.
+"""Interface of protocols to a session: sending, receiving, and seeds shared with other parties.
 
-Protocols are written against this alone. How messages travel, are framed, encrypted and recorded, and
-how the seeds were agreed on, is the session's affair.
+Protocols use nothing else. The session decides how messages travel, how they are framed, encrypted and
+counted, and how the seeds are agreed on.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ SERVER = -1  # the server's address; clients are 0, 1, ...
 
 
 class DroppedOut(Exception):
-    """A client is gone: whatever it should have sent or received never happens.
+    """A client has left: the messages that it should have sent or received are lost.
 
     Attributes:
         client: its address.
@@ -24,7 +24,7 @@ class DroppedOut(Exception):
 
 
 class Endpoint(Protocol):
-    """One party's end of a session. Methods raise `DroppedOut` where a client is gone."""
+    """One party's end of a session. Methods raise `DroppedOut` if a client has left."""
 
     @property
     def address(self) -> int:
@@ -41,16 +41,16 @@ class Endpoint(Protocol):
         """
 
     def discard(self, kind: str) -> None:
-        """Forget messages of this kind that wait unread, from whomever: their round was given up."""
+        """Discard unread messages of this kind from all senders, after their round was aborted."""
 
     def group_seed(self, label: str) -> bytes:
         """32 bytes that all clients of the session derive for this label, and the server cannot."""
 
     def pair_seed(self, partner: int, label: str) -> bytes:
-        """32 bytes that this client and `partner` derive for this label, and nobody else can."""
+        """32 bytes that only this client and `partner` can derive for this label."""
 
     def claim(self, label: str) -> None:
-        """Use up a label that must serve once in a session: masks under it must never come again.
+        """Use up a label that may serve once in a session, because its masks must not be repeated.
 
         Raises:
             ProtocolError: it was claimed before.

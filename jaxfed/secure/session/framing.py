@@ -1,9 +1,9 @@
-"""Messages on the wire: a header that says all there is to say about a message, then its payload.
+"""Wire format of messages: a self-contained header, then the payload.
 
     protocol   6 bytes   "jaxfed"
     version    1
-    sealed     1         1: the payload is encrypted, and 16 bytes of tag follow it; 3: that, and it goes
-                         on in the next message
+    sealed     1         1: the payload is encrypted, and 16 bytes of tag follow it; 3: the same, and the
+                         payload continues in the next message
     kind size  1         K
     session   16
     sender     4         signed; -1 is the server
@@ -13,11 +13,12 @@
     kind       K         printable ASCII, 1 to 64 bytes
     payload, tag
 
-A longer payload is cut: all messages but the last have 2^28 bytes of it and say that it goes on. (OpenSSL's
-AES-GCM takes below 2^31 bytes at once.) Lengths are compared before anything else is done with a message.
+A longer payload is cut: all messages but the last have 2^28 bytes of it and mark that it continues.
+(OpenSSL's AES-GCM takes below 2^31 bytes at once.) Lengths are checked before anything else is done with a
+message.
 
-Integers are big-endian. There is one way to write a message, and anything else is refused. The header is
-the associated data of the encryption, so that nobody changes it either; it is not secret.
+Integers are big-endian. Each message has exactly one encoding, and anything else is refused. The header is
+the associated data of the encryption, so it cannot be changed either; it is not secret.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _FIXED = struct.Struct(f">6sBBB{SESSION_BYTES}siiQQ")
 
 
 class Header(NamedTuple):
-    """What a message says of itself; fields as in the module's table."""
+    """Header of a message; fields as in the module's table."""
 
     session: bytes
     sender: int
@@ -51,10 +52,10 @@ class Header(NamedTuple):
     continues: bool = False
 
     def packed(self) -> bytes:
-        """The header on the wire.
+        """Encode the header.
 
         Raises:
-            ProtocolError: a kind that is no kind.
+            ProtocolError: an invalid kind.
         """
         kind = self.kind.encode("ascii", "replace")
         _check_kind(kind, self.kind)
@@ -78,7 +79,7 @@ class Header(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A message taken apart: its header, read and as it came, and the payload with its tag."""
+    """A parsed message: its header, parsed and as bytes, and the payload with its tag."""
 
     header: Header
     header_bytes: memoryview
@@ -86,7 +87,7 @@ class Frame(NamedTuple):
 
 
 def parsed(message: bytes | bytearray) -> Frame:
-    """Take a message apart.
+    """Parse a message.
 
     Raises:
         ProtocolError: it is not exactly one message of this version.

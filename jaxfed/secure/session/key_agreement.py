@@ -1,8 +1,8 @@
-"""Keys from key pairs: X25519 (RFC 7748), and HKDF with SHA-256 (RFC 5869) to part them by purpose.
+"""Keys from key pairs: X25519 (RFC 7748), and HKDF with SHA-256 (RFC 5869) to separate them by purpose.
 
-Every key is HKDF(secret; salt = session, info = fields), the fields being this protocol's name, the
-purpose and what the purpose depends on, each with its length in front: two different lists of fields
-never read the same, so that no two purposes share a key.
+Every key is HKDF(secret; salt = session, info = fields). The fields are this protocol's name, the purpose and
+its context, each with its length in front. Two different lists of fields never have the same encoding, so no
+two purposes share a key.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class KeyPair:
         """The secret shared with the owner of a public key: X25519, 32 bytes. Cost: 40 us.
 
         Raises:
-            ProtocolError: no public key, one that is written in another way than the one way there is
-                (RFC 7748 lets 2^255 - 19 and more stand for what is left of it: who compares keys would
-                be fooled), or a point of small order, whose secret anybody knows.
+            ProtocolError: not a public key, one that is not in canonical form (RFC 7748 reduces numbers of
+                2^255 - 19 or more, which would deceive parties that compare keys), or a point of small
+                order, whose secret is public.
         """
         if len(public) != KEY_BYTES:
             raise ProtocolError(f"a public key has {KEY_BYTES} bytes, got {len(public)}")
@@ -54,7 +54,7 @@ class KeyPair:
 
 
 def derived_key(secret: bytes, session: bytes, purpose: str, *context: bytes) -> bytes:
-    """The key of 32 bytes for one purpose, out of a shared secret. Cost: 3 us."""
+    """The key of 32 bytes for one purpose, from a shared secret. Cost: 3 us."""
     fields = (_NAME, purpose.encode(), *context)
     info = b"".join(len(field).to_bytes(4, "big") + field for field in fields)
     return HKDF(hashes.SHA256(), KEY_BYTES, salt=session, info=info).derive(secret)

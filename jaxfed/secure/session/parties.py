@@ -1,4 +1,4 @@
-"""A session with all its parties in one process, as simulations want it."""
+"""A session with all its parties in one process, for simulations."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from jaxfed.secure.session.setup import agree
 
 
 class Session:
-    """All parties of one session: a channel and everybody's endpoint, after setup.
+    """All parties of one session: a channel and the endpoints of all parties, after setup.
 
-    Clients that leave while keys are agreed on are not part of it: setup starts again without them.
+    Clients that leave during setup are not part of it: setup starts again without them.
 
     Args:
-        num_clients: clients 0 ... p - 1 are invited.
-        presence: who is gone, or will be; everybody stays if left out.
+        num_clients: number of clients; 0 ... p - 1 are invited.
+        presence: departures of clients; all stay if left out.
         random_bytes: source of all keys; the operating system's unless a test replays it.
 
     Attributes:
         endpoints: by address, the server's included.
-        channel: what all messages go through.
+        channel: carries all messages.
 
     Raises:
         UsageError: no clients.
@@ -55,7 +55,7 @@ class Session:
 
     @property
     def presence(self) -> Presence:
-        """Who is there; a simulation makes clients leave with it."""
+        """Presence of the clients; simulations plan departures with it."""
         return self.channel.presence
 
     @property
@@ -64,13 +64,13 @@ class Session:
         return sorted(self.endpoints.keys() - self.presence.gone - {SERVER})
 
     def reserve(self, count: int = 1) -> int:
-        """The first of so many numbers that no protocol run of this session has had."""
+        """The first of `count` numbers that no protocol run of this session has used."""
         first = self._next_number
         self._next_number += count
         return first
 
     def communication(self) -> Communication:
-        """All that went through the channel."""
+        """Traffic of the channel."""
         total = Communication()
         self.channel.count(total)
         return total

@@ -1,4 +1,4 @@
-"""A party's end of a session whose keys are agreed on: what protocols are written against, for real."""
+"""A party's endpoint in a session with agreed keys: the implementation of `endpoint.Endpoint`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from jaxfed.secure.session.sealed_link import Link
 
 
 class PartyEndpoint:
-    """One party's end of a session; see `endpoint.Endpoint` for what its methods promise.
+    """One party's end of a session; `endpoint.Endpoint` defines its methods.
 
-    Errors are `ProtocolError`s, and leave everything as it was: a bad message is dropped, a message of
-    another kind than asked for stays the next one.
+    Errors are `ProtocolError`s and do not change the state: an invalid message is dropped, and a message of
+    an unexpected kind stays the next one.
 
     Args:
-        address: the party's.
-        channel: the way to the others.
-        session: its number.
-        roster: all parties' public keys, as every party was shown them.
-        shared: X25519 with each of the others.
+        address: the party's address.
+        channel: the connection to the others.
+        session: the session's number.
+        roster: all parties' public keys, as this party received them.
+        shared: X25519 secret with each of the others.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class PartyEndpoint:
         }
 
     def join_group(self, secret: bytes) -> None:
-        """From here on this party, a client, has the group secret."""
+        """Set the group secret of this party, a client."""
         if len(secret) != KEY_BYTES:
             raise ProtocolError(f"a group secret has {KEY_BYTES} bytes, got {len(secret)}")
         self._group_secret = secret
@@ -76,7 +76,7 @@ class PartyEndpoint:
         return waiting.popleft()[1]
 
     def discard(self, kind: str) -> None:
-        """Forget unread messages of this kind, from whomever."""
+        """Discard unread messages of this kind from all senders."""
         for sender, waiting in self._waiting.items():
             while self._fetch(sender):
                 pass
@@ -106,7 +106,7 @@ class PartyEndpoint:
         self._claimed.add(label)
 
     def _fetch(self, sender: int) -> bool:
-        """Open the messages of the next payload from a party, if they are there."""
+        """Open the messages of the next payload from a party; false if they have not arrived."""
         while (message := self._channel.receive(sender, self.address)) is not None:
             opened = self._incoming[sender].opened(message)
             if opened is not None:

@@ -1,7 +1,7 @@
 """Sealed messages from one party to another: AES-256-GCM, numbered, each opened once and in order.
 
 The nonce is the number of the message, the header is associated data, and a key serves one direction of
-one session: no nonce comes twice under a key. (NIST SP 800-38D, Section 8.2.1.)
+one session. So no nonce repeats under a key. (NIST SP 800-38D, Section 8.2.1.)
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Link:
         self._key, self._aead = key, AESGCM(key)
         self._session, self._sender, self._receiver = session, sender, receiver
         self._sequence = 0
-        self._begun, self._parts = "", list[bytes]()  # of a payload that goes on
+        self._begun, self._parts = "", list[bytes]()  # of a payload that continues
 
     def sealed(self, kind: str, payload: bytes) -> Iterator[bytearray]:
-        """The next messages, one unless the payload is longer than a message may be.
+        """The next messages: one, or several if the payload is longer than a message may be.
 
         Raises:
-            ProtocolError: a kind that is no kind, or a payload above `framing.MAX_PAYLOAD_BYTES`.
+            ProtocolError: an invalid kind, or a payload above `framing.MAX_PAYLOAD_BYTES`.
         """
         size, cut = len(payload), framing.MAX_SIZE
         _check_total(size)
@@ -44,11 +44,11 @@ class Link:
             yield self._sealed(kind, view[begin : begin + cut], continues=begin + cut < size)
 
     def opened(self, message: bytes | bytearray) -> tuple[str, bytes] | None:
-        """Kind and payload with the next message; None where it goes on in another.
+        """Kind and payload of the next message; None if the payload continues in another one.
 
         Raises:
-            ProtocolError: it is not the next message, and the link still waits for that; or it does not
-                go on with what the one before has begun.
+            ProtocolError: it is not the next message, which the link still expects; or it does not continue
+                the payload of the last one.
         """
         frame = framing.parsed(message)
         header = frame.header
@@ -77,7 +77,7 @@ class Link:
             is_sealed=True,
             continues=continues,
         ).packed()
-        # Straight into the message: payloads of gigabytes are not copied around.
+        # Encrypt directly into the message, without copies of payloads of gigabytes.
         message = bytearray(len(header) + size + framing.TAG_BYTES)
         message[: len(header)] = header
         cipher = Cipher(algorithms.AES(self._key), modes.GCM(self._nonce())).encryptor()
@@ -89,7 +89,7 @@ class Link:
         return message
 
     def _joined(self, header: Header, payload: bytes) -> tuple[str, bytes] | None:
-        """The whole payload with its last part, which is nearly always the only one."""
+        """Kind and whole payload after its last part, which is usually the only one; else None."""
         if self._parts and header.kind != self._begun:
             raise ProtocolError(f"{header.kind!r} from {self._sender} within {self._begun!r}")
         if not header.continues and not self._parts:
@@ -117,7 +117,7 @@ def _check_total(size: int) -> None:
 def check_route(
     header: Header, session: bytes, sender: int, receiver: int, *, is_sealed: bool
 ) -> None:
-    """Raise `ProtocolError` unless a message belongs to this session and goes this way."""
+    """Raise `ProtocolError` unless a message belongs to this session and route."""
     if header.session != session:
         raise ProtocolError(f"a message of another session from {header.sender}")
     if (header.sender, header.receiver) != (sender, receiver):

@@ -1,23 +1,22 @@
-"""A session: the parties agree on keys, and from then on each has an endpoint (`endpoint.Endpoint`).
+"""Setup of a session: the parties agree on keys, and each gets an endpoint (`endpoint.Endpoint`).
 
-Setup, message by message; keys are made for this session and forgotten with it:
+Messages of the setup; keys are made for this session and deleted with it:
 
-    invite     server -> each    nothing but the session's number, in the header, in the clear
+    invite     server -> each    the session's number alone, in the header, in the clear
     hello      each -> server    the client's public key                     32 bytes, in the clear
     roster     server -> each    the server's and all clients' public keys   32 + 36 p, in the clear
     group      lowest -> each    the group secret                            32 bytes, sealed
 
-Every two parties then share X25519(own, partner). A message from a to b is sealed with AES-256-GCM
-under a key of this direction, HKDF(shared; session, "channel", a, b, hash of the roster), the nonce is
-its sequence number and the header its associated data. So parties that were shown different rosters
-share no key; a message that is changed, cut, repeated, left out, from another session, from or for
-somebody else does not open; and the server, which carries everything, learns of what clients send each
-other the header alone. The group secret comes from one client's operating system. The server never has
-it, and neither it nor a client has a key that is not its own.
+Every two parties then share X25519(own, partner). A message from a to b is sealed with AES-256-GCM under a
+key of this direction, HKDF(shared; session, "channel", a, b, hash of the roster), the nonce is its sequence
+number and the header its associated data. So parties with different rosters share no key. A message cannot be
+opened if it is changed, cut, repeated, left out, or from another session, sender or receiver. The server,
+which carries everything, learns only the headers of messages between clients. The group secret comes from one
+client's operating system. The server never has it, and no party has another party's private key.
 
-Public keys are taken to arrive as they were sent: the server follows the protocol, or clients know each
-other's keys (a certificate, a comparison of `roster_hash`) by other means. A server that put keys of its
-own into the roster would sit between the clients.
+Public keys are assumed to arrive as they were sent: the server follows the protocol, or clients verify each
+other's keys by other means (a certificate, a comparison of `roster_hash`). A server that put its own keys
+into the roster would be a man in the middle.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ _ENTRY = struct.Struct(f">i{KEY_BYTES}s")
 
 
 class ClientSetup:
-    """A client on its way into a session.
+    """A client during setup.
 
     Args:
         address: 0 or more.
-        channel: the way to the others.
+        channel: the connection to the others.
         random_bytes: source of keys; the operating system's unless a test replays it.
     """
 
@@ -58,18 +57,18 @@ class ClientSetup:
         self._random_bytes = random_bytes
 
     def join(self) -> None:
-        """Take the invitation and send a fresh public key."""
+        """Receive the invitation and send a fresh public key."""
         header, _ = _taken(self._channel, SERVER, self._address, "invite")
         self._session = header.session
         self._keys = KeyPair(self._random_bytes)
         _sent(self._channel, self._session, self._address, SERVER, "hello", self._keys.public)
 
     def agree(self) -> None:
-        """Take the roster and agree on keys with everybody in it.
+        """Receive the roster and agree on keys with all parties in it.
 
         Raises:
-            ProtocolError: two parties with the same address or key, a key that is none, or a roster
-                without this client.
+            ProtocolError: two parties with the same address or key, an invalid key, or a roster without this
+                client.
         """
         header, message = _taken(self._channel, SERVER, self._address, "roster")
         check_route(header, self._session, SERVER, self._address, is_sealed=False)
@@ -85,7 +84,7 @@ class ClientSetup:
         self._endpoint = PartyEndpoint(self._address, self._channel, self._session, message, shared)
 
     def give_group_secret(self) -> None:
-        """The client with the lowest address draws the group secret and sends it to the others."""
+        """Draw the group secret and send it to the others, if this client has the lowest address."""
         leader, *others = self._clients
         if self._address == leader:
             secret = self._random_bytes(KEY_BYTES)
@@ -94,7 +93,7 @@ class ClientSetup:
             self._endpoint.join_group(secret)
 
     def finished(self) -> PartyEndpoint:
-        """Take the group secret, from the client that gives it; the endpoint."""
+        """Receive the group secret from the client that draws it; return the endpoint."""
         leader = self._clients[0]
         if self._address != leader:
             self._endpoint.join_group(self._endpoint.receive(leader, "group"))
@@ -102,7 +101,7 @@ class ClientSetup:
 
 
 class ServerSetup:
-    """The server on its way into a session; arguments as `ClientSetup`."""
+    """The server during setup; arguments as `ClientSetup`."""
 
     def __init__(
         self, channel: Channel, *, random_bytes: RandomBytes = secrets.token_bytes
@@ -113,14 +112,14 @@ class ServerSetup:
         self._roster = {SERVER: self._keys.public}
 
     def invite(self, client: int) -> None:
-        """Tell one client of the session."""
+        """Send the invitation to one client."""
         _sent(self._channel, self._session, SERVER, client, "invite", b"")
 
     def accept(self, client: int) -> None:
-        """Take one client's public key.
+        """Receive one client's public key.
 
         Raises:
-            ProtocolError: a client that is there already, a key that is none or somebody's.
+            ProtocolError: a repeated client, or a key that is invalid or another party's.
         """
         header, public = _taken(self._channel, client, SERVER, "hello")
         check_route(header, self._session, client, SERVER, is_sealed=False)
@@ -128,11 +127,11 @@ class ServerSetup:
             raise ProtocolError(f"client {client} is there twice")
         if public in self._roster.values():
             raise ProtocolError(f"client {client} has a public key that another party has")
-        self._keys.agreed(public)  # refuses what is no key, before others see it
+        self._keys.agreed(public)  # refuses an invalid key, before others see it
         self._roster[client] = public
 
     def send_roster(self, client: int) -> None:
-        """Give one client all public keys."""
+        """Send all public keys to one client."""
         roster = packed_roster(self._roster)
         _sent(self._channel, self._session, SERVER, client, "roster", roster)
 
@@ -156,8 +155,8 @@ def agree(
     """Endpoints of the server and the given clients, after setup.
 
     Raises:
-        DroppedOut: a client left; nobody has an endpoint then.
-        ProtocolError: a message that does not belong where it arrives; likewise.
+        DroppedOut: a client left; there are no endpoints then.
+        ProtocolError: an unexpected message; there are no endpoints then.
     """
     server = ServerSetup(channel, random_bytes=random_bytes)
     parties = {
@@ -185,10 +184,10 @@ def packed_roster(roster: Mapping[int, bytes]) -> bytes:
 
 
 def parsed_roster(message: bytes) -> dict[int, bytes]:
-    """Back from `packed_roster`.
+    """Parse the message of `packed_roster`.
 
     Raises:
-        ProtocolError: no roster, or one in which an address or a key stands twice.
+        ProtocolError: an invalid roster, or one with a repeated address or key.
     """
     count, rest = divmod(len(message) - KEY_BYTES, _ENTRY.size)
     if count < 1 or rest:
@@ -211,14 +210,14 @@ def _sent(
     kind: str,
     payload: bytes,
 ) -> None:
-    """Send a message of setup, in the clear. Each kind comes once: there is nothing to number."""
+    """Send a message of setup, in the clear. Each kind comes once, so messages need no numbers."""
     channel.presence.act(sender, "send", kind)
     header = Header(session, sender, receiver, kind, 0, len(payload), False)
     channel.send(header.packed() + payload)
 
 
 def _taken(channel: Channel, sender: int, receiver: int, kind: str) -> tuple[Header, bytes]:
-    """Take a message of setup."""
+    """Receive a message of setup."""
     channel.presence.act(receiver, "receive", kind)
     message = channel.receive(sender, receiver)
     if message is None:
