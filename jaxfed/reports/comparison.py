@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from scipy import special
 
 from jaxfed.experiment.records import Measurement, Run, measure
-from jaxfed.reports.style import POOLED
-from jaxfed.reports.words import is_accuracy
+from jaxfed.reports.words import POOLED, is_accuracy
 
 LEAST_REPEATS = 3  # with two, the deviation of a difference is almost meaningless
 

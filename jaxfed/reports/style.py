@@ -14,6 +14,8 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.textpath import TextPath
 
+from jaxfed.reports.words import POOLED
+
 
 class Theme(NamedTuple):
     """Colors of a plot: background, text, grid, kinds of data, and the palette of lines."""
@@ -63,9 +65,6 @@ _OWN_COLOR = ("xclp", "per_client_lp", "client_knn", "network", "pooled_lp")
 
 LINE_STYLES = ("-", "--", ":", "-.")  # for lines of the same color
 MOST_LINES = len(LIGHT.palette) - len(_OWN_COLOR)  # most other methods with distinct colors
-
-# Not federated: these methods have every client's data in one place.
-POOLED = frozenset({"pooled_lp", "centralized"})
 
 DPI = 160
 

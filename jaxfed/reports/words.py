@@ -8,6 +8,9 @@ from typing import Any
 from jaxfed.experiment.records import Measurement
 from jaxfed.federation.communication import bytes_unit
 
+# Not federated: these methods have every client's data in one place.
+POOLED = frozenset({"pooled_lp", "centralized"})
+
 _ALGORITHMS = {
     "xclp": "XCLP",
     "per_client_lp": "Per-client LP",
