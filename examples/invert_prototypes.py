@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 import jaxfed
 from jaxfed.models import MODELS
 from jaxfed.privacy import prototype_inversion as attack
-from jaxfed.training.batches import Batches
+from jaxfed.training.local.batches import Batches
 
 SHAPE, NUM_CLIENTS, NUM_PUBLIC, NUM_TARGETS, GALLERY = (8, 8, 1), 10, 897, 50, 30
 DENSE = MODELS["mlp"](SHAPE, None, hidden=(128,))

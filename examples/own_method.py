@@ -15,9 +15,9 @@ from ml_collections import ConfigDict
 import ml_collections_configs.federated_optimization as shipped
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.models.layers import unit_vectors
-from jaxfed.training.client_round import finished, local_steps
-from jaxfed.training.losses import labeled_mean
-from jaxfed.training.round import federated_training
+from jaxfed.training.local.losses import labeled_mean
+from jaxfed.training.round.client_round import finished, local_steps
+from jaxfed.training.round.round import federated_training
 
 
 @ALGORITHMS.register("moon")

@@ -15,10 +15,10 @@ __version__ = "0.1.0"
 # Name -> where it is. Imported when it is asked for: JAX and Flax take a second.
 _NAMES = {
     "run": "jaxfed.api.run",
-    "simulate": "jaxfed.experiment.simulate",
+    "simulate": "jaxfed.experiment.run.simulate",
     "Federation": "jaxfed.federation.clients",
     "Training": "jaxfed.training.ingredients",
-    "Batches": "jaxfed.training.local_update",
+    "Batches": "jaxfed.training.local.local_update",
     "from_flax": "jaxfed.models.flax_modules",
     "UsageError": "jaxfed.errors",
 }

@@ -13,7 +13,7 @@ class UsageError(ValueError):
 
 
 class Unresumable(UsageError):
-    """A saved run that cannot be resumed; `jaxfed.experiment.remedy` adds a hint."""
+    """A saved run that cannot be resumed; `jaxfed.experiment.store.remedy` adds a hint."""
 
 
 class BeyondMemory(UsageError):

@@ -53,7 +53,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         raise UsageError("give one WORKDIR of launch.run, or --out=DIR")
 
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
-    from jaxfed.reports.bounds import Wanted, of_run, write_bounds
+    from jaxfed.reports.documents.bounds import Wanted, of_run, write_bounds
 
     wanted = Wanted(
         _numbers("clients", _CLIENTS.value, int),

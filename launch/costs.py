@@ -46,8 +46,8 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     from jaxfed.config import check
     from jaxfed.config import file as config_file
     from jaxfed.config.unread import check_given
-    from jaxfed.experiment.answer_costs import answers_public
-    from jaxfed.experiment.environment import describe
+    from jaxfed.experiment.costs.answer_costs import answers_public
+    from jaxfed.experiment.run.environment import describe
 
     config = config_file.load(_CONFIG.value, overrides)
     check.check(config)
@@ -60,7 +60,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
 
 def _rounds(config: ConfigDict) -> dict[str, Any]:
     """Print and return the costs of methods with one model."""
-    from jaxfed.experiment.costs import MethodCosts, method_costs
+    from jaxfed.experiment.costs.costs import MethodCosts, method_costs
 
     def line(costs: MethodCosts) -> str:
         ours = [
@@ -85,7 +85,7 @@ def _rounds(config: ConfigDict) -> dict[str, Any]:
 
 def _answers(config: ConfigDict) -> dict[str, Any]:
     """Print and return the costs of methods whose clients label public examples."""
-    from jaxfed.experiment.answer_costs import answer_costs
+    from jaxfed.experiment.costs.answer_costs import answer_costs
 
     costs = answer_costs(config)
     print("A client in a round in which it sends: bytes, and how many fewer than parameters")

@@ -32,7 +32,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     folder = folder_to_write(_OUT.value, "--out") if _OUT.value else files[0].parent / "growth"
 
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
-    from jaxfed.reports.growth import write_growth
+    from jaxfed.reports.documents.growth import write_growth
 
     for path in write_growth(files, folder):
         print(path)

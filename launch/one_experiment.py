@@ -65,11 +65,11 @@ def conducted(
         from jaxfed.config import file as config_file
         from jaxfed.config.keys import flatten
         from jaxfed.config.unread import check_given
-        from jaxfed.experiment import workdir
-        from jaxfed.experiment.progress import Progress
-        from jaxfed.experiment.records import read_audit, read_run
-        from jaxfed.experiment.remedy import IN_A_SWEEP, OF_A_COMMAND, OF_A_SWEEP, remedied
-        from jaxfed.experiment.summary import complaints
+        from jaxfed.experiment.run.progress import Progress
+        from jaxfed.experiment.run.summary import complaints
+        from jaxfed.experiment.store import workdir
+        from jaxfed.experiment.store.records import read_audit, read_run
+        from jaxfed.experiment.store.remedy import IN_A_SWEEP, OF_A_COMMAND, OF_A_SWEEP, remedied
         from jaxfed.host.location import location
 
     def status(summary: Mapping[str, Any]) -> int:
@@ -99,7 +99,7 @@ def conducted(
             if not processes.is_first():
                 return 0
             if audited:
-                from jaxfed.experiment.audit import check_audited
+                from jaxfed.experiment.audit.audit import check_audited
 
                 check_audited(place)
                 print(f"the audit is in {place / 'audit'}")
@@ -118,7 +118,7 @@ def conducted(
             )
     if not processes.is_first():
         return status(summary)
-    from jaxfed.reports.method_names import method_names
+    from jaxfed.reports.tables.method_names import method_names
 
     names = method_names([read_run(place)])
     remarks = summary.get("remarks", ())

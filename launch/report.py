@@ -23,7 +23,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         raise UsageError(f"--config.{overrides[0]}: a report has no config; give workdirs only")
 
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
-    from jaxfed.reports.report import write_report
+    from jaxfed.reports.documents.report import write_report
 
     print(f"report is in {write_report(arguments, _OUT.value)}")
     return 0

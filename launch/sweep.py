@@ -53,9 +53,9 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         raise UsageError(f"--jobs={_JOBS.value}: allowed are integers from 1 on")
 
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
-    from jaxfed.experiment import sweep, sweep_plan
-    from jaxfed.experiment.point_check import check_points
-    from jaxfed.experiment.sweep_progress import SweepProgress
+    from jaxfed.experiment.sweep import sweep, sweep_plan
+    from jaxfed.experiment.sweep.point_check import check_points
+    from jaxfed.experiment.sweep.sweep_progress import SweepProgress
     from jaxfed.host.location import location
 
     directory = location(WORKDIR.value, "--workdir")

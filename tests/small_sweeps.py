@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from jaxfed.experiment import sweep
+from jaxfed.experiment.sweep import sweep
 from jaxfed.host.interruption import Interruption
 
 ROOT = Path(__file__).parents[1]

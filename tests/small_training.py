@@ -13,8 +13,10 @@ from jaxfed.data import Partition
 from jaxfed.federation.client_map import client_map
 from jaxfed.federation.clients import Federation
 from jaxfed.models.model import from_module
-from jaxfed.training import aggregate, losses, pseudo_label
 from jaxfed.training.ingredients import Training
+from jaxfed.training.local import losses
+from jaxfed.training.pseudo_labels import pseudo_label
+from jaxfed.training.server import aggregate
 
 KEY = jax.random.key(0)
 RATE = 0.3

@@ -8,7 +8,7 @@ from jaxfed.api.run import run
 from jaxfed.config import check, file
 from jaxfed.data.loading import READERS
 from jaxfed.errors import UsageError
-from jaxfed.experiment import sweep_plan
+from jaxfed.experiment.sweep import sweep_plan
 from jaxfed.registry import Registry
 
 
@@ -54,8 +54,8 @@ from jaxfed.algorithms.fedprox import fedprox
 from jaxfed.data import load
 from jaxfed.data.loading import READERS
 from jaxfed.models import MODELS, from_flax
-from jaxfed.training.label_sources import PSEUDO_LABELS
-from jaxfed.training.pseudo_label import network_labels
+from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
+from jaxfed.training.pseudo_labels.pseudo_label import network_labels
 
 
 @ALGORITHMS.register("plugged_method")

@@ -44,8 +44,8 @@ from jaxfed.learners.turn import (
     with_turns,
 )
 from jaxfed.rules import NOT_NEGATIVE, at_least, keywords, one_of
-from jaxfed.training.consensus import ABSTAINED, soft_mean
-from jaxfed.training.opened_tally import Sums, agreed, fewest_clients
+from jaxfed.training.consensus.consensus import ABSTAINED, soft_mean
+from jaxfed.training.consensus.opened_tally import Sums, agreed, fewest_clients
 
 
 class DistillationState(NamedTuple):

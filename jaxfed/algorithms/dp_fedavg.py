@@ -47,15 +47,15 @@ from jaxfed.privacy.sampled_gaussian import (
     epsilon_of,
 )
 from jaxfed.rules import NOT_NEGATIVE, POSITIVE, between, keywords, one_of
-from jaxfed.training.aggregate import over_cohort
-from jaxfed.training.batches import Batches
-from jaxfed.training.client_round import Client, Shared, plain_update
-from jaxfed.training.clipped_mean import Bound, clipped_mean
 from jaxfed.training.ingredients import Training
-from jaxfed.training.local_update import ClientUpdate
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.privacy_budget import check_model, fitted_noise
-from jaxfed.training.round import federated_training
-from jaxfed.training.server_state import ServerState
+from jaxfed.training.round.client_round import Client, Shared, plain_update
+from jaxfed.training.round.round import federated_training
+from jaxfed.training.server.aggregate import over_cohort
+from jaxfed.training.server.clipped_mean import Bound, clipped_mean
+from jaxfed.training.server.server_state import ServerState
 
 _NOISE = 0x6E6F6973  # sets the noise apart from the model's first weights
 

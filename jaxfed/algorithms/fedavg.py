@@ -4,7 +4,7 @@
 
 The labels decide what it is: given ones only (FedAvg, labeled only), XCLP's of the round's cohort
 (FedAvg+XCLP: Scott, Yeo, Lampert, TMLR 2023, Algorithm 2), XCLP's with each client's class prototypes for
-labeled points (`jaxfed.training.graph_points`), label propagation inside each client
+labeled points (`jaxfed.training.pseudo_labels.graph_points`), label propagation inside each client
 (FedAvg+perclientLP), the current network's (FedAvg+network), or those of the model that stage 1 ended
 with (FedSem+: Albaseer et al., IWCMC 2020, with XCLP's confidence weights).
 
@@ -18,10 +18,10 @@ labeled point. Reaches one: the model; with FedSem+ the frozen model too, once.
 from __future__ import annotations
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.training.client_round import plain_update
 from jaxfed.training.ingredients import Training
-from jaxfed.training.labels_at_server import plain_part
-from jaxfed.training.round import federated_training
+from jaxfed.training.round.client_round import plain_update
+from jaxfed.training.round.labels_at_server import plain_part
+from jaxfed.training.round.round import federated_training
 
 
 def fedavg(*, training: Training, pseudo_label: str = "none") -> FederatedAlgorithm:

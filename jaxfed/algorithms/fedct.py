@@ -17,12 +17,12 @@ Only the cohort takes part; other clients keep their models and do not vote. In 
 part in every round. An example on which the consensus abstains (`qualified_majority`) is not in P until
 the clients agree. In a round without a consensus (no votes, or a masked sum of fewer than two clients) P
 stays. Classification only: labels of all federations are classes, and no config runs regression. Its
-consensus (the paper's Section 6) is a library function; the docstring of `jaxfed.training.consensus.mean`
-shows rounds of regressors.
+consensus (the paper's Section 6) is a library function; the docstring of
+`jaxfed.training.consensus.consensus.mean` shows rounds of regressors.
 
-DP-FedCT (Section 4) is `release`: clients add noise to their labels (`jaxfed.training.label_noise`). Each
-communication costs eps if one private example changes at most r labels (s = 2 r of the paper's bits).
-`sensitivity` selects the source of r:
+DP-FedCT (Section 4) is `release`: clients add noise to their labels
+(`jaxfed.training.consensus.label_noise`). Each communication costs eps if one private example changes at most
+r labels (s = 2 r of the paper's bits). `sensitivity` selects the source of r:
 
     "rows"         r as given, 0 for all of U; this bound with 0 always holds
     "stability"    Proposition 2 with a given rate; its proof does not hold
@@ -80,16 +80,16 @@ from jaxfed.privacy.label_promise import Sensitivity, label_promise
 from jaxfed.privacy.xor_mechanism import Condition
 from jaxfed.rules import POSITIVE, SHARE, Rule, at_least, between, keywords, one_of
 from jaxfed.secure.session.departures import check_departures
-from jaxfed.training.attendance import Attendance, departures_of
-from jaxfed.training.consensus import ABSTAINED, Agreed, Ties, Weights, consensus_of
-from jaxfed.training.label_noise import (
+from jaxfed.training.consensus.attendance import Attendance, departures_of
+from jaxfed.training.consensus.consensus import ABSTAINED, Agreed, Ties, Weights, consensus_of
+from jaxfed.training.consensus.label_noise import (
     Decode,
     LabelNoise,
     Mechanism,
     agreed_under_noise,
     released_marks,
 )
-from jaxfed.training.opened_tally import Sums, agreed, fewest_clients
+from jaxfed.training.consensus.opened_tally import Sums, agreed, fewest_clients
 
 RELEASES = ("none", *get_args(Mechanism))
 _WEIGHT = 4
@@ -164,14 +164,15 @@ def fedct(
         public: U, [U, ...].
         num_classes: C.
         steps: b, local steps of a round.
-        consensus: a name in `jaxfed.training.consensus.CONSENSUS`; of labels or, for `confidence_weighted`
+        consensus: a name in `jaxfed.training.consensus.consensus.CONSENSUS`; of labels or, for
+        `confidence_weighted`
             and `soft_mean`, of probabilities, which are then what clients share.
         threshold: of the consensus; 0 is its own.
         ties: of the consensus.
         weights: of labels in P: one, or the share of clients that say it.
         sums: how the server adds what clients send.
         presence: which clients leave, and at which stage of a sum under masks: "CLIENT@STAGE" or
-            "SHARE%@STAGE" (`jaxfed.training.attendance`).
+            "SHARE%@STAGE" (`jaxfed.training.consensus.attendance`).
         release: "none", or noise on labels; without it what only noise has stays at its default.
         epsilon: of one communication of a client, under noise.
         sensitivity: where it is from how many labels one private example changes, r.

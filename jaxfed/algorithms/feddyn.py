@@ -20,12 +20,12 @@ from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.rules import POSITIVE, keywords
-from jaxfed.training.batches import Batches
-from jaxfed.training.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.ingredients import Training
-from jaxfed.training.local_update import ClientUpdate
-from jaxfed.training.losses import proximal
-from jaxfed.training.round import federated_training
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.local_update import ClientUpdate
+from jaxfed.training.local.losses import proximal
+from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
+from jaxfed.training.round.round import federated_training
 
 
 @keywords(alpha=POSITIVE)

@@ -50,8 +50,8 @@ from jaxfed.learners.turn import (
     with_turns,
 )
 from jaxfed.rules import at_least, keywords, one_of
-from jaxfed.training.consensus import soft_mean
-from jaxfed.training.opened_tally import Sums, opened_tally
+from jaxfed.training.consensus.consensus import soft_mean
+from jaxfed.training.consensus.opened_tally import Sums, opened_tally
 
 Distance = Literal["score_l1", "score_mse"]
 _FLOAT = 4

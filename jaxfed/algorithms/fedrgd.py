@@ -1,7 +1,8 @@
 """FedRGD, or SSFL (Zhang, Yang, Yao, Yan, Gonzalez, Ramchandran, Mahoney, IEEE Big Data 2021).
 
 Labels at the server (the paper). Server and clients train side by side, then models are averaged by groups
-(`jaxfed.training.group_averaging`); f_k is what client k trains, weak and strong views are as in FixMatch:
+(`jaxfed.training.server.group_averaging`); f_k is what client k trains, weak and strong views are as in
+FixMatch:
 
     server     w_s <- w;     steps on  mean CE(f_s(weak(x)), y)
     client     w_k <- w_i of its group;   steps on  mean 1[max p >= tau] CE(f_k(strong(u)), argmax p),
@@ -38,15 +39,15 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.rules import SHARE, at_least, keywords
-from jaxfed.training import losses
-from jaxfed.training.batches import Batches
-from jaxfed.training.client_round import Client, Shared, finished, local_steps, plain_update
-from jaxfed.training.group_averaging import group_mail, group_means
 from jaxfed.training.ingredients import Training
-from jaxfed.training.labels_at_server import ServerPart
-from jaxfed.training.local_update import ClientUpdate
-from jaxfed.training.round import federated_training
-from jaxfed.training.server_state import ServerState, with_statistics
+from jaxfed.training.local import losses
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.local_update import ClientUpdate
+from jaxfed.training.round.client_round import Client, Shared, finished, local_steps, plain_update
+from jaxfed.training.round.labels_at_server import ServerPart
+from jaxfed.training.round.round import federated_training
+from jaxfed.training.server.group_averaging import group_mail, group_means
+from jaxfed.training.server.server_state import ServerState, with_statistics
 
 _GROUPS = 0x67726F75
 

@@ -4,8 +4,8 @@
     mean as FedAvg
 
 (The baselines FixMatch-FedAvg and FixMatch-FedProx of FedMatch and of ProtoFSSL; the loss is
-`jaxfed.training.losses.fixmatch`.) The augmentation of `Training` is the weak one, its strong augmentation
-the strong one. FixMatch has B_U 7 times as large as B_L: `Batches.unlabeled_ratio`.
+`jaxfed.training.local.losses.fixmatch`.) The augmentation of `Training` is the weak one, its strong
+augmentation the strong one. FixMatch has B_U 7 times as large as B_L: `Batches.unlabeled_ratio`.
 
 Labels at the server: it trains on them, weakly augmented, and the clients on the second term alone.
 
@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.rules import NOT_NEGATIVE, SHARE, keywords
-from jaxfed.training import losses
-from jaxfed.training.client_round import plain_update
 from jaxfed.training.ingredients import Training
-from jaxfed.training.labels_at_server import plain_part
-from jaxfed.training.round import federated_training
+from jaxfed.training.local import losses
+from jaxfed.training.round.client_round import plain_update
+from jaxfed.training.round.labels_at_server import plain_part
+from jaxfed.training.round.round import federated_training
 
 
 @keywords(threshold=SHARE, unlabeled_weight=NOT_NEGATIVE, mu=NOT_NEGATIVE)

@@ -25,7 +25,7 @@ from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.federation.exposure import View
-from jaxfed.kernels.padding import padded_rows
+from jaxfed.kernels.devices.padding import padded_rows
 from jaxfed.rules import fields_as_keywords
 from jaxfed.xclp import Propagation, one_hot_labels
 from jaxfed.xclp.asker import views_of_asker

@@ -30,13 +30,13 @@ from flax import nnx
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.models.wrapping import as_float
 from jaxfed.rules import NOT_NEGATIVE, POSITIVE, at_least, keywords
-from jaxfed.training.batches import Batches
-from jaxfed.training.client_round import Client, Shared, plain_update
 from jaxfed.training.ingredients import Training
-from jaxfed.training.local_update import ClientUpdate
-from jaxfed.training.losses import Augment, Batch, Loss, mean_where, proximal
-from jaxfed.training.prototypes import sharpened
-from jaxfed.training.round import federated_training
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.local_update import ClientUpdate
+from jaxfed.training.local.losses import Augment, Batch, Loss, mean_where, proximal
+from jaxfed.training.pseudo_labels.prototypes import sharpened
+from jaxfed.training.round.client_round import Client, Shared, plain_update
+from jaxfed.training.round.round import federated_training
 
 if TYPE_CHECKING:
     from jaxfed.models import Model

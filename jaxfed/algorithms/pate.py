@@ -46,8 +46,8 @@ from jaxfed.learners.turn import (
 )
 from jaxfed.privacy.composition import approximate, basic
 from jaxfed.rules import NOT_NEGATIVE, at_least, between, keywords
-from jaxfed.training.consensus import ABSTAINED, largest_share, majority
-from jaxfed.training.opened_tally import opened_tally
+from jaxfed.training.consensus.consensus import ABSTAINED, largest_share, majority
+from jaxfed.training.consensus.opened_tally import opened_tally
 
 STUDENT = "student"  # the message that all parties have
 

@@ -21,12 +21,12 @@ from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.rules import keywords, one_of
-from jaxfed.training.batches import Batches
-from jaxfed.training.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.ingredients import Training
-from jaxfed.training.local_update import ClientUpdate, mean_gradient
-from jaxfed.training.round import federated_training
-from jaxfed.training.server_state import with_statistics
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.local_update import ClientUpdate, mean_gradient
+from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
+from jaxfed.training.round.round import federated_training
+from jaxfed.training.server.server_state import with_statistics
 
 _CONTROL = 0x6374726C  # sets what is random in the gradient of option I apart from the local steps
 

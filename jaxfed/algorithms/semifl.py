@@ -49,13 +49,11 @@ from jaxfed.federation.communication import num_bytes_of
 from jaxfed.federation.ragged import by_extent
 from jaxfed.models.wrapping import as_float
 from jaxfed.rules import NOT_NEGATIVE, POSITIVE, SHARE, keywords
-from jaxfed.training.batches import Batches
-from jaxfed.training.client_data import ClientData, extent
-from jaxfed.training.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.ingredients import Training
-from jaxfed.training.labels_at_server import plain_part
-from jaxfed.training.local_update import ClientUpdate
-from jaxfed.training.losses import (
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.client_data import ClientData, extent
+from jaxfed.training.local.local_update import ClientUpdate
+from jaxfed.training.local.losses import (
     Augment,
     Batch,
     Loss,
@@ -64,8 +62,10 @@ from jaxfed.training.losses import (
     mean_where,
     taken,
 )
-from jaxfed.training.round import federated_training
-from jaxfed.training.server_state import with_statistics
+from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
+from jaxfed.training.round.labels_at_server import plain_part
+from jaxfed.training.round.round import federated_training
+from jaxfed.training.server.server_state import with_statistics
 
 if TYPE_CHECKING:
     from jaxfed.models import Model

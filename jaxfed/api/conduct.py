@@ -12,10 +12,11 @@ from ml_collections import ConfigDict
 from jaxfed.config.simulation import Simulation
 from jaxfed.config.visibility import who_learns
 from jaxfed.errors import UsageError
-from jaxfed.experiment import compilation_cache, environment, workdir
-from jaxfed.experiment.loop import Experiment
-from jaxfed.experiment.processes import open_for_all
-from jaxfed.experiment.progress import Progress
+from jaxfed.experiment.run import environment
+from jaxfed.experiment.run.loop import Experiment
+from jaxfed.experiment.run.processes import open_for_all
+from jaxfed.experiment.run.progress import Progress
+from jaxfed.experiment.store import compilation_cache, workdir
 from jaxfed.host import processes
 from jaxfed.host.interruption import Interruption
 
@@ -32,7 +33,7 @@ def conduct(
 ) -> dict[str, Any]:
     """Prepare, then make the workdir, then run: a mistake leaves nothing behind.
 
-    Of several processes the first alone writes there (`jaxfed.experiment.processes`).
+    Of several processes the first alone writes there (`jaxfed.experiment.run.processes`).
 
     Args:
         config: resolved and checked.
@@ -40,7 +41,7 @@ def conduct(
         progress: entered; told of all that happens.
         interruption: signals, or the lack of them.
         overwrite: delete what an earlier experiment left in `place`.
-        audited: look at what methods send, and infer membership from it (`jaxfed.experiment.audit`).
+        audited: look at what methods send, and infer membership from it (`jaxfed.experiment.audit.audit`).
         given: `KEY=VALUE` overrides of the user, which the data must leave something to say
             (`Simulation.check_given`).
 
@@ -62,7 +63,7 @@ def conduct(
         audit = None
         if audited:
             # Here, because what attacks need takes half a second to import; other runs need not wait.
-            from jaxfed.experiment.audit import Audit, check_unplayed
+            from jaxfed.experiment.audit.audit import Audit, check_unplayed
 
             audit = Audit(config, simulation, workdir.Workdir(place), progress)
         if audit is None:
@@ -90,15 +91,15 @@ def conduct(
         found = None if audit is None else audit.results(results["algorithms"])
         run = directory.finished_run(summary)
         if found is not None:
-            from jaxfed.reports.audit import write_audit
-            from jaxfed.reports.method_names import methods_of
+            from jaxfed.reports.documents.audit import write_audit
+            from jaxfed.reports.tables.method_names import methods_of
 
             write_audit(found, directory.audit, methods_of([run]))
         directory.finish(summary)
         if config.execution.plots and processes.is_first():
             progress.working_on("drawing plots")
             # Here, because matplotlib takes a third of a second that a mistake need not wait for.
-            from jaxfed.reports.plots import draw_plots
+            from jaxfed.reports.figures.plots import draw_plots
 
             draw_plots(run, directory.plots)
     return summary

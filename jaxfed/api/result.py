@@ -19,8 +19,8 @@ from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.keys import flatten
 from jaxfed.config.simulation import Simulation
 from jaxfed.errors import UsageError, suggestion
-from jaxfed.experiment.records import read_metrics, read_run
-from jaxfed.experiment.workdir import Workdir
+from jaxfed.experiment.store.records import read_metrics, read_run
+from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoints
@@ -98,7 +98,7 @@ class Result:
         return table(dict(flatten(record)) for record in read_metrics(self.workdir))
 
     def predictions(self, method: str | None = None, repeat: int = 0) -> Table:
-        """One row per labeled or tested point (`jaxfed.experiment.prediction_table`)."""
+        """One row per labeled or tested point (`jaxfed.experiment.run.prediction_table`)."""
         file = self._files.predictions(self._named(method, repeat), repeat)
         if not file.is_file():
             raise UsageError(f"no predictions: {file} is not there; the method diverged")

@@ -27,10 +27,10 @@ from jaxfed.api.result import Result
 from jaxfed.config import check, unread
 from jaxfed.config import file as config_file
 from jaxfed.errors import UsageError
-from jaxfed.experiment import workdir as workdirs
-from jaxfed.experiment.progress import Progress
-from jaxfed.experiment.records import read_json, read_run
-from jaxfed.experiment.remedy import OF_A_CALL, remedied
+from jaxfed.experiment.run.progress import Progress
+from jaxfed.experiment.store import workdir as workdirs
+from jaxfed.experiment.store.records import read_json, read_run
+from jaxfed.experiment.store.remedy import OF_A_CALL, remedied
 from jaxfed.host import devices, processes
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.location import location
@@ -100,7 +100,7 @@ def _run(
     with Progress(settings.to_dict(), console) as shown:
         summary = conduct(settings, place, shown, Interruption(), overwrite=overwrite, given=given)
     if progress:
-        from jaxfed.reports.method_names import method_names
+        from jaxfed.reports.tables.method_names import method_names
 
         names = method_names([read_run(place)])
         remarks = summary.get("remarks", ())

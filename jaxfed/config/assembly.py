@@ -48,12 +48,14 @@ from jaxfed.federation.core_each import fastest_apart
 from jaxfed.federation.execution import HERE, Execution, Progress
 from jaxfed.federation.sampling import participation
 from jaxfed.models import MODELS, Model
-from jaxfed.training import aggregate, augmentation, losses, pseudo_label
-from jaxfed.training.batches import Batches
 from jaxfed.training.ingredients import Training
-from jaxfed.training.label_sources import PSEUDO_LABELS, label_sources
-from jaxfed.training.pseudo_label import MapClients
-from jaxfed.training.server_optimizers import SECOND_MOMENTS, adaptive
+from jaxfed.training.local import augmentation, losses
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.pseudo_labels import pseudo_label
+from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS, label_sources
+from jaxfed.training.pseudo_labels.pseudo_label import MapClients
+from jaxfed.training.server import aggregate
+from jaxfed.training.server.server_optimizers import SECOND_MOMENTS, adaptive
 from jaxfed.xclp.cross_validation import cross_validated
 
 SCHEDULES = ("constant", "cosine")

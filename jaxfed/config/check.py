@@ -33,7 +33,7 @@ from jaxfed.config.server_labels import check_labels_at
 from jaxfed.errors import UsageError
 from jaxfed.models import MODELS
 from jaxfed.rules import Rule, check_values, one_of, rules_of
-from jaxfed.training.augmentation import compose
+from jaxfed.training.local.augmentation import compose
 
 RULES = {key: setting.rule for key, setting in SHARED.items()}
 _SECTIONS = (

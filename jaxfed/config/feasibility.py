@@ -27,7 +27,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.sampling import num_groups
 from jaxfed.secure.session.departures import check_departures
-from jaxfed.training.attendance import departures_of
+from jaxfed.training.consensus.attendance import departures_of
 from jaxfed.xclp import departures
 
 

@@ -22,7 +22,7 @@ from jaxfed.models import MODELS, Model
 from jaxfed.models.efficientnet import NETWORKS, Network
 from jaxfed.models.pretrained import find_weights, read_weights
 from jaxfed.models.wrapping import DTYPES, in_precision, normalized
-from jaxfed.training import augmentation
+from jaxfed.training.local import augmentation
 
 PRETRAINED = "pretrained"
 

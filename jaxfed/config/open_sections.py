@@ -14,7 +14,7 @@ from jaxfed.config.keys import TYPES, check_value, nearest_keys, unknown_key
 from jaxfed.data.loading import READERS
 from jaxfed.errors import UsageError, did_you_mean
 from jaxfed.rules import Rule
-from jaxfed.training.label_sources import PSEUDO_LABELS
+from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
 
 CANDIDATES = "selection.candidates."  # METHOD.KEY follows
 

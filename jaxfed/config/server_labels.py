@@ -11,9 +11,9 @@ from ml_collections import ConfigDict
 from jaxfed import xclp
 from jaxfed.config import methods
 from jaxfed.data import Dataset
-from jaxfed.data.strata import chosen_of_each, stratified
+from jaxfed.data.partitioning.strata import chosen_of_each, stratified
 from jaxfed.errors import UsageError
-from jaxfed.training.propagated_labels import is_one_program
+from jaxfed.training.pseudo_labels.propagated_labels import is_one_program
 
 LABELS_AT = ("clients", "server")
 

@@ -22,7 +22,7 @@ from jaxfed.config.keys import flatten
 from jaxfed.config.open_sections import CANDIDATES
 from jaxfed.config.visibility import keys_seen_by
 from jaxfed.errors import UsageError
-from jaxfed.training.server_optimizers import SECOND_MOMENTS
+from jaxfed.training.server.server_optimizers import SECOND_MOMENTS
 
 Load = Callable[[Sequence[str]], ConfigDict]  # overrides `KEY=VALUE` -> the config with them
 

@@ -13,8 +13,8 @@ from jaxfed.config import learner_section, methods
 from jaxfed.config.assembly import for_nobody, make_training, nobody, settings_to_try
 from jaxfed.config.keys import flatten
 from jaxfed.errors import UsageError
-from jaxfed.training.label_sources import SECTION_OF
-from jaxfed.training.pseudo_label import PseudoLabel
+from jaxfed.training.pseudo_labels.label_sources import SECTION_OF
+from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel
 from jaxfed.xclp import who_learns as who_learns_of
 
 _OF_NO_METHOD = ("algorithm", "baselines", "paper_table")

@@ -10,14 +10,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jaxfed.data.dataset import Dataset
     from jaxfed.data.loading import load
-    from jaxfed.data.partitioning import FEDMATCH_TABLE, Partition, class_counts, partition
+    from jaxfed.data.partitioning.partition import (
+        FEDMATCH_TABLE,
+        Partition,
+        class_counts,
+        partition,
+    )
 
 __all__ = ["FEDMATCH_TABLE", "Dataset", "Partition", "class_counts", "load", "partition"]
-# Readers are many; their files are imported when one is asked for.
-_FILES = {"Dataset": "dataset", "load": "loading"}
+# Name -> file. Readers are many, so their files are imported when one is asked for.
+_FILES = dict.fromkeys(__all__, "partitioning.partition") | {
+    "Dataset": "dataset",
+    "load": "loading",
+}
 
 
 def __getattr__(name: str) -> object:
-    if name in __all__:
-        return getattr(_import_module(f"{__name__}.{_FILES.get(name, 'partitioning')}"), name)
+    if name in _FILES:
+        return getattr(_import_module(f"{__name__}.{_FILES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxfed.data import csv_table, fed_isic2019, image_folder, leaf, npz, tfds_source
 from jaxfed.data.dataset import Dataset
-from jaxfed.data.embedded import EMBEDDED
-from jaxfed.data.guard import guarded
-from jaxfed.data.named import NAMED
+from jaxfed.data.readers import csv_table, fed_isic2019, image_folder, leaf, npz, tfds_source
+from jaxfed.data.readers.embedded import EMBEDDED
+from jaxfed.data.readers.guard import guarded
+from jaxfed.data.readers.named import NAMED
 from jaxfed.errors import UsageError, nearest
 from jaxfed.host.location import location
 from jaxfed.registry import Registry
@@ -42,8 +42,8 @@ def load(
 
     Args:
         name_or_path: the name of an embedded set (digits, breast_cancer) or of a folder in `root` with its
-            publishers' files (`jaxfed.data.named`: adult, brain_mri); the path of an .npz or CSV file, of a
-            folder of images, of LEAF's JSON files or of FLamby's Fed-ISIC2019; or a TFDS name
+            publishers' files (`jaxfed.data.readers.named`: adult, brain_mri); the path of an .npz or CSV
+            file, of a folder of images, of LEAF's JSON files or of FLamby's Fed-ISIC2019; or a TFDS name
             (cifar10, emnist/byclass) prepared as array_record. A path is told by its ending or a slash
             at its beginning (./images, /data/x); any existing folder is one. A path that
             does not exist is looked for in `root`, and a set by name also in ../uci and ../images of it.

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from jaxfed.federation.client_map import client_map
 from jaxfed.federation.execution import Execution
-from jaxfed.kernels.footprint import Footprint, footprint
+from jaxfed.kernels.devices.footprint import Footprint, footprint
 
 MapClients = Callable[[Callable[[Any, Any], Any]], Callable[[Any, Any], Any]]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxfed.federation.algorithm import Metrics
 from jaxfed.kernels import graph, hamming, lsh
-from jaxfed.kernels.padding import padded_rows
+from jaxfed.kernels.devices.padding import padded_rows
 
 _ROWS_AT_ONCE = 4096
 

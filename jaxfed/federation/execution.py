@@ -19,8 +19,8 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.client_map import is_one_cpu
 from jaxfed.federation.memory import Memory
 from jaxfed.federation.memory_limit import MemoryLimit, bytes_text, memory_limit
-from jaxfed.kernels.footprint import footprint
-from jaxfed.kernels.spread import points_mesh, spread
+from jaxfed.kernels.devices.footprint import footprint
+from jaxfed.kernels.devices.spread import points_mesh, spread
 
 _T = TypeVar("_T")
 Progress = Callable[[str, int, int], None]  # (name of the count, number done, total)
@@ -40,7 +40,8 @@ class Execution:
         memory_limit: bytes of a device's memory that a step may take, or text such as "4 GiB"; None: the
             device's memory. Block sizes are reduced to keep the limit. Blocks of a system's columns, and of
             clients at once, change rounding; all others change nothing.
-        num_devices: number of devices over which one graph's points are spread (`jaxfed.kernels.spread`);
+        num_devices: number of devices over which one graph's points are spread
+        (`jaxfed.kernels.devices.spread`);
             0: all, unless they are one CPU's. With several processes: 0, 1 or the devices of all.
 
     Raises:

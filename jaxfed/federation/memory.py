@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxfed.kernels.spread import everywhere
+from jaxfed.kernels.devices.spread import everywhere
 
 
 class Memory:

@@ -1,8 +1,8 @@
 """Limit on the device memory of a step, `execution.memory_limit`, and the error beyond it.
 
 Arguments, results and temporaries of programs count, as XLA reports them before they run
-(`jaxfed.kernels.footprint`). On a CPU the device's memory is the host's; data sets, Python and compilation
-need memory in addition.
+(`jaxfed.kernels.devices.footprint`). On a CPU the device's memory is the host's; data sets, Python and
+compilation need memory in addition.
 """
 
 from __future__ import annotations

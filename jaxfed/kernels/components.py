@@ -18,9 +18,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.sharding import Mesh
 
+from jaxfed.kernels.devices.spread import ALL, Rows, by_rows, mesh_of
 from jaxfed.kernels.graph import GRAPH_ROWS, Graph
 from jaxfed.kernels.lookup import looked_up
-from jaxfed.kernels.spread import ALL, Rows, by_rows, mesh_of
 
 
 class Components(NamedTuple):

@@ -10,8 +10,9 @@ properties are used:
   positive definite for every graph. A step then takes two products with W, but the number of steps
   halves. So does that of dot products and vector sums, which cost as much.
 
-Up to 16 columns of many points share their search directions (`jaxfed.kernels.directions`), which halves the
-steps once more: at alpha = 0.99 some 10 to 20 are left. That module also lists what else was tried.
+Up to 16 columns of many points share their search directions (`jaxfed.kernels.solver.directions`), which
+halves the steps once more: at alpha = 0.99 some 10 to 20 are left. That module also lists what else was
+tried.
 
 `propagate_centered` removes the part along those eigenvectors from the right-hand side and the solution. So
 it allows alpha = 1, too, where I - W is singular along them alone.
@@ -29,11 +30,11 @@ from jax.sharding import Mesh
 from jax.typing import ArrayLike
 
 from jaxfed.errors import UsageError
-from jaxfed.kernels.column_block import Convergence, solve_block
 from jaxfed.kernels.components import Components, reachable, without_leading
+from jaxfed.kernels.devices.spread import ROWS, SAME, Rows, by_rows, mesh_of, spread
 from jaxfed.kernels.graph import GRAPH_ROWS, Graph
 from jaxfed.kernels.real_numbers import as_float32
-from jaxfed.kernels.spread import ROWS, SAME, Rows, by_rows, mesh_of, spread
+from jaxfed.kernels.solver.column_block import Convergence, solve_block
 
 _FEW, _LANES = 8, 16  # above `_FEW`, columns are padded to multiples of `_LANES`
 

@@ -9,9 +9,9 @@ rows* of k slots each, as many as a node needs, whose sums are added to the node
 with c reverse edges needs ceil(c / k) - 1 overflow rows, and there are at most n k reverse edges.
 So n overflow rows always suffice, and no edge is ever lost unless the caller provides fewer.
 
-The rows of a graph may be spread over the devices of a mesh (`jaxfed.kernels.spread`), overflow rows together
-with their rows. A product then gathers X on every device. While the graph is built, every device reads all n
-k edges of B and stores those of its own rows.
+The rows of a graph may be spread over the devices of a mesh (`jaxfed.kernels.devices.spread`), overflow rows
+together with their rows. A product then gathers X on every device. While the graph is built, every device
+reads all n k edges of B and stores those of its own rows.
 """
 
 from collections.abc import Callable
@@ -27,10 +27,10 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from jaxfed.errors import UsageError
-from jaxfed.kernels.by_target import ByTarget, by_target, by_target_on_host, is_on_host
+from jaxfed.kernels.devices.spread import ALL, ROWS, SAME, Rows, by_rows, mesh_of, spread
+from jaxfed.kernels.edges.by_target import ByTarget, by_target, by_target_on_host, is_on_host
+from jaxfed.kernels.edges.mutual_edges import Edges, match
 from jaxfed.kernels.lookup import looked_up
-from jaxfed.kernels.mutual_edges import Edges, match
-from jaxfed.kernels.spread import ALL, ROWS, SAME, Rows, by_rows, mesh_of, spread
 
 # Slots whose gathers are unrolled into one fused loop. One batched gather is 2 to 12 times slower
 # on CPU; unrolling everything makes k = 100 take minutes to compile.

@@ -154,7 +154,9 @@ class TileKernel(NamedTuple):
     distances: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
     width: int  # points a side
     sequential: bool  # under vmap, process one element of the batch after another
-    pairs_once: bool  # among points, count each distance once (`jaxfed.kernels.pairs_once`)
+    pairs_once: (
+        bool  # among points, count each distance once (`jaxfed.kernels.neighbors.pairs_once`)
+    )
 
 
 # popcount: 1024 x 1024 keeps both operands' words of a pass and the sums in a core's L2 cache, and

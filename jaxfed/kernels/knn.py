@@ -16,13 +16,14 @@ from jax.custom_batching import sequential_vmap
 from jax.sharding import Mesh, NamedSharding
 
 from jaxfed.errors import UsageError
-from jaxfed.kernels import cosines, hamming, nearest, pairs_once
-from jaxfed.kernels.cosines import COSINES
-from jaxfed.kernels.distances import can_number, hamming_distances, no_distance
-from jaxfed.kernels.footprint import Footprint, footprint
-from jaxfed.kernels.nearest import Nearer, Nearest
+from jaxfed.kernels import hamming
+from jaxfed.kernels.devices.footprint import Footprint, footprint
+from jaxfed.kernels.devices.spread import ROWS, Rows, by_rows, mesh_of, spread
+from jaxfed.kernels.neighbors import cosines, nearest, pairs_once
+from jaxfed.kernels.neighbors.cosines import COSINES
+from jaxfed.kernels.neighbors.distances import can_number, hamming_distances, no_distance
+from jaxfed.kernels.neighbors.nearest import Nearer, Nearest
 from jaxfed.kernels.real_numbers import as_float32
-from jaxfed.kernels.spread import ROWS, Rows, by_rows, mesh_of, spread
 
 # First id of queries that are not points; no point has such an id.
 _NO_POINT = -(2**30)
@@ -39,8 +40,8 @@ def hamming_knn(
 
     Args:
       bits: uint32 [n, W], packed codes (`lsh.project_bits`), L = 32 W bits. Over the p devices of a
-        mesh (`jaxfed.kernels.spread`) they go round a ring in p turns. The result is the same, bit for
-        bit, with its rows over the mesh.
+        mesh (`jaxfed.kernels.devices.spread`) they go round a ring in p turns. The result is the same, bit
+        for bit, with its rows over the mesh.
       num_neighbors: k > 0; may exceed n - 1.
       valid: bool [n], False for padding: such a point has no neighbors and is no neighbor.
       backend: "popcount", "matmul" or "auto", as for `hamming.distances`.
@@ -55,7 +56,7 @@ def hamming_knn(
 
     Cost: n^2 W word operations, and k minima over n / s + k s values a point with s about
     sqrt(n / k), at most 32: little beside the distances for k = 10, as much for k = 100. By popcount,
-    for more than 2048 points and k up to n / 128, half of it (`jaxfed.kernels.pairs_once`). Memory:
+    for more than 2048 points and k up to n / 128, half of it (`jaxfed.kernels.neighbors.pairs_once`). Memory:
     three copies of the codes, the result, and 64 MiB of minima, or distances of 1024 x 16384 pairs
     (32 MiB; matmul 4096 x 16384). Over p devices each has 1 / p of the work, its rows of the result,
     and four parts of the codes. Under `jax.vmap` popcount searches one client after another in that
@@ -124,8 +125,8 @@ def cosine_knn(
 
     Cost: n^2 d multiply-adds, and memory of two copies of the vectors, the result, and a tile of 64 MiB.
     On a CPU, for more than 2048 points and k up to n / 128, half of the operations
-    (`jaxfed.kernels.pairs_once`), two copies and 52 MiB of minima. Cosines of neighbors are then summed
-    once more, so if two differ by float32's rounding, either may be the k-th.
+    (`jaxfed.kernels.neighbors.pairs_once`), two copies and 52 MiB of minima. Cosines of neighbors are then
+    summed once more, so if two differ by float32's rounding, either may be the k-th.
     """
     vectors = as_float32("vectors", vectors)
     if vectors.ndim != 2:

@@ -15,12 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.kernels import hamming, nearest
-from jaxfed.kernels.distances import no_distance
-from jaxfed.kernels.footprint import Footprint, footprint
+from jaxfed.kernels import hamming
+from jaxfed.kernels.devices.footprint import Footprint, footprint
+from jaxfed.kernels.devices.padding import padded_to
 from jaxfed.kernels.knn import hamming_nearer
-from jaxfed.kernels.nearest import Nearest
-from jaxfed.kernels.padding import padded_to
+from jaxfed.kernels.neighbors import nearest
+from jaxfed.kernels.neighbors.distances import no_distance
+from jaxfed.kernels.neighbors.nearest import Nearest
 
 SMALLEST_PART = 1024  # points; smaller parts would be less than a tile, and calls without work
 

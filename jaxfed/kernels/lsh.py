@@ -17,7 +17,7 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 
 from jaxfed.errors import UsageError
-from jaxfed.kernels.footprint import Footprint, footprint
+from jaxfed.kernels.devices.footprint import Footprint, footprint
 from jaxfed.kernels.real_numbers import as_float32
 
 WORD_BITS = 32

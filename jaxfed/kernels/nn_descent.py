@@ -24,8 +24,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxfed.kernels import hamming, knn, lsh, nearest
-from jaxfed.kernels.footprint import Footprint, footprint
+from jaxfed.kernels import hamming, knn, lsh
+from jaxfed.kernels.devices.footprint import Footprint, footprint
+from jaxfed.kernels.neighbors import nearest
 
 NUM_TABLES = 4
 NUM_ROUNDS = 6

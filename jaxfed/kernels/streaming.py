@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.kernels import lsh
-from jaxfed.kernels.padding import padded_length
+from jaxfed.kernels.devices.padding import padded_length
 
 # Bytes of float32 vectors in a block: large compared with the cost of a call, small compared with a
 # device's memory.

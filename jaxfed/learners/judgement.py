@@ -34,8 +34,8 @@ from jaxfed.learners.answers import Question, answers_of
 from jaxfed.learners.learner import Learner
 from jaxfed.learners.turn import tell
 from jaxfed.privacy.membership.gap import auc_of
-from jaxfed.training.judgement import Judgement
-from jaxfed.training.last_answer import LastAnswer
+from jaxfed.training.round.judgement import Judgement
+from jaxfed.training.round.last_answer import LastAnswer
 
 
 class LearnersState(Protocol):

@@ -21,7 +21,7 @@ from jaxfed.federation.client_map import jitted
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, padded
 from jaxfed.federation.ragged import Ragged, apart, joined
-from jaxfed.kernels.padding import in_batches
+from jaxfed.kernels.devices.padding import in_batches
 from jaxfed.learners.learner import (
     Fitted,
     Learner,
@@ -33,12 +33,12 @@ from jaxfed.learners.learner import (
 from jaxfed.learners.own_batches import own_batches
 from jaxfed.learners.public_loss import PUBLIC_LOSSES, Public, public_rows, taught_loss
 from jaxfed.rules import NOT_NEGATIVE, at_least, keywords, one_of
-from jaxfed.training.client_data import ClientData, usable
-from jaxfed.training.client_round import at_rate
 from jaxfed.training.ingredients import Training
-from jaxfed.training.local_update import Trained, train
-from jaxfed.training.losses import weighted_loss
-from jaxfed.training.server_state import client_keys, gather, is_finite, scatter, stacked_for
+from jaxfed.training.local.client_data import ClientData, usable
+from jaxfed.training.local.local_update import Trained, train
+from jaxfed.training.local.losses import weighted_loss
+from jaxfed.training.round.client_round import at_rate
+from jaxfed.training.server.server_state import client_keys, gather, is_finite, scatter, stacked_for
 
 Start = Literal["warm", "fresh"]
 OptimizerState = Literal["kept", "fresh"]

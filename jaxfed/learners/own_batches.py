@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxfed.kernels.permutation import permuted
-from jaxfed.training.client_data import ClientData, usable
-from jaxfed.training.plan import Plan
+from jaxfed.training.local.client_data import ClientData, usable
+from jaxfed.training.local.plan import Plan
 
 _AHEAD = 32  # steps whose rows are drawn at once
 

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxfed.training.losses import (
+from jaxfed.training.local.losses import (
     Augment,
     Batch,
     Loss,

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.errors import UsageError
-from jaxfed.kernels.conv import matmul_conv
-from jaxfed.kernels.winograd import winograd_conv
+from jaxfed.kernels.convolution.conv import matmul_conv
+from jaxfed.kernels.convolution.winograd import winograd_conv
 
 Convolution = Literal["auto", "native", "matmul", "winograd"]
 Norm = Literal["batch", "group", "none"]
@@ -54,11 +54,11 @@ def image_shape(
 def find_convolution(name: Convolution) -> Callable[..., jax.Array]:
     """Return the implementation of convolutions, an execution switch; results agree up to rounding.
 
-    "native" is XLA's convolution; "matmul" is `jaxfed.kernels.conv.matmul_conv`, many times faster
-    on a CPU if clients train inside a loop or under `vmap`; "winograd" is the fastest on a CPU for each shape
-    of kernel: XLA's routine with faster derivatives (`jaxfed.kernels.direct_conv`), or fewer multiplications
-    for 3 x 3 kernels of many channels (`jaxfed.kernels.winograd`); "auto" is "winograd"
-    if JAX's default backend is the CPU, else "native". Raises UsageError on another name.
+    "native" is XLA's convolution; "matmul" is `jaxfed.kernels.convolution.conv.matmul_conv`, many times
+    faster on a CPU if clients train inside a loop or under `vmap`; "winograd" is the fastest on a CPU for
+    each shape of kernel: XLA's routine with faster derivatives (`jaxfed.kernels.convolution.direct_conv`), or
+    fewer multiplications for 3 x 3 kernels of many channels (`jaxfed.kernels.convolution.winograd`); "auto"
+    is "winograd" if JAX's default backend is the CPU, else "native". Raises UsageError on another name.
     """
     choices: dict[str, Callable[..., jax.Array]] = {
         "native": jax.lax.conv_general_dilated,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from jaxfed.training.aggregate import weighted_sum
+from jaxfed.training.server.aggregate import weighted_sum
 
 
 def divergence(log_p: jax.Array, log_q: jax.Array) -> jax.Array:

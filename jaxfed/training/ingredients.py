@@ -21,19 +21,19 @@ from jaxfed.federation.client_map import client_map, fastest_strategy, is_one_cp
 from jaxfed.federation.core_each import fastest_apart
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.federation.sampling import Participation
-from jaxfed.training.aggregate import Aggregate, by_examples, server_optimizer
-from jaxfed.training.batches import Batches
-from jaxfed.training.client_data import ClientData
-from jaxfed.training.label_sources import label_sources
-from jaxfed.training.local_update import Optimizer
-from jaxfed.training.losses import (
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.client_data import ClientData
+from jaxfed.training.local.local_update import Optimizer
+from jaxfed.training.local.losses import (
     Augment,
     Loss,
     Pointwise,
     softmax_cross_entropy,
     weighted_loss,
 )
-from jaxfed.training.pseudo_label import MapClients, PseudoLabel
+from jaxfed.training.pseudo_labels.label_sources import label_sources
+from jaxfed.training.pseudo_labels.pseudo_label import MapClients, PseudoLabel
+from jaxfed.training.server.aggregate import Aggregate, by_examples, server_optimizer
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
@@ -73,7 +73,7 @@ class Training:
         weighting: a client's weight in the server's mean.
         pseudo_labels: name -> source of labels; by default `pseudo_labels_of(model)`.
         pseudo_labels_of: the same for any model; by default the sources that need no settings: "none",
-            "unlabeled", "network" and "teacher" (`jaxfed.training.label_sources` has all).
+            "unlabeled", "network" and "teacher" (`jaxfed.training.pseudo_labels.label_sources` has all).
         batch_statistics: treatment of BatchNorm's running statistics. While training, BatchNorm
             always uses its batch; running statistics matter when a model is evaluated or embeds.
 

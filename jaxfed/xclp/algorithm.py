@@ -47,7 +47,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.host import processes
-from jaxfed.kernels.padding import padded_rows
+from jaxfed.kernels.devices.padding import padded_rows
 from jaxfed.kernels.streaming import streamed_bits
 from jaxfed.privacy import randomized_response
 from jaxfed.secure.session.departures import check_departures

@@ -17,8 +17,8 @@ import numpy as np
 from jaxfed.federation.client_map import size_buckets
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.kernels import knn
+from jaxfed.kernels.devices.padding import padded_rows, padded_to
 from jaxfed.kernels.graph import Graph, normalized_graph
-from jaxfed.kernels.padding import padded_rows, padded_to
 from jaxfed.xclp import client_prior
 from jaxfed.xclp.calibration import calibrated
 from jaxfed.xclp.influence import EVERYBODY, Accuracy, accuracy_of, warn_of_cut_short

@@ -17,9 +17,9 @@ import numpy as np
 
 from jaxfed.federation.execution import Execution
 from jaxfed.kernels import knn, lsh, nn_descent
+from jaxfed.kernels.devices.padding import in_batches, padded_rows
+from jaxfed.kernels.devices.spread import everywhere
 from jaxfed.kernels.knn_in_parts import hamming_knn_in_parts
-from jaxfed.kernels.padding import in_batches, padded_rows
-from jaxfed.kernels.spread import everywhere
 from jaxfed.xclp.influence import Contributions
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxfed.federation.execution import Execution
-from jaxfed.kernels.padding import padded_to
+from jaxfed.kernels.devices.padding import padded_to
 from jaxfed.privacy import randomized_response
 from jaxfed.secure.influence import columns as influence_columns
 from jaxfed.secure.influence import left_out

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.kernels.conjugate_gradient import Convergence
-from jaxfed.kernels.padding import padded_to
+from jaxfed.kernels.devices.padding import padded_to
 from jaxfed.secure.session.endpoint import DroppedOut
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ import numpy as np
 
 from jaxfed.kernels.components import components
 from jaxfed.kernels.conjugate_gradient import Convergence, propagate_centered
-from jaxfed.kernels.padding import padded_length
-from jaxfed.kernels.spread import everywhere
+from jaxfed.kernels.devices.padding import padded_length
+from jaxfed.kernels.devices.spread import everywhere
 from jaxfed.xclp import client_prior
 from jaxfed.xclp.influence import Accuracy, accuracy_of, solved
 from jaxfed.xclp.label_matrix import Rows, scores, without_own

@@ -20,9 +20,9 @@ from typing import NamedTuple
 from jaxfed.federation.execution import Execution
 from jaxfed.federation.memory_limit import bytes_text
 from jaxfed.kernels import knn_in_parts, lsh, streaming
+from jaxfed.kernels.devices.padding import padded_length
 from jaxfed.kernels.knn import hamming_knn_footprint
 from jaxfed.kernels.nn_descent import approximate_hamming_knn_footprint
-from jaxfed.kernels.padding import padded_length
 from jaxfed.xclp.parameters import Parameters
 
 _LANES, _FEW = 16, 8  # as in `jaxfed.kernels.conjugate_gradient`

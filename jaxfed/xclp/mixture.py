@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxfed.kernels.devices.padding import in_batches, padded_rows
 from jaxfed.kernels.graph import cosine_from_hamming
-from jaxfed.kernels.padding import in_batches, padded_rows
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp.cross_steps import LATER_BATCH
 from jaxfed.xclp.neighborhoods import edge_weights

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.federation.execution import Execution
+from jaxfed.kernels.devices.padding import padded_rows
 from jaxfed.kernels.graph import Graph, cosine_from_hamming, normalized_graph
-from jaxfed.kernels.padding import padded_rows
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp.cross_steps import HAMMING
 from jaxfed.xclp.memory_plan import Plan

@@ -52,7 +52,7 @@ import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.execution import HERE, Execution
-from jaxfed.kernels.padding import padded_rows
+from jaxfed.kernels.devices.padding import padded_rows
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp.algorithm import Result, client_codes, predicted
 from jaxfed.xclp.cross_steps import IN_GRAPH, setup

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.kernels.conjugate_gradient import Convergence, propagate
+from jaxfed.kernels.devices.spread import everywhere
 from jaxfed.kernels.graph import Graph
-from jaxfed.kernels.spread import everywhere
 from jaxfed.xclp.label_matrix import Rows, scores
 from jaxfed.xclp.parameters import Propagation
 

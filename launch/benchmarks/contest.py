@@ -22,7 +22,7 @@ from typing import Any
 
 import jax
 
-from jaxfed.experiment.environment import processor
+from jaxfed.experiment.run.environment import processor
 
 PEER_RATES = Path(__file__).parents[2] / "results" / "peer_rates.json"
 MIN_ROUNDS = 5

@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfed.experiment.environment import peak_memory_bytes
+from jaxfed.experiment.run.environment import peak_memory_bytes
 from jaxfed.kernels import conjugate_gradient, graph
 from launch.benchmarks import inputs
 from launch.benchmarks.contest import Contest

@@ -32,9 +32,9 @@ from jaxfed.learners import LEARNERS, Learner, Taught
 from jaxfed.learners.networks import NetworkState
 from jaxfed.models.mlp import mlp
 from jaxfed.models.wrapping import normalized
-from jaxfed.training.batches import Batches
 from jaxfed.training.ingredients import Training
-from jaxfed.training.local_update import rebuilt
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.local_update import rebuilt
 from launch.benchmarks.contest import Contest
 from launch.benchmarks.peers import optional_peer
 from launch.benchmarks.rounds import NUM_CLASSES, Parameters, as_dict, noisy_patterns, on_cpu

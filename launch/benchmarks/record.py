@@ -6,7 +6,7 @@ import os
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from jaxfed.experiment.environment import describe
+from jaxfed.experiment.run.environment import describe
 
 _PACKAGES = (
     "jax",

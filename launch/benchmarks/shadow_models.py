@@ -16,8 +16,8 @@ from jaxfed.federation.clients import Federation
 from jaxfed.learners import LEARNERS
 from jaxfed.models.mlp import mlp
 from jaxfed.models.wrapping import normalized
-from jaxfed.training.batches import Batches
 from jaxfed.training.ingredients import Training
+from jaxfed.training.local.batches import Batches
 from launch.benchmarks.contest import Contest
 from launch.benchmarks.learners import IN_TURN, MULTIPLY_ADDS, RATE, TORCH, equally_good, torch_loop
 from launch.benchmarks.peers import optional_peer

@@ -23,7 +23,7 @@ from jaxfed.learners import LEARNERS, mixed, network
 from jaxfed.learners.answers import answers_of
 from jaxfed.learners.turn import Turn, asked
 from jaxfed.testing.method_checks import assert_equal
-from jaxfed.training.batches import Batches
+from jaxfed.training.local.batches import Batches
 
 KEY = jax.random.key(0)
 BAD = 1

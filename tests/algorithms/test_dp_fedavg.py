@@ -22,10 +22,10 @@ from jaxfed.privacy.sampled_gaussian import (
     WithoutReplacement,
     epsilon_of,
 )
-from jaxfed.training import aggregate
-from jaxfed.training.batches import Batches
-from jaxfed.training.clipped_mean import clipped_mean
+from jaxfed.training.local.batches import Batches
 from jaxfed.training.privacy_budget import fitted_noise
+from jaxfed.training.server import aggregate
+from jaxfed.training.server.clipped_mean import clipped_mean
 
 LINEAR = mlp((4,), 3, hidden=())
 ALL_AT_ONCE = Batches("joint", 20, 1, steps=3)

@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.experiment import loop
-from jaxfed.experiment.progress import Progress
-from jaxfed.experiment.simulate import simulate
-from jaxfed.experiment.workdir import open_workdir
+from jaxfed.experiment.run import loop
+from jaxfed.experiment.run.progress import Progress
+from jaxfed.experiment.run.simulate import simulate
+from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.federation.client_map import is_one_cpu
 from jaxfed.host.interruption import Interruption
 from jaxfed.testing import MethodChecks

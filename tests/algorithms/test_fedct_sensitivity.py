@@ -15,7 +15,7 @@ from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.learners import LEARNERS
 from jaxfed.learners.label_changes import estimated_rows
 from jaxfed.privacy.label_sensitivity import stability_bound
-from jaxfed.reports.words import metric_label
+from jaxfed.reports.tables.words import metric_label
 from jaxfed.testing.method_checks import assert_equal, padded
 
 FEDERATION = clients()

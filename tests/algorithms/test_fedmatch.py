@@ -16,15 +16,15 @@ from small_training import (
 )
 
 from jaxfed.algorithms.fedavg import fedavg
-from jaxfed.algorithms.fedmatch import Weights, fedmatch, fedmatch_loss, psi_loss, sigma_loss
+from jaxfed.algorithms.fedmatch.helper_selection import Helpers, random_input
+from jaxfed.algorithms.fedmatch.method import Weights, fedmatch, fedmatch_loss, psi_loss, sigma_loss
+from jaxfed.algorithms.fedmatch.two_part_model import composed, two_part_model
 from jaxfed.errors import UsageError
 from jaxfed.models.mlp import mlp
-from jaxfed.training.aggregate import uniformly
-from jaxfed.training.batches import Batches
-from jaxfed.training.helper_selection import Helpers, random_input
-from jaxfed.training.losses import Batch, softmax_cross_entropy
-from jaxfed.training.server_state import together
-from jaxfed.training.two_part_model import composed, two_part_model
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.losses import Batch, softmax_cross_entropy
+from jaxfed.training.server.aggregate import uniformly
+from jaxfed.training.server.server_state import together
 
 LINEAR = mlp((4,), 3, hidden=())
 

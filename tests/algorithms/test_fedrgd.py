@@ -15,9 +15,9 @@ from jaxfed.algorithms.fixmatch import fixmatch
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.models.mlp import mlp
-from jaxfed.training import aggregate
-from jaxfed.training.batches import Batches
-from jaxfed.training.group_averaging import Groups, _memberships, gradient_diversity
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.server import aggregate
+from jaxfed.training.server.group_averaging import Groups, _memberships, gradient_diversity
 
 LINEAR = mlp((4,), 3, hidden=())
 

@@ -19,8 +19,8 @@ from small_training import KEY, RATE, double, training_of
 
 from jaxfed.algorithms.fedrgd import fedrgd
 from jaxfed.federation.clients import Federation
-from jaxfed.training import aggregate
-from jaxfed.training.batches import Batches
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.server import aggregate
 
 THRESHOLD, STEPS, MOMENTUM = 0.6, 3, 0.9
 

@@ -19,7 +19,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.learners import Fitted, Learner, network
 from jaxfed.privacy.composition import approximate
-from jaxfed.training.batches import Batches
+from jaxfed.training.local.batches import Batches
 
 FEDERATION = clients()
 U, COHORT = FEDERATION.public_examples, FEDERATION.cohort()

@@ -18,8 +18,8 @@ from jaxfed.algorithms.mixmatch import mixed_up, mixmatch, mixmatch_loss
 from jaxfed.errors import UsageError
 from jaxfed.models.mlp import mlp
 from jaxfed.models.model import from_module
-from jaxfed.training.batches import Batches
-from jaxfed.training.losses import Batch
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.losses import Batch
 
 MODEL = mlp((4,), 3, hidden=())
 STATE = MODEL.init(KEY)

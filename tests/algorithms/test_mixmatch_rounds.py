@@ -8,7 +8,7 @@ from small_training import KEY, RATE, double, training_of
 
 from jaxfed.algorithms.mixmatch import mixmatch
 from jaxfed.federation.clients import Federation
-from jaxfed.training.batches import Batches
+from jaxfed.training.local.batches import Batches
 
 TEMPERATURE, WEIGHT, EPOCHS = 0.5, 8.0, 2
 

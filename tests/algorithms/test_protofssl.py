@@ -13,15 +13,15 @@ from small_training import KEY, Net, assert_same, federation_of, rounds_of, trai
 
 from jaxfed import xclp
 from jaxfed.algorithms.protofssl import protofssl
+from jaxfed.algorithms.protofssl.prototype_loss import prototype_loss
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.models.model import from_module
-from jaxfed.training.batches import Batches
-from jaxfed.training.episodes import Episodes
-from jaxfed.training.label_sources import label_sources
-from jaxfed.training.losses import Batch
-from jaxfed.training.prototype_loss import prototype_loss
-from jaxfed.training.prototypes import Prototypes, completed
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.episodes import Episodes
+from jaxfed.training.local.losses import Batch
+from jaxfed.training.pseudo_labels.label_sources import label_sources
+from jaxfed.training.pseudo_labels.prototypes import Prototypes, completed
 
 MODEL = from_module(partial(Net, batch_norm=False))
 SIZES = Episodes(num_classes=3, support=2, query=2, unlabeled=5)

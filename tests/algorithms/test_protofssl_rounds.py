@@ -16,8 +16,8 @@ from small_training import KEY, RATE, clients_with, training_of
 
 from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.federation.clients import Federation
-from jaxfed.training.batches import Batches
-from jaxfed.training.pseudo_label import PseudoLabels
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels
 
 EPOCHS, UNLABELED_WEIGHT, TEMPERATURE, MU = 2, 0.7, 0.5, 0.4
 LABELS = [  # of each client; the others of its examples have none

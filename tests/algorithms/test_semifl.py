@@ -12,10 +12,10 @@ from jaxfed.algorithms.semifl import labeled, semifl, semifl_loss
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.models.mlp import mlp
-from jaxfed.training import aggregate
-from jaxfed.training.batches import Batches, _beside_all
-from jaxfed.training.client_data import ClientData
-from jaxfed.training.losses import Batch, softmax_cross_entropy
+from jaxfed.training.local.batches import Batches, _beside_all
+from jaxfed.training.local.client_data import ClientData
+from jaxfed.training.local.losses import Batch, softmax_cross_entropy
+from jaxfed.training.server import aggregate
 
 LINEAR = mlp((4,), 3, hidden=())
 

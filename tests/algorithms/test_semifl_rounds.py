@@ -19,9 +19,9 @@ from small_training import KEY, RATE, double, training_of
 
 from jaxfed.algorithms.semifl import semifl
 from jaxfed.federation.clients import Federation
-from jaxfed.training import aggregate
-from jaxfed.training.batches import Batches
-from jaxfed.training.server_state import with_statistics
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.server import aggregate
+from jaxfed.training.server.server_state import with_statistics
 
 THRESHOLD, MIX_WEIGHT, MAX_NORM = 0.6, 0.8, 0.4
 

@@ -25,8 +25,8 @@ from jaxfed import xclp
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import Communication
-from jaxfed.training.batches import Batches
-from jaxfed.training.label_sources import label_sources
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.pseudo_labels.label_sources import label_sources
 
 EPOCHS, UNLABELED_WEIGHT = 2, 0.7
 PARAMETERS = xclp.Parameters(num_classes=3, num_bits=256, num_neighbors=3)

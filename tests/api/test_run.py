@@ -12,7 +12,7 @@ from invoking import DIGITS, invoke
 import jaxfed
 from jaxfed.api import result as results
 from jaxfed.config import file
-from jaxfed.experiment.progress import Progress
+from jaxfed.experiment.run.progress import Progress
 
 TRAINED = "fedavg_xclp:smoke"
 FEW = {"baselines": ("fedavg",), "rounds": 4}

@@ -9,7 +9,7 @@ from jaxfed.audit import drawn_targets, on_own_labels, shadow_answers, shadow_me
 from jaxfed.audit.shadows import shadow_federation
 from jaxfed.errors import UsageError
 from jaxfed.learners import LEARNERS, network
-from jaxfed.training.batches import Batches
+from jaxfed.training.local.batches import Batches
 
 FEDERATION = federation_of([12, 12])
 TARGETS = drawn_targets(FEDERATION, members=6, population=5, seed=0)

@@ -29,7 +29,7 @@ from jaxfed.audit.verdict import each
 from jaxfed.federation.communication import Communication
 from jaxfed.learners import mixed, network
 from jaxfed.learners.turn import speaking
-from jaxfed.training.batches import Batches
+from jaxfed.training.local.batches import Batches
 
 KEY = jax.random.key(5)
 

@@ -12,7 +12,7 @@ from jaxfed.config import check, file
 from jaxfed.config.methods import all_keywords
 from jaxfed.config.simulation import Simulation
 from jaxfed.errors import UsageError
-from jaxfed.experiment import sweep_plan
+from jaxfed.experiment.sweep import sweep_plan
 
 CONFIG = "ml_collections_configs/fedct.py"
 

@@ -13,9 +13,9 @@ from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.federated_features import check, labeled_part, with_learned_features
 from jaxfed.config.simulation import Simulation
 from jaxfed.errors import UsageError
-from jaxfed.experiment.loop import Experiment
-from jaxfed.experiment.progress import Progress
-from jaxfed.experiment.workdir import open_workdir
+from jaxfed.experiment.run.loop import Experiment
+from jaxfed.experiment.run.progress import Progress
+from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
 

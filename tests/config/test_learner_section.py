@@ -7,7 +7,7 @@ import jaxfed
 from jaxfed.config import assembly, check, file, learner_ingredients, learner_section
 from jaxfed.config.visibility import seen_by
 from jaxfed.errors import UsageError
-from jaxfed.experiment.costs import method_costs
+from jaxfed.experiment.costs.costs import method_costs
 from jaxfed.federation.execution import HERE
 from jaxfed.learners import LEARNERS
 

@@ -11,10 +11,10 @@ from jaxfed.config import check, methods
 from jaxfed.config import file as config_file
 from jaxfed.config.simulation import Simulation
 from jaxfed.errors import UsageError
-from jaxfed.experiment.loop import Experiment
-from jaxfed.experiment.progress import Progress
-from jaxfed.experiment.summary import divergence
-from jaxfed.experiment.workdir import open_workdir
+from jaxfed.experiment.run.loop import Experiment
+from jaxfed.experiment.run.progress import Progress
+from jaxfed.experiment.run.summary import divergence
+from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.host.interruption import Interruption
 
 FEDADAM = (

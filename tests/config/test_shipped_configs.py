@@ -17,7 +17,7 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import assembly, file
 from jaxfed.config import check as config_check
 from jaxfed.errors import UsageError
-from jaxfed.experiment import sweep_plan
+from jaxfed.experiment.sweep import sweep_plan
 from jaxfed.models.efficientnet import efficientnet
 from jaxfed.models.pretrained import write_weights
 

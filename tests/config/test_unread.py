@@ -14,7 +14,7 @@ from jaxfed.config.simulation import Simulation
 from jaxfed.config.unread import COUNTS_WITH, check_given, counting_keys, objection, views_of
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
-from jaxfed.experiment import sweep_plan
+from jaxfed.experiment.sweep import sweep_plan
 from launch.entry import split_overrides
 from launch.on_device.commands import experiments
 

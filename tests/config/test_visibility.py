@@ -9,7 +9,7 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.config import file as config_file
 from jaxfed.config.visibility import seen_by, who_learns
-from jaxfed.training.pseudo_label import labeled_only
+from jaxfed.training.pseudo_labels.pseudo_label import labeled_only
 from jaxfed.xclp import HAMMING, INFLUENCE, PROJECTIONS, ROW_SUMS
 from jaxfed.xclp import who_learns as xclp_who_learns
 

@@ -10,8 +10,9 @@ import sys
 import numpy as np
 import pytest
 
-from jaxfed.data import cache, features, image_files
+from jaxfed.data import cache, features
 from jaxfed.data.cache import cached_arrays
+from jaxfed.data.readers import image_files
 from jaxfed.host import storage
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from jaxfed.data import load, partition
-from jaxfed.data.json_stream import JsonStream
+from jaxfed.data.readers.json_stream import JsonStream
 from jaxfed.errors import UsageError
 
 HEADER = "image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC,UNK,target,center,fold,fold2"

@@ -10,9 +10,10 @@ import pytest
 from PIL import Image
 from tfds_files import prepared_tfds
 
-from jaxfed.data import embedded, load
+from jaxfed.data import load
 from jaxfed.data.cache import cached_arrays
 from jaxfed.data.dataset import Dataset, class_numbers, standardization
+from jaxfed.data.readers import embedded
 from jaxfed.errors import UsageError
 
 
@@ -95,7 +96,7 @@ def test_tfds_takes_the_newest_version_and_the_root_of_the_environment(tmp_path,
 def test_large_tfds_sets_are_decoded_by_several_processes(tmp_path, monkeypatch):
     write_tfds(tmp_path, sizes=(11, 3))
     alone = load("tiny", root=str(tmp_path))
-    monkeypatch.setattr("jaxfed.data.tfds_source._LARGE", 4)
+    monkeypatch.setattr("jaxfed.data.readers.tfds_source._LARGE", 4)
     monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "other"))
     monkeypatch.setattr("tempfile.tempdir", "/nowhere")  # where nobody would clear up after a kill
     together = load("tiny", root=str(tmp_path))
@@ -139,7 +140,7 @@ def _zero_a_record(file):
 )
 def test_a_damaged_tfds_set_is_named_in_one_line(tmp_path, monkeypatch, cache, damage, large):
     folder = write_tfds(tmp_path, sizes=(9, 3))
-    monkeypatch.setattr("jaxfed.data.tfds_source._LARGE", large)
+    monkeypatch.setattr("jaxfed.data.readers.tfds_source._LARGE", large)
     (file,) = folder.glob("*train.array_record*")
     damage(file)
     with pytest.raises(UsageError, match="split 'train' cannot be decoded") as error:

@@ -9,8 +9,8 @@ from tfds_files import prepared_tfds
 
 import jaxfed
 from jaxfed.data import load
-from jaxfed.experiment.records import read_run
-from jaxfed.reports.provenance import provenance
+from jaxfed.experiment.store.records import read_run
+from jaxfed.reports.tables.provenance import provenance
 
 
 def write(root, kind):

@@ -5,7 +5,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from jaxfed.experiment.progress import Progress, audit_table, results_table
+from jaxfed.experiment.run.progress import Progress, audit_table, results_table
 
 
 def metric(*values):

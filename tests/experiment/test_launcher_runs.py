@@ -12,10 +12,10 @@ import pytest
 from invoking import DIGITS, ROOT, invoke
 
 from jaxfed.errors import UsageError
-from jaxfed.experiment import compilation_cache
-from jaxfed.experiment.records import read_run
-from jaxfed.experiment.workdir import is_finished, open_workdir
-from jaxfed.reports.plots import run_plots
+from jaxfed.experiment.store import compilation_cache
+from jaxfed.experiment.store.records import read_run
+from jaxfed.experiment.store.workdir import is_finished, open_workdir
+from jaxfed.reports.figures.plots import run_plots
 from launch import entry
 
 CACHE = "execution.compilation_cache"

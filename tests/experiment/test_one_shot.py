@@ -9,10 +9,10 @@ from rich.console import Console
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import file as config_file
 from jaxfed.config.simulation import Simulation
-from jaxfed.experiment.loop import Experiment
-from jaxfed.experiment.progress import Progress
-from jaxfed.experiment.simulate import simulate
-from jaxfed.experiment.workdir import open_workdir
+from jaxfed.experiment.run.loop import Experiment
+from jaxfed.experiment.run.progress import Progress
+from jaxfed.experiment.run.simulate import simulate
+from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.host.interruption import Interruption
 

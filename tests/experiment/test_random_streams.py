@@ -20,7 +20,7 @@ from jaxfed.config import networks
 from jaxfed.data import partition
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.sampling import sample_clients
-from jaxfed.training.batches import Batches
+from jaxfed.training.local.batches import Batches
 from ml_collections_configs import base
 
 BATCHES = Batches("joint", 5, 1)

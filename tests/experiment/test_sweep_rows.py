@@ -8,8 +8,8 @@ import pytest
 from small_sweeps import fake_command, launch, read_csv, run, write_config
 
 from jaxfed.errors import UsageError
-from jaxfed.experiment import sweep, sweep_plan
-from jaxfed.experiment.records import read_sweep
+from jaxfed.experiment.store.records import read_sweep
+from jaxfed.experiment.sweep import sweep, sweep_plan
 
 ALPHAS = "def sweep(add):\n    for alpha in (0.5, 0.9): add(**{'xclp.alpha': alpha})\n"
 

@@ -26,18 +26,18 @@ from jaxfed.config.assembly import (
 from jaxfed.config.check import check
 from jaxfed.config.simulation import Simulation
 from jaxfed.errors import UsageError
-from jaxfed.experiment import loop
-from jaxfed.experiment.loop import Experiment
-from jaxfed.experiment.progress import Progress
-from jaxfed.experiment.records import Run
-from jaxfed.experiment.selected import Selected
-from jaxfed.experiment.workdir import open_workdir
+from jaxfed.experiment.run import loop
+from jaxfed.experiment.run.loop import Experiment
+from jaxfed.experiment.run.progress import Progress
+from jaxfed.experiment.run.selected import Selected
+from jaxfed.experiment.store.records import Run
+from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.federation.sampling import sample_clients
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.prefetch import prefetched
-from jaxfed.reports.plots import run_figures
-from jaxfed.training import pseudo_label
+from jaxfed.reports.figures.plots import run_figures
+from jaxfed.training.pseudo_labels import pseudo_label
 
 CONFIG = "ml_collections_configs/fedavg_xclp.py"
 

@@ -12,7 +12,7 @@ from jaxfed.federation.client_map import client_map
 from jaxfed.federation.clients_at_once import at_once, fitted, in_chunks
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.federation.memory_limit import RULE, available_bytes, bytes_text, memory_limit
-from jaxfed.kernels.footprint import footprint
+from jaxfed.kernels.devices.footprint import footprint
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import pytest
 from jaxfed.config import file as config_file
 from jaxfed.data import load
 from jaxfed.errors import UsageError
-from jaxfed.experiment.records import find
+from jaxfed.experiment.store.records import find
 from jaxfed.host.location import file_to_write, folder_to_write, location
 from jaxfed.models.pretrained import find_weights
-from jaxfed.reports.report import write_report
+from jaxfed.reports.documents.report import write_report
 
 
 def test_home_is_expanded_and_nothing_else(monkeypatch, tmp_path):

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxfed.errors import UsageError
-from jaxfed.kernels import knn, lsh, nearest, reference
+from jaxfed.kernels import knn, lsh, reference
+from jaxfed.kernels.neighbors import nearest
 
 pytestmark = pytest.mark.usefixtures("as_users_compile")
 

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from jaxfed.errors import UsageError
-from jaxfed.kernels import by_target, conjugate_gradient, reference
+from jaxfed.kernels import conjugate_gradient, reference
 from jaxfed.kernels.components import components
 from jaxfed.kernels.conjugate_gradient import propagate, propagate_centered
+from jaxfed.kernels.devices.spread import everywhere, mesh_of, points_mesh, spread
+from jaxfed.kernels.edges import by_target
 from jaxfed.kernels.graph import Graph, matvec, normalized_graph
-from jaxfed.kernels.spread import everywhere, mesh_of, points_mesh, spread
 
 N = 68
 DEVICES = [

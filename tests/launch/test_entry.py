@@ -14,7 +14,7 @@ from absl.testing import flagsaver
 from rich.console import Console
 
 from jaxfed.config import file as config_file
-from jaxfed.experiment.progress import Progress
+from jaxfed.experiment.run.progress import Progress
 from launch import entry
 
 ROOT = Path(__file__).parents[2]

@@ -13,20 +13,20 @@ import numpy as np
 import pytest
 from invoking import DIGITS, ROOT, invoke
 
-from jaxfed.experiment.records import read_run
+from jaxfed.experiment.store.records import read_run
 
 TALK = """
 import sys
 import numpy as np
 from jaxfed.errors import UsageError
-from jaxfed.experiment.workdir import open_workdir
-from jaxfed.experiment.processes import agree, open_for_all
+from jaxfed.experiment.store.workdir import open_workdir
+from jaxfed.experiment.run.processes import agree, open_for_all
 from jaxfed.federation.client_map import client_map, jitted
 from jaxfed.federation.execution import HERE
 from jaxfed.host import processes
 from jaxfed.host.interruption import Interrupted, Interruption
 from jaxfed.kernels import knn
-from jaxfed.kernels.spread import everywhere
+from jaxfed.kernels.devices.spread import everywhere
 
 address, number, place = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 processes.connect(address, 2, number)

@@ -9,7 +9,7 @@ from small_training import KEY, federation_of, training_of
 
 from jaxfed.errors import UsageError
 from jaxfed.learners import LEARNERS, Learner, Taught
-from jaxfed.training.batches import Batches
+from jaxfed.training.local.batches import Batches
 
 OWN = {
     "network": {"public_batch_size", "pseudo_weight", "public_loss", "start", "optimizer_state"},

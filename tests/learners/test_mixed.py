@@ -11,7 +11,7 @@ from jaxfed.errors import UsageError
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.learners import LEARNERS, Fitted, Learner, Taught, mixed
 from jaxfed.testing.method_checks import assert_equal, padded
-from jaxfed.training.batches import Batches
+from jaxfed.training.local.batches import Batches
 
 FEDERATION = federation_of([12, 9, 7, 8, 10])
 U = FEDERATION.x[FEDERATION.test]

@@ -17,7 +17,7 @@ from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.learners.learner import Taught
 from jaxfed.learners.networks import network
 from jaxfed.testing.method_checks import assert_equal, padded
-from jaxfed.training.batches import Batches
+from jaxfed.training.local.batches import Batches
 
 pytestmark = pytest.mark.usefixtures("as_users_compile")
 

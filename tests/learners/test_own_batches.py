@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxfed.learners.own_batches import own_batches
-from jaxfed.training.client_data import ClientData
+from jaxfed.training.local.client_data import ClientData
 
 KEY = jax.random.key(0)
 CAPACITY = 20

@@ -10,7 +10,7 @@ from flax import nnx
 
 from jaxfed.learners.public_loss import PUBLIC_LOSSES, Public, public_rows, taught_loss
 from jaxfed.models.model import compose
-from jaxfed.training.losses import Batch
+from jaxfed.training.local.losses import Batch
 
 KEY = jax.random.key(0)
 C = 3

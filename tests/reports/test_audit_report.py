@@ -1,6 +1,6 @@
 """An audit on paper: rows, their adversaries, and what a rate resolves."""
 
-from jaxfed.reports.audit import attack_text, vulnerability_figure, vulnerability_table
+from jaxfed.reports.documents.audit import attack_text, vulnerability_figure, vulnerability_table
 
 
 def test_a_table_and_a_figure():

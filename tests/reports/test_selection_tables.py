@@ -6,9 +6,9 @@ import json
 import pytest
 from small_workdirs import make_run, make_sweep, metric
 
-from jaxfed.experiment.records import read_sweep
-from jaxfed.reports.report import build, write_report
-from jaxfed.reports.selection import validated_settings
+from jaxfed.experiment.store.records import read_sweep
+from jaxfed.reports.documents.report import build, write_report
+from jaxfed.reports.tables.selection import validated_settings
 
 
 def measured(path, **of_method):

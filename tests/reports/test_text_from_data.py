@@ -9,10 +9,12 @@ import pytest
 from small_workdirs import make_run
 
 import jaxfed
-from jaxfed.experiment.records import read_run
+from jaxfed.experiment.store.records import read_run
 from jaxfed.host.csv_file import write_csv
-from jaxfed.reports import plots, report, tables
-from jaxfed.reports.style import plain, text_width
+from jaxfed.reports.documents import report
+from jaxfed.reports.figures import plots
+from jaxfed.reports.figures.style import plain, text_width
+from jaxfed.reports.tables import tables
 
 HOSTILE = [
     *("$100#$200", "price_$_usd_$", "$10k-$20k", r"\frac{1}{0}", "a\nb", "tab\there", "nul\0"),

@@ -6,12 +6,12 @@ import pytest
 from small_workdirs import make_run, make_sweep
 from whole_figures import assert_nothing_is_cut
 
-from jaxfed.experiment.records import read_run, sort_algorithms
-from jaxfed.reports import tables
-from jaxfed.reports.method_names import method_names
-from jaxfed.reports.plots import run_figures
-from jaxfed.reports.report import build
-from jaxfed.reports.style import LIGHT
+from jaxfed.experiment.store.records import read_run, sort_algorithms
+from jaxfed.reports.documents.report import build
+from jaxfed.reports.figures.plots import run_figures
+from jaxfed.reports.figures.style import LIGHT
+from jaxfed.reports.tables import tables
+from jaxfed.reports.tables.method_names import method_names
 
 # The pooled variant is best, and would by its name stand before all that are not XCLP's baselines.
 ACCURACIES = {

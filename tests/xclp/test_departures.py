@@ -14,7 +14,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.secure.session.endpoint import DroppedOut
-from jaxfed.training import propagated_labels
+from jaxfed.training.pseudo_labels import propagated_labels
 from jaxfed.xclp import departures
 
 NUM_CLIENTS, NUM_POINTS = 3, 31

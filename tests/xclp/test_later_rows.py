@@ -8,7 +8,7 @@ from secure_labels import digits, disagreement
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
-from jaxfed.kernels.padding import padded_length
+from jaxfed.kernels.devices.padding import padded_length
 from jaxfed.secure.primitives import paillier
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.xclp import Parameters, cross_client_label_propagation, label_later

@@ -9,7 +9,7 @@ from jaxfed.errors import BeyondMemory, UsageError
 from jaxfed.federation.execution import Execution
 from jaxfed.federation.memory_limit import bytes_text
 from jaxfed.kernels import conjugate_gradient, knn, knn_in_parts, lsh
-from jaxfed.kernels.footprint import footprint
+from jaxfed.kernels.devices.footprint import footprint
 from jaxfed.kernels.graph import normalized_graph
 from jaxfed.xclp import Parameters, algorithm, memory_plan, propagate_labels
 

@@ -9,7 +9,7 @@ from jaxfed.federation.execution import HERE, Execution
 from jaxfed.federation.memory import Memory
 from jaxfed.host import processes
 from jaxfed.kernels import knn
-from jaxfed.kernels.spread import mesh_of, points_mesh
+from jaxfed.kernels.devices.spread import mesh_of, points_mesh
 from jaxfed.xclp import Parameters, cross_client_label_propagation, cross_steps, smoother
 
 TWO = Execution(num_devices=2)

@@ -10,8 +10,8 @@ from jaxfed.config.schema.setting import BELOW_ONE, SWITCH, TEXT, Setting, are_t
 from jaxfed.config.schema.training import are_numbers
 from jaxfed.config.server_labels import LABELS_AT
 from jaxfed.config.simulation import GRAPHS, TESTS
-from jaxfed.data.partition_arguments import Skew
-from jaxfed.data.schemes import Assignment, Quantity, Scheme
+from jaxfed.data.partitioning.arguments import Skew
+from jaxfed.data.partitioning.schemes import Assignment, Quantity, Scheme
 from jaxfed.rules import POSITIVE, SHARE, Rule, at_least, between, one_of
 
 

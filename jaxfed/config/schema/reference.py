@@ -101,10 +101,10 @@ def methods_page() -> str:
         module = sys.modules[plain.__module__]
         file = module.__name__.rpartition(".")[2]
         said = (plain.__doc__ or "", module.__doc__ or "")
-        title = _title(said[1] if plain.__name__ == file else said[0])
+        title = _title(said[1] if file in (plain.__name__, "method") else said[0])
         title += "".join(f", {key}={value!r}" for key, value in given.items())
         keys = ", ".join(f"`{key}`" for key in _own_keywords(factory, given)) or "none"
-        link = f"[`{name}`](../jaxfed/algorithms/{file}.py)"
+        link = f"[`{name}`](../{module.__name__.replace('.', '/')}.py)"
         leaves = next(filter(None, map(_leaves, said)), "")
         lines.append(_row(link, title, _needs(factory), leaves, keys))
     return "\n".join(lines) + "\n"

@@ -12,12 +12,12 @@ from jaxfed.config.schema.setting import BELOW_ONE, SWITCH, TEXT, Setting, are_t
 from jaxfed.learners import LEARNERS
 from jaxfed.models import MODELS
 from jaxfed.rules import POSITIVE, SHARE, Rule, at_least, one_of
-from jaxfed.training.aggregate import WEIGHTINGS
-from jaxfed.training.augmentation import AUGMENTATIONS
-from jaxfed.training.batches import Scheme
 from jaxfed.training.ingredients import BatchStatistics, ClientOptimizer
-from jaxfed.training.losses import POINTWISE
-from jaxfed.training.pseudo_label import Confidence
+from jaxfed.training.local.augmentation import AUGMENTATIONS
+from jaxfed.training.local.batches import Scheme
+from jaxfed.training.local.losses import POINTWISE
+from jaxfed.training.pseudo_labels.pseudo_label import Confidence
+from jaxfed.training.server.aggregate import WEIGHTINGS
 
 
 def are_numbers(values: Collection[Any]) -> bool:

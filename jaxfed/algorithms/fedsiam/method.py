@@ -1,0 +1,186 @@
+"""FedSiam (Long, Che, Wang, Ye, Luo, Wu, Xiao, Ma, arXiv 2012.03292): a mean teacher at every client.
+
+Clients train an online network and follow it by a target network (theta_s, theta_t):
+
+    L(theta_s) = mean_{B_L} CE(y, f_{theta_s}(a(x))) + beta J
+    J = mean_B d(f_{theta_s}(a(x)), f_{theta_t}(a'(x)))
+    theta_s <- theta_s - eta grad L,    theta_t <- alpha theta_t + (1 - alpha) theta_s     (each step)
+
+a, a' are two draws of the augmentation and of dropout, d is the mean squared difference of probabilities
+(for iid clients) or KL(target || online) (for others). Both weights ramp up
+(`jaxfed.algorithms.fedsiam.mean_teacher`): in round r = 1, 2, ... beta = beta_max exp(-5 (1 - r / R)^2) until
+r = R; alpha = min(1 - 1 / (n + 1), alpha_max) in step n = 1, 2, ..., whose earlier rounds count as many steps
+each as this one has. The server takes the mean of the online networks and that of the target networks.
+
+Layer selection (Section 3.3, `jaxfed.algorithms.fedsiam.layer_selection`): layers of the online network that
+hardly differ from the target's are not sent, and the server takes the target's. `upload_quantile` is tau, 0
+sends all; `upload_schedule` and `upload_rounds` (phi) change it over rounds.
+
+The paper gives beta_max = 10 ("coefficient threshold"), alpha_max = 0.999, five epochs, batches of 10,
+SGD with rate 0.01, momentum 0.9, decay 1e-4; not the ramps, which are those of Mean Teacher's code, nor
+which network is evaluated: `evaluated`.
+
+XCLP's authors compare with a mean teacher (their flag isMT), trained from scratch, on clients that have
+labels only; theirs is
+
+    consistency_weight=100  rampup_rounds=5  average=0.97  supervised_over="batch"  evaluated="online"
+
+with no layer selection, and the cross-entropy's sum divided by |B|, labeled or not. What is theirs and
+not here: a second head for the consistency term, held to the first by 0.01 of their squared distance;
+a target that starts from its own random weights; steps n counted over all clients, one after another.
+
+Leaves a client: the change of its target network, and of its online network's selected layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxfed.algorithms.fedsiam import layer_selection, mean_teacher
+from jaxfed.algorithms.fedsiam.layer_selection import Measured, Schedule
+from jaxfed.algorithms.fedsiam.mean_teacher import Evaluated
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.rules import NOT_NEGATIVE, SHARE, at_least, keywords, one_of
+from jaxfed.training.agreement import DIFFERENCES
+from jaxfed.training.ingredients import Training
+from jaxfed.training.local import losses
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.local_update import ClientUpdate
+from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise
+from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
+from jaxfed.training.round.round import federated_training
+from jaxfed.training.server.server_state import together
+
+if TYPE_CHECKING:
+    from jaxfed.models import Model
+
+Consistency = Literal["mse", "kl"]
+Over = Literal["labeled", "batch"]
+
+
+@keywords(
+    consistency=one_of(get_args(Consistency)),
+    consistency_weight=NOT_NEGATIVE,
+    rampup_rounds=at_least(0),
+    average=SHARE,
+    supervised_over=one_of(get_args(Over)),
+    upload_quantile=SHARE,
+    upload_schedule=one_of(get_args(Schedule)),
+    upload_rounds=at_least(1),
+    evaluated=one_of(get_args(Evaluated)),
+)
+def fedsiam(
+    *,
+    training: Training,
+    consistency: Consistency = "mse",
+    consistency_weight: float = 10.0,
+    rampup_rounds: int = 10,
+    average: float = 0.999,
+    supervised_over: Over = "labeled",
+    upload_quantile: float = 0.0,
+    upload_schedule: Schedule = "constant",
+    upload_rounds: int = 3,
+    evaluated: Evaluated = "target",
+) -> FederatedAlgorithm:
+    """FedSiam with labels at clients.
+
+    Args:
+        training: the ingredients.
+        consistency: d, "mse" for iid clients, "kl" for others.
+        consistency_weight: beta_max.
+        rampup_rounds: R; 0 is no ramp-up.
+        average: alpha_max, in [0, 1].
+        supervised_over: what divides the sum of cross-entropies, |B_L| or |B|.
+        upload_quantile: tau, in [0, 1].
+        upload_schedule: of tau.
+        upload_rounds: phi >= 1, of the schedule and of the measurements that make the quantile.
+        evaluated: which network is evaluated and embeds.
+
+    Raises:
+        UsageError: a value that is not allowed.
+    """
+    plain, optimizer = training.model, training.optimizer
+    training = replace(
+        training.with_states(mean_teacher.siamese(plain, evaluated), mean_teacher.twins),
+        optimizer=lambda rate: mean_teacher.online_only(optimizer(rate)),
+    )
+
+    def local_update(
+        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
+    ) -> ClientUpdate:
+        rounds = shared.round.astype(jnp.float32)
+        loss = siamese_loss(
+            plain,
+            consistency_weight * mean_teacher.ramp_up(rounds + 1, rampup_rounds),
+            consistency,
+            supervised_over,
+            augment=training.augment,
+            pointwise=training.pointwise,
+        )
+        trained = local_steps(
+            training,
+            shared,
+            client,
+            key,
+            loss=loss,
+            batches=batches,
+            after_step=mean_teacher.moving_average(average, rounds),
+        )
+        divergence = layer_selection.layer_divergence(trained.state)
+        is_sent = divergence >= client.received.threshold
+        state, sent = layer_selection.selected(trained.state, is_sent)
+        update = finished(training, shared, client, trained._replace(state=state))
+        return update._replace(
+            client_state=Measured(divergence, client.received.round),
+            sent={"parameters": sent},
+            metrics={**update.metrics, "layers_sent": jnp.mean(is_sent.astype(jnp.float32))},
+        )
+
+    return federated_training(
+        training,
+        local_update,
+        pseudo_label="unlabeled",
+        init_client=lambda model, federation: layer_selection.unmeasured(
+            nnx.filter_state(model, nnx.Param)["online"]
+        ),
+        send=layer_selection.threshold_sender(upload_quantile, upload_schedule, upload_rounds),
+    )
+
+
+def siamese_loss(
+    model: Model,
+    consistency_weight: jax.Array | float,
+    consistency: Consistency,
+    supervised_over: Over = "labeled",
+    *,
+    augment: Augment | None,
+    pointwise: Pointwise,
+) -> Loss:
+    """L(theta_s) of states {online, target}; the target is held fixed, its running statistics move."""
+
+    def loss(
+        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        del anchor
+
+        def view(name: str, key: jax.Array) -> tuple[jax.Array, nnx.State]:
+            logits, moved = losses.augmented_logits(model, state[name], batch.x, key, augment)
+            return logits.astype(jnp.float32), moved
+
+        online_key, target_key = jax.random.split(key)
+        logits, online = view("online", online_key)
+        target_logits, target = view("target", target_key)
+        cross_entropy = jnp.where(batch.is_labeled, pointwise(logits, batch.label), 0)
+        members = batch.used if supervised_over == "batch" else batch.used & batch.is_labeled
+        supervised = losses.mean_where(cross_entropy, members)
+        difference = DIFFERENCES[consistency](logits, jax.lax.stop_gradient(target_logits))
+        disagreement = losses.mean_where(difference, batch.used)
+        value = supervised + consistency_weight * disagreement
+        return value, together(online=online, target=target)
+
+    return loss

@@ -1,0 +1,229 @@
+"""Sharing of prototypes between clients: the server's store, the choice of helpers, and classification.
+
+The server stores every client's newest prototypes. Up to H clients of a round, drawn at random, help those of
+the next round. With an interval R_H they help for R_H rounds, with their prototypes of that time.
+Alternatively the clients with the newest prototypes help, those of earlier rounds included if a round has
+fewer than H. If only the helpers' mean is shared (`jaxfed.algorithms.protofssl.prototype_means`), the server
+stores that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.communication import Communication
+from jaxfed.training.local.client_data import ClientData
+from jaxfed.training.pseudo_labels.prototypes import (
+    Distance,
+    Prototypes,
+    class_means,
+    completed,
+    mean_probabilities,
+)
+from jaxfed.training.round.server_roles import Judge, Memory
+from jaxfed.training.server.server_state import ServerState, client_draws, scatter, stacked_for
+
+if TYPE_CHECKING:
+    from jaxfed.models import Model
+
+
+HelperChoice = Literal["previous_round", "newest"]
+
+
+class Store(NamedTuple):
+    """The server's store: the prototypes of the current helpers and of all clients.
+
+    Fields:
+        helpers: prototypes [min(H, M), C, D] of the clients that help in this round.
+        latest: every client's newest, [M, C, D].
+        round: int32 [M], the round they are of; 0 for none.
+    """
+
+    helpers: Prototypes
+    latest: Prototypes
+    round: jax.Array
+
+
+def prototype_store(
+    model: Model,
+    num_classes: int,
+    num_helpers: int,
+    interval: int,
+    choice: HelperChoice = "previous_round",
+) -> Memory:
+    """The store as the server's memory; helpers are chosen after rounds 1, 1 + R_H, 1 + 2 R_H, ..."""
+
+    def init(state: nnx.State, federation: Federation) -> Store:
+        dim, clients = embedding_size(model, state, federation), federation.num_clients
+        return Store(
+            nothing_shown(min(num_helpers, clients), num_classes, dim),
+            nothing_shown(clients, num_classes, dim),
+            jnp.zeros(clients, jnp.int32),
+        )
+
+    @jax.jit
+    def updated(
+        store: Store, client_id: jax.Array, shown: Prototypes, rounds: jax.Array, key: jax.Array
+    ) -> Store:
+        when = jnp.full(client_id.shape, rounds)
+        most = len(store.helpers.is_there)
+        latest, newest = scatter((store.latest, store.round), client_id, (shown, when))
+        if choice == "previous_round":
+            renewed = chosen(key, client_id, shown, most)
+        else:
+            everyone = jnp.arange(len(newest))
+            renewed = chosen(key, everyone, latest, most, age=rounds - newest)
+        is_due = (rounds - 1) % interval == 0
+        helpers = jax.tree.map(lambda new, old: jnp.where(is_due, new, old), renewed, store.helpers)
+        return Store(helpers, latest, newest)
+
+    def update(store: Store, *of_the_round: Any) -> Store:
+        *arrays, _ = of_the_round  # clients have counted their own messages
+        return updated(store, *arrays)
+
+    return Memory(init, update)
+
+
+def embedding_size(model: Model, state: nnx.State, federation: Federation) -> int:
+    """Return D, the dimension of embeddings."""
+    example = jax.ShapeDtypeStruct((1, *federation.x.shape[1:]), federation.x.dtype)
+    return int(jax.eval_shape(model.features, state, example).shape[-1])
+
+
+def nothing_shown(number: int, num_classes: int, dim: int) -> Prototypes:
+    """Return the prototypes of `number` clients that have none, [number, C, D]."""
+    center = jnp.zeros((number, num_classes, dim))
+    return Prototypes(center, jnp.zeros((number, num_classes), bool))
+
+
+def helpers_sent(state: ServerState, cohort: Cohort, communication: Communication) -> Prototypes:
+    """Send each client of the cohort the same helpers, [K, H, C, D]; existing prototypes count as bytes."""
+    helpers: Prototypes = state.memory.helpers
+    num_clients = int(np.sum(np.asarray(cohort.client_id) >= 0))
+    num_bytes = int(np.sum(message_bytes(helpers)))
+    communication.down("prototypes", num_clients * num_bytes)
+    return stacked_for(len(cohort.client_id), helpers)
+
+
+def message_bytes(shown: Prototypes) -> jax.Array:
+    """Bytes of each message of prototypes, int32 [...] of [..., C, D]: C bits mark the existing ones.
+
+    Bits fill whole bytes, numbers are float32. A client without prototypes sends nothing.
+    """
+    *_, num_classes, dim = shown.center.shape
+    number = jnp.sum(shown.is_there, axis=-1, dtype=jnp.int32)
+    return jnp.where(number > 0, -(-num_classes // 8) + 4 * dim * number, 0)
+
+
+def client_prototypes(
+    model: Model, state: nnx.State, data: ClientData, max_labels: int, num_classes: int, clip: float
+) -> Prototypes:
+    """Return the prototypes of a client's labels.
+
+    Labeled examples are a client's first ones, `max_labels` at most; with 0 all its rows are read. With a
+    clip B above 0 each embedding z counts as z min(1, B / |z|).
+    """
+    rows = slice(0, max_labels or None)
+    embedding = model.features(state, data.x[rows]).astype(jnp.float32)
+    if clip:
+        length = jnp.linalg.norm(embedding, axis=-1, keepdims=True)
+        embedding = embedding * jnp.minimum(1, clip / jnp.maximum(length, 1e-12))
+    return class_means(
+        embedding, data.label[rows], data.is_labeled[rows] & data.mask[rows], num_classes
+    )
+
+
+def withheld(own: Prototypes, data: ClientData, min_labels: int) -> Prototypes:
+    """Drop the prototypes of classes with fewer than `min_labels` labels."""
+    num_classes = len(own.is_there)
+    is_labeled = data.is_labeled & data.mask
+    count = jnp.sum(
+        jnp.where(is_labeled[:, None], jax.nn.one_hot(data.label, num_classes), 0), axis=0
+    )
+    shown = own.is_there & (count >= min_labels)
+    return Prototypes(jnp.where(shown[:, None], own.center, 0), shown)
+
+
+def perturbed(shown: Prototypes, key: jax.Array, sigma: float) -> Prototypes:
+    """Add N(0, sigma^2) to every number of the prototypes."""
+    noise = sigma * jax.random.normal(key, shown.center.shape)
+    return shown._replace(center=shown.center + jnp.where(shown.is_there[:, None], noise, 0))
+
+
+def chosen(
+    key: jax.Array,
+    client_id: jax.Array,
+    shown: Prototypes,
+    num_helpers: int,
+    age: jax.Array | None = None,
+) -> Prototypes:
+    """Draw H of the clients that show any prototype: [H, C, D], empty if there are fewer; see `drawn`."""
+    rows, is_one = drawn(key, client_id, shown.is_there, num_helpers, age)
+    center = jnp.where(is_one[:, None, None], shown.center[rows], 0)
+    return Prototypes(center, shown.is_there[rows] & is_one[:, None])
+
+
+def drawn(
+    key: jax.Array,
+    client_id: jax.Array,
+    is_there: jax.Array,
+    num_helpers: int,
+    age: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """Draw the rows int32 [H] of the helping clients, and bool [H], False in slots without a client.
+
+    With an `age` of their prototypes, int32 [K] from 0 on, the newest come first.
+    """
+    can_help = (client_id >= 0) & jnp.any(is_there, axis=-1)
+    age = jnp.zeros(client_id.shape, jnp.int32) if age is None else age
+    draws = client_draws(key, client_id)
+    order = jnp.lexsort((draws, jnp.where(can_help, age, jnp.iinfo(jnp.int32).max)))
+    rows = order[jnp.minimum(jnp.arange(num_helpers), len(order) - 1)]
+    return rows, jnp.arange(num_helpers) < jnp.sum(can_help)
+
+
+def of_the_last_round(store: Store) -> Prototypes:
+    """Return the prototypes of the last round's clients."""
+    newest = np.asarray(store.round)
+    rows = np.flatnonzero(newest == newest.max()) if newest.any() else np.zeros(1, int)
+    return jax.tree.map(lambda leaf: leaf[rows], store.latest)
+
+
+def by_prototypes(
+    model: Model,
+    distance: Distance,
+    known: Callable[[Any], Prototypes] = of_the_last_round,
+    *,
+    complete: bool = False,
+) -> Judge:
+    """Return the classifier by the mean of p over the `known` prototypes; uniform before there are any.
+
+    If `complete`, prototypes are `completed` first. A single client's upload is classified by the prototypes
+    that it showed or, if the server stores none per client, by the mean.
+    """
+
+    def needed(state: ServerState) -> tuple[nnx.State, Prototypes]:
+        return state.model, known(state.memory)
+
+    def probabilities(needed: tuple[nnx.State, Prototypes], x: jax.Array) -> jax.Array:
+        state, prototypes = needed
+        embedding = model.features(state, x).astype(jnp.float32)
+        prototypes = completed(prototypes) if complete else prototypes
+        mean = mean_probabilities(embedding, prototypes, distance)
+        return jnp.where(jnp.any(prototypes.is_there), mean, 1 / mean.shape[-1])
+
+    def of_client(state: ServerState, sent: nnx.State, client: int) -> tuple[nnx.State, Prototypes]:
+        if not isinstance(state.memory, Store):
+            return sent, known(state.memory)
+        rows = np.asarray([client])
+        return sent, jax.tree.map(lambda leaf: leaf[rows], state.memory.latest)
+
+    return Judge(needed, probabilities, of_client)

@@ -1,0 +1,1 @@
+"""The partition of examples among clients; `partition` is its entry."""

@@ -1,0 +1,85 @@
+"""Guard a reader's whole call: damaged or hostile files become one line, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from jaxfed.errors import UsageError
+from jaxfed.host import storage
+
+_ROOT = Path(__file__).parents[2]
+_BYTES_OF = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"))
+
+
+@contextmanager
+def guarded(name: str) -> Iterator[None]:
+    """Turn whatever a built-in reader raises into a `UsageError` that names the data set.
+
+    A full disk stays an `OSError`, which entries handle. The error names the place in this package, to
+    distinguish a bug from a damaged file. Readers registered by a user are not guarded: their exceptions keep
+    their traceback.
+
+    Raises:
+        UsageError: the reader's own, or any unexpected error.
+    """
+    try:
+        yield
+    except UsageError:
+        raise
+    except MemoryError as error:
+        raise UsageError(
+            f"data set {name!r}: reading it takes more memory than there is {_words(error)}"
+        ) from error
+    except Exception as error:
+        if isinstance(error, OSError) and storage.is_full(error):
+            raise
+        raise UsageError(
+            f"data set {name!r}: cannot be read, its files are damaged or of another form {_words(error)}"
+        ) from error
+
+
+def check_size(num_bytes: int, what: str, remedy: str, *, room: int | None = None) -> None:
+    """Refuse an array that does not fit, before it is allocated.
+
+    Args:
+        num_bytes: its size.
+        what: its name in the error.
+        remedy: advice in the error.
+        room: available bytes; None: the machine's memory.
+
+    Raises:
+        UsageError: names the required and the available size.
+    """
+    room = _memory() if room is None else room
+    if num_bytes > room:
+        raise UsageError(
+            f"{what} would take {in_words(num_bytes)}, here are {in_words(room)}; {remedy}"
+        )
+
+
+def in_words(num_bytes: float) -> str:
+    """A number of bytes for people."""
+    for size, unit in _BYTES_OF:
+        if num_bytes >= size:
+            return f"{num_bytes / size:,.{0 if num_bytes >= 100 * size else 1}f} {unit}"
+    return f"{num_bytes:,.0f} bytes"
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _words(error: BaseException) -> str:
+    """The error's kind and message in one line, and where in this package it came from."""
+    text = " ".join(str(error).split())[:200]
+    ours = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if _ROOT in Path(frame.filename).parents
+    ]
+    place = f", {Path(ours[-1].filename).name} line {ours[-1].lineno}" if ours else ""
+    return f"({type(error).__name__}: {text}{place})"

@@ -1,0 +1,248 @@
+"""Image files as arrays: finding images, their common shape, and decoding."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from absl import logging
+
+from jaxfed.data.readers.guard import check_size
+from jaxfed.errors import UsageError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+ENDINGS = (
+    *(
+        ".png",
+        ".jpg",
+        ".jpeg",
+        ".jpe",
+        ".jfif",
+        ".bmp",
+        ".dib",
+        ".gif",
+        ".ppm",
+        ".pgm",
+        ".pbm",
+        ".pnm",
+    ),
+    *(".tif", ".tiff", ".webp", ".jp2", ".tga"),
+)
+_NO_IMAGES = {"thumbs.db", "desktop.ini", "readme.md", "readme.txt", "license", "license.txt"}
+_ORIENTATION = 0x0112  # EXIF's tag; from 5 on width and height change places
+_AT_A_TIME = 1024  # files between two waits for the threads
+
+Fit = Callable[["Image", tuple[int, int]], "Image"]  # an image and (width, height)
+
+
+class Shape(NamedTuple):
+    """Common shape of all images of a set, in pixels; 1 channel is grey, 3 are RGB."""
+
+    width: int
+    height: int
+    channels: int
+
+
+def is_image(path: Path) -> bool:
+    """True for a file or broken link with an image's ending; False for folders and pipes."""
+    if path.suffix.lower() not in ENDINGS or path.name.startswith("."):  # "._1.png" of macOS
+        return False
+    return path.is_file() or (path.is_symlink() and not path.exists())
+
+
+def images_in(folder: Path) -> list[Path]:
+    """The folder's image files in the order of their names; none where there is no such folder."""
+    return sorted(filter(is_image, folder.iterdir())) if folder.is_dir() else []
+
+
+def images_below(folder: Path, hidden: tuple[str, ...]) -> list[Path]:
+    """The image files of the folder and its subfolders, sorted; the number of other files is logged.
+
+    Args:
+        folder: where to look.
+        hidden: prefixes of names of files and folders to skip.
+    """
+    found, others = [], Counter[str]()
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(hidden)]
+        for name in names:
+            file = Path(place, name)
+            if is_image(file):
+                found.append(file)
+            elif not name.startswith(hidden) and name.lower() not in _NO_IMAGES:
+                others[file.suffix.lower() or "no ending"] += 1
+    if others:
+        kinds = ", ".join(f"{count} of {kind}" for kind, count in sorted(others.items()))
+        logging.warning("%s: files that are not read: %s", folder, kinds)
+    return sorted(found)
+
+
+def check_image_size(image_size: int | None) -> None:
+    """Raise a UsageError unless the size is None or a positive number of pixels."""
+    if image_size is not None and image_size < 1:
+        raise UsageError(f"image_size={image_size}: allowed are integers from 1 on")
+
+
+def check_image_bits(image_bits: int | None) -> None:
+    """Raise a UsageError unless the number of bits is None or one that grey images can have."""
+    if image_bits is not None and not 8 <= image_bits <= 16:
+        raise UsageError(f"image_bits={image_bits}: allowed are integers from 8 to 16")
+
+
+def common_shape(
+    files: Sequence[Path], image_size: int | None, image_bits: int | None = None
+) -> Shape:
+    """The shape for all of them: grey if all are grey; their own size if all have the same.
+
+    Images of several sizes become squares of the median of their shorter sides, 224 at most, unless
+    `image_size` says otherwise.
+
+    Raises:
+        UsageError: a file that is not an image, or has more than 8 bits a channel without `image_bits`.
+    """
+    check_image_size(image_size)
+    sizes, modes = [], set()
+    for file in files:
+        with _opened(file) as image:
+            sizes.append(_upright_size(image, file))
+            modes.add(image.mode)
+            is_deep = image.mode.startswith(("I", "F"))
+            if is_deep and (image_bits is None or image.mode == "F"):
+                raise UsageError(
+                    f"{file}: mode {image.mode!r}, more than 8 bits a channel, would be cut off at 255; "
+                    "dataset.image_bits says how many of 16 are in use (12, say), or convert it to 8 bits"
+                )
+    channels = 1 if all(mode in ("1", "L") or mode.startswith("I") for mode in modes) else 3
+    if image_size is not None:
+        return Shape(image_size, image_size, channels)
+    if len(set(sizes)) == 1:
+        return Shape(*sizes[0], channels)
+    side = min(int(np.median([min(size) for size in sizes])), 224)
+    return Shape(side, side, channels)
+
+
+def whole(image: Image, size: tuple[int, int]) -> Image:
+    """The whole image resized to (width, height), bilinear; its proportions are not kept."""
+    from PIL.Image import Resampling
+
+    return image if image.size == size else image.resize(size, Resampling.BILINEAR)
+
+
+def center(image: Image, size: tuple[int, int], *, share: float = 1.0) -> Image:
+    """The middle of the image: `share` of its shorter side fills the shorter side of `size`.
+
+    Resampled (bilinear) only if the size differs.
+    """
+    scale = max(side / share / own for side, own in zip(size, image.size, strict=True))
+    image = whole(image, (round(image.width * scale), round(image.height * scale)))
+    left, top = (image.width - size[0]) // 2, (image.height - size[1]) // 2
+    return image.crop((left, top, left + size[0], top + size[1]))
+
+
+def decode(
+    target: Path,
+    files: Sequence[Path],
+    shape: Shape,
+    fit: Fit = whole,
+    image_bits: int | None = None,
+) -> None:
+    """Write the images to `target` as one `.npy`, uint8 [n, height, width, channels].
+
+    Cost: Python's default number of threads; memory of `_AT_A_TIME` images, for any n.
+
+    Raises:
+        UsageError: a damaged file, or too little disk space for the images in this shape.
+        OSError: the disk is full.
+    """
+    width, height, channels = shape
+    check_size(
+        len(files) * width * height * channels,
+        f"{len(files)} images of {width} x {height} pixels",
+        "choose a smaller image_size, or more room for $JAXFED_CACHE",
+        room=shutil.disk_usage(target.parent).free,
+    )
+    check_size(
+        4 * width * height, f"one image of {width} x {height} pixels", "choose a smaller image_size"
+    )
+    if not files:
+        np.save(target, np.zeros((0, height, width, channels), np.uint8))
+        return
+    images = np.lib.format.open_memmap(
+        target, "w+", np.uint8, (len(files), height, width, channels)
+    )
+    with target.open("r+b") as file:  # else a full disk would raise SIGBUS later
+        os.posix_fallocate(file.fileno(), 0, target.stat().st_size)
+
+    def put(row: int) -> None:
+        images[row] = _decoded(files[row], shape, fit, image_bits)
+
+    with ThreadPoolExecutor() as pool:  # Pillow decodes without the interpreter's lock
+        for start in range(0, len(files), _AT_A_TIME):
+            list(pool.map(put, range(start, min(start + _AT_A_TIME, len(files)))))
+    images.flush()
+
+
+def _opened(file: Path) -> Image:
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", Image.DecompressionBombWarning
+            )  # twice as many are refused
+            return Image.open(file)
+    except Exception as error:  # Pillow's readers raise a dozen kinds over damaged bytes
+        raise _unreadable(file, error) from error
+
+
+def _upright_size(image: Image, file: Path) -> tuple[int, int]:
+    """Width and height once the image is turned as its EXIF says."""
+    try:
+        is_on_its_side = image.getexif().get(_ORIENTATION, 1) >= 5
+    except Exception as error:
+        raise _unreadable(file, error) from error
+    return image.size[::-1] if is_on_its_side else image.size
+
+
+def _decoded(file: Path, shape: Shape, fit: Fit, image_bits: int | None) -> np.ndarray:
+    from PIL import ImageOps
+
+    with _opened(file) as image:
+        try:
+            upright = ImageOps.exif_transpose(image)
+            if image.mode.startswith("I"):
+                upright = _in_8_bits(upright, file, image_bits or 8)
+            converted = upright.convert("L" if shape.channels == 1 else "RGB")
+            fitted = fit(converted, (shape.width, shape.height))
+            return np.asarray(fitted).reshape(shape.height, shape.width, shape.channels)
+        except UsageError:
+            raise
+        except Exception as error:
+            raise _unreadable(file, error) from error
+
+
+def _in_8_bits(image: Image, file: Path, bits: int) -> Image:
+    """Rescale 0 .. 2^bits - 1 to 0 .. 255."""
+    from PIL import Image
+
+    values, most = np.asarray(image).astype(np.int64), 2**bits - 1
+    if values.max(initial=0) > most or values.min(initial=0) < 0:
+        raise UsageError(
+            f"{file}: values from {values.min()} to {values.max()}; dataset.image_bits={bits} allows 0 "
+            f"to {most}"
+        )
+    return Image.fromarray(np.rint(values * (255 / most)).astype(np.uint8))
+
+
+def _unreadable(file: Path, error: Exception) -> UsageError:
+    text = " ".join(str(error).split())[:200]
+    return UsageError(f"{file}: cannot be read as an image ({type(error).__name__}: {text})")

@@ -1,0 +1,180 @@
+"""Sets of image files by class: folders named after classes, or few-shot tables of file names.
+
+    ROOT/CLASS/**/*.png                             one split
+    ROOT/{train,test}/CLASS/**/*.png                two; `val` (or `valid`, ...) where there is no test
+    ROOT/{train,val,test}.csv and ROOT/images/*     Mini-ImageNet's few-shot splits: filename,label
+
+Few-shot splits have no class in common, so none can test a classifier of the others. They are read as one set
+without a test split, in folders as in tables. (Mini-ImageNet: 100 classes of 600. XCLP's authors test on a
+fixed folder with 100 of each. As the paper does not list these images, `jaxfed.config.simulation` draws as
+many, stratified, once for all repeats.)
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+from absl import logging
+
+from jaxfed.data.cache import cached_arrays, files_key
+from jaxfed.data.dataset import Dataset
+from jaxfed.data.readers.image_files import (
+    ENDINGS,
+    check_image_bits,
+    check_image_size,
+    common_shape,
+    decode,
+    images_below,
+    is_image,
+)
+from jaxfed.errors import UsageError
+
+TEST_NAMES = ("test", "val", "valid", "validation")
+_FORMAT = 3
+_HIDDEN = (
+    ".",
+    "__",
+)  # what names of folders that hold no class begin with: .ipynb_checkpoints, __MACOSX
+
+Examples = list[tuple[Path, str]]  # a file and its class
+
+
+def read(folder: Path, image_size: int | None = None, image_bits: int | None = None) -> Dataset:
+    """Read a folder of images; decoded once, in parallel, and cached as arrays.
+
+    A class's images lie in its folder or in folders in it; hidden folders are not classes. The number
+    of skipped files is logged. Images are rotated by their EXIF tag.
+
+    Args:
+        folder: in one of the layouts above.
+        image_size: pixels a side; images are resized whole to that square (bilinear). None: images of
+            one size stay as they are, images of several become squares of the median of their shorter
+            sides, 224 at most.
+        image_bits: number of bits in use in 16-bit images: 0 .. 2^image_bits - 1 become 0 .. 255. None: such
+            images are refused.
+
+    Returns:
+        uint8 [n, h, w, 3], or [n, h, w, 1] where all images are grey; classes in sorted order.
+
+    Raises:
+        UsageError: no images, or one that cannot be read; tables and folders of classes at once.
+    """
+    check_image_size(image_size)
+    check_image_bits(image_bits)
+    train, test = _splits(folder)
+    names = sorted({name for _, name in chain(train, test)})
+    if not names:
+        raise UsageError(
+            f"{folder}: no images; needed are folders named after classes, with files "
+            f"*{', *'.join(ENDINGS[:3])}"
+        )
+    return decoded(folder, train, test, names, image_size, image_bits=image_bits)
+
+
+def decoded(
+    folder: Path,
+    train: Examples,
+    test: Examples,
+    class_names: Sequence[str],
+    image_size: int | None,
+    channels: int | None = None,
+    image_bits: int | None = None,
+) -> Dataset:
+    """The images of both splits, decoded once, in parallel, and cached as arrays.
+
+    Args:
+        folder: their folder, which names the data set.
+        train: files and their classes.
+        test: the same; may be empty.
+        class_names: in the order of their numbers.
+        image_size: pixels a side; None as in `read`.
+        channels: 1 makes all of them grey; None as in `read`.
+        image_bits: as in `read`.
+
+    Raises:
+        UsageError: an image cannot be read.
+    """
+    number = {name: c for c, name in enumerate(class_names)}
+    files = [file for file, _ in chain(train, test)]
+
+    def make(target: Path) -> None:
+        shape = common_shape(files, image_size, image_bits)
+        shape = shape if channels is None else shape._replace(channels=channels)
+        for split, examples in (("train", train), ("test", test)):
+            rows = [file for file, _ in examples]
+            decode(target / f"x-{split}.npy", rows, shape, image_bits=image_bits)
+            labels = np.array([number[name] for _, name in examples], np.int32)
+            np.save(target / f"y-{split}.npy", labels)
+
+    asked = (image_size, channels, image_bits)
+    key = files_key(files, _FORMAT, str(folder.resolve()), train, test, *asked)
+    arrays = cached_arrays(f"images-{folder.name}", key, make)
+    return Dataset(
+        name=str(folder),
+        x=arrays["x-train"],
+        y=arrays["y-train"],
+        x_test=arrays["x-test"],
+        y_test=arrays["y-test"],
+        num_classes=len(class_names),
+        class_names=tuple(class_names),
+    )
+
+
+def _splits(folder: Path) -> tuple[Examples, Examples]:
+    """The examples for training, and those for testing if there are any."""
+    tables = [folder / f"{name}.csv" for name in ("train", *TEST_NAMES)]
+    if tables[0].is_file():
+        if (folder / "train").is_dir():
+            raise UsageError(
+                f"{folder}: both train.csv and a folder train; give a folder that has one of them"
+            )
+        splits = [_listed(table) for table in tables if table.is_file()]
+    elif (folder / "train").is_dir():
+        parts = [folder / name for name in ("train", *TEST_NAMES)]
+        splits = [classes_in(part) for part in parts if part.is_dir()]
+    else:
+        return classes_in(folder), []  # a class may be named "test"
+    train, *others = splits
+    if len(others) and _names(train).isdisjoint(chain.from_iterable(map(_names, others))):
+        return sorted(chain(*splits), key=lambda example: (example[1], example[0])), []
+    return train, others[0] if others else []
+
+
+def _names(examples: Examples) -> set[str]:
+    return {name for _, name in examples}
+
+
+def classes_in(folder: Path) -> Examples:
+    """The images of the folder's folders, each named after its class."""
+    inside = sorted(path for path in folder.iterdir() if not path.name.startswith(_HIDDEN))
+    loose = sum(is_image(path) for path in inside)
+    if loose:
+        logging.warning("%s: %d images in no class's folder are not read", folder, loose)
+    return [
+        (file, path.name)
+        for path in inside
+        if path.is_dir()
+        for file in images_below(path, _HIDDEN)
+    ]
+
+
+def _listed(table: Path) -> Examples:
+    """The images listed in a table with the columns filename and label; they are in `images`."""
+    try:
+        with table.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{table}: not a CSV file ({error})") from error
+    if not all(row.get("filename") and row.get("label") for row in rows):
+        raise UsageError(f"{table}: every line needs the columns filename and label")
+    examples = [(table.parent / "images" / row["filename"], row["label"]) for row in rows]
+    missing = [file for file, _ in examples if not file.is_file()]
+    if missing:
+        raise UsageError(
+            f"{table}: {len(missing)} of its {len(rows)} images are missing, first {missing[0]}"
+        )
+    return examples

@@ -1,0 +1,219 @@
+"""Read LEAF's JSON: examples by user, such as FEMNIST's by writer.
+
+    ROOT/train/*.json  ROOT/test/*.json     {"users": [...], "num_samples": [...],
+                                             "user_data": {USER: {"x": [[...], ...], "y": [...]}, ...}}
+
+`./preprocess.sh ... -t sample` splits every user's examples between train and test, `-t user` the users.
+(S. Caldas et al. "LEAF: A Benchmark for Federated Settings". arXiv:1812.01097. FEMNIST: 62 classes,
+images of 28 x 28 as 784 shares of white, 0 is ink.)
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxfed.data.cache import cached_arrays, files_key
+from jaxfed.data.dataset import Dataset, class_numbers, client_numbers
+from jaxfed.data.labels import read_labels
+from jaxfed.data.readers.image_files import images_in
+from jaxfed.data.readers.json_stream import JsonStream
+from jaxfed.errors import UsageError
+
+_SPLITS = ("train", "test")
+_FORMAT = 1
+
+
+class _NotImages(Exception):
+    """An example that is not a square of bytes."""
+
+
+class _User(NamedTuple):
+    """One user's examples: float64 [n, ...] and labels [n], integers or names."""
+
+    name: str
+    x: np.ndarray
+    y: np.ndarray
+
+
+def recognizes(folder: Path) -> bool:
+    """True if there are JSON files in LEAF's layout."""
+    return any(_files(folder, split) for split in (*_SPLITS, "all_data"))
+
+
+def read(folder: Path) -> Dataset:
+    """Read both splits, user by user; decoded once and cached as arrays.
+
+    Vectors whose length is the square of 8 or more and whose entries are all 255ths are images: uint8
+    [n, side, side, 1]. Everything else is float32 [n, ...].
+
+    Args:
+        folder: the layout above; LEAF's `data/femnist/data`, say.
+
+    Returns:
+        `client_id` and `client_id_test` number the users over both splits.
+
+    Raises:
+        UsageError: a split is missing; a file is not such JSON; a user's x and y do not fit together or
+            are not numbers (LEAF's text sets).
+
+    Cost: memory of one user and 16 million characters, besides the arrays; FEMNIST (817,851 images) takes
+    some minutes the first time.
+    """
+    files = {split: _files(folder, split) for split in _SPLITS}
+    lacking = [split for split in _SPLITS if not files[split]]
+    if lacking:
+        raise UsageError(
+            f"{folder}: no {' and no '.join(f'{split}/*.json' for split in lacking)}; LEAF's "
+            "./preprocess.sh makes both with -t sample or -t user"
+        )
+    if any(images_in(part) for part in (folder / "train").iterdir()):
+        raise UsageError(
+            f"{folder}: train holds both *.json and folders of images; give a folder with one of them"
+        )
+
+    def make(target: Path) -> None:
+        try:
+            _convert(files, target, as_images=True)
+        except _NotImages:
+            _convert(files, target, as_images=False)
+
+    joint = [file for split in files.values() for file in split]
+    arrays = cached_arrays(
+        f"leaf-{folder.name}", files_key(joint, _FORMAT, str(folder.resolve())), make
+    )
+    labels, labels_test = read_labels([arrays["y-train"], arrays["y-test"]], f"{folder}: y")
+    if not labels_test.is_labeled.all():
+        raise UsageError(
+            f"{folder}: {np.count_nonzero(~labels_test.is_labeled)} test examples have no label, and nothing "
+            "can be measured on them"
+        )
+    (y, y_test), names = class_numbers(
+        labels.values, labels_test.values, is_labeled=labels.is_labeled
+    )
+    client_id, client_id_test = client_numbers(arrays["user-train"], arrays["user-test"])
+    return Dataset(
+        name=str(folder),
+        x=arrays["x-train"],
+        y=y,
+        x_test=arrays["x-test"],
+        y_test=y_test,
+        num_classes=len(names),
+        class_names=names,
+        client_id=client_id,
+        client_id_test=client_id_test,
+    )
+
+
+def _files(folder: Path, split: str) -> list[Path]:
+    return sorted(file for file in (folder / split).glob("[!.]*.json") if file.is_file())
+
+
+def _convert(files: dict[str, list[Path]], target: Path, *, as_images: bool) -> None:
+    """Write x, y and user of each split to `target`; examples go to disk as they are read."""
+    shape: tuple[int, ...] | None = None
+    for split, paths in files.items():
+        labels, names = [], []
+        raw = target / f"x-{split}.raw"
+        with raw.open("wb") as stream:
+            for path in paths:
+                for user in filter(lambda user: len(user.y), _users(path)):
+                    with np.errstate(over="ignore"):  # to inf, which Dataset refuses
+                        x = _as_images(user.x) if as_images else user.x.astype(np.float32)
+                    shape = shape or x.shape[1:]
+                    if x.shape[1:] != shape:
+                        raise UsageError(
+                            f"{path}: examples of user {user.name!r} have shape "
+                            f"{list(x.shape[1:])}, others {list(shape)}"
+                        )
+                    stream.write(np.ascontiguousarray(x).data)
+                    labels.append(user.y)
+                    names.append(np.full(len(user.y), user.name))
+        if shape is None or not labels:
+            raise UsageError(f"{paths[0].parent}: its {len(paths)} files hold no examples")
+        dtype = np.uint8 if as_images else np.float32
+        np.save(target / f"x-{split}.npy", np.memmap(raw, dtype, "r").reshape(-1, *shape))
+        raw.unlink()
+        np.save(target / f"y-{split}.npy", np.concatenate(labels))
+        np.save(target / f"user-{split}.npy", np.concatenate(names))
+
+
+def _users(file: Path) -> Iterator[_User]:
+    """The users of one file, one at a time."""
+    announced: dict[str, Any] = {}
+    found: dict[str, int] = {}
+    try:
+        with file.open(encoding="utf-8") as text:
+            stream = JsonStream(text)
+            for key in stream.members():
+                if key != "user_data":
+                    announced[key] = stream.value()
+                    continue
+                for name in stream.members():
+                    if name in found:
+                        raise UsageError(f"{file}: user {name!r} stands twice in user_data")
+                    user = _user(file, name, stream.value())
+                    found[name] = len(user.y)
+                    yield user
+            stream.end()
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{file}: not a JSON object as LEAF writes it ({error})") from error
+    users, sizes = announced.get("users"), announced.get("num_samples")
+    if not isinstance(users, list) or not isinstance(sizes, list) or len(users) != len(sizes):
+        raise UsageError(f"{file}: users and num_samples must be lists of one length")
+    if len(set(map(str, users))) < len(users):
+        twice = next(name for name in users if users.count(name) > 1)
+        raise UsageError(f"{file}: user {twice!r} stands twice in users")
+    for name, size in zip(users, sizes, strict=True):
+        if not isinstance(name, str):
+            raise UsageError(f"{file}: users must be names; one is {json.dumps(name)[:60]}")
+        if found.get(name) != size:
+            raise UsageError(
+                f"{file}: user {name!r} has {found.get(name, 'no')} examples in user_data, "
+                f"num_samples says {size}"
+            )
+    unlisted = found.keys() - set(users)
+    if unlisted:
+        raise UsageError(
+            f"{file}: user {min(unlisted)!r} is in user_data and not in the list of users"
+        )
+
+
+def _user(file: Path, name: str, value: Any) -> _User:
+    if not isinstance(value, dict) or not all(isinstance(value.get(key), list) for key in "xy"):
+        raise UsageError(f"{file}: user {name!r} must have lists x and y")
+    try:
+        x = np.asarray(value["x"], np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError(
+            f"{file}: x of user {name!r}: examples must be lists of equally many numbers (LEAF's sets "
+            "of text and of image files are not read)"
+        ) from None
+    try:
+        given = ["" if label is None else label for label in value["y"]]  # null: unlabeled
+        y = np.array(given, None if given else np.int64)
+    except ValueError:  # lists of several lengths
+        y = np.zeros(())
+    if y.ndim != 1 or y.dtype.kind not in "iU" or (x.ndim < 2 and x.size):
+        raise UsageError(
+            f"{file}: user {name!r}: x must be a list of lists of numbers, y of integers of 64 bits or names"
+        )
+    if len(x) != len(y):
+        raise UsageError(f"{file}: user {name!r} has {len(x)} examples, but {len(y)} labels")
+    return _User(name, x, y)
+
+
+def _as_images(x: np.ndarray) -> np.ndarray:
+    """uint8 [n, side, side, 1] of vectors [n, side ** 2] of 255ths."""
+    side = math.isqrt(x.shape[1])
+    if x.ndim > 2 or side < 8 or side * side != x.shape[1]:
+        raise _NotImages
+    levels = np.rint(255 * x)
+    if not (np.abs(255 * x - levels) < 1e-3).all() or levels.min() < 0 or levels.max() > 255:
+        raise _NotImages
+    return levels.astype(np.uint8).reshape(len(x), side, side, 1)

@@ -1,0 +1,182 @@
+"""Arrays in an `.npz` file: x and y, or MedMNIST's train_images and train_labels."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from jaxfed.data.dataset import Dataset, class_numbers, client_numbers
+from jaxfed.data.labels import read_labels
+from jaxfed.data.readers.guard import check_size, in_words
+from jaxfed.errors import UsageError
+
+_NAMES = {
+    "x": ("x", "x_train", "train_images"),
+    "y": ("y", "y_train", "train_labels"),
+    "x_test": ("x_test", "test_images"),
+    "y_test": ("y_test", "test_labels"),
+    "client_id": ("client_id", "writer", "client_id_train"),
+    "client_id_test": ("client_id_test", "writer_test"),
+    "class_names": ("class_names", "classes"),
+    "subclass": ("subclass",),
+    "subclass_test": ("subclass_test",),
+}
+# role, kinds of dtype, in words
+_CONTENTS = (
+    *((role, "biuf", "numbers [n, ...]") for role in ("x", "x_test")),
+    *((role, "biufUS", "integers or names [n]") for role in ("y", "y_test")),
+    *((role, "iuUS", "integers or names [n]") for role in ("client_id", "client_id_test")),
+    *((role, "iu", "integers [n]") for role in ("subclass", "subclass_test")),
+    ("class_names", "iuUS", "names [C]"),
+)
+_ONE_ARRAY = b"\x93NUMPY"
+_COLUMNS = ("client_id", "client_id_test", "class_names", "subclass", "subclass_test")
+
+
+def read(path: Path, client_key: str | None = None) -> Dataset:
+    """Read x [n, ...] and y [n] (or [n, 1]); optionally x_test, y_test, client_id, subclass and class_names.
+
+    uint8 [n, h, w] is read as grey images and gets a channel; other dtypes become float32. The array
+    `client_key`, and with a test split `client_key`_test, replace client_id.
+
+    `jaxfed.data.labels` defines unlabeled examples of y.
+
+    Raises:
+        UsageError: not an npz file of plain arrays, without x and y, or x not numbers, or labels that
+            are fractions, or a test example without one.
+    """
+    arrays = plain_arrays(path)
+    if client_key is not None:
+        arrays = _with_clients(path, arrays, client_key)
+    x, y = _take(arrays, "x"), _take(arrays, "y")
+    if x is None or y is None:
+        raise UsageError(
+            f"{path}: arrays {', '.join(arrays)}, but x and y are needed "
+            "(or train_images and train_labels)"
+        )
+    for role, kinds, allowed in _CONTENTS:
+        array = _take(arrays, role)
+        if array is not None and (array.dtype.kind not in kinds or not array.ndim):
+            raise UsageError(
+                f"{path}: {role} of type {array.dtype} and shape {array.shape}: allowed are {allowed}"
+            )
+        if array is not None and role in _COLUMNS and array.ndim > 1:
+            raise UsageError(
+                f"{path}: {role} of shape {array.shape}: one entry each is needed, [n]"
+            )
+    x = _examples(x)
+    x_test, y_test = _take(arrays, "x_test"), _take(arrays, "y_test")
+    if x_test is None or y_test is None:
+        x_test, y_test = x[:0], y[:0]
+    class_names = _take(arrays, "class_names")
+    y, y_test = _column(path, "y", y), _column(path, "y_test", y_test)
+    labels, labels_test = read_labels([y, y_test], f"{path}: y", are_known=class_names is not None)
+    if not labels_test.is_labeled.all():
+        raise UsageError(
+            f"{path}: {np.count_nonzero(~labels_test.is_labeled)} test examples have no label, and nothing "
+            "can be measured on them; put them into x and y, for clients to hold"
+        )
+    (y, y_test), names = class_numbers(
+        labels.values, labels_test.values, names=class_names, is_labeled=labels.is_labeled
+    )
+    client_id, client_id_test = client_numbers(
+        _take(arrays, "client_id"), _take(arrays, "client_id_test")
+    )
+    return Dataset(
+        name=str(path),
+        x=x,
+        y=y,
+        x_test=_examples(x_test),
+        y_test=y_test,
+        num_classes=len(names),
+        class_names=names,
+        client_id=client_id,
+        client_id_test=client_id_test,
+        subclass=_subclass(arrays, "subclass"),
+        subclass_test=_subclass(arrays, "subclass_test"),
+    )
+
+
+def plain_arrays(path: Path) -> dict[str, np.ndarray]:
+    """All arrays of the file; refuses headers with a size beyond the file's or the memory's."""
+    with path.open("rb") as file:
+        if file.read(len(_ONE_ARRAY)) == _ONE_ARRAY:
+            raise UsageError(
+                f"{path}: not an .npz file of plain arrays (it holds one array, as an .npy file does)"
+            )
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                with archive.open(member) as stream:
+                    _check_header(f"{path}: {member.filename}", stream, member.file_size)
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            return dict(file)
+    except UsageError:
+        raise
+    except Exception as error:  # zipfile, its decompressors and NumPy raise a dozen kinds
+        text = " ".join(str(error).split())[:200]
+        raise UsageError(f"{path}: not an .npz file of plain arrays ({text})") from error
+
+
+def _check_header(name: str, stream: IO[bytes], size: int) -> None:
+    """Check that the array of a header has the size of the data that follows, and fits memory."""
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0
+    if version != (1, 0):
+        read = np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(stream)
+    num_bytes = math.prod(shape) * dtype.itemsize
+    if num_bytes > size:
+        raise UsageError(
+            f"{name}: its header announces {list(shape)} of {dtype}, {in_words(num_bytes)}; the file holds "
+            f"{in_words(size)}"
+        )
+    check_size(num_bytes, name, "take a part of it, or a machine with more memory")
+
+
+def _subclass(arrays: Mapping[str, np.ndarray], role: str) -> np.ndarray | None:
+    subclass = _take(arrays, role)
+    return None if subclass is None else subclass.astype(np.int32)
+
+
+def _take(arrays: Mapping[str, np.ndarray], role: str) -> np.ndarray | None:
+    return next((arrays[name] for name in _NAMES[role] if name in arrays), None)
+
+
+def _with_clients(
+    path: Path, arrays: Mapping[str, np.ndarray], client_key: str
+) -> dict[str, np.ndarray]:
+    """The arrays with client_id replaced by those that `client_key` names."""
+    others = {*_NAMES["client_id"], *_NAMES["client_id_test"]}
+    chosen = {name: array for name, array in arrays.items() if name not in others}
+    for role, key in (("client_id", client_key), ("client_id_test", f"{client_key}_test")):
+        if key in arrays:
+            chosen[role] = arrays[key]
+        elif role == "client_id" or "x_test" in arrays:
+            raise UsageError(
+                f"{path}: client_key={client_key!r}: no array {key}; there are {', '.join(arrays)}"
+            )
+    return chosen
+
+
+def _examples(x: np.ndarray) -> np.ndarray:
+    if x.ndim == 1:
+        x = x[:, None]  # one feature
+    if x.dtype != np.uint8:
+        with np.errstate(over="ignore"):  # to inf, which Dataset refuses
+            return x.astype(np.float32)
+    return x[..., None] if x.ndim == 3 else x
+
+
+def _column(path: Path, role: str, y: np.ndarray) -> np.ndarray:
+    """Labels [n] from [n] or [n, 1]."""
+    if y.ndim == 2 and y.shape[1] == 1:
+        return y[:, 0]
+    if y.ndim != 1:
+        raise UsageError(f"{path}: {role} of shape {y.shape}: one label an example is needed, [n]")
+    return y

@@ -1,0 +1,5 @@
+"""Medical images from FedCT's experiments, read from the publishers' files.
+
+A file here is one set: `read(folder)`. `jaxfed.data.readers.named` lists them, and only `jaxfed.data` imports
+them.
+"""

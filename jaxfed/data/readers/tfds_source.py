@@ -1,0 +1,326 @@
+"""Any TensorFlow Datasets image or feature set in array_record format, without TensorFlow.
+
+`tfds.data_source` reads array_record files with Python and protobuf alone. Examples are decoded once, by
+several processes for large sets, and kept as arrays (`jaxfed.data.cache`).
+
+The splits "train" and "test" are read; STL-10's "unlabelled" becomes training examples without a label,
+behind those of "train". Other splits (SVHN's "extra", say) stay out.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxfed.data.cache import cached_arrays, files_key
+from jaxfed.data.dataset import UNLABELED, Dataset, client_numbers
+from jaxfed.errors import UsageError
+
+_UNLABELED_SPLITS = ("unlabelled", "unlabeled")  # splits without labels
+_EXAMPLES = (
+    "image",
+    "features",
+    "x",
+)  # feature names that hold the example, in order of preference
+_LABELS = ("label", "quality", "class", "y")
+_CLIENTS = ("client_id", "writer_id", "writer", "user_id")
+# Keys of features.json with classes that TFDS imports; the last is from older versions.
+_CLASS_KEYS = {"pythonClassName", "python_class_name", "type"}
+_OF_TFDS = "tensorflow_datasets."
+_LARGE = 20_000  # examples: below, starting processes takes longer than decoding
+_JPEG = b"\xff\xd8\xff"  # first bytes of a JPEG file
+_FORMAT = 2  # raised whenever the same files would give other arrays
+
+
+def version_directory(root: Path, name: str) -> Path | None:
+    """The newest version of the set `name` (NAME or NAME/CONFIG) under `root`, or None."""
+    versions = [info.parent for info in (root / name).glob("*/dataset_info.json")]
+    return max(versions, key=_version) if versions else None
+
+
+def read(name: str, folder: Path, label_key: str | None = None) -> Dataset:
+    """Read the prepared set in `folder` (ROOT/NAME[/CONFIG]/VERSION).
+
+    Args:
+        name: for the `Dataset`.
+        folder: holds dataset_info.json, features.json and array_record files.
+        label_key: feature to take as label, such as CIFAR-100's "coarse_label"; None is "label". With another
+            key, the usual label gives subclasses, if each of its classes lies in one class.
+
+    Raises:
+        UsageError: not array_record, no training split, or features that make no classification set.
+    """
+    files = sorted(file for file in folder.iterdir() if file.is_file())
+    # The set's metadata are cached with its arrays: importing TFDS takes a fifth of a second.
+    arrays = cached_arrays(
+        f"tfds-{name.replace('/', '-')}",
+        files_key(files, _FORMAT, label_key),
+        partial(_make, name, folder, label_key),
+    )
+    x, y = arrays["x-train"], arrays["y-train"]
+    client_id, client_id_test = client_numbers(
+        arrays.get("client-train"), arrays.get("client-test")
+    )
+    class_names = tuple(map(str, arrays["class_names"]))
+    return Dataset(
+        name=name,
+        x=x,
+        y=y,
+        x_test=arrays.get("x-test", np.zeros((0, *x.shape[1:]), x.dtype)),
+        y_test=arrays.get("y-test", np.zeros(0, np.int32)),
+        num_classes=len(class_names),
+        class_names=class_names,
+        client_id=client_id,
+        client_id_test=client_id_test,
+        origin=str(arrays["origin"]),
+        **_subclasses(arrays),
+    )
+
+
+def _make(name: str, folder: Path, label_key: str | None, target: Path) -> None:
+    """Decode the whole set, and write the classes' names and the note on its origin."""
+    info = _builder(folder).info
+    there, features = info.splits, info.features
+    if "train" not in there:
+        raise UsageError(
+            f"data set {name!r} in {folder}: splits {', '.join(there)}, "
+            "but a split 'train' is needed"
+        )
+    parts = {"train": ("train", *(split for split in _UNLABELED_SPLITS if split in there))}
+    if "test" in there:
+        parts["test"] = ("test",)
+    example_key = _choose(name, "example", features, _EXAMPLES)
+    usual = next((key for key in _LABELS if key in features), None)
+    label_key = _choose(name, "label", features, _LABELS if label_key is None else (label_key,))
+    client_key = next((key for key in _CLIENTS if key in features), None)
+    finer = () if usual in (None, label_key) else (usual,)
+    for part, splits in parts.items():
+        counts = {split: there[split].num_examples for split in splits}
+        _decode(folder, part, counts, (example_key, label_key, client_key, *finer), target)
+    classes = features[label_key]
+    y = np.load(target / "y-train.npy")
+    num_classes = getattr(classes, "num_classes", None) or int(y.max()) + 1
+    names = getattr(classes, "names", None) or [str(c) for c in range(num_classes)]
+    np.save(target / "class_names.npy", np.array(names))
+    np.save(target / "origin.npy", np.array(_origin(name, folder, example_key)))
+
+
+def _origin(name: str, folder: Path, example_key: str) -> str:
+    """Note that the first image is a JPEG, so that pixels may differ from the original's; else empty."""
+    import tensorflow_datasets as tfds
+
+    builder = _builder(folder)
+    info = builder.info
+    is_image = isinstance(info.features[example_key], tfds.features.Image)
+    if not is_image or not info.splits["train"].num_examples:
+        return ""
+    as_stored = {example_key: tfds.decode.SkipDecoding()}
+    try:
+        first = builder.as_data_source("train", decoders=as_stored)[0][example_key]
+    except (OSError, RuntimeError) as error:
+        raise _undecodable(folder, "train", str(error)) from error
+    if not first.startswith(_JPEG):
+        return ""
+    return f"{name} is a copy in JPEG, its pixels the original's only if that is JPEG, too"
+
+
+def _subclasses(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """`subclass` and `subclass_test`, if they exist and each subclass lies in one class."""
+    splits = [split for split in ("train", "test") if f"subclass-{split}" in arrays]
+    if not splits:
+        return {}
+    subclass, y = (
+        np.concatenate([arrays[f"{kind}-{split}"] for split in splits]).astype(np.int32)
+        for kind in ("subclass", "y")
+    )
+    class_of = np.zeros(subclass.max(initial=0) + 1, np.int32)
+    class_of[subclass] = y
+    if (class_of[subclass] != y).any():
+        return {}
+    train, test = np.split(subclass, [len(arrays["y-train"])])
+    return {"subclass": train, "subclass_test": test}
+
+
+def _builder(folder: Path) -> Any:
+    import tensorflow_datasets as tfds
+
+    _check_names(folder / "features.json")
+    builder = tfds.builder_from_directory(folder)
+    if not any(folder.glob("*.array_record*")):
+        raise UsageError(
+            f"{folder}: no array_record files; prepare the set with "
+            "tfds.builder(NAME, file_format='array_record').download_and_prepare()"
+        )
+    return builder
+
+
+def _check_names(file: Path) -> None:
+    """Refuse a description with classes outside TFDS, which would import any module named there.
+
+    Raises:
+        UsageError: such a name, or invalid JSON.
+    """
+    try:
+        described = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(
+            f"{file}: cannot be read ({' '.join(str(error).split())[:200]})"
+        ) from error
+    if not isinstance(described, dict) or not described:
+        raise UsageError(
+            f"{file}: describes nothing; it is of a download that was interrupted: prepare the set again"
+        )
+    waiting: list[Any] = [described]
+    while waiting:
+        value = waiting.pop()
+        waiting += (
+            value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        )
+        if not isinstance(value, dict):
+            continue
+        for key in _CLASS_KEYS & value.keys():
+            if not str(value[key]).startswith(_OF_TFDS):
+                raise UsageError(
+                    f"{file}: {key} {value[key]!r} is not of tensorflow_datasets, and would be imported and "
+                    "run"
+                )
+
+
+def _choose(name: str, role: str, features: Any, candidates: tuple[str, ...]) -> str:
+    for key in candidates:
+        if key in features:
+            return key
+    raise UsageError(
+        f"data set {name!r}: features {', '.join(sorted(features))}, none of them the {role} "
+        f"({', '.join(candidates)})"
+    )
+
+
+def _decode(
+    folder: Path,
+    part: str,
+    counts: Mapping[str, int],
+    keys: Sequence[str | None],
+    target: Path,
+) -> None:
+    """Write x-PART.npy, y-PART.npy and, with such features, client-PART.npy and subclass-PART.npy.
+
+    counts: the splits of the part, and the number of examples of each.
+    """
+    ranges = []
+    for split, count in counts.items():
+        decoded = _decode_split(folder, split, keys, target, count)
+        if split in _UNLABELED_SPLITS:
+            decoded = [each | {"y": np.full_like(each["y"], UNLABELED)} for each in decoded]
+        ranges += decoded
+    for kind in ranges[0]:
+        np.save(target / f"{kind}-{part}.npy", np.concatenate([each[kind] for each in ranges]))
+
+
+def _decode_split(
+    folder: Path, split: str, keys: Sequence[str | None], target: Path, count: int
+) -> list[dict[str, np.ndarray]]:
+    """`decode_range` over all examples of a split, in several processes for large splits."""
+    num_workers = min(os.cpu_count() or 1, 16) if count >= _LARGE else 1
+    if num_workers == 1:
+        try:
+            return [decode_range(folder, split, keys, 0, count)]
+        except (OSError, RuntimeError) as error:
+            raise _undecodable(folder, split, str(error)) from error
+    bounds = np.linspace(0, count, num_workers + 1).astype(int).tolist()
+    return _decode_in_processes(folder, split, keys, bounds, target)
+
+
+def _decode_in_processes(
+    folder: Path, split: str, keys: Sequence[str | None], bounds: Sequence[int], target: Path
+) -> list[dict[str, np.ndarray]]:
+    """`decode_range` between consecutive bounds, each range in a separate process.
+
+    Arrays are passed through files in `target`, which is removed as a whole if this process is killed.
+    """
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    workers, parts = [], []
+    with tempfile.TemporaryDirectory(dir=target) as scratch, ExitStack() as running:
+        for start, stop in pairwise(bounds):
+            part = Path(scratch, f"{start}.npz")
+            job = json.dumps([os.getpid(), str(folder), split, keys, start, stop, str(part)])
+            worker = subprocess.Popen(
+                [sys.executable, "-m", "jaxfed.data.readers.decode_worker", job],
+                env={**os.environ, "PYTHONPATH": path},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            running.enter_context(worker)  # at the end: killed if need be, waited for, pipe closed
+            running.callback(worker.kill)
+            workers.append((worker, part))
+        for worker, part in workers:
+            _, errors = worker.communicate()
+            if worker.returncode == errno.ENOSPC:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(part))
+            if worker.returncode:
+                raise _undecodable(folder, split, errors)
+            with np.load(part) as arrays:
+                parts.append(dict(arrays))
+    return parts
+
+
+def _undecodable(folder: Path, split: str, reason: str) -> UsageError:
+    last = (reason.strip().splitlines() or ["no reason given"])[-1]
+    return UsageError(
+        f"{folder}: split {split!r} cannot be decoded, its files are missing or damaged ({last})"
+    )
+
+
+def decode_range(
+    folder: Path, split: str, keys: Sequence[str | None], start: int, stop: int
+) -> dict[str, np.ndarray]:
+    """Decode examples start..stop-1: "x" `[n, ...]`, "y" int32 `[n]`, perhaps "client", "subclass" `[n]`.
+
+    Args:
+        folder: the prepared set.
+        split: its split.
+        keys: the features that hold example, label, client (or None) and, if there is a fourth, subclass.
+        start, stop: range of examples.
+    """
+    example_key, label_key, client_key, *finer = keys
+    source = _builder(folder).as_data_source(split)
+    # Several hundred records per read: a read per record would cost as much as decoding it.
+    records = (
+        record
+        for first in range(start, stop, 512)
+        for record in source.__getitems__(range(first, min(first + 512, stop)))
+    )
+    kinds = zip(("client", "subclass"), (client_key, *finer), strict=False)
+    others = {kind: key for kind, key in kinds if key}
+    rows = [
+        (record[example_key], record[label_key], *(record[key] for key in others.values()))
+        for record in records
+    ]
+    if not rows:
+        shape = tuple(size or 0 for size in source.dataset_info.features[example_key].shape)
+        empty = np.zeros(0, np.int32)
+        return {"x": np.zeros((0, *shape), np.uint8), "y": empty, **dict.fromkeys(others, empty)}
+    examples, labels, *columns = zip(*rows, strict=True)
+    x = np.stack(examples)
+    if x.dtype != np.uint8:
+        x = x.astype(np.float32)
+    named = dict(zip(others, map(np.asarray, columns), strict=True))
+    return {"x": x, "y": np.asarray(labels, np.int32), **named}
+
+
+def _version(folder: Path) -> tuple[int, ...]:
+    return tuple(int(part) if part.isdigit() else -1 for part in folder.name.split("."))

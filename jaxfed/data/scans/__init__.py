@@ -1,4 +1,0 @@
-"""Medical images from FedCT's experiments, read from the publishers' files.
-
-A file here is one set: `read(folder)`. `jaxfed.data.named` lists them, and only `jaxfed.data` imports them.
-"""

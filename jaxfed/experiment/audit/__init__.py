@@ -1,0 +1,1 @@
+"""The audit of an experiment: observations, shadow models, verdicts."""

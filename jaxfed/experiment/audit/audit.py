@@ -1,0 +1,290 @@
+"""Membership inference against every method of an experiment, on the same clients and with results on disk.
+
+    audit/sightings/METHOD-REPEAT-ROUND.npz   observations: predictions on the targets, from the messages of
+                                              the round; written during the round
+    audit/taught/METHOD-REPEAT-ROUND.npz      instructions that the round sent to all clients alike, if any;
+                                              written during the round
+    audit/shadows/REPEAT-NAME.npz             predictions of the shadow models on the targets
+
+All arrays are deterministic. A killed run therefore continues from the files that exist
+(`jaxfed.experiment.audit.audit_files`; shadows: `jaxfed.experiment.audit.audit_shadows`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxfed.audit import (
+    Attacked,
+    Sighting,
+    Targets,
+    Verdict,
+    attacks,
+    drawn_targets,
+    each,
+    messages,
+    over_repeats,
+    sightings,
+    strongest,
+)
+from jaxfed.audit.attacks import SHADOWS
+from jaxfed.config import methods
+from jaxfed.config.simulation import Simulation
+from jaxfed.errors import Unresumable, UsageError
+from jaxfed.experiment.audit.audit_files import AuditFiles
+from jaxfed.experiment.audit.audit_shadows import AuditShadows
+from jaxfed.experiment.run.loop import Observed
+from jaxfed.experiment.run.progress import Progress
+from jaxfed.experiment.store.records import audit_file
+from jaxfed.experiment.store.workdir import Workdir
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.exposure import NOBODY, SEEN_BY
+from jaxfed.privacy.membership.roc import exact_interval
+
+STRONGEST = "strongest"
+_NO_AUDIT = "its rounds were run without an audit, which has to see what they send"
+_Key = tuple[
+    str, str, int, str, str, str
+]  # method, message, round, attack, its shadows, adversary; of all "" and -1
+
+
+@dataclass
+class Audit:
+    """The audit of one experiment.
+
+    Attributes:
+        config: resolved and checked.
+        simulation: gives each repeat its clients.
+        workdir: the experiment's.
+        progress: displays the long steps.
+    """
+
+    config: ConfigDict
+    simulation: Simulation
+    workdir: Workdir
+    progress: Progress
+    _targets: dict[int, Targets] = field(default_factory=dict)
+
+    @cached_property
+    def files(self) -> AuditFiles:
+        """Files that store the observations, instructions and shadow predictions."""
+        return AuditFiles(self.workdir.audit)
+
+    @cached_property
+    def rounds(self) -> tuple[int, ...]:
+        """Rounds whose messages are attacked, in increasing order."""
+        return tuple(sorted(set(self.config.audit.rounds))) or (int(self.config.rounds),)
+
+    def check(self, repeat: int, dealt: Federation) -> None:
+        """Draw the targets of a repeat before anything is computed.
+
+        Raises:
+            UsageError: too few examples are held out, or nobody has labels.
+        """
+        if self.config.federation.test == "clients":
+            raise UsageError(
+                "config.federation.test='clients': an audit asks about examples that nobody holds, too; "
+                "allowed is 'central'"
+            )
+        self._targets_of(repeat, dealt)
+
+    def observe(self, observed: Observed) -> None:
+        """Record the messages of a round if it is one of `rounds`.
+
+        A number beyond the method's last round stands for its last round. Instructions to the clients are
+        saved in every round up to the last observed one.
+        """
+        looked_at = {min(number, observed.last_round) for number in self.rounds}
+        algorithm, played = observed.algorithm, observed.played
+        place = observed.name, observed.repeat, played.round
+        shown = played.before, played.after, played.cohort, played.key
+        if (
+            algorithm.instructions is not None
+            and self.config.audit.shadows
+            and played.round <= max(looked_at)
+        ):
+            self.files.save_instructions(place, algorithm.instructions(*shown))
+        if played.round in looked_at and algorithm.views is not None:
+            federation = observed.federation
+            targets = self._targets_of(observed.repeat, federation)
+            views = algorithm.views(*shown)
+            if self.config.audit.shadows:
+                self._known(observed.name, observed.repeat, federation).play(views, played.round)
+            self.files.save_sightings(place, sightings(views, federation, targets))
+
+    def results(self, algorithms: Mapping[str, Any]) -> dict[str, Any]:
+        """Run all attacks on the recorded observations.
+
+        Args:
+            algorithms: of the experiment's summary.
+
+        Returns:
+            The content of reports: `methods`, a row for each method and adversary; `messages`, the strongest
+            attacks; and `attacks`, every attack.
+
+        Raises:
+            UsageError: messages of rounds that were played without an audit.
+        """
+        found: dict[_Key, list[Verdict]] = {}
+        asked: dict[str, list[float]] = {}
+        for repeat in range(self.config.num_repeats):
+            seed = self.config.seed + repeat
+            federation = self.simulation.federation(
+                seed, self.progress.prepared, self.workdir.preprocessing(repeat)
+            )
+            targets = self._targets_of(repeat, federation)
+            label = federation.y[targets.examples]
+            for name in methods.chosen(self.config):
+                seen = self.files.sightings(name, repeat)
+                if not seen:
+                    continue
+                known = self._known(name, repeat, federation)
+                self.progress.working_on(f"repeat {repeat + 1} attacks on {name}")
+                attacked = attacks(seen, targets, label, known.of)
+                for key, verdict in _judged(name, attacked, targets.is_member, seed):
+                    found.setdefault(key, []).append(verdict)
+                asked.setdefault(name, []).append(_accuracy(seen, targets, label))
+        rows = [_row(key, over_repeats(found[key])) for key in found]
+        return {
+            "methods": [
+                row
+                for name in methods.chosen(self.config)
+                for row in self._of_method(name, rows, algorithms.get(name, {}), asked.get(name))
+            ],
+            "messages": [
+                row for row in rows if row["message"] and row["attack"].startswith(STRONGEST)
+            ],
+            "attacks": [row for row in rows if row["round"] >= 0],
+            "rounds": self.rounds,
+            "shadows": self.config.audit.shadows,
+        }
+
+    def _of_method(
+        self,
+        name: str,
+        rows: list[dict[str, Any]],
+        metrics: Mapping[str, Any],
+        asked: list[float] | None,
+    ) -> list[dict[str, Any]]:
+        """Return a row for each adversary: the method's accuracy and its vulnerability."""
+        tested = metrics.get("test_accuracy", {}).get("values")
+        values = [value for value in tested or asked or [] if value is not None]
+        own = [row for row in rows if row["method"] == name and not row["message"]]
+        worth = {
+            "method": name,
+            "accuracy": float(np.mean(values)) if values else None,
+            "accuracy_spread": float(np.std(values, ddof=1)) if len(values) > 1 else None,
+            "accuracy_on": "test" if tested else "asked" if asked else "",
+        }
+        return [worth | row for row in own] or [
+            worth | {"attack": "", "leaves": False, "adversary": ""}
+        ]
+
+    def _known(self, name: str, repeat: int, federation: Federation) -> AuditShadows:
+        targets = self._targets_of(repeat, federation)
+        return AuditShadows(
+            self.config, self.files, self.progress, self.rounds, name, repeat, federation, targets
+        )
+
+    def _targets_of(self, repeat: int, federation: Federation) -> Targets:
+        if repeat not in self._targets:
+            wanted = self.config.audit
+            self._targets[repeat] = drawn_targets(
+                federation,
+                members=wanted.members,
+                population=wanted.population,
+                seed=self.config.seed + repeat,
+            )
+        return self._targets[repeat]
+
+
+def check_audited(place: Path) -> None:
+    """Check that the finished run in a directory was audited.
+
+    Raises:
+        UsageError: it was not.
+    """
+    if not audit_file(place).exists():
+        raise Unresumable(f"--workdir={place}: {_NO_AUDIT}")
+
+
+def check_unplayed(workdir: Workdir) -> None:
+    """Check that an audit can begin or continue in a workdir, and create its folder.
+
+    Raises:
+        UsageError: its rounds were played without one.
+    """
+    if not workdir.audit.exists() and workdir.read_metrics():
+        raise Unresumable(f"--workdir={workdir.path}: {_NO_AUDIT}")
+    workdir.audit.mkdir(exist_ok=True)
+
+
+def _judged(
+    name: str, attacked: list[Attacked], is_member: np.ndarray, seed: int
+) -> list[tuple[_Key, Verdict]]:
+    """Return the verdict of every attack, and of the strongest one on each message and of each adversary."""
+    rows: list[tuple[_Key, Verdict]] = [
+        (
+            (name, one.message, one.round, one.attack, one.shadows, one.adversary),
+            each(one, is_member),
+        )
+        for one in attacked
+    ]
+    for message, some in messages(attacked).items():
+        key = (name, message, -1, STRONGEST, "", some[0].adversary)
+        rows.append((key, strongest(some, is_member, seed)))
+    for adversary in dict.fromkeys(one.adversary for one in attacked):
+        seen = [one for one in attacked if one.adversary in SEEN_BY[adversary]]
+        key = (name, "", -1, STRONGEST, "", adversary)
+        rows.append((key, strongest(seen, is_member, seed)))
+    return rows
+
+
+def _row(key: _Key, verdict: Verdict) -> dict[str, Any]:
+    method, message, number, attack, shadows, adversary = key
+    area, at_1, at_none = verdict.vulnerability
+    low, high = exact_interval(round(at_none * verdict.members), verdict.members)
+    chosen = "; ".join(dict.fromkeys(_in_words(one) for one in verdict.attacks))
+    return {
+        "method": method,
+        "adversary": adversary,
+        "leaves": adversary != NOBODY,
+        "message": message,
+        "round": number,
+        "attack": f"{attack}: {chosen}" if number < 0 else attack,
+        "shadows": shadows,
+        "auc": area.auc,
+        "low": area.low,
+        "high": area.high,
+        "spread": verdict.spread,
+        "tpr_at_1_percent": at_1,
+        "tpr_at_none": at_none,
+        "tpr_at_none_low": low,
+        "tpr_at_none_high": high,
+        "members": verdict.members,
+        "others": verdict.others,
+        "others_at_once": verdict.others_at_once,
+    }
+
+
+def _in_words(chosen: tuple[str, int, str, str]) -> str:
+    """Describe an attack in words; shadows of the default kind, trained like single clients, are omitted."""
+    message, number, attack, shadows = chosen
+    when = f"round {number}" if number else "all rounds"
+    by = f" by {shadows} shadows" if shadows not in ("", SHADOWS[0]) else ""
+    return f"{attack}{by} on {message}, {when}"
+
+
+def _accuracy(seen: Mapping[int, list[Sighting]], targets: Targets, label: np.ndarray) -> float:
+    """Accuracy of the last observed round on held-out targets, for methods without a test accuracy."""
+    last = seen[max(seen)][0]
+    others = np.flatnonzero(~targets.is_member)
+    right = last.answers[:, others].argmax(axis=-1) == label[others]
+    return float(right.mean())

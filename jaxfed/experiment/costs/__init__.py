@@ -1,0 +1,1 @@
+"""The costs of a round for a client, counted without training."""

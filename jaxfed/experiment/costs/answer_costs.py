@@ -1,0 +1,209 @@
+"""Communication of clients that label public examples, compared with parameters: FedCT's factor of 67.
+
+    costs = answer_costs(config)
+
+A. Abourayya et al. (arXiv 2310.05696, Section 4): "with |U| = 10^4, FedCT achieved an ACC of 0.80 on a neural
+network with 669 706 parameters, reducing communication over FedAvg by a factor of about 67". That is
+
+    669,706 / 10^4 = 66.97,
+
+which counts a label as 32 bits, like a parameter. With 10 classes the encodings differ:
+
+    encoding                            bits a label    factor over parameters
+    32-bit word                         32              67.0
+    packed                              4               535.8
+    binary vector, as in the paper      10              214.3
+    soft prediction, float32            320             6.7
+
+A method's bytes are those that its round counts (`jaxfed.federation.communication`), under the kind of sum
+that the config selects. The bits of the four encodings are the sizes of the arrays. Nothing is trained: a
+learner that predicts the first class everywhere replaces the clients' models.
+"""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import closing
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxfed.config import methods
+from jaxfed.config.assembly import make_algorithm
+from jaxfed.config.networks import in_section, make_model
+from jaxfed.config.simulation import Simulation
+from jaxfed.errors import UsageError
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import Array, Cohort
+from jaxfed.federation.communication import label_bytes, num_bytes_of
+from jaxfed.federation.rounds import play
+from jaxfed.learners import Fitted, Learner, Taught
+from jaxfed.privacy.xor_mechanism import one_hot
+from jaxfed.training.round.counted_round import CountingClients, round_costs
+
+PAPER_FACTOR = 67
+_BYTE = 8
+
+
+class Sent(NamedTuple):
+    """Bytes that one client sends and receives in a round with an upload, as a mean over clients.
+
+    Fields:
+        method: its name in the config.
+        upload_bytes, download_bytes: as the round counts them.
+        factor: bytes of a network's parameters over the bytes sent; None if the method sends nothing or no
+            method trains a network.
+    """
+
+    method: str
+    upload_bytes: float
+    download_bytes: float
+    factor: float | None
+
+
+class Encoding(NamedTuple):
+    """Size in bits of one client's labels of all public examples, or of its parameters.
+
+    `factor` is the size of the parameters over this size; None if no method trains a network.
+    """
+
+    name: str
+    bits: int
+    factor: float | None
+
+
+class AnswerCosts(NamedTuple):
+    """Communication of the methods of one config.
+
+    Fields:
+        num_public: |U|.
+        num_classes: C.
+        num_parameters: of the config's network, including running statistics; None if no method trains it,
+            because clients fit trees, for example.
+        methods: one entry for each method of the config.
+        encodings: see the module's docstring.
+        paper_factor: 67.
+    """
+
+    num_public: int
+    num_classes: int
+    num_parameters: int | None
+    methods: list[Sent]
+    encodings: list[Encoding]
+    paper_factor: int = PAPER_FACTOR
+
+
+def answers_public(config: ConfigDict) -> bool:
+    """True if a method of the config has per-client models, whose costs are counted here."""
+    return any(methods.has_learners(config, name) for name in methods.chosen(config))
+
+
+def answer_costs(config: ConfigDict) -> AnswerCosts:
+    """Return the bytes that each method of the config sends, and the sizes of the four encodings.
+
+    Methods that train one network are included.
+
+    Raises:
+        UsageError: as `Simulation`; no public examples; a method that trains nothing.
+    """
+    for name in methods.chosen(config):
+        methods.check_trains(config, name, "costs")
+    simulation = Simulation(config)
+    simulation.check()
+    federation = simulation.federation(config.seed)
+    if not len(federation.public_examples):
+        raise UsageError(
+            "config.federation.public_size=0: costs of answers are of public examples; allowed are 1 or more"
+        )
+    size = parameters = None
+    if any(methods.uses_training(config, name) for name in methods.chosen(config)):
+        model = jax.eval_shape(make_model(config, federation).init, jax.random.key(0))
+        parameters = num_bytes_of(model)
+        size = sum(leaf.size for leaf in jax.tree.leaves(model))
+    sent = [_sent(config, name, federation, parameters) for name in methods.chosen(config)]
+    number, classes = len(federation.public_examples), federation.num_classes
+    return AnswerCosts(number, classes, size, sent, encodings(number, classes, parameters))
+
+
+def encodings(num_public: int, num_classes: int, parameter_bytes: int | None) -> list[Encoding]:
+    """Return the size of `num_public` labels in four encodings, and that of the parameters if given."""
+    labels = np.zeros(num_public, np.int32)
+    bits = {
+        "labels, packed": _BYTE * label_bytes(num_public, num_classes),
+        "labels, one-hot bits": one_hot(labels, num_classes).size,
+        "labels, 32-bit words": _BYTE * labels.nbytes,
+        "probabilities, float32": _BYTE * np.zeros((num_public, num_classes), np.float32).nbytes,
+    }
+    if parameter_bytes is not None:
+        bits["parameters"] = _BYTE * parameter_bytes
+    return [
+        Encoding(name, number, _factor(parameter_bytes, number / _BYTE))
+        for name, number in bits.items()
+    ]
+
+
+def _factor(parameters: int | None, sent: float) -> float | None:
+    return None if parameters is None else parameters / sent
+
+
+def _sent(config: ConfigDict, name: str, federation: Federation, parameters: int | None) -> Sent:
+    clients = config.cohort_size or federation.num_clients
+    key = jax.random.key(config.seed)
+    if not methods.has_learners(config, name):
+        counting = CountingClients()
+        seen = methods.with_own_training(config, name)
+        algorithm = make_algorithm(seen, name, federation, map_clients=counting)
+        costs = round_costs(algorithm, counting, federation, key, rounds=1)
+        up, down = costs.upload_bytes, costs.download_bytes
+        return Sent(name, up, down, _factor(parameters, up))
+    algorithm = _with_answers(config, name, federation)
+    state = algorithm.init(key, federation)
+    rounds = range(config.rounds)  # teachers of PATE vote in a late one
+    cohort = federation.cohort(list(range(clients)))
+    with closing(play(algorithm, state, rounds, cohort_of=lambda _: cohort, key=key)) as played:
+        for one in played:
+            told = one.metrics.get("communication", {})
+            if told.get("upload_bytes"):
+                up, down = told["upload_bytes"] / clients, told["download_bytes"] / clients
+                return Sent(name, up, down, _factor(parameters, up))
+    return Sent(name, 0.0, 0.0, None)
+
+
+def _with_answers(config: ConfigDict, name: str, federation: Federation) -> FederatedAlgorithm:
+    """Return the method with clients that train nothing and only label public examples."""
+    learner = _answering(federation.num_classes)
+    given: dict[str, Any] = {
+        "learner": learner,
+        "server_learner": learner,
+        "network": lambda **keywords: learner,
+        "public": federation.public_examples,
+        "public_labels": federation.public_labels,
+        "num_classes": federation.num_classes,
+    }
+    factory, section = methods.factory_of(config, name), methods.keywords(config, name)
+    taken = inspect.signature(factory).parameters
+    with in_section(name, *section):
+        return factory(**{key: given[key] for key in given if key in taken}, **section)
+
+
+def _answering(num_classes: int) -> Learner:
+    """Return a learner that predicts the first class everywhere and needs no fitting."""
+
+    def init(key: jax.Array, federation: Federation) -> np.ndarray:
+        return np.zeros(federation.num_clients, np.float32)
+
+    def fit(
+        state: Any, cohort: Cohort, taught: Taught | None, key: jax.Array, steps: int
+    ) -> Fitted:
+        return Fitted(state, {}, {"clients": int(np.sum(np.asarray(cohort.client_id) >= 0))})
+
+    def predict(state: Any, client_id: Array, x: Array) -> np.ndarray:
+        return np.zeros((len(client_id), len(x)), np.int32)
+
+    def spread(state: Any, client_id: Array, x: Array) -> np.ndarray:
+        return np.tile(np.eye(1, num_classes, dtype=np.float32), (len(client_id), len(x), 1))
+
+    return Learner(init, fit, predict, spread, spread)

@@ -1,0 +1,1 @@
+"""One experiment: the loop over rounds, its progress and its summary."""

@@ -1,0 +1,81 @@
+"""Provenance of a result: device, versions, commit and command."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+
+_ROOT = Path(__file__).parents[3]
+
+
+def describe() -> dict[str, Any]:
+    """Return the description of machine and code that a summary contains.
+
+    `commit` and `dirty` (True if tracked files differ from the commit) are None outside a git checkout.
+    """
+    device = jax.devices()[0]
+    commit = _git("rev-parse", "HEAD")
+    changes = _git("status", "--porcelain", "--untracked-files=no")
+    return {
+        "backend": device.platform,
+        "device": processor(),
+        "num_devices": jax.device_count(),
+        "num_processes": jax.process_count(),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        **{package: version(package) for package in ("jax", "jaxlib", "numpy")},
+        "peak_memory_bytes": peak_memory_bytes(),
+        "commit": commit,
+        "dirty": None if changes is None else bool(changes),
+        "command": shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]]),
+    }
+
+
+def processor() -> str:
+    """The accelerator's kind, or the CPU's model and number of cores."""
+    device = jax.devices()[0]
+    if device.platform != "cpu":
+        return device.device_kind
+    model = "unknown CPU"
+    try:
+        with open("/proc/cpuinfo") as file:
+            lines = (line.split(":", 1) for line in file if ":" in line)
+            fields = {name.strip(): value.strip() for name, value in lines}
+        model = f"{fields.get('model name', model)} (family {fields.get('cpu family')}, "
+        model += f"model {fields.get('model')})"
+    except OSError:
+        pass
+    return f"{model}, {os.cpu_count()} cores"
+
+
+def peak_memory_bytes() -> int | None:
+    """Return the peak host memory of this process; None if the system does not report it."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def _git(*arguments: str) -> str | None:
+    """Standard output of a git command on this checkout; None without git or a checkout.
+
+    An installed package may lie in an unrelated checkout, so only the package's own root is read.
+    """
+    if not (_ROOT / ".git").exists():
+        return None
+    command = ["git", "-C", str(_ROOT), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

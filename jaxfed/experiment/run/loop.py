@@ -1,0 +1,297 @@
+"""Training loop of an experiment: restore, play, evaluate, log, checkpoint. It knows no method by name.
+
+    for repeat in range(num_repeats):                              # seed + repeat
+        for name in (algorithm, *baselines):
+            state = init(fold_in(key, 0), federation)
+            for round in 1 .. rounds:
+                state = round(state, cohort, fold_in(key, round))
+
+All methods of a repeat see the same clients, cohorts and keys. The exception is `labeled_cohorts`, where
+methods that need labels draw separate cohorts (`jaxfed.federation.sampling`). While the device works on a
+round, the host prepares the next cohort.
+
+Steps and checkpoints: an experiment numbers all its rounds as steps 1 .. num_repeats * methods * rounds.
+Each step appends its line to metrics.jsonl. After some steps (`jaxfed.host.save_schedule`) a checkpoint
+stores a snapshot of the state and a mark of metrics.jsonl. It is written while the next rounds run
+(`jaxfed.host.checkpoint_writer`). A process killed at any instant loses the rounds since the newest complete
+checkpoint: ten seconds of work or one round, more if states are slow to save. Lines of lost rounds are
+dropped when the experiment resumes. A process that receives a stop signal saves the current round first.
+
+Model selection: a method with a validation measure stores the state with the best `validation_accuracy` (the
+earlier one in a tie) beside the current one. After the last round only the best state is evaluated on the
+test set. The initial state is the first candidate. Its line has round 0 and contains validation metrics
+only; if every round made the model worse, round 0 is reported as selected. (XCLP, 4.2: "automatic model
+selection" falls back to the supervised model. The authors' code begins to select at round 10, and takes the
+later one in a tie.) The selected state and the last one are stored under states/.
+
+With `evaluate_test` the test set is also evaluated during training: each evaluated round's line has
+`round_test_accuracy` of that round's state. Nothing is selected by it. `test_accuracy` is always that of the
+final state. The last line also has per-client accuracies: the worst, the tenth percentile, the mean over
+clients, and all values.
+
+A method whose `train_loss` is no longer finite stops after that round, because NaN parameters stay NaN. Its
+line contains `diverged`; it has no final metrics in that repeat and saves no state. The other methods and
+repeats continue. A method with per-client models continues to its last round, because any client may
+recover. If no client has a model then, or if the last round failed at every client, the results mention it
+(`jaxfed.experiment.run.summary`).
+
+A one-shot method runs a single round when every client takes part in each round (`rounds_of`). A second one
+would repeat it and count its messages twice. The remaining steps are skipped.
+
+`seconds` is the time since the previous line, or since the method was ready to start. It covers the round,
+its evaluation, the checkpoint after the previous round, and compilation.
+
+All randomness derives from `seed`, `repeat` and `round`. A resumed experiment therefore produces the numbers
+of an uninterrupted one, except for times.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import groupby, product
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxfed.config import methods
+from jaxfed.config.assembly import make_algorithm
+from jaxfed.config.simulation import Simulation
+from jaxfed.errors import BeyondMemory
+from jaxfed.experiment.run.method_end import leave_predictions, leave_states
+from jaxfed.experiment.run.processes import agree
+from jaxfed.experiment.run.progress import Progress
+from jaxfed.experiment.run.selected import Selected
+from jaxfed.experiment.run.summary import divergence, summarize
+from jaxfed.experiment.store.workdir import Workdir
+from jaxfed.federation.algorithm import (
+    HAS_NO_MODEL,
+    FederatedAlgorithm,
+    Metrics,
+    ServerState,
+    has_diverged,
+    rounds_of,
+)
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.rounds import Played, cohorts_of, is_judged, play
+from jaxfed.host.checkpoint import Checkpoint, Checkpoints
+from jaxfed.host.checkpoint_writer import CheckpointWriter
+from jaxfed.host.interruption import Interruption
+
+
+class Observed(NamedTuple):
+    """Argument of an observer of rounds: the method, its clients, the round and the last round's number."""
+
+    repeat: int
+    name: str
+    algorithm: FederatedAlgorithm
+    federation: Federation
+    played: Played
+    last_round: int
+
+
+class Leg(NamedTuple):
+    """Rounds of one method in one repeat: the steps `first_step` .. `last_step` of the experiment."""
+
+    repeat: int
+    name: str
+    first_step: int
+    last_step: int
+
+
+def legs(config: ConfigDict) -> Iterator[Leg]:
+    """Yield the experiment's legs in order: repeats in the outer loop, methods in the inner one."""
+    pairs = product(range(config.num_repeats), methods.chosen(config))
+    rounds = config.rounds
+    for index, (repeat, name) in enumerate(pairs):
+        yield Leg(repeat, name, index * rounds + 1, (index + 1) * rounds)
+
+
+def num_steps(config: ConfigDict) -> int:
+    """The number of the experiment's last step."""
+    return int(config.num_repeats * len(methods.chosen(config)) * config.rounds)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment: a resolved config, its simulated clients and its workdir.
+
+    Attributes:
+        config: resolved and checked (`jaxfed.config.check`).
+        simulation: gives each repeat its clients.
+        workdir: where metrics and checkpoints go.
+        progress: displays every round.
+        interruption: delays signals until the current round is saved.
+        observe: called with every round that has not diverged, before the round counts as finished.
+    """
+
+    config: ConfigDict
+    simulation: Simulation
+    workdir: Workdir
+    progress: Progress
+    interruption: Interruption
+    observe: Callable[[Observed], None] = lambda observed: None
+
+    def run(self) -> dict[str, Any]:
+        """Run the remaining rounds and return the results (`summarize`).
+
+        Raises:
+            UsageError: an algorithm cannot work with the data; the workdir's files are damaged, or were
+                computed on other data.
+            OSError: the disk is full, for example; files saved before are unchanged.
+            Interrupted: the process received a stop signal; all finished rounds are saved.
+        """
+        self.workdir.check_data(self.simulation.data_checksums())
+        checkpoints = Checkpoints(self.workdir.checkpoints)
+        saved = checkpoints.to_resume(lambda progress: self.workdir.objection(progress["metrics"]))
+        saved_step = saved.progress["step"] if saved else 0
+        self.workdir.restore_metrics(saved.progress["metrics"] if saved else None)
+        self.progress.resumed(saved_step)
+        left = (leg for leg in legs(self.config) if leg.last_step > saved_step)
+        with CheckpointWriter(checkpoints, self.config.checkpoint_every) as saves:
+            for repeat, legs_of_repeat in groupby(left, key=attrgetter("repeat")):
+                federation = self._federation(repeat)
+                for leg in legs_of_repeat:
+                    try:
+                        self._run_leg(leg, federation, saved, saves)
+                    except BeyondMemory as error:
+                        raise BeyondMemory(f"config.{error}") from error
+        return summarize(self.config, self.workdir.read_metrics())
+
+    def _federation(self, repeat: int) -> Federation:
+        self.progress.working_on("preparing data")
+        federation = self.simulation.federation(
+            self.config.seed + repeat, self.progress.prepared, self.workdir.preprocessing(repeat)
+        )
+        if repeat == 0:
+            self.workdir.write_partition(self.simulation.class_counts(federation))
+        return federation
+
+    def _run_leg(
+        self,
+        leg: Leg,
+        federation: Federation,
+        saved: Checkpoint | None,
+        saves: CheckpointWriter,
+    ) -> None:
+        """Run one method to its last round, starting from the saved step if it lies in this leg."""
+        config = methods.with_own_training(self.config, leg.name)
+        self.progress.working_on(f"repeat {leg.repeat + 1}/{config.num_repeats} {leg.name}")
+
+        def tell(line: str) -> None:
+            self.progress.note(f"{leg.name}: {line}")
+
+        algorithm = make_algorithm(
+            config, leg.name, federation, leg.repeat, self.progress.within, tell=tell
+        )
+        rounds = rounds_of(algorithm, config.rounds, config.cohort_size, federation.num_clients)
+        if rounds != config.rounds:
+            config = config.copy_and_resolve_references()
+            config.rounds = rounds
+        seed = config.seed + leg.repeat
+        key = jax.random.key(seed)
+        state = algorithm.init(jax.random.fold_in(key, 0), federation)
+        selected = Selected(state, state if algorithm.validate else (), -1.0, 0)
+        saved_step = saved.progress["step"] if saved else 0
+        if saved and saved_step >= leg.first_step:
+            selected = saved.state(template=selected)
+        elif algorithm.validate:
+            metrics = algorithm.validate(state, federation)
+            selected = selected.after(0, state, metrics)
+            metrics = {**metrics, **_of_round(self._watched(algorithm, state, federation))}
+            if metrics:
+                start = {"repeat": leg.repeat, "algorithm": leg.name, "round": 0, **metrics}
+                self.workdir.append_metrics(start)
+
+        first_round = max(leg.first_step, saved_step + 1) - leg.first_step + 1
+        left = range(first_round, rounds + 1)
+        cohort_of = cohorts_of(algorithm, federation, config, seed)
+        start = selected.state
+        with closing(play(algorithm, start, left, cohort_of=cohort_of, key=key)) as rounds_played:
+            ended = time.perf_counter()
+            for round_number in left:
+                with self.interruption.deferred():
+                    played = next(rounds_played)
+                    is_last = round_number == rounds
+                    if has_diverged(played.metrics):
+                        quality: Metrics = {"diverged": True}
+                    else:
+                        whose = leg.repeat, leg.name, algorithm, federation
+                        self.observe(Observed(*whose, played, rounds))
+                        selected, quality = self._measure(
+                            config, algorithm, federation, round_number, played.after, selected
+                        )
+                    before_this, ended = ended, time.perf_counter()
+                    record = {
+                        "repeat": leg.repeat,
+                        "algorithm": leg.name,
+                        "round": round_number,
+                        **played.metrics,
+                        **quality,
+                        "seconds": ended - before_this,
+                    }
+                    agree(self.interruption, record)
+                    self.workdir.append_metrics(record)
+                    if "diverged" in quality:
+                        self.progress.stopped(divergence(self.config, record), leg.last_step)
+                        return
+                    if is_last:
+                        whose_end = self.workdir, leg.name, leg.repeat
+                        leave_states(*whose_end, config, selected)
+                        numbers = self.simulation.numbers
+                        leave_predictions(*whose_end, algorithm, federation, numbers, selected)
+                    step = leg.last_step if is_last else leg.first_step + round_number - 1
+                    ends = self.interruption.is_pending or step == num_steps(self.config)
+                    if ends or saves.are_due(round_number, is_last=is_last):
+                        progress = {"step": step, "metrics": self.workdir.metrics_mark()}
+                        saves.save(step, selected, progress, at_once=ends)
+                    self.progress.finished_round(record, rounds)
+            self.progress.completed(leg.last_step)
+
+    def _measure(
+        self,
+        config: ConfigDict,
+        algorithm: FederatedAlgorithm,
+        federation: Federation,
+        round_number: int,
+        state: ServerState,
+        selected: Selected,
+    ) -> tuple[Selected, Metrics]:
+        """Evaluate the state if due: on the validation split, and after the last round on the test set."""
+        if not is_judged(algorithm, round_number, config.rounds, config.evaluate_every):
+            return selected._replace(state=state), {}
+        is_last = round_number == config.rounds
+        if algorithm.validate is None:
+            selected, final = selected._replace(state=state), state
+            metrics = {**algorithm.evaluate(state, federation)}
+        else:
+            validation = algorithm.validate(state, federation)
+            selected = selected.after(round_number, state, validation)
+            final = selected.best
+            watched = self._watched(algorithm, state, federation)
+            metrics = {**validation, **_of_round(watched)}
+            if is_last:
+                is_known = final is state and self.config.evaluate_test
+                quality = watched if is_known else algorithm.evaluate(final, federation)
+                metrics |= {**quality, "selected_round": selected.round}
+                if np.isfinite(selected.validation_accuracy):  # there is a validation split
+                    metrics["selected_validation_accuracy"] = selected.validation_accuracy
+        if is_last and algorithm.evaluate_clients is not None:
+            metrics |= algorithm.evaluate_clients(final, federation)
+        return selected, metrics
+
+    def _watched(
+        self, algorithm: FederatedAlgorithm, state: ServerState, federation: Federation
+    ) -> Metrics:
+        """Return the test metrics of a round's state with `evaluate_test`, else {}; for logging only."""
+        return algorithm.evaluate(state, federation) if self.config.evaluate_test else {}
+
+
+def _of_round(quality: Metrics) -> Metrics:
+    """Prefix test metrics with `round_`, which marks them as not used for selection."""
+    return {f"round_{name}": value for name, value in quality.items() if name != HAS_NO_MODEL}

@@ -1,0 +1,204 @@
+"""Run a method on user-defined clients, without a config and without files.
+
+    federation = Federation.from_clients(clients, test=(x_test, y_test))
+    training = Training(from_flax(Net, x_test.shape[1:]))
+    result = simulate(fedavg(training=training), federation, rounds=50, cohort_size=10)
+
+Rounds, cohorts and selection are those of an experiment (`jaxfed.federation.rounds`, `Selected`). The same
+seed produces bit-identical numbers to an experiment with one repeat.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxfed.errors import UsageError
+from jaxfed.experiment.run.selected import Selected
+from jaxfed.federation.algorithm import (
+    HAS_NO_MODEL,
+    FederatedAlgorithm,
+    Metrics,
+    Predictions,
+    ServerState,
+    check_rounds,
+    has_diverged,
+    rounds_of,
+)
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.rounds import cohorts_of, is_judged, play
+from jaxfed.federation.sampling import SAMPLINGS, Sampling
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """Result of a simulation.
+
+    Attributes:
+        algorithm: the method.
+        federation: the clients.
+        state: the state that validation selected; the last one if the method does not validate.
+        last_state: after the last round.
+        metrics: final metrics of `state`: `test_accuracy` and others.
+        records: one for each round: `round`, `seconds` including evaluation, the round's metrics, and
+            validation metrics if the state was evaluated. Round 0 is the initial state.
+    """
+
+    algorithm: FederatedAlgorithm
+    federation: Federation
+    state: ServerState
+    last_state: ServerState
+    metrics: Metrics
+    records: list[dict[str, Any]]
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        """Return class probabilities, float32 [n, C], of any examples [n, ...].
+
+        Raises:
+            UsageError: the method labels its clients' points only and has no model for others; the examples
+                have another shape than the clients'.
+        """
+        if self.algorithm.predict is None:
+            raise UsageError(
+                "predict: this method labels the points that its clients hold; see `predictions`"
+            )
+        like_these = self.federation.examples_like_these(x, "predict")
+        return self.algorithm.predict(self.state, like_these)
+
+    def predictions(self) -> Predictions:
+        """Return the predictions for all points that the method labels or is tested on."""
+        assert self.algorithm.predictions is not None
+        return self.algorithm.predictions(self.state, self.federation)
+
+
+def simulate(
+    algorithm: FederatedAlgorithm,
+    federation: Federation,
+    *,
+    rounds: int = 1,
+    cohort_size: int = 0,
+    sampling: str = "uniform",
+    seed: int = 0,
+    evaluate_every: int = 0,
+    on_round: Callable[[dict[str, Any]], None] | None = None,
+) -> Simulated:
+    """Run a method for some rounds.
+
+    Args:
+        algorithm: the method.
+        federation: the clients.
+        rounds: number of rounds; a one-shot method runs a single one if `cohort_size` is all clients.
+        cohort_size: clients in a round; 0 is all.
+        sampling: of clients, see `sample_clients`.
+        seed: determines all randomness.
+        evaluate_every: evaluate the state every `evaluate_every` rounds; 0 is after the last one only.
+        on_round: called with every record as it is made.
+
+    Raises:
+        UsageError: the method cannot work with these clients, the network cannot work with their examples or
+            classes, nobody has a label, the loss is no longer finite, or no client has a model in the end.
+    """
+    _check(algorithm, federation, rounds, cohort_size, sampling)
+    check_rounds(algorithm, rounds, "simulate: rounds", "Training.labeled_only_rounds")
+    chosen = Sampling(cohort_size, sampling)
+    key = jax.random.key(seed)
+    state = algorithm.init(jax.random.fold_in(key, 0), federation)
+    _check_outputs(algorithm, federation, state)
+    selected = Selected(state, state if algorithm.validate else (), -1.0, 0)
+    records: list[dict[str, Any]] = []
+
+    def tell(record: dict[str, Any]) -> None:
+        records.append(record)
+        if on_round is not None:
+            on_round(record)
+
+    if algorithm.validate:
+        quality = algorithm.validate(state, federation)
+        selected = selected.after(0, state, quality)
+        if quality:
+            tell({"round": 0, **quality})
+    rounds = rounds_of(algorithm, rounds, cohort_size, federation.num_clients)
+    cohort_of = cohorts_of(algorithm, federation, chosen, seed)
+    numbers = range(1, rounds + 1)
+    with closing(play(algorithm, state, numbers, cohort_of=cohort_of, key=key)) as played:
+        ended = time.perf_counter()
+        for number, _, state, metrics, *_ in played:
+            if has_diverged(metrics):
+                raise UsageError(
+                    f"simulate: diverged in round {number}, its loss is not finite; lower the learning rate"
+                )
+            quality = {}
+            if algorithm.validate and is_judged(algorithm, number, rounds, evaluate_every):
+                quality = algorithm.validate(state, federation)
+                selected = selected.after(number, state, quality)
+            else:
+                selected = selected._replace(state=state)
+            before_this, ended = ended, time.perf_counter()
+            tell({"round": number, **metrics, **quality, "seconds": ended - before_this})
+    final = algorithm.evaluate(selected.final, federation)
+    if final.get(HAS_NO_MODEL):
+        raise UsageError(
+            f"simulate: no client has a model after round {rounds}; the warnings say why"
+        )
+    return Simulated(algorithm, federation, selected.final, selected.state, final, records)
+
+
+def _check(
+    algorithm: FederatedAlgorithm,
+    federation: Federation,
+    rounds: int,
+    cohort_size: int,
+    sampling: str,
+) -> None:
+    for name, value, kind in (
+        ("algorithm", algorithm, FederatedAlgorithm),
+        ("federation", federation, Federation),
+    ):
+        if not isinstance(value, kind):
+            raise UsageError(
+                f"simulate: {name} is a {type(value).__name__}; allowed is a {kind.__name__}"
+            )
+    if not isinstance(rounds, int | np.integer) or rounds < 1:
+        raise UsageError(f"simulate: rounds={rounds}; allowed are integers from 1 on")
+    if not isinstance(cohort_size, int | np.integer) or not (
+        0 <= cohort_size <= federation.num_clients
+    ):
+        raise UsageError(
+            f"simulate: cohort_size={cohort_size}; allowed are 1 to {federation.num_clients}, and 0 for all"
+        )
+    if not any(map(len, federation.partition.labeled)) and not len(federation.server):
+        raise UsageError(
+            "simulate: nobody has a label, neither clients nor the server: give labels from 0 on beside -1"
+        )
+    allowed = [name for name in SAMPLINGS if name != "groups"]  # their number is a config's
+    if sampling not in allowed:
+        raise UsageError(
+            f"simulate: sampling={sampling!r}; allowed are {', '.join(map(repr, allowed))}"
+        )
+
+
+def _check_outputs(
+    algorithm: FederatedAlgorithm, federation: Federation, state: ServerState
+) -> None:
+    """Check that the network has an output for every class; with too few it would silently learn nonsense."""
+    if algorithm.predict is None:
+        return
+    try:
+        probabilities = algorithm.predict(state, federation.x[:1])
+    except (TypeError, ValueError) as error:
+        line = " ".join(str(error).split())[:300]
+        raise UsageError(
+            f"simulate: the network does not take examples of {federation.x.shape[1:]}: {line}"
+        ) from error
+    outputs = probabilities.shape[1]
+    if outputs < federation.num_classes:
+        raise UsageError(
+            f"simulate: the network has {outputs} outputs and the clients have {federation.num_classes} "
+            "classes; allowed are as many outputs or more"
+        )

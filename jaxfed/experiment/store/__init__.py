@@ -1,0 +1,1 @@
+"""The files of an experiment: workdir, records, compiled programs."""

@@ -1,0 +1,343 @@
+"""The directory of one experiment: its owner, its files, and their validity.
+
+    config.json      the config as resolved; written first
+    data.json        type, shape and checksum of the data that rounds are computed on, and of weights files
+    metrics.jsonl    one JSON object a line, one line a round; if a method validates, round 0 is
+                     its initial state
+    partition.json   clients x classes counts of the first repeat, for its plot
+    checkpoints/     the newest states (`jaxfed.host.checkpoint`)
+    preprocessing/   REPEAT/, the model that computes the methods' features, if it is trained first
+    states/          METHOD-REPEAT/, the selected state, and METHOD-REPEAT-last/, the last one;
+                     without a selection METHOD-REPEAT/ is the last
+    predictions/     METHOD-REPEAT.csv.gz, the method's predictions (`jaxfed.experiment.run.prediction_table`)
+    audit/           observations of the attacks and their results (`jaxfed.experiment.audit.audit`)
+    plots/           pictures made at the end
+    summary.json     the final metrics; written last and atomically: it marks a finished experiment
+    .lock            held by the process that is running here
+    .deleted.json    config.json while the results of an earlier experiment are being deleted
+
+One process at a time may run in a workdir. Only the files of this list are ever deleted. Deleting begins with
+renaming config.json to .deleted.json. From then on all other files count as deleted, even if the process is
+killed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from jaxfed.config.keys import flatten
+from jaxfed.errors import BeyondMemory, Unresumable, UsageError
+from jaxfed.experiment.store.records import Run
+from jaxfed.host import storage
+
+_CONFIG, _METRICS, _SUMMARY, _LOCK = "config.json", "metrics.jsonl", "summary.json", ".lock"
+_PARTITION, _CHECKPOINTS, _STATES, _PLOTS = "partition.json", "checkpoints", "states", "plots"
+_MOST_NAMED = 4  # keys that differ
+_OF_REPORTS = ("paper_table",)
+# Keys that may change when an unfinished run resumes. Results depend only on the memory limit among them, by
+# rounding (chunk sizes of columns and clients). Being able to resume is worth more than the last bits.
+_FREE = tuple(
+    f"execution.{key}" for key in ("memory_limit", "workers", "compilation_cache", "plots")
+)
+_PREPROCESSING, _DATA, _DELETED = "preprocessing", "data.json", ".deleted.json"
+_PREDICTIONS, _AUDIT = "predictions", "audit"
+_OWN = (
+    _SUMMARY,
+    _METRICS,
+    _PARTITION,
+    _CHECKPOINTS,
+    _PREPROCESSING,
+    _STATES,
+    _PREDICTIONS,
+    _AUDIT,
+    _PLOTS,
+    _DATA,
+)  # beside config.json
+TO_RESUME = (_CONFIG, _DATA, _METRICS, _PARTITION, _CHECKPOINTS, _PREPROCESSING)
+
+
+class Workdir:
+    """Files of one experiment; made by `open_workdir`, which holds the lock."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def plots(self) -> Path:
+        """Folder of the pictures."""
+        return self.path / _PLOTS
+
+    @property
+    def audit(self) -> Path:
+        """Folder of the audit."""
+        return self.path / _AUDIT
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints."""
+        return self.path / _CHECKPOINTS
+
+    def final_state(self, method: str, repeat: int, *, last: bool = False) -> Path:
+        """Return the folder of a method's selected state in a repeat, or of its last state."""
+        return self.path / _STATES / f"{method}-{repeat}{'-last' if last else ''}"
+
+    def predictions(self, method: str, repeat: int) -> Path:
+        """Return the path of a method's predictions in a repeat (`run.prediction_table`)."""
+        return self.path / _PREDICTIONS / f"{method}-{repeat}.csv.gz"
+
+    def preprocessing(self, repeat: int) -> Path:
+        """Return the folder of the model that computes a repeat's features."""
+        return self.path / _PREPROCESSING / str(repeat)
+
+    def check_data(self, checksums: Mapping[str, str]) -> None:
+        """Write data.json, or compare the checksums with the existing file.
+
+        Raises:
+            Unresumable: the existing rounds were computed on other data, or data.json is damaged.
+        """
+        file = self.path / _DATA
+        if not file.exists():
+            write_json(file, checksums)
+            return
+        try:
+            there = _read_json(file)
+        except ValueError:
+            there = None
+        if not isinstance(there, dict):
+            raise Unresumable(
+                f"--workdir={self.path}: {_DATA} is damaged, which said what data its rounds were computed on"
+            )
+        for name in [*checksums, *there]:
+            if there.get(name) != checksums.get(name):
+                raise Unresumable(
+                    f"--workdir={self.path}: its rounds were computed on other data: {name} is "
+                    f"{there.get(name)} there, {checksums.get(name)} now; bring the data back"
+                )
+
+    def write_partition(self, counts: Mapping[str, Any]) -> None:
+        """Write partition.json: clients x classes counts of the first repeat."""
+        write_json(self.path / _PARTITION, counts)
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Return all lines of metrics.jsonl, in the order they were written."""
+        file = self.path / _METRICS
+        if not file.exists():
+            return []
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+    def is_without_rounds(self) -> bool:
+        """True if no round, checkpoint or preprocessing model has been computed yet."""
+        made = (self.checkpoints, self.path / _PREPROCESSING)
+        rounds = [record.get("round", 0) for record in self.read_metrics()]
+        return not any(rounds) and not any(
+            place.exists() and any(place.iterdir()) for place in made
+        )
+
+    def append_metrics(self, record: Mapping[str, Any]) -> None:
+        """Add one line to metrics.jsonl."""
+        storage.append(self.path / _METRICS, json.dumps(plain(record)) + "\n")
+
+    def metrics_mark(self) -> str:
+        """Return size and checksum of metrics.jsonl, for a checkpoint."""
+        return storage.file_checksum(self.path / _METRICS)
+
+    def objection(self, mark: str) -> str:
+        """Return the reason why metrics.jsonl does not continue its content at the mark; "" if it does."""
+        file, size = self.path / _METRICS, int(mark.partition("-")[0])
+        if file.exists() and storage.file_checksum(file, size) == mark:
+            return ""
+        return f"{file} is not what it was saved with: lines are missing, or others"
+
+    def restore_metrics(self, mark: str | None) -> None:
+        """Truncate metrics.jsonl to the mark, or to nothing: later rounds were not saved."""
+        with (self.path / _METRICS).open("ab") as file:
+            file.truncate(int(mark.partition("-")[0]) if mark else 0)
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Write summary.json, the last file: its presence means that the results are complete."""
+        write_json(self.path / _SUMMARY, summary)
+
+    def finished_run(self, summary: Mapping[str, Any]) -> Run:
+        """Return the run as reports will read it, before summary.json is written."""
+        return Run(
+            self.path, _read_json(self.path / _CONFIG), json.loads(json.dumps(plain(summary)))
+        )
+
+
+def is_finished(path: str | os.PathLike[str], config: Mapping[str, Any]) -> bool:
+    """True if the experiment of this config has finished in the directory; changes no file.
+
+    Raises:
+        Unresumable: the directory belongs to another config.
+        UsageError: it is no workdir.
+    """
+    path = Path(path)
+    _check_owner(path, config)
+    return not (path / _DELETED).exists() and _has_summary(path)
+
+
+@contextmanager
+def open_workdir(
+    path: str | os.PathLike[str], config: Mapping[str, Any], *, overwrite: bool = False
+) -> Iterator[Workdir]:
+    """Create or re-open the directory of this config's experiment and hold its lock.
+
+    Args:
+        path: the directory; parents are created.
+        config: the resolved config. A directory made by another config is refused. Keys that may change in an
+            unfinished run (`execution.memory_limit`, ...) are updated in its config.json.
+        overwrite: delete the results of an earlier experiment first.
+
+    Raises:
+        Unresumable: the directory belongs to another config.
+        UsageError: it is in use by another process, is no workdir, or cannot be written.
+
+    If an experiment exceeds its memory limit (`BeyondMemory`) before its first round, a directory created
+    here is removed.
+    """
+    path = Path(path)
+    is_new = not path.exists()
+    if overwrite:
+        _check_contents(path)
+    else:
+        _check_owner(path, config)
+    with ExitStack() as stack:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(storage.lock(path / _LOCK))
+        except BlockingIOError:
+            raise UsageError(f"--workdir={path}: another process is running here") from None
+        except OSError as error:
+            raise UsageError(f"--workdir={path}: {error.filename}: {error.strerror}") from error
+        storage.remove_partial_files(path)
+        if overwrite and (path / _CONFIG).exists():
+            (path / _CONFIG).replace(path / _DELETED)
+        if (path / _DELETED).exists():  # renamed just now, or by a process that was killed
+            _delete_results(path)
+            write_json(path / _CONFIG, config)
+            (path / _DELETED).unlink()
+        if not (path / _CONFIG).exists():
+            write_json(path / _CONFIG, config)
+        _check_owner(path, config)
+        if _flat(_read_json(path / _CONFIG)) != _flat(config):
+            write_json(path / _CONFIG, config)
+        directory = Workdir(path)
+        try:
+            yield directory
+        except BeyondMemory:
+            if is_new and directory.is_without_rounds():
+                shutil.rmtree(path)
+            raise
+
+
+def plain(value: Any) -> Any:
+    """Convert to valid JSON: arrays and tuples to lists, NumPy to Python numbers, non-finite ones to None."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _is_empty(path: Path) -> bool:
+    """True if a directory is empty, or contains only files of an interrupted start."""
+    return all(
+        entry.name == _LOCK
+        or (entry.name.startswith(f".{_CONFIG}.") and entry.name.endswith(".partial"))
+        for entry in path.iterdir()
+    )
+
+
+def _has_summary(path: Path) -> bool:
+    """True if a complete summary exists."""
+    try:
+        summary = _read_json(path / _SUMMARY)
+    except (OSError, ValueError):
+        return False
+    return isinstance(summary, dict) and "algorithms" in summary
+
+
+def _check_contents(path: Path) -> dict[str, Any] | None:
+    """Return the config of the experiment in `path`; None if it is absent, empty or being deleted.
+
+    Raises:
+        UsageError: the directory is no workdir of `launch.run`.
+    """
+    if not path.exists() or (path.is_dir() and _is_empty(path)) or (path / _DELETED).exists():
+        return None
+    try:
+        config = _read_json(path / _CONFIG)
+    except (OSError, ValueError):
+        config = None
+    if not isinstance(config, dict) or not {"algorithm", "dataset", "num_repeats"} <= config.keys():
+        raise UsageError(
+            f"--workdir={path}: is no workdir of launch.run; give a new or empty directory"
+        )
+    return config
+
+
+def _check_owner(path: Path, config: Mapping[str, Any]) -> None:
+    """Refuse a directory made by another config, naming the keys that differ.
+
+    Changing one key may change others that derive from it. If several keys changed from the same value to the
+    same value, only the first is named. Keys that only reports read are named only if no other key differs.
+    The rest are counted. In an unfinished experiment some keys may differ (`_FREE`); in a finished one none.
+    """
+    owner = _check_contents(path)
+    if owner is None:
+        return
+    there, given = _flat(owner), _flat(config)
+    free = () if _has_summary(path) else _FREE
+    differing = [
+        key for key in {**given, **there} if there.get(key) != given.get(key) and key not in free
+    ]
+    if differing:
+        told: dict[str, str] = {}
+        for key in sorted(differing, key=lambda key: key in _OF_REPORTS):
+            told.setdefault(f"{_shown(there, key)} there, {_shown(given, key)} now", key)
+        telling = [
+            f"config.{key} is {values}" for values, key in told.items() if key not in _OF_REPORTS
+        ]
+        shown = telling[:_MOST_NAMED] or [f"config.{key} is {v}" for v, key in told.items()]
+        more = len(differing) - len(shown)
+        raise Unresumable(
+            f"--workdir={path}: made by another config: {'; '.join(shown)}"
+            f"{f'; and {more} more' * bool(more)}"
+        )
+
+
+def _delete_results(path: Path) -> None:
+    for name in _OWN:
+        if (path / name).is_dir():
+            shutil.rmtree(path / name)
+        else:
+            (path / name).unlink(missing_ok=True)
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(flatten(plain(config)))
+
+
+def _shown(flat: Mapping[str, Any], key: str) -> str:
+    return json.dumps(flat[key]) if key in flat else "absent"
+
+
+def _read_json(file: Path) -> Any:
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def write_json(file: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON file atomically."""
+    with storage.whole_file(file) as stream:
+        stream.write(json.dumps(plain(value), indent=2) + "\n")

@@ -1,0 +1,1 @@
+"""Sweeps: plan, check and run the points of a config's grid."""

@@ -1,0 +1,275 @@
+"""Points of a sweep, from `sweep(add)` of a config file or from a grid; every point is checked.
+
+A baseline whose settings are the same at several points (`jaxfed.config.visibility`) runs at one of them and
+its rows are reused at the others. In a sweep over `xclp.alpha`, for example, client_knn runs once. The main
+algorithm runs at every point.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from jaxfed.config import check, methods
+from jaxfed.config import file as config_file
+from jaxfed.config.keys import flatten
+from jaxfed.config.unread import Given
+from jaxfed.config.visibility import seen_by
+from jaxfed.errors import UsageError
+from jaxfed.experiment.store import workdir
+from jaxfed.experiment.store.records import read_json
+
+_MAX_NAME = 120  # characters; file systems allow 255 bytes
+
+
+class Point(NamedTuple):
+    """One experiment of a sweep.
+
+    Attributes:
+        name: of its directory, unique in the sweep and the same in every plan of it.
+        overrides: dotted key -> value as the config resolves it.
+        texts: the same as `KEY=VALUE` for the command line, and the baselines that still run here.
+        settings: the whole config, nested.
+        reused: baseline -> the point that runs it for this one.
+    """
+
+    name: str
+    overrides: dict[str, Any]
+    texts: tuple[str, ...]
+    settings: dict[str, Any]
+    reused: dict[str, str]
+
+    @property
+    def title(self) -> str:
+        """The point's values for display; directory names cannot contain all of them."""
+        return _title(config_file.as_text(key, value) for key, value in self.overrides.items())
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Checked points of a sweep.
+
+    `overrides` (`KEY=VALUE`) apply to every point. The points come from `grid` (`KEY=VALUE,VALUE`) unless it
+    is empty. `base` is the config's own value of every key that some point sets. `repeated` maps the name of
+    a duplicate to that of the point that runs.
+    """
+
+    config: str
+    overrides: tuple[str, ...]
+    grid: tuple[str, ...]
+    base: dict[str, Any]
+    points: tuple[Point, ...]
+    repeated: dict[str, str]
+
+
+def plan(
+    config: str,
+    overrides: Sequence[str] = (),
+    grid: Sequence[str] = (),
+    directory: Path | None = None,
+) -> Plan:
+    """Build and check all points of a sweep before anything runs.
+
+    Two points may resolve to one experiment, for example with the default values of two keys. It runs once,
+    and `Plan.repeated` maps the name of the second to that of the first.
+
+    Args:
+        config: `FILE.py[:VARIANT]`.
+        overrides: `KEY=VALUE` strings that apply to every point.
+        grid: `KEY=VALUE,VALUE,...` strings; their combinations replace the points of the file's `sweep`.
+        directory: of the sweep. A point that has started there keeps the baselines that it started with.
+
+    Raises:
+        UsageError: the file has no `sweep` or it adds nothing, two points are the same, a point sets a key to
+            a value that its config does not allow, or sets a key that nothing reads at any point.
+    """
+    path, variant = config_file.split_variant(config)
+    base = _load(config, overrides)
+    points: dict[str, Point] = {}
+    first: dict[str, str] = {}
+    repeated: dict[str, str] = {}
+    seen: dict[str, dict[str, str]] = {}
+    given, unread = Given(), dict[str, str]()
+    for values in _crossed(grid) if grid else _added(path, variant):
+        point, loaded = _point(config, overrides, values)
+        unread = given.unread(partial(config_file.load, config), [*overrides, *point.texts])
+        if point.name in points or point.name in repeated:
+            raise UsageError(f"--config={config}: sweep adds the point {point.name} twice")
+        experiment = json.dumps(workdir.plain(point.settings), sort_keys=True)
+        if experiment in first:
+            repeated[point.name] = first[experiment]
+        else:
+            first[experiment] = point.name
+            points[point.name] = point
+            seen[point.name] = {
+                name: f"{name} {json.dumps(workdir.plain(seen_by(loaded, name)), sort_keys=True)}"
+                for name in methods.chosen(loaded)
+            }
+    if not points:
+        raise UsageError(f"--config={config}: sweep adds no point")
+    for line in unread.values():
+        raise UsageError(f"{line}; that is so at every point of the sweep")
+    swept = dict.fromkeys(key for point in points.values() for key in point.overrides)
+    return Plan(
+        config,
+        tuple(overrides),
+        tuple(grid),
+        {key: _own_value(base, key) for key in swept},
+        tuple(_shared(config, overrides, points, seen, directory)),
+        repeated,
+    )
+
+
+def _own_value(base: ConfigDict, key: str) -> Any:
+    """Return the config's value of a key; None for a key of some points only, as another network's option."""
+    flat = dict(flatten(base.to_dict()))
+    if key in flat:
+        return flat[key]
+    with suppress(KeyError, ValueError):
+        return methods.unsaid(base, key)
+    return None
+
+
+def _shared(
+    config: str,
+    overrides: Sequence[str],
+    points: Mapping[str, Point],
+    seen: Mapping[str, Mapping[str, str]],
+    directory: Path | None,
+) -> Iterator[Point]:
+    """Yield the points, each without the baselines that another point runs for it.
+
+    Args:
+        config: as given.
+        overrides: as given.
+        points: by name, with all their baselines.
+        seen: point -> method -> config fingerprint of the method there, as text.
+        directory: as given.
+    """
+    started = {name: _started_with(directory, name) for name in points}
+    runs: dict[str, str] = {}  # fingerprint of a method -> the point that runs it
+    for name, methods_there in started.items():
+        for method in methods_there or ():
+            runs.setdefault(seen[name].get(method, ""), name)
+    for name in points:
+        for what in seen[name].values() if started[name] is None else ():
+            runs.setdefault(what, name)
+    for name, point in points.items():
+        reused = {
+            method: runs.get(seen[name][method], name)
+            for method in point.settings["baselines"]
+            if method not in (started[name] or ())
+        }
+        reused = {method: other for method, other in reused.items() if other != name}
+        yield _without(config, overrides, point, reused) if reused else point
+
+
+def _started_with(directory: Path | None, point: str) -> tuple[str, ...] | None:
+    """Return the methods that a point's directory was created for; None if it does not exist."""
+    file = directory / point / "config.json" if directory else None
+    if file is None or not file.is_file():
+        return None
+    there = read_json(file)
+    return (str(there.get("algorithm")), *(there.get("baselines") or ()))
+
+
+def _without(config: str, overrides: Sequence[str], point: Point, reused: dict[str, str]) -> Point:
+    """Return the point without the reused baselines; unchanged if its config is invalid without them."""
+    left = tuple(name for name in point.settings["baselines"] if name not in reused)
+    texts = (*point.texts, f"baselines={','.join(left) or ()}")
+    try:
+        settings = _load(config, [*overrides, *texts]).to_dict()
+    except UsageError:  # for example candidate settings that only the baseline has
+        return point
+    return point._replace(texts=texts, settings=settings, reused=reused)
+
+
+def _crossed(grid: Sequence[str]) -> list[dict[str, str]]:
+    """Return all combinations of the values in `KEY=VALUE,VALUE,...` strings; the last key varies fastest."""
+    values: dict[str, list[str]] = {}
+    for text in grid:
+        key, _, listed = text.partition("=")
+        if not listed:
+            raise UsageError(f"--sweep.{key}: values are missing, write --sweep.{key}=VALUE,VALUE")
+        if key in values:
+            raise UsageError(f"--sweep.{key}: is there twice; write all its values in one")
+        values[key] = _listed(listed)
+    return [
+        dict(zip(values, combination, strict=True)) for combination in product(*values.values())
+    ]
+
+
+def _listed(text: str) -> list[str]:
+    """Split at commas outside brackets: `(16,),(32, 64)` has two values."""
+    values, depth = [""], 0
+    for character in text:
+        depth += (character in "([") - (character in ")]")
+        if character == "," and depth == 0:
+            values.append("")
+        else:
+            values[-1] += character
+    return [value.strip() for value in values]
+
+
+def _added(path: str, variant: str) -> list[dict[str, Any]]:
+    """Return the overrides of every point that the config file adds, in order."""
+    sweep = getattr(config_file.load_module(path), "sweep", None)
+    if not callable(sweep):
+        raise UsageError(f"--config={path}: defines no sweep(add); launch.run runs it as it is")
+    added: list[dict[str, Any]] = []
+
+    def add(**overrides: Any) -> None:
+        added.append(overrides)
+
+    if "variant" in inspect.signature(sweep).parameters:
+        sweep(add, variant=variant)
+    else:
+        sweep(add)
+    return added
+
+
+def _load(config: str, overrides: Sequence[str]) -> ConfigDict:
+    loaded = config_file.load(config, overrides)
+    check.check(loaded)
+    return loaded
+
+
+def _point(
+    config: str, overrides: Sequence[str], values: Mapping[str, Any]
+) -> tuple[Point, ConfigDict]:
+    texts = tuple(config_file.as_text(key, value) for key, value in values.items())
+    name = point_name(texts)
+    try:
+        loaded = _load(config, [*overrides, *texts])
+    except UsageError as error:
+        raise UsageError(f"sweep point {_title(texts)}: {error}") from None
+    settings = loaded.to_dict()
+    flat = dict(flatten(settings))
+    return Point(name, {key: flat[key] for key in values}, texts, settings, {}), loaded
+
+
+def _title(texts: Iterable[str]) -> str:
+    return ",".join(sorted(texts)) or "base"
+
+
+def point_name(texts: Sequence[str]) -> str:
+    """Return a directory name for `KEY=VALUE` strings: readable, safe in a shell and on any file system.
+
+    If characters had to be replaced or cut, a digest of the full text keeps it unique.
+    """
+    name = _title(texts)
+    safe = re.sub(r"[^A-Za-z0-9._=,+-]+", "_", name)
+    if safe == name and len(name) <= _MAX_NAME:
+        return name
+    return f"{safe[:_MAX_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

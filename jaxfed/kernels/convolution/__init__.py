@@ -1,0 +1,1 @@
+"""Convolutions without XLA's convolution operation; `conv` is their entry."""

@@ -1,0 +1,1 @@
+"""Parts of the graph of neighbors; `jaxfed.kernels.graph` is its entry."""

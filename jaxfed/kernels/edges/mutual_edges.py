@@ -1,0 +1,87 @@
+"""Neighbor lists as edges of B + B^T: mutual edges of two points are merged.
+
+    (B + B^T)_ij = B_ij + B_ji,    in row i if i lists j, in row j if j does not list i
+
+An entry whose reverse edge is listed is in both rows already. Every other one must be added to its target's
+row (`jaxfed.kernels.edges.by_target`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from jaxfed.kernels.devices.spread import Rows
+from jaxfed.kernels.lookup import looked_up
+
+# Entries of neighbors' lists that are searched for reverse edges at a time.
+_ENTRIES_COMPARED = 2**18
+
+# Slots of every list that are compared in one loop.
+_SLOTS_AT_ONCE = 32
+
+
+class Edges(NamedTuple):
+    """Edges of B with the places of their two entries of B + B^T, in m of n rows."""
+
+    targets: Array  # int32 [m, k], valid everywhere: the point itself where there is no edge
+    weights: Array  # float32 [m, k], B_ij + B_ji if i is also a neighbor of j, else B_ij
+    # int32 [n k], for every edge (i, j) of B the local row j to which i must be added; m: no local row
+    under: Array
+    all_weights: Array  # float32 [n, k]: `weights` of all rows
+
+
+def match(indices: Array, weights: Array, rows: Rows) -> Edges:
+    """Merge mutual edges, and find the rows to which the others must be added."""
+    num_rows = len(indices)
+    n = num_rows * rows.num_parts
+    own = rows.own(jnp.arange(n, dtype=jnp.int32))[:, None]
+    # An index out of range raises an error outside jit; under jit it must at least not reach other rows.
+    is_edge = (weights > 0) & (indices >= 0) & (indices < n)
+    weights = jnp.where(is_edge, weights, 0.0)
+    targets = jnp.where(is_edge, indices, own)
+    listed = jnp.where(is_edge, indices, -1)
+    # A point that lists j twice shares the weight of the reverse edge between the two. (The barrier makes XLA
+    # compute the sums once, not for each reader.)
+    weight_there, num_there = lax.optimization_barrier(_sums_of_equals(listed, weights))
+    all_listed, all_there = rows.of_all(listed), rows.of_all(weight_there).reshape(-1)
+    back = _places_back(all_listed, targets, own)
+    is_back = is_edge & (back >= 0)
+    weight_back = looked_up(all_there, jnp.maximum(back, 0))
+    weights = weights + jnp.where(is_back, weight_back, 0.0) / num_there
+    under = rows.here(rows.of_all(jnp.where(is_edge & ~is_back, targets, n)), num_rows)
+    under = jnp.where((under >= 0) & (under < num_rows), under, num_rows)
+    return Edges(targets, weights, under.reshape(-1), rows.of_all(weights))
+
+
+def _places_back(listed: Array, targets: Array, own: Array) -> Array:
+    """Place of the reverse edge of each entry (i, j): that of i in row j of `listed`, or -1; int32 [m, k].
+
+    Whole rows are fetched, for as many entries at a time as stay in the cache.
+    """
+    k = listed.shape[1]
+    slots = jnp.arange(k, dtype=jnp.int32)[None, :]
+
+    def of_row(row: tuple[Array, Array]) -> Array:
+        targets, own = row
+        theirs = looked_up(listed, targets)
+        slot = jnp.where(theirs == own[:, None], slots, -1).max(axis=1)
+        return jnp.where(slot >= 0, targets * k + slot, -1)
+
+    num_rows = max(1, _ENTRIES_COMPARED // k**2)
+    return lax.optimization_barrier(lax.map(of_row, (targets, own), batch_size=num_rows))
+
+
+def _sums_of_equals(listed: Array, weights: Array) -> tuple[Array, Array]:
+    """For each entry, the total weight of equal entries in its row, and their number."""
+
+    def add(slot: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
+        is_equal = listed == listed[:, slot, None]
+        weight = jnp.where(is_equal, weights[:, slot, None], 0.0)
+        return sums[0] + weight, sums[1] + is_equal.astype(weights.dtype)
+
+    k = listed.shape[1]
+    zeros = jnp.zeros_like(weights)
+    return lax.fori_loop(0, k, add, (zeros, zeros), unroll=min(k, _SLOTS_AT_ONCE))

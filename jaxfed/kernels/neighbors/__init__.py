@@ -1,0 +1,1 @@
+"""Parts of exact nearest-neighbor search; `jaxfed.kernels.knn` is its entry."""

@@ -1,0 +1,201 @@
+"""Tables and figure of an audit: accuracy against vulnerability, one row and one point for each method.
+
+audit/vulnerability.csv, .md     methods: accuracy, AUC of the strongest attack, TPR at low FPR
+audit/messages.csv               the same for each kind of message
+audit/attacks.csv                every single attack
+audit/audit.json                 all results
+audit/vulnerability.png          accuracy against AUC
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from jaxfed.experiment.store.records import Run
+from jaxfed.experiment.store.workdir import write_json
+from jaxfed.host import storage
+from jaxfed.host.csv_file import write_csv
+from jaxfed.reports.figures.plots import try_to_write
+from jaxfed.reports.figures.style import LIGHT, Theme, dress, new_figure
+from jaxfed.reports.tables.method_names import USUAL, Methods, methods_of
+from jaxfed.reports.tables.provenance import provenance
+from jaxfed.reports.tables.tables import Cell, Table
+
+_MOVES = 200  # iterations that separate overlapping names
+
+COLUMNS = (
+    *("method", "adversary", "accuracy", "accuracy_spread", "accuracy_on"),
+    *("message", "round", "attack", "shadows", "leaves"),
+    *("auc", "low", "high", "spread", "tpr_at_1_percent"),
+    *("tpr_at_none", "tpr_at_none_low", "tpr_at_none_high", "members", "others", "others_at_once"),
+)
+_IN_A_PERCENT = 100  # non-members needed to measure a false-positive rate of 1 %
+_ASKED = "†"
+_WHICH_ACCURACY = (
+    f"{_ASKED} Of a method that is tested on nothing held out, and so has no test accuracy: that of its last "
+    "message on the held-out examples that the attacks ask about."
+)
+_HEADINGS = (
+    *("Method", "Adversary", "Test accuracy [%]", "AUC", "95 % interval", "TPR at 1 % FPR [%]"),
+    *("TPR at no false positive among n [%]", "Strongest attack"),
+)
+
+
+def write_audit(audit: Mapping[str, Any], folder: Path, methods: Methods) -> None:
+    """Write audit.json, its tables and its figure."""
+    for name, rows in (
+        ("vulnerability", audit["methods"]),
+        ("messages", audit["messages"]),
+        ("attacks", audit["attacks"]),
+    ):
+        write_csv(folder / f"{name}.csv", COLUMNS, map(_in_columns, rows))
+    with storage.whole_file(folder / "vulnerability.md") as stream:
+        stream.write(vulnerability_table(audit["methods"], methods))
+    write_json(folder / "audit.json", audit)
+    file = folder / "vulnerability.png"
+    try_to_write(lambda: vulnerability_figure(audit["methods"], methods), file)
+
+
+def vulnerability_table(rows: Sequence[Mapping[str, Any]], methods: Methods = USUAL) -> str:
+    """Return the vulnerability table in Markdown."""
+    lines = ["| " + " | ".join(_HEADINGS) + " |", "|" + "---|" * len(_HEADINGS)]
+    lines += ["| " + " | ".join(cells) + " |" for cells in _table_rows(rows, methods)]
+    return "\n".join([*lines, *(f"\n{line}" for line in which_accuracy(rows))]) + "\n"
+
+
+def which_accuracy(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the footnote on marked accuracies, as a list that is empty if no row has the mark."""
+    return [_WHICH_ACCURACY] if any(map(_is_asked, rows)) else []
+
+
+def _is_asked(row: Mapping[str, Any]) -> bool:
+    return bool(row.get("accuracy_on") == "asked")
+
+
+def audit_table(audit: Mapping[str, Any], run: Run, name: str) -> Table:
+    """Return the vulnerability table for a report, with all numbers of its methods in the CSV."""
+    rounds = ", ".join(map(str, audit["rounds"]))
+    return Table(
+        name=name,
+        title=f"{run.name}: membership inference",
+        columns=_HEADINGS,
+        rows=tuple(
+            tuple(map(Cell, cells)) for cells in _table_rows(audit["methods"], methods_of([run]))
+        ),
+        num_settings=1,
+        caption=(
+            "AUC of the strongest attack on what a method sends: 0.5 is a guess. Messages of round "
+            f"{rounds}; {audit['shadows']} shadow models."
+            + "".join(f" {line}" for line in which_accuracy(audit["methods"]))
+        ),
+        provenance=provenance([run]),
+        records=tuple(map(_in_columns, audit["methods"])),
+    )
+
+
+def _in_columns(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {column: row.get(column) for column in COLUMNS}
+
+
+def _table_rows(rows: Sequence[Mapping[str, Any]], methods: Methods) -> Iterator[list[str]]:
+    """Yield rows, least vulnerable first; methods that reveal nothing to anybody come before all others."""
+    for row in sorted(rows, key=lambda row: row.get("auc", 0.0)):
+        accuracy = _percent(row["accuracy"], row["accuracy_spread"]) + f" {_ASKED}" * _is_asked(row)
+        cells = [methods.name(row["method"]), row["adversary"] or "–", accuracy]
+        if "auc" in row:
+            cells += [
+                f"{row['auc']:.3f}",
+                f"{row['low']:.3f} to {row['high']:.3f}",
+                _percent(row["tpr_at_1_percent"])
+                if row["others_at_once"] >= _IN_A_PERCENT
+                else "–",
+                f"{_percent(row['tpr_at_none'])} ({_percent(row['tpr_at_none_low'])} to "
+                f"{_percent(row['tpr_at_none_high'])}; n = {row['others_at_once']})",
+                attack_text(row),
+            ]
+        else:
+            cells += ["–"] * 4 + ["nothing is seen"]
+        yield cells
+
+
+def attack_text(row: Mapping[str, Any]) -> str:
+    """Return the attack's name without its prefix; attacks on data that never leaves a client are marked."""
+    text = row["attack"].partition(": ")[2] or row["attack"]
+    return text if row["leaves"] else f"{text} (which nobody has)"
+
+
+def vulnerability_figure(
+    rows: Sequence[Mapping[str, Any]], methods: Methods = USUAL, theme: Theme = LIGHT
+) -> Figure:
+    """Plot accuracy against the AUC of the strongest attack, with its interval; left and up is better.
+
+    The points are annotated with names, because there are more methods than distinguishable colors.
+    """
+    figure = new_figure(7.2, 4.6, theme)
+    ax = figure.subplots()
+    dress(
+        ax, theme, xlabel="Vulnerability, AUC of the strongest attack", ylabel="Test accuracy [%]"
+    )
+    ax.axvline(0.5, color=theme.muted, linestyle="--", linewidth=1)
+    drawn = [row for row in rows if "auc" in row and row["accuracy"] is not None]
+    drawn.sort(key=lambda row: row["accuracy"])
+    heights = _apart([100 * row["accuracy"] for row in drawn])
+    most = max((row["high"] for row in drawn), default=1.0)
+    for row, height in zip(drawn, heights, strict=True):
+        color = theme.labeled if row["leaves"] else theme.muted
+        accuracy = 100 * row["accuracy"]
+        ax.errorbar(
+            row["auc"],
+            accuracy,
+            xerr=[[row["auc"] - row["low"]], [row["high"] - row["auc"]]],
+            yerr=100 * row["accuracy_spread"] if row["accuracy_spread"] else None,
+            color=color,
+            marker="o",
+            markersize=5,
+            linestyle="none",
+            capsize=2,
+        )
+        ax.annotate(
+            _point_name(row, drawn, methods),
+            (row["high"], accuracy),
+            xytext=(most + 0.02, height),
+            va="center",
+            fontsize=8,
+            color=theme.ink,
+            arrowprops={"arrowstyle": "-", "color": theme.muted, "linewidth": 0.4},
+        )
+    if drawn:
+        ax.set_xlim(right=most + 0.15)
+    return figure
+
+
+def _point_name(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], methods: Methods) -> str:
+    """Return the method's name, followed by the adversary if the method has several."""
+    name = methods.name(row["method"])
+    several = sum(one["method"] == row["method"] for one in rows) > 1
+    return f"{name} ({row['adversary']})" if several else name
+
+
+def _apart(heights: Sequence[float]) -> list[float]:
+    """Move ascending heights apart, as little as needed to keep names from overlapping."""
+    if not heights:
+        return []
+    needed = 0.045 * max(heights[-1] - heights[0], 1.0)
+    placed = np.asarray(heights, np.float64)
+    for _ in range(_MOVES):
+        lacking = np.maximum(needed - np.diff(placed), 0) / 2
+        placed[:-1] -= lacking
+        placed[1:] += lacking
+    return placed.tolist()
+
+
+def _percent(value: float | None, spread: float | None = None) -> str:
+    if value is None:
+        return "–"
+    text = f"{100 * value:.1f}"
+    return text if spread is None else f"{text} ± {100 * spread:.1f}"

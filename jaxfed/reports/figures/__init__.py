@@ -1,0 +1,1 @@
+"""Plots as matplotlib figures, in one style."""

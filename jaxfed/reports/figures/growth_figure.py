@@ -1,0 +1,168 @@
+"""Figure of a task's run time against its number of points: ours, peers', and the machine's limits."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, NullLocator
+
+from jaxfed.reports.figures.axes import labeled, limits, thin_log_ticks
+from jaxfed.reports.figures.style import (
+    LIGHT,
+    LINE_STYLES,
+    MARKERS,
+    Theme,
+    dress,
+    legend,
+    new_figure,
+)
+
+# Display names of a machine's rates, and their units.
+_RESOURCES = {
+    "bytes": ("memory", "B/s"),
+    "popcount_bits": ("popcount units", "bit/s"),
+    "matmul_f32_flops": ("float32 products", "FLOP/s"),
+    "matmul_bf16_flops": ("bfloat16 products", "FLOP/s"),
+    "matmul_int8_ops": ("int8 products", "OP/s"),
+}
+_SCALED, _DOUBTFUL = "scaled up from a part", "in doubt: growth.csv says why"
+
+
+class Timing(NamedTuple):
+    """Seconds of one contestant at n points: median, fastest and slowest of several rounds.
+
+    Fields:
+        part: the share of the task that was measured and extrapolated, or None.
+        doubt: the reason why the number is unreliable, or None.
+    """
+
+    n: int
+    seconds: float
+    fastest: float
+    slowest: float
+    part: float | None = None
+    doubt: str | None = None
+
+
+class Limit(NamedTuple):
+    """Lower bounds (n, seconds) on a task's time, at the machine's rate per second for one resource."""
+
+    resource: str
+    rate: float
+    times: Sequence[tuple[int, float]]
+
+
+class Growth(NamedTuple):
+    """Measurements of a task in one case.
+
+    Fields:
+        timings: by contestant, n ascending; ours is the first.
+        limits: of the machine.
+        left_out: by contestant, (n, expected seconds) where it was skipped because it takes too long.
+    """
+
+    task: str
+    case: str
+    timings: Mapping[str, Sequence[Timing]]
+    limits: Sequence[Limit]
+    left_out: Mapping[str, Sequence[tuple[int, float]]]
+
+
+def growth_figure(growth: Growth, *, theme: Theme = LIGHT) -> Figure:
+    """Plot medians as lines, the range of rounds as bands, and limits as dashed lines.
+
+    A peer's line ends where it would take too long. Hollow markers are extrapolated from a part of the task;
+    crossed-out ones are unreliable.
+    """
+    figure = new_figure(6.4, 4.6, theme)
+    ax = figure.subplots()
+    xlabel = f"Points n ({growth.case})" if growth.case else "Points n"
+    title = growth.task[:1].upper() + growth.task[1:]
+    dress(ax, theme, title=title, xlabel=xlabel, ylabel="Time")
+    _place_sizes(ax, sorted({t.n for timings in growth.timings.values() for t in timings}))
+    ax.set_yscale("log")
+    for place, (name, timings) in enumerate(growth.timings.items()):
+        color = theme.palette[place % len(theme.palette)]
+        _draw(ax, timings, _label(name, growth.left_out.get(name, ())), color, place, theme)
+    for place, (resource, rate, times) in enumerate(growth.limits):
+        name, unit = _RESOURCES.get(resource, (resource, "/s"))
+        ax.plot(
+            *zip(*times, strict=True),
+            color=theme.ink,
+            linestyle=LINE_STYLES[1 + place % (len(LINE_STYLES) - 1)],
+            linewidth=1.4,
+            label=f"Limit: {name}, {EngFormatter(unit, places=1)(rate)}",
+            zorder=2,
+        )
+    for label, marker in _notes(growth):
+        ax.plot(
+            [], [], marker, color=theme.muted, markerfacecolor="none", markersize=6, label=label
+        )
+    thin_log_ticks(ax)
+    ax.yaxis.set_major_formatter(EngFormatter("s"))
+    legend(figure, ax, theme, columns=2)
+    return figure
+
+
+def _place_sizes(ax: Axes, sizes: Sequence[int]) -> None:
+    texts = {float(n): f"{n:,}" for n in sizes}
+    shown = labeled(list(texts), "log", list(texts.values()))
+    ax.set_xscale("log")
+    ax.set_xlim(*limits(sizes, "log"))
+    ax.set_xticks(shown, [texts[n] for n in shown])
+    ax.xaxis.set_minor_locator(NullLocator())
+
+
+def _draw(
+    ax: Axes, timings: Sequence[Timing], label: str, color: str, place: int, theme: Theme
+) -> None:
+    n = [timing.n for timing in timings]
+    ax.fill_between(
+        n,
+        [timing.fastest for timing in timings],
+        [timing.slowest for timing in timings],
+        color=color,
+        alpha=0.18,
+        lw=0,
+    )
+    (line,) = ax.plot(
+        n,
+        [timing.seconds for timing in timings],
+        color=color,
+        marker=MARKERS[place % len(MARKERS)],
+        markersize=6,
+        linewidth=1.8,
+        label=label,
+        zorder=4 - min(place, 1),
+    )
+    for timing in timings:
+        at = [timing.n], [timing.seconds]
+        if timing.part is not None:
+            ax.plot(
+                *at,
+                marker=line.get_marker(),
+                markersize=6,
+                color=color,
+                markerfacecolor=theme.background,
+                zorder=5,
+            )
+        if timing.doubt is not None:
+            ax.plot(*at, "x", color=theme.ink, markersize=8, zorder=6)
+
+
+def _label(name: str, left_out: Sequence[tuple[int, float]]) -> str:
+    if not left_out:
+        return name
+    n, seconds = left_out[0]
+    return f"{name} (left out from {n:,} on: {EngFormatter('s', places=0)(seconds)})"
+
+
+def _notes(growth: Growth) -> list[tuple[str, str]]:
+    """Return legend entries (label, marker) for the special markers that occur."""
+    timings = [timing for line in growth.timings.values() for timing in line]
+    signs = (
+        (_SCALED, "o", any(timing.part is not None for timing in timings)),
+        (_DOUBTFUL, "x", any(timing.doubt is not None for timing in timings)),
+    )
+    return [(label, marker) for label, marker, is_there in signs if is_there]

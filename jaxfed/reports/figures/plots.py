@@ -1,0 +1,412 @@
+"""Plots of results as functions from numbers to matplotlib Figures, without pyplot or global state."""
+
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from absl import logging
+from matplotlib.axes import Axes
+from matplotlib.container import ErrorbarContainer
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from jaxfed.errors import UsageError
+from jaxfed.experiment.store.records import (
+    Measurement,
+    Run,
+    measure,
+    read_json,
+    read_metrics,
+    sort_algorithms,
+)
+from jaxfed.reports.figures.axes import (
+    axis_label,
+    is_quantity,
+    mark_above,
+    place_values,
+    thin_log_ticks,
+)
+from jaxfed.reports.figures.clients_figure import (
+    ClientAccuracies,
+    accuracies_of_clients,
+    clients_figure,
+)
+from jaxfed.reports.figures.partition_figure import partition_figure
+from jaxfed.reports.figures.reliability_figure import reliabilities, reliability_figure
+from jaxfed.reports.figures.style import (
+    LIGHT,
+    Theme,
+    algorithm_styles,
+    dress,
+    legend,
+    new_figure,
+    text_width,
+)
+from jaxfed.reports.tables.method_names import USUAL, Methods, methods_of
+from jaxfed.reports.tables.words import is_accuracy, is_share, metric_label
+
+# Plots of training runs: name -> metric in the lines of metrics.jsonl.
+_OVER_ROUNDS = {
+    "train_loss": "train_loss",
+    "round_test": "round_test_accuracy",
+    "round_test_balanced": "round_test_balanced_accuracy",
+    "validation": "validation_accuracy",
+    "validation_balanced": "validation_balanced_accuracy",
+    "pseudo_labeled": "pseudo_labeled",
+    "pseudo_label_weight": "pseudo_label_weight",
+    "consensus_change": "consensus_change",
+    "agreement": "agreement",
+    "consensus_accuracy": "round_consensus_accuracy",
+}
+# Plots of methods with per-client models: name -> metric of each client, metric of the mean.
+_OVER_CLIENTS = {
+    "clients": ("round_client_test_accuracy", "round_test_accuracy"),
+    "clients_validation": ("client_validation_accuracy", "validation_accuracy"),
+}
+
+
+def run_figures(run: Run, theme: Theme = LIGHT) -> dict[str, Figure]:
+    """Return the plots that one run has data for, by file name without extension."""
+    return {name: draw(theme) for name, draw in run_plots(run).items()}
+
+
+def run_plots(run: Run) -> dict[str, Callable[[Theme], Figure]]:
+    """Return a drawing function for each plot that one run has data for; `run_figures` calls them."""
+    drawings: dict[str, Callable[[Theme], Figure]] = {}
+    methods = methods_of([run])
+    metrics = [
+        name
+        for name in ("test_accuracy", "test_balanced_accuracy", "unlabeled_accuracy")
+        if any(name in measurements for measurements in run.results.values())
+    ]
+    if metrics:
+        drawings["algorithms"] = lambda theme: algorithms_figure(
+            run.results, metrics, methods=methods, theme=theme
+        )
+    lines = read_metrics(run.workdir)
+    for name, metric in {"rounds": (*metrics, "test_accuracy")[0], **_OVER_ROUNDS}.items():
+        rounds = rounds_by_algorithm(lines, metric, methods.algorithms)
+        if rounds:
+            drawings[name] = partial(_rounds_of, rounds, metric, methods)
+    for name, (each, mean) in _OVER_CLIENTS.items():
+        clients = accuracies_of_clients(lines, each)
+        if clients:
+            means = rounds_by_algorithm(lines, mean, methods.algorithms)
+            drawings[name] = partial(_clients_of, clients, means, mean, methods)
+    bins = reliabilities(run)
+    if bins:
+        drawings["reliability"] = lambda theme: reliability_figure(
+            bins, methods=methods, theme=theme
+        )
+    if (run.workdir / "partition.json").is_file():
+        drawings["partition"] = partial(_partition_of, run.workdir / "partition.json")
+    return drawings
+
+
+def _partition_of(file: Path, theme: Theme) -> Figure:
+    counts = read_json(file)
+    try:
+        return partition_figure(
+            counts["labeled"],
+            counts["unlabeled"],
+            counts.get("new"),
+            apart={whose: counts[whose] for whose in ("server", "public") if whose in counts},
+            class_names=counts.get("class_names"),
+            theme=theme,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{file} was not written by launch.run: {error!r}") from None
+
+
+def _rounds_of(
+    rounds: Mapping[str, Sequence[tuple[int, Measurement]]],
+    metric: str,
+    methods: Methods,
+    theme: Theme,
+) -> Figure:
+    return rounds_figure(rounds, metric, methods=methods, theme=theme)
+
+
+def _clients_of(
+    clients: Mapping[str, ClientAccuracies],
+    means: Mapping[str, Sequence[tuple[int, Measurement]]],
+    metric: str,
+    methods: Methods,
+    theme: Theme,
+) -> Figure:
+    return clients_figure(clients, means, metric, methods=methods, theme=theme)
+
+
+def draw_plots(run: Run, folder: Path) -> None:
+    """Draw all plots that one run has data for as PNG files in a folder; log a warning for each failure."""
+    for name, draw in run_plots(run).items():
+        file = folder / f"{name}.png"
+        try:
+            try_to_write(partial(draw, LIGHT), file)
+        except (OSError, UsageError) as error:  # the run's results are saved already
+            logging.warning("%s: %s", file, error)
+
+
+def try_to_write(draw: Callable[[], Figure], path: Path) -> bool:
+    """Draw and save a picture; if drawing fails, log a warning and return False.
+
+    Raises:
+        OSError: the file cannot be written.
+        UsageError: an input file is invalid.
+    """
+    try:
+        write(draw(), path)
+    except (OSError, UsageError):
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())[:200]
+        logging.warning("%s: cannot be drawn (%s: %s)", path, type(error).__name__, text)
+        return False
+    return True
+
+
+def write(figure: Figure, path: Path) -> Path:
+    """Save a figure as PNG; create the folder if it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # shown as boxes
+        figure.savefig(path)
+    return path
+
+
+def algorithms_figure(
+    results: Mapping[str, Mapping[str, Measurement]],
+    metrics: Sequence[str],
+    *,
+    methods: Methods = USUAL,
+    theme: Theme = LIGHT,
+) -> Figure:
+    """Plot a row for each method and a panel for each metric: repeats as dots, mean and deviation on top."""
+    algorithms = list(results)
+    styles = algorithm_styles(algorithms, theme, methods.algorithms)
+    labels = [methods.name(algorithm) for algorithm in algorithms]
+    room = max(0.0, max(text_width(label, 9) for label in labels) - 2.0)  # that long names need
+    width, height = max(5.0, 1.8 + 2.6 * len(metrics)) + room, 1.3 + 0.42 * len(algorithms)
+    figure = new_figure(width, height, theme)
+    panels = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
+    for ax, metric in zip(panels, metrics, strict=True):
+        for row, algorithm in enumerate(algorithms):
+            measurement = results[algorithm].get(metric)
+            if measurement is None:
+                continue
+            color, marker = styles[algorithm]["color"], styles[algorithm]["marker"]
+            scale = _scale(metric)
+            if len(measurement.values) > 1:
+                values = scale * np.asarray(measurement.values)
+                ax.plot(values, [row] * len(values), ".", color=color, alpha=0.35, markersize=6)
+            ax.errorbar(
+                scale * measurement.mean,
+                row,
+                xerr=_error(measurement, scale),
+                fmt=marker,
+                color=color,
+                markersize=7,
+                capsize=3,
+                linewidth=1.8,
+            )
+        dress(ax, theme, xlabel=metric_label(metric))
+        ax.spines["left"].set_visible(False)
+        ax.tick_params(axis="y", length=0)
+        ax.grid(False, axis="x")
+        ax.xaxis.set_major_locator(MaxNLocator(5))
+        ax.margins(x=0.12)
+        _end_at_limits(ax, metric, "x")
+    panels[0].set_yticks(
+        range(len(algorithms)),
+        labels,
+        color=theme.ink,
+    )
+    panels[0].set_ylim(len(algorithms) - 0.4, -0.6)
+    return figure
+
+
+def curve_figure(
+    key: str,
+    values: Sequence[Any],
+    series: Mapping[str, Sequence[Measurement | None]],
+    metric: str,
+    *,
+    title: str = "",
+    above: tuple[str, Sequence[float]] | None = None,
+    methods: Methods = USUAL,
+    theme: Theme = LIGHT,
+) -> Figure:
+    """Plot a metric against a swept value, a line for each method, error bars of one sample deviation.
+
+    Args:
+        key: the config key that is swept.
+        values: its values in order; quantities have a linear, log or logit scale, other values are evenly
+            spaced.
+        series: for each method its measurement at every value, None where it is missing.
+        metric: name of the metric; accuracies are shown in percent.
+        title: the fixed settings, if any.
+        above: label and values of a second quantity, shown on a top axis.
+        methods: display names and algorithms of the methods.
+        theme: light or dark.
+    """
+    figure = new_figure(6.4, 4.2, theme)
+    ax = figure.subplots()
+    dress(ax, theme, title=title, xlabel=axis_label(key), ylabel=metric_label(metric))
+    positions = place_values(ax, key, values)
+    if above is not None:
+        mark_above(ax, positions, *above, color=theme.muted)
+    joined = is_quantity(key, values)
+    _draw_series(ax, positions, series, _scale(metric), theme, methods, joined=joined)
+    _end_at_limits(ax, metric, "y")
+    legend(figure, ax, theme)
+    return figure
+
+
+def cosine_error_figure(
+    values: Sequence[int],
+    measured: Sequence[Measurement | None],
+    theory: Sequence[Measurement | None],
+    *,
+    key: str = "xclp.num_bits",
+    theme: Theme = LIGHT,
+) -> Figure:
+    """Plot the root mean squared error of cos(pi h / L) against L, measured and expected by theory."""
+    figure = new_figure(6.4, 4.2, theme)
+    ax = figure.subplots()
+    dress(ax, theme, xlabel=axis_label(key), ylabel=metric_label("cosine_rmse"))
+    positions = place_values(ax, key, values)
+    kept = [(x, t.mean) for x, t in zip(positions, theory, strict=True) if t is not None]
+    ax.plot(
+        [x for x, _ in kept],
+        [y for _, y in kept],
+        color=theme.muted,
+        linestyle="--",
+        linewidth=1.6,
+        label="Theory",
+        zorder=2,
+    )
+    _draw_series(ax, positions, {"xclp": measured}, 1.0, theme, Methods({"xclp": "Measured"}))
+    ax.set_yscale("log")
+    thin_log_ticks(ax)
+    legend(figure, ax, theme)
+    return figure
+
+
+def rounds_by_algorithm(
+    lines: Sequence[Mapping[str, Any]],
+    metric: str,
+    algorithms: Mapping[str, str] = USUAL.algorithms,
+) -> dict[str, list[tuple[int, Measurement]]]:
+    """Return method -> (round, metric over repeats), for methods with several rounds."""
+    gathered: dict[str, dict[int, list[float]]] = {}
+    for line in lines:
+        if isinstance(line.get(metric), int | float):
+            by_round = gathered.setdefault(line["algorithm"], {})
+            by_round.setdefault(line["round"], []).append(line[metric])
+    return {
+        algorithm: [(number, measure(gathered[algorithm][number])) for number in sorted(by_round)]
+        for algorithm in sort_algorithms(gathered, algorithms)
+        if len(by_round := gathered[algorithm]) > 1
+    }
+
+
+def rounds_figure(
+    rounds: Mapping[str, Sequence[tuple[int, Measurement]]],
+    metric: str,
+    *,
+    methods: Methods = USUAL,
+    theme: Theme = LIGHT,
+) -> Figure:
+    """Plot a metric over rounds, a line for each method; the band is one sample deviation over repeats."""
+    figure = new_figure(6.4, 4.2, theme)
+    ax = figure.subplots()
+    dress(ax, theme, xlabel="Round", ylabel=metric_label(metric))
+    scale = _scale(metric)
+    for algorithm, style in algorithm_styles(list(rounds), theme, methods.algorithms).items():
+        numbers = np.array([number for number, _ in rounds[algorithm]])
+        mean = scale * np.array([m.mean for _, m in rounds[algorithm]])
+        deviation = scale * np.array([m.std or 0.0 for _, m in rounds[algorithm]])
+        color = style["color"]
+        ax.fill_between(numbers, mean - deviation, mean + deviation, color=color, alpha=0.18, lw=0)
+        ax.plot(
+            numbers,
+            mean,
+            color=color,
+            linestyle=style["linestyle"],
+            linewidth=1.8,
+            label=methods.name(algorithm),
+            zorder=style["zorder"],
+        )
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _end_at_limits(ax, metric, "y")
+    legend(figure, ax, theme)
+    return figure
+
+
+def partition_plot(
+    labeled: npt.ArrayLike,
+    unlabeled: npt.ArrayLike,
+    new: npt.ArrayLike | None = None,
+    *,
+    path: str | os.PathLike[str],
+    class_names: Sequence[str] | None = None,
+) -> Path:
+    """Write `partition_figure` as PNG to `path`."""
+    figure = partition_figure(labeled, unlabeled, new, class_names=class_names)
+    return write(figure, Path(path))
+
+
+def _draw_series(
+    ax: Axes,
+    positions: Sequence[float],
+    series: Mapping[str, Sequence[Measurement | None]],
+    scale: float,
+    theme: Theme,
+    methods: Methods,
+    *,
+    joined: bool = True,
+) -> None:
+    # At categorical values, methods are shifted side by side; on a numeric scale they must not be.
+    step = 0.0 if joined else 0.5 / len(series)
+    styles = algorithm_styles(list(series), theme, methods.algorithms)
+    for index, (algorithm, style) in enumerate(styles.items()):
+        kept = [(x, m) for x, m in zip(positions, series[algorithm], strict=True) if m is not None]
+        if not kept:
+            continue
+        shift = step * (index - (len(series) - 1) / 2)
+        ax.errorbar(
+            [x + shift for x, _ in kept],
+            [scale * m.mean for _, m in kept],
+            yerr=[scale * (m.std or 0.0) for _, m in kept],
+            label=methods.name(algorithm),
+            linewidth=1.8,
+            elinewidth=1.2,
+            markersize=6,
+            capsize=3,
+            **(style if joined else style | {"linestyle": "none"}),
+        )
+
+
+def _scale(metric: str) -> float:
+    return 100.0 if is_accuracy(metric) else 1.0
+
+
+def _end_at_limits(ax: Axes, metric: str, axis: str) -> None:
+    """Clip the axis of a share to its range; markers on the limit are drawn whole, error bars are clipped."""
+    if not is_share(metric):
+        return
+    low, high = getattr(ax, f"get_{axis}lim")()
+    getattr(ax, f"set_{axis}lim")(max(low, 0.0), min(high, _scale(metric)))
+    bars = [container for container in ax.containers if isinstance(container, ErrorbarContainer)]
+    ends_of_bars = {cap for bar in bars for cap in bar.lines[1]}
+    for line in set(ax.lines) - ends_of_bars:
+        line.set_clip_on(False)
+
+
+def _error(measurement: Measurement, scale: float) -> float | None:
+    return None if measurement.std is None else scale * measurement.std

@@ -1,0 +1,1 @@
+"""Tables of results: methods against settings, differences paired by seed, names."""

@@ -1,0 +1,118 @@
+"""Display names of methods in reports, including settings of variants that the config adds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from jaxfed.experiment.store.records import Run, algorithms_of
+from jaxfed.reports.tables.words import algorithm_label, setting_label, setting_text
+
+_LABELERS = {
+    "xclp": "XCLP",
+    "xclp_prototypes": "XCLP of prototypes",
+    "per_client_lp": "per-client LP",
+    "network": "network",
+}
+_MOST_SETTINGS = 2  # most settings of a variant in its name
+
+
+@dataclass(frozen=True)
+class Methods:
+    """Display names and algorithms of methods.
+
+    Attributes:
+        names: method -> display name if it is not the default one.
+        algorithms: method -> its algorithm if that has another name.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    algorithms: Mapping[str, str] = field(default_factory=dict)
+
+    def name(self, method: str) -> str:
+        """Return the display name of a method."""
+        return self.names.get(method, algorithm_label(method))
+
+
+USUAL = Methods()
+
+
+def methods_of(runs: Sequence[Run]) -> Methods:
+    """Return names and algorithms of all methods with results in the runs."""
+    return Methods(method_names(runs), algorithms_of(runs))
+
+
+def method_names(runs: Sequence[Run]) -> dict[str, str]:
+    """Return method -> display name, built from the settings that all runs with the method share.
+
+    * A method with pseudo-labels of XCLP: `FedProx + XCLP`.
+    * A variant without a title of its own: the title of its algorithm and the settings of its section,
+      `XCLP, propagation alpha 0.9`; or a note that leave-one-out selects them (`select`).
+    * The config's name is appended, `XCLP (again)`, if the section sets no key or more than two, if runs
+      differ in one, or if two methods would have the same name.
+    """
+    algorithms = algorithms_of(runs)
+    names = {
+        method: _name(method, algorithm, [run for run in runs if method in run.results])
+        for method, algorithm in algorithms.items()
+    }
+    alike = [name for name in names.values() if list(names.values()).count(name) > 1]
+    return {
+        method: f"{name} ({method})" if name in alike and name != algorithm_label(method) else name
+        for method, name in names.items()
+    }
+
+
+def difference_name(names: Mapping[str, str], main: str, other: str) -> str:
+    """Return `MAIN − OTHER`, with compound names in parentheses."""
+    both = [names.get(method, algorithm_label(method)) for method in (main, other)]
+    return " − ".join(f"({name})" if " + " in name or ", " in name else name for name in both)
+
+
+def _name(method: str, algorithm: str, runs: Sequence[Run]) -> str:
+    is_untitled = method != algorithm and method == algorithm_label(method)
+    name = algorithm_label(algorithm if is_untitled else method)
+    labelers = {_labeler(run, method) for run in runs}
+    says_labeler = len(labelers) == 1 and " + " not in name
+    if says_labeler and labelers != {"none"}:
+        (labeler,) = labelers
+        name = f"{name} + {_LABELERS.get(labeler, labeler)}"
+    if not is_untitled:
+        return name
+    settings = _own_settings(method, runs)
+    has_said = says_labeler and settings.pop(f"{method}.pseudo_label", None) is not None
+    if settings.get(f"{method}.select") not in (None, setting_text(())):
+        return f"{name}, settings by leave-one-out"
+    told = [
+        f"{_own_label(key, method, algorithm)} {text}"
+        for key, text in settings.items()
+        if text is not None
+    ]
+    says_all = len(settings) == len(told) <= _MOST_SETTINGS and (has_said or bool(told))
+    name = ", ".join([name, *told[:_MOST_SETTINGS]])
+    return name if says_all else f"{name} ({method})"
+
+
+def _own_label(key: str, method: str, algorithm: str) -> str:
+    """Return the label of a key in a variant's section: the algorithm's label without the method's name."""
+    label = setting_label(f"{algorithm}{key.removeprefix(method)}")
+    return label.removesuffix(f" of {algorithm_label(algorithm)}")
+
+
+def _labeler(run: Run, method: str) -> str:
+    """Return the source of a method's pseudo-labels, from its own section or that of its algorithm."""
+    sections = (method, run.algorithm_of(method))
+    keys = (f"{section}.pseudo_label" for section in sections)
+    return str(next((run.settings[key] for key in keys if key in run.settings), "none"))
+
+
+def _own_settings(method: str, runs: Sequence[Run]) -> dict[str, str | None]:
+    """Return the keys of a variant's section and their printed values; None if runs differ in the value."""
+    of_section = {
+        key: [run.settings.get(key) for run in runs]
+        for run in runs
+        for key, value in run.settings.items()
+        if key.startswith(f"{method}.") and key != f"{method}.algorithm" and value != {}
+    }
+    return {
+        key: setting_text(values[0]) if all(value == values[0] for value in values) else None
+        for key, values in of_section.items()
+    }

@@ -1,0 +1,219 @@
+"""Display names and units of methods, metrics, settings and values in reports."""
+
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from jaxfed.experiment.store.records import Measurement
+from jaxfed.federation.communication import bytes_unit
+
+# Not federated: these methods have every client's data in one place.
+POOLED = frozenset({"pooled_lp", "centralized"})
+
+_ALGORITHMS = {
+    "xclp": "XCLP",
+    "per_client_lp": "Per-client LP",
+    "client_knn": "Client kNN",
+    "network": "Trained network",
+    "pooled_lp": "LP on pooled data",
+    "fedavg": "FedAvg",
+    "fedavg_xclp": "FedAvg + XCLP",
+    "fedavg_xclp_prototypes": "FedAvg + XCLP of prototypes",
+    "fedavg_per_client_lp": "FedAvg + per-client LP",
+    "fedavg_network": "FedAvg + network",
+    "fedsem": "FedSem",
+    "fedprox": "FedProx",
+    "scaffold": "SCAFFOLD",
+    "fixmatch": "FixMatch",
+    "mixmatch": "MixMatch",
+    "fedmatch": "FedMatch",
+    "fedsiam": "FedSiam",
+    "feddyn": "FedDyn",
+    "protofssl": "ProtoFSSL",
+    "fedrgd": "FedRGD",
+    "semifl": "SemiFL",
+    "fedct": "FedCT",
+    "dp_fedavg": "DP-FedAvg, of clients",
+    "dp_fedavg_records": "DP-FedAvg, of records",
+    "local_learning": "Each client alone",
+    "centralized": "All labels in one place",
+    "distributed_distillation": "Distributed distillation",
+    "fedmd": "FedMD",
+    "pate": "PATE",
+    "fixmatch_fedprox": "FixMatch-FedProx",
+    "protofssl_fedprox": "ProtoFSSL-FedProx",
+    # Variants with display names of their own.
+    "xclp_half_late": "XCLP, half of the points late",
+    "xclp_late": "XCLP, unlabeled points late",
+    "xclp_calibrated": "XCLP, calibrated",
+    "pooled_lp_calibrated": "LP on pooled data, calibrated",
+    "protofssl_mean": "ProtoFSSL, mean network",
+    "protofssl_xclp": "ProtoFSSL + XCLP",
+    "protofssl_clipped": "ProtoFSSL, embeddings clipped",
+    "fedavgm": "FedAvgM",
+    "fedadagrad": "FedAdagrad",
+    "fedadam": "FedAdam",
+    "fedyogi": "FedYogi",
+    "dp_fedct": "DP-FedCT, bits",
+    "dp_fedct_paper": "DP-FedCT, bits (paper)",
+    "dp_fedct_answers": "DP-FedCT, answers",
+}
+
+_METRICS = {
+    "test_accuracy": "Test accuracy",
+    "test_balanced_accuracy": "Balanced test accuracy",
+    "unlabeled_accuracy": "Accuracy on unlabeled data",
+    "validation_accuracy": "Validation accuracy",
+    "selected_validation_accuracy": "Validation accuracy",
+    "validation_balanced_accuracy": "Balanced validation accuracy",
+    "round_test_accuracy": "Test accuracy of each round's state",
+    "round_test_balanced_accuracy": "Balanced test accuracy of each round's state",
+    "worst_client_test_accuracy": "Test accuracy of the worst client",
+    "worst_client_unlabeled_accuracy": "Accuracy on its unlabeled data, worst client",
+    "train_loss": "Training loss",
+    "epsilon": "Epsilon of all rounds together",
+    "epsilon_if_stable": "Epsilon of all rounds together, if learners are as stable as is said",
+    "epsilon_given_bound": "Epsilon of all rounds together, given the bound that clipping has adapted",
+    "epsilon_estimated": "Estimate of epsilon, of all rounds together; no promise",
+    "prototype_epsilon": "Epsilon of shared prototypes, given the networks",
+    "pseudo_labeled": "Share of unlabeled examples with a pseudo-label",
+    "pseudo_label_weight": "Mean weight of pseudo-labels",
+    "consensus_change": "Share of public examples whose label changed",
+    "agreement": "Share of votes that a label has, mean",
+    "round_consensus_accuracy": "Accuracy of each round's labels of public examples",
+    "test_expected_calibration_error": "Expected calibration error",
+    "unlabeled_expected_calibration_error": "Expected calibration error on unlabeled data",
+    "unreached": "Points no label reaches",
+    "cosine_rmse": "RMSE of the cosine estimate",
+    "cosine_rmse_theory": "RMSE of the cosine estimate, theory",
+    "seconds": "Time",
+    "communication.upload_bytes": "Upload",
+    "communication.download_bytes": "Download",
+}
+
+_SHARES = (
+    *("pseudo_labeled", "pseudo_label_weight"),
+    *("consensus_change", "agreement", "abstained"),
+)
+
+_SETTINGS = {
+    "num_bits": "LSH bits L",
+    "num_neighbors": "neighbors k",
+    "alpha": "propagation alpha",
+    "feddyn.alpha": "regularization alpha",
+    "num_clients": "clients",
+    "labeled_fraction": "labeled fraction",
+    "bit_epsilon": "epsilon of each LSH bit",
+    "label_epsilon": "epsilon of a label",
+    "dp_fedct.epsilon": "epsilon of one communication",
+    "target_epsilon": "epsilon of a whole run",
+    "num_helpers": "helpers",
+    "unlabeled_query": "unlabeled examples of an episode",
+    "cohort_size": "clients a round",
+    "labeled_per_class": "labels of a class, a client",
+    "dirichlet_alpha": "Dirichlet alpha (small: unlike clients)",
+    "dataset.name": "data set",
+    "learner.name": "learner",
+    "learner.names": "learners, in turn",
+    "model.name": "network",
+    "baselines": "other methods",
+    "num_repeats": "repeats",
+    "preprocessing.kind": "preprocessing",
+}
+
+
+_OF_MARKDOWN = str.maketrans(
+    {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": r"\|", "`": r"\`", "\n": " "}
+)
+
+
+def markdown_text(text: str) -> str:
+    """Escape a text for Markdown: no HTML, no links, no table cells."""
+    return text.translate(_OF_MARKDOWN).replace("](", r"]\(")
+
+
+def algorithm_label(name: str) -> str:
+    """Return the display name of a method."""
+    return _ALGORITHMS.get(name, name)
+
+
+def metric_label(name: str) -> str:
+    """Return the display name of a metric, with [%] for accuracies, whose values are printed without unit."""
+    label = _METRICS.get(name, name.replace("_", " ").replace(".", ", "))
+    return f"{label} [%]" if is_accuracy(name) else label
+
+
+def setting_label(key: str) -> str:
+    """Return the display name of a config key; a method's own key includes the method's name."""
+    section, _, leaf = key.rpartition(".")
+    method = section.removesuffix(".training")
+    owner = f" of {algorithm_label(method)}" if method in _ALGORITHMS else ""
+    known = _SETTINGS.get(key, _SETTINGS.get(leaf))
+    return known or f"{leaf.replace('_', ' ')}{owner}"
+
+
+def setting_labels(keys: Sequence[str]) -> list[str]:
+    """Return the display names of several keys; equal ones include their sections."""
+    labels = [setting_label(key) for key in keys]
+    return [
+        f"{label} ({key.rpartition('.')[0]})" if labels.count(label) > 1 and "." in key else label
+        for key, label in zip(keys, labels, strict=True)
+    ]
+
+
+def setting_text(value: Any, key: str = "", names: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return a value as printed in a row or on an axis; `key` is its config key, if known.
+
+    Methods are printed with `names`, else with their default display names.
+    """
+    if key in ("algorithm", "baselines") and value:
+        methods = [value] if isinstance(value, str) else map(str, value)
+        return ", ".join(names.get(method, algorithm_label(method)) for method in methods)
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(setting_text(entry) for entry in value)
+    if value in ("", None):
+        return "none"
+    return str(value)
+
+
+def is_share(metric: str) -> bool:
+    """True if a metric lies in [0, 1]."""
+    return is_accuracy(metric) or metric in _SHARES
+
+
+def is_accuracy(metric: str) -> bool:
+    """True if a metric is an accuracy: in [0, 1], higher is better, shown in percent."""
+    return metric.endswith("accuracy")
+
+
+def measurement_text(metric: str, measurement: Measurement | None) -> str:
+    """Return `mean ± deviation` in the metric's unit; no deviation for one repeat, a dash for None."""
+    if measurement is None:
+        return "–"
+    if is_accuracy(metric):
+        texts = [f"{100 * v:.2f}" for v in measurement[:2] if v is not None]
+        return " ± ".join(texts)
+    unit, scale = "", 1.0
+    if metric.endswith("bytes"):
+        unit, scale = bytes_unit(abs(measurement.mean))
+    elif metric == "seconds":
+        unit = " s"
+    digits = _digits(measurement.mean / scale)
+    texts = [f"{v / scale:.{digits}f}" for v in measurement[:2] if v is not None]
+    return " ± ".join(texts) + unit
+
+
+def difference_text(measurement: Measurement) -> str:
+    """Return a difference of accuracies in percentage points, with its sign."""
+    text = f"{100 * measurement.mean:+.2f}".replace("-", "−")
+    return text if measurement.std is None else f"{text} ± {100 * measurement.std:.2f}"
+
+
+def _digits(size: float) -> int:
+    """Return the number of decimals for three significant digits, at most six."""
+    if size == 0 or float(size).is_integer():
+        return 0
+    return min(6, max(0, 2 - math.floor(math.log10(abs(size)))))

@@ -1,0 +1,375 @@
+"""Consensus: one label for each public example from the clients' answers (FedCT, Algorithm 1, line 11).
+
+Client k of K answers example u with a label v_ku, probabilities p_ku [C], or a number z_ku. Most rules need
+only a tally, the sum over clients of one row each. A secure sum reveals nothing else:
+
+    majority              t_uc = #{k : v_ku = c}                         label = argmax_c t_uc
+    qualified_majority    the same; abstains unless t_uc / sum_c' t_uc' >= threshold for the label
+    confidence_weighted   t_uc = sum over k with argmax p_ku = c of p_kuc    label = argmax_c t_uc
+    soft_mean             t_uc = sum_k p_kuc                             label = argmax_c t_uc
+    mean                  t_u = (sum_k z_ku, #{k : there is a z_ku})         z_u = t_u0 / t_u1
+
+For all rules but `mean`, `soft` holds the shares t_uc / sum_c' t_uc'; the label's share is the clients'
+confidence in it. `staple` (`jaxfed.training.consensus.staple`) weighs clients by their agreement with the
+others. It needs every client's labels, so no secure sum can serve it.
+
+The paper's consensus is the plain majority, every label with weight 1; the authors' code gives ties to the
+smallest class. A qualified majority is commented out there, at 0.8 and 0.9.
+
+    agreed = CONSENSUS["qualified_majority"](num_classes, threshold=0.8).agree(votes, client_id)
+
+A client with id -1, a label -1, a row of zeros as probabilities, and a NaN count as no answer. An example
+without any answer has label -1 and weight 0.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Literal, NamedTuple, Protocol, get_args
+
+import jax
+import jax.numpy as jnp
+
+from jaxfed.errors import UsageError
+from jaxfed.registry import Registry
+from jaxfed.rules import POSITIVE, SHARE, at_least, between, keywords, one_of
+from jaxfed.training.consensus.staple import staple_performance
+
+Answers = Literal["labels", "probabilities", "numbers"]
+Ties = Literal["smallest", "random"]
+Weights = Literal["one", "share"]
+
+ABSTAINED = -1
+_ROUNDING = 1e-6  # relative tolerance of shares: 4 of 5 reach 0.8 on every backend
+
+
+class Agreed(NamedTuple):
+    """Result of a consensus: labels, their weights, and the shares of all classes.
+
+    Fields:
+        label: int32 [U], -1 without agreement; for numbers float32 [U], their mean.
+        weight: float32 [U], 0 without agreement.
+        soft: float32 [U, C], the classes' shares; zeros where nobody answers. For numbers [U, 1], the mean.
+    """
+
+    label: jax.Array
+    weight: jax.Array
+    soft: jax.Array
+
+
+class Agree(Protocol):
+    """Function from the clients' answers to the agreed labels."""
+
+    def __call__(
+        self, answers: jax.Array, client_id: jax.Array, key: jax.Array | None = None
+    ) -> Agreed:
+        """Return the consensus of K clients.
+
+        Args:
+            answers: labels int32 [K, U], probabilities float32 [K, U, C], or numbers float32 [K, U].
+            client_id: int32 [K], -1 for a row without a client.
+            key: typed, for random ties; other rules need none.
+        """
+        ...
+
+
+class Tally(Protocol):
+    """Function from the clients' answers to their sum, one row per example."""
+
+    def __call__(self, answers: jax.Array, client_id: jax.Array) -> jax.Array:
+        """Return the tally: int32 [U, C] of labels, float32 [U, C] of probabilities, [U, 2] of numbers."""
+        ...
+
+
+class FromTally(Protocol):
+    """Function from a tally to the agreed labels."""
+
+    def __call__(self, tally: jax.Array, key: jax.Array | None = None) -> Agreed:
+        """Return the consensus of a tally, which may hold any real numbers, such as estimates."""
+        ...
+
+
+class Consensus(NamedTuple):
+    """One consensus rule. `agree(answers, client_id)` is `from_tally(tally(answers, client_id))`.
+
+    Fields:
+        answers: the kind of answer that clients send.
+        agree: answers -> consensus.
+        tally: answers -> the sum over clients that suffices; None: no sum does.
+        from_tally: that sum -> consensus; None: no sum suffices.
+    """
+
+    answers: Answers
+    agree: Agree
+    tally: Tally | None
+    from_tally: FromTally | None
+
+
+@partial(jax.jit, static_argnames="num_classes")
+def vote_histogram(votes: jax.Array, client_id: jax.Array, num_classes: int) -> jax.Array:
+    """Count the votes for each class, int32 [U, C] of votes int32 [K, U].
+
+    Votes outside of 0 ... C - 1 are ignored. Cost: K U C comparisons, fused: no array of that size.
+    """
+    is_vote = jnp.where(client_id[:, None] >= 0, votes, ABSTAINED)
+    return jnp.sum(jax.nn.one_hot(is_vote, num_classes, dtype=jnp.int32), axis=0)
+
+
+@jax.jit
+def summed_probabilities(probabilities: jax.Array, client_id: jax.Array) -> jax.Array:
+    """sum_k p_kuc, float32 [U, C] of [K, U, C]."""
+    return jnp.sum(jnp.where(client_id[:, None, None] >= 0, probabilities, 0), axis=0)
+
+
+@jax.jit
+def summed_confidences(probabilities: jax.Array, client_id: jax.Array) -> jax.Array:
+    """Sum the clients' largest probabilities by class, all others as 0: float32 [U, C] of [K, U, C]."""
+    largest = jnp.argmax(probabilities, axis=-1)
+    is_largest = jax.nn.one_hot(largest, probabilities.shape[-1], dtype=probabilities.dtype)
+    return summed_probabilities(is_largest * probabilities, client_id)
+
+
+@jax.jit
+def summed_numbers(numbers: jax.Array, client_id: jax.Array) -> jax.Array:
+    """Return (sum, count), float32 [U, 2] of numbers [K, U]."""
+    is_there = (client_id[:, None] >= 0) & ~jnp.isnan(numbers)
+    total = jnp.sum(jnp.where(is_there, numbers, 0), axis=0)
+    return jnp.stack([total, jnp.sum(is_there, axis=0, dtype=jnp.float32)], axis=1)
+
+
+@partial(jax.jit, static_argnames=("ties", "weights"))
+def largest_share(
+    tally: jax.Array,
+    key: jax.Array | None = None,
+    *,
+    threshold: float = 0.0,
+    ties: Ties = "smallest",
+    weights: Weights = "one",
+) -> Agreed:
+    """Return the class with the largest share, if that share reaches the threshold.
+
+    Args:
+        tally: real [U, C]; negative entries, as estimates may have, count as 0.
+        key: for random ties.
+        threshold: the least share t_uc / sum_c' t_uc' of the label, up to 10^-6 of it.
+        ties: among equal classes, the "smallest" one, or one drawn at "random" for each example.
+        weights: the weight of a label: 1 ("one"), or its "share".
+    """
+    tally = jnp.maximum(tally.astype(jnp.float32), 0)
+    total, most = jnp.sum(tally, axis=1), jnp.max(tally, axis=1)
+    rank = tally
+    if ties == "random":
+        if key is None:
+            raise UsageError("ties='random': needs a key; allowed without one is 'smallest'")
+        rank = jnp.where(tally == most[:, None], jax.random.uniform(key, tally.shape), -1)
+    soft = tally / jnp.where(total > 0, total, 1)[:, None]
+    share = jnp.max(soft, axis=1)
+    is_agreed = (total > 0) & (share >= threshold * (1 - _ROUNDING))
+    label = jnp.where(is_agreed, jnp.argmax(rank, axis=1).astype(jnp.int32), ABSTAINED)
+    weight = jnp.where(is_agreed, share if weights == "share" else 1, 0).astype(jnp.float32)
+    return Agreed(label, weight, soft)
+
+
+def _of_tally(answers: Answers, tally: Tally, from_tally: FromTally) -> Consensus:
+    def agree(answers: jax.Array, client_id: jax.Array, key: jax.Array | None = None) -> Agreed:
+        return from_tally(tally(answers, client_id), key)
+
+    return Consensus(answers, agree, tally, from_tally)
+
+
+_TIES, _WEIGHTS = one_of(get_args(Ties)), one_of(get_args(Weights))
+
+
+@keywords(ties=_TIES, weights=_WEIGHTS)
+def majority(num_classes: int, *, ties: Ties = "smallest", weights: Weights = "one") -> Consensus:
+    """Majority vote over labels.
+
+    Args:
+        num_classes: C.
+        ties: the choice among classes with equally many votes.
+        weights: the weight of a label: 1, or its share of the votes.
+    """
+    decide = partial(largest_share, ties=ties, weights=weights)
+    return _of_tally("labels", partial(vote_histogram, num_classes=num_classes), decide)
+
+
+@keywords(threshold=SHARE, ties=_TIES, weights=_WEIGHTS)
+def qualified_majority(
+    num_classes: int,
+    *,
+    threshold: float = 0.8,
+    ties: Ties = "smallest",
+    weights: Weights = "one",
+) -> Consensus:
+    """Majority vote that abstains below a share `threshold` of the votes. Keywords as `majority`."""
+    decide = partial(largest_share, threshold=threshold, ties=ties, weights=weights)
+    return _of_tally("labels", partial(vote_histogram, num_classes=num_classes), decide)
+
+
+@keywords(threshold=SHARE, ties=_TIES, weights=_WEIGHTS)
+def confidence_weighted(
+    num_classes: int,
+    *,
+    threshold: float = 0.0,
+    ties: Ties = "smallest",
+    weights: Weights = "one",
+) -> Consensus:
+    """Majority vote in which a vote counts as much as its client's confidence in it, max_c p_kuc.
+
+    This is not the argmax of the mean probabilities (`soft_mean`): probabilities other than a client's
+    largest are ignored. For one-hot probabilities all three rules agree.
+
+    Args:
+        num_classes: C; unused, since the probabilities have it, but all rules take it.
+        threshold: the least share of all confidence that the label must have.
+        ties: as `majority`.
+        weights: 1, or that share.
+    """
+    del num_classes
+    decide = partial(largest_share, threshold=threshold, ties=ties, weights=weights)
+    return _of_tally("probabilities", summed_confidences, decide)
+
+
+@keywords(threshold=SHARE, weights=_WEIGHTS)
+def soft_mean(num_classes: int, *, threshold: float = 0.0, weights: Weights = "one") -> Consensus:
+    """The mean of the clients' probabilities (`soft`, for distillation), and its largest class.
+
+    The z of distributed distillation with a server in the middle (Bistritz, Mann, Bambos, NeurIPS 2020).
+
+    Args:
+        num_classes: C; unused, since the probabilities have it, but all rules take it.
+        threshold: the least mean probability of the label.
+        weights: 1, or that probability.
+    """
+    del num_classes
+    decide = partial(largest_share, threshold=threshold, weights=weights)
+    return _of_tally("probabilities", summed_probabilities, decide)
+
+
+def mean(num_classes: int = 0) -> Consensus:
+    """The mean of the clients' numbers, for regression (named in the paper's Section 6).
+
+    For rounds that you write yourself: labels are classes in every data set, federation, learner and metric
+    here, so `fedct` refuses this consensus. Co-training of regressors:
+
+        taught = [(x, z) for x, z in clients]                               # x [n_i, d], z float [n_i]
+        for _ in range(rounds):
+            learned = [DecisionTreeRegressor(max_depth=4).fit(x, z) for x, z in taught]
+            told = np.stack([each.predict(public) for each in learned]).astype(np.float32)
+            agreed = mean().agree(told, np.arange(len(clients), dtype=np.int32))
+            taught = [
+                (np.concatenate([x, public]), np.concatenate([z, agreed.label])) for x, z in clients
+            ]
+    """
+    del num_classes
+
+    def from_tally(tally: jax.Array, key: jax.Array | None = None) -> Agreed:
+        del key
+        total, count = tally.astype(jnp.float32).T
+        number = total / jnp.where(count > 0, count, 1)
+        return Agreed(number, (count > 0).astype(jnp.float32), number[:, None])
+
+    return _of_tally("numbers", summed_numbers, from_tally)
+
+
+@keywords(
+    initial=between(0, 1, closed=False),
+    tolerance=POSITIVE,
+    max_steps=at_least(1),
+    threshold=SHARE,
+    weights=_WEIGHTS,
+)
+def staple(
+    num_classes: int,
+    *,
+    initial: float = 0.9,
+    tolerance: float = 1e-5,
+    max_steps: int = 100,
+    threshold: float = 0.0,
+    weights: Weights = "one",
+) -> Consensus:
+    """The most likely class under a separate error model for each client
+    (`jaxfed.training.consensus.staple`).
+
+    Args:
+        num_classes: C.
+        initial: the initial accuracy of a client; above 1 / C.
+        tolerance: the change of posterior probabilities at which the estimate stops.
+        max_steps: maximum number of steps.
+        threshold: the least posterior probability of the label.
+        weights: 1, or that probability.
+
+    Raises:
+        UsageError: fewer than two classes, or clients no better than chance to begin with.
+    """
+    if num_classes < 2 or initial * num_classes <= 1:
+        raise UsageError(
+            f"staple.initial={initial!r} of {num_classes} classes: allowed are shares above 1 / C, C >= 2"
+        )
+
+    def agree(answers: jax.Array, client_id: jax.Array, key: jax.Array | None = None) -> Agreed:
+        del key
+        votes = jnp.where(client_id[:, None] >= 0, answers, ABSTAINED)
+        performance = staple_performance(
+            votes, num_classes, initial=initial, tolerance=tolerance, max_steps=max_steps
+        )
+        anyone = jnp.any(votes >= 0, axis=0)[:, None]
+        posterior = jnp.where(anyone, performance.posterior, 0)
+        return largest_share(posterior, threshold=threshold, weights=weights)
+
+    return Consensus("labels", agree, None, None)
+
+
+_OWN: dict[str, Callable[..., Consensus]] = {
+    "majority": majority,
+    "qualified_majority": qualified_majority,
+    "confidence_weighted": confidence_weighted,
+    "soft_mean": soft_mean,
+    "mean": mean,
+    "staple": staple,
+}
+CONSENSUS = Registry("consensus", _OWN, num_given=1)
+
+
+def consensus_of(
+    name: str,
+    num_classes: int,
+    *,
+    threshold: float = 0.0,
+    ties: Ties = "smallest",
+    weights: Weights = "one",
+) -> Consensus:
+    """Return the named consensus on classes, with the settings that it has.
+
+    Args:
+        name: a name in `CONSENSUS` of a consensus on labels or probabilities.
+        num_classes: C.
+        threshold: 0 leaves the consensus's default.
+        ties: must be "smallest" for a consensus without this setting.
+        weights: must be "one" for a consensus without this setting.
+
+    Raises:
+        UsageError: no such consensus, a consensus on numbers, or a setting that it does not have.
+    """
+    allowed = f"allowed are {', '.join(repr(one) for one in CONSENSUS if one != 'mean')}"
+    if name not in CONSENSUS:
+        raise UsageError(f"consensus={name!r}: {allowed}")
+    if CONSENSUS[name](num_classes).answers == "numbers":
+        raise UsageError(f"consensus={name!r}: is of numbers, labels are classes; {allowed}")
+    known = inspect.signature(CONSENSUS[name]).parameters
+    unsaid = {"threshold": 0.0, "ties": "smallest", "weights": "one"}
+    given = {"threshold": threshold, "ties": ties, "weights": weights}
+    told = {key: value for key, value in given.items() if value != unsaid[key]}
+    for key, value in told.items():
+        if key not in known:
+            having = [
+                other
+                for other in CONSENSUS
+                if key in inspect.signature(CONSENSUS[other]).parameters
+            ]
+            raise UsageError(
+                f"{key}={value!r}: consensus={name!r} has none; allowed with {', '.join(map(repr, having))}"
+            )
+    return CONSENSUS[name](num_classes, **told)

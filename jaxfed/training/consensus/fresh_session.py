@@ -1,0 +1,50 @@
+"""One run of a secure protocol among simulated clients, in a new session with keys from the system.
+
+histogram = in_fresh_session(vote_histogram, own, communication, is_resilient=True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from jaxfed.federation.communication import Communication
+from jaxfed.training.consensus.attendance import Attendance
+
+Result = TypeVar("Result")
+
+
+def in_fresh_session(
+    protocol: Callable[..., Result],
+    own: Sequence[Any],
+    communication: Communication,
+    *,
+    attendance: Attendance | None = None,
+    **settings: Any,
+) -> Result:
+    """Run the protocol with one client per input, and return the server's result.
+
+    Args:
+        protocol: (session, {address: input}, **settings) -> result.
+        own: the clients' inputs; their addresses are 0, 1, ...
+        communication: all bytes that the session sends are counted here, its setup included.
+        attendance: the planned departures, and their outcome; the protocol reports the clients in its
+            result (`summed`).
+        settings: keywords of the protocol.
+
+    Raises:
+        UsageError: no clients; and errors of the protocol.
+
+    Cost: setup (`jaxfed.secure.session.parties.Session`) and the protocol's.
+    """
+    from jaxfed.secure.session.parties import Session
+
+    if attendance is None:
+        session = Session(len(own))
+        result = protocol(session, dict(enumerate(own)), **settings)
+    else:
+        session, summed = Session(len(own), presence=attendance.presence()), list[int]()
+        result = protocol(session, dict(enumerate(own)), summed=summed, **settings)
+        attendance.note(summed, sorted(session.presence.gone))
+    communication.add(session.communication())
+    return result

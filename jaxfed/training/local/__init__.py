@@ -1,0 +1,1 @@
+"""One client's training: its data, batches, losses and local steps."""

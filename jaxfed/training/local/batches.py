@@ -1,0 +1,230 @@
+"""Batches of a client's examples: the rows of each local step, planned before the first one.
+
+    order_e = a random order of the usable rows in epoch e;    step s takes rows order_e[s B : (s + 1) B]
+
+(McMahan et al., AISTATS 2017, ClientUpdate's batches; XCLP's A.2 of labeled and unlabeled examples; Algorithm
+1 of ProtoFSSL, its episodes.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from jaxfed.federation.ragged import Ragged, by_extent
+from jaxfed.training.local.client_data import ClientData, extent, usable
+from jaxfed.training.local.episodes import Episodes, draw
+from jaxfed.training.local.plan import Plan
+
+Scheme = Literal["joint", "paired"]  # in a config; methods with episodes build them themselves
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Batching of a client's examples; shapes are the same for all clients.
+
+    Attributes:
+        scheme: "joint": every epoch is one pass over all usable examples in a new random order,
+            `size` at a time. "paired": B = B_L u B_U of XCLP's A.2, with b = min(`size`, number of labels)
+            labeled and r b unlabeled examples, r = `unlabeled_ratio`, 1 in the paper. An epoch is one
+            pass over the unlabeled examples in random order; the labeled ones repeat in another order. With
+            labels only, B = B_L and an epoch is a pass over them. Without labels the paper's |B_U| = 0
+            has no meaning: B is then `(1 + r) size` unlabeled examples, as in the authors' code. (An
+            epoch's last, incomplete batch next to labels is left out there; here it has fewer rows.)
+            "beside_all" (SemiFL): an epoch is one pass over the usable examples of weight above 0, `size` at
+            a time; each batch then holds `size` of all usable ones, drawn with replacement.
+        size: examples per batch ("joint"), or the most labeled examples per batch ("paired").
+        epochs: E.
+        steps: if not 0, every client takes this many steps, whatever the number of its examples; the E
+            orders of its epochs repeat (FLamby's `num_updates`).
+        unlabeled_ratio: r, for "paired".
+        episodes: sizes, for "episodes": every step draws a new episode, E of them per round. A client
+            without labels takes no step.
+    """
+
+    scheme: Scheme | Literal["episodes", "beside_all"]
+    size: int
+    epochs: int
+    steps: int = 0
+    unlabeled_ratio: int = 1
+    episodes: Episodes | None = None
+
+    @property
+    def capacity(self) -> int:
+        """Rows of a batch."""
+        if self.episodes is not None:
+            return self.episodes.capacity
+        if self.scheme == "beside_all":
+            return 2 * self.size
+        return (1 + self.unlabeled_ratio) * self.size if self.scheme == "paired" else self.size
+
+    def num_steps(self, per_epoch: jax.Array) -> jax.Array:
+        """A client's steps in a round, given those of one epoch; 0 without examples."""
+        if self.steps:
+            return jnp.where(per_epoch > 0, self.steps, 0)
+        return self.epochs * per_epoch
+
+
+def plan_of(data: ClientData, batches: Batches, key: jax.Array) -> Plan:
+    """Return the rows of each step of a client's round; `key` belongs to this client and round.
+
+    Cost: one sort per epoch, of as many numbers as the client has rows (`Ragged`: at most four times its
+    number of examples); with episodes two sorts per step.
+    """
+    return _PLANS[batches.scheme](data, batches, key)
+
+
+def _joint(data: ClientData, batches: Batches, key: jax.Array) -> Plan:
+    order = _orders(data, usable(data), key, batches.epochs)
+    count = jnp.sum(usable(data), dtype=jnp.int32)
+    per_epoch = _ceil_div(count, batches.size)
+    turns = jnp.maximum(per_epoch, 1)
+
+    def rows(step: jax.Array) -> tuple[jax.Array, jax.Array]:
+        epoch, first = step // turns % batches.epochs, step % turns * batches.size
+        return _cycled(order[epoch], count, first + jnp.arange(batches.size), until=count)
+
+    return Plan(batches.num_steps(per_epoch), rows)
+
+
+def _paired(data: ClientData, batches: Batches, key: jax.Array) -> Plan:
+    labeled_key, unlabeled_key = jax.random.split(key)
+    is_labeled = usable(data) & data.is_labeled
+    is_unlabeled = usable(data) & ~data.is_labeled
+    labeled = _orders(data, is_labeled, labeled_key, batches.epochs)
+    unlabeled = _orders(data, is_unlabeled, unlabeled_key, batches.epochs)
+    num_labeled = jnp.sum(is_labeled, dtype=jnp.int32)
+    num_unlabeled = jnp.sum(is_unlabeled, dtype=jnp.int32)
+
+    rows_labeled = jnp.minimum(batches.size, num_labeled)  # |B_L|
+    ratio = batches.unlabeled_ratio
+    rows_unlabeled = jnp.where(num_labeled > 0, ratio * rows_labeled, batches.capacity)  # |B_U|
+    rows_unlabeled = jnp.where(num_unlabeled > 0, rows_unlabeled, 0)
+    passes_labeled = _ceil_div(num_labeled, jnp.maximum(rows_labeled, 1))
+    passes_unlabeled = _ceil_div(num_unlabeled, jnp.maximum(rows_unlabeled, 1))
+    per_epoch = jnp.where(num_unlabeled > 0, passes_unlabeled, passes_labeled)
+    turns = jnp.maximum(per_epoch, 1)
+    # With labels only, a pass ends with the last of them; next to unlabeled examples they repeat.
+    end_labeled = jnp.where(num_unlabeled > 0, jnp.iinfo(jnp.int32).max, num_labeled)
+    row = jnp.arange(batches.capacity)
+
+    def rows(step: jax.Array) -> tuple[jax.Array, jax.Array]:
+        epoch, turn = step // turns % batches.epochs, step % turns
+        in_labeled = row < rows_labeled
+        first, used_first = _cycled(
+            labeled[epoch], num_labeled, turn * rows_labeled + row, until=end_labeled
+        )
+        position = row - rows_labeled
+        second, used_second = _cycled(
+            unlabeled[epoch],
+            num_unlabeled,
+            turn * rows_unlabeled + jnp.maximum(position, 0),
+            until=num_unlabeled,
+        )
+        used_second &= position < rows_unlabeled
+        # Rows of neither part repeat the part that exists.
+        take_first = in_labeled | (num_unlabeled == 0)
+        return (
+            jnp.where(take_first, first, second),
+            jnp.where(take_first, used_first & in_labeled, used_second),
+        )
+
+    return Plan(batches.num_steps(per_epoch), rows)
+
+
+def _beside_all(data: ClientData, batches: Batches, key: jax.Array) -> Plan:
+    order_key, draw_key = jax.random.split(key)
+    is_one = usable(data)
+    is_first = is_one & (data.weight > 0)
+    order = _orders(data, is_first, order_key, batches.epochs)
+    everyone = _in_front(data, is_one, jnp.arange)
+    count, num_all = (jnp.sum(member, dtype=jnp.int32) for member in (is_first, is_one))
+    per_epoch = _ceil_div(count, batches.size)
+    turns = jnp.maximum(per_epoch, 1)
+
+    def rows(step: jax.Array) -> tuple[jax.Array, jax.Array]:
+        epoch, first = step // turns % batches.epochs, step % turns * batches.size
+        index, used = _cycled(order[epoch], count, first + jnp.arange(batches.size), until=count)
+        step_key = jax.random.fold_in(draw_key, step)
+        drawn = jax.random.randint(step_key, (batches.size,), 0, jnp.maximum(num_all, 1))
+        return jnp.concatenate([index, everyone[drawn]]), jnp.concatenate([used, used])
+
+    return Plan(batches.num_steps(per_epoch), rows)
+
+
+def _episodes(data: ClientData, batches: Batches, key: jax.Array) -> Plan:
+    sizes = batches.episodes
+    assert sizes is not None
+    is_labeled = usable(data) & data.is_labeled
+    is_unlabeled = usable(data) & ~data.is_labeled
+
+    def rows(step: jax.Array) -> tuple[jax.Array, jax.Array]:
+        step_key = jax.random.fold_in(key, step)
+
+        def drawn(length: int) -> tuple[jax.Array, jax.Array]:
+            label, labeled, unlabeled = (
+                data.label[:length],
+                is_labeled[:length],
+                is_unlabeled[:length],
+            )
+            return draw(step_key, label, labeled, unlabeled, sizes)
+
+        return by_extent(data.x, extent(data), drawn)
+
+    return Plan(batches.num_steps(jnp.any(is_labeled).astype(jnp.int32)), rows)
+
+
+def _in_front(
+    data: ClientData, member: jax.Array, place_of: Callable[[int], jax.Array]
+) -> jax.Array:
+    """int32 [N]: the members, bool [N], in the order of their ranks, then the others.
+
+    `place_of(length)` ranks the first `length` rows; the rank of a row does not depend on `length`.
+    """
+    capacity = len(member)
+
+    def order(length: int) -> jax.Array:
+        place = place_of(length).astype(jnp.float32)
+        front = jnp.argsort(jnp.where(member[:length], place, jnp.inf)).astype(jnp.int32)
+        return jnp.concatenate([front, jnp.arange(length, capacity, dtype=jnp.int32)])
+
+    return by_extent(data.x, extent(data), order)
+
+
+def _orders(data: ClientData, member: jax.Array, key: jax.Array, epochs: int) -> jax.Array:
+    """int32 [E, N]: the members in a random order for each epoch, then the others.
+
+    A member's rank depends on its own number and the key only, not on N: JAX's (partitionable)
+    generator gives longer arrays the same beginning.
+    """
+    epoch_keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(epochs))
+
+    def order(epoch_key: jax.Array) -> jax.Array:
+        return _in_front(data, member, lambda length: jax.random.uniform(epoch_key, (length,)))
+
+    if isinstance(data.x, Ragged):  # one at a time: `vmap` would sort at all lengths
+        return jax.lax.map(order, epoch_keys)
+    return jax.vmap(order)(epoch_keys)
+
+
+def _cycled(
+    order: jax.Array, count: jax.Array, position: jax.Array, *, until: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The examples at these positions of an endlessly repeated order, and which come before `until`."""
+    return order[position % jnp.maximum(count, 1)], (position < until) & (count > 0)
+
+
+def _ceil_div(count: jax.Array, size: jax.Array | int) -> jax.Array:
+    return (count + size - 1) // size
+
+
+_PLANS: dict[str, Callable[[ClientData, Batches, jax.Array], Plan]] = {
+    "joint": _joint,
+    "paired": _paired,
+    "episodes": _episodes,
+    "beside_all": _beside_all,
+}

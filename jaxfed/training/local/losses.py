@@ -1,0 +1,247 @@
+"""Losses of local training. A loss is a function of a batch, and losses can be built from losses.
+
+    loss(state, anchor, batch, key) -> (value, state)
+
+`state` is the model being trained, `anchor` the model that the server sent this round (FedProx pulls
+towards it, distillation learns from it), `batch` a `Batch`, `key` a typed key of this step. The value
+is differentiated with respect to the `nnx.Param` leaves of `state`; the state that comes back carries
+the running statistics on. A method with a loss of its own needs no training loop of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxfed.federation.ragged import Ragged
+from jaxfed.models.wrapping import as_float
+from jaxfed.training.local.few_at_a_time import examples_at_once, few_at_a_time
+
+if TYPE_CHECKING:
+    from jaxfed.models import Model
+
+Augment = Callable[[jax.Array, jax.Array], jax.Array]  # (key, x [B, ...]) -> x [B, ...]
+Pointwise = Callable[[jax.Array, jax.Array], jax.Array]  # logits [..., C], label [...] -> [...]
+
+
+class Batch(NamedTuple):
+    """One batch of one client.
+
+    Fields:
+        x: [B, ...], examples as the clients hold them.
+        label: int32 [B], given or pseudo-label; any class where not `used`.
+        weight: float32 [B], the label's weight; 0 where not `used`.
+        used: bool [B], False on rows that only fill the batch (they hold real examples too, so that
+            batch statistics stay those of data).
+        is_labeled: bool [B], the label was given, not inferred.
+        beside: further draws of the step's `Plan`.
+    """
+
+    x: jax.Array
+    label: jax.Array
+    weight: jax.Array
+    used: jax.Array
+    is_labeled: jax.Array
+    beside: Any = ()
+
+
+def taken(x: jax.Array | Ragged, index: jax.Array) -> jax.Array:
+    """x[index], [B, ...]: the examples of these rows.
+
+    Read as rows of one axis: XLA:CPU gathers examples of many short axes number by number.
+    """
+    if isinstance(x, Ragged):
+        return taken(x.rows, jnp.clip(x.start + index, 0, len(x.rows) - 1))
+    return x.reshape(len(x), math.prod(x.shape[1:]))[index].reshape(len(index), *x.shape[1:])
+
+
+class Loss(Protocol):
+    """The value to minimize, and the state with its batch statistics moved on."""
+
+    def __call__(
+        self, state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        """Return (float32 scalar, state)."""
+        ...
+
+
+def softmax_cross_entropy(logits: jax.Array, label: jax.Array) -> jax.Array:
+    """-log softmax(logits)_label, float32 [...], of logits [..., C] and labels int [...]."""
+    log_probability = jax.nn.log_softmax(logits.astype(jnp.float32))
+    # Selected, not gathered: the gradient of a gather is a scatter, slow on every device.
+    is_label = jax.nn.one_hot(label, logits.shape[-1], dtype=bool)
+    return -jnp.sum(jnp.where(is_label, log_probability, 0), axis=-1)
+
+
+def focal_loss(logits: jax.Array, label: jax.Array, *, gamma: float = 2.0) -> jax.Array:
+    """-(1 - p)^gamma log p with p = softmax(logits)_label (Lin et al., ICCV 2017), float32 [...]."""
+    cross_entropy = softmax_cross_entropy(logits, label)
+    # expm1 keeps the factor's precision where p is near 1; the clip its gradient finite at p = 1.
+    return jnp.maximum(-jnp.expm1(-cross_entropy), 1e-12) ** gamma * cross_entropy
+
+
+def class_weighted(pointwise: Pointwise, weights: Sequence[float]) -> Pointwise:
+    """weights_label l(logits, label): rare or important classes get larger weights.
+
+    `weights` are C numbers; with `focal_loss` this is FLamby's loss for Fed-ISIC2019.
+    """
+    table = np.asarray(weights, np.float32)
+
+    def weighted(logits: jax.Array, label: jax.Array) -> jax.Array:
+        return jnp.asarray(table)[label] * pointwise(logits, label)
+
+    return weighted
+
+
+POINTWISE: dict[str, Pointwise] = {"cross_entropy": softmax_cross_entropy, "focal": focal_loss}
+
+
+def weighted_loss(
+    model: Model,
+    *,
+    augment: Augment | None = None,
+    pointwise: Pointwise = softmax_cross_entropy,
+) -> Loss:
+    """Confidence-weighted loss of XCLP's ClientUpdate (Section 4.2 and A.2):
+
+        1 / |B| sum_{i in B} weight_i l(f(augment(x_i)), label_i),     |B| = number of used rows.
+
+    The divisor counts rows, not weights (as in the authors' code): a batch of uncertain labels takes
+    a small step. The sum is taken over a few examples at a time where that is quicker
+    (`jaxfed.training.local.few_at_a_time`); there the loss has derivatives by the state alone.
+    """
+
+    def loss(
+        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        del anchor
+        x, model_key = _augmented(batch.x, key, augment)
+
+        def summed(
+            state: nnx.State, x: jax.Array, label: jax.Array, weight: jax.Array
+        ) -> tuple[jax.Array, nnx.State]:
+            logits, moved = model.train_apply(state, x, model_key)
+            return jnp.sum(weight * pointwise(logits, label)), moved
+
+        size = examples_at_once(model, state, x)
+        if size < len(x):
+            over_blocks = few_at_a_time(lambda *given: summed(*given)[0], size)
+            total = over_blocks(state, x, batch.label, batch.weight)
+        else:
+            total, state = summed(state, x, batch.label, batch.weight)
+        return total / jnp.maximum(jnp.sum(batch.used), 1).astype(jnp.float32), state
+
+    return loss
+
+
+def augmented_logits(
+    model: Model, state: nnx.State, x: jax.Array, key: jax.Array, augment: Augment | None
+) -> tuple[jax.Array, nnx.State]:
+    """f(augment(x)) in training mode, [B, C], and the state with its running statistics moved on."""
+    x, model_key = _augmented(x, key, augment)
+    return model.train_apply(state, x, model_key)
+
+
+def _augmented(
+    x: jax.Array, key: jax.Array, augment: Augment | None
+) -> tuple[jax.Array, jax.Array]:
+    """Return augment(x), and the key for the network's own draws."""
+    augment_key, model_key = jax.random.split(key)
+    return (x if augment is None else augment(augment_key, x)), model_key
+
+
+def fixmatch(
+    model: Model,
+    *,
+    weak: Augment | None,
+    strong: Augment | None,
+    threshold: float = 0.95,
+    unlabeled_weight: float = 1.0,
+    pointwise: Pointwise = softmax_cross_entropy,
+) -> Loss:
+    """FixMatch (Sohn et al., NeurIPS 2020, eqs. 3 and 4), with p_i = softmax(f(weak(x_i))) held fixed:
+
+        1 / |B_L| sum_{i in B_L} l(f(weak(x_i)), y_i)
+          + unlabeled_weight / |B_U| sum_{i in B_U} 1[max p_i >= threshold] l(f(strong(x_i)), argmax p_i)
+
+    Both views of a batch go through the network together, as in the authors' code: batch statistics
+    cover both. Its moving average of parameters for evaluation is not part of the loss.
+
+    Without a strong augmentation the same weak view takes its place: self-training.
+    """
+
+    def loss(
+        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        del anchor
+        weak_key, strong_key, model_key = jax.random.split(key, 3)
+        weak_x = batch.x if weak is None else weak(weak_key, batch.x)
+        views = as_float(weak_x)
+        if strong is not None:
+            views = jnp.concatenate([views, strong(strong_key, batch.x)])
+        logits, state = model.train_apply(state, views, model_key)
+        weak_logits, strong_logits = logits, logits
+        if strong is not None:
+            weak_logits, strong_logits = jnp.split(logits, 2)
+        probability = jax.lax.stop_gradient(jax.nn.softmax(weak_logits.astype(jnp.float32)))
+        is_sure = (jnp.max(probability, axis=-1) >= threshold).astype(jnp.float32)
+        own_label = jnp.argmax(probability, axis=-1).astype(jnp.int32)
+        supervised = labeled_mean(pointwise(weak_logits, batch.label), batch)
+        consistency = unlabeled_mean(is_sure * pointwise(strong_logits, own_label), batch)
+        return supervised + unlabeled_weight * consistency, state
+
+    return loss
+
+
+def labeled_mean(value: jax.Array, batch: Batch) -> jax.Array:
+    """Mean of float32 [B] over the batch's given labels; 0 without any."""
+    return mean_where(value, batch.used & batch.is_labeled)
+
+
+def unlabeled_mean(value: jax.Array, batch: Batch) -> jax.Array:
+    """Mean of float32 [B] over the batch's unlabeled examples; 0 without any."""
+    return mean_where(value, batch.used & ~batch.is_labeled)
+
+
+def mean_where(value: jax.Array, member: jax.Array) -> jax.Array:
+    """Mean of float32 [B] over members, bool [B]; 0 without any."""
+    return jnp.sum(jnp.where(member, value, 0)) / jnp.maximum(jnp.sum(member), 1).astype(
+        jnp.float32
+    )
+
+
+def proximal(loss: Loss, mu: float) -> Loss:
+    """loss + mu / 2 |w - w_anchor|^2 over all parameters: FedProx (Li et al., MLSys 2020, eq. 2)."""
+
+    def proximal_loss(
+        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        value, new_state = loss(state, anchor, batch, key)
+        return value + mu / 2 * squared_distance(state, anchor), new_state
+
+    return proximal_loss
+
+
+def squared_distance(state: nnx.State, other: nnx.State) -> jax.Array:
+    """|w - v|^2 over the parameters of two states, float32 scalar."""
+    squares = jax.tree.map(
+        lambda w, v: jnp.sum(jnp.square(w - v)),
+        nnx.filter_state(state, nnx.Param),
+        nnx.filter_state(other, nnx.Param),
+    )
+    return sum(jax.tree.leaves(squares), jnp.float32(0))
+
+
+def absolute_size(state: nnx.State) -> jax.Array:
+    """|w|_1 over the parameters of a state, float32 scalar; its gradient at 0 is 0, not JAX's 1."""
+    sizes = jax.tree.map(
+        lambda w: jnp.sum(w * jax.lax.stop_gradient(jnp.sign(w))),
+        nnx.filter_state(state, nnx.Param),
+    )
+    return sum(jax.tree.leaves(sizes), jnp.float32(0))

@@ -1,0 +1,124 @@
+"""The sources of pseudo-labels by name; a method's `pseudo_label` is one of these names.
+
+This repository has its own, and others can be registered:
+
+    @PSEUDO_LABELS.register("mylabels")
+    def mylabels(parts, *, threshold=0.9): ...      # LabelParts -> PseudoLabel; keywords: config.mylabels
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from jaxfed.federation.execution import HERE, Execution
+from jaxfed.registry import Registry
+from jaxfed.training.local.losses import Augment
+from jaxfed.training.pseudo_labels import pseudo_label
+from jaxfed.training.pseudo_labels.graph_points import all_examples, with_prototypes
+from jaxfed.training.pseudo_labels.pseudo_label import Confidence, Embed, MapClients, PseudoLabel
+from jaxfed.training.pseudo_labels.safeguard import surer_than_network
+
+if TYPE_CHECKING:
+    from jaxfed import xclp
+    from jaxfed.models import Model
+
+
+class LabelParts(NamedTuple):
+    """Arguments of a registered source of labels.
+
+    Fields:
+        model: pure functions of a state.
+        embed: features of a cohort's examples, each client's by its own model.
+        map_clients: how clients are executed.
+        num_classes: C; 0 if it is not known.
+        execution: where and how visibly the host computes.
+    """
+
+    model: Model
+    embed: Embed
+    map_clients: MapClients
+    num_classes: int
+    execution: Execution
+
+
+SECTION_OF = {
+    "xclp_prototypes": "xclp"
+}  # in a config, for sources whose settings are in another source's section
+
+PSEUDO_LABELS: Registry[Callable[..., PseudoLabel]] = Registry(
+    "source of labels",
+    {},
+    reserved=(
+        *("none", "unlabeled", "xclp", "xclp_prototypes", "per_client_lp", "network", "teacher"),
+    ),
+    num_given=1,
+)
+
+
+def label_sources(
+    model: Model,
+    map_clients: MapClients,
+    *,
+    confidence: Confidence = "softmax",
+    augment: Augment | None = None,
+    class_weights: bool = False,
+    xclp_parameters: xclp.Parameters | None = None,
+    own_parameters: xclp.Propagation | None = None,
+    execution: Execution = HERE,
+    validation: tuple[np.ndarray, np.ndarray] | None = None,
+    others: Mapping[str, Mapping[str, Any]] | None = None,
+) -> dict[str, PseudoLabel]:
+    """All sources for one model.
+
+    Args:
+        model: whose features and predictions are used.
+        map_clients: how clients are executed.
+        confidence: of the network's own labels.
+        augment: changes examples before features are computed.
+        class_weights: multiply the weights of propagated labels by class.
+        xclp_parameters: of XCLP's labels; without them there is no source "xclp" or "xclp_prototypes".
+        own_parameters: of label propagation inside each client; without them there is no source
+            "per_client_lp".
+        execution: where the host computes.
+        validation: x and labels that no client holds. With calibrated confidences, a propagated label stays
+            only if it is more likely right than the network, by its accuracy on these examples
+            (`jaxfed.training.pseudo_labels.safeguard`); None: all stay.
+        others: keywords of registered sources.
+    """
+    embed = pseudo_label.embedding(model, map_clients, augment=augment)
+    network = pseudo_label.network_labels(model, embed, confidence=confidence)
+    sources = {
+        "none": pseudo_label.labeled_only(),
+        "unlabeled": pseudo_label.with_unlabeled(),
+        "network": network,
+        "teacher": pseudo_label.from_teacher(network),
+    }
+    if xclp_parameters is not None or own_parameters is not None:
+        from jaxfed.training.pseudo_labels import propagated_labels
+    propagated: dict[str, tuple[PseudoLabel, xclp.Parameters | xclp.Propagation]] = {}
+    if xclp_parameters is not None:
+        for name, points in (
+            ("xclp", all_examples(embed)),
+            ("xclp_prototypes", with_prototypes(embed, xclp_parameters.num_classes)),
+        ):
+            source = propagated_labels.xclp_labels(points, xclp_parameters, execution)
+            propagated[name] = source, xclp_parameters
+    if own_parameters is not None:
+        source = propagated_labels.per_client_lp_labels(embed, own_parameters, map_clients)
+        propagated["per_client_lp"] = source, own_parameters
+    for name, (source, parameters) in propagated.items():
+        if validation is not None and parameters.confidence == "calibrated":
+            source = surer_than_network(source, model, embed, validation)
+        if class_weights:
+            source = pseudo_label.class_weighted(
+                source, parameters.num_classes, within_clients=name == "per_client_lp"
+            )
+        sources[name] = source
+    num_classes = max((p.num_classes for _, p in propagated.values()), default=0)
+    parts = LabelParts(model, embed, map_clients, num_classes, execution)
+    for name in PSEUDO_LABELS.from_outside():
+        sources[name] = PSEUDO_LABELS[name](parts, **(others or {}).get(name, {}))
+    return sources

@@ -1,0 +1,188 @@
+"""Labels that the clients of a round train on: given ones, and pseudo-labels with a confidence.
+
+    pseudo_label(state, cohort, key) -> PseudoLabels(label [K, N], weight [K, N], ...)
+
+Labeled examples always keep their label with weight 1. The makers differ in where the other labels
+come from: nowhere (`labeled_only`), the network's own predictions, or propagation
+(`jaxfed.training.pseudo_labels.propagated_labels`). Confidence is 1 - entropy / log C of the label's
+distribution (XCLP, line 16). All computation has the cohort's padded shape, so it compiles once for an
+experiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxfed.federation.algorithm import Metrics
+from jaxfed.federation.clients import UNLABELED
+from jaxfed.federation.clients_at_once import MapClients as MapClients
+from jaxfed.federation.cohort import Array, Cohort
+from jaxfed.federation.communication import Communication
+from jaxfed.training.pseudo_labels.embedding import Embed as Embed
+from jaxfed.training.pseudo_labels.embedding import embedding as embedding
+from jaxfed.training.pseudo_labels.embedding import of_examples
+from jaxfed.training.server.server_state import ServerState
+from jaxfed.xclp.prediction import predict
+
+if TYPE_CHECKING:
+    from jaxfed.models import Model
+
+# Sources that label a client's examples by its own labels alone: a client without labels gets none.
+WITHIN_CLIENTS = frozenset({"none", "per_client_lp"})
+
+Confidence = Literal["softmax", "logits"]
+Points = Callable[[ServerState, Cohort, jax.Array], Cohort]  # -> points of the graph, x [K, N, D]
+
+
+class PseudoLabels(NamedTuple):
+    """Labels and weights that a cohort trains on.
+
+    Fields:
+        label: int32 [K, N]; -1 keeps an example out of training.
+        weight: float32 [K, N], 0 where there is no label.
+        metrics: numbers about the labeling.
+    """
+
+    label: jax.Array
+    weight: jax.Array
+    metrics: Metrics
+
+
+class PseudoLabel(Protocol):
+    """Function that labels one cohort with the server's current state, and counts the bytes sent for it."""
+
+    def __call__(
+        self, state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+    ) -> PseudoLabels:
+        """Return labels and weights for every example of the cohort."""
+        ...
+
+
+def labeled_only() -> PseudoLabel:
+    """No pseudo-labels: FedAvg (labeled only) in Tables 4 and 5 of XCLP."""
+
+    def pseudo_label(
+        state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+    ) -> PseudoLabels:
+        del state, key, communication
+        label = jnp.asarray(cohort.y)
+        return PseudoLabels(label, (label >= 0).astype(jnp.float32), {})
+
+    return pseudo_label
+
+
+def with_unlabeled() -> PseudoLabel:
+    """No pseudo-labels, but unlabeled examples take part, with a placeholder label of weight 0.
+
+    For losses that use them in their own way: FixMatch, FedMatch, FedSiam.
+    """
+
+    def pseudo_label(
+        state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+    ) -> PseudoLabels:
+        del state, key, communication
+        y, mask = jnp.asarray(cohort.y), jnp.asarray(cohort.mask)
+        nothing = jnp.zeros(y.shape, jnp.int32)
+        return _complete(y, mask, nothing, nothing.astype(jnp.float32))._replace(metrics={})
+
+    return pseudo_label
+
+
+def network_labels(
+    model: Model, embed: Embed, *, confidence: Confidence = "softmax"
+) -> PseudoLabel:
+    """The network's own predictions: FedAvg+network of XCLP, and FedSem+ with a frozen model.
+
+    `confidence` "softmax": 1 - entropy / log C of softmax(logits). "logits": the authors' code, which
+    divides logits by their sum instead. If one of these "probabilities" is negative, the entropy is NaN
+    and the weight 0. That is the case nearly everywhere, so training uses given labels only.
+    """
+
+    @jax.jit
+    def predicted(state: nnx.State, features: jax.Array) -> tuple[jax.Array, jax.Array]:
+        logits = jax.lax.map(lambda rows: model.head(state, rows), features)
+        logits = logits.astype(jnp.float32)
+        if confidence == "softmax":
+            return predict(jax.nn.softmax(logits))
+        share = logits / logits.sum(axis=-1, keepdims=True)
+        is_distribution = jnp.all(share > 0, axis=-1)
+        label, weight = predict(jnp.where(is_distribution[..., None], share, 1.0))
+        return (
+            jnp.where(is_distribution, label, jnp.argmax(logits, axis=-1).astype(jnp.int32)),
+            jnp.where(is_distribution, weight, 0),
+        )
+
+    def pseudo_label(
+        state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+    ) -> PseudoLabels:
+        del communication
+        label, weight = of_examples(partial(predicted, state.model), embed(state, cohort, key))
+        return completed(cohort, label, weight)
+
+    return pseudo_label
+
+
+def from_teacher(pseudo_label: PseudoLabel) -> PseudoLabel:
+    """Label with the model in `ServerState.teacher`; labels are the same in every round."""
+
+    def labels(
+        state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+    ) -> PseudoLabels:
+        del key
+        teacher = state.teacher
+        return pseudo_label(state._replace(model=teacher.model), cohort, teacher.key, communication)
+
+    return labels
+
+
+def class_weighted(
+    pseudo_label: PseudoLabel, num_classes: int, *, within_clients: bool = False
+) -> PseudoLabel:
+    """Multiply weights by (n / C) / n_c, n_c the round's labels of class c: the authors' code only.
+
+    The code applies it to label propagation, with given and inferred labels counting alike: XCLP's over the
+    cohort, per-client LP's over each client's own (`within_clients`). Network labels have no such weights.
+    """
+
+    @jax.jit
+    def weigh(label: jax.Array, weight: jax.Array) -> jax.Array:
+        counts = jax.nn.one_hot(label, num_classes).sum(axis=1)  # [K, C]
+        if not within_clients:
+            counts = jnp.broadcast_to(counts.sum(axis=0, keepdims=True), counts.shape)
+        share = counts.sum(axis=1, keepdims=True) / num_classes / jnp.maximum(counts, 1)
+        return weight * jnp.take_along_axis(share, jnp.maximum(label, 0), axis=1)
+
+    def weighted(
+        state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+    ) -> PseudoLabels:
+        labels = pseudo_label(state, cohort, key, communication)
+        return labels._replace(weight=weigh(labels.label, labels.weight))
+
+    return weighted
+
+
+def completed(cohort: Cohort, label: Array, confidence: Array) -> PseudoLabels:
+    """Combine given labels (weight 1) and inferred ones (-1: none) by confidence; none on padding."""
+    return _complete(jnp.asarray(cohort.y), jnp.asarray(cohort.mask), label, confidence)
+
+
+@jax.jit
+def _complete(y: jax.Array, mask: jax.Array, label: Array, confidence: Array) -> PseudoLabels:
+    is_labeled, is_inferred = y >= 0, mask & (y < 0)
+    label = jnp.where(is_labeled, y, jnp.where(is_inferred, label, UNLABELED))
+    weight = jnp.where(is_labeled, 1.0, jnp.where(is_inferred & (label >= 0), confidence, 0.0))
+    count = jnp.maximum(is_inferred.sum(), 1).astype(jnp.float32)
+    return PseudoLabels(
+        label,
+        weight,
+        {
+            "pseudo_labeled": jnp.sum(is_inferred & (label >= 0), dtype=jnp.float32) / count,
+            "pseudo_label_weight": jnp.sum(weight, where=is_inferred) / count,
+        },
+    )

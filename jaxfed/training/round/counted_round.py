@@ -1,0 +1,135 @@
+"""Dry-run rounds: count a round's operations and bytes without computing at the clients.
+
+    clients = CountingClients()
+    training = replace(training, map_clients=clients)    # or make_algorithm(..., map_clients=clients)
+    costs = round_costs(algorithm, clients, federation, key)
+
+Everything but the clients' computation runs as in any round: the cohort, the server's messages and state,
+and every `Communication` count. A client's outputs are replaced by ones. Messages of nonzero or changed
+entries (FedMatch) are therefore counted whole. Values that depend on a client's labels alone are computed:
+its number of steps, the bytes it sends beside its model, and its boolean outputs (which prototypes exist).
+The skipped computation is recorded as a program, and XLA counts its operations
+(`jaxfed.kernels.devices.operations`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.rounds import play
+from jaxfed.kernels.devices.operations import operations
+from jaxfed.training.local.local_update import ClientUpdate
+
+_STEPS, _MODEL = "local_steps", "parameters"
+
+
+class RoundCosts(NamedTuple):
+    """Costs of one client in one round, averaged over clients and rounds.
+
+    Fields:
+        operations: floating-point operations that it computes.
+        steps: local steps.
+        upload_bytes: bytes that it sends.
+        download_bytes: bytes that it receives.
+    """
+
+    operations: float
+    steps: float
+    upload_bytes: float
+    download_bytes: float
+
+
+class CountingClients:
+    """A `map_clients` that records the clients' programs instead of running them."""
+
+    def __init__(self) -> None:
+        self._programs: dict[Callable[..., Any], tuple[Any, Any]] = {}
+
+    def __call__(self, fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        """Lift one client's program: see `jaxfed.federation.client_map`."""
+
+        def mapped(shared: Any, clients: Any) -> Any:
+            own = jax.tree.map(
+                lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), clients
+            )
+            self._programs[fn] = jax.tree.map(_shape, shared), own
+            number = len(jax.tree.leaves(clients)[0])
+            ones = jax.tree.map(
+                lambda leaf: jnp.ones((number, *leaf.shape), leaf.dtype),
+                jax.eval_shape(fn, shared, own),
+            )
+            if not isinstance(ones, ClientUpdate):
+                return ones
+            # No other output of the clients is used, so XLA compiles nothing else.
+            known = jax.lax.map(lambda client: _by_labels(fn(shared, client)), clients)
+            metrics = {**ones.metrics, _STEPS: known.steps}
+            truths = iter(known.truths)
+            upload = jax.tree.map(
+                lambda leaf: next(truths) if leaf.dtype == bool else leaf, ones.upload
+            )
+            return ones._replace(metrics=metrics, sent=known.sent, upload=upload)
+
+        return mapped
+
+    def operations(self, steps: float) -> float:
+        """Operations that one client would have computed, in a local update of `steps` steps."""
+        return sum(operations(fn, *shapes, turns=steps) for fn, shapes in self._programs.items())
+
+
+def round_costs(
+    algorithm: FederatedAlgorithm,
+    clients: CountingClients,
+    federation: Federation,
+    key: jax.Array,
+    *,
+    rounds: int = 10,
+) -> RoundCosts:
+    """Return the operations, steps and bytes of a client per round.
+
+    Args:
+        algorithm: built with a training that has these `clients`; its local update has one loop, over steps.
+        clients: see above.
+        federation: all its clients take part.
+        key: typed.
+        rounds: number of rounds over which bytes are averaged, after a first one in which nobody has shared
+            anything yet. A multiple of ten counts FedMatch's helpers, sent in every tenth round, in full.
+    """
+    state = algorithm.init(key, federation)
+    sent, received, steps = [], [], 0.0
+    everybody = federation.cohort(ragged=False)
+    for played in play(algorithm, state, range(rounds + 1), cohort_of=lambda _: everybody, key=key):
+        counted = played.metrics["communication"]
+        sent.append(counted["upload_bytes"])
+        received.append(counted["download_bytes"])
+        steps = float(played.metrics[_STEPS])
+    means = (float(np.mean(of_rounds[1:])) for of_rounds in (sent, received))
+    return RoundCosts(
+        clients.operations(steps), steps, *(mean / federation.num_clients for mean in means)
+    )
+
+
+def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(jnp.shape(leaf), leaf.dtype)
+
+
+class _ByLabels(NamedTuple):
+    """The parts of an update that its data alone determine; `truths` are the upload's boolean leaves."""
+
+    steps: jax.Array
+    sent: dict[str, jax.Array]
+    truths: list[jax.Array]
+
+
+def _by_labels(update: ClientUpdate) -> _ByLabels:
+    sent = dict(update.sent)
+    # Only training would show how much of a model changed: without this entry it counts whole.
+    sent.pop(_MODEL, None)
+    truths = [leaf for leaf in jax.tree.leaves(update.upload) if leaf.dtype == bool]
+    return _ByLabels(update.metrics[_STEPS], sent, truths)

@@ -1,0 +1,55 @@
+"""Bytes of the models sent in a round, counted by kind of message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from flax import nnx
+
+from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.communication import Communication, num_bytes_of
+from jaxfed.training.server.server_state import ServerState
+
+
+def num_bytes_received(model: nnx.State, batch_statistics: str) -> int:
+    """Bytes of the teacher model sent to one client, without statistics that the client keeps."""
+    parameters, _ = nnx.split_state(model, nnx.Param, ...)
+    return num_bytes_of(parameters if batch_statistics == "local" else model)
+
+
+def count_models(
+    communication: Communication,
+    state: ServerState,
+    cohort: Cohort,
+    batch_statistics: str,
+    download_bytes: int,
+    sent: Any,
+    *,
+    again: bool = False,
+) -> None:
+    """Count the models that the cohort receives and sends, and the method's further messages.
+
+    `download_bytes` is one client's; `sent` holds the clients' `ClientUpdate.sent`, each [K]. If `again`,
+    clients also receive the round's new model, as they do for "static" statistics.
+    """
+    num_clients = int(np.sum(np.asarray(cohort.client_id) >= 0))
+    parameters, statistics = nnx.split_state(state.model, nnx.Param, ...)
+    communication.down("parameters", num_clients * download_bytes)
+    if "parameters" not in sent:
+        communication.up("parameters", num_clients * num_bytes_of(parameters))
+    for kind, num_bytes in dict(sent).items():
+        communication.up(kind, int(np.asarray(num_bytes).sum(dtype=np.int64)))
+    num_bytes = num_clients * num_bytes_of(state.control)
+    if num_bytes:
+        communication.down("control", num_bytes)
+        communication.up("control", num_bytes)
+    num_bytes = num_clients * num_bytes_of(statistics)
+    if num_bytes and batch_statistics == "averaged":
+        communication.down("statistics", num_bytes)
+        communication.up("statistics", num_bytes)
+    measures = bool(num_bytes) and batch_statistics == "static"
+    if measures or again:
+        communication.down("parameters", num_clients * download_bytes)
+    if measures:
+        communication.up("statistics", num_bytes)

@@ -1,0 +1,123 @@
+"""Aggregation of the clients' updates at the server: a weighted mean, then a server optimizer's step.
+
+    mean = sum_k p_k delta_k / sum_k p_k,    w <- w + server_optimizer(-mean)
+
+delta_k is client minus server, so its negative is what an optimizer calls a gradient: SGD with rate 1
+is FedAvg (McMahan et al., AISTATS 2017), with momentum FedAvgM; FedAdam and its kin are in
+`jaxfed.training.server.server_optimizers`.
+Parameters take that step. BatchNorm's running statistics are no parameters: with "averaged" they take
+the plain mean; with "local" and "static" they do not go through the server at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from jaxfed.training.local.client_data import ClientData, usable
+
+
+class Apply(Protocol):
+    """One server step."""
+
+    def __call__(
+        self, model: nnx.State, deltas: nnx.State, weights: jax.Array, state: Any
+    ) -> tuple[nnx.State, Any]:
+        """Return (model, state) from deltas with a leading axis [K] and weights float32 [K].
+
+        In methods with S means, weights are [K, S]: each client's weight in each of them.
+        """
+        ...
+
+
+class Aggregate(NamedTuple):
+    """`init(model) -> state` and `apply(model, deltas, weights, state) -> (model, state)`."""
+
+    init: Callable[[nnx.State], Any]
+    apply: Apply
+
+
+def server_optimizer(optimizer: optax.GradientTransformation) -> Aggregate:
+    """Apply an optimizer to the weighted mean; without clients (all weights 0) the model stays as it is."""
+
+    def init(model: nnx.State) -> Any:
+        return optimizer.init(nnx.split_state(model, nnx.Param, ...)[0])
+
+    def apply(
+        model: nnx.State, deltas: nnx.State, weights: jax.Array, state: Any
+    ) -> tuple[nnx.State, Any]:
+        parameters, statistics = nnx.split_state(model, nnx.Param, ...)
+        step, moved = nnx.split_state(weighted_mean(deltas, weights), nnx.Param, ...)
+        gradient = jax.tree.map(jnp.negative, step)
+        updates, new_state = optimizer.update(gradient, state, parameters)
+        updated = optax.apply_updates(parameters, updates)
+        statistics = jax.tree.map(jnp.add, statistics, moved)
+        anyone = jnp.any(weights > 0)
+        return jax.tree.map(
+            lambda new, old: jnp.where(anyone, new, old),
+            (nnx.merge_state(updated, statistics), new_state),
+            (model, state),
+        )
+
+    return Aggregate(init, apply)
+
+
+def weighted_mean(stacked: Any, weights: jax.Array) -> Any:
+    """sum_k p_k x_k / sum_k p_k over the leading axis of every leaf; zeros where all p_k are 0.
+
+    In full float32 on every device: GPUs would otherwise round factors to TF32's 11 bits.
+    """
+    share = weights / jnp.where(jnp.any(weights > 0), jnp.sum(weights), 1)
+    return jax.tree.map(lambda x: weighted_sum(share, x), stacked)
+
+
+def weighted_sum(weights: jax.Array, values: jax.Array) -> jax.Array:
+    """sum_k p_k x_k over the leading axis, in float32 throughout."""
+    return jnp.tensordot(weights, values, axes=1, precision=jax.lax.Precision.HIGHEST)
+
+
+def in_all(weights: jax.Array) -> jax.Array:
+    """Each client's total weight over all means, [K] of weights [K] or [K, S]."""
+    return weights.sum(axis=tuple(range(1, weights.ndim)))
+
+
+def by_examples(data: ClientData) -> jax.Array:
+    """p_k: the number of examples that the client trains on (McMahan et al.)."""
+    return jnp.sum(usable(data)).astype(jnp.float32)
+
+
+def by_labeled_examples(data: ClientData) -> jax.Array:
+    """p_k: the number of the client's labeled examples."""
+    return jnp.sum(usable(data) & data.is_labeled).astype(jnp.float32)
+
+
+def uniformly(data: ClientData) -> jax.Array:
+    """p_k: 1 for every client that has something to train on; the plain mean of the trained models.
+
+    Equals XCLP's plain mean (A.2) if every client of the cohort P has a label or a pseudo-label. A client
+    with neither returns the model as it received it, and is left out.
+    """
+    return jnp.any(usable(data)).astype(jnp.float32)
+
+
+def over_cohort(data: ClientData) -> jax.Array:
+    """p_k: 1 for every client; A.2's 1/|P| to the letter.
+
+    A client with nothing to train on counts with the model that it received: the more of them there are,
+    the shorter is the server's step.
+    """
+    del data
+    return jnp.float32(1)
+
+
+WEIGHTINGS: dict[str, Callable[[ClientData], jax.Array]] = {
+    "examples": by_examples,
+    "labeled_examples": by_labeled_examples,
+    "uniform": uniformly,
+    "cohort": over_cohort,
+}

@@ -1,0 +1,107 @@
+r"""Mean of clipped client updates, with Gaussian noise (Geyer et al., 2017).
+
+    mean = 1/K ( sum_k delta_k min(1, S / |delta_k|) + N(0, z^2 S^2 I) ),    w <- w + server_optimizer(-mean)
+
+over the K clients with a positive weight, |.| the norm over all parameters together. S is fixed, or the
+median of the K norms. The server optimizer's step is post-processing of the noisy mean: it costs no privacy.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxfed.training.server.aggregate import Aggregate, weighted_mean
+
+Bound = Literal["fixed", "median"]
+
+
+class ClippedMean(NamedTuple):
+    """State that the server keeps between rounds.
+
+    Fields:
+        inner: the server optimizer's state.
+        key: typed; noise is drawn from it.
+        round: int32, number of means computed.
+        norm: float32, the median of the last round's norms before clipping.
+        clipped: float32, the share of clients whose norm was above S.
+    """
+
+    inner: Any
+    key: jax.Array
+    round: jax.Array
+    norm: jax.Array
+    clipped: jax.Array
+
+
+def clipped_mean(
+    inner: Aggregate, *, clip: float, noise_multiplier: float, bound: Bound = "fixed"
+) -> Aggregate:
+    """The server's step; clients with a positive weight count equally.
+
+    Args:
+        inner: takes the step; it receives the noisy mean as its only update.
+        clip: S if it is fixed.
+        noise_multiplier: z; 0 draws no noise.
+        bound: "fixed", or "median" of the round's norms.
+
+    The initial state holds the key of seed 0, which the method replaces.
+    """
+
+    def init(model: nnx.State) -> ClippedMean:
+        zero = jnp.float32(0)
+        return ClippedMean(inner.init(model), jax.random.key(0), jnp.int32(0), zero, zero)
+
+    def apply(
+        model: nnx.State, deltas: nnx.State, weights: jax.Array, state: ClippedMean
+    ) -> tuple[nnx.State, ClippedMean]:
+        counts = weights > 0
+        number = jnp.maximum(jnp.sum(counts), 1).astype(jnp.float32)
+        norms = jax.vmap(norm)(deltas)
+        median = jnp.nan_to_num(jnp.nanmedian(jnp.where(counts, norms, jnp.nan)))
+        most = jnp.float32(clip) if bound == "fixed" else median
+        factors = shrinking(norms, most)
+        mean = weighted_mean(jax.vmap(scaled)(deltas, factors), counts.astype(jnp.float32))
+        if noise_multiplier:
+            key = jax.random.fold_in(state.key, state.round)
+            mean = noisy(mean, key, noise_multiplier * most / number)
+        anyone = jnp.any(counts).astype(jnp.float32)
+        one = jax.tree.map(lambda leaf: leaf[None], mean)
+        updated, after = inner.apply(model, one, anyone[None], state.inner)
+        clipped = jnp.sum(counts & (norms > most)).astype(jnp.float32) / number
+        return updated, ClippedMean(after, state.key, state.round + 1, median, clipped)
+
+    return Aggregate(init, apply)
+
+
+def norm(tree: Any) -> jax.Array:
+    """|x| over all leaves together, float32 scalar."""
+    return jnp.sqrt(
+        sum((jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)), jnp.float32(0))
+    )
+
+
+def shrinking(norms: jax.Array, most: jax.Array | float) -> jax.Array:
+    """min(1, S / |x|): the factor that clips x to norm S; 1 for x = 0."""
+    return jnp.minimum(1, most / jnp.maximum(norms, jnp.finfo(jnp.float32).tiny))
+
+
+def scaled(tree: Any, factor: jax.Array) -> Any:
+    """Return factor * x."""
+    return jax.tree.map(lambda leaf: factor * leaf, tree)
+
+
+def noisy(tree: Any, key: jax.Array, deviation: jax.Array) -> Any:
+    """x + N(0, deviation^2 I), an independent draw for each number."""
+    leaves, form = jax.tree.flatten(tree)
+    keys = jax.random.split(key, len(leaves))
+    return jax.tree.unflatten(
+        form,
+        [
+            leaf + deviation * jax.random.normal(own, leaf.shape, jnp.float32)
+            for leaf, own in zip(leaves, keys, strict=True)
+        ],
+    )

@@ -1,0 +1,377 @@
+"""An audit from a config to its tables: what is written, resumed, shared and refused."""
+
+import csv
+import io
+import json
+import shutil
+from itertools import product
+
+import jax
+import numpy as np
+import pytest
+from invoking import invoke
+from rich.console import Console
+
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.api.conduct import conduct
+from jaxfed.config import check
+from jaxfed.config import file as config_file
+from jaxfed.config.attacker import shadow_plan, student_plan
+from jaxfed.config.simulation import Simulation
+from jaxfed.errors import UsageError
+from jaxfed.experiment.audit.audit import check_audited
+from jaxfed.experiment.audit.audit_files import AuditFiles
+from jaxfed.experiment.run.progress import Progress
+from jaxfed.federation.exposure import Instruction
+from jaxfed.host.interruption import Interruption
+from jaxfed.reports.documents.report import write_report
+
+SPEC = "--config=ml_collections_configs/audit.py:smoke"
+TREES = (
+    "learner.name=decision_tree",
+    "baselines=local_learning,xclp,per_client_lp",
+    "num_repeats=2",
+    "rounds=2",
+    "audit.rounds=1,2",
+    "audit.shadows=12",
+    "xclp.num_bits=256",
+)
+
+
+def config_of(*settings):
+    config = config_file.load("ml_collections_configs/audit.py:smoke", settings)
+    check.check(config)
+    return config
+
+
+def run(config, place, **how):
+    with Progress(config.to_dict(), Console(quiet=True)) as progress:
+        return conduct(config, place, progress, Interruption(), **how)
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory):
+    place = tmp_path_factory.mktemp("audit") / "run"
+    config = config_of(*TREES)
+    run(config, place, audited=True)
+    return config, place
+
+
+def found(place):
+    return json.loads((place / "audit" / "audit.json").read_text())
+
+
+def test_methods_have_accuracy_and_vulnerability(audited):
+    _, place = audited
+    by_adversary = {(row["method"], row["adversary"]): row for row in found(place)["methods"]}
+    assert list(by_adversary) == [
+        ("fedct", "server"),
+        ("local_learning", "nobody"),
+        ("xclp", "one more client"),
+        ("xclp", "server and a client"),
+        ("per_client_lp", ""),
+    ]
+    rows = {row["method"]: row for row in found(place)["methods"]}
+    # A member's copy is at distance 0, and nobody else's.
+    assert rows["xclp"]["auc"] == rows["xclp"]["tpr_at_none"] == 1
+    assert by_adversary["xclp", "one more client"]["auc"] < 0.9
+    assert "auc" not in rows["per_client_lp"]  # nothing is sent
+    for name in ("fedct", "local_learning", "xclp"):
+        assert 0.3 < rows[name]["accuracy"] < 1
+        assert rows[name]["low"] <= rows[name]["auc"] <= rows[name]["high"]
+        assert rows[name]["members"] == rows[name]["others"] == 200
+    # A tree has its members by heart, and a client's labels are no more than the gap.
+    assert rows["local_learning"]["auc"] > 0.6
+    assert not rows["local_learning"]["leaves"]
+    assert rows["fedct"]["leaves"]
+    # One shot, looked at once; tested on nothing held out, which is said where its accuracy stands.
+    assert {row["round"] for row in found(place)["attacks"] if row["method"] == "xclp"} == {1}
+    assert {name: row["accuracy_on"] for name, row in rows.items()} == {
+        **dict.fromkeys(("fedct", "local_learning"), "test"),
+        **{"xclp": "asked", "per_client_lp": ""},
+    }
+    text = (place / "audit" / "vulnerability.md").read_text()
+    assert f"| XCLP | one more client | {100 * rows['xclp']['accuracy']:.1f}" in text
+    assert text.count("†") == 3
+    assert "| XCLP | server and a client |" in text
+    with (place / "audit" / "attacks.csv").open() as stream:
+        attacks = list(csv.DictReader(stream))
+    of_fedct = {(row["attack"], row["round"]) for row in attacks if row["method"] == "fedct"}
+    perturbed = ("label_translations", "label_noise")
+    names = ("gap", "difficulty", "reference", *perturbed)
+    assert of_fedct == {(a, r) for a in names for r in ("1", "2")}
+    by = {(row["attack"], row["shadows"]) for row in attacks if row["method"] == "fedct"}
+    assert by == {
+        *product(("gap", *perturbed), ("",)),
+        *product(("difficulty", "reference"), ("own_labels", "taught")),
+    }
+    of_xclp = [row for row in attacks if row["method"] == "xclp"]
+    assert {row["shadows"] for row in of_xclp} == {"", "played"}
+    assert {row["attack"] for row in of_xclp if row["message"] == "labels"} == {
+        *("gap", "difficulty", "reference", *perturbed),
+    }
+    best = {
+        kind: max(
+            float(r["auc"])
+            for r in of_xclp
+            if (r["shadows"], r["adversary"]) == (kind, "one more client")
+        )
+        for kind in ("", "played")
+    }
+    assert best["played"] > best[""] + 0.05
+    assert (place / "audit" / "vulnerability.png").stat().st_size > 1000
+
+
+def test_the_gap_in_the_table_is_the_methods_own(audited):
+    """AUC 1/2 + (train - test accuracy) / 2, where everybody held out is asked about."""
+    _, place = audited
+    with (place / "audit" / "attacks.csv").open() as stream:
+        rows = [
+            row
+            for row in csv.DictReader(stream)
+            if (row["method"], row["attack"], row["round"]) == ("local_learning", "gap", "2")
+        ]
+    summary = json.loads((place / "summary.json").read_text())
+    told = summary["algorithms"]["local_learning"]["gap_vulnerability"]["mean"]
+    assert float(rows[0]["auc"]) == pytest.approx(told, abs=0.06)
+
+
+def test_an_audit_resumes_from_what_it_has_seen(audited, tmp_path):
+    config, place = audited
+    again = tmp_path / "run"
+    shutil.copytree(place, again)
+    for name in ("summary.json", "audit/audit.json", "audit/vulnerability.csv"):
+        (again / name).unlink()
+    shadow = next((again / "audit" / "shadows").glob("0-*"))
+    shadow.unlink()
+    kept = {path: path.stat().st_mtime_ns for path in (again / "audit" / "sightings").iterdir()}
+    run(config, again, audited=True)
+    assert found(again) == found(place)
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert shadow.exists()
+
+
+def test_the_entry_shows_what_it_found(audited, tmp_path, monkeypatch, capsys):
+    from launch import audit
+
+    _, place = audited
+    again = tmp_path / "run"
+    shutil.copytree(place, again)
+    (again / "summary.json").unlink()
+    shown = []
+    monkeypatch.setattr(Progress, "show_audit", lambda _, *told: shown.append(told))
+    arguments = [SPEC, f"--workdir={again}", *(f"--config.{setting}" for setting in TREES)]
+    assert invoke(arguments, monkeypatch, capsys, main=audit.main)[0] == 0
+    ((methods, where, names),) = shown
+    assert (methods, where) == (found(place)["methods"], str(again / "audit"))
+    assert names["xclp"] == "XCLP"
+
+
+def test_the_console_table(audited):
+    _, place = audited
+    with io.StringIO() as stream:
+        Progress({"num_repeats": 1, "rounds": 1, "baselines": ()}, Console(file=stream)).show_audit(
+            found(place)["methods"], "DIR/audit"
+        )
+        text = stream.getvalue()
+    rows = {row["method"]: row for row in found(place)["methods"]}
+    lines = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
+    assert "the audit is in DIR/audit" in text
+    assert lines["per_client_lp"][2] == "-"
+    assert lines["xclp"].pop(2) == "†"
+    assert "† tested on nothing held out" in text
+    for name in ("fedct", "local_learning", "xclp"):
+        assert lines[name][1:3] == [
+            f"{100 * rows[name]['accuracy']:.2f}",
+            f"{rows[name]['auc']:.3f}",
+        ]
+
+
+def test_the_report_shows_it(audited, tmp_path):
+    _, place = audited
+    text = write_report([place], tmp_path).with_name("report.md").read_text()
+    auc = next(row["auc"] for row in found(place)["methods"] if row["method"] == "fedct")
+    assert "### run: membership inference" in text
+    assert f"| {auc:.3f} |" in text
+    assert "(plots/run-audit.png)" in text
+    assert (tmp_path / "plots" / "run-audit.png").is_file()
+    with (tmp_path / "tables" / "run-audit.csv").open() as stream:
+        aucs = {row["method"]: row["auc"] for row in csv.DictReader(stream)}
+    assert float(aucs["fedct"]) == auc
+    assert aucs["per_client_lp"] == ""
+
+
+def test_methods_share_shadows(audited):
+    _, place = audited
+    # FedCT's clients and lonely ones have the same trees, one set a repeat; FedCT's have those it taught.
+    names = [path.name for path in (place / "audit" / "shadows").iterdir()]
+    assert len([name for name in names if not name.startswith("xclp")]) == 4
+    assert {name for name in names if name.startswith("xclp")} == {
+        f"xclp-{repeat}-1-{message}.npz" for repeat in (0, 1) for message in ("scores", "labels")
+    }
+
+
+def test_a_student_is_attacked_by_students(tmp_path):
+    """Votes and counts by models of a client's labels, what everybody has by what is like it; from files."""
+    setting = ("num_repeats=1", "baselines=per_client_lp", "pate.teacher_rounds=2")
+    config = config_of("algorithm=pate", *(s for s in TREES if "baselines" not in s), *setting)
+    place = tmp_path / "run"
+    run(config, place, audited=True)
+    with (place / "audit" / "attacks.csv").open() as stream:
+        by = {(row["message"], row["shadows"]) for row in csv.DictReader(stream)}
+    assert by == {
+        *product(("votes", "counts"), ("", "own_labels")),
+        *product(["student"], ("", "own_labels", "played")),
+    }
+    (kept,) = (place / "audit" / "shadows").glob("0-*-students.npz")
+    with np.load(kept) as arrays:
+        assert set(arrays) == {"is_in_2", "answers_2"}  # round 1 has no student yet
+        assert arrays["is_in_2"].shape == (12, 200)
+    before = found(place)
+    (place / "summary.json").unlink()
+    written = kept.stat().st_mtime_ns
+    run(config, place, audited=True)
+    assert found(place) == before
+    assert kept.stat().st_mtime_ns == written
+
+
+def test_what_was_taught_is_kept(tmp_path):
+    label, weight = np.asarray([0, -1], np.int32), np.ones(2, np.float32)
+    told = [
+        Instruction(
+            3, False, label, weight, np.eye(2, dtype=np.float32), (("public_loss", "label"),)
+        ),
+        Instruction(2, network=(("pseudo_weight", 0.1),)),
+    ]
+    files = AuditFiles(tmp_path)
+    files.save_instructions(("fedmd", 0, 1), told)
+    ((first, second),) = files.instructions("fedmd", 0)
+    for field, given, kept in zip(Instruction._fields, told[0], first, strict=True):
+        np.testing.assert_array_equal(given, kept, err_msg=field)
+    assert second == told[1]
+    files.save_instructions(("fedmd", 1, 2), told)
+    assert files.instructions("fedmd", 1) == []  # round 1 was played by somebody who kept nothing
+
+
+@pytest.mark.slow
+def test_runs_without_an_audit_are_refused(tmp_path):
+    config = config_of(*TREES, "num_repeats=1", "baselines=")
+    place = tmp_path / "run"
+    run(config, place)
+    with pytest.raises(UsageError, match="without an audit"):
+        check_audited(place)
+    with pytest.raises(UsageError, match="without an audit"):
+        run(config, place, audited=True)
+    run(config, place, audited=True, overwrite=True)
+    assert check_audited(place) is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "line"),
+    [
+        ("audit.rounds=1,3", "config.audit.rounds=(1, 3): allowed are rounds that there are"),
+        ("audit.rounds=0", "integers from 1 on"),
+        ("audit.shadows=3", "0 for none, or integers from 4 on"),
+        ("audit.population=0", "integers from 1 on"),
+        ("audit.shadow=3", "config.audit.shadow: unknown key"),
+        ("audit.population=100000", "config.audit.population=100000:"),
+    ],
+)
+def test_mistakes_are_one_line(setting, line, tmp_path, monkeypatch, capsys):
+    from launch import audit
+
+    arguments = [SPEC, f"--workdir={tmp_path / 'run'}", f"--config.{setting}"]
+    status, error = invoke(arguments, monkeypatch, capsys, main=audit.main)
+    assert status == 2
+    assert line in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_clients_that_hold_all_test_examples(tmp_path, monkeypatch, capsys):
+    from launch import audit
+
+    spec = "--config=ml_collections_configs/xclp_digits.py:smoke"
+    status, error = invoke(
+        [spec, f"--workdir={tmp_path / 'run'}"], monkeypatch, capsys, main=audit.main
+    )
+    assert status == 2
+    assert "config.federation.test='clients': an audit asks about examples" in error
+    assert not (tmp_path / "run").exists()
+
+
+def test_plans_follow_what_a_method_trains():
+    config = config_of("learner.name=network", "baselines=fedavg,pate,xclp,centralized", "rounds=4")
+    federation = Simulation(config).federation(0)
+    plans = {
+        name: shadow_plan(config, name, federation, 0)
+        for name in ("fedct", "fedavg", "pate", "xclp", "centralized")
+    }
+    assert plans["xclp"] is None
+    assert plans["fedct"].identity == plans["fedavg"].identity == plans["centralized"].identity
+    assert plans["fedct"].instructions == [[Instruction(3)]] * 4
+    assert plans["pate"].rounds == 1  # of teachers
+    assert plans["pate"].identity != plans["fedct"].identity
+
+
+def test_students_are_planned_by_their_method():
+    wisely = (
+        "algorithm=pate",
+        "baselines=fedct",
+        "rounds=4",
+        "pate.teacher_rounds=3",
+        "pate.steps=6",
+    )
+    config = config_of(*wisely)
+    federation = Simulation(config).federation(0)
+    plan = student_plan(config, "pate", federation, 0)
+    assert plan.schooling[:-1] == ((20,) * 5, 5, 3, 6, 2, 6)
+    assert student_plan(config, "fedct", federation, 0) is None
+    for other in ("pate.gamma=0.1", "pate.student_steps=7", "training.learning_rate=0.5"):
+        assert (
+            student_plan(config_of(*wisely, other), "pate", federation, 0).identity != plan.identity
+        )
+    noisy = student_plan(config_of(*wisely, "pate.gamma=0.1"), "pate", federation, 0)
+    votes = np.zeros((5, 200), np.int32)
+    labels = [one.schooling.vote(votes, jax.random.key(0))[0] for one in (plan, noisy)]
+    assert (labels[0] == 0).all()
+    assert (labels[1] > 0).any()
+    few = student_plan(config_of(*wisely, "cohort_size=2"), "pate", federation, 0)
+    assert few.schooling.voters == 2
+
+
+def test_checks_deal_every_repeat_once(tmp_path, monkeypatch):
+    """Its own, and that of the clients."""
+    seeds, deal = [], Simulation.dealt
+    monkeypatch.setattr(Simulation, "dealt", lambda *given: seeds.append(given[1]) or deal(*given))
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jaxfed.api.conduct.open_for_all", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run(config_of(*TREES), tmp_path, audited=True)
+    assert seeds == [0, 1]
+    with pytest.raises(UsageError, match=r"audit\.population=5000"):
+        run(config_of(*TREES, "audit.population=5000"), tmp_path, audited=True)
+
+
+def test_looking_changes_no_round(audited, tmp_path):
+    config, place = audited
+    run(config, tmp_path / "run")
+    lines = [
+        [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        for folder in (place, tmp_path / "run")
+    ]
+    for seen, unseen in zip(*lines, strict=True):
+        del seen["seconds"], unseen["seconds"]
+        assert seen == unseen
+
+
+def test_every_method_is_asked_for():
+    """All of the package but those with labels at the server, and those of another kind's features."""
+    config = config_file.load("ml_collections_configs/audit.py:every_method,dp", ())
+    asked = (config.algorithm, *config.baselines)
+    assert len(set(asked)) == len(asked)
+    assert (set(ALGORITHMS) - set(ALGORITHMS.from_outside())) - set(asked) == {"semifl", "network"}
+    check.check(config)

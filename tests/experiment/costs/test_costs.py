@@ -1,0 +1,101 @@
+"""What `launch.costs` prints: a config's methods in two cuts, beside the paper's formulas."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from invoking import ROOT
+
+from jaxfed.config import file as config_file
+from jaxfed.errors import UsageError
+from jaxfed.experiment.costs.costs import cohort_of, method_costs
+
+CONFIG = "ml_collections_configs/protofssl.py"
+SMALL = ["cohort_size=2", "model.hidden=(32,)"]
+
+
+def test_the_papers_formulas_are_of_this_network_and_these_clients():
+    config = config_file.load(str(ROOT / CONFIG), [*SMALL, "baselines=()"])
+    [costs] = method_costs(config)
+    labeled, helpers, classes = 30, 5, 10
+    unlabeled = sum(map(len, cohort_of(config).partition.unlabeled)) / 2
+    parameters = 64 * 32 + 32
+    forward, model_bytes = 2 * 64 * 32, 4 * parameters
+    operations, num_bytes = costs.formula
+    passes = forward * (2 * labeled + unlabeled)
+    # A sum of normalization, biases and rectifiers beside the products, and distances.
+    extra = operations - passes - 4 * 32 * helpers * classes * unlabeled
+    assert 0 < extra < 0.1 * passes
+    sent = 2 * model_bytes + 4 * 32 * (1 + helpers) * classes
+    assert num_bytes == sent
+    # Two clients in the round: two helpers, not five; ten bits with the prototypes of each, and one's own.
+    counted = costs.one_pass.upload_bytes + costs.one_pass.download_bytes
+    assert counted == sent - 3 * 4 * 32 * 10 + 3 * 2
+    assert costs.paper == (447.9e9, 52.6e6)
+    assert (costs.one_pass.steps, costs.as_run.steps) == (1, 10)
+    # There and back, and the distances to helpers' prototypes and one's own.
+    assert 2 * passes < costs.one_pass.operations < costs.as_run.operations
+
+
+def test_who_has_no_labels_is_refused():
+    config = config_file.load(
+        str(ROOT / CONFIG), [*SMALL, "federation.num_labeled_clients=1", "baselines=()"]
+    )
+    with pytest.raises(UsageError, match="clients with labels"):
+        next(method_costs(config))
+
+
+def run(*arguments):
+    command = [sys.executable, "-m", "launch.costs", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+
+
+def test_the_command_prints_and_writes(tmp_path):
+    out = tmp_path / "costs" / "costs.json"
+    changes = [f"--config.{change}" for change in (*SMALL, "algorithm=fedavg", "baselines=()")]
+    done = run(f"--config={CONFIG}", *changes, f"--out={out}")
+    assert done.returncode == 0, done.stderr
+    [row] = json.loads(out.read_text())["methods"]
+    assert row["method"] == "fedavg"
+    assert row["as_run"]["upload_bytes"] == 4 * (64 * 32 + 32 + 32 * 10 + 10)
+    assert row["formula"] is None
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("fedavg")]
+    assert f"{(2 * row['as_run']['upload_bytes']) / 1e6:.4g}" in line
+
+
+@pytest.mark.parametrize(
+    ("learner", "told"),
+    [("network", "FedCT's paper: 67"), ("decision_tree", "No method here trains a network")],
+)
+def test_of_clients_that_answer_it_prints_bytes_beside_the_papers_factor(tmp_path, learner, told):
+    """Of trees without a factor: nobody would send a network's parameters."""
+    out = tmp_path / "costs.json"
+    done = run(f"--config=ml_collections_configs/fedct.py:local,{learner}", f"--out={out}")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(out.read_text())
+    fedct, local = report["methods"]
+    assert fedct["upload_bytes"] == 47  # 370 labels of two classes
+    assert (local["upload_bytes"], local["factor"]) == (0, None)
+    assert [line for line in done.stdout.splitlines() if line.startswith("fedct ")]
+    assert told in done.stdout
+    assert (fedct["factor"] is None) == (learner == "decision_tree")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "--config=ml_collections_configs/NAME.py is missing"),
+        ([f"--config={CONFIG}", "more"], "more: no such argument"),
+        ([f"--config={CONFIG}", "--config.fedct.steps=3"], "config.fedct.steps=3: 'fedct' is not"),
+        (
+            [f"--config={CONFIG}", "--config.algorithm=xclp"],
+            "config.algorithm='xclp': 'xclp' labels",
+        ),
+    ],
+)
+def test_mistakes_are_one_line(arguments, said):
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,317 @@
+"""A workdir whose files are cut off, changed, or half deleted; resuming on data that has changed."""
+
+import json
+import logging
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from absl.testing import flagsaver
+
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.errors import Unresumable, UsageError
+from jaxfed.experiment.store.remedy import IN_A_SWEEP, OF_A_SWEEP
+from jaxfed.experiment.store.workdir import is_finished, open_workdir
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.host import save_schedule, storage
+from launch import entry, run
+
+CONFIG = {"algorithm": "xclp", "num_repeats": 2, "dataset": {"name": "digits"}, "alpha": 0.5}
+ROOT = Path(__file__).parents[3]
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.fixture
+def launch(tmp_path, monkeypatch, capsys):
+    """launch.run of a method of 2 x 6 quick rounds, in this process -> status, its standard error."""
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "set.npz", x=rng.random((40, 3), np.float32), y=np.arange(40) % 2)
+    events = {}  # step -> what happens before that round
+
+    def drift(*, num_classes):
+        def init(key, federation):
+            return {"w": jax.random.normal(key, (3,)), "rounds": 0}
+
+        def round(state, cohort, key):
+            event = events.pop(state["rounds"] + 1, None)
+            if event is not None:
+                event()
+            w = state["w"] + jax.random.normal(key, (3,))
+            return {"w": w, "rounds": state["rounds"] + 1}, {"mean": float(w.mean())}
+
+        def evaluate(state, federation):
+            return {"test_accuracy": float(jax.nn.sigmoid(state["w"][0]))}
+
+        return FederatedAlgorithm(init, round, evaluate)
+
+    monkeypatch.setitem(ALGORITHMS, "drift", drift)
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "cache"))
+
+    def start(workdir, *arguments, **at_round):
+        events.update({int(name[1:]): event for name, event in at_round.items()})
+        settings = {
+            "dataset.name": tmp_path / "set.npz",
+            "algorithm": "drift",
+            "baselines": "",
+            "rounds": 6,
+            "num_repeats": 2,
+            "cohort_size": 3,
+            "federation.num_clients": 4,
+            "federation.labeled_fraction": 0.5,
+            "checkpoint_every": 1,
+            "execution.compilation_cache": "off",
+        }
+        command = ["run", "--config=ml_collections_configs/base.py", f"--workdir={workdir}"]
+        command += [f"--config.{key}={value}" for key, value in settings.items()]
+        monkeypatch.setattr(sys, "argv", [*command, *arguments])
+        with flagsaver.flagsaver(), pytest.raises(SystemExit) as caught:
+            entry.start(run.main)
+        return caught.value.code or 0, capsys.readouterr().err
+
+    return start
+
+
+def stop():
+    raise Stop
+
+
+def interrupted(launch, workdir, *arguments):
+    """A run that ended before its 4th round, as a killed one does."""
+    with pytest.raises(Stop):
+        launch(workdir, *arguments, r4=stop)
+
+
+def results(workdir):
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        del line["seconds"]
+    summary = json.loads((workdir / "summary.json").read_text())
+    return lines, summary["test_accuracy"]
+
+
+@pytest.fixture
+def whole(launch, tmp_path):
+    """The results of a run that nothing disturbed."""
+    assert launch(tmp_path / "whole") == (0, "")
+    return results(tmp_path / "whole")
+
+
+def flip(file, place=200):
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1
+    file.write_bytes(content)
+
+
+def test_what_is_damaged_does_not_change_results(launch, whole, tmp_path, caplog):
+    def cut_summary(workdir):
+        launch(workdir)
+        summary = workdir / "summary.json"
+        summary.write_text(summary.read_text()[:-30])
+
+    def cut_metrics(workdir):
+        interrupted(launch, workdir)
+        metrics = workdir / "metrics.jsonl"
+        metrics.write_bytes(metrics.read_bytes()[:-20])
+
+    def flip_checkpoint(workdir):
+        interrupted(launch, workdir)
+        flip(workdir / "checkpoints" / "3.npz")
+
+    def other_metrics(workdir):
+        interrupted(launch, workdir)
+        flip(workdir / "metrics.jsonl", -5)
+
+    for number, (damage, word) in enumerate(
+        {
+            cut_summary: "",
+            cut_metrics: "metrics.jsonl is not what it was saved with",
+            other_metrics: "metrics.jsonl is not what it was saved with",
+            flip_checkpoint: "damaged checkpoint",
+        }.items()
+    ):
+        workdir = tmp_path / f"run[{number}] ü"
+        damage(workdir)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            assert launch(workdir) == (0, ""), damage.__name__
+        assert word in caplog.text
+        assert ("going on from 2.npz" in caplog.text) == bool(word)
+        assert results(workdir) == whole
+
+
+@pytest.mark.parametrize(("seconds", "saved"), [(10.0, (0,)), (0.0, (1, 2))])
+def test_killed_between_saves_by_the_clock_it_ends_with_the_same_numbers(
+    launch, whole, tmp_path, monkeypatch, seconds, saved
+):
+    monkeypatch.setattr(save_schedule, "_MOST_LOST", seconds)
+    monkeypatch.setattr(save_schedule, "LARGEST_SHARE", 1e9)
+    workdir, by_clock = tmp_path / "w", "--config.checkpoint_every=0"
+    interrupted(launch, workdir, by_clock)
+    assert len((workdir / "metrics.jsonl").read_text().splitlines()) == 3
+    assert len(list(workdir.glob("checkpoints/*.npz"))) in saved  # by when the writer was free
+    assert launch(workdir, by_clock) == (0, "")
+    assert results(workdir) == whole
+    assert (workdir / "checkpoints" / "12.npz").exists()  # whatever the clock says
+
+
+def test_metrics_that_fit_no_checkpoint_are_refused_at_once(launch, tmp_path):
+    interrupted(launch, tmp_path / "w")
+    (tmp_path / "w" / "metrics.jsonl").write_bytes(b"")
+    status, complaint = launch(tmp_path / "w")
+    assert (status, complaint.count("\n")) == (2, 1)
+    assert "metrics.jsonl is not what it was saved with" in complaint
+    assert complaint.endswith("; give another --workdir, or --overwrite to begin again\n")
+
+
+def test_a_run_goes_on_with_more_memory(launch, whole, tmp_path):
+    """And with whatever else results do not depend on; not with another precision, nor when it has ended."""
+    more, place = "--config.execution.memory_limit=1 GB", tmp_path / "w"
+    interrupted(launch, place, "--config.execution.memory_limit=1 MB")
+    status, complaint = launch(place, more, "--config.execution.precision=bfloat16")
+    assert (status, complaint.count("\n")) == (2, 1)
+    assert 'another config: config.execution.precision is "float32" there' in complaint
+    assert "memory_limit" not in complaint
+    assert launch(place, more, "--config.execution.plots=false") == (0, "")
+    assert results(place) == whole
+    execution = json.loads((place / "config.json").read_text())["execution"]
+    assert (execution["memory_limit"], execution["plots"]) == ("1 GB", False)
+    status, complaint = launch(place)
+    assert (status, complaint.count("\n")) == (2, 1)
+    assert 'config.execution.memory_limit is "1 GB" there, null now' in complaint
+
+
+def test_a_point_of_a_sweep_is_not_told_of_flags_that_a_sweep_lacks(launch, tmp_path, monkeypatch):
+    monkeypatch.setenv(IN_A_SWEEP, "1")
+    interrupted(launch, tmp_path / "w")
+    for file in (tmp_path / "w" / "checkpoints").iterdir():
+        flip(file)
+    damaged = launch(tmp_path / "w")
+    (tmp_path / "w" / "data.json").write_text("{}")
+    changed = launch(tmp_path / "w")
+    another = launch(tmp_path / "w", "--config.seed=9")
+    for refusal, (status, complaint) in {
+        "no older one": damaged,
+        "bring the data back": changed,
+        "another config: config.seed is 0": another,
+    }.items():
+        assert refusal in complaint
+        assert complaint.endswith(f"; {OF_A_SWEEP}\n")
+        assert "overwrite" not in complaint
+        assert status == 2
+
+
+def test_data_that_changes_under_an_unfinished_run_is_refused(launch, whole, tmp_path):
+    interrupted(launch, tmp_path / "w")
+    data = tmp_path / "set.npz"
+    times = data.stat()
+    before = data.read_bytes()
+    with np.load(data) as arrays:
+        x, y = arrays["x"], arrays["y"].copy()
+    y[7] = 1 - y[7]
+    np.savez(data, x=x, y=y)
+    os.utime(data, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert data.stat().st_size == times.st_size
+    status, complaint = launch(tmp_path / "w")
+    assert (status, complaint.count("\n")) == (2, 1)
+    assert "its rounds were computed on other data: y is int32[40] " in complaint
+    data.write_bytes(before)
+    assert launch(tmp_path / "w") == (0, "")
+    assert results(tmp_path / "w") == whole
+
+
+@pytest.mark.parametrize("damaged", ["null", "[]", '{"y": "int32[40]', "\0" * 40])
+def test_a_damaged_account_of_the_data_is_refused(tmp_path, damaged):
+    with open_workdir(tmp_path, CONFIG) as workdir:
+        workdir.check_data({"y": "int32[40] 1"})
+        workdir.check_data({"y": "int32[40] 1"})
+        (tmp_path / "data.json").write_text(damaged)
+        with pytest.raises(Unresumable, match=r"data\.json is damaged"):
+            workdir.check_data({"y": "int32[40] 1"})
+
+
+@pytest.mark.parametrize("every", [0, 1])
+def test_a_full_disk_is_one_line_and_the_same_command_continues(
+    launch, whole, tmp_path, full_disk, monkeypatch, every
+):
+    """Full while metrics, checkpoints or plots are written; by the clock a thread writes them."""
+    monkeypatch.setattr(save_schedule, "_MOST_LOST", 0.0)
+    monkeypatch.setattr(save_schedule, "LARGEST_SHARE", 1e9)
+    saving = f"--config.checkpoint_every={every}"
+    for number, limit in enumerate((150, 1000, 3000)):
+        workdir = tmp_path / str(number)
+        with full_disk(after=limit):
+            status, complaint = launch(workdir, saving)
+        assert (status, complaint.count("\n")) == (1, 1), complaint
+        assert "File too large" in complaint
+        assert "with more room the same command continues" in complaint
+        assert not list(workdir.rglob("*.partial"))
+        assert not (workdir / "summary.json").exists()
+        assert launch(workdir, saving) == (0, "")
+        assert results(workdir) == whole
+
+
+def test_overwriting_interrupted_says_which_command_continues(launch, tmp_path):
+    def interrupt():
+        os.kill(os.getpid(), 15)
+
+    launch(tmp_path / "w")
+    status, complaint = launch(tmp_path / "w", "--overwrite", r3=interrupt)
+    assert status == 143
+    assert complaint.endswith(
+        "stopped by SIGTERM; the same command without --overwrite continues\n"
+    )
+    assert len((tmp_path / "w" / "metrics.jsonl").read_text().splitlines()) == 3
+
+
+def test_data_that_lacks_a_part_are_other_data(tmp_path):
+    with open_workdir(tmp_path, CONFIG) as workdir:
+        workdir.check_data({"x": "1-0", "y": "2-0"})
+        with pytest.raises(UsageError, match="y is 2-0 there, None now"):
+            workdir.check_data({"x": "1-0"})
+
+
+def test_who_comes_second_finds_the_config_of_the_first(tmp_path, monkeypatch):
+    """Another process takes the empty directory, and ends, between our first look and our lock."""
+    lock = storage.lock
+
+    def late(path):
+        (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "alpha": 0.9}))
+        return lock(path)
+
+    monkeypatch.setattr(storage, "lock", late)
+    with (
+        pytest.raises(UsageError, match=r"config.alpha is 0.9 there"),
+        open_workdir(tmp_path, CONFIG),
+    ):
+        pytest.fail("opened")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_deleting_that_is_cut_short_is_no_obstacle(tmp_path, monkeypatch, overwrite):
+    with open_workdir(tmp_path, CONFIG) as workdir:
+        workdir.append_metrics({"round": 1})
+        (tmp_path / "checkpoints").mkdir()
+        (tmp_path / "summary.json").write_text('{"algorithms": {}}')
+    (tmp_path / "notes.txt").write_text("mine")
+
+    def killed(path):
+        raise Stop
+
+    for place in ("rmtree", "replace"):  # while files go; before the new config is there
+        with monkeypatch.context() as patch:
+            patch.setattr(*((shutil, "rmtree") if place == "rmtree" else (os, "fsync")), killed)
+            with pytest.raises(Stop), open_workdir(tmp_path, CONFIG, overwrite=True):
+                pass
+        assert not is_finished(tmp_path, CONFIG)
+        assert not is_finished(tmp_path, {**CONFIG, "alpha": 0.1})
+    with open_workdir(tmp_path, {**CONFIG, "alpha": 0.9}, overwrite=overwrite) as workdir:
+        assert workdir.read_metrics() == []
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "notes.txt", ".lock"}

@@ -1,0 +1,155 @@
+"""Lengths in steps, and that labels of one-shot methods know nothing of the rows that fill them up."""
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.federation.cohort import Cohort
+from jaxfed.kernels.devices import padding
+from jaxfed.kernels.devices.padding import in_batches, padded_length, padded_rows
+from jaxfed.testing.method_checks import num_compilations
+from jaxfed.xclp import propagate_labels
+
+CLASSES = 3
+
+
+@given(st.integers(0, 2**24))
+def test_lengths_are_few_and_near(n):
+    length = padded_length(n)
+    assert length >= max(n, 1)
+    assert length % 64 == 0
+    assert length - n <= max(256, n / 16)
+    assert padded_length(length) == length
+    assert padded_length(n + 1) >= length
+
+
+def test_an_octave_has_sixteen_lengths():
+    assert len({padded_length(n) for n in range(16_385, 32_769)}) == 16
+    assert padded_length(60_000) == 61_440
+
+
+def test_rows_are_filled_up():
+    filled = padded_rows(np.ones((3, 2), np.int32), fill=-1)
+    assert (filled.shape, filled.dtype) == ((256, 2), np.int32)
+    np.testing.assert_array_equal(filled[:3], 1)
+    np.testing.assert_array_equal(filled[3:], -1)
+    whole = np.ones((512, 1))
+    assert padded_rows(whole) is whole
+
+
+def clients_of(sizes, seed=0):
+    """Vectors around three directions, a few of them labeled, one array a client."""
+    rng = np.random.default_rng(seed)
+    truth = [rng.integers(CLASSES, size=size) for size in sizes]
+    directions = rng.standard_normal((CLASSES, 12))
+    vectors = [directions[y] + 0.7 * rng.standard_normal((len(y), 12)) for y in truth]
+    labels = [np.where(rng.random(len(y)) < 0.3, y, -1) for y in truth]
+    return [v.astype(np.float32) for v in vectors], labels
+
+
+def cohort_of(sizes, capacity, seed=0):
+    vectors, labels = clients_of(sizes, seed)
+    x = np.zeros((len(sizes), capacity, 12), np.float32)
+    y = np.full(x.shape[:2], -1, np.int32)
+    mask = np.zeros(x.shape[:2], bool)
+    for row, size in enumerate(sizes):
+        x[row, :size], y[row, :size], mask[row, :size] = vectors[row], labels[row], True
+    return Cohort(np.arange(len(sizes), dtype=np.int32), x, y, mask)
+
+
+def without_padding(monkeypatch):
+    monkeypatch.setattr(padding, "padded_length", lambda n: n)
+
+
+@pytest.mark.parametrize(
+    "switches",
+    [
+        {},
+        pytest.param({"influence": "columns"}, marks=pytest.mark.slow),
+        {"relative_confidence": True, "label_matrix": "class_balanced", "similarity_power": 3.0},
+        {"row_sums": "masked"},
+    ],
+    ids=str,
+)
+def test_padding_changes_no_label(monkeypatch, switches):
+    vectors, labels = clients_of([40, 0, 7, 90])
+    parameters = {"num_classes": CLASSES, "num_bits": 512, "num_neighbors": 5, **switches}
+    padded = propagate_labels(vectors, labels, **parameters)
+    without_padding(monkeypatch)
+    plain = propagate_labels(vectors, labels, **parameters)
+    for ours, theirs in zip(padded, plain, strict=True):
+        np.testing.assert_array_equal(ours.labels, theirs.labels)
+        np.testing.assert_allclose(ours.confidences, theirs.confidences, atol=1e-5)
+        np.testing.assert_allclose(ours.scores, theirs.scores, rtol=1e-4, atol=1e-4)
+
+
+def labeled_by(name, cohort):
+    """The labels of a round of a one-shot method."""
+    section = {"num_bits": 256} if name == "xclp" else {}
+    algorithm = ALGORITHMS[name](num_classes=CLASSES, num_neighbors=4, **section)
+
+    class Clients:
+        num_clients, capacity = cohort.mask.shape
+        server = ()
+
+    key = jax.random.key(0)
+    state, _ = algorithm.round(algorithm.init(key, Clients), cohort, key)
+    return state.label
+
+
+@pytest.mark.parametrize("name", ["xclp", "pooled_lp"])
+def test_methods_of_one_round_label_alike_without_padding(monkeypatch, name):
+    cohort = cohort_of([30, 11, 64], capacity=64)
+    padded = labeled_by(name, cohort)
+    without_padding(monkeypatch)
+    np.testing.assert_array_equal(labeled_by(name, cohort), padded)
+    assert np.mean(padded[cohort.mask] >= 0) > 0.9
+
+
+@pytest.mark.parametrize("name", ["xclp", "pooled_lp", "per_client_lp"])
+def test_groups_of_any_size_share_programs(name):
+    sizes = [[60, 13, 20], [31, 64, 2], [5, 5, 44], [64, 64, 64], [50]]
+    section = {"num_bits": 256} if name == "xclp" else {}
+    algorithm = ALGORITHMS[name](num_classes=CLASSES, num_neighbors=4, **section)
+
+    class Clients:
+        num_clients, capacity, server = 3, 64, ()
+
+    key = jax.random.key(0)
+    state = algorithm.init(key, Clients)
+    counts = []
+    for number, group in enumerate(sizes):
+        before = num_compilations()
+        state, _ = algorithm.round(state, cohort_of(group, 64, number), key)
+        counts.append(num_compilations() - before)
+    # How many overflow rows a graph needs is a matter of the data: a second such program may come.
+    assert sum(counts[1:]) <= 4, counts
+
+
+@pytest.mark.parametrize("n", [0, 1, 4, 8, 11])
+def test_batches_are_of_one_shape_and_change_nothing(n):
+    x = np.arange(3 * n).reshape(n, 3)
+    shapes = []
+
+    def function(batch):
+        shapes.append(batch.shape)
+        return 2 * batch, batch.sum(axis=1)
+
+    doubled, sums = in_batches(function, x, 4)
+    np.testing.assert_array_equal(doubled, 2 * x)
+    np.testing.assert_array_equal(sums, x.sum(axis=1))
+    assert set(shapes) == {(4, 3)}
+
+
+@pytest.mark.parametrize(("backend", "rows"), [("cpu", 100), ("gpu", 500)])
+def test_a_network_answers_by_what_a_cpu_keeps_in_its_caches(monkeypatch, backend, rows):
+    monkeypatch.setattr(padding.jax, "default_backend", lambda: backend)
+    seen = []
+    answers = padding.in_batches(
+        lambda x: seen.append(len(x)) or 2 * x, np.arange(250.0), padding.rows_at_once()
+    )
+    np.testing.assert_array_equal(answers, 2 * np.arange(250.0))
+    assert set(seen) == {rows}

@@ -1,0 +1,138 @@
+"""launch.bounds: files with the numbers of both propositions, a run's own sizes, mistakes in one line."""
+
+import csv
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from invoking import ROOT
+from small_workdirs import make_run
+
+from jaxfed.errors import UsageError
+from jaxfed.privacy.label_sensitivity import stability_bound
+from jaxfed.reports.documents.bounds import Wanted, of_run, write_bounds
+from jaxfed.reports.figures.consensus_bound_figure import consensus_bound_figure
+from jaxfed.reports.figures.sensitivity_bound_figure import RATES, sensitivity_bound_figure
+from jaxfed.training.consensus.consensus_bound import change_probability
+
+SMALL = Wanted(clients=(3, 5), rates=(1.0,), public=(1, 400), deltas=(0.05,), estimate=20)
+
+
+def rows_of(path):
+    with path.open(encoding="utf-8") as file:
+        return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
+
+
+def test_files_hold_the_bounds(tmp_path):
+    lines, changed = write_bounds(tmp_path / "b", SMALL)
+    assert {path.name for path in (tmp_path / "b").iterdir()} == {
+        *("convergence-1.png", "convergence-400.png", "sensitivity.png"),
+        *("convergence.csv", "sensitivity.csv"),
+    }
+    for row in rows_of(tmp_path / "b" / "convergence.csv"):
+        sizes = int(row["num_clients"]), int(row["num_public"]), int(row["rounds"]), row["c"]
+        assert row["delta"] == pytest.approx(change_probability(*sizes))
+    for row in rows_of(tmp_path / "b" / "sensitivity.csv"):
+        at = int(row["num_public"]), row["stability_rate"], row["delta"]
+        assert abs(row["rows"] - stability_bound(*at)) <= 1  # the rate is rounded
+        assert row["bits"] == 2 * row["rows"]
+        assert row["rows"] <= row["trivial_rows"] == row["num_public"]
+    bound = stability_bound(400, 0.01, 0.05)
+    assert changed[-1] == f"|U| = 400  delta = 0.05  e = 0.01  r = {bound}"
+    assert len(changed) == 6
+    assert len(lines) == 4
+    assert lines[1].startswith("m = 5  c = 1.0  |U| = 1  delta = 0.05  t_0 = ")
+    first = int(lines[1].rpartition(" ")[2].replace(",", ""))
+    assert change_probability(5, 1, first, 1.0) <= 0.05 < change_probability(5, 1, first - 1, 1.0)
+
+
+def test_lines_of_sensitivity_are_the_bound():
+    figure = sensitivity_bound_figure(num_public=(50, 900), deltas=(0.05, 1e-5), estimate=7)
+    named = {line.get_label(): line for line in figure.axes[0].lines}
+    for size in (50, 900):
+        for delta in (0.05, 1e-5):
+            line = named[f"|U| = {size}, $\\delta$ = {delta:g}"]
+            expected = [stability_bound(size, float(rate), delta) for rate in RATES]
+            np.testing.assert_array_equal(line.get_ydata(), expected)
+            assert expected[-1] == size
+    np.testing.assert_array_equal(named["estimate, 7"].get_ydata(), 7)
+
+
+def fedct_run(path, voters=5, public=((30, 40),)):
+    make_run(path, {"fedct": (0.8,)})
+    lines = [
+        {"repeat": 0, "algorithm": "fedct", "round": n, "voters": voters, "consensus_change": c}
+        for n, c in ((1, 1.0), (2, 0.25), (3, 0.0))
+    ]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    summary = json.loads((path / "summary.json").read_text())
+    (path / "summary.json").write_text(json.dumps({**summary, "algorithm": "fedct"}))
+    counts = json.loads((path / "partition.json").read_text())
+    (path / "partition.json").write_text(json.dumps({**counts, "public": public}))
+    return path
+
+
+def test_sizes_and_changes_of_a_run(tmp_path):
+    wanted = of_run(fedct_run(tmp_path / "r"), SMALL)
+    assert wanted == SMALL._replace(
+        clients=(5,), public=(70,), changes=((1, 1.0), (2, 0.25), (3, 0.0))
+    )
+    figure = consensus_bound_figure(
+        num_clients=wanted.clients, rates=(1.0,), num_public=70, changes=wanted.changes
+    )
+    dots = figure.axes[0].lines[-1]
+    np.testing.assert_array_equal(dots.get_xdata(), [1, 2])  # no logarithm of what did not change
+    np.testing.assert_array_equal(dots.get_ydata(), [1, 0.25])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        ({"clients": (2,)}, r"^--clients=2: allowed are integers from 3 on"),
+        ({"rates": (0.0,)}, r"^--rates=0.0: allowed"),
+        ({"public": (0,)}, r"^--public=0: allowed"),
+        ({"deltas": (0.7,)}, r"^--deltas=0.7: allowed"),
+        ({"rates": (1.0,) * 5}, r"--rates: 5 numbers; allowed are 1 to 4"),
+        ({"clients": tuple(range(3, 14))}, r"--clients: 11 numbers; allowed are 1 to 10"),
+        ({"estimate": -1}, r"--estimate=-1: allowed are integers from 0 on"),
+    ],
+)
+def test_numbers_out_of_range_write_nothing(tmp_path, wanted, told):
+    with pytest.raises(UsageError, match=told):
+        write_bounds(tmp_path / "b", SMALL._replace(**wanted))
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("voters", [None, 2])
+def test_runs_without_a_consensus_of_three(tmp_path, voters):
+    path = tmp_path / "r"
+    if voters is None:
+        make_run(path)
+    else:
+        fedct_run(path, voters)
+    with pytest.raises(UsageError, match=r"Proposition 1 is of 3 clients or more"):
+        of_run(path, SMALL)
+    with pytest.raises(UsageError, match=r"no config.json"):
+        of_run(tmp_path, SMALL)
+
+
+def called(*arguments):
+    command = [sys.executable, "-m", "launch.bounds", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_the_command(tmp_path):
+    done = called(str(fedct_run(tmp_path / "r")), "--rates=1", "--deltas=0.05")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "m = 5  c = 1.0  |U| = 70" in done.stdout
+    assert "|U| = 70  delta = 0.05  e = 0.01  r = " in done.stdout
+    assert (tmp_path / "r" / "bounds" / "convergence-70.png").is_file()
+    told = called("--helpshort").stdout
+    for table in ("convergence", "sensitivity"):
+        header = (tmp_path / "r" / "bounds" / f"{table}.csv").read_text().partition("\n")[0]
+        assert all(column in told for column in header.split(","))
+    done = called(f"--out={tmp_path}", "--clients=5,x")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "jaxfed: --clients=5,x: allowed are numbers, with commas between them\n"

@@ -1,0 +1,125 @@
+"""The whole page from runs and sweeps, and `launch.report`."""
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from small_workdirs import ACCURACIES, PER_CLIENT, make_run, make_sweep
+
+from jaxfed.reports.documents.report import write_report
+
+ROOT = Path(__file__).parents[3]
+
+
+class Page(HTMLParser):
+    """All references of a page, and whether its tags close in order."""
+
+    VOID = frozenset({"meta", "img", "source", "br", "circle", "path"})
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.references, self.text, self.tags = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.references += [v for k, v in attrs if k in ("src", "srcset", "href", "action", "data")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def test_report_of_everything(tmp_path):
+    work = tmp_path / "work"
+    make_run(work / "one", paper_table="xclp/3")
+    make_run(work / "two", dataset__name="<b>odd & data</b>")
+    make_run(work / "half", finished=False)
+    make_sweep(
+        work / "bits",
+        [
+            ("L64", {"xclp.num_bits": 64}, {"xclp": (0.5, 0.6, 0.7), "per_client_lp": PER_CLIENT}),
+            ("L512", {"xclp.num_bits": 512}, ACCURACIES),
+            ("a5", {"xclp.alpha": 0.5}, ACCURACIES),
+            ("L4096", {"xclp.num_bits": 4096}, ACCURACIES),
+            ("L8", {"xclp.num_bits": 8192}, None),
+        ],
+        {"xclp.num_bits": 4096, "xclp.alpha": 0.99},
+    )
+    path = write_report([work])
+    assert path == work / "report" / "report.html"
+    text = path.read_text()
+    page = Page(text)
+    assert page.open == []
+    assert all(r.startswith(("data:image/png;base64,", "#")) for r in page.references)
+    assert not re.search(r"@import|url\(|<script|<link|<iframe", text)
+    words = " ".join(page.text).replace("\xa0", " ")
+    assert "60.00 ± 10.00" in words
+    assert "<b>odd & data</b>" in words
+    assert "bits/L8" in words
+    assert "not started" in words
+    assert "other data" in words
+    assert page.tags.count("img") == len(list((path.parent / "plots").glob("*.png")))
+    markdown = (path.parent / "report.md").read_text()
+    assert "| 64 | finished | **60.00 ± 10.00** |" in markdown
+    for name in re.findall(r"\]\((.*?)\)", markdown):
+        assert (path.parent / name).is_file()
+    assert {p.name for p in (path.parent / "plots").iterdir()} >= {
+        "bits-xclp-num-bits.png",
+        "bits-xclp-num-bits-cosine-rmse.png",
+        "bits-partition.png",
+        "one-partition.png",
+        "one-algorithms.png",
+    }
+    assert {p.name for p in (path.parent / "tables").iterdir()} == {
+        "overview.csv",
+        "one.csv",
+        "two.csv",
+        "bits-xclp-num-bits.csv",
+        "bits-xclp-num-bits-gains.csv",
+        "bits-xclp-alpha.csv",
+        "bits-xclp-alpha-gains.csv",
+        "paper-xclp-3.csv",
+    }
+    # The same results make the same report, and the report is no result.
+    assert write_report([work]).read_text() == text
+
+
+def launch(*arguments):
+    command = [sys.executable, "-m", "launch.report", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+def test_launch_report(tmp_path):
+    make_run(tmp_path / "one")
+    done = launch(tmp_path / "one", f"--out={tmp_path / 'here'}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert str(tmp_path / "here" / "report.html") in done.stdout
+    assert (tmp_path / "here" / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give a workdir"),
+        (["no/such/place"], "no such directory: no/such/place"),
+        (["RUN", "--config.seed=1"], "a report has no config"),
+        (["RUN", "--out=FILE"], "--out="),
+    ],
+)
+def test_launch_report_mistakes_exit_with_2(tmp_path, arguments, message):
+    make_run(tmp_path / "one")
+    (tmp_path / "file").touch()
+    texts = {"RUN": str(tmp_path / "one"), "--out=FILE": f"--out={tmp_path / 'file'}"}
+    done = launch(*[texts.get(argument, argument) for argument in arguments])
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,160 @@
+"""What tables say of their settings, of rows that another point ran, and by which measure they judge."""
+
+import json
+
+import pytest
+from small_workdirs import make_run, make_sweep, metric
+
+from jaxfed.experiment.store.records import read_run, read_sweep
+from jaxfed.paper_numbers import PAPER_TABLES
+from jaxfed.reports.documents.report import build
+from jaxfed.reports.tables import tables
+
+
+def trained(path, names, **settings):
+    """A run in which these methods train a model: their results have a loss."""
+    make_run(path, dict.fromkeys(names, (0.5, 0.6)), **settings)
+    summary = json.loads((path / "summary.json").read_text())
+    for name in names:
+        summary["algorithms"][name]["train_loss"] = metric((1.0, 2.0))
+    (path / "summary.json").write_text(json.dumps(summary))
+    return read_run(path)
+
+
+TRAINING = {
+    "rounds": 100,
+    "cohort_size": 5,
+    "model__name": "mlp",
+    "training__optimizer": "sgd",
+    "training__learning_rate": 0.1,
+    "training__epochs": 5,
+    "training__local_steps": 0,
+    "training__batch_size": 50,
+}
+SHARED = [
+    *("rounds=100", "cohort_size=5", "model.name=mlp", "training.optimizer=sgd"),
+    *("training.learning_rate=0.1", "training.epochs=5", "training.batch_size=50"),
+]
+
+
+@pytest.mark.parametrize(
+    ("methods", "settings", "expected"),
+    [
+        (["fedavg"], {}, SHARED),
+        (
+            ["fedavg"],
+            {"training__local_steps": 9},
+            [*SHARED[:5], "training.local_steps=9", SHARED[6]],
+        ),
+        (["fedavg_xclp", "fedavg"], {}, [*SHARED, "xclp.num_bits=4096", "xclp.alpha=0.99"]),
+        (["fedprox"], {"fedprox__mu": 0.1}, [*SHARED, "fedprox.mu=0.1"]),
+        (
+            ["fedprox"],
+            {"fedprox__pseudo_label": "xclp"},
+            [*SHARED, "xclp.num_bits=4096", "xclp.alpha=0.99", "fedprox.pseudo_label=xclp"],
+        ),
+        (
+            ["fedadam"],
+            {"fedadam__algorithm": "fedavg", "fedadam__training__server_optimizer": "adam"},
+            [*SHARED, "fedadam.algorithm=fedavg", "fedadam.training.server_optimizer=adam"],
+        ),
+    ],
+)
+def test_of_training_the_keys_that_matter_are_listed(tmp_path, methods, settings, expected):
+    run = trained(tmp_path / "r", methods, **(TRAINING | settings))
+    said = dict(tables.provenance([run]))["config"].split(", ")
+    assert said[3:] == expected  # after data, clients and labels
+
+
+@pytest.mark.parametrize(
+    ("methods", "settings", "expected"),
+    [
+        (["xclp"], {}, ["xclp.num_bits=4096", "xclp.alpha=0.99"]),
+        (
+            ["xclp", "per_client_lp"],
+            {"per_client_lp__alpha": 0.99},
+            ["xclp.num_bits=4096", "xclp.alpha=0.99"],
+        ),
+        (
+            ["xclp", "per_client_lp"],
+            {"per_client_lp__alpha": 0.5},
+            ["xclp.num_bits=4096", "xclp.alpha=0.99", "per_client_lp.alpha=0.5"],
+        ),
+        (["client_knn"], {"client_knn__num_neighbors": 3}, ["client_knn.num_neighbors=3"]),
+    ],
+)
+def test_of_one_shot_methods_those_of_their_labels(tmp_path, methods, settings, expected):
+    accuracies = dict.fromkeys(methods, (0.5, 0.6))
+    run = read_run(make_run(tmp_path / "r", accuracies, **(TRAINING | settings)))
+    said = dict(tables.provenance([run]))["config"].split(", ")
+    assert said[3:] == expected
+
+
+def balanced_too(path):
+    """Adds a balanced accuracy to all results of a run."""
+    summary = json.loads((path / "summary.json").read_text())
+    for metrics in summary["algorithms"].values():
+        metrics["test_balanced_accuracy"] = metric((0.3, 0.4, 0.5))
+        metrics["worst_client_test_accuracy"] = metric((0.1, 0.2, 0.3))
+    (path / "summary.json").write_text(json.dumps(summary))
+
+
+@pytest.mark.parametrize(
+    ("papers", "shown"),
+    [
+        (["xclp/1"], "test_balanced_accuracy"),
+        (["xclp/2", "xclp/3"], "test_balanced_accuracy"),
+        (["xclp/4"], "test_accuracy"),
+        ([""], "test_accuracy"),
+        (["", "xclp/1"], "test_accuracy"),
+    ],
+)
+def test_the_measure_is_that_of_the_papers_table(tmp_path, papers, shown):
+    for number, paper in enumerate(papers):
+        balanced_too(make_run(tmp_path / str(number), paper_table=paper, seed=number))
+    runs = [read_run(tmp_path / str(number)) for number in range(len(papers))]
+    assert tables.primary_metric(runs) == shown
+
+
+def test_a_measure_that_was_not_taken_is_not_shown(tmp_path):
+    run = read_run(make_run(tmp_path / "r", paper_table="xclp/1"))
+    assert tables.primary_metric([run]) == "test_accuracy"
+
+
+def test_papers_tables_say_what_they_measure():
+    balanced = {
+        name for name, table in PAPER_TABLES.items() if table.metric.endswith("balanced_accuracy")
+    }
+    assert balanced == {"xclp/1", "xclp/2", "xclp/3"}
+    for name, table in PAPER_TABLES.items():
+        caption = tables.paper_orientation(table, "p").caption
+        assert ("Balanced accuracy in percent as printed" in caption) == (name in balanced)
+
+
+def test_the_worst_client_has_a_column(tmp_path):
+    balanced_too(make_run(tmp_path / "r"))
+    table = tables.run_table(read_run(tmp_path / "r"), "r")
+    column = table.columns.index("Test accuracy of the worst client [%]")
+    assert table.rows[0][column].text == "20.00 ± 10.00"
+
+
+def test_rows_that_another_point_ran_are_marked(tmp_path):
+    xclp, both = {"xclp": (0.5, 0.7)}, {"xclp": (0.6, 0.8), "client_knn": (0.4, 0.5)}
+    points = [("a", {"xclp.alpha": 0.5}, both), ("b", {"xclp.alpha": 0.9}, xclp)]
+    make_sweep(tmp_path / "s", points, {"xclp.alpha": 0.99})
+    file = tmp_path / "s" / "sweep.json"
+    content = json.loads(file.read_text())
+    content["points"][1]["reused"] = {"client_knn": "a"}
+    file.write_text(json.dumps(content))
+    (section,) = build([tmp_path / "s"])
+    table = section.tables[0]
+    column = table.columns.index("Client kNN")
+    assert [row[column].text for row in table.rows] == ["45.00 ± 7.07", "45.00 ± 7.07 †"]
+    assert "† Run once, at another point" in table.caption
+    # Seed by seed: 0.5 - 0.4, 0.7 - 0.5
+    assert table.rows[1][-1].text == "+15.00 ± 7.07"
+    workdirs = [r["workdir"] for r in table.records if r["algorithm"] == "client_knn"]
+    assert set(workdirs) == {str(tmp_path / "s" / "a")}
+    # Until the other point has finished there is nothing to stand for it.
+    (tmp_path / "s" / "a" / "summary.json").unlink()
+    assert [list(p.run.results) for p in read_sweep(tmp_path / "s").points] == [[], ["xclp"]]

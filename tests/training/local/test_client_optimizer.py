@@ -1,0 +1,143 @@
+"""What becomes of the state of clients' optimizers between rounds: dropped, or kept by each."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from small_training import (
+    KEY,
+    RATE,
+    assert_close,
+    assert_same,
+    federation_of,
+    rounds_of,
+    training_of,
+)
+
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.algorithms.fedavg import fedavg
+from jaxfed.host.checkpoint import Checkpoints
+from jaxfed.training.local.batches import Batches
+
+BATCH = Batches("joint", 16, 1)  # all that a client of these tests has: one step an epoch
+OPTIMIZERS = {
+    "rmsprop": lambda rate: optax.rmsprop(rate, momentum=0.5),
+    "adam": optax.adam,
+    "injected": lambda rate: optax.inject_hyperparams(optax.sgd)(rate, momentum=0.9),
+}
+
+
+def training(optimizer, kind="kept", epochs=2):
+    made = training_of(dataclasses.replace(BATCH, epochs=epochs), optimizer=OPTIMIZERS[optimizer])
+    return dataclasses.replace(made, client_optimizer=kind)
+
+
+def by_optax(model, state, optimizer_state, federation, client, number, optimizer, steps=2):
+    """One client's full-batch steps in round `number`, written with optax alone."""
+    points = federation.points(client)
+    x, y = federation.x[points], federation.y[points]
+    rate = RATE / (1 + number)
+    step = OPTIMIZERS[optimizer](rate)
+    parameters = nnx.filter_state(state, nnx.Param)
+    if optimizer_state is None:
+        optimizer_state = step.init(parameters)
+    if optimizer == "injected":
+        optimizer_state = optimizer_state._replace(
+            hyperparams={**optimizer_state.hyperparams, "learning_rate": jnp.float32(rate)}
+        )
+
+    def loss(parameters):
+        logits = model.apply(parameters, x)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
+
+    for _ in range(steps):
+        with jax.numpy_dtype_promotion("standard"):
+            updates, optimizer_state = step.update(
+                jax.grad(loss)(parameters), optimizer_state, parameters
+            )
+        parameters = optax.apply_updates(parameters, updates)
+    return parameters, optimizer_state
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("kind", ["fresh", "kept"])
+def test_two_rounds_by_optax(optimizer, kind):
+    """Client 0 takes part twice, 1 in round 1, 2 in round 2; the rate falls from round to round."""
+    if optimizer == "adam":
+        jax.config.update("jax_numpy_dtype_promotion", "standard")
+    try:
+        federation = federation_of([10, 10, 10])
+        ingredients = training(optimizer, kind)
+        cohorts = [[0, 1], [0, 2]]
+        states = rounds_of(fedavg(training=ingredients), federation, 2, cohorts)
+    finally:
+        jax.config.update("jax_numpy_dtype_promotion", "strict")
+    expected, kept = states[0].model, {}
+    for number, cohort in enumerate(cohorts):
+        trained = []
+        for client in cohort:
+            start = kept.get(client) if kind == "kept" else None
+            own, kept[client] = by_optax(
+                ingredients.model, expected, start, federation, client, number, optimizer
+            )
+            trained.append(own)
+        expected = jax.tree.map(lambda a, b: (a + b) / 2, *trained)
+    assert_close(states[2].model, expected, rtol=1e-4, atol=1e-5)
+    stored = states[2].client_optimizers
+    if kind == "fresh":
+        assert stored == ()
+        return
+    for client, state in kept.items():
+        assert_close(jax.tree.map(lambda leaf, c=client: leaf[c], stored), state, 1e-3, 2e-5)
+
+
+def test_who_does_not_take_part_keeps_its_own():
+    federation = federation_of([10, 10, 10])
+    states = rounds_of(fedavg(training=training("rmsprop")), federation, 2, cohorts=[[0, 1], [1]])
+    first, second = (state.client_optimizers for state in states[1:])
+    for client, is_same in enumerate([True, False, True]):
+        own = [jax.tree.map(lambda leaf, c=client: leaf[c], state) for state in (first, second)]
+        equal = [np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, own), strict=True)]
+        assert all(equal) == is_same
+    untouched = jax.tree.map(lambda leaf: leaf[2], second)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(untouched))
+
+
+def test_plain_sgd_has_nothing_to_keep():
+    federation = federation_of([10, 12])
+    fresh, kept = (
+        rounds_of(fedavg(training=training_of(BATCH, client_optimizer=kind)), federation, 2)
+        for kind in ("fresh", "kept")
+    )
+    assert_same(fresh[2].model, kept[2].model)
+    assert not jax.tree.leaves(kept[2].client_optimizers)
+
+
+@pytest.mark.parametrize("method", ["feddyn", "fedsiam", "protofssl"])
+def test_every_method_has_it_from_one_place(method, tmp_path):
+    """It makes a difference from the second round on, and a checkpoint brings it back bit for bit."""
+    federation = federation_of([10, 10, 8], num_labeled=6)
+
+    def made(kind):
+        ingredients = dataclasses.replace(training("rmsprop", kind), num_classes=3, max_labels=6)
+        ingredients = dataclasses.replace(
+            ingredients, strong_augment=lambda key, x: x, learning_rate=lambda count: 1e-2
+        )
+        return ALGORITHMS[method](training=ingredients)
+
+    algorithm = made("kept")
+    kept, fresh = (rounds_of(a, federation, 3) for a in (algorithm, made("fresh")))
+    assert_same(kept[1].model, fresh[1].model)
+    differs = [
+        not np.array_equal(a, b)
+        for a, b in zip(*(jax.tree.leaves(s[2].model) for s in (kept, fresh)), strict=True)
+    ]
+    assert any(differs)
+    Checkpoints(tmp_path).save(2, kept[2], {})
+    restored = Checkpoints(tmp_path).latest().state(template=kept[0])
+    after, _ = algorithm.round(restored, federation.cohort(), jax.random.fold_in(KEY, 2))
+    assert_same(jax.tree.leaves(after), jax.tree.leaves(kept[3]))

@@ -1,0 +1,207 @@
+"""Losses against formulas, and the server's step by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from jaxfed.models.mlp import mlp
+from jaxfed.models.wrapping import in_precision, normalized
+from jaxfed.training.local import losses
+from jaxfed.training.local.augmentation import compose
+from jaxfed.training.local.client_data import ClientData
+from jaxfed.training.local.losses import Batch
+from jaxfed.training.server import aggregate
+
+KEY = jax.random.key(0)
+
+
+def logits_and_labels():
+    rng = np.random.default_rng(0)
+    return 4 * rng.standard_normal((50, 5)), rng.integers(0, 5, 50)
+
+
+def log_probability(logits, label):
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    return shifted[np.arange(len(label)), label] - np.log(np.exp(shifted).sum(axis=1))
+
+
+def test_pointwise_losses():
+    logits, label = logits_and_labels()
+    expected = log_probability(logits, label)
+    given = jnp.asarray(logits, jnp.float32), jnp.asarray(label, jnp.int32)
+    np.testing.assert_allclose(
+        losses.softmax_cross_entropy(*given), -expected, rtol=1e-5, atol=1e-6
+    )
+    focal = -((1 - np.exp(expected)) ** 2) * expected
+    np.testing.assert_allclose(losses.focal_loss(*given), focal, rtol=1e-4, atol=1e-6)
+
+
+def test_focal_loss_is_finite_where_the_answer_is_certain():
+    certain = jnp.array([[200.0, 0.0]])
+    gradient = jax.grad(lambda z: losses.focal_loss(z, jnp.array([0])).sum())(certain)
+    assert np.isfinite(gradient).all()
+
+
+def test_class_weighted_focal_loss_by_hand():
+    """p = (3/4, 1/4): -5 (1/4)^2 log(3/4) and -2 (3/4)^2 log(1/4)."""
+    loss = losses.class_weighted(losses.focal_loss, (5, 2.0))
+    logits = jnp.log(jnp.array([[0.75, 0.25], [0.75, 0.25]]))
+    expected = [5 / 16 * np.log(4 / 3), 18 / 16 * np.log(4)]
+    np.testing.assert_allclose(loss(logits, jnp.array([0, 1])), expected, rtol=1e-5)
+
+
+def test_the_batch_is_weighted_and_divided_by_its_rows():
+    model = mlp((4,), 3, hidden=())
+    state = model.init(KEY)
+    x = jax.random.normal(KEY, (5, 4))
+    batch = Batch(
+        x=x,
+        label=jnp.array([0, 1, 2, 0, 1]),
+        weight=jnp.array([1.0, 0.5, 0.0, 1.0, 0.0]),
+        used=jnp.array([True, True, True, True, False]),
+        is_labeled=jnp.zeros(5, bool),
+    )
+    value, _ = losses.weighted_loss(model)(state, state, batch, KEY)
+    each = -log_probability(np.asarray(model.apply(state, x), np.float64), np.asarray(batch.label))
+    assert float(value) == pytest.approx(float(each @ np.asarray(batch.weight)) / 4, rel=1e-5)
+
+
+def test_fixmatch_by_formula():
+    """Two labeled rows; of two unlabeled ones the surer counts, by its own label, strongly augmented."""
+    model = mlp((4,), 3, hidden=())
+    state = model.init(KEY)
+    x = np.random.default_rng(1).standard_normal((5, 4))
+    batch = Batch(
+        x=jnp.asarray(x, jnp.float32),
+        label=jnp.array([0, 2, 0, 0, 1]),
+        weight=jnp.array([1.0, 1, 0, 0, 0]),
+        used=jnp.array([True, True, True, True, False]),
+        is_labeled=jnp.array([True, True, False, False, True]),
+    )
+    kernel, bias = (np.asarray(state["head"][n][...], np.float64) for n in ("kernel", "bias"))
+
+    def log_softmax(inputs):
+        logits = inputs @ kernel + bias
+        return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+
+    weak, strong = log_softmax(x + 1), log_softmax(2 * x)
+    surest = 2 + np.exp(weak[2:4]).max(axis=1).argmax()
+    threshold = np.sort(np.exp(weak[2:4]).max(axis=1)).mean()
+    loss = losses.fixmatch(
+        model,
+        weak=lambda key, rows: rows + 1,
+        strong=lambda key, rows: 2 * rows,
+        threshold=threshold,
+        unlabeled_weight=0.3,
+    )
+    supervised = -(weak[0, 0] + weak[1, 2]) / 2
+    consistency = -strong[surest, weak[surest].argmax()] / 2
+    (value, _), gradient = jax.value_and_grad(loss, has_aux=True)(state, state, batch, KEY)
+    assert float(value) == pytest.approx(supervised + 0.3 * consistency, rel=1e-5)
+    step = np.exp(weak[:2]) - np.eye(3)[[0, 2]]
+    expected = (x[:2] + 1).T @ step / 2
+    step = np.exp(strong[surest]) - np.eye(3)[weak[surest].argmax()]
+    expected += 0.3 * np.outer(2 * x[surest], step) / 2
+    np.testing.assert_allclose(gradient["head"]["kernel"][...], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_fixmatch_of_bytes_is_that_of_images():
+    """Without a weak augmentation the weak view is the example as it is stored: bytes, or [0, 1]."""
+    images = np.random.default_rng(1).integers(256, size=(5, 4, 4, 1), dtype=np.uint8)
+    model = normalized(mlp((4, 4, 1), 3, hidden=()), np.array([0.5]), np.array([0.3]))
+    loss = losses.fixmatch(model, weak=None, strong=compose(("flip",)), threshold=0.0)
+    state = model.init(KEY)
+    batch = Batch(
+        x=jnp.asarray(images),
+        label=jnp.array([0, 2, 0, 0, 1]),
+        weight=jnp.array([1.0, 1, 0, 0, 0]),
+        used=jnp.array([True, True, True, True, False]),
+        is_labeled=jnp.array([True, True, False, False, True]),
+    )
+    of_bytes, _ = loss(state, state, batch, KEY)
+    of_images, _ = loss(state, state, batch._replace(x=jnp.float32(images) / 255), KEY)
+    assert float(of_bytes) == pytest.approx(float(of_images), rel=1e-6)
+
+
+def test_the_proximal_gradient_is_mu_times_the_way():
+    model = mlp((4,), 3, hidden=(2,))
+    state, anchor = model.init(KEY), model.init(jax.random.key(1))
+    batch = Batch(
+        jnp.ones((2, 4)), jnp.array([0, 1]), jnp.ones(2), jnp.ones(2, bool), jnp.ones(2, bool)
+    )
+    plain, pulled = losses.weighted_loss(model), losses.proximal(losses.weighted_loss(model), 0.7)
+
+    def gradient(loss):
+        return jax.grad(lambda s: loss(s, anchor, batch, KEY)[0])(state)
+
+    jax.tree.map(
+        lambda a, b, w, v: np.testing.assert_allclose(b - a, 0.7 * (w - v), rtol=1e-4, atol=1e-5),
+        gradient(plain),
+        gradient(pulled),
+        state,
+        anchor,
+    )
+
+
+def test_models_normalize_bytes_and_compute_in_bfloat16():
+    model = mlp((4, 4, 2), 3, hidden=(8,))
+    state = model.init(KEY)
+    x = np.random.default_rng(0).integers(0, 256, (6, 4, 4, 2)).astype(np.uint8)
+    mean, deviation = np.array([0.4, 0.6]), np.array([0.2, 0.3])
+    wrapped = normalized(model, mean, deviation)
+    expected = model.apply(state, jnp.asarray((x / 255 - mean) / deviation, jnp.float32))
+    for function in (wrapped.apply, lambda s, x: wrapped.train_apply(s, x, KEY)[0]):
+        np.testing.assert_allclose(function(state, jnp.asarray(x)), expected, rtol=1e-4, atol=1e-5)
+    features = wrapped.features(state, jnp.asarray(x))
+    np.testing.assert_allclose(wrapped.head(state, features), expected, rtol=1e-4, atol=1e-5)
+
+    low = normalized(in_precision(model, jnp.bfloat16), mean, deviation)
+    logits, moved = low.train_apply(state, jnp.asarray(x), KEY)
+    assert logits.dtype == jnp.float32
+    assert not np.array_equal(logits, expected)
+    np.testing.assert_allclose(logits, expected, atol=0.1)
+    jax.tree.map(np.testing.assert_array_equal, moved, state)
+    gradient = jax.grad(lambda s: low.apply(s, jnp.asarray(x)).sum())(state)
+    assert {leaf.dtype for leaf in jax.tree.leaves(gradient)} == {jnp.dtype("float32")}
+
+
+def stacked():
+    model = nnx.State({"w": nnx.Param(jnp.ones(2)), "mean": nnx.BatchStat(jnp.zeros(2))})
+    deltas = nnx.State(
+        {
+            "w": nnx.Param(jnp.array([[1.0, 0.0], [0.0, 2.0], [9.0, 9.0]])),
+            "mean": nnx.BatchStat(jnp.array([[4.0, 0.0], [0.0, 4.0], [9.0, 9.0]])),
+        }
+    )
+    return model, deltas, jnp.array([1.0, 3.0, 0.0])
+
+
+def test_server_momentum_moves_parameters_and_the_mean_moves_statistics():
+    model, deltas, weights = stacked()
+    server = aggregate.server_optimizer(optax.sgd(0.5, momentum=0.9))
+    state = server.init(model)
+    mean, statistics = np.array([0.25, 1.5]), np.array([1.0, 3.0])
+    once, state = server.apply(model, deltas, weights, state)
+    np.testing.assert_allclose(once["w"][...], 1 + 0.5 * mean, rtol=1e-6)
+    np.testing.assert_allclose(once["mean"][...], statistics, rtol=1e-6)
+    twice, _ = server.apply(once, deltas, weights, state)
+    np.testing.assert_allclose(twice["w"][...], 1 + 0.5 * mean + 0.5 * 1.9 * mean, rtol=1e-6)
+    np.testing.assert_allclose(twice["mean"][...], 2 * statistics, rtol=1e-6)
+
+
+def test_weightings():
+    data = ClientData(
+        x=jnp.zeros((5, 1)),
+        label=jnp.array([0, 1, 2, -1, 0]),
+        weight=jnp.ones(5),
+        is_labeled=jnp.array([True, False, False, False, True]),
+        mask=jnp.array([True, True, True, True, False]),
+    )
+    values = {name: float(weigh(data)) for name, weigh in aggregate.WEIGHTINGS.items()}
+    assert values == {"examples": 3, "labeled_examples": 1, "uniform": 1, "cohort": 1}
+    empty = data._replace(mask=jnp.zeros(5, bool))
+    values = {name: float(weigh(empty)) for name, weigh in aggregate.WEIGHTINGS.items()}
+    assert values == {"examples": 0, "labeled_examples": 0, "uniform": 0, "cohort": 1}

@@ -1,0 +1,131 @@
+"""Prototypes as XCLP's labeled points: by hand, and equal to examples where a class has one label."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_training import KEY, assert_same, federation_of, rounds_of, training_of
+
+from jaxfed import xclp
+from jaxfed.algorithms.fedavg import fedavg
+from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.communication import Communication
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.pseudo_labels.graph_points import all_examples, with_prototypes
+from jaxfed.training.pseudo_labels.label_sources import label_sources
+
+PARAMETERS = xclp.Parameters(num_classes=3, num_bits=512, num_neighbors=3)
+
+
+def as_they_are(state, cohort, key):
+    del state, key
+    return jnp.asarray(cohort.x)
+
+
+def entered(x, y, mask):
+    cohort = Cohort(np.arange(len(y), dtype=np.int32), *map(np.array, (x, y, mask)))
+    return with_prototypes(as_they_are, 3)(None, cohort, KEY)
+
+
+def test_a_prototype_stands_for_a_classs_labels_at_a_client():
+    """Client 0: class 2 in rows 0, 3 (and 4, which is padding), class 0 in row 2; client 1: no label."""
+    x = np.arange(20, dtype=np.float32).reshape(2, 5, 2)
+    y = [[2, -1, 0, 2, 2], [-1, -1, -1, -1, -1]]
+    mask = [[True] * 4 + [False], [True] * 5]
+    points = entered(x, np.array(y, np.int32), mask)
+    np.testing.assert_array_equal(points.y, [[2, -1, 0, -1, -1], [-1] * 5])
+    np.testing.assert_array_equal(points.mask, [[True, True, True, False, False], [True] * 5])
+    np.testing.assert_array_equal(points.x[0, 0], [3, 4])  # of (0, 1) and (6, 7)
+    np.testing.assert_array_equal(points.x[0, 1:3], x[0, 1:3])
+    np.testing.assert_array_equal(points.x[1], x[1])
+
+
+def training_with(**changes):
+    training = training_of(Batches("joint", 8, 1), **changes)
+    sources = label_sources(training.model, training.map_clients, xclp_parameters=PARAMETERS)
+    return dataclasses.replace(training, pseudo_labels=sources)
+
+
+def played(federation, pseudo_label):
+    algorithm = fedavg(training=training_with(), pseudo_label=pseudo_label)
+    state = algorithm.init(KEY, federation)
+    return algorithm.round(state, federation.cohort(), jax.random.fold_in(KEY, 0))
+
+
+def one_label_a_class(federation):
+    """The federation with the first label of each class at each client; the others are unlabeled."""
+    partition = federation.partition
+    labeled, unlabeled = [], []
+    for own, others in zip(partition.labeled, partition.unlabeled, strict=True):
+        first = np.sort(own[np.unique(federation.y[own], return_index=True)[1]])
+        labeled.append(first)
+        unlabeled.append(np.concatenate([np.setdiff1d(own, first), others]))
+    partition = partition._replace(labeled=tuple(labeled), unlabeled=tuple(unlabeled))
+    return dataclasses.replace(federation, partition=partition)
+
+
+def test_with_one_label_a_class_prototypes_are_the_labeled_points():
+    federation = one_label_a_class(federation_of([12, 9, 14], num_labeled=6))
+    (state, metrics), (other, of_prototypes) = (
+        played(federation, name) for name in ("xclp", "xclp_prototypes")
+    )
+    assert_same(state.model, other.model)
+    assert metrics["communication"] == of_prototypes["communication"]
+
+
+def test_fewer_points_carry_labels_and_less_is_sent():
+    federation = federation_of([12, 9, 14], num_labeled=6)
+    (_, metrics), (_, of_prototypes) = (
+        played(federation, name) for name in ("xclp", "xclp_prototypes")
+    )
+    sent, less = (m["communication"]["upload"]["codes"] for m in (metrics, of_prototypes))
+    classes = sum(len(np.unique(federation.y[p])) for p in federation.partition.labeled)
+    assert less / sent == pytest.approx((35 - 18 + classes) / 35)
+
+
+def test_labels_are_those_of_algorithm_1_on_each_clients_points():
+    federation = federation_of([12, 9, 14], num_labeled=6)
+    training = training_with()
+    state = fedavg(training=training).init(KEY, federation)
+    cohort = federation.cohort()
+    labels = training.pseudo_labels["xclp_prototypes"](state, cohort, KEY, Communication())
+    z = np.asarray(training.model.features(state.model, cohort.x.reshape(-1, 4)))
+    z = z.reshape(*cohort.mask.shape, -1)
+    vectors, given, open_rows = [], [], []
+    for row in range(3):
+        y, mask = np.asarray(cohort.y[row]), np.asarray(cohort.mask[row])
+        classes = np.unique(y[mask & (y >= 0)])
+        open_rows.append(np.flatnonzero(mask & (y < 0)))
+        centers = [z[row][mask & (y == k)].mean(axis=0) for k in classes]
+        vectors.append(np.concatenate([z[row][open_rows[-1]], centers]).astype(np.float32))
+        given.append(np.append(np.full(len(open_rows[-1]), -1), classes).astype(np.int32))
+    parameters = dataclasses.replace(PARAMETERS, seed=xclp.drawn_seed(KEY))
+    result = xclp.cross_client_label_propagation(vectors, given, parameters)
+    for row, prediction in enumerate(result.predictions):
+        rows = open_rows[row]
+        expected = prediction.labels[: len(rows)]
+        assert np.mean(np.asarray(labels.label[row])[rows] == expected) > 0.9  # ties fall otherwise
+
+
+def test_a_round_with_padding_is_the_same():
+    federation = federation_of([12, 9], num_labeled=6)
+    algorithm = fedavg(training=training_with(), pseudo_label="xclp_prototypes")
+    states = rounds_of(algorithm, federation, 1)
+    cohort = federation.cohort()
+    wider = Cohort(
+        cohort.client_id,
+        np.pad(cohort.x, ((0, 0), (0, 3), (0, 0)), constant_values=9),
+        np.pad(cohort.y, ((0, 0), (0, 3)), constant_values=-1),
+        np.pad(cohort.mask, ((0, 0), (0, 3))),
+    )
+    after, _ = algorithm.round(states[0], wider, jax.random.fold_in(KEY, 0))
+    for a, b in zip(*map(jax.tree.leaves, (after.model, states[1].model)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_all_examples_are_what_they_were():
+    cohort = federation_of([5, 4], 2).cohort()
+    points = all_examples(as_they_are)(None, cohort, KEY)
+    assert_same(list(points), list(cohort))

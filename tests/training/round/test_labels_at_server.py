@@ -1,0 +1,327 @@
+"""Labels at the server: its turn, who takes part, what is sent, and what it is in a labeling."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from small_training import (
+    KEY,
+    RATE,
+    assert_close,
+    assert_same,
+    federation_of,
+    rounds_of,
+    training_of,
+)
+
+from jaxfed import xclp
+from jaxfed.algorithms.client_knn import client_knn
+from jaxfed.algorithms.fedavg import fedavg, fedsem
+from jaxfed.algorithms.fedmatch import fedmatch
+from jaxfed.algorithms.fixmatch import fixmatch
+from jaxfed.algorithms.protofssl import protofssl
+from jaxfed.algorithms.scaffold import scaffold
+from jaxfed.errors import UsageError
+from jaxfed.experiment.run.simulate import simulate
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.communication import Communication
+from jaxfed.federation.sampling import Sampling, sample_clients
+from jaxfed.training.local import losses
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.pseudo_labels import propagated_labels, pseudo_label
+from jaxfed.training.pseudo_labels.graph_points import all_examples
+from jaxfed.training.round import labels_at_server
+from jaxfed.training.server import aggregate
+from jaxfed.training.server.server_state import client_keys, cohort_statistics
+
+SIZES, NUM_AT_SERVER = [12, 7, 0, 20], 21
+PARAMETERS = 4 * (4 * 8 + 8 + 8 * 3 + 3)
+
+
+def apart(sizes=SIZES, number=NUM_AT_SERVER):
+    """Clients without labels, and a server that has all of one more's."""
+    whole = federation_of([*sizes, number])
+    clients = [
+        (whole.x[points], np.full(len(points), -1, np.int32))
+        for points in (whole.points(k) for k in range(len(sizes)))
+    ]
+    held = whole.partition.labeled[-1]
+    return Federation.from_clients(
+        clients,
+        test=(whole.x[whole.test], whole.y[whole.test]),
+        server=(whole.x[held], whole.y[held]),
+        num_classes=3,
+    )
+
+
+def training_at(federation, **changes):
+    batches = changes.pop("batches", Batches("joint", 8, 1))
+    defaults = {
+        "server": federation.server_examples,
+        "server_batches": Batches("joint", NUM_AT_SERVER, 1),
+        "weighting": aggregate.uniformly,
+    }
+    return training_of(batches, **defaults | changes)
+
+
+def strong(key, x):
+    return x + 0.1 * jax.random.normal(key, x.shape)
+
+
+def gradient_step(training, model, federation, rate=RATE):
+    """One full-batch step on the server's labels."""
+    x, y = federation.server_examples
+
+    def loss(state):
+        logits = training.model.apply(state, x)
+        return losses.softmax_cross_entropy(logits, jnp.asarray(y)).mean()
+
+    return jax.tree.map(lambda w, g: w - rate * g, model, jax.grad(loss)(model))
+
+
+def test_fedavg_is_the_server_alone_and_sends_nothing():
+    federation = apart()
+    training = training_at(federation)
+    algorithm = fedavg(training=training)
+    start = algorithm.init(KEY, federation)
+    after, metrics = algorithm.round(start, federation.cohort(), KEY)
+    assert_close(after.model, gradient_step(training, start.model, federation))
+    assert metrics["communication"]["upload_bytes"] == 0
+    assert metrics["communication"]["download_bytes"] == 0
+    assert metrics["clients"] == 0
+    assert float(metrics["train_loss"]) == float(metrics["server_train_loss"]) > 0
+    assert metrics["server_local_steps"] == 1
+    assert not algorithm.needs_labels(1)
+
+
+def test_clients_label_with_what_the_server_has_come_to_and_start_from_it():
+    """One round of network labels is a round of FedAvg on those labels from the server's model."""
+    federation = apart()
+    training = training_at(federation)
+    algorithm = fedavg(training=training, pseudo_label="network")
+    start = algorithm.init(KEY, federation)
+    after, metrics = algorithm.round(start, federation.cohort(), KEY)
+    at_clients = training_of(training.batches, weighting=aggregate.uniformly)
+    trained = start._replace(model=gradient_step(training, start.model, federation))
+    plain = fedavg(training=at_clients, pseudo_label="network")
+    nobody = dataclasses.replace(federation, server=federation.server[:0])
+    plain.init(KEY, nobody)
+    expected, told = plain.round(trained, nobody.cohort(), KEY)
+    assert_close(after.model, expected.model)
+    assert metrics["communication"] == told["communication"]
+    assert metrics["communication"]["upload_bytes"] == 4 * PARAMETERS
+    assert float(metrics["train_loss"]) == pytest.approx(float(told["train_loss"]), rel=1e-4)
+
+
+def test_fixmatch_trains_clients_on_the_unlabeled_term_alone():
+    """With a threshold that nobody reaches clients stand still, and the server's step is all there is."""
+    federation = apart()
+    training = training_at(federation, strong_augment=strong)
+    for threshold, moves in ((1.0, False), (0.0, True)):
+        algorithm = fixmatch(training=training, threshold=threshold)
+        start = algorithm.init(KEY, federation)
+        after, metrics = algorithm.round(start, federation.cohort(), KEY)
+        alone = gradient_step(training, start.model, federation)
+        moved = optax.tree.norm(jax.tree.map(jnp.subtract, after.model, alone))
+        assert (moved > 1e-3) == moves
+        assert metrics["clients"] == 3
+
+
+def test_stage_1_is_the_servers_and_the_teacher_is_what_stage_2_hands_out():
+    federation = apart()
+    training = training_at(federation, labeled_only_rounds=2)
+    alone = rounds_of(fedavg(training=training), federation, 3)
+    sem = rounds_of(fedsem(training=training), federation, 4)
+    assert_same(sem[2].model, alone[2].model)
+    assert_close(
+        sem[3].teacher.model, gradient_step(training, alone[2].model, federation), atol=1e-5
+    )
+    assert_same(sem[4].teacher.model, sem[3].teacher.model)
+
+
+def xclp_training(federation, **changes):
+    training = training_at(federation, **changes)
+    embed = pseudo_label.embedding(training.model, training.map_clients)
+    p = xclp.Parameters(num_classes=3, num_bits=64, num_neighbors=3)
+    source = propagated_labels.xclp_labels(all_examples(embed), p)
+    return dataclasses.replace(training, pseudo_labels={**training.pseudo_labels, "xclp": source})
+
+
+def test_xclp_labels_are_those_of_one_more_party():
+    """As a client that holds the server's labels would give them; its messages are not counted."""
+    federation = apart()
+    training = xclp_training(federation, clients_multiple=2)
+    state = fedavg(training=training, pseudo_label="xclp").init(KEY, federation)
+    cohort = federation.cohort()
+    own = labels_at_server.examples_of(training)
+    parties = labels_at_server.beside(cohort, own, "xclp", 2)
+    assert parties.x.shape == (6, 20, 4)  # two rows for 21 examples
+    assert (np.asarray(parties.y)[~np.asarray(parties.mask)] == -1).all()
+    assert parties.client_id.tolist() == [0, 1, 2, 3, -2, -3]
+    assert parties.mask.sum() == sum(SIZES) + NUM_AT_SERVER
+    keys = jax.random.key_data(client_keys(KEY, parties))
+    assert len(np.unique(keys, axis=0)) == 6
+    sent = Communication()
+    labels = training.pseudo_labels["xclp"](state, parties, KEY, sent)
+
+    x, y = federation.server_examples
+    clients = [(federation.x[federation.points(k)], np.full(n, -1)) for k, n in enumerate(SIZES)]
+    joined = Federation.from_clients([*clients, (x, y)], num_classes=3)
+    told = Communication()
+    expected = training.pseudo_labels["xclp"](state, joined.cohort(), KEY, told)
+    for row, size in enumerate(SIZES):
+        np.testing.assert_array_equal(labels.label[row, :size], expected.label[row, :size])
+        np.testing.assert_allclose(
+            labels.weight[row, :size], expected.weight[row, :size], atol=1e-4
+        )
+    n, remote = sum(SIZES) + NUM_AT_SERVER, sum(SIZES)
+    assert sent.upload == {
+        "positions": 0,
+        "codes": remote * 64 // 8,
+        "contributions": 4 * 3 * n * 3,
+    }
+    assert sent.download == {"influence_columns": 0, "row_sums": 4 * remote * 3}
+    assert told.upload["codes"] == n * 64 // 8
+
+
+def test_xclp_rounds_learn_and_protocols_are_refused():
+    federation = apart([40, 40, 40], 30)
+    training = xclp_training(federation)
+    training = dataclasses.replace(training, server_batches=Batches("joint", 10, 2))
+    simulated = simulate(
+        fedavg(training=training, pseudo_label="xclp"), federation, rounds=6, cohort_size=2
+    )
+    assert simulated.metrics["test_accuracy"] > 0.6
+    embed = pseudo_label.embedding(training.model, training.map_clients)
+    noisy = xclp.Parameters(num_classes=3, num_bits=64, num_neighbors=3, bit_epsilon=1.0)
+    source = propagated_labels.xclp_labels(all_examples(embed), noisy)
+    training = dataclasses.replace(
+        training, pseudo_labels={**training.pseudo_labels, "xclp": source}
+    )
+    with pytest.raises(UsageError, match=r"labels_at='server'.*no noise"):
+        simulate(fedavg(training=training, pseudo_label="xclp"), federation)
+
+
+def test_fedmatch_trains_sigma_at_the_server_and_sends_psi_alone():
+    federation = apart([12, 7, 20])
+    training = training_at(federation, strong_augment=strong)
+    algorithm = fedmatch(training=training, confidence=0.0, l2_weight=0.1)
+    start = algorithm.init(KEY, federation)
+    after, metrics = algorithm.round(start, federation.cohort(), KEY)
+    served = fedmatch(training=training, confidence=2.0, l2_weight=0.0, l1_weight=0.0)
+    by_labels, still = served.round(served.init(KEY, federation), federation.cohort(), KEY)
+    # sigma is the server's step, whatever clients do; psi is theirs.
+    assert_close(after.model["sigma"], by_labels.model["sigma"])
+    assert_same(by_labels.model["psi"], start.model["psi"])
+    moved = jax.tree.map(jnp.subtract, after.model["psi"], start.model["psi"])
+    assert optax.tree.norm(moved) > 1e-3
+    assert still["communication"]["upload"]["parameters"] == 0
+    assert 0 < metrics["communication"]["upload"]["parameters"] <= 3 * PARAMETERS
+    assert metrics["communication"]["download"]["parameters"] > 3 * PARAMETERS
+
+
+def test_static_statistics_count_the_servers_examples():
+    federation = apart([16, 16], 16)
+    training = training_at(
+        federation,
+        batches=Batches("joint", 16, 1),
+        server_batches=Batches("joint", 16, 1),
+        batch_norm=True,
+        batch_statistics="static",
+    )
+    alone, both = fedavg(training=training), fedavg(training=training, pseudo_label="network")
+    for algorithm, shares in ((alone, (0, 0, 1)), (both, (1, 1, 1))):
+        last = rounds_of(algorithm, federation, 1)[-1].model
+        kernel, bias = (np.asarray(last["first"][name][...]) for name in ("kernel", "bias"))
+        x = [federation.x[federation.points(k)] for k in (0, 1)] + [federation.server_examples[0]]
+        means = [(part @ kernel + bias).mean(axis=0) for part in x]
+        expected = np.average(means, axis=0, weights=shares)
+        np.testing.assert_allclose(last["norm"]["mean"][...], expected, atol=1e-5)
+
+
+def test_with_static_statistics_clients_label_by_those_of_what_the_server_has_come_to():
+    federation, seen = apart([16, 16], 16), []
+
+    def labels(state, cohort, key, communication):
+        seen.append(state.model)
+        return training.pseudo_labels["unlabeled"](state, cohort, key, communication)
+
+    training = training_at(
+        federation,
+        server_batches=Batches("joint", 16, 1),
+        batch_norm=True,
+        batch_statistics="static",
+    )
+    sources = {**training.pseudo_labels, "network": labels}
+    algorithm = fedavg(
+        training=dataclasses.replace(training, pseudo_labels=sources), pseudo_label="network"
+    )
+    rounds_of(algorithm, federation, 1)
+    [model] = seen
+    kernel, bias = (np.asarray(model["first"][name][...]) for name in ("kernel", "bias"))
+    expected = (federation.server_examples[0] @ kernel + bias).mean(axis=0)
+    np.testing.assert_allclose(model["norm"]["mean"][...], expected, atol=1e-5)
+
+
+def test_strategies_agree_and_padding_is_inert():
+    federation = apart()
+    results = [
+        rounds_of(
+            fedavg(
+                training=xclp_training(federation, strategy=strategy, batch_norm=True),
+                pseudo_label="xclp",
+            ),
+            federation,
+            2,
+        )[-1]
+        for strategy in ("map", "shard_map")
+    ]
+    assert_close(*results, rtol=1e-4, atol=1e-5)
+
+
+def test_local_statistics_of_the_server_are_the_models():
+    """With local statistics the server embeds with the model's, no client's."""
+    federation = apart([16, 16], 16)
+    training = xclp_training(federation, batch_norm=True, batch_statistics="local")
+    state = rounds_of(fedavg(training=training, pseudo_label="xclp"), federation, 1)[-1]
+    ids = np.array([1, -2, -3, -1], np.int32)
+    mean = cohort_statistics(state, ids)["norm"]["mean"][...]
+    np.testing.assert_array_equal(mean[0], state.statistics["norm"]["mean"][...][1])
+    for row in (1, 2):
+        np.testing.assert_array_equal(mean[row], state.model["norm"]["mean"][...])
+
+
+def test_cohorts_of_clients_without_labels():
+    federation = apart([5] * 6)
+    drawn = sample_clients(Sampling(3, "proportional"), federation, 0, 1)
+    assert len(set(drawn)) == 3
+
+
+def test_mistakes_are_named():
+    federation = apart()
+    training = training_at(federation, num_classes=3)
+    for method in (scaffold, protofssl):
+        with pytest.raises(UsageError, match=r"labels_at='server': this method"):
+            method(training=training)
+    for source in ("per_client_lp", "xclp_prototypes"):
+        sources = {**training.pseudo_labels, source: training.pseudo_labels["none"]}
+        within = dataclasses.replace(training, pseudo_labels=sources)
+        with pytest.raises(UsageError, match=r"labels_at='server'.*of its own labels"):
+            fedavg(training=within, pseudo_label=source)
+    with pytest.raises(UsageError, match=r"labels_at='server': this method labels in one shot"):
+        simulate(client_knn(num_classes=3), federation)
+    with pytest.raises(UsageError, match=r"server=federation.server_examples"):
+        simulate(fedavg(training=dataclasses.replace(training, server=None)), federation)
+    for labels, told in (
+        ([0, -1], "2 labels, the smallest -1"),
+        ([0], "1 labels"),
+        ([], "0 labels"),
+    ):
+        server = np.zeros((2 if labels else 0, 4)), np.array(labels, np.int32)
+        with pytest.raises(UsageError, match=f"server has {len(server[0])} examples and {told}"):
+            fedavg(training=dataclasses.replace(training, server=server))
+    with pytest.raises(UsageError, match=r"every example of the server needs its label"):
+        Federation.from_clients([(np.zeros((2, 4)), [0, 1])], server=(np.zeros((1, 4)), [-1]))
