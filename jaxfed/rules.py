@@ -49,6 +49,7 @@ def between(low: float, high: float, *, closed: bool) -> Rule:
     return Rule(float, text, lambda value: low < value < high)
 
 
+KEY_BITS = (2048, 3072)  # of Paillier's keys: 112 and 128 bits of security (NIST SP 800-57)
 POSITIVE = between(0, math.inf, closed=False)
 NOT_NEGATIVE = between(0, math.inf, closed=True)
 SHARE = between(0, 1, closed=True)

@@ -55,7 +55,11 @@ USE = (
     [
         ("import jaxfed", 1, ("jax", "numpy")),
         ("from jaxfed.algorithms.fedavg import fedavg", 80, ("sklearn", "phe", "nacl")),
-        (USE.format(""), 90, ("phe", "gmpy2", "nacl", "sklearn", "tensorflow_datasets")),
+        (
+            USE.format(""),
+            80,
+            ("jaxfed.secure", "phe", "nacl", "cryptography", "sklearn", "tensorflow_datasets"),
+        ),
         (USE.format("hamming='masked', row_sums='masked'"), 120, ("phe", "gmpy2", "sklearn")),
     ],
     ids=["jaxfed", "fedavg", "xclp", "masked"],

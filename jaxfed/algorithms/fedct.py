@@ -60,6 +60,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication, label_bytes
+from jaxfed.federation.departures import check_departures
 from jaxfed.federation.exposure import Instruction, View
 from jaxfed.learners.answers import Question
 from jaxfed.learners.exposure import labels_shown, probabilities_shown
@@ -79,7 +80,6 @@ from jaxfed.learners.turn import (
 from jaxfed.privacy.label_promise import Sensitivity, label_promise
 from jaxfed.privacy.xor_mechanism import Condition
 from jaxfed.rules import POSITIVE, SHARE, Rule, at_least, between, keywords, one_of
-from jaxfed.secure.session.departures import check_departures
 from jaxfed.training.consensus.attendance import Attendance, departures_of
 from jaxfed.training.consensus.consensus import ABSTAINED, Agreed, Ties, Weights, consensus_of
 from jaxfed.training.consensus.label_noise import (

@@ -23,7 +23,6 @@ import numpy as np
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.evaluate import cosine_rmse
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.federation.exposure import View
 from jaxfed.rules import SHARE, fields_as_keywords, keywords
@@ -36,6 +35,7 @@ from jaxfed.xclp import (
     setup,
 )
 from jaxfed.xclp.asker import view_of_coalition, views_of_asker
+from jaxfed.xclp.cosine_error import cosine_rmse
 from jaxfed.xclp.relabeling import codes_in_the_clear, relabeled_in_the_clear
 from jaxfed.xclp.transduction import client_arrays, padded, transductive
 

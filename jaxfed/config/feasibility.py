@@ -25,8 +25,8 @@ from jaxfed.config.preprocessing import (
 from jaxfed.data import Dataset, Partition
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.departures import check_departures
 from jaxfed.federation.sampling import num_groups
-from jaxfed.secure.session.departures import check_departures
 from jaxfed.training.consensus.attendance import departures_of
 from jaxfed.xclp import departures
 

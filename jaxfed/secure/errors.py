@@ -1,4 +1,4 @@
-"""Errors of parties that refuse a message."""
+"""The error of a party that refuses a message."""
 
 
 class ProtocolError(ValueError):

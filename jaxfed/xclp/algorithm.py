@@ -45,12 +45,12 @@ import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
+from jaxfed.federation.departures import check_departures
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.host import processes
 from jaxfed.kernels.devices.padding import padded_rows
 from jaxfed.kernels.streaming import streamed_bits
 from jaxfed.privacy import randomized_response
-from jaxfed.secure.session.departures import check_departures
 from jaxfed.xclp import departures
 from jaxfed.xclp.calibration import calibrated
 from jaxfed.xclp.cross_steps import PROJECTIONS, ROW_SUMS, largest_confidences, setup

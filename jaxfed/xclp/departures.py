@@ -3,7 +3,7 @@
     ("3@hamming", "20%@row_sums")
 
 Client 3 leaves before it sends anything for SecureHamming, and one client in five before its upload for
-SecureRowSums (`jaxfed.secure.session.departures`). Shares are drawn from the run's seed. Stages are those of
+SecureRowSums (`jaxfed.federation.departures`). Shares are drawn from the run's seed. Stages are those of
 the labeling. Clients that have left do not take part in labeling later points (`jaxfed.xclp.out_of_sample`).
 """
 
@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from jaxfed.secure.session import departures
-from jaxfed.secure.session.departures import Departure, Stage
+from jaxfed.federation import departures
+from jaxfed.federation.departures import Departure, Stage
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.channel import Presence
@@ -47,4 +47,6 @@ def presence_of(entries: Sequence[str], clients: Sequence[int], seed: int) -> Pr
         clients: the federation's number of every client of the cohort, in the session's order.
         seed: of the draw.
     """
-    return departures.presence_of(parsed(entries), clients, seed, STAGES)
+    from jaxfed.secure.session import departures as planned  # protocols alone have a session
+
+    return planned.presence_of(parsed(entries), clients, seed, STAGES)

@@ -20,12 +20,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jaxfed.federation.departures import DroppedOut
 from jaxfed.federation.execution import Execution
 from jaxfed.kernels.devices.padding import padded_to
 from jaxfed.privacy import randomized_response
-from jaxfed.secure.influence import columns as influence_columns
-from jaxfed.secure.influence import left_out
-from jaxfed.secure.session.endpoint import DroppedOut
 from jaxfed.xclp.calibration import SHARPNESS
 from jaxfed.xclp.cross_steps import ROW_SUMS
 from jaxfed.xclp.influence import EVERYBODY, INFLUENCE
@@ -57,6 +55,8 @@ def choose(
     evidence = evidence_of(p, around, session, execution)
     if session is None:
         return select(p, evidence, plaintext_total)
+
+    from jaxfed.secure.influence import left_out
 
     def total(counts: Mapping[int, np.ndarray]) -> np.ndarray | None:
         if p.row_sums == "plaintext":
@@ -97,13 +97,15 @@ def _joint(s: Parameters, around: Neighborhoods) -> Labeled:
 
 def _positions(session: Session, around: Neighborhoods, p: Parameters) -> dict[int, np.ndarray]:
     """Positions of each client's labeled points, int [m_j], received by the server; of clients that stay."""
+    from jaxfed.secure.influence.columns import sent_positions
+
     found = {}
     for client, y in around.of(p.num_bits).labels.items():
         if client not in session.clients:
             continue
         own = np.flatnonzero(y.any(axis=1))
         try:
-            found[client] = influence_columns.sent_positions(session, client, own, len(y))
+            found[client] = sent_positions(session, client, own, len(y))
         except DroppedOut:
             continue
     return found
@@ -117,6 +119,8 @@ def _through_session(
     execution: Execution,
 ) -> dict[int, Labeled]:
     """Leave-one-out data of every client that stays, for its own labeled points."""
+    from jaxfed.secure.influence import left_out
+
     near = around.of(s.num_bits)
     clients = [j for j in near.labels if j in positions and j in session.clients]
     if not any(len(positions[j]) for j in clients):

@@ -24,9 +24,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxfed.federation.departures import DroppedOut
 from jaxfed.kernels.conjugate_gradient import Convergence
 from jaxfed.kernels.devices.padding import padded_to
-from jaxfed.secure.session.endpoint import DroppedOut
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.parties import Session

@@ -9,8 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.rules import Rule, at_least, between, check_values, one_of
-from jaxfed.secure.primitives.key_sizes import KEY_BITS
+from jaxfed.rules import KEY_BITS, Rule, at_least, between, check_values, one_of
 from jaxfed.xclp import candidates, departures
 from jaxfed.xclp.calibration import CONFIDENCES
 from jaxfed.xclp.cross_steps import HAMMING, NEIGHBORS, PROJECTIONS, ROW_SUMS

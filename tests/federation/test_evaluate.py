@@ -5,7 +5,8 @@ from sklearn.metrics import balanced_accuracy_score
 
 from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.evaluate import accuracy, balanced_accuracy, cosine_rmse, over_clients
+from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_clients
+from jaxfed.xclp.cosine_error import cosine_rmse
 from jaxfed.xclp.transduction import Transduction, evaluate_clients
 
 

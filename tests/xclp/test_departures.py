@@ -13,7 +13,7 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
-from jaxfed.secure.session.endpoint import DroppedOut
+from jaxfed.federation.departures import DroppedOut
 from jaxfed.training.pseudo_labels import propagated_labels
 from jaxfed.xclp import departures
 

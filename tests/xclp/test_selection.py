@@ -12,7 +12,6 @@ from secure_labels import digits
 from jaxfed.algorithms.xclp import xclp
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.evaluate import cosine_rmse
 from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.influence import left_out
 from jaxfed.secure.row_sums import server_sums
@@ -28,6 +27,7 @@ from jaxfed.xclp import (
     propagate_labels,
     setup,
 )
+from jaxfed.xclp.cosine_error import cosine_rmse
 from jaxfed.xclp.influence import EVERYBODY
 from jaxfed.xclp.label_matrix import Rows
 from jaxfed.xclp.leave_one_out import Labeled

@@ -42,11 +42,8 @@ from jaxfed.kernels.neighbors import column_minima, nearest
 from jaxfed.kernels.neighbors.distances import Distances, Tile
 from jaxfed.kernels.neighbors.nearest import Nearest
 
-# Consecutive points, and vector lanes of 32 bits.
-_STRIP = 16
-
-# Points of every strip that one vectorized loop scans.
-_PLACES_PER_PASS = 4
+_STRIP = 16  # consecutive points, and vector lanes of 32 bits
+_PLACES_PER_PASS = 4  # points of every strip that one vectorized loop scans
 
 
 class _Part(NamedTuple):
@@ -298,8 +295,10 @@ class _Search:
             of_i, of_j = least
             for offset in range(_PLACES_PER_PASS):
                 at = (number * _PLACES_PER_PASS + offset) * self.lanes
-                of_i = _less(lax.dynamic_slice_in_dim(distances, at, self.lanes, axis=1), of_i)
-                of_j = _less(lax.dynamic_slice_in_dim(distances, at, self.lanes), of_j)
+                of_i = column_minima.less(
+                    lax.dynamic_slice_in_dim(distances, at, self.lanes, axis=1), of_i
+                )
+                of_j = column_minima.less(lax.dynamic_slice_in_dim(distances, at, self.lanes), of_j)
             return of_i, of_j
 
         farthest = (
@@ -398,8 +397,3 @@ class _Search:
 def _put(minima: jax.Array, found: jax.Array, tile: jax.Array, strips_of: jax.Array) -> jax.Array:
     """Minima of a block, updated with those of one tile over one tile's strips."""
     return lax.dynamic_update_slice(minima, found[None], (tile, strips_of * found.shape[0], 0))
-
-
-def _less(x: jax.Array, least: jax.Array) -> jax.Array:
-    """The smaller one, `least` if x is NaN: one instruction, while `jnp.minimum` of floats checks for NaN."""
-    return jnp.where(x < least, x, least)

@@ -20,7 +20,7 @@ from jaxfed.experiment.store.records import Run
 from jaxfed.experiment.store.workdir import write_json
 from jaxfed.host import storage
 from jaxfed.host.csv_file import write_csv
-from jaxfed.reports.figures.plots import try_to_write
+from jaxfed.reports.figures.png import try_to_write
 from jaxfed.reports.figures.style import LIGHT, Theme, dress, new_figure
 from jaxfed.reports.tables.method_names import USUAL, Methods, methods_of
 from jaxfed.reports.tables.provenance import provenance

@@ -21,7 +21,7 @@ from jaxfed.errors import UsageError
 from jaxfed.experiment.store.records import read_json, read_metrics, read_run
 from jaxfed.host.csv_file import write_csv
 from jaxfed.privacy.label_sensitivity import BITS_A_ROW, stability_bound, trivial_rows
-from jaxfed.reports.figures import plots
+from jaxfed.reports.figures import plots, png
 from jaxfed.reports.figures.consensus_bound_figure import consensus_bound_figure
 from jaxfed.reports.figures.sensitivity_bound_figure import RATES, sensitivity_bound_figure
 from jaxfed.reports.figures.style import LIGHT, LINE_STYLES
@@ -130,11 +130,11 @@ def write_bounds(folder: Path, wanted: Wanted) -> Bounds:
                 num_public=size,
                 changes=wanted.changes,
             )
-            plots.write(figure, folder / f"convergence-{size}.png")
+            png.write(figure, folder / f"convergence-{size}.png")
         figure = sensitivity_bound_figure(
             num_public=wanted.public, deltas=wanted.deltas, estimate=wanted.estimate
         )
-        plots.write(figure, folder / "sensitivity.png")
+        png.write(figure, folder / "sensitivity.png")
         for name, rows in (
             ("convergence", list(_convergence(wanted))),
             ("sensitivity", sensitivities),

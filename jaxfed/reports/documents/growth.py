@@ -21,7 +21,7 @@ from jaxfed.errors import UsageError
 from jaxfed.experiment.store.records import read_json
 from jaxfed.host import storage
 from jaxfed.host.csv_file import write_csv
-from jaxfed.reports.figures import plots
+from jaxfed.reports.figures import png
 from jaxfed.reports.figures.growth_figure import Growth, Limit, Timing, growth_figure
 
 OURS = "jaxfed"
@@ -62,7 +62,7 @@ def write_growth(files: Sequence[Path], folder: Path) -> list[Path]:
         for growth in growths:
             path = folder / f"{_file_name(growth, growths)}.png"
             with storage.naming(path):
-                figures.append(plots.write(growth_figure(growth), path))
+                figures.append(png.write(growth_figure(growth), path))
         path = folder / "growth.csv"
         with storage.naming(path):
             write_csv(path, _COLUMNS, _table(growths))

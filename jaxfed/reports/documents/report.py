@@ -26,7 +26,7 @@ from jaxfed.paper_numbers import paper_table
 from jaxfed.reports.documents import page
 from jaxfed.reports.documents.audit import audit_table, vulnerability_figure
 from jaxfed.reports.documents.sections import Picture, Section
-from jaxfed.reports.figures import plots, reliability_figure
+from jaxfed.reports.figures import plots, png, reliability_figure
 from jaxfed.reports.figures.style import LIGHT, MOST_LINES
 from jaxfed.reports.tables import tables
 from jaxfed.reports.tables.curves import (
@@ -68,7 +68,7 @@ def write_report(
                 table.write_csv(folder / "tables" / f"{table.name}.csv")
             for picture in section.pictures:
                 file = folder / "plots" / f"{picture.name}.png"
-                plots.try_to_write(partial(picture.draw, LIGHT), file)
+                png.try_to_write(partial(picture.draw, LIGHT), file)
         for name, text in (
             ("report.md", _markdown(sections)),
             ("report.html", page.render(sections)),

@@ -1,7 +1,6 @@
 """Plots of results as functions from numbers to matplotlib Figures, without pyplot or global state."""
 
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -37,6 +36,7 @@ from jaxfed.reports.figures.clients_figure import (
     clients_figure,
 )
 from jaxfed.reports.figures.partition_figure import partition_figure
+from jaxfed.reports.figures.png import try_to_write, write
 from jaxfed.reports.figures.reliability_figure import reliabilities, reliability_figure
 from jaxfed.reports.figures.style import (
     LIGHT,
@@ -150,33 +150,6 @@ def draw_plots(run: Run, folder: Path) -> None:
             try_to_write(partial(draw, LIGHT), file)
         except (OSError, UsageError) as error:  # the run's results are saved already
             logging.warning("%s: %s", file, error)
-
-
-def try_to_write(draw: Callable[[], Figure], path: Path) -> bool:
-    """Draw and save a picture; if drawing fails, log a warning and return False.
-
-    Raises:
-        OSError: the file cannot be written.
-        UsageError: an input file is invalid.
-    """
-    try:
-        write(draw(), path)
-    except (OSError, UsageError):
-        raise
-    except Exception as error:
-        text = " ".join(str(error).split())[:200]
-        logging.warning("%s: cannot be drawn (%s: %s)", path, type(error).__name__, text)
-        return False
-    return True
-
-
-def write(figure: Figure, path: Path) -> Path:
-    """Save a figure as PNG; create the folder if it is missing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # shown as boxes
-        figure.savefig(path)
-    return path
 
 
 def algorithms_figure(

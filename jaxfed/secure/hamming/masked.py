@@ -16,12 +16,13 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.hamming import masked_distances
 from jaxfed.secure.hamming.pair import pair_kind
 from jaxfed.secure.primitives.blocks import Block, bits_of, checked_distances, pieces, ranges
 from jaxfed.secure.primitives.ring import pack, packed_size, ring_bits, unpack
-from jaxfed.secure.session.endpoint import SERVER, DroppedOut, Endpoint
+from jaxfed.secure.session.endpoint import SERVER, Endpoint
 
 BLOCK_POINTS = 512
 

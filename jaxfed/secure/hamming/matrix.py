@@ -16,10 +16,11 @@ from typing import Protocol
 import jax.numpy as jnp
 import numpy as np
 
+from jaxfed.federation.departures import DroppedOut
 from jaxfed.kernels import hamming
 from jaxfed.secure.primitives.blocks import Block, checked_distances, ranges
 from jaxfed.secure.primitives.ring import pack, packed_size, ring_bits, unpack
-from jaxfed.secure.session.endpoint import SERVER, DroppedOut, Endpoint
+from jaxfed.secure.session.endpoint import SERVER, Endpoint
 
 BLOCK_POINTS = 512
 

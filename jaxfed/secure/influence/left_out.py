@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.errors import ProtocolError
-from jaxfed.secure.session.endpoint import SERVER, DroppedOut, Endpoint
+from jaxfed.secure.session.endpoint import SERVER, Endpoint
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.parties import Session

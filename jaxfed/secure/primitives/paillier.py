@@ -28,9 +28,9 @@ from gmpy2 import mpz
 from phe.paillier import PaillierPrivateKey, PaillierPublicKey
 
 from jaxfed.errors import UsageError
+from jaxfed.rules import KEY_BITS
 from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.primitives.fixed_base import FixedBase
-from jaxfed.secure.primitives.key_sizes import KEY_BITS
 
 RandomBytes = Callable[[int], bytes]
 

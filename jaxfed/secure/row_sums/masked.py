@@ -37,6 +37,7 @@ from typing import Protocol
 
 import numpy as np
 
+from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.row_sums.mask_streams import masked_rows, pair_masks
@@ -47,7 +48,7 @@ from jaxfed.secure.row_sums.participants import (
     least_participants,
     parsed_rows,
 )
-from jaxfed.secure.session.endpoint import SERVER, DroppedOut, Endpoint
+from jaxfed.secure.session.endpoint import SERVER, Endpoint
 
 Progress = Callable[[int, int], None]  # (uploads received, of how many)
 Sums = dict[int, np.ndarray]  # Z[R_j], float64 [n_j, C], of every client that got it

@@ -51,13 +51,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.primitives import shamir
 from jaxfed.secure.row_sums import masked, signed_survivors
 from jaxfed.secure.row_sums.masked import Sums
 from jaxfed.secure.row_sums.participants import ENTRY_BYTES
 from jaxfed.secure.row_sums.resilient_client import Client
 from jaxfed.secure.row_sums.resilient_server import Server
-from jaxfed.secure.session.endpoint import DroppedOut
 from jaxfed.secure.session.key_agreement import KEY_BYTES
 
 

@@ -7,13 +7,13 @@ read the header and is counted as having carried it. It therefore costs an uploa
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from jaxfed.federation.communication import Communication
+from jaxfed.federation.departures import Action as Action
+from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.session import framing
-from jaxfed.secure.session.endpoint import SERVER, DroppedOut
-
-Action = Literal["send", "receive"]
+from jaxfed.secure.session.endpoint import SERVER
 
 
 class Departure(NamedTuple):

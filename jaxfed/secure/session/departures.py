@@ -1,72 +1,17 @@
-"""Simulated client dropouts, by stage of a run.
+"""Planned dropouts of one session: from the entries of a setting to the messages that are lost.
 
-    ("3@upload", "20%@setup")
-
-Client 3 leaves before its upload, and one client in five before it has keys. Numbers are those of the
-federation; an entry for a client outside a round's cohort has no effect. Shares are of the cohort, rounded.
-The leaving clients are drawn with a seed, among those that have no earlier entry. Each method defines its
-stages. For any single message: `jaxfed.secure.session.channel.Presence`.
+The entries are parsed by `jaxfed.federation.departures`. Shares are of the cohort, rounded; the clients are
+drawn from a seed, out of those that stay so far.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from jaxfed.errors import UsageError
-
-if TYPE_CHECKING:
-    from jaxfed.secure.session.channel import Action, Presence
-
-
-class Stage(NamedTuple):
-    """A stage begins when a client is to do `action` with `kind`; `needs` names the settings it requires."""
-
-    action: Action
-    kind: str
-    needs: str
-
-
-class Departure(NamedTuple):
-    """One entry: a client, or a share of them, and the stage they leave at."""
-
-    client: int | None
-    share: float
-    stage: str
-
-
-def parsed(entries: Sequence[str], stages: Mapping[str, Stage], key: str) -> list[Departure]:
-    """Parse the entries of the setting `key`.
-
-    Raises:
-        UsageError: an invalid entry, with what is allowed; a client that leaves twice.
-    """
-    if isinstance(entries, str) or not isinstance(entries, Sequence):
-        raise UsageError(f"{key}={entries!r}: allowed are tuples of 'CLIENT@STAGE'")
-    departures = [_parsed(entry, stages, key) for entry in entries]
-    named = [departure.client for departure in departures if departure.client is not None]
-    for client in named:
-        if named.count(client) > 1:
-            raise UsageError(
-                f"{key}={tuple(entries)!r}: client {client} leaves at two stages; allowed is one"
-            )
-    return departures
-
-
-def check_departures(departures: Sequence[Departure], num_clients: int, key: str) -> None:
-    """Check that the clients that are to leave exist.
-
-    Raises:
-        UsageError: a client's number is too large.
-    """
-    most = max((one.client for one in departures if one.client is not None), default=-1)
-    if most >= num_clients:
-        raise UsageError(
-            f"{key}: client {most}: at most {num_clients - 1} of {num_clients} clients"
-        )
+from jaxfed.federation.departures import Departure, Stage
+from jaxfed.secure.session.channel import Presence
 
 
 def presence_of(
@@ -83,8 +28,6 @@ def presence_of(
         seed: of the draw.
         stages: the stages that they name.
     """
-    from jaxfed.secure.session.channel import Presence  # here, because only protocols need it
-
     presence, rng = Presence(), np.random.default_rng(seed)
     staying = list(range(len(clients)))  # by address
     for departure in sorted(departures, key=lambda departure: departure.client is None):
@@ -98,27 +41,3 @@ def presence_of(
             presence.lose_when(address, action, kind)
             staying.remove(address)
     return presence
-
-
-def _parsed(entry: object, stages: Mapping[str, Stage], key: str) -> Departure:
-    last = list(stages)[-1]
-    allowed = (
-        f"allowed are 'CLIENT@STAGE' and 'SHARE%@STAGE', such as '3@{last}' and '20%@{last}', with stages "
-        f"{', '.join(stages)}"
-    )
-    found = (
-        re.fullmatch(r"(\d+)@(\w+)|(\d+(?:\.\d+)?)%@(\w+)", entry, re.ASCII)
-        if isinstance(entry, str)
-        else None
-    )
-    if not found:
-        raise UsageError(f"{key}={entry!r}: {allowed}")
-    client, own_stage, share, shared_stage = found.groups()
-    departure = Departure(
-        None if client is None else int(client),
-        float(share or 0) / 100,
-        own_stage or shared_stage,
-    )
-    if departure.stage not in stages or departure.share > 1:
-        raise UsageError(f"{key}={entry!r}: {allowed}")
-    return departure

@@ -11,18 +11,6 @@ from typing import Protocol
 SERVER = -1  # the server's address; clients are 0, 1, ...
 
 
-class DroppedOut(Exception):
-    """A client has left: the messages that it should have sent or received are lost.
-
-    Attributes:
-        client: its address.
-    """
-
-    def __init__(self, client: int) -> None:
-        super().__init__(f"client {client} dropped out")
-        self.client = client
-
-
 class Endpoint(Protocol):
     """One party's end of a session. Methods raise `DroppedOut` if a client has left."""
 

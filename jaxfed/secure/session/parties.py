@@ -6,8 +6,9 @@ import secrets
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
+from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.session.channel import Channel, Presence
-from jaxfed.secure.session.endpoint import SERVER, DroppedOut
+from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import RandomBytes
 from jaxfed.secure.session.setup import agree
 

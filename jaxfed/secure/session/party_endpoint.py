@@ -7,9 +7,10 @@ import struct
 from collections import deque
 from collections.abc import Mapping
 
+from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.session.channel import Channel
-from jaxfed.secure.session.endpoint import SERVER, DroppedOut
+from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import KEY_BYTES, derived_key
 from jaxfed.secure.session.sealed_link import Link
 

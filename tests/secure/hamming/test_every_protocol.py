@@ -10,11 +10,12 @@ from recording_network import Network
 from scipy import stats
 
 from jaxfed.errors import UsageError
+from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.hamming import masked as hamming_masked
 from jaxfed.secure.hamming import transfer, transferred_sums
 from jaxfed.secure.primitives.blocks import bits_of
-from jaxfed.secure.session.endpoint import SERVER, DroppedOut
+from jaxfed.secure.session.endpoint import SERVER
 
 PROTOCOLS = ["ot", "masked"]
 

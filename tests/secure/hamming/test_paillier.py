@@ -21,12 +21,13 @@ from paillier_pair import (
 from recording_network import Network
 
 from jaxfed.errors import UsageError
+from jaxfed.federation.departures import DroppedOut
 from jaxfed.host.workers import worker_processes
 from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.hamming import paillier_packed
 from jaxfed.secure.primitives import paillier
 from jaxfed.secure.primitives.packing import Packing
-from jaxfed.secure.session.endpoint import SERVER, DroppedOut
+from jaxfed.secure.session.endpoint import SERVER
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,11 @@ from session_parties import (
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
+from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.session import framing
 from jaxfed.secure.session.channel import Channel, Presence, Route
-from jaxfed.secure.session.endpoint import SERVER, DroppedOut
+from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import KeyPair, derived_key
 from jaxfed.secure.session.parties import Session
 from jaxfed.secure.session.sealed_link import Link
