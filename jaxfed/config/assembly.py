@@ -277,9 +277,7 @@ def _pointwise(wanted: ConfigDict) -> losses.Pointwise:
 
 def _graph_devices(strategy: str) -> int:
     """Return the number of devices for a graph with this strategy; 0 selects the fastest."""
-    if strategy == "auto":
-        return 0
-    return jax.device_count() if strategy == "shard_map" else 1
+    return {"auto": 0, "shard_map": jax.device_count()}.get(strategy, 1)
 
 
 def _chunk_size(execution: ConfigDict, federation: Federation) -> int | None:

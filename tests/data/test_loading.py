@@ -110,7 +110,8 @@ def test_a_script_without_a_main_guard_loads_a_large_set(tmp_path):
     write_tfds(tmp_path, sizes=(9, 3))
     script = tmp_path / "script.py"
     script.write_text(
-        "from jaxfed.data import load, tfds_source\n"
+        "from jaxfed.data import load\n"
+        "from jaxfed.data.readers import tfds_source\n"
         "tfds_source._LARGE = 4\n"
         f"print(len(load('tiny', root={str(tmp_path)!r}).x))\n"
     )

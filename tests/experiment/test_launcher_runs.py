@@ -381,7 +381,7 @@ def test_devices_that_are_not_there_are_one_line(name, given, words, tmp_path):
 OF_A_FULL_DISK = """
 import resource, sys, warnings
 import jax
-from jaxfed.experiment import compilation_cache
+from jaxfed.experiment.store import compilation_cache
 compilation_cache.enable(sys.argv[1])
 compilation_cache.enable(sys.argv[1])
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -406,7 +406,7 @@ WITH_DAMAGED_PROGRAMS = """
 import sys, warnings
 from pathlib import Path
 import jax
-from jaxfed.experiment import compilation_cache
+from jaxfed.experiment.store import compilation_cache
 compilation_cache.enable(sys.argv[1])
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 for step in range(4):

@@ -61,9 +61,9 @@ def test_local_steps_controls_and_statistics_have_keys_of_their_own(monkeypatch)
     """SCAFFOLD's option I with static statistics: three passes over each of two clients."""
     seen = recorded(
         monkeypatch,
-        ("training.client_round", "train", 2),
+        ("training.round.client_round", "train", 2),
         ("algorithms.scaffold", "mean_gradient", 2),
-        ("training.clients_part", "measured_statistics", 4),
+        ("training.round.clients_part", "measured_statistics", 4),
     )
     training = training_of(BATCHES, batch_norm=True, batch_statistics="static")
     algorithm = scaffold(training=training, option="I")
@@ -86,9 +86,9 @@ def test_local_steps_controls_and_statistics_have_keys_of_their_own(monkeypatch)
 def test_a_server_with_labels_has_keys_of_its_own(make, settings, number, monkeypatch):
     seen = recorded(
         monkeypatch,
-        ("training.client_round", "train", 2),
-        ("training.labels_at_server", "measured_statistics", 4),
-        ("training.clients_part", "measured_statistics", 4),
+        ("training.round.client_round", "train", 2),
+        ("training.round.labels_at_server", "measured_statistics", 4),
+        ("training.round.clients_part", "measured_statistics", 4),
     )
     whole = federation_of([10, 10, 10])
     unknown = np.full(10, -1)
@@ -114,7 +114,9 @@ def test_a_server_with_labels_has_keys_of_its_own(make, settings, number, monkey
 def test_noise_on_prototypes_has_a_key_of_its_own(monkeypatch):
     """Of two clients, each in two rounds, local steps and noise."""
     seen = recorded(
-        monkeypatch, ("training.client_round", "train", 2), ("algorithms.protofssl", "perturbed", 1)
+        monkeypatch,
+        ("training.round.client_round", "train", 2),
+        ("algorithms.protofssl.method", "perturbed", 1),
     )
     training = replace(training_of(BATCHES), num_classes=3, max_labels=5)
     algorithm = protofssl(training=training, noise=0.5, unlabeled_query=2)
@@ -127,16 +129,17 @@ def test_noise_on_prototypes_has_a_key_of_its_own(monkeypatch):
 @pytest.mark.parametrize(
     ("make", "where", "number"),
     [
-        (dp_fedavg, "training.clipped_mean", 6),  # the server's, a round each
-        (dp_fedavg_records, "training.private_gradient", 16),  # two steps a client and round
+        (dp_fedavg, "training.server.clipped_mean", 6),  # the server's, a round each
+        # Two steps a client and round.
+        (dp_fedavg_records, "algorithms.dp_fedavg_records.private_gradient", 16),
     ],
 )
 def test_noise_on_models_has_keys_of_its_own(make, where, number, monkeypatch):
     """Of two clients, in two rounds each: local steps, who is drawn in them, and noise."""
     seen = recorded(
         monkeypatch,
-        ("training.client_round", "train", 2),
-        ("algorithms.dp_fedavg_records", "drawn_examples", 1),
+        ("training.round.client_round", "train", 2),
+        ("algorithms.dp_fedavg_records.method", "drawn_examples", 1),
         (where, "noisy", 1),
     )
     given = {"share": 0.5} if make is dp_fedavg_records else {}

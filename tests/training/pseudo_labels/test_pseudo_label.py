@@ -185,9 +185,9 @@ def test_a_graph_over_two_devices_labels_as_on_one(model, cohort, settings, is_r
         return Smoother(graph, p, block_columns)
 
     monkeypatch.setitem(NEIGHBORS, "exact", watched)
-    monkeypatch.setattr(pseudo_label, "Smoother", watched_smoother)
+    monkeypatch.setattr(propagated_labels, "Smoother", watched_smoother)
     monkeypatch.setattr(
-        pseudo_label, "planned", lambda *asked: planned(*asked)._replace(block_columns=2)
+        propagated_labels, "planned", lambda *asked: planned(*asked)._replace(block_columns=2)
     )
     alone = propagated_labels.xclp_labels(points, parameters)(
         state_of(model), padded, KEY, Communication()
