@@ -26,7 +26,7 @@ FAKE_RUN = """
 import json, pathlib, sys
 path, settings, accuracy = pathlib.Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 if accuracy < 0:
-    print("first line")
+    print("first line", flush=True)
     sys.exit("it broke")
 path.mkdir(parents=True, exist_ok=True)
 (path / "config.json").write_text(settings)

@@ -47,20 +47,23 @@ for case, (name, settings) in CASES.items():
 del checks  # or it is collected once more
 
 
-# The one that has most stages; of all others on demand.
-TRAIN = [
-    pytest.param(name, marks=[] if name == "fedavg_xclp" else pytest.mark.slow)
-    for name in filter(trains, ALGORITHMS)
-]
+TRAIN = list(filter(trains, ALGORITHMS))
 
 
-@pytest.mark.parametrize("name", TRAIN)
+@pytest.mark.parametrize(
+    "name",  # the one that has most stages; all others on demand
+    [
+        name if name == "fedavg_xclp" else pytest.param(name, marks=pytest.mark.slow)
+        for name in TRAIN
+    ],
+)
 def test_clients_spread_over_devices_agree(name):
     checks = MethodChecks()
     checks.method, checks.settings = name, SETTINGS.get(name, ())
     checks.agrees_with("shard_map")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRAIN)
 def test_several_accelerators_agree(name, monkeypatch):
     """Where all is spread by default and nothing comes back to one device between steps."""

@@ -73,6 +73,7 @@ def test_each_row_is_the_networks_features_of_the_prepared_image(extract, weight
         np.testing.assert_allclose(computed, expected, atol=1e-4 * np.abs(expected).max())
 
 
+@pytest.mark.slow
 def test_grey_is_repeated_and_floats_are_scaled(extract):
     grey = _images(3, channels=1)
     expected = extract(np.repeat(grey, 3, axis=-1))

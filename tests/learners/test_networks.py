@@ -74,7 +74,7 @@ def row(state, client):
     return jax.tree.map(lambda leaf: leaf[client], state)
 
 
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("kept", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_rounds_by_optax(kept):
     """Two rounds of three steps; one public example alone has a label, so that it is drawn always."""
     made = learner(optimizer_state="kept" if kept else "fresh")
@@ -134,6 +134,7 @@ def stacked(taughts):
     return Taught(U, *(np.stack([getattr(t, n) for t in taughts]) for n in ("label", "weight")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [pytest.param("vmap", marks=pytest.mark.slow), "shard_map"])
 def test_strategies_agree_and_padding_is_inert(strategy):
     """Padding of a cohort, or that of three clients to two devices."""

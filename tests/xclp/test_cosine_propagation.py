@@ -205,6 +205,7 @@ def test_every_client_chooses_for_itself(federation):
     np.testing.assert_allclose(metrics["leave_one_out"]["accuracy"], np.mean(rates))
 
 
+@pytest.mark.slow
 def test_unequal_clients_share_a_few_programs():
     """After two clients, whose numbers of labels are of two classes, no other size compiles anything."""
     rng = np.random.default_rng(3)

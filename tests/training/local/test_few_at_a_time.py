@@ -116,7 +116,13 @@ def batch_of(count):
 
 
 @pytest.mark.parametrize("count", [pytest.param(12, marks=pytest.mark.slow), 11])
-@pytest.mark.parametrize("of_loss", [lambda loss: loss, lambda loss: proximal(loss, 0.3)])
+@pytest.mark.parametrize(
+    "of_loss",
+    [
+        pytest.param(lambda loss: loss, marks=pytest.mark.slow),
+        lambda loss: proximal(loss, 0.3),
+    ],
+)
 def test_the_weighted_loss_is_the_same_in_blocks(count, of_loss, monkeypatch):
     model, batch = cnn(IMAGE, 3, **NETWORK), batch_of(count)
     state, anchor = model.init(KEY), model.init(jax.random.key(1))

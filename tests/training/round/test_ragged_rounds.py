@@ -64,9 +64,12 @@ def both(given, source, federation, **keywords):
     ("source", "settings"),
     [
         ("none", {"batch_norm": True, "batch_statistics": "static"}),
-        ("network", {"batch_norm": True, "batch_statistics": "local"}),
-        ("xclp", {"strategy": "shard_map"}),
-        pytest.param("per_client_lp", {}, marks=pytest.mark.slow),
+        pytest.param(
+            *("network", {"batch_norm": True, "batch_statistics": "local"}),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("xclp", {"strategy": "shard_map"}, marks=pytest.mark.slow),
+        ("per_client_lp", {}),
         pytest.param("xclp_prototypes", {"strategy": "vmap"}, marks=pytest.mark.slow),
     ],
     ids=str,
