@@ -35,7 +35,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 _C_LIBRARY = ctypes.CDLL(None)
 
 # Compilation makes first examples slow; the same examples on every run keep CI repeatable.
-settings.register_profile("jaxfed", deadline=None, derandomize=True, max_examples=25)
+settings.register_profile("jaxfed", deadline=None, derandomize=True, max_examples=20)
 settings.load_profile("jaxfed")
 
 

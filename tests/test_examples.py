@@ -43,6 +43,7 @@ def test_own_configs(name, tmp_path):
     assert len(lines) < 70
 
 
+@pytest.mark.slow
 def test_a_walk_from_clients_to_plots():
     out = run("-m", "examples.walk")
     right, total = map(int, re.search(r"right on (\d+) of (\d+)", out).groups())

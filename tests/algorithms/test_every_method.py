@@ -83,7 +83,13 @@ def _take_cores_for_accelerators(monkeypatch):
             monkeypatch.setattr(module, "is_one_cpu", lambda: False)
 
 
-@pytest.mark.parametrize("case", CASES)
+AT_ONCE = ("xclp", "fedavg_xclp", "scaffold", "protofssl", "semifl", "fedct")  # others on demand
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case if case in AT_ONCE else pytest.param(case, marks=pytest.mark.slow) for case in CASES],
+)
 def test_simulate_gives_the_numbers_of_an_experiment(case, monkeypatch, tmp_path):
     """Every round's numbers and the final ones, times apart; the first two rounds have given labels alone."""
     name, settings = CASES[case]

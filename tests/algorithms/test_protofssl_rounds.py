@@ -155,7 +155,7 @@ def episodes(client):
         {"mu": MU, "distance": "mean_squared", "missing_class": "mean"},
         {"prototypes": "global", "prototype_sums": "plaintext"},
         {"targets": "xclp", "unlabeled_after": 1},
-        {"prototype_network": "mean"},
+        pytest.param({"prototype_network": "mean"}, marks=pytest.mark.slow),
         {"prototypes": "global", "prototype_sums": "plaintext", "prototype_network": "mean"},
     ],
     ids=["paper", "code", "global", "xclp", "mean", "global by the mean"],

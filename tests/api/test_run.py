@@ -128,6 +128,7 @@ def test_a_finished_workdir_is_read_and_another_config_refused(trained):
         jaxfed.run(TRAINED, workdir=trained.workdir, progress=False, **FEW, seed=1)
 
 
+@pytest.mark.slow
 def test_in_a_thread_and_with_a_config():
     config = file.load("xclp_digits:smoke", ["num_repeats=1", "baselines=client_knn"])
     found = []

@@ -31,7 +31,10 @@ def _template(model):
     return jax.eval_shape(model.init, jax.random.key(0))
 
 
-@pytest.fixture(scope="module", params=["efficientnet_lite0", "efficientnet_b0"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param("efficientnet_lite0", marks=pytest.mark.slow), "efficientnet_b0"],
+)
 def pretrained(request, tmp_path_factory):
     """A network, a state in which every tensor is random, and that state as a file."""
     model = efficientnet(request.param)
