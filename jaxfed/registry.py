@@ -41,6 +41,22 @@ class Place(NamedTuple):
         return partial(factory, **self.keywords) if self.keywords else factory
 
 
+def imported_on_use(package: str, files: Mapping[str, str]) -> Callable[[str], Any]:
+    """Make the `__getattr__` of a package whose names are imported from their files when they are used.
+
+    Args:
+        package: its dotted name.
+        files: name -> the file in the package that defines it.
+    """
+
+    def attribute(name: str) -> Any:
+        if name in files:
+            return getattr(import_module(f"{package}.{files[name]}"), name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return attribute
+
+
 class Registry(dict[str, Factory]):
     """Name -> factory, those of jaxfed first; `register` adds others."""
 

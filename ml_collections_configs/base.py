@@ -9,7 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxfed.config.schema import defaults
+from jaxfed.config.schema import SHARED, defaults
 from jaxfed.errors import UsageError, suggestion
 
 Variant = Callable[[ConfigDict], None]
@@ -21,16 +21,12 @@ Add = Callable[..., None]
 # The paper's table is also reset.
 PUBLIC_FRACTION = 0.5
 SIZES_OF_A_SET: dict[str, Any] = {
-    "dataset.train_size": 0,
-    "dataset.test_size": 0,
-    "dataset.unlabeled_size": 0,
-    "dataset.balanced": False,
-    "federation.num_labeled": 0,
-    "federation.public_size": 0,
-    "federation.own_size": 0,
-    "audit.members": 0,
-    "audit.population": 200,
-    "paper_table": "",
+    key: SHARED[key].default
+    for key in (
+        *("dataset.train_size", "dataset.test_size", "dataset.unlabeled_size", "dataset.balanced"),
+        *("federation.num_labeled", "federation.public_size", "federation.own_size"),
+        *("audit.members", "audit.population", "paper_table"),
+    )
 }
 
 ALPHAS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99)  # the paper's is 0.99

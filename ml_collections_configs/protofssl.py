@@ -348,6 +348,10 @@ def _global(config: ConfigDict, sums: str = "none") -> None:
     config.protofssl.prototype_sums = sums
 
 
+# The authors' FedAvg and FedProx: all labels at once, a rate that falls.
+TWO_STEPS = {"local_steps": 2, "batch_size": 0, "schedule": "cosine"}
+
+
 def _authors(config: ConfigDict) -> None:
     config.protofssl.distance = "mean_squared"
     config.protofssl.missing_class = "mean"
@@ -358,17 +362,14 @@ def _authors(config: ConfigDict) -> None:
     config.training.weight_decay = 0.0  # declared and never added
     for name in ("fedavg", "fedprox"):
         config[name] = config.get(name, ConfigDict())
-        config[name].training = ConfigDict(
-            {"local_steps": 2, "batch_size": 0, "schedule": "cosine"}
-        )
+        config[name].training = ConfigDict(TWO_STEPS)
 
 
 def _steps(config: ConfigDict) -> None:
     for name, algorithm, training in (
         ("fedavg_10_steps", "fedavg", {"local_steps": 10}),
-        ("fedavg_2_steps", "fedavg", {"local_steps": 2, "batch_size": 0, "schedule": "cosine"}),
+        ("fedavg_2_steps", "fedavg", TWO_STEPS),
         ("protofssl_kept", "protofssl", {"client_optimizer": "kept"}),
-        ("protofssl_mean", "protofssl", {}),
         ("protofssl_mean_kept", "protofssl", {"client_optimizer": "kept"}),
     ):
         own = {"prototype_network": "mean"} if "mean" in name else {}

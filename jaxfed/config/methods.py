@@ -171,15 +171,22 @@ def unsaid(config: ConfigDict, key: str) -> Any:
     return all_keywords(config, name)[leaf]
 
 
+def own_keywords(factory: Callable[..., FederatedAlgorithm]) -> dict[str, Any]:
+    """Keyword -> default of what a method's section may have; `Parameter.empty` where one is needed."""
+    return {
+        word: parameter.default
+        for word, parameter in inspect.signature(factory).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY and word not in GIVEN
+    }
+
+
 def own_keys(config: ConfigDict) -> Iterator[str]:
     """Yield every key of methods and learners: factories' keywords, and keys of methods' own training."""
     yield from learner_section.own_keys()
     for name in (*ALGORITHMS, *variants(config)):
         if trains(config, name):
             yield from (f"{name}.training.{key}" for key in config.training)
-        for word, parameter in inspect.signature(factory_of(config, name)).parameters.items():
-            if parameter.kind is parameter.KEYWORD_ONLY and word not in GIVEN:
-                yield f"{name}.{word}"
+        yield from (f"{name}.{word}" for word in own_keywords(factory_of(config, name)))
 
 
 @contextmanager

@@ -4,8 +4,9 @@
 Both use NumPy only: nothing here runs on a device.
 """
 
-from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
+
+from jaxfed.registry import imported_on_use
 
 if TYPE_CHECKING:
     from jaxfed.data.dataset import Dataset
@@ -23,9 +24,4 @@ _FILES = dict.fromkeys(__all__, "partitioning.partition") | {
     "Dataset": "dataset",
     "load": "loading",
 }
-
-
-def __getattr__(name: str) -> object:
-    if name in _FILES:
-        return getattr(_import_module(f"{__name__}.{_FILES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = imported_on_use(__name__, _FILES)

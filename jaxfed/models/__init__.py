@@ -11,10 +11,9 @@ has a name in configs by `MODELS.register(name)` (`jaxfed.registry`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
-from jaxfed.registry import Place, Registry
+from jaxfed.registry import Place, Registry, imported_on_use
 
 if TYPE_CHECKING:
     from jaxfed.models.flax_modules import from_flax
@@ -49,9 +48,4 @@ _OWN: dict[str, Place] = {
 }
 MODELS: Registry[Callable[..., Model]] = Registry("network", _OWN, num_given=2)
 _FILES = {"Model": "model", "from_flax": "flax_modules"}
-
-
-def __getattr__(name: str) -> object:
-    if name in _FILES:
-        return getattr(_import_module(f"{__name__}.{_FILES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = imported_on_use(__name__, _FILES)

@@ -4,8 +4,9 @@
 steps in the clear and as protocols; `departures` simulates clients that leave. Methods import from here.
 """
 
-from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
+
+from jaxfed.registry import imported_on_use
 
 if TYPE_CHECKING:
     from jaxfed.xclp.algorithm import (
@@ -85,9 +86,4 @@ _FILES = {
     "setup": "cross_steps",
     "with_self_edges": "neighborhoods",
 }
-
-
-def __getattr__(name: str) -> object:
-    if name in _FILES:
-        return getattr(_import_module(f"{__name__}.{_FILES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = imported_on_use(__name__, _FILES)

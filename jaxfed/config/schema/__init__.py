@@ -7,13 +7,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config.methods import GIVEN
+from jaxfed.config.methods import own_keywords
 from jaxfed.config.schema.data import DATASET, FEDERATION, PREPROCESS
 from jaxfed.config.schema.experiment import AUDIT, EXECUTION, EXPERIMENT, SELECTION
 from jaxfed.config.schema.setting import Setting
@@ -30,21 +29,11 @@ def defaults() -> dict[str, Any]:
     config: dict[str, Any] = {}
     _put(config, _DATA)
     # Methods that train use this section for pseudo-labels too, so it has the fields of `Parameters` alone.
-    config["xclp"] = {key: keyword_defaults("xclp")[key] for key in xclp_fields()}
+    config["xclp"] = {key: own_keywords(ALGORITHMS["xclp"])[key] for key in xclp_fields()}
     for name in ("per_client_lp", "pooled_lp", "client_knn"):
-        config[name] = keyword_defaults(name)
+        config[name] = own_keywords(ALGORITHMS[name])
     _put(config, _METHODS)
     return config
-
-
-def keyword_defaults(name: str) -> dict[str, Any]:
-    """Return the keywords of a method with their defaults; they are the keys of its section."""
-    parameters = inspect.signature(ALGORITHMS[name]).parameters.values()
-    return {
-        p.name: p.default
-        for p in parameters
-        if p.kind is p.KEYWORD_ONLY and p.default is not p.empty and p.name not in GIVEN
-    }
 
 
 def xclp_fields() -> list[str]:

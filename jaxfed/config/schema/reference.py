@@ -97,13 +97,13 @@ def methods_page() -> str:
         "| :-- | :-- | :-- | :-- | :-- |",
     ]
     for name, factory in _own(ALGORITHMS):
-        plain, given = _without_partial(factory)
+        plain, given, own = _taken_apart(factory)
         module = sys.modules[plain.__module__]
         file = module.__name__.rpartition(".")[2]
         said = (plain.__doc__ or "", module.__doc__ or "")
         title = _title(said[1] if file in (plain.__name__, "method") else said[0])
         title += "".join(f", {key}={value!r}" for key, value in given.items())
-        keys = ", ".join(f"`{key}`" for key in _own_keywords(factory, given)) or "none"
+        keys = ", ".join(f"`{key}`" for key in own) or "none"
         link = f"[`{name}`](../{module.__name__.replace('.', '/')}.py)"
         leaves = next(filter(None, map(_leaves, said)), "")
         lines.append(_row(link, title, _needs(factory), leaves, keys))
@@ -120,8 +120,8 @@ def _own(registry: Registry[Any]) -> Iterator[tuple[str, Any]]:
 
 def _of_methods() -> Iterator[Entry]:
     for name, factory in _own(ALGORITHMS):
-        plain, given = _without_partial(factory)
-        yield from _of_factory(f"{name}.", plain, _own_keywords(factory, given))
+        plain, _, own = _taken_apart(factory)
+        yield from _of_factory(f"{name}.", plain, own)
 
 
 def _of_learners() -> Iterator[Entry]:
@@ -151,22 +151,16 @@ def _of_factory(prefix: str, factory: Callable[..., Any], keywords: Any) -> Iter
         yield Entry(f"{prefix}{key}", text, allowed, said.get(key, ""))
 
 
-def _own_keywords(factory: Callable[..., Any], given: Any = ()) -> list[str]:
-    return [
-        key
-        for key, parameter in inspect.signature(factory).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
-        and key not in methods.GIVEN
-        and key not in given
-    ]
-
-
-def _without_partial(factory: Callable[..., Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
+def _taken_apart(
+    factory: Callable[..., Any],
+) -> tuple[Callable[..., Any], dict[str, Any], list[str]]:
+    """The function of a partial one, the keywords that it is given, and those that a section may have."""
     given: dict[str, Any] = {}
-    while isinstance(factory, partial):
-        given = {**factory.keywords, **given}
-        factory = factory.func
-    return factory, given
+    plain = factory
+    while isinstance(plain, partial):
+        given = {**plain.keywords, **given}
+        plain = plain.func
+    return plain, given, [key for key in methods.own_keywords(factory) if key not in given]
 
 
 def _row(*cells: str) -> str:
