@@ -59,7 +59,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         raise UsageError(f"{argument}: no such argument; see --helpshort")
 
     # Imported late, so that --helpshort and a mistyped flag get a fast answer.
-    from launch.on_device import PIECES
+    from benchmarks.on_device import PIECES
 
     started = time.monotonic()
     if _LIMIT.value is not None and not math.isfinite(_LIMIT.value):
@@ -192,7 +192,7 @@ def _measure(piece: Any, workdir: Path) -> None:
     """Measure a piece, in its own process, and write its file."""
     import jax
 
-    from launch.benchmarks.record import environment
+    from benchmarks.timing.record import environment
 
     if jax.default_backend() == "cpu" and not _SMALL.value:
         raise UsageError(_A_CPU)

@@ -22,14 +22,8 @@ from typing import Any
 
 from absl import flags
 
-from jaxfed.errors import UsageError
-from jaxfed.host import storage
-from jaxfed.host.devices import one_device_a_core
-from jaxfed.host.interruption import Interrupted, Interruption
-from jaxfed.host.location import file_to_write
-from launch import entry
-from launch.benchmarks import BENCHMARKS, OF_ANY_SIZE, PART_OF
-from launch.benchmarks.contest import (
+from benchmarks.catalog import BENCHMARKS, OF_ANY_SIZE, PART_OF
+from benchmarks.timing.contest import (
     MIN_ROUNDS,
     PEER_RATES,
     Contest,
@@ -38,9 +32,15 @@ from launch.benchmarks.contest import (
     processor,
     run_contest,
 )
-from launch.benchmarks.limits import machine_limits
-from launch.benchmarks.patience import Patience
-from launch.benchmarks.record import as_line, environment
+from benchmarks.timing.limits import machine_limits
+from benchmarks.timing.patience import Patience
+from benchmarks.timing.record import as_line, environment
+from jaxfed.errors import UsageError
+from jaxfed.host import storage
+from jaxfed.host.devices import one_device_a_core
+from jaxfed.host.interruption import Interrupted, Interruption
+from jaxfed.host.location import file_to_write
+from launch import entry
 
 KERNEL = flags.DEFINE_list("kernel", [], f"which, of {', '.join(BENCHMARKS)}; default all")
 PEERS = flags.DEFINE_bool("peers", False, "measure the named peers in the same run")

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-FILES = [path for root in ("jaxfed", "launch") for path in sorted(Path(root).rglob("*.py"))]
+FILES = [
+    path for root in ("jaxfed", "launch", "benchmarks") for path in sorted(Path(root).rglob("*.py"))
+]
 CONFIGS = sorted(Path("ml_collections_configs").glob("*.py"))
 NO_HEAD = re.compile(r"\W*(What|Who|Whose|Whether|Which|Where|How|Of)\b")
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.on_device.commands import experiments
 from jaxfed.config import check, file, methods, unread
 from jaxfed.config.keys import flatten
 from jaxfed.config.simulation import Simulation
@@ -16,7 +17,6 @@ from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
 from jaxfed.experiment.sweep import sweep_plan
 from launch.entry import split_overrides
-from launch.on_device.commands import experiments
 
 SHARED = {"base", "xclp_prediction"}  # and *_data: parts of configs
 FILES = sorted(path.stem for path in Path("ml_collections_configs").glob("[!_]*.py"))

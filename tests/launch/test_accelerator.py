@@ -12,15 +12,16 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
+from benchmarks import inputs, on_device
+from benchmarks.on_device import PIECES, contests, joint_graph
+from benchmarks.on_device.piece import Piece
+from benchmarks.timing import contest
+from benchmarks.timing.contest import Contest
 from jaxfed.config import check
 from jaxfed.config import file as config_file
 from jaxfed.errors import UsageError
 from jaxfed.kernels import hamming, knn
-from launch import accelerator, on_device
-from launch.benchmarks import contest, inputs
-from launch.benchmarks.contest import Contest
-from launch.on_device import PIECES, contests, joint_graph
-from launch.on_device.piece import Piece
+from launch import accelerator
 
 
 @pytest.fixture
@@ -339,7 +340,8 @@ def test_everything_small(tmp_path):
 
 
 WAITING = (
-    "from launch import accelerator, entry, on_device; from launch.on_device.piece import Piece; "
+    "from benchmarks import on_device; from benchmarks.on_device.piece import Piece; "
+    "from launch import accelerator, entry; "
     "import sys; waiting = [sys.executable, '-c', 'import time, os; print(os.getpid(), flush=True);"
     "time.sleep(60)']; on_device.PIECES = {'limits': Piece('limits', 0, 'waiting', "
     "command=lambda *_: waiting)}; entry.start(accelerator.main)"

@@ -1,0 +1,48 @@
+"""Benchmarks of `launch.bench`: one file per kernel or protocol, with named peers in the same run."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from benchmarks.kernels import approximate_neighbors, graphs, hashing, neighbors, peak_memory
+from benchmarks.methods import experiment, labeling, labeling_cost, later_points, start
+from benchmarks.protocols import row_sums, secure_hamming
+from benchmarks.rounds import fedavg_round, learners, protofssl_round, scaling, shadow_models
+from benchmarks.timing.contest import Contest
+
+# name -> a function (peers wanted?) -> contests; slow set-up happens only when a contest is drawn.
+BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
+    "lsh": hashing.projection,
+    "hamming": hashing.distances,
+    "knn": neighbors.hamming_knn,
+    "peak_memory": peak_memory.peak_memory,
+    "cosine_knn": neighbors.cosine_knn,
+    "approximate_knn": approximate_neighbors.approximate_knn,
+    "graph": graphs.construction,
+    "label_propagation": graphs.propagation,
+    "large_propagation": graphs.large_propagation,
+    "xclp": labeling.xclp,
+    "labeling_cost": labeling_cost.labeling_cost,
+    "later_points": later_points.later_points,
+    "round": fedavg_round.fedavg_round,
+    "scaling": scaling.scaling,
+    "experiment": experiment.experiment,
+    "experiment_mlp": partial(experiment.experiment, networks=("mlp",)),
+    "experiment_cnn": partial(experiment.experiment, networks=("cnn",)),
+    "start": start.first_result,
+    "protofssl_round": protofssl_round.protofssl_round,
+    "learners": learners.learners,
+    "shadow_models": shadow_models.shadow_models,
+    "secure_hamming": secure_hamming.distances,
+    "row_sums": row_sums.masking,
+}
+
+# Benchmarks that are part of another one.
+PART_OF = {"experiment_mlp": "experiment", "experiment_cnn": "experiment"}
+
+# Benchmarks that accept other numbers of points.
+OF_ANY_SIZE: dict[str, Callable[[bool, Sequence[int]], Iterator[Contest]]] = {
+    "knn": neighbors.hamming_knn,
+    "cosine_knn": neighbors.cosine_knn,
+    "graph": graphs.construction,
+    "label_propagation": graphs.propagation,
+}

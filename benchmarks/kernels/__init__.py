@@ -1,0 +1,1 @@
+"""Benchmarks of projections, neighbors, graphs and propagation."""

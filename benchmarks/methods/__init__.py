@@ -1,0 +1,1 @@
+"""Benchmarks of whole methods: labelings, experiments from start to end, the first result."""

@@ -1,0 +1,1 @@
+"""Benchmarks of secure distances and secure row sums."""

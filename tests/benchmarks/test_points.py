@@ -1,0 +1,275 @@
+"""launch.bench --points: kernels at any numbers of points, without peers that would take too long."""
+
+import json
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from benchmarks import inputs
+from benchmarks.catalog import BENCHMARKS, OF_ANY_SIZE
+from benchmarks.kernels import graphs, neighbors
+from benchmarks.timing import limits
+from benchmarks.timing.contest import OTHERS_ALLOWED, Contest
+from benchmarks.timing.limits import Limits
+from benchmarks.timing.patience import Patience
+from jaxfed.errors import UsageError
+from jaxfed.host.interruption import Interrupted
+from launch import bench
+
+
+def contest(n, *peers, task="search", parts=None, **case):
+    return Contest(
+        task, {"n": n, **case}, ours=int, peers=dict.fromkeys(peers, int), parts=parts or {}
+    )
+
+
+@pytest.mark.parametrize(
+    ("taken", "n", "expected"),
+    [
+        ({}, 10**9, None),
+        ({1000: 1.0}, 7000, None),  # 49 s
+        ({1000: 1.0}, 8000, 64.0),
+        (
+            {100: 10.0, 1000: 10.1},
+            5000,
+            None,
+        ),  # hardly more at ten times as many: grows as n at least
+        ({100: 10.0, 1000: 10.1}, 6000, 60.6),
+        ({1000: 1.0, 2000: 2.0**1.5}, 32_000, 32**1.5),
+        ({1000: 1.0, 2000: 100.0}, 3000, 100 * 1.5**2),  # no task here grows faster than n^2
+        ({10_000: 1000.0}, 5000, None),  # nothing is known of fewer points
+    ],
+)
+def test_peers_that_would_take_more_than_a_minute_are_left_out(taken, n, expected):
+    patience = Patience(60)
+    for size, seconds in taken.items():
+        patience.remember(contest(size, "peer"), {"jaxfed": 1.0, "peer": seconds})
+    kept, slow = patience.without_slow_peers(contest(n, "peer", "other"))
+    assert slow == ({} if expected is None else {"peer": pytest.approx(expected)})
+    assert set(kept.peers) == {"peer", "other"} - set(slow)
+
+
+def test_a_part_may_take_a_minute_and_tasks_are_told_apart():
+    patience = Patience(60)
+    patience.remember(contest(1000, "peer", C=10), {"peer": 1.0})
+    for other in (
+        contest(10_000, "peer", C=62),
+        contest(10_000, "peer", C=10, task="another"),
+        contest(10_000, "peer", C=10, parts={"peer": 0.5}),
+        Contest("search", {}, ours=int, peers={"peer": int}),
+    ):
+        assert patience.without_slow_peers(other) == (other, {})
+    assert patience.without_slow_peers(contest(10_000, "peer", C=10))[1] == {"peer": 100.0}
+
+
+@pytest.fixture
+def benched(monkeypatch, tmp_path):
+    """The report of a run of the command, of contests that nobody solves: n^2 microseconds each."""
+
+    def drawn(with_peers, sizes):
+        return (contest(n, *["peer"] * with_peers) for n in sizes)
+
+    def row(contest, rounds, limits, recording):
+        seconds = dict.fromkeys(["jaxfed", *contest.peers], contest.case["n"] ** 2 / 1e6)
+        peers = {name: {"ratio": 1.0, "target": None, "unreliable": None} for name in contest.peers}
+        blank = {"task": contest.task, "case": contest.case, "agreement": {}}
+        scaled = {name: {**told, "scaled_from_part": None} for name, told in peers.items()}
+        return {**blank, "median_seconds": seconds, "peers": scaled}
+
+    for name, found in {
+        "machine_limits": lambda: Limits({}, 0.0),
+        "one_device_a_core": int,
+        "run_contest": row,
+        "OF_ANY_SIZE": {"knn": drawn, "graph": drawn},
+    }.items():
+        monkeypatch.setattr(bench, name, found)
+    flags.FLAGS.mark_as_parsed()
+
+    def run(**given):
+        out = tmp_path / "out.json"
+        with flagsaver.flagsaver(**{"out": str(out), **given}):
+            bench.main([], [], None)
+        return json.loads(out.read_text())["contests"]
+
+    return run
+
+
+def test_points_up_to_the_most_and_whose_time_ends_where(benched, capsys):
+    rows = benched(
+        points=["9000", "30000", "1000", "3000", "1000"], max_points=10_000, kernel=["knn"]
+    )
+    assert [row["case"]["n"] for row in rows] == [1000, 3000, 9000]
+    assert [row["left_out"] for row in rows] == [{}] * 3
+    rows = benched(points=["1000", "9000"], peers=True)
+    assert [row["case"]["n"] for row in rows] == [1000, 9000] * 2
+    assert rows[1]["left_out"] == {"peer": pytest.approx(81.0)}
+    assert rows[1]["median_seconds"].keys() == {"jaxfed"}
+    assert "peer: left out, would take 81 s" in capsys.readouterr().out
+    rows = benched(points=["1000", "9000"], peers=True, patience=82.0)
+    assert [row["left_out"] for row in rows[:2]] == [{}, {}]
+
+
+def test_a_signal_leaves_what_has_ended(benched, monkeypatch, tmp_path, capsys):
+    row = bench.run_contest
+
+    def stopping(contest, *given, **more):
+        if contest.case["n"] == 3000:
+            raise Interrupted(signal.SIGINT)
+        return row(contest, *given, **more)
+
+    monkeypatch.setattr(bench, "run_contest", stopping)
+    out = tmp_path / "out.json"
+    given = {"points": ["1000", "2000", "3000", "4000"], "kernel": ["knn"]}
+    assert [row["case"]["n"] for row in benched(**given)] == [1000, 2000]
+    assert capsys.readouterr().err == (
+        f"jaxfed: stopped by SIGINT; {out} has the contests that had ended, 2; "
+        "the same command begins anew\n"
+    )
+    with flagsaver.flagsaver(points=["3000"], out=None):
+        assert bench.main([], [], None) == 130
+    assert capsys.readouterr().err == "jaxfed: stopped by SIGINT; the same command begins anew\n"
+
+
+def test_what_is_no_file_is_written_once_and_stays(benched, monkeypatch, tmp_path):
+    written = []
+    monkeypatch.setattr(bench.Path, "write_text", lambda path, text: written.append((path, text)))
+    with flagsaver.flagsaver(points=["1000", "2000"], kernel=["knn"], out="/dev/null"):
+        assert bench.main([], [], None) == 0
+    ((path, text),) = written
+    assert path == Path("/dev/null")
+    assert path.is_char_device()
+    assert len(json.loads(text)["contests"]) == 2
+
+
+def test_a_file_is_written_whole_and_a_link_stays(tmp_path, full_disk):
+    (tmp_path / "there").mkdir()
+    link = tmp_path / "link.json"
+    link.symlink_to(tmp_path / "there" / "file.json")
+    bench._write({"contests": []}, link)
+    assert link.is_symlink()
+    assert json.loads(link.read_text()) == {"contests": []}
+    with full_disk(after=10), pytest.raises(UsageError, match=r"link.json: File too large$"):
+        bench._write({"contests": ["long"]}, link)
+    assert json.loads(link.read_text()) == {"contests": []}, "what was there stays"
+
+
+@pytest.mark.parametrize("share", [OTHERS_ALLOWED, 0.63])
+def test_limits_measured_beside_others_are_doubted(benched, monkeypatch, tmp_path, capsys, share):
+    monkeypatch.setattr(bench, "machine_limits", lambda: Limits({}, share))
+    monkeypatch.setattr(
+        limits.jax, "default_backend", lambda: "cpu"
+    )  # another's limits are its own
+    benched(points=["1000"])
+    told = "warning: other processes took 0.63 cores while the machine's limits were measured: they"
+    is_told = share > OTHERS_ALLOWED
+    assert (told in capsys.readouterr().out) == is_told
+    kept = json.loads((tmp_path / "out.json").read_text())["machine_limits_doubt"]
+    assert (kept is not None) == is_told
+
+
+def test_a_limit_is_the_best_of_all_passes(monkeypatch):
+    """Others take the cores in the first of them."""
+    speeds, taken = iter([4.0, 1.0, 2.0]), iter([0.0, 50.0, 50.0, 50.0, 50.0, 50.0])
+    monkeypatch.setattr(limits, "_work", lambda accelerated: {"bytes": (8.0, int)})
+    monkeypatch.setattr(limits, "_seconds", lambda compute: next(speeds))
+    monkeypatch.setattr(limits, "others_cpu_seconds", lambda: next(taken))
+    assert limits.machine_limits() == ({"bytes": 8.0}, 0.0)
+
+
+def ascending(with_peers):
+    yield contest(1000)
+    raise AssertionError("the next one is set up, which takes long")
+
+
+def test_fewer_than_no_points_are_a_mistake():
+    with pytest.raises(flags.IllegalFlagValueError), flagsaver.flagsaver(max_points=-1):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"points": ["1000", "1e4"]}, "--points=1e4: allowed are integers from 100 on"),
+        ({"points": ["99"]}, "--points=99: allowed are integers from 100 on"),
+        ({"points": ["-5"]}, "--points=-5: allowed"),
+        (
+            {"points": ["1000"], "kernel": ["lsh"]},
+            "--kernel=lsh: allowed with --points are knn, graph",
+        ),
+        ({"kernel": ["dog"]}, "--kernel=dog: allowed are lsh, hamming"),
+        ({"points": ["1000"], "max_points": 999}, "--max_points=999: no contest has so few$"),
+        ({"max_points": 1, "kernel": ["knn"]}, "--max_points=1: no contest has so few$"),
+        ({"kernel": ["lsh"]}, "--kernel=lsh: has no contest on this machine$"),
+        ({"out": ""}, "--out=: the name of a file is missing$"),
+    ],
+)
+def test_mistakes(benched, monkeypatch, given, told):
+    monkeypatch.setitem(BENCHMARKS, "lsh", lambda with_peers: iter(()))
+    monkeypatch.setitem(BENCHMARKS, "knn", ascending)
+    with pytest.raises(UsageError, match=f"^{told}"):
+        benched(**given)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["knn", "experiment_mlp", "knn"], ["knn", "experiment_mlp"]),
+        (["experiment_cnn", "experiment"], ["experiment"]),
+    ],
+)
+def test_no_contest_is_run_twice(names, expected):
+    assert bench._without_parts(names) == expected
+
+
+def test_all_are_those_that_are_no_others_part():
+    chosen = bench._without_parts(BENCHMARKS)
+    assert set(BENCHMARKS) - set(chosen) == {"experiment_mlp", "experiment_cnn"}
+    assert "experiment" in chosen
+
+
+def test_those_of_any_size_are_the_benchmarks_of_their_names():
+    for name, draw in OF_ANY_SIZE.items():
+        assert BENCHMARKS[name] is draw
+        drawn = next(draw(False, [120]))
+        assert drawn.case["n"] == 120
+        assert drawn.work is not None, "no limit to draw in"
+
+
+@pytest.fixture
+def vectors():
+    return np.random.default_rng(0).standard_normal((60, 16)).astype(np.float32)
+
+
+def test_scikit_learn_finds_the_same_neighbors(vectors):
+    codes = np.random.default_rng(0).integers(2**32, size=(60, 4), dtype=np.uint32)
+    pairs = np.bitwise_count(codes[:, None] ^ codes).sum(axis=2).astype(np.int32)
+    np.fill_diagonal(pairs, 1000)
+    found = neighbors._scikit_hamming(codes)()
+    np.testing.assert_array_equal(found, np.sort(pairs, axis=1)[:, :10])
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    cosines = unit @ unit.T
+    np.fill_diagonal(cosines, -2)
+    expected = -np.sort(-cosines, axis=1)[:, :10]
+    np.testing.assert_allclose(neighbors._scikit_cosine(vectors)(), expected, atol=1e-5)
+
+
+def test_scikit_learn_spreads_the_same_labels(monkeypatch):
+    rng = np.random.default_rng(0)
+    indices = np.stack([rng.permutation(150)[:10] for _ in range(150)])
+    indices = np.where(indices == np.arange(150)[:, None], (indices + 1) % 150, indices)
+    weights = rng.uniform(0.1, 1, indices.shape).astype(np.float32)
+    monkeypatch.setattr(inputs, "neighbors", lambda n, k: (indices, weights))
+    matrix = inputs.sparse_graph(indices, weights).astype(np.float64)
+    y = inputs.one_hot(150, 62).astype(np.float64)
+    assert not y.any(axis=0).all(), "a class without labels is no mistake"
+    z = np.linalg.solve(np.eye(150) - graphs.ALPHA * matrix.toarray(), y)
+    labels = graphs._scikit_labels(150, 62)()
+    assert graphs._both_solve(matrix, y, (z,), labels) == "1.0000 of the labels equal"
+    said = graphs._both_solve(matrix, y, (z,), z.copy())
+    assert said.endswith("difference 0.0e+00")
+    with pytest.raises(AssertionError, match=r"only 0\.0000 of the labels"):
+        graphs._both_solve(matrix, y, (z,), labels + 1)
