@@ -1,15 +1,77 @@
 """User errors, and suggestions for misspelled names."""
 
-from collections.abc import Iterable, Sequence
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
+from typing import Any
+
+_NO_VALUE: Any = object()
 
 
 class UsageError(ValueError):
     """Unusable input from the caller: a wrong value, a missing file, an unknown name.
 
-    Its message is one line that names the input and what is allowed, or how to get a missing file.
-    The command-line entries print that line and exit with status 2, without a traceback.
+        UsageError("no client has a label")
+        UsageError(key="mu", owner="fedprox", value=-1, allowed="use numbers from 0 on")
+
+    Its text is one line, `KEY=VALUE: WRONG; ALLOWED`, without the parts that are not given. The command-line
+    entries print that line and exit with status 2, without a traceback.
+
+    Attributes:
+        wrong: what is wrong.
+        key: the setting, as `owner` names it, or as a whole (`config.fedprox.mu`); "" for another input.
+        value: of the setting; text is quoted, a path is not.
+        allowed: what to write instead ("use 'a'", "choose one of 'a', 'b'"), or how to get a missing file.
+        owner: the factory or dataclass that has the key, until a section of a config takes its place.
     """
+
+    def __init__(
+        self,
+        wrong: str = "",
+        *,
+        key: str = "",
+        value: Any = _NO_VALUE,
+        allowed: str = "",
+        owner: str = "",
+    ) -> None:
+        super().__init__(wrong)
+        self.wrong, self.key, self.allowed, self.owner = wrong, key, allowed, owner
+        if value is not _NO_VALUE:
+            self.value = value
+
+    def __str__(self) -> str:
+        setting = ".".join(filter(None, (self.owner, self.key)))
+        if hasattr(self, "value"):
+            is_path = isinstance(self.value, os.PathLike)
+            setting += f"={self.value}" if is_path else f"={self.value!r}"
+        reason = "; ".join(filter(None, (self.wrong, self.allowed)))
+        return ": ".join(filter(None, (setting, reason)))
+
+    def renamed(self, key: str) -> UsageError:
+        """Return this error with another key, which needs no owner."""
+        self.key, self.owner = key, ""
+        return self
+
+
+@contextmanager
+def section(name: str, keys: Collection[str] | Mapping[str, str]) -> Iterator[None]:
+    """Put the section in front of the key of errors of the enclosed code, if it is one of these keys.
+
+    Args:
+        name: the section.
+        keys: its keys. A mapping gives the section's names for the code's, which may begin with an owner.
+    """
+    try:
+        yield
+    except UsageError as error:
+        for known in (f"{error.owner}.{error.key}", error.key):
+            if known in keys:
+                error.renamed(f"{name}.{keys[known] if isinstance(keys, Mapping) else error.key}")
+                break
+        raise
 
 
 class Unresumable(UsageError):

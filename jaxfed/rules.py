@@ -10,6 +10,8 @@ import inspect
 import math
 import operator
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields
+from types import SimpleNamespace
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from jaxfed.errors import UsageError
@@ -29,6 +31,28 @@ class Rule(NamedTuple):
     holds: Callable[[Any], bool] = lambda value: True
     choices: Collection[str] = ()
 
+    def is_met(self, value: Any) -> bool:
+        """True for an allowed value; one that cannot be compared, or is no integer as needed, is not."""
+        try:
+            if self.type is int:
+                operator.index(value)
+            return self.holds(value)
+        except TypeError:
+            return False
+
+    @property
+    def advice(self) -> str:
+        """What to write in place of a value that is not allowed."""
+        if self.type is str and self.choices:
+            return choose_one_of(self.choices)
+        return f"use {self.allowed}"
+
+
+def choose_one_of(names: Collection[str]) -> str:
+    """`use 'a'` for one name, `choose one of 'a', 'b'` for more."""
+    listed = ", ".join(map(repr, names))
+    return f"use {listed}" if len(names) == 1 else f"choose one of {listed}"
+
 
 def one_of(names: Collection[str]) -> Rule:
     """One of a few names."""
@@ -43,7 +67,7 @@ def at_least(smallest: int, meaning: str = "") -> Rule:
 def between(low: float, high: float, *, closed: bool) -> Rule:
     """A number from low to high, the ends included if `closed`."""
     if closed:
-        text = f"{low} to {high}" if math.isfinite(high) else f"numbers from {low} on"
+        text = f"numbers from {low} to {high}" if math.isfinite(high) else f"numbers from {low} on"
         return Rule(float, text, lambda value: low <= value <= high and math.isfinite(value))
     text = f"numbers above {low}" + (f" and below {high}" if math.isfinite(high) else "")
     return Rule(float, text, lambda value: low < value < high)
@@ -58,28 +82,27 @@ SHARE = between(0, 1, closed=True)
 def check_values(owner: str, rules: Mapping[str, Rule], values: Mapping[str, Any]) -> None:
     """Check values by the rules of the same name.
 
-    Types are checked only as far as a wrong one would cause a TypeError later: values that a rule cannot
-    compare, and non-integers where integers are needed.
-
     Raises:
-        UsageError: the first value that a rule does not allow, as `owner.name=value`.
+        UsageError: the first value that a rule does not allow; its key is the owner's.
     """
     for name, rule in rules.items():
-        if not _allows(rule, values[name]):
-            raise UsageError(f"{owner}.{name}={values[name]!r}: allowed are {rule.allowed}")
+        if not rule.is_met(values[name]):
+            raise UsageError(key=name, owner=owner, value=values[name], allowed=rule.advice)
 
 
-def _allows(rule: Rule, value: Any) -> bool:
-    try:
-        if rule.type is int:
-            operator.index(value)
-        return rule.holds(value)
-    except TypeError:
-        return False
+Check = Callable[[SimpleNamespace], None]
 
 
-def keywords(**rules: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Check a factory's keywords by rules before it runs: `fedprox.mu=-1: allowed are ...`."""
+def keywords(
+    together: Check | None = None, **rules: Rule
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Check a factory's keywords before it runs: `fedprox.mu=-1: use numbers from 0 on`.
+
+    Args:
+        together: raises a UsageError for values that do not go together; its argument has the keywords as
+            attributes, of those that no section of a config may have at least those that are given.
+        rules: keyword -> its allowed values.
+    """
 
     def ruled(factory: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(factory)
@@ -88,10 +111,11 @@ def keywords(**rules: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
             given = signature.bind(*args, **kwargs)
             given.apply_defaults()
-            check_values(factory.__name__, rules, given.arguments)
+            check_keywords(checked, given.arguments)
             return factory(*args, **kwargs)
 
         checked.rules = rules  # type: ignore[attr-defined]
+        checked.together = together  # type: ignore[attr-defined]
         return checked
 
     return ruled
@@ -99,9 +123,32 @@ def keywords(**rules: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 def rules_of(factory: Callable[..., Any]) -> Mapping[str, Rule]:
     """The rules of a factory's keywords, set by `keywords`; also for a partial of the factory."""
+    return getattr(_unwrapped(factory), "rules", {})
+
+
+def check_keywords(factory: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Check keywords by a factory's rules, one by one and together, without a call of it.
+
+    Raises:
+        UsageError: a value that is not allowed, or values that do not go together.
+    """
+    plain = _unwrapped(factory)
+    parameters = inspect.signature(factory).parameters.items()
+    defaults = {name: p.default for name, p in parameters if p.default is not p.empty}
+    values = {**defaults, **given}
+    check_values(plain.__name__, rules_of(plain), values)
+    if together := getattr(plain, "together", None):
+        together(SimpleNamespace(**values))
+    if settings := getattr(plain, "fields_of", None):
+        settings(
+            **{field.name: values[field.name] for field in fields(settings) if field.name in values}
+        )
+
+
+def _unwrapped(factory: Callable[..., Any]) -> Callable[..., Any]:
     while isinstance(factory, functools.partial):
         factory = factory.func
-    return getattr(factory, "rules", {})
+    return factory
 
 
 def fields_as_keywords(

@@ -29,6 +29,7 @@ Leaves a client: its model's change. Reaches one: the model.
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import get_args
 
 import jax
@@ -50,7 +51,8 @@ from jaxfed.rules import NOT_NEGATIVE, POSITIVE, between, keywords, one_of
 from jaxfed.training.ingredients import Training
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
-from jaxfed.training.privacy_budget import check_model, fitted_noise
+from jaxfed.training.needs import needs
+from jaxfed.training.privacy_budget import check_budget, check_model, fitted_noise
 from jaxfed.training.round.client_round import Client, Shared, plain_update
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.aggregate import over_cohort
@@ -60,13 +62,26 @@ from jaxfed.training.server.server_state import ServerState
 _NOISE = 0x6E6F6973  # sets the noise apart from the model's first weights
 
 
+def _check_together(given: SimpleNamespace) -> None:
+    check_budget(given.noise_multiplier, given.target_epsilon)
+    if given.target_epsilon and given.bound == "median":
+        raise UsageError(
+            "its epsilon has a proof for bound='fixed' only",
+            key="target_epsilon",
+            value=given.target_epsilon,
+            allowed="set bound='fixed'",
+        )
+
+
 @keywords(
+    _check_together,
     clip=POSITIVE,
     bound=one_of(get_args(Bound)),
     noise_multiplier=between(0, MOST_NOISE, closed=True),
     target_epsilon=NOT_NEGATIVE,
     delta=between(0, 1, closed=False),
 )
+@needs(pseudo_label="none")
 def dp_fedavg(
     *,
     training: Training,
@@ -96,10 +111,6 @@ def dp_fedavg(
     Cost: that of FedAvg; epsilon is next to nothing.
     """
     check_model(training, "dp_fedavg")
-    if target_epsilon and bound == "median":
-        raise UsageError(
-            f"target_epsilon={target_epsilon}: allowed with bound='fixed', whose epsilon has a proof"
-        )
     noise = fitted_noise(
         training,
         noise_multiplier=noise_multiplier,

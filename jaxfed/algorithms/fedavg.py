@@ -19,11 +19,13 @@ from __future__ import annotations
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.training.ingredients import Training
+from jaxfed.training.needs import EVERYWHERE, needs
 from jaxfed.training.round.client_round import plain_update
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
 
 
+@needs(labels_at=EVERYWHERE)
 def fedavg(*, training: Training, pseudo_label: str = "none") -> FederatedAlgorithm:
     """FedAvg on the labels that a pseudo-labeler finds.
 
@@ -39,6 +41,7 @@ def fedavg(*, training: Training, pseudo_label: str = "none") -> FederatedAlgori
     )
 
 
+@needs(pseudo_label="teacher", labels_at=EVERYWHERE)
 def fedsem(*, training: Training) -> FederatedAlgorithm:
     """FedSem+: network labels by the model that stage 2 starts from, frozen.
 

@@ -24,11 +24,13 @@ from jaxfed.training.ingredients import Training
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import proximal
+from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
 
 
 @keywords(alpha=POSITIVE)
+@needs()
 def feddyn(
     *, training: Training, alpha: float = 0.01, pseudo_label: str = "none"
 ) -> FederatedAlgorithm:

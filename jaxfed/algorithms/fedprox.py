@@ -14,12 +14,14 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.rules import NOT_NEGATIVE, keywords
 from jaxfed.training.ingredients import Training
 from jaxfed.training.local.losses import proximal
+from jaxfed.training.needs import EVERYWHERE, needs
 from jaxfed.training.round.client_round import plain_update
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
 
 
 @keywords(mu=NOT_NEGATIVE)
+@needs(labels_at=EVERYWHERE)
 def fedprox(
     *, training: Training, mu: float = 0.01, pseudo_label: str = "none"
 ) -> FederatedAlgorithm:

@@ -43,6 +43,7 @@ from jaxfed.training.ingredients import Training
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
+from jaxfed.training.needs import EVERYWHERE, needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps, plain_update
 from jaxfed.training.round.labels_at_server import ServerPart
 from jaxfed.training.round.round import federated_training
@@ -53,6 +54,11 @@ _GROUPS = 0x67726F75
 
 
 @keywords(num_groups=at_least(1), threshold=SHARE)
+@needs(
+    pseudo_label="unlabeled",
+    labels_at=EVERYWHERE,
+    two_views=lambda given: not given.self_training,
+)
 def fedrgd(
     *,
     training: Training,

@@ -18,12 +18,14 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.rules import NOT_NEGATIVE, SHARE, keywords
 from jaxfed.training.ingredients import Training
 from jaxfed.training.local import losses
+from jaxfed.training.needs import EVERYWHERE, needs
 from jaxfed.training.round.client_round import plain_update
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
 
 
 @keywords(threshold=SHARE, unlabeled_weight=NOT_NEGATIVE, mu=NOT_NEGATIVE)
+@needs(pseudo_label="unlabeled", labels_at=EVERYWHERE, two_views=True)
 def fixmatch(
     *,
     training: Training,

@@ -34,6 +34,7 @@ from jaxfed.training.ingredients import Training
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import Augment, Batch, Loss, mean_where, proximal
+from jaxfed.training.needs import needs
 from jaxfed.training.pseudo_labels.prototypes import sharpened
 from jaxfed.training.round.client_round import Client, Shared, plain_update
 from jaxfed.training.round.round import federated_training
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     rampup_rounds=at_least(0),
     mu=NOT_NEGATIVE,
 )
+@needs(pseudo_label="unlabeled")
 def mixmatch(
     *,
     training: Training,

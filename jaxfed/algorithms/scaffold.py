@@ -24,6 +24,7 @@ from jaxfed.rules import keywords, one_of
 from jaxfed.training.ingredients import Training
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate, mean_gradient
+from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.server_state import with_statistics
@@ -32,6 +33,7 @@ _CONTROL = 0x6374726C  # sets what is random in the gradient of option I apart f
 
 
 @keywords(option=one_of(("I", "II")))
+@needs()
 def scaffold(
     *, training: Training, option: str = "II", pseudo_label: str = "none"
 ) -> FederatedAlgorithm:

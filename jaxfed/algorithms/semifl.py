@@ -62,6 +62,7 @@ from jaxfed.training.local.losses import (
     mean_where,
     taken,
 )
+from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
@@ -74,6 +75,7 @@ _LABELED_AT_ONCE = 256
 
 
 @keywords(threshold=SHARE, mix_weight=NOT_NEGATIVE, mix_alpha=POSITIVE, max_norm=POSITIVE)
+@needs(pseudo_label="unlabeled", labels_at=("server",), two_views=True)
 def semifl(
     *,
     training: Training,
@@ -100,7 +102,11 @@ def semifl(
     strong = training.strong_augment_for("semifl")
     if training.server is None:
         raise UsageError(
-            "labels_at='clients': this method learns from labels that the server has; allowed is 'server'"
+            "this method needs labels at the server",
+            key="server",
+            owner="Training",
+            value=None,
+            allowed="give the server's examples",
         )
     plain = training.optimizer
     batches = replace(training.batches, scheme="beside_all")

@@ -11,32 +11,22 @@ a one-shot method may be selected by cross-validation (section `selection`).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from itertools import product
 from typing import Any
 
 import jax
-import numpy as np
 import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from jaxfed import xclp
 from jaxfed.config import learner_ingredients, methods
-from jaxfed.config.networks import (
-    in_section,
-    initial_model,
-    make_model,
-    naming_initial_model,
-    repeats_that_differ,
-    saved_model,
-    starts_from_state,
-)
-from jaxfed.config.server_labels import naming_labels_at
-from jaxfed.data import Partition
-from jaxfed.errors import UsageError, suggestion
-from jaxfed.federation.algorithm import FederatedAlgorithm, check_rounds
+from jaxfed.config.networks import initial_model, make_model
+from jaxfed.errors import UsageError, section
+from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.client_map import (
     client_map,
     even_devices,
@@ -47,7 +37,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.core_each import fastest_apart
 from jaxfed.federation.execution import HERE, Execution, Progress
 from jaxfed.federation.sampling import participation
-from jaxfed.models import MODELS, Model
+from jaxfed.models import Model
 from jaxfed.training.ingredients import Training
 from jaxfed.training.local import augmentation, losses
 from jaxfed.training.local.batches import Batches
@@ -82,7 +72,7 @@ def make_algorithm(
     Raises:
         UsageError: the method or its ingredients cannot work with a value.
     """
-    factory, section = methods.factory_of(config, name), methods.keywords(config, name)
+    factory, own = methods.factory_of(config, name), methods.keywords(config, name)
     execution = Execution(
         config.execution.workers,
         progress,
@@ -95,8 +85,8 @@ def make_algorithm(
         with methods.naming_own_training(config, name):
             seen = methods.with_own_training(config, name)
             training = make_training(seen, federation, repeat, execution, map_clients)
-        with in_section(name, *section), naming_labels_at(name):
-            return factory(training=training, **section)
+        with methods.naming_keywords(config, name), methods.naming_own_training(config, name):
+            return factory(training=training, **own)
     if methods.has_learners(config, name):
         seen = methods.with_own_training(config, name)
 
@@ -105,17 +95,16 @@ def make_algorithm(
 
         with methods.naming_own_training(config, name):
             given = learner_ingredients.ingredients(
-                seen, name, keywords, federation, training_of, execution
+                seen, keywords, federation, training_of, execution
             )
-        with in_section(name, *section):
-            return factory(**given, **section)
+        with methods.naming_keywords(config, name):
+            return factory(**given, **own)
 
     def one_shot(settings: Mapping[str, Any], execution: Execution) -> FederatedAlgorithm:
-        given = {**section, **settings}
+        given = {**own, **settings}
         if "execution" in keywords:
             given["execution"] = execution
-        tried = [key for key, value in settings.items() if value != section[key]]
-        with in_section(name, *given), in_section(f"selection.candidates.{name}", *tried):
+        with naming_settings(config, name, settings):
             return factory(num_classes=federation.num_classes, **given)
 
     wanted, candidates = config.selection, settings_to_try(config, name)
@@ -138,66 +127,27 @@ def settings_to_try(config: ConfigDict, name: str) -> list[dict[str, Any]]:
     """
     candidates = config.selection.candidates
     own = candidates.get(name, candidates.get(methods.algorithm_of(config, name), {}))
-    section = methods.keywords(config, name)
-    entries = section.get("select", ())
+    given_keywords = methods.keywords(config, name)
+    entries = given_keywords.get("select", ())
     left = set()
     if isinstance(entries, list | tuple):  # the method itself refuses other types
         left = {str(entry).partition(":")[0] for entry in entries}
     values = {key: value for key, value in own.items() if value and key not in left}
-    given = {key: section[key] for key in values}
+    given = {key: given_keywords[key] for key in values}
     grid = [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
     return [given, *(settings for settings in grid if settings != given)]
 
 
-def check_algorithm(config: ConfigDict, name: str) -> None:
-    """Build the method once, for two clients without examples, to run its own checks.
-
-    Raises:
-        UsageError: an unknown keyword, or an invalid value.
-    """
-    known = inspect.signature(methods.factory_of(config, name)).parameters.values()
-    names = {parameter.name for parameter in known if parameter.kind is parameter.KEYWORD_ONLY}
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known)
-    given = methods.GIVEN
-    for key in methods.keywords(config, name):
-        if key in given or (key not in names and not takes_any):
-            raise UsageError(f"config.{name}.{key}: unknown key{suggestion(key, names - given)}")
-    if methods.uses_training(config, name):
-        seen = methods.with_own_training(config, name)
-        if starts_from_state(seen):
-            with methods.naming_own_training(config, name), naming_initial_model(seen):
-                for repeat in repeats_that_differ(seen):
-                    saved_model(seen, repeat)
-        if starts_from_state(seen) or config.model.name in MODELS.from_outside():
-            config = for_nobody(seen)
-    algorithm = make_algorithm(config, name, nobody(config))
-    stage_1 = methods.training_key(config, name, "labeled_only_rounds")
-    check_rounds(algorithm, config.rounds, "config.rounds", f"config.{stage_1}")
-
-
-def for_nobody(config: ConfigDict) -> ConfigDict:
-    """Return the config without the parts that need real examples: initial states and external networks."""
-    fitting = config.copy_and_resolve_references()
-    fitting.training.initial_model = ""
-    if config.model.name in MODELS.from_outside():
-        fitting.model = ConfigDict({"name": "mlp"})
-    return fitting
-
-
-def nobody(config: ConfigDict) -> Federation:
-    """Return two clients without examples, of image shapes that fit every network.
-
-    A server with labels has one example.
-    """
-    nothing = tuple(np.zeros(0, np.int64) for _ in range(2))
-    count = int(config.federation.labels_at == "server")
-    return Federation(
-        np.zeros((count, 256, 256, 3), np.float32),
-        np.zeros(count, np.int32),
-        Partition(nothing, nothing, nothing),
-        2,
-        server=np.arange(count),
-    )
+@contextmanager
+def naming_settings(config: ConfigDict, name: str, settings: Mapping[str, Any]) -> Iterator[None]:
+    """Name in errors about a one-shot method's keyword its key, or that of the candidate that is tried."""
+    own = methods.keywords(config, name)
+    tried = [key for key, value in settings.items() if value != own[key]]
+    with (
+        methods.naming_keywords(config, name),
+        section(f"config.selection.candidates.{name}", tried),
+    ):
+        yield
 
 
 def make_training(
@@ -209,7 +159,6 @@ def make_training(
 ) -> Training:
     """Build the training ingredients of a config for the clients' shapes."""
     wanted = config.training
-    _check_momentum(wanted)
     model = make_model(config, federation)
     strategy, num_devices = _strategy(config, federation)
     map_apart = None
@@ -290,8 +239,12 @@ def _chunk_size(execution: ConfigDict, federation: Federation) -> int | None:
     return federation.num_clients
 
 
-def _check_momentum(wanted: ConfigDict) -> None:
-    """Check that momentum is set only for optimizers that have it, and Nesterov's only with momentum."""
+def check_momentum(wanted: ConfigDict) -> None:
+    """Check that momentum is set only for optimizers that have it, and Nesterov's only with momentum.
+
+    Raises:
+        UsageError: names the key of section `training`.
+    """
     for key, role in (
         ("momentum", "optimizer"),
         ("nesterov", "optimizer"),
@@ -299,11 +252,15 @@ def _check_momentum(wanted: ConfigDict) -> None:
     ):
         if wanted[key] and wanted[role] not in _WITH_MOMENTUM:
             raise UsageError(
-                f"config.training.{key}={wanted[key]}: does not go with {role}={wanted[role]!r}; allowed "
-                f"beside {' and '.join(map(repr, _WITH_MOMENTUM))}"
+                f"{role}={wanted[role]!r} has no momentum",
+                key=f"config.training.{key}",
+                value=wanted[key],
+                allowed=f"set {role} to {' or '.join(map(repr, _WITH_MOMENTUM))}",
             )
     if wanted.nesterov and not wanted.momentum:
-        raise UsageError("config.training.nesterov=True: allowed with a momentum above 0")
+        raise UsageError(
+            key="config.training.nesterov", value=True, allowed="set a momentum above 0"
+        )
 
 
 def _optimizer(wanted: ConfigDict, learning_rate: jax.Array) -> optax.GradientTransformation:
@@ -372,6 +329,20 @@ def _at_most(size: int, most: int) -> int:
     return max(1, min(size, most) if size else most)
 
 
+def label_settings(
+    config: ConfigDict, num_classes: int
+) -> tuple[xclp.Parameters, xclp.Propagation]:
+    """Return the settings of pseudo-labels by XCLP, and by label propagation inside each client.
+
+    Raises:
+        UsageError: values that do not go together.
+    """
+    with section("config.xclp", config.xclp):
+        parameters = xclp.Parameters(num_classes=num_classes, **config.xclp)
+    with section("config.per_client_lp", config.per_client_lp):
+        return parameters, xclp.Propagation(num_classes=num_classes, **config.per_client_lp)
+
+
 def _pseudo_labels(
     config: ConfigDict,
     map_clients: pseudo_label.MapClients,
@@ -382,10 +353,7 @@ def _pseudo_labels(
     wanted, num_classes = config.pseudo_label, federation.num_classes
     split = federation.validation
     is_guarded = wanted.safeguard == "network"
-    with in_section("xclp", *config.xclp):
-        xclp_parameters = xclp.Parameters(num_classes=num_classes, **config.xclp)
-    with in_section("per_client_lp", *config.per_client_lp):
-        own_parameters = xclp.Propagation(num_classes=num_classes, **config.per_client_lp)
+    xclp_parameters, own_parameters = label_settings(config, num_classes)
     return partial(
         label_sources,
         map_clients=map_clients,

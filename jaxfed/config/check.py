@@ -6,7 +6,6 @@ of its factory in `jaxfed.algorithms`, which checks their values, and those of `
 
 from __future__ import annotations
 
-import inspect
 import sys
 from typing import Any
 
@@ -14,15 +13,12 @@ from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
-from jaxfed.config.assembly import (
-    check_algorithm,
-    settings_to_try,
-)
+from jaxfed.config.assembly import settings_to_try
 from jaxfed.config.feasibility import check_presence
-from jaxfed.config.keys import TYPES, check_value, flatten, unknown_key
+from jaxfed.config.keys import check_value, flatten, unknown_key
 from jaxfed.config.learner_section import check_learner, check_learner_key
+from jaxfed.config.method_check import check_method, check_section
 from jaxfed.config.model_options import check_options
-from jaxfed.config.networks import in_section
 from jaxfed.config.open_sections import CANDIDATES, check_candidates, check_plugin, plugged_in
 from jaxfed.config.public_examples import check_public
 from jaxfed.config.rounds import check_rounds
@@ -30,9 +26,9 @@ from jaxfed.config.schema import SHARED
 from jaxfed.config.schema.experiment import method_rules
 from jaxfed.config.schema.training import AUGMENTATION, learner_rules
 from jaxfed.config.server_labels import check_labels_at
-from jaxfed.errors import UsageError
+from jaxfed.errors import UsageError, section
 from jaxfed.models import MODELS
-from jaxfed.rules import Rule, check_values, one_of, rules_of
+from jaxfed.rules import one_of
 from jaxfed.training.local.augmentation import compose
 
 RULES = {key: setting.rule for key, setting in SHARED.items()}
@@ -72,7 +68,7 @@ def check(config: ConfigDict) -> None:
     for name, factory in plugins.items():
         check_plugin(name, factory, config.get(name, {}))
     for name in names:
-        _check_keywords(config, name)
+        check_section(config, name)
         _check_own_training(config, name)
     for key in flat:
         if key.startswith(CANDIDATES):
@@ -80,34 +76,37 @@ def check(config: ConfigDict) -> None:
     options = {key: value for key, value in config.model.items() if key != "name"}
     check_options(config.model.name, MODELS[config.model.name], options)
     for key in ("augmentation", "strong_augmentation"):
-        with in_section("training", key):
+        with section("config.training", {"augmentation": key}):
             compose(config.training[key])
     _check_together(config)
     for name in methods.chosen(config):
-        check_algorithm(config, name)
+        check_method(config, name)
 
 
 def _check_is_whole(config: ConfigDict) -> None:
     """Check that every required section and key exists."""
     sections = {name: config.get(name) for name in _SECTIONS}
     candidates = (sections["selection"] or {}).get("candidates")
-    for name, section in {**sections, "selection.candidates": candidates}.items():
-        if not isinstance(section, ConfigDict):
+    for name, own in {**sections, "selection.candidates": candidates}.items():
+        if not isinstance(own, ConfigDict):
             raise UsageError(
-                f"config.{name}: the section is missing; ml_collections_configs.base.get_config() has it"
+                "the section is missing",
+                key=f"config.{name}",
+                allowed="ml_collections_configs.base.get_config() has it",
             )
     flat = dict(flatten(config.to_dict()))
     for key in RULES:
         if key not in flat:
-            raise UsageError(f"config.{key}: missing; allowed are {RULES[key].allowed}")
+            raise UsageError("missing", key=f"config.{key}", allowed=RULES[key].advice)
 
 
 def _check_variant(name: str, algorithm: Any) -> None:
     """Check a variant: the name of its section, and the algorithm that it names."""
     if name in _SECTIONS or not name.isidentifier():
         raise UsageError(
-            f"config.{name}.algorithm: {name!r} cannot name a method; allowed are identifiers other than "
-            f"the sections {', '.join(_SECTIONS)}"
+            f"{name!r} cannot name a method",
+            key=f"config.{name}.algorithm",
+            allowed=f"use an identifier other than the sections {', '.join(_SECTIONS)}",
         )
     check_value(f"{name}.algorithm", algorithm, one_of(ALGORITHMS))
 
@@ -116,10 +115,12 @@ def _check_own_training(config: ConfigDict, name: str) -> None:
     """Check that a method's own training has keys and values that the section `training` allows."""
     own = config.get(name, {}).get("training", {})
     if not isinstance(own, ConfigDict | dict):
-        raise UsageError(f"config.{name}.training={own!r}: allowed is a section of training's keys")
+        raise UsageError(
+            key=f"config.{name}.training", value=own, allowed="use a section of training's keys"
+        )
     if own and not methods.trains(config, name):
         raise UsageError(
-            f"config.{name}.training: allowed with methods that train a model; {name!r} labels in one shot"
+            f"{name!r} labels in one shot", key=f"config.{name}.training", allowed="leave it out"
         )
     known = {
         key.removeprefix("training."): RULES[key] for key in RULES if key.startswith("training.")
@@ -129,20 +130,8 @@ def _check_own_training(config: ConfigDict, name: str) -> None:
             raise unknown_key(f"{name}.training.{key}", [f"{name}.training.{k}" for k in known])
         check_value(f"{name}.training.{key}", value, known[key])
         if known[key] is AUGMENTATION:
-            with in_section(f"{name}.training", key):
+            with section(f"config.{name}.training", {"augmentation": key}):
                 compose(value)
-
-
-def _check_keywords(config: ConfigDict, name: str) -> None:
-    """Check a method's keywords against their defaults' types and its factory's rules, in the run or not."""
-    factory = methods.factory_of(config, name)
-    known, rules = inspect.signature(factory).parameters, rules_of(factory)
-    for key, value in config.get(name, {}).items():
-        default = known[key].default if key in known else None
-        if type(default) in TYPES:
-            check_value(f"{name}.{key}", value, Rule(type(default), TYPES[type(default)]))
-        if key in rules:
-            check_values(f"config.{name}", {key: rules[key]}, {key: value})
 
 
 def _check_together(config: ConfigDict) -> None:
@@ -151,33 +140,41 @@ def _check_together(config: ConfigDict) -> None:
     num_clients = federation.num_clients
     if num_clients == 0 and federation.partition != "natural":
         raise UsageError(
-            "config.federation.num_clients=0: allowed with partition='natural' only; "
-            f"it is {federation.partition!r}"
+            f"goes with partition='natural' only, which is {federation.partition!r}",
+            key="config.federation.num_clients",
+            value=0,
+            allowed="use integers from 1 on",
         )
     chosen = methods.chosen(config)
     nothing_to_choose = all(len(settings_to_try(config, name)) == 1 for name in chosen)
     if config.selection.settings == "cross_validated" and nothing_to_choose:
         raise UsageError(
-            "config.selection.settings='cross_validated': allowed where a method has values in "
-            f"selection.candidates; there are none for {', '.join(chosen)}"
+            f"selection.candidates has no values for {', '.join(chosen)}",
+            key="config.selection.settings",
+            value="cross_validated",
+            allowed="add some, or use 'given'",
         )
     if config.pseudo_label.safeguard == "network":
-        for key, has, wanted in (
-            ("xclp.confidence", config.xclp.confidence == "calibrated", "'calibrated'"),
-            ("dataset.validation_fraction", config.dataset.validation_fraction > 0, "above 0"),
+        for has, needed in (
+            (config.xclp.confidence == "calibrated", "xclp.confidence='calibrated'"),
+            (config.dataset.validation_fraction > 0, "dataset.validation_fraction above 0"),
         ):
             if not has:
                 raise UsageError(
-                    f"config.pseudo_label.safeguard='network': allowed with {key} {wanted}"
+                    key="config.pseudo_label.safeguard", value="network", allowed=f"set {needed}"
                 )
     if config.algorithm in config.baselines:
         raise UsageError(
-            f"config.baselines={config.baselines}: {config.algorithm!r} is the algorithm already"
+            f"{config.algorithm!r} is the algorithm already",
+            key="config.baselines",
+            value=config.baselines,
         )
     if federation.num_labeled and federation.labeled_per_class:
         raise UsageError(
-            f"config.federation.num_labeled={federation.num_labeled}: allowed is 0 beside "
-            f"labeled_per_class={federation.labeled_per_class}"
+            f"does not go with labeled_per_class={federation.labeled_per_class}",
+            key="config.federation.num_labeled",
+            value=federation.num_labeled,
+            allowed="use 0",
         )
     check_rounds(config)
     check_labels_at(config)
@@ -186,8 +183,10 @@ def _check_together(config: ConfigDict) -> None:
     for name in methods.chosen(config):
         if federation.test == "clients" and methods.has_learners(config, name):
             raise UsageError(
-                f"config.federation.test='clients': clients of {name!r} have models to be tested on what "
-                "nobody holds; allowed is 'central'"
+                f"clients of {name!r} have models to be tested on what nobody holds",
+                key="config.federation.test",
+                value="clients",
+                allowed="use 'central'",
             )
     check_presence(config, num_clients or sys.maxsize)
     if num_clients:
@@ -197,7 +196,5 @@ def _check_together(config: ConfigDict) -> None:
             ("federation.left_out_client", federation.left_out_client, num_clients - 1),
         ):
             if value > most:
-                raise UsageError(
-                    f"config.{key}={value}: at most {most} with "
-                    f"federation.num_clients={num_clients}"
-                )
+                wrong = f"at most {most} with federation.num_clients={num_clients}"
+                raise UsageError(wrong, key=f"config.{key}", value=value)

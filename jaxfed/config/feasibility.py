@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
@@ -14,8 +16,9 @@ from jaxfed.config.methods import (
     has_learners,
     naming_own_training,
     training_key,
+    trains,
+    with_own_training,
 )
-from jaxfed.config.networks import in_section
 from jaxfed.config.preprocessing import (
     PREPROCESSING,
     Parts,
@@ -23,7 +26,7 @@ from jaxfed.config.preprocessing import (
     to_nobody,
 )
 from jaxfed.data import Dataset, Partition
-from jaxfed.errors import UsageError
+from jaxfed.errors import UsageError, section
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.departures import check_departures
 from jaxfed.federation.sampling import num_groups
@@ -39,13 +42,7 @@ def check_models(dataset: Dataset, config: ConfigDict) -> None:
     training = list(differently_trained(config))
     if not training:
         return
-    kind = config.preprocessing.kind
-    if kind == "pretrained":
-        x = pretrained_part(dataset.x[:0], config, lambda done: None)
-    else:
-        first = np.flatnonzero(dataset.is_labeled)[:1]
-        one = Parts(dataset.x[first], dataset.x[:0], dataset.x[:0])
-        x = PREPROCESSING[kind](one, config, to_nobody)
+    x = _preprocessed(dataset, config)
     nobody = (np.zeros(0, np.int64),)
     partition = Partition(nobody, nobody, nobody)
     federation = Federation(x, dataset.y[: len(x)], partition, dataset.num_classes)
@@ -54,18 +51,80 @@ def check_models(dataset: Dataset, config: ConfigDict) -> None:
             check_models(seen, federation)
 
 
+def _preprocessed(dataset: Dataset, config: ConfigDict) -> np.ndarray:
+    """Return at most one example as models take it, [0 or 1, ...]."""
+    kind = config.preprocessing.kind
+    if kind == "pretrained":
+        return pretrained_part(dataset.x[:0], config, lambda done: None)
+    first = np.flatnonzero(dataset.is_labeled)[:1]
+    one = Parts(dataset.x[first], dataset.x[:0], dataset.x[:0])
+    return PREPROCESSING[kind](one, config, to_nobody)
+
+
+class _Shapes(Federation):
+    """Clients whose examples are known by their shape alone."""
+
+    @property
+    def normalization(self) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[override]
+        """Return mean 0 and deviation 1, for a model that nothing is computed with."""
+        size = self.x.shape[-1:]
+        return np.zeros(size, np.float32), np.ones(size, np.float32)
+
+
+def check_methods(dataset: Dataset, config: ConfigDict, dealt: Federation) -> None:
+    """Build the methods that train, for the shapes of these clients' examples; nothing is computed.
+
+    Methods of jaxfed have declared most of their conditions (`jaxfed.config.method_check`). What is left
+    depends on network, clients and rounds: a network without noise-free statistics, a reachable epsilon.
+
+    Args:
+        dataset: as subsampled.
+        config: of the experiment.
+        dealt: the clients of the first repeat, without their examples.
+
+    Raises:
+        UsageError: a method or a learner refuses a value.
+    """
+    names = [name for name in chosen(config) if trains(config, name)]
+    if not names:
+        return
+    # Imported here, as in `pretrained_part`.
+    from jaxfed.config.assembly import make_algorithm
+    from jaxfed.config.networks import feature_shape
+    from jaxfed.federation.algorithm import check_rounds
+
+    x = _preprocessed(dataset, config)
+    shape = x.shape[1:]
+    if config.preprocessing.kind == "federated_features":
+        shape, x = feature_shape(config, shape, dataset.num_classes), x.astype(np.float32)
+    given = {field.name: getattr(dealt, field.name) for field in fields(dealt)}
+    given["x"] = np.broadcast_to(x.dtype.type(0), (len(dealt.x), *shape))
+    for name in names:
+        seen = with_own_training(config, name).copy_and_resolve_references()
+        seen.training.initial_model = ""  # `check_models` has read it
+        with naming_own_training(config, name):
+            algorithm = make_algorithm(seen, name, _Shapes(**given))
+        stage_1 = f"config.{training_key(config, name, 'labeled_only_rounds')}"
+        check_rounds(algorithm.labeled_only_rounds, config.rounds, "config.rounds", stage_1)
+
+
 def check_clients(dataset: Dataset, config: ConfigDict) -> None:
     """Check that the data have client ids or subclasses if the partition needs them."""
     if config.federation.partition == "natural" and dataset.client_id is None:
         raise UsageError(
-            f"config.federation.partition='natural' needs client_id, which {dataset.name} does not have; "
-            "of a CSV file, config.dataset.client_key names the column, of an .npz file the array, that says "
-            "whose each row is"
+            f"needs client_id, which {dataset.name} does not have",
+            key="config.federation.partition",
+            value="natural",
+            allowed="name the column of a CSV file, or the array of an .npz file, in "
+            "config.dataset.client_key",
         )
     if config.federation.partition == "subclasses" and dataset.subclass is None:
         raise UsageError(
-            f"config.federation.partition='subclasses' needs subclass, which {dataset.name} does not have; "
-            "cifar100 has it with config.dataset.label_key='coarse_label', an .npz file in its array subclass"
+            f"needs subclass, which {dataset.name} does not have",
+            key="config.federation.partition",
+            value="subclasses",
+            allowed="cifar100 has it with config.dataset.label_key='coarse_label', an .npz file in its array "
+            "subclass",
         )
 
 
@@ -73,10 +132,8 @@ def check_enough(dataset: Dataset, config: ConfigDict, left: int) -> None:
     """Check that there are at most as many clients as examples left to deal out."""
     num_clients, in_all = config.federation.num_clients, len(dataset.y) + len(dataset.y_test)
     if num_clients > left:
-        raise UsageError(
-            f"config.federation.num_clients={num_clients}: at most {left}, for so many of the {in_all} "
-            f"examples of {dataset.name} are left to deal out"
-        )
+        wrong = f"at most {left}, the number of the {in_all} examples of {dataset.name} left to deal out"
+        raise UsageError(wrong, key="config.federation.num_clients", value=num_clients)
 
 
 def warn_of_empty_clients(federation: Federation) -> None:
@@ -99,8 +156,8 @@ def warn_of_unused_learners(config: ConfigDict) -> None:
     used: tuple[str, ...] = ()
     if any(has_learners(config, name) for name in chosen(config)):
         used = names_of(config)
-    for name, section in config.learner.items():
-        if isinstance(section, ConfigDict) and section and name not in used:
+    for name, own in config.learner.items():
+        if isinstance(own, ConfigDict) and own and name not in used:
             theirs = f"clients train {', '.join(map(repr, used))}" if used else "no method has any"
             logging.warning(
                 "config.learner.%s: no client has this learner, its settings are unused; %s",
@@ -125,8 +182,10 @@ def check_points(dataset: Dataset, config: ConfigDict, federation: Federation) -
     ):
         if config.dataset[key] and not points:
             raise UsageError(
-                f"config.dataset.{key}={config.dataset[key]}: no example out of "
-                f"{np.count_nonzero(dataset.is_labeled)} with a label is left to {key.partition('_')[0]} on"
+                f"no example out of {np.count_nonzero(dataset.is_labeled)} with a label is left to "
+                f"{key.partition('_')[0]} on",
+                key=f"config.dataset.{key}",
+                value=config.dataset[key],
             )
 
 
@@ -146,10 +205,10 @@ def check_labels_a_class(config: ConfigDict, federation: Federation) -> None:
             ("min_labels", most, "nobody would show a prototype"),
         ):
             if key in given and given[key] > allowed:
-                raise UsageError(
-                    f"config.{name}.{key}={given[key]}: at most {allowed}, for no client has more than "
-                    f"{most} labels of a class; {why}"
+                wrong = (
+                    f"at most {allowed}: no client has more than {most} labels of a class; {why}"
                 )
+                raise UsageError(wrong, key=f"config.{name}.{key}", value=given[key])
 
 
 def check_class_weights(dataset: Dataset, config: ConfigDict) -> None:
@@ -161,8 +220,9 @@ def check_class_weights(dataset: Dataset, config: ConfigDict) -> None:
     for key, weights in given.items():
         if weights and len(weights) != dataset.num_classes:
             raise UsageError(
-                f"config.{key}: {len(weights)} numbers, but {dataset.name} has {dataset.num_classes} "
-                "classes; () weighs all alike"
+                f"{len(weights)} numbers, but {dataset.name} has {dataset.num_classes} classes",
+                key=f"config.{key}",
+                allowed="() weighs all alike",
             )
 
 
@@ -177,10 +237,10 @@ def check_presence(config: ConfigDict, num_clients: int) -> None:
             check_departures(leaving, num_clients, key)
         elif "presence" in given:
             sections[name] = given["presence"]
-    for section, presence in sections.items():
-        with in_section(section, "presence"):
+    for owner, presence in sections.items():
+        with section(f"config.{owner}", ("presence",)):
             leaving = departures.parsed(presence)
-        check_departures(leaving, num_clients, f"config.{section}.presence")
+        check_departures(leaving, num_clients, f"config.{owner}.presence")
 
 
 def check_rounds(config: ConfigDict, num_clients: int) -> None:
@@ -192,25 +252,25 @@ def check_rounds(config: ConfigDict, num_clients: int) -> None:
     groups = num_groups(num_clients, config.cohort_size)
     if config.sampling == "groups" and config.rounds < groups:
         raise UsageError(
-            f"config.rounds={config.rounds}: with sampling='groups' and cohort_size="
-            f"{config.cohort_size}, {num_clients} clients make {groups} groups; allowed are integers "
-            f"from {groups} on"
+            f"with sampling='groups' and cohort_size={config.cohort_size}, {num_clients} clients make "
+            f"{groups} groups",
+            key="config.rounds",
+            value=config.rounds,
+            allowed=f"use integers from {groups} on",
         )
     check_presence(config, num_clients)
     size = config.cohort_size or num_clients
     for name in chosen(config):
         given = all_keywords(config, name)
         if given.get("num_groups", 1) > size:
-            raise UsageError(
-                f"config.{name}.num_groups={given['num_groups']}: at most the {size} clients of a round "
-                "(config.cohort_size)"
-            )
+            wrong = f"at most the {size} clients of a round (config.cohort_size)"
+            raise UsageError(wrong, key=f"config.{name}.num_groups", value=given["num_groups"])
         for key, alone in (("prototype_sums", "none"), ("sums", "plaintext")):
             if given.get(key, alone) != alone and size < 2:
-                few = f"cohort_size={size}"
-                if not config.cohort_size:
-                    few = f"federation.num_clients={num_clients}"
                 raise UsageError(
-                    f"config.{few}: with config.{name}.{key}={given[key]!r} a "
-                    "round has 2 clients or more"
+                    f"with config.{name}.{key}={given[key]!r} a round has 2 clients or more",
+                    key="config.cohort_size"
+                    if config.cohort_size
+                    else "config.federation.num_clients",
+                    value=size,
                 )

@@ -25,18 +25,18 @@ def unknown_key(key: str, known: Collection[str]) -> UsageError:
     sections = {parent for name in known for parent in _parents(name)}
     for parent in _parents(key):
         if parent in known:
-            return UsageError(f"config.{key}: unknown key; config.{parent} is no section")
+            return UsageError(f"unknown key; config.{parent} is no section", key=f"config.{key}")
         if parent not in sections:
             top = sorted(name for name in sections if "." not in name)
             meant = did_you_mean(nearest(parent, sections)) or f"; sections are {', '.join(top)}"
-            return UsageError(f"config.{parent}: no such section{meant}")
+            return UsageError(f"no such section{meant}", key=f"config.{parent}")
     meant = did_you_mean(nearest_keys(key, known))
     if not meant and section:
         own = sorted(
             name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section
         )
         meant = f"; the keys of {section} are {', '.join(own)}"
-    return UsageError(f"config.{key}: unknown key{meant}")
+    return UsageError(f"unknown key{meant}", key=f"config.{key}")
 
 
 def nearest_keys(key: str, known: Collection[str]) -> list[str]:
@@ -68,15 +68,15 @@ def check_value(key: str, value: Any, rule: Rule) -> None:
     """Check that a value has the rule's type (integers pass as numbers) and is allowed."""
     is_type = rule.type in (object, type(value)) or (rule.type is float and type(value) is int)
     if not is_type or not rule.holds(value):
-        given = repr(value) if isinstance(value, str) else value
         listed = value if isinstance(value, tuple) else (value,)
         unknown = [name for name in listed if isinstance(name, str) and name not in rule.choices]
         meant = {name: nearest(name, rule.choices) for name in unknown if rule.choices}
+        wrong, allowed = "", rule.advice
         if isinstance(value, tuple) and meant:
             words = (f"{name!r} is unknown{did_you_mean(near)}" for name, near in meant.items())
-            allowed = "" if all(meant.values()) else f"; allowed are {rule.allowed}"
-            raise UsageError(f"config.{key}={given}: {'; '.join(words)}{allowed}")
-        near = did_you_mean(meant.get(value, [])) if isinstance(value, str) else ""
-        raise UsageError(f"config.{key}={given}: allowed are {rule.allowed}{near}")
+            wrong, allowed = "; ".join(words), "" if all(meant.values()) else allowed
+        elif isinstance(value, str):
+            allowed += did_you_mean(meant.get(value, []))
+        raise UsageError(wrong, key=f"config.{key}", value=value, allowed=allowed)
     if rule.type is int and value > _LARGEST:
-        raise UsageError(f"config.{key}={value}: integers up to {_LARGEST} are allowed")
+        raise UsageError(key=f"config.{key}", value=value, allowed=f"use integers up to {_LARGEST}")

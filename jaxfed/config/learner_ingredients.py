@@ -8,9 +8,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxfed.config.learner_section import INGREDIENTS, MIXED, check_is_whole, names_of, takes
-from jaxfed.config.networks import in_section
-from jaxfed.errors import UsageError
+from jaxfed.config.learner_section import INGREDIENTS, MIXED, names_of, takes
+from jaxfed.errors import section
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution import Execution
 from jaxfed.learners import LEARNERS, Learner, mixed
@@ -22,35 +21,22 @@ TrainingOf = Callable[[Federation], Training]
 
 def ingredients(
     config: ConfigDict,
-    method: str,
     keywords: Collection[str],
     federation: Federation,
     training_of: TrainingOf,
     execution: Execution,
 ) -> dict[str, Any]:
-    """Build the `INGREDIENTS` that occur among the keywords of a method's factory.
-
-    Raises:
-        UsageError: the method needs networks, but clients have other learners.
-    """
+    """Build the `INGREDIENTS` that occur among the keywords of a method's factory."""
     making = partial(_learner, config, federation.num_classes, execution)
     pooled = federation.pooled()
 
     def networks(**own: Any) -> Learner:
         return making("network", partial(training_of, federation), own)
 
-    def check_networks() -> Callable[..., Learner]:
-        if names_of(config) != ("network",):
-            raise UsageError(
-                f"config.learner.name={config.learner.name!r}: {method!r} teaches probabilities or scores, "
-                "which networks alone learn from; allowed is 'network'"
-            )
-        return networks
-
     make: dict[str, Callable[[], Any]] = {
         "learner": lambda: _all_clients(config, making, partial(training_of, federation)),
         "server_learner": lambda: making(names_of(config)[0], partial(training_of, pooled), {}),
-        "network": check_networks,
+        "network": lambda: networks,
         "public": lambda: federation.public_examples,
         "public_labels": lambda: federation.public_labels,
         "num_classes": lambda: federation.num_classes,
@@ -79,8 +65,7 @@ def _learner(
         "num_classes": lambda: num_classes,
         "execution": lambda: execution,
     }
-    check_is_whole(name, given)
     asked = {key: make() for key, make in ingredients.items() if takes(name, key)}
-    with in_section(f"learner.{name}", *given):
+    with section(f"config.learner.{name}", given):
         made = LEARNERS[name](**asked, **given)
     return made._replace(name_of=lambda client: name) if made.name_of is unnamed else made

@@ -17,9 +17,9 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxfed.config.keys import TYPES, check_value, unknown_key
-from jaxfed.errors import UsageError
+from jaxfed.errors import UsageError, section
 from jaxfed.learners import LEARNERS, SCALE_FREE
-from jaxfed.rules import Rule
+from jaxfed.rules import Rule, check_keywords
 
 MIXED = "mixed"
 INGREDIENTS = {
@@ -127,9 +127,8 @@ def check_is_whole(name: str, given: Collection[str]) -> None:
     """
     for key, parameter in keywords_of(name).items():
         if parameter.default is parameter.empty and key not in given:
-            raise UsageError(
-                f"config.learner.{name}.{key}: missing; learner.name={name!r} needs it"
-            )
+            wrong = f"missing; learner.name={name!r} needs it"
+            raise UsageError(wrong, key=f"config.learner.{name}.{key}")
 
 
 def check_learner(config: ConfigDict) -> None:
@@ -139,13 +138,38 @@ def check_learner(config: ConfigDict) -> None:
         UsageError: names the key.
     """
     wanted, num_clients = config.learner, config.federation.num_clients
+    key = "config.learner.names"
     if (wanted.name == MIXED) != bool(wanted.names):
+        allowed = "list learners" if wanted.name == MIXED else "use ()"
         raise UsageError(
-            f"config.learner.names={wanted.names!r}: allowed are learners with learner.name='mixed', and () "
-            "with any other"
+            f"learner.name={wanted.name!r}", key=key, value=wanted.names, allowed=allowed
         )
     if num_clients and len(wanted.names) > num_clients:
+        wrong = f"at most {num_clients} with federation.num_clients={num_clients}"
+        raise UsageError(wrong, key=key, value=wanted.names)
+
+
+def check_learners(config: ConfigDict, method: str, asked: Collection[str]) -> None:
+    """Check the keywords of the clients' learners, and that a method of networks has networks.
+
+    Args:
+        config: of the experiment.
+        method: its name.
+        asked: keywords of its factory.
+
+    Raises:
+        UsageError: a missing keyword, a value that is not allowed, or a learner that the method cannot use.
+    """
+    names = names_of(config)
+    if "network" in asked and names != ("network",):
         raise UsageError(
-            f"config.learner.names={wanted.names!r}: at most {num_clients} with "
-            f"federation.num_clients={num_clients}"
+            f"{method!r} teaches probabilities or scores, which networks alone learn from",
+            key="config.learner.name",
+            value=config.learner.name,
+            allowed="use 'network'",
         )
+    for name in names:
+        given = config.learner.get(name, {})
+        check_is_whole(name, given)
+        with section(f"config.learner.{name}", given):
+            check_keywords(LEARNERS[name], given)

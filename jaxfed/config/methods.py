@@ -14,16 +14,15 @@ the experiment. Methods therefore differ only in their sections.
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import learner_section
-from jaxfed.errors import UsageError
+from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 
 # Keywords that `make_algorithm` passes.
@@ -38,9 +37,10 @@ def chosen(config: ConfigDict) -> tuple[str, ...]:
 
 def variants(config: ConfigDict) -> list[str]:
     """Return the names of sections that define a variant of an algorithm."""
-    sections = ((name, section) for name, section in config.items() if name not in ALGORITHMS)
     return [
-        n for n, section in sections if isinstance(section, ConfigDict) and "algorithm" in section
+        name
+        for name, own in config.items()
+        if name not in ALGORITHMS and isinstance(own, ConfigDict) and "algorithm" in own
     ]
 
 
@@ -69,8 +69,10 @@ def check_trains(config: ConfigDict, name: str, wanted: str) -> None:
     if not trains(config, name):
         key = "algorithm" if name == config.algorithm else "baselines"
         raise UsageError(
-            f"config.{key}={config[key]!r}: {name!r} labels in one shot; allowed are methods that train a "
-            f"model, which {wanted} are of"
+            f"{name!r} labels in one shot",
+            key=f"config.{key}",
+            value=config[key],
+            allowed=f"use methods that train a model, which {wanted} are of",
         )
 
 
@@ -98,7 +100,7 @@ def is_public(config: ConfigDict, name: str) -> bool:
 def keywords(config: ConfigDict, name: str) -> dict[str, Any]:
     """Return the keywords of the method's section; a variant's override those of its algorithm's section."""
     sections = (_section(config, algorithm_of(config, name)), _section(config, name))
-    given = {key: value for section in sections for key, value in section.items()}
+    given = {key: value for own in sections for key, value in own.items()}
     return {key: value for key, value in given.items() if key not in _NOT_KEYWORDS}
 
 
@@ -118,9 +120,9 @@ def with_own_training(config: ConfigDict, name: str) -> ConfigDict:
     for key, (_, value) in own.items():
         seen.training[key] = value
     with seen.unlocked():
-        for section in {algorithm_of(config, name), name}.intersection(seen):
-            if "training" in seen[section]:
-                del seen[section]["training"]
+        for owner in {algorithm_of(config, name), name}.intersection(seen):
+            if "training" in seen[owner]:
+                del seen[owner]["training"]
     return seen
 
 
@@ -145,8 +147,8 @@ def differently_trained(config: ConfigDict) -> Iterator[tuple[str, ConfigDict]]:
 
 def training_key(config: ConfigDict, name: str, key: str) -> str:
     """Return the dotted key that holds the method's value of `training.KEY`."""
-    section, _ = _own_training(config, name).get(key, ("", None))
-    return f"{section}.training.{key}" if section else f"training.{key}"
+    owner, _ = _own_training(config, name).get(key, ("", None))
+    return f"{owner}.training.{key}" if owner else f"training.{key}"
 
 
 def unsaid(config: ConfigDict, key: str) -> Any:
@@ -189,30 +191,30 @@ def own_keys(config: ConfigDict) -> Iterator[str]:
         yield from (f"{name}.{word}" for word in own_keywords(factory_of(config, name)))
 
 
-@contextmanager
-def naming_own_training(config: ConfigDict, name: str) -> Iterator[None]:
-    """Rewrite errors about `config.training.KEY` to the key that holds the method's value."""
-    try:
-        yield
-    except UsageError as error:
-        raise UsageError(
-            re.sub(
-                r"config\.training\.(\w+)",
-                lambda found: f"config.{training_key(config, name, found[1])}",
-                str(error),
-            )
-        ) from error
+def naming_own_training(config: ConfigDict, name: str) -> AbstractContextManager[None]:
+    """Name in errors about `config.training.KEY` the key that holds the method's value."""
+    keys = {f"config.training.{key}": training_key(config, name, key) for key in config.training}
+    return section("config", keys)
+
+
+def naming_keywords(config: ConfigDict, name: str) -> AbstractContextManager[None]:
+    """Name in errors about a method's keyword the key that holds its value."""
+    algorithm = algorithm_of(config, name)
+    keys = {word: f"{name}.{word}" for word in own_keywords(factory_of(config, name))}
+    keys |= {word: f"{algorithm}.{word}" for word in _section(config, algorithm)}
+    keys |= {word: f"{name}.{word}" for word in _section(config, name)}
+    return section("config", keys)
 
 
 def _own_training(config: ConfigDict, name: str) -> dict[str, tuple[str, Any]]:
     """Return key -> (section, value) of `training` in the method's section, else in its algorithm's."""
     return {
-        key: (section, value)
-        for section in (algorithm_of(config, name), name)
-        for key, value in _section(config, section).get("training", {}).items()
+        key: (owner, value)
+        for owner in (algorithm_of(config, name), name)
+        for key, value in _section(config, owner).get("training", {}).items()
     }
 
 
 def _section(config: ConfigDict, name: str) -> ConfigDict:
-    section = config.get(name, ConfigDict())
-    return section if isinstance(section, ConfigDict) else ConfigDict()
+    own = config.get(name, ConfigDict())
+    return own if isinstance(own, ConfigDict) else ConfigDict()

@@ -46,10 +46,11 @@ def check_options(name: str, factory: Callable[..., Any], options: Mapping[str, 
     known = _options(factory)
     for key, value in options.items():
         if key not in known:
-            raise UsageError(f"config.model.{key}: unknown key of {name}{suggestion(key, known)}")
+            wrong = f"unknown key of {name}{suggestion(key, known)}"
+            raise UsageError(wrong, key=f"config.model.{key}")
         allowed, holds = _rule(known[key].annotation)
         if not holds(value):
-            raise UsageError(f"config.model.{key}={value!r}: allowed with {name} are {allowed}")
+            raise UsageError(key=f"config.model.{key}", value=value, allowed=f"use {allowed}")
 
 
 def takes_convolution(factory: Callable[..., Any]) -> bool:
@@ -71,7 +72,7 @@ def _rule(hint: Any) -> tuple[str, Callable[[Any], bool]]:
     """Return the allowed values as text, and a predicate."""
     if get_origin(hint) is Literal:
         names = get_args(hint)
-        return ", ".join(map(repr, names)), lambda value: value in names
+        return " or ".join(map(repr, names)), lambda value: value in names
     if get_origin(hint) is Annotated:
         rule = next((own for own in get_args(hint)[1:] if isinstance(own, Rule)), None)
         if rule:

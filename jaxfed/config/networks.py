@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +12,8 @@ from ml_collections import ConfigDict
 
 from jaxfed.config.memory_demand import Demand, refuse_beyond
 from jaxfed.config.model_options import check_options, takes_convolution
-from jaxfed.errors import UsageError
+from jaxfed.data import Partition
+from jaxfed.errors import UsageError, section
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import num_bytes_of
 from jaxfed.host.checkpoint import Checkpoint, Checkpoints
@@ -30,25 +30,6 @@ PRETRAINED = "pretrained"
 _HEAD = 0x68656164  # separates a new head's random stream from those of the rounds
 
 
-@contextmanager
-def in_section(name: str, *keys: str) -> Iterator[None]:
-    """Rewrite errors of the enclosed code to name keys as in the config.
-
-    `KEY=...`, or `ANYTHING.KEY=...`, becomes `config.NAME.KEY=...` for the given keys. An error that begins
-    with `augmentation 'x'` gets the first key as a prefix.
-    """
-    try:
-        yield
-    except UsageError as error:
-        message = str(error)
-        found = re.match(r"(?:\w+\.)?(\w+)(?==|:)", message)
-        if found and found[1] in keys:
-            message = f"config.{name}.{message[found.start(1) :]}"
-        elif message.startswith("augmentation "):
-            message = f"config.{name}.{keys[0]}: {message}"
-        raise UsageError(message) from error
-
-
 def check_model(config: ConfigDict, federation: Federation) -> Model:
     """Build the model for examples of this shape; check its memory and the augmentation.
 
@@ -60,7 +41,7 @@ def check_model(config: ConfigDict, federation: Federation) -> Model:
     augment = augmentation.compose(config.training.augmentation)
     if augment:  # strong augmentation is checked by the few methods that use it
         examples = jax.ShapeDtypeStruct((1, *shape), jax.numpy.float32)
-        with in_section("training", "augmentation"):
+        with section("config.training", ("augmentation",)):
             jax.eval_shape(augment, jax.random.key(0), examples)
     model = make_model(config, federation)
     parameters = jax.eval_shape(model.init, jax.random.key(0))
@@ -80,12 +61,12 @@ def check_models(config: ConfigDict, federation: Federation) -> None:
         federation: examples of the shape that the model takes; any number.
 
     Raises:
-        UsageError: as `check_model`; a state is missing, damaged, or of a model with other leaves or shapes.
+        UsageError: as `check_model`; weights or a state are missing, damaged, or of a model with other leaves
+            or shapes.
     """
     model = check_model(config, federation)
-    if starts_from_state(config):
-        for repeat in repeats_that_differ(config):
-            initial_model(config, model, repeat)
+    for repeat in repeats_that_differ(config):
+        initial_model(config, model, repeat)
 
 
 def make_model(config: ConfigDict, federation: Federation, *, head: bool = True) -> Model:
@@ -107,12 +88,27 @@ def make_model(config: ConfigDict, federation: Federation, *, head: bool = True)
     try:
         model = factory(shape, num_classes, **options)
     except UsageError as error:
-        raise UsageError(f"config.model.name={name!r}: {error}") from error
+        raise UsageError(str(error), key="config.model.name", value=name) from error
     if name in MODELS.from_outside():
         _check_outputs(model, name, shape, federation.num_classes)
     if execution.precision != "float32":
         model = in_precision(model, DTYPES[execution.precision])
     return normalized(model, *_normalization(config, federation))
+
+
+def feature_shape(config: ConfigDict, shape: Sequence[int], num_classes: int) -> tuple[int, ...]:
+    """Return the shape of the network's features of one example; nothing is computed."""
+    nobody = (np.zeros(0, np.int64),)
+    examples = Federation(
+        np.zeros((0, *shape), np.float32),
+        np.zeros(0, np.int32),
+        Partition(nobody, nobody, nobody),
+        num_classes,
+    )
+    model = make_model(config, examples)
+    state = jax.eval_shape(model.init, jax.random.key(0))
+    example = jax.ShapeDtypeStruct((1, *shape), jax.numpy.float32)
+    return jax.eval_shape(model.features, state, example).shape[1:]
 
 
 def _check_outputs(model: Model, name: str, shape: Sequence[int], num_classes: int) -> None:
@@ -122,8 +118,10 @@ def _check_outputs(model: Model, name: str, shape: Sequence[int], num_classes: i
     outputs = jax.eval_shape(model.apply, state, example).shape[-1]
     if outputs != num_classes:
         raise UsageError(
-            f"config.model.name={name!r}: has {outputs} outputs for {num_classes} classes; its factory is "
-            "given num_classes"
+            f"has {outputs} outputs for {num_classes} classes",
+            key="config.model.name",
+            value=name,
+            allowed="its factory receives num_classes",
         )
 
 
@@ -139,8 +137,10 @@ def _normalization(config: ConfigDict, federation: Federation) -> tuple[np.ndarr
 def _pretrained_network(config: ConfigDict) -> Network:
     if config.model.name not in NETWORKS:
         raise UsageError(
-            f"config.training.initial_model='{PRETRAINED}': there are weights for model.name out of "
-            f"{', '.join(NETWORKS)}; it is {config.model.name!r}"
+            f"there are no weights for model.name={config.model.name!r}",
+            key="config.training.initial_model",
+            value=PRETRAINED,
+            allowed=f"set model.name to one of {', '.join(map(repr, NETWORKS))}",
         )
     return NETWORKS[config.model.name]
 
@@ -202,7 +202,7 @@ def naming_initial_model(config: ConfigDict) -> Iterator[None]:
         yield
     except UsageError as error:
         raise UsageError(
-            f"config.training.initial_model={config.training.initial_model}: {error}"
+            str(error), key="config.training.initial_model", value=config.training.initial_model
         ) from error
 
 

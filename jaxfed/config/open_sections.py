@@ -28,22 +28,24 @@ def check_candidates(config: ConfigDict, key: str, values: Any) -> None:
     name, _, word = setting.partition(".")
     names = [*ALGORITHMS, *methods.variants(config)]
     if name in names and name not in config:
-        raise UsageError(f"config.{name}: the section is missing; config.{key} has values for it")
+        wrong = f"the section is missing; config.{key} has values for it"
+        raise UsageError(wrong, key=f"config.{name}")
     own = methods.keywords(config, name) if name in names else {}
     if word not in own:
         known = {f"{n}.{word}" for n in names for word in methods.keywords(config, n)}
         meant = did_you_mean(nearest_keys(setting, known))
-        raise UsageError(f"config.{key}: no method has a key {setting}{meant}")
+        raise UsageError(f"no method has a key {setting}{meant}", key=f"config.{key}")
     if methods.trains(config, name):
         raise UsageError(
-            f"config.{key}: allowed are methods that label in one shot; {name!r} trains a model, and "
-            "its validation split chooses among the points of a sweep"
+            f"{name!r} trains a model",
+            key=f"config.{key}",
+            allowed="use a sweep, whose points its validation split chooses among",
         )
     kind = type(own[word])
     if kind not in (bool, int, float):
-        raise UsageError(f"config.{key}: allowed are keys with numbers or switches")
+        raise UsageError(f"{word} is no number or switch", key=f"config.{key}")
     if type(values) is not tuple:
-        raise UsageError(f"config.{key}={values!r}: allowed are lists of {TYPES[kind]}")
+        raise UsageError(key=f"config.{key}", value=values, allowed=f"use a list of {TYPES[kind]}")
     for value in values:
         check_value(key, value, Rule(kind, TYPES[kind]))
 

@@ -29,6 +29,7 @@ from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
 
 _PUBLIC = 0x7075626C  # random stream of public examples, separate from that of the partition
+_OTHERS = "a public_fraction above 0, or a public_dataset"
 _OWN = 0x6F776E  # random stream of clients' own examples, separate from both
 
 
@@ -55,9 +56,8 @@ def drawn_own(wanted: ConfigDict, train: np.ndarray, seed: int) -> np.ndarray:
     """
     size = wanted.own_size
     if size > len(train):
-        raise UsageError(
-            f"config.federation.own_size={size}: at most {len(train)}, all that there is to train on"
-        )
+        wrong = f"at most {len(train)}, all that there is to train on"
+        raise UsageError(wrong, key="config.federation.own_size", value=size)
     return np.sort(np.random.default_rng((seed, _OWN)).permutation(train)[:size])
 
 
@@ -93,10 +93,8 @@ def drawn_public(
         if wanted.own_size and other is None:
             why = f" beside own_size={wanted.own_size}"
         labels = " with a label" if wanted.public_labeled else ""
-        raise UsageError(
-            f"config.federation.public_size={size}: at most {most} of what {source.name} has to train "
-            f"on{labels}{why}"
-        )
+        wrong = f"at most {most} of what {source.name} has to train on{labels}{why}"
+        raise UsageError(wrong, key="config.federation.public_size", value=size)
     rng = np.random.default_rng((seed, _PUBLIC))
     rows = np.sort(rng.permutation(candidates)[:size])
     if not wanted.public_labeled:
@@ -125,11 +123,15 @@ def check_public(config: ConfigDict) -> None:
     for name in methods.chosen(config):
         if methods.is_public(config, name):
             raise UsageError(
-                f"config.federation.public_size=0: {name!r} teaches clients labels of public examples; "
-                "allowed are 1 or more, a public_fraction above 0, or a public_dataset"
+                f"{name!r} teaches clients labels of public examples",
+                key="config.federation.public_size",
+                value=0,
+                allowed=f"use 1 or more, or {_OTHERS}",
             )
     if wanted.public_labeled:
         raise UsageError(
-            "config.federation.public_labeled=True: allowed with a public_size, a public_fraction or a "
-            "public_dataset, without which there are no public examples"
+            "there are no public examples",
+            key="config.federation.public_labeled",
+            value=True,
+            allowed=f"set a public_size, {_OTHERS}",
         )

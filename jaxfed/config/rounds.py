@@ -16,13 +16,12 @@ def check_rounds(config: ConfigDict) -> None:
     """
     if max(config.audit.rounds, default=0) > config.rounds:
         raise UsageError(
-            f"config.audit.rounds={config.audit.rounds}: allowed are rounds that there are, 1 to "
-            f"rounds={config.rounds}"
+            key="config.audit.rounds",
+            value=config.audit.rounds,
+            allowed=f"use rounds from 1 to rounds={config.rounds}",
         )
     for name in methods.chosen(config):
         last = methods.all_keywords(config, name).get("teacher_rounds", 0)
         if last > config.rounds:
-            raise UsageError(
-                f"config.{name}.teacher_rounds={last}: at most rounds={config.rounds}, or nobody votes and "
-                "there is no student"
-            )
+            wrong = f"at most rounds={config.rounds}, or nobody votes and there is no student"
+            raise UsageError(wrong, key=f"config.{name}.teacher_rounds", value=last)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -13,6 +10,7 @@ from jaxfed.config import methods
 from jaxfed.data import Dataset
 from jaxfed.data.partitioning.strata import chosen_of_each, stratified
 from jaxfed.errors import UsageError
+from jaxfed.training.needs import Needs
 from jaxfed.training.pseudo_labels.propagated_labels import is_one_program
 
 LABELS_AT = ("clients", "server")
@@ -36,50 +34,39 @@ def drawn_for_server(wanted: ConfigDict, data: Dataset, train: np.ndarray, seed:
         fewest = int(np.bincount(y, minlength=data.num_classes).min())
         if wanted.labeled_per_class > fewest:
             raise UsageError(
-                f"config.federation.labeled_per_class={wanted.labeled_per_class}: the server can have at "
-                f"most {fewest}, which is all that {data.name} has to train on of one class"
+                f"the server can have at most {fewest}, all that {data.name} has to train on of one class",
+                key="config.federation.labeled_per_class",
+                value=wanted.labeled_per_class,
             )
         of_each = np.full(data.num_classes, wanted.labeled_per_class)
         return np.sort(known[chosen_of_each(y, of_each, rng)])
     number = wanted.num_labeled or round(wanted.labeled_fraction * len(known))
     if not number:
         raise UsageError(
-            f"config.federation.labeled_fraction={wanted.labeled_fraction}: the server has no label of "
-            f"{len(known)} with labels_at='server'; one is needed at least"
+            f"with labels_at='server' the server has no label of {len(known)}; one is needed at least",
+            key="config.federation.labeled_fraction",
+            value=wanted.labeled_fraction,
         )
     if number > len(known):
         raise UsageError(
-            f"config.federation.num_labeled={number}: the server can have at most {len(known)}, which is all "
-            f"that {data.name} has to train on"
+            f"the server can have at most {len(known)}, all that {data.name} has to train on",
+            key="config.federation.num_labeled",
+            value=number,
         )
     return np.sort(known[stratified(y, number, rng)])
 
 
 # In one run, all labels are either at clients or at the server. Most methods can learn from both.
 _ONE_TABLE = (
-    "; methods for both stand in one table with 'server' "
+    "methods for both stand in one table with 'server' "
     "(ml_collections_configs/labels_at_server.py has them), others in two runs that "
     "`launch.report RUN RUN` puts on one page"
 )
-
-
-@contextmanager
-def naming_labels_at(name: str) -> Iterator[None]:
-    """Rewrite a method's errors about `labels_at` to the config's key and the method's name."""
-    try:
-        yield
-    except UsageError as error:
-        message = str(error)
-        if message.startswith("labels_at="):
-            elsewhere = _ONE_TABLE if "learns from labels" in message else ""
-            message = f"config.federation.{message.replace('this method', repr(name))}{elsewhere}"
-        raise UsageError(message) from error
+_BY_OWN_LABELS = ("per_client_lp", "xclp_prototypes")  # sources that use each client's labels
 
 
 def check_labels_at(config: ConfigDict) -> None:
-    """Check settings that are incompatible with labels at the server.
-
-    Methods that train a model check themselves.
+    """Check shared settings that are incompatible with labels at the server.
 
     Raises:
         UsageError: names the first incompatible key.
@@ -95,23 +82,48 @@ def check_labels_at(config: ConfigDict) -> None:
     ):
         if federation[key] != allowed:
             raise UsageError(
-                f"config.federation.{key}={federation[key]!r}: allowed is {allowed!r} with "
-                "labels_at='server', where clients have no labels"
+                "with labels_at='server' clients have no labels",
+                key=f"config.federation.{key}",
+                value=federation[key],
+                allowed=f"use {allowed!r}",
             )
     for name in methods.chosen(config):
         if not methods.trains(config, name):
-            raise UsageError(
-                f"config.federation.labels_at='server': {name!r} labels in one shot by labels that clients "
-                "have; allowed are methods that train a model"
-            )
+            raise _refused(config, f"{name!r} labels in one shot by labels that clients have")
         if methods.has_learners(config, name):
-            raise UsageError(
-                f"config.federation.labels_at='server': clients of {name!r} learn from labels of their own; "
-                "allowed is 'clients'"
-            )
-        takes_xclp = methods.all_keywords(config, name).get("pseudo_label") == "xclp"
-        if takes_xclp and not is_one_program(xclp.Parameters(num_classes=2, **config.xclp)):
-            raise UsageError(
-                "config.federation.labels_at='server': the server is a party of XCLP then; allowed are no "
-                "noise, and hamming='plaintext', row_sums='plaintext', influence='labels' in config.xclp"
-            )
+            raise _refused(config, f"clients of {name!r} learn from labels of their own")
+
+
+def check_place_of_labels(
+    config: ConfigDict, name: str, needed: Needs, parameters: xclp.Parameters
+) -> None:
+    """Check that a method that trains one model can use labels where they are.
+
+    Args:
+        config: of the experiment.
+        name: of the method.
+        needed: what it declares.
+        parameters: the settings of XCLP's labels.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if config.federation.labels_at not in needed.labels_at:
+        (place,) = needed.labels_at
+        wrong = f"{name!r} needs labels at the {place}"
+        raise _refused(config, wrong, f"use {place!r}; {_ONE_TABLE}")
+    if config.federation.labels_at == "clients":
+        return
+    if needed.pseudo_label in _BY_OWN_LABELS:
+        raise _refused(config, f"{name!r} labels by what each client makes of its own labels")
+    if needed.pseudo_label == "xclp" and not is_one_program(parameters):
+        raise _refused(
+            config,
+            "the server is a party of XCLP then",
+            "set no noise, and hamming='plaintext', row_sums='plaintext', influence='labels' in config.xclp",
+        )
+
+
+def _refused(config: ConfigDict, wrong: str, allowed: str = "use 'clients'") -> UsageError:
+    place = config.federation.labels_at
+    return UsageError(wrong, key="config.federation.labels_at", value=place, allowed=allowed)

@@ -19,7 +19,6 @@ labeled, test and validation examples refer to the other examples.
 from __future__ import annotations
 
 import math
-import re
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,6 +33,7 @@ from jaxfed.config.feasibility import (
     check_clients,
     check_enough,
     check_labels_a_class,
+    check_methods,
     check_models,
     check_points,
     check_rounds,
@@ -57,7 +57,7 @@ from jaxfed.config.sources import clients_set, public_set
 from jaxfed.config.taken import drawn_for_test, taken
 from jaxfed.data import Dataset, Partition, class_counts, partition
 from jaxfed.data.partitioning.strata import stratified
-from jaxfed.errors import UsageError
+from jaxfed.errors import UsageError, section
 from jaxfed.federation.clients import Federation
 
 GRAPHS = ("labeled+unlabeled", "labeled")
@@ -120,6 +120,7 @@ class Simulation:
             check_points(self._dataset, self._config, federation)
             check_labels_a_class(self._config, federation)
             if repeat == 0:
+                check_methods(self._dataset, self._config, federation)
                 warn_of_empty_clients(federation)
                 self._holdings = self._held(federation)
             look(repeat, federation)
@@ -257,7 +258,7 @@ class Simulation:
 
     def _partition(self, seed: int, held_out: HeldOut) -> Partition:
         data, wanted, train = self._dataset, self._config.federation, held_out.train
-        try:
+        with section("config.federation", {**{key: key for key in wanted}, "scheme": "partition"}):
             dealt = partition(
                 data.y[train],
                 num_clients=wanted.num_clients or None,
@@ -271,8 +272,6 @@ class Simulation:
                 **_labels(wanted),
                 **_new_points(data, held_out.new, wanted.partition),
             )
-        except UsageError as error:
-            raise UsageError(_by_key(str(error), wanted)) from error
         # Indices count the training examples first, then new points, if any.
         source = np.concatenate([train, held_out.new])
         return Partition(*(tuple(source[indices] for indices in clients) for clients in dealt))
@@ -337,13 +336,6 @@ def _scheme(wanted: ConfigDict, data: Dataset, train: np.ndarray) -> dict[str, A
         "subclasses": {"subclass": None if data.subclass is None else data.subclass[train]},
     }
     return {"scheme": wanted.partition, **own.get(wanted.partition, {})}
-
-
-def _by_key(message: str, wanted: ConfigDict) -> str:
-    """Replace the argument name at the beginning of an error of `partition` by the config's key."""
-    word = re.split(r"\W", message, maxsplit=1)[0]
-    key = {"scheme": "partition"}.get(word, word)
-    return f"config.federation.{key}{message[len(word) :]}" if key in wanted else message
 
 
 def _labels(wanted: ConfigDict) -> dict[str, Any]:

@@ -6,13 +6,11 @@ public = public_set(config, dataset)           # federation.public_dataset, for 
 
 from __future__ import annotations
 
-import re
-
 from ml_collections import ConfigDict
 
 from jaxfed.data import Dataset, load
 from jaxfed.data.loading import READERS
-from jaxfed.errors import UsageError
+from jaxfed.errors import UsageError, section
 
 
 def clients_set(config: ConfigDict) -> Dataset:
@@ -22,7 +20,7 @@ def clients_set(config: ConfigDict) -> Dataset:
         UsageError: it cannot be found or read.
     """
     wanted = config.dataset
-    try:
+    with section("config.dataset", {**{key: key for key in wanted}, "name_or_path": "name"}):
         return load(
             wanted.name,
             root=wanted.root or None,
@@ -34,14 +32,6 @@ def clients_set(config: ConfigDict) -> Dataset:
             missing=wanted.missing,
             options=_options(config, wanted.name),
         )
-    except UsageError as error:
-        by_key = re.sub(
-            r"\b(label_key|client_key|image_size|image_bits|drop)=",
-            r"config.dataset.\1=",
-            str(error),
-        )
-        by_key = re.sub(r"^(name|root)(_or_path)?=", r"config.dataset.\1=", by_key)
-        raise UsageError(by_key) from error
 
 
 def public_set(config: ConfigDict, dataset: Dataset) -> Dataset | None:
@@ -57,12 +47,14 @@ def public_set(config: ConfigDict, dataset: Dataset) -> Dataset | None:
         root = config.dataset.root or None
         public = load(name, root=root, missing="refuse", options=_options(config, name))
     except UsageError as error:
-        raise UsageError(f"config.federation.public_dataset: {error}") from error
+        raise UsageError(str(error), key="config.federation.public_dataset", value=name) from error
     kinds = [f"{data.x.dtype}{list(data.x.shape[1:])}" for data in (public, dataset)]
     if kinds[0] != kinds[1]:
         raise UsageError(
-            f"config.federation.public_dataset={name!r}: its examples are {kinds[0]}; allowed are those of "
-            f"{dataset.name}'s shape and type, {kinds[1]}"
+            f"its examples are {kinds[0]}",
+            key="config.federation.public_dataset",
+            value=name,
+            allowed=f"use a data set whose examples are {kinds[1]}, as those of {dataset.name}",
         )
     return public
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import learner_section, methods
-from jaxfed.config.assembly import for_nobody, make_training, nobody, settings_to_try
+from jaxfed.config.assembly import settings_to_try
 from jaxfed.config.keys import flatten
-from jaxfed.errors import UsageError
-from jaxfed.training.pseudo_labels.label_sources import SECTION_OF
-from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel
+from jaxfed.training.needs import Needs, needs_of
+from jaxfed.training.pseudo_labels.label_sources import SECTION_OF, source_names
 from jaxfed.xclp import who_learns as who_learns_of
 
 _OF_NO_METHOD = ("algorithm", "baselines", "paper_table")
@@ -56,7 +53,7 @@ def seen_by(config: ConfigDict, name: str) -> dict[str, Any]:
         seen |= {section: config[section].to_dict() for section in sections.intersection(config)}
         if taken <= _WITHOUT_LABELS:
             del seen["pseudo_label"]
-        if not _compares_two_views(config, name):
+        if _needs_of(config, name).two_views is False:
             del seen["training"]["strong_augmentation"]
         if "support" in methods.all_keywords(config, name):
             for key in _NOT_OF_EPISODES:
@@ -155,43 +152,10 @@ def takes_no_labels(config: ConfigDict, name: str) -> bool:
 
 
 def _pseudo_labels_taken(config: ConfigDict, name: str) -> set[str]:
-    """Return the pseudo-labelers that a method accesses when it is built.
-
-    Returns all of them if it accesses none then, because it may do so later.
-    """
-    seen = for_nobody(methods.with_own_training(config, name))
-    training = make_training(seen, nobody(seen), repeat=0)
-    sources = _Watched(training.pseudo_labels)
-    keywords = methods.keywords(config, name)
-    watched = replace(training, pseudo_labels=sources, pseudo_labels_of=lambda model: sources)
-    methods.factory_of(config, name)(training=watched, **keywords)
-    return sources.taken or set(training.pseudo_labels)
+    """Return the sources of labels that a method may use; all of them if it does not declare its own."""
+    source = _needs_of(config, name).pseudo_label
+    return {"none", *(source_names() if source is None else (source,))}
 
 
-def _compares_two_views(config: ConfigDict, name: str) -> bool:
-    """True for a method that cannot be made without `training.strong_augmentation`."""
-    seen = for_nobody(methods.with_own_training(config, name))
-    training = replace(make_training(seen, nobody(seen), repeat=0), strong_augment=None)
-    try:
-        methods.factory_of(config, name)(training=training, **methods.keywords(config, name))
-    except UsageError:
-        return True
-    return False
-
-
-class _Watched(Mapping[str, PseudoLabel]):
-    """Mapping that records which entries are accessed."""
-
-    def __init__(self, sources: Mapping[str, PseudoLabel]) -> None:
-        self._sources = sources
-        self.taken: set[str] = set()
-
-    def __getitem__(self, name: str) -> PseudoLabel:
-        self.taken.add(name)
-        return self._sources[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._sources)
-
-    def __len__(self) -> int:
-        return len(self._sources)
+def _needs_of(config: ConfigDict, name: str) -> Needs:
+    return needs_of(methods.factory_of(config, name), methods.all_keywords(config, name))

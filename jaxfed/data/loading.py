@@ -93,9 +93,7 @@ def _load(
         """Values of the source's options; any other given option is refused."""
         for option, value in given.items():
             if option not in options and value is not None:
-                raise UsageError(
-                    f"{option}={value!r} does not apply to data set {name_or_path!r}: leave it out"
-                )
+                raise _does_not_apply(option, value, name_or_path)
         return [given[option] for option in options]
 
     if name_or_path in EMBEDDED:
@@ -139,7 +137,7 @@ def _load(
         return image_folder.read(folder, *only("image_size", "image_bits"))
     if name_or_path not in NAMED and not place.is_dir() and (key := _key_of_root(root)):
         raise UsageError(
-            f"{key}={place}: no such folder; data set {name_or_path!r} is looked for there"
+            f"no such folder; data set {name_or_path!r} is looked for there", key=key, value=place
         )
     only("label_key", "image_size", "image_bits")
     raise UsageError(_not_found(name_or_path, place))
@@ -173,9 +171,12 @@ def _refuse(name: str, **options: object) -> None:
     """Refuse options that the source does not have."""
     for option, value in options.items():
         if value is not None:
-            raise UsageError(
-                f"{option}={value!r} does not apply to data set {name!r}: leave it out"
-            )
+            raise _does_not_apply(option, value, name)
+
+
+def _does_not_apply(option: str, value: object, name: str) -> UsageError:
+    wrong = f"does not apply to data set {name!r}"
+    return UsageError(wrong, key=option, value=value, allowed="leave it out")
 
 
 def _root(root: str | Path | None) -> Path:

@@ -52,16 +52,14 @@ class Recipe:
 
         made = self.estimator(seed=0)
         if not is_classifier(made):
-            raise UsageError(
-                f"estimator={self.path!r}: is no classifier; allowed are classes that are"
-            )
+            raise self._refused("is no classifier")
         own = made.steps[-1][1] if self.is_scaled else made
         # scikit-learn validates values only in `fit`: every client of every round would report an error.
         if hasattr(own, "_parameter_constraints") and hasattr(own, "_validate_params"):
             try:
                 own._validate_params()
             except ValueError as error:
-                raise UsageError(f"estimator={self.path!r}: {one_line(error)}") from error
+                raise self._refused(one_line(error)) from error
 
     def estimator(self, seed: int) -> Any:
         """Return a new, unfitted estimator; all its randomness comes from the seed."""
@@ -72,7 +70,7 @@ class Recipe:
         try:
             made = made_of(**settings)
         except TypeError as error:
-            raise UsageError(f"estimator={self.path!r}: {one_line(error)}") from error
+            raise self._refused(one_line(error)) from error
         if self.is_scaled:
             from sklearn.pipeline import make_pipeline
             from sklearn.preprocessing import StandardScaler
@@ -109,8 +107,8 @@ class Recipe:
         module, _, name = self.path.rpartition(".")
         package = self.derived_from or module.partition(".")[0]
         if package not in _PACKAGES:
-            allowed = ", ".join(f"{known}." for known in _PACKAGES)
-            raise UsageError(f"estimator={self.path!r}: allowed are classes under {allowed[:-1]}.")
+            allowed = f"use a class of {', '.join(_PACKAGES)}"
+            raise self._refused(allowed=allowed)
         try:
             import_module(package)
         except ImportError as error:
@@ -120,10 +118,13 @@ class Recipe:
         try:
             found = getattr(import_module(module), name)
         except (ImportError, AttributeError) as error:
-            raise UsageError(f"estimator={self.path!r}: there is no such class") from error
+            raise self._refused("there is no such class") from error
         if not isinstance(found, type):
-            raise UsageError(f"estimator={self.path!r}: is no class")
+            raise self._refused("is no class")
         return found
+
+    def _refused(self, wrong: str = "", allowed: str = "") -> UsageError:
+        return UsageError(wrong, key="estimator", value=self.path, allowed=allowed)
 
 
 def one_line(error: object) -> str:

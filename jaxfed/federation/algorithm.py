@@ -145,11 +145,11 @@ def rounds_of(
     return 1 if algorithm.one_shot and cohort_size in (0, num_clients) else rounds
 
 
-def check_rounds(algorithm: FederatedAlgorithm, rounds: int, name: str, stage_1: str) -> None:
+def check_rounds(labeled_only: int, rounds: int, name: str, stage_1: str) -> None:
     """Check that some round follows a method's stage 1, which is FedAvg on given labels.
 
     Args:
-        algorithm: the method.
+        labeled_only: number of rounds of stage 1.
         rounds: of the experiment.
         name: the caller's key for the number of rounds.
         stage_1: the caller's key for the number of rounds of stage 1.
@@ -157,10 +157,12 @@ def check_rounds(algorithm: FederatedAlgorithm, rounds: int, name: str, stage_1:
     Raises:
         UsageError: names both numbers.
     """
-    if 0 < rounds <= algorithm.labeled_only_rounds:
+    if 0 < rounds <= labeled_only:
         raise UsageError(
-            f"{name}={rounds}: all rounds would be of stage 1, on given labels alone, for "
-            f"{stage_1}={algorithm.labeled_only_rounds}; give more rounds, or a smaller {stage_1}"
+            f"all rounds would be of stage 1, on given labels alone, for {stage_1}={labeled_only}",
+            key=name,
+            value=rounds,
+            allowed=f"give more rounds, or a smaller {stage_1}",
         )
 
 

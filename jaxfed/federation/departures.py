@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Literal, NamedTuple
 
 from jaxfed.errors import UsageError
@@ -47,21 +48,33 @@ class Departure(NamedTuple):
     stage: str
 
 
-def parsed(entries: Sequence[str], stages: Mapping[str, Stage], key: str) -> list[Departure]:
-    """Parse the entries of the setting `key`.
+def parsed(
+    entries: Sequence[str], stages: Mapping[str, Stage], key: str, owner: str = ""
+) -> list[Departure]:
+    """Parse the entries of the setting `key` of `owner`.
 
     Raises:
         UsageError: an invalid entry, with what is allowed; a client that leaves twice.
     """
+    refused = partial(UsageError, key=key, owner=owner)
     if isinstance(entries, str) or not isinstance(entries, Sequence):
-        raise UsageError(f"{key}={entries!r}: allowed are tuples of 'CLIENT@STAGE'")
-    departures = [_parsed(entry, stages, key) for entry in entries]
+        raise refused(value=entries, allowed="use a tuple of 'CLIENT@STAGE'")
+    departures = []
+    for entry in entries:
+        departure = _parsed(entry, stages)
+        if departure is None:
+            last = list(stages)[-1]
+            raise refused(
+                value=entry,
+                allowed=f"use 'CLIENT@STAGE' or 'SHARE%@STAGE', such as '3@{last}' or '20%@{last}', with "
+                f"stages {', '.join(stages)}",
+            )
+        departures.append(departure)
     named = [departure.client for departure in departures if departure.client is not None]
     for client in named:
         if named.count(client) > 1:
-            raise UsageError(
-                f"{key}={tuple(entries)!r}: client {client} leaves at two stages; allowed is one"
-            )
+            wrong = f"client {client} leaves at two stages"
+            raise refused(wrong, value=tuple(entries), allowed="name it once")
     return departures
 
 
@@ -74,29 +87,23 @@ def check_departures(departures: Sequence[Departure], num_clients: int, key: str
     most = max((one.client for one in departures if one.client is not None), default=-1)
     if most >= num_clients:
         raise UsageError(
-            f"{key}: client {most}: at most {num_clients - 1} of {num_clients} clients"
+            f"client {most}: at most {num_clients - 1} of {num_clients} clients", key=key
         )
 
 
-def _parsed(entry: object, stages: Mapping[str, Stage], key: str) -> Departure:
-    last = list(stages)[-1]
-    allowed = (
-        f"allowed are 'CLIENT@STAGE' and 'SHARE%@STAGE', such as '3@{last}' and '20%@{last}', with stages "
-        f"{', '.join(stages)}"
-    )
+def _parsed(entry: object, stages: Mapping[str, Stage]) -> Departure | None:
+    """Parse one entry; None if it is no departure."""
     found = (
         re.fullmatch(r"(\d+)@(\w+)|(\d+(?:\.\d+)?)%@(\w+)", entry, re.ASCII)
         if isinstance(entry, str)
         else None
     )
     if not found:
-        raise UsageError(f"{key}={entry!r}: {allowed}")
+        return None
     client, own_stage, share, shared_stage = found.groups()
     departure = Departure(
         None if client is None else int(client),
         float(share or 0) / 100,
         own_stage or shared_stage,
     )
-    if departure.stage not in stages or departure.share > 1:
-        raise UsageError(f"{key}={entry!r}: {allowed}")
-    return departure
+    return departure if departure.stage in stages and departure.share <= 1 else None

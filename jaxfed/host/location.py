@@ -27,18 +27,19 @@ def location(given: str | os.PathLike[str], key: str) -> Path:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise UsageError(f"{key}={text!a}: is not UTF-8") from None
+        escaped = text.encode(errors="backslashreplace").decode()
+        raise UsageError("is not UTF-8", key=key, value=escaped) from None
     try:
         path = Path(text).expanduser()
         os.stat(path)  # Path.exists is False for some of these, depending on Python's version
     except (FileNotFoundError, NotADirectoryError):
         return path
     except OSError as error:
-        raise UsageError(f"{key}={text}: {error.strerror}") from error
+        raise UsageError(str(error.strerror), key=key, value=Path(text)) from error
     except RuntimeError as error:  # ~nobody
-        raise UsageError(f"{key}={text}: {error}") from error
+        raise UsageError(str(error), key=key, value=Path(text)) from error
     except ValueError as error:  # a NUL
-        raise UsageError(f"{key}={text!a}: {error}") from error
+        raise UsageError(str(error), key=key, value=text) from error
     return path
 
 
@@ -94,4 +95,5 @@ def _refusing(given: str | os.PathLike[str], key: str, place: Path) -> Iterator[
     try:
         yield
     except OSError as error:
-        raise UsageError(f"{key}={given}: cannot write in {place}: {error.strerror}") from error
+        wrong = f"cannot write in {place}: {error.strerror}"
+        raise UsageError(wrong, key=key, value=Path(given)) from error

@@ -175,7 +175,10 @@ class Training:
         """
         if self.strong_augment is None:
             raise UsageError(
-                f"algorithm {method!r} compares two views of an example: "
-                "training.strong_augmentation=() makes only one"
+                f"{method!r} compares two views of an example",
+                key="strong_augment",
+                owner="Training",
+                value=None,
+                allowed="give a strong augmentation",
             )
         return self.strong_augment

@@ -19,8 +19,23 @@ def check_model(training: Training, method: str) -> None:
     model = jax.eval_shape(training.model.init, jax.random.key(0))
     if jax.tree.leaves(nnx.split_state(model, nnx.Param, ...)[1]):
         raise UsageError(
-            f"{method}: this network has BatchNorm, whose running statistics no noise covers; allowed are "
-            "networks without, such as config.model.norm='group'"
+            f"{method}: this network has BatchNorm, whose running statistics no noise covers; use a network "
+            "without, such as config.model.norm='group'"
+        )
+
+
+def check_budget(noise_multiplier: float, target_epsilon: float) -> None:
+    """Check that noise is given directly or by an epsilon, not both.
+
+    Raises:
+        UsageError: both are given.
+    """
+    if noise_multiplier and target_epsilon:
+        raise UsageError(
+            f"target_epsilon={target_epsilon} chooses it",
+            key="noise_multiplier",
+            value=noise_multiplier,
+            allowed="use 0",
         )
 
 
@@ -44,19 +59,16 @@ def fitted_noise(
         releases: releases of a client in a round.
 
     Raises:
-        UsageError: both are given; a target without a `participation`.
+        UsageError: a target without a `participation`.
     """
     if not target_epsilon:
         return noise_multiplier
-    if noise_multiplier:
-        raise UsageError(
-            f"noise_multiplier={noise_multiplier}: allowed is 0 beside target_epsilon={target_epsilon}, "
-            "which chooses it"
-        )
     if training.participation is None:
         raise UsageError(
-            f"target_epsilon={target_epsilon}: allowed with Training(participation=...), which says how "
-            "often a client takes part"
+            "it is not known how often a client takes part",
+            key="target_epsilon",
+            value=target_epsilon,
+            allowed="give Training(participation=...)",
         )
     rounds = training.participation.most_rounds()
     return noise_multiplier_of(target_epsilon, delta, rounds * releases, draw)

@@ -45,23 +45,24 @@ def parsed(entries: Sequence[str], keys: Sequence[str]) -> dict[str, tuple[Any, 
         UsageError: not a list of entries, an unknown or repeated key, or a value of the wrong type.
     """
     if not isinstance(entries, list | tuple):
-        given = " ".join(repr(entries).split())
-        raise UsageError(
-            f"xclp.select={given}: allowed are lists of texts, such as ('alpha', 'num_neighbors:5:10')"
-        )
+        raise refused(entries, "use a list of texts, such as ('alpha', 'num_neighbors:5:10')")
     found: dict[str, tuple[Any, ...]] = {}
     for entry in entries:
         key, *texts = str(entry).split(":")
         if key not in keys or key in found:
-            raise UsageError(
-                f"xclp.select={entry!r}: allowed is each once of {', '.join(map(repr, keys))}, "
-                "with values as in 'alpha:0.5:0.9' or without"
+            raise refused(
+                entry,
+                f"use each of {', '.join(map(repr, keys))} once, alone or with values as in 'alpha:0.5:0.9'",
             )
         kind = type(CANDIDATES[key][0])
         try:
             found[key] = tuple(kind(text) for text in texts) or CANDIDATES[key]
         except ValueError:
-            raise UsageError(
-                f"xclp.select={entry!r}: values of {key} are {kind.__name__}s, as {CANDIDATES[key][0]}"
-            ) from None
+            like = f"use {kind.__name__}s as values of {key}, such as {CANDIDATES[key][0]}"
+            raise refused(entry, like) from None
     return found
+
+
+def refused(value: Any, allowed: str, wrong: str = "") -> UsageError:
+    """Return the error for a value of `select`."""
+    return UsageError(wrong, key="select", owner="xclp", value=value, allowed=allowed)

@@ -36,7 +36,7 @@ def parsed(entries: Sequence[str]) -> list[Departure]:
     Raises:
         UsageError: an invalid entry, with what is allowed.
     """
-    return departures.parsed(entries, STAGES, "xclp.presence")
+    return departures.parsed(entries, STAGES, "presence", "xclp")
 
 
 def presence_of(entries: Sequence[str], clients: Sequence[int], seed: int) -> Presence:

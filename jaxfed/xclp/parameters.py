@@ -45,8 +45,10 @@ _OF_XCLP = {
     "row_sums": one_of(ROW_SUMS),
     "influence": one_of(INFLUENCE),
     "num_bits": Rule(int, "multiples of 32", lambda bits: bits >= 32 and bits % 32 == 0),
-    "key_bits": Rule(int, " and ".join(map(str, KEY_BITS)), lambda bits: bits in KEY_BITS),
-    "seed": Rule(int, f"0 to 2^{_SEED_BITS} - 1", lambda seed: 0 <= seed < 2**_SEED_BITS),
+    "key_bits": Rule(int, " or ".join(map(str, KEY_BITS)), lambda bits: bits in KEY_BITS),
+    "seed": Rule(
+        int, f"integers from 0 to 2^{_SEED_BITS} - 1", lambda seed: 0 <= seed < 2**_SEED_BITS
+    ),
     "bit_epsilon": _EPSILON,
     "label_epsilon": _EPSILON,
 }
@@ -114,11 +116,16 @@ class Propagation:
         rules = {**_OF_PROPAGATION, **_OF_XCLP}
         for key, values in select.items():
             for value in values:
-                check_values("xclp.select", {key: rules[key]}, {key: value})
-
+                if not rules[key].is_met(value):
+                    wrong = f"the value {value!r} of {key} is out of range"
+                    raise candidates.refused(self.select, rules[key].advice, wrong)
         if self.relative_confidence and self.confidence != "entropy":
             raise UsageError(
-                f"xclp.relative_confidence=True: allowed with confidence='entropy', not {self.confidence!r}"
+                f"does not go with confidence={self.confidence!r}",
+                key="relative_confidence",
+                owner="xclp",
+                value=True,
+                allowed="set confidence='entropy'",
             )
 
     @property
@@ -212,13 +219,19 @@ class Parameters(Propagation):
         check_values("xclp", _OF_XCLP, vars(self))
         if self.projection == "group_secret" and self.hamming == "plaintext":
             raise UsageError(
-                "xclp.projection='group_secret': allowed with a protocol in xclp.hamming, which is "
-                "'plaintext': nobody has a secret from the server then"
+                "with hamming='plaintext' clients have no secret from the server",
+                key="projection",
+                owner="xclp",
+                value=self.projection,
+                allowed="choose a protocol in hamming",
             )
         if self.neighbors != "exact" and self.hamming != "plaintext":
             raise UsageError(
-                f"xclp.neighbors={self.neighbors!r}: allowed with xclp.hamming='plaintext', not "
-                f"{self.hamming!r}: a protocol compares all pairs"
+                f"hamming={self.hamming!r} is a protocol, which compares all pairs",
+                key="neighbors",
+                owner="xclp",
+                value=self.neighbors,
+                allowed="use 'exact'",
             )
         self._check_presence()
 
@@ -241,6 +254,8 @@ class Parameters(Propagation):
         for departure in departures.parsed(self.presence):
             if not is_there[departure.stage]:
                 raise UsageError(
-                    f"xclp.presence={self.presence}: stage {departure.stage!r} needs "
-                    f"{departures.STAGES[departure.stage].needs}"
+                    f"stage {departure.stage!r} needs {departures.STAGES[departure.stage].needs}",
+                    key="presence",
+                    owner="xclp",
+                    value=self.presence,
                 )

@@ -36,6 +36,7 @@ Leaves a client: its model's change. Reaches one: the model.
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import get_args
 
 import jax
@@ -65,7 +66,8 @@ from jaxfed.training.ingredients import Training
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import usable
 from jaxfed.training.local.local_update import ClientUpdate
-from jaxfed.training.privacy_budget import check_model, fitted_noise
+from jaxfed.training.needs import needs
+from jaxfed.training.privacy_budget import check_budget, check_model, fitted_noise
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.aggregate import uniformly
@@ -75,7 +77,19 @@ _COUNTS = ("rounds", "examples", "drawn")  # that a client has taken part in, ha
 _DRAWS = 0x64726177  # sets who is drawn apart from what is random in steps
 
 
+def _check_together(given: SimpleNamespace) -> None:
+    check_budget(given.noise_multiplier, given.target_epsilon)
+    if given.target_epsilon and given.records == "fixed":
+        raise UsageError(
+            "with records='fixed' epsilon depends on how many examples a client has",
+            key="target_epsilon",
+            value=given.target_epsilon,
+            allowed="set records='poisson'",
+        )
+
+
 @keywords(
+    _check_together,
     clip=POSITIVE,
     share=between(1e-4, 1, closed=True),
     records=one_of(get_args(Records)),
@@ -84,6 +98,7 @@ _DRAWS = 0x64726177  # sets who is drawn apart from what is random in steps
     delta=between(0, 1, closed=False),
     chunk=at_least(1),
 )
+@needs(pseudo_label="none")
 def dp_fedavg_records(
     *,
     training: Training,
@@ -119,11 +134,6 @@ def dp_fedavg_records(
     batches = training.labeled_batches
     steps = batches.steps or batches.epochs * max(1, round(1 / share))
     poisson: Draw = EVERYTHING if share == 1 else Poisson(share)
-    if target_epsilon and records == "fixed":
-        raise UsageError(
-            f"target_epsilon={target_epsilon}: allowed with records='poisson', whose epsilon does not "
-            "depend on how many examples a client has"
-        )
     noise = fitted_noise(
         training,
         noise_multiplier=noise_multiplier,

@@ -62,6 +62,7 @@ from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise
+from jaxfed.training.needs import EVERYWHERE, needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.labels_at_server import ServerPart
 from jaxfed.training.round.round import federated_training
@@ -93,6 +94,7 @@ class Weights(NamedTuple):
     psi_threshold=NOT_NEGATIVE,
     delta_threshold=NOT_NEGATIVE,
 )
+@needs(pseudo_label="unlabeled", labels_at=EVERYWHERE, two_views=True)
 def fedmatch(
     *,
     training: Training,

@@ -52,6 +52,7 @@ from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise
+from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.server_state import together
@@ -74,6 +75,7 @@ Over = Literal["labeled", "batch"]
     upload_rounds=at_least(1),
     evaluated=one_of(get_args(Evaluated)),
 )
+@needs(pseudo_label="unlabeled")
 def fedsiam(
     *,
     training: Training,

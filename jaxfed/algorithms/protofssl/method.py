@@ -66,6 +66,7 @@ It receives the network and its helpers' prototypes, C bits with each. With `pro
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Literal, get_args
 
 import jax
@@ -95,6 +96,7 @@ from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.episodes import Episodes
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import proximal
+from jaxfed.training.needs import needs
 from jaxfed.training.pseudo_labels.prototypes import DISTANCES, Distance, Prototypes, completed
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training, nothing_sent
@@ -104,7 +106,35 @@ PrototypeNetwork = Literal["own", "mean"]
 _NOISE = 0x6E6F6973  # sets the noise apart from local steps
 
 
+def _check_together(given: SimpleNamespace) -> None:
+    sums = given.prototype_sums
+    if sums == "none":
+        return
+    if given.prototypes != "global":
+        raise UsageError(
+            f"does not go with prototypes={given.prototypes!r}",
+            key="prototype_sums",
+            value=sums,
+            allowed="set prototypes='global'",
+        )
+    if given.helper_choice == "newest":
+        raise UsageError(
+            f"with prototype_sums={sums!r} the mean is of one round",
+            key="helper_choice",
+            value="newest",
+            allowed="set prototype_sums='none'",
+        )
+    if given.num_helpers < 2:
+        raise UsageError(
+            f"with prototype_sums={sums!r} a mean is of two helpers at least",
+            key="num_helpers",
+            value=given.num_helpers,
+            allowed="use 2 or more",
+        )
+
+
 @keywords(
+    _check_together,
     support=at_least(1),
     query=at_least(1),
     unlabeled_query=at_least(1),
@@ -126,6 +156,7 @@ _NOISE = 0x6E6F6973  # sets the noise apart from local steps
     prototype_network=one_of(get_args(PrototypeNetwork)),
     delta=between(0, 1, closed=False),
 )
+@needs(pseudo_label=lambda given: "unlabeled" if given.targets == "helpers" else "xclp")
 def protofssl(
     *,
     training: Training,
@@ -184,31 +215,17 @@ def protofssl(
     Cost: a step is one pass over an episode, forward and back; a round one more forward pass over the labels.
     """
     shares_mean = prototype_sums != "none"
-    if shares_mean and prototypes != "global":
-        raise UsageError(
-            f"prototype_sums={prototype_sums!r}: allowed with prototypes='global', not {prototypes!r}"
-        )
-    if shares_mean and helper_choice == "newest":
-        raise UsageError(
-            f"helper_choice='newest': allowed with prototype_sums='none', not {prototype_sums!r}, whose mean "
-            "is of one round"
-        )
-    if shares_mean and num_helpers < 2:
-        raise UsageError(
-            f"num_helpers={num_helpers}: allowed is 2 or more with prototype_sums={prototype_sums!r}, whose "
-            "means are of two helpers at least"
-        )
     model = training.model
     if training.body is not None and training.initial_model is None:
         model = training.body()  # a dense layer would be averaged and never trained
         training = replace(training, model=model, pseudo_labels=training.pseudo_labels_of(model))
     if not jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))):
         raise UsageError(
-            "model: has no layer before its last one, whose inputs are what makes prototypes"
+            "has no layer before its last one, whose inputs make prototypes", key="model"
         )
     num_classes = training.num_classes
     if num_classes < 1:
-        raise UsageError("num_classes=0: allowed is the number of classes, Training(num_classes=C)")
+        raise UsageError(key="num_classes", value=0, allowed="give Training(num_classes=C)")
     sizes = Episodes(num_classes, support, query, unlabeled_query)
     batches = Batches("episodes", sizes.capacity, training.batches.epochs, episodes=sizes)
     training = replace(training, batches=batches, labeled_batches=batches)

@@ -94,11 +94,13 @@ def read(
     label = _place_of_label(table, label_key)
     client = _place_of_client(table, client_key)
     if label == client:
-        raise UsageError(f"{path}: client_key={names[label]!r} is the label's column")
+        raise UsageError(f"is the label's column in {path}", key="client_key", value=names[label])
     dropped = {_place(table, "drop", name) for name in drop}
     for place, role in ((label, "label"), (client, "client")):
         if place in dropped:
-            raise UsageError(f"{path}: drop={names[place or 0]!r} is the {role}'s column")
+            raise UsageError(
+                f"is the {role}'s column in {path}", key="drop", value=names[place or 0]
+            )
     features = [place for place in range(len(names)) if place not in {label, client, *dropped}]
     x = _features(table, features, missing)
     (labels,) = read_labels([np.array(table.column(label))], f"{path}: column {names[label]!r}")
@@ -181,8 +183,9 @@ def _place_of_label(table: _Table, label_key: str | None) -> int:
     if not table.has_header:
         return len(table.names) - 1
     raise UsageError(
-        f"{table.path}: no column is named {', '.join(_LABELS[:-1])} or {_LABELS[-1]}; label_key=COLUMN says "
-        f"which one is the label, out of {', '.join(table.names)}"
+        f"no column of {table.path} is named {', '.join(_LABELS[:-1])} or {_LABELS[-1]}",
+        key="label_key",
+        allowed=f"name the label's column out of {', '.join(table.names)}",
     )
 
 
@@ -196,9 +199,8 @@ def _place(table: _Table, option: str, name: str) -> int:
     name = plain_text(name)
     if name not in table.names:
         meant = did_you_mean(nearest(name, table.names))
-        raise UsageError(
-            f"{table.path}: {option}={name!r}: the columns are {', '.join(table.names)}{meant}"
-        )
+        wrong = f"no such column in {table.path}; the columns are {', '.join(table.names)}{meant}"
+        raise UsageError(wrong, key=option, value=name)
     return table.names.index(name)
 
 

@@ -89,13 +89,13 @@ def images_below(folder: Path, hidden: tuple[str, ...]) -> list[Path]:
 def check_image_size(image_size: int | None) -> None:
     """Raise a UsageError unless the size is None or a positive number of pixels."""
     if image_size is not None and image_size < 1:
-        raise UsageError(f"image_size={image_size}: allowed are integers from 1 on")
+        raise UsageError(key="image_size", value=image_size, allowed="use integers from 1 on")
 
 
 def check_image_bits(image_bits: int | None) -> None:
     """Raise a UsageError unless the number of bits is None or one that grey images can have."""
     if image_bits is not None and not 8 <= image_bits <= 16:
-        raise UsageError(f"image_bits={image_bits}: allowed are integers from 8 to 16")
+        raise UsageError(key="image_bits", value=image_bits, allowed="use integers from 8 to 16")
 
 
 def common_shape(
@@ -237,8 +237,9 @@ def _in_8_bits(image: Image, file: Path, bits: int) -> Image:
     values, most = np.asarray(image).astype(np.int64), 2**bits - 1
     if values.max(initial=0) > most or values.min(initial=0) < 0:
         raise UsageError(
-            f"{file}: values from {values.min()} to {values.max()}; dataset.image_bits={bits} allows 0 "
-            f"to {most}"
+            f"values from 0 to {most}, but {file} has values from {values.min()} to {values.max()}",
+            key="image_bits",
+            value=bits,
         )
     return Image.fromarray(np.rint(values * (255 / most)).astype(np.uint8))
 

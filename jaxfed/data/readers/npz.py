@@ -158,9 +158,8 @@ def _with_clients(
         if key in arrays:
             chosen[role] = arrays[key]
         elif role == "client_id" or "x_test" in arrays:
-            raise UsageError(
-                f"{path}: client_key={client_key!r}: no array {key}; there are {', '.join(arrays)}"
-            )
+            wrong = f"no array {key} in {path}; there are {', '.join(arrays)}"
+            raise UsageError(wrong, key="client_key", value=client_key)
     return chosen
 
 

@@ -32,7 +32,7 @@ from ml_collections import ConfigDict
 
 from jaxfed.config import methods
 from jaxfed.config.assembly import make_algorithm
-from jaxfed.config.networks import in_section, make_model
+from jaxfed.config.networks import make_model
 from jaxfed.config.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm
@@ -116,7 +116,10 @@ def answer_costs(config: ConfigDict) -> AnswerCosts:
     federation = simulation.federation(config.seed)
     if not len(federation.public_examples):
         raise UsageError(
-            "config.federation.public_size=0: costs of answers are of public examples; allowed are 1 or more"
+            "costs of answers are of public examples",
+            key="config.federation.public_size",
+            value=0,
+            allowed="use 1 or more",
         )
     size = parameters = None
     if any(methods.uses_training(config, name) for name in methods.chosen(config)):
@@ -183,10 +186,10 @@ def _with_answers(config: ConfigDict, name: str, federation: Federation) -> Fede
         "public_labels": federation.public_labels,
         "num_classes": federation.num_classes,
     }
-    factory, section = methods.factory_of(config, name), methods.keywords(config, name)
+    factory, own = methods.factory_of(config, name), methods.keywords(config, name)
     taken = inspect.signature(factory).parameters
-    with in_section(name, *section):
-        return factory(**{key: given[key] for key in given if key in taken}, **section)
+    with methods.naming_keywords(config, name):
+        return factory(**{key: given[key] for key in given if key in taken}, **own)
 
 
 def _answering(num_classes: int) -> Learner:

@@ -105,7 +105,7 @@ def simulate(
             classes, nobody has a label, the loss is no longer finite, or no client has a model in the end.
     """
     _check(algorithm, federation, rounds, cohort_size, sampling)
-    check_rounds(algorithm, rounds, "simulate: rounds", "Training.labeled_only_rounds")
+    check_rounds(algorithm.labeled_only_rounds, rounds, "rounds", "Training.labeled_only_rounds")
     chosen = Sampling(cohort_size, sampling)
     key = jax.random.key(seed)
     state = algorithm.init(jax.random.fold_in(key, 0), federation)

@@ -81,7 +81,8 @@ def departures_of(entries: Sequence[str], sums: str, key: str) -> list[Departure
         )
         if not is_there:
             raise UsageError(
-                f"{key}={tuple(entries)!r}: stage {departure.stage!r} needs "
-                f"{STAGES[departure.stage].needs}; sums={sums!r}"
+                f"stage {departure.stage!r} needs {STAGES[departure.stage].needs}; sums={sums!r}",
+                key=key,
+                value=tuple(entries),
             )
     return departures

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from jaxfed.errors import UsageError
 from jaxfed.models.wrapping import as_float
+from jaxfed.rules import choose_one_of
 from jaxfed.training.local.losses import Augment
 
 Change = Callable[[jax.Array, jax.Array], jax.Array]  # (key, image) -> image
@@ -45,8 +46,9 @@ def compose(names: Sequence[str]) -> Augment | None:
     def augment(key: jax.Array, x: jax.Array) -> jax.Array:
         if x.ndim != 4:
             raise UsageError(
-                f"augmentation {', '.join(names)}: changes images, [height, width, channels]; here examples "
-                f"have shape {list(x.shape[1:])}"
+                f"changes images, [height, width, channels]; here examples have shape {list(x.shape[1:])}",
+                key="augmentation",
+                value=tuple(names),
             )
         return jax.vmap(change_all)(jax.random.split(key, len(x)), as_float(x))
 
@@ -57,7 +59,9 @@ def _find(text: str) -> Change:
     name, *numbers = text.split(":")
     if name not in AUGMENTATIONS:
         raise UsageError(
-            f"augmentation {text!r}: allowed are {', '.join(AUGMENTATIONS)}, with NAME:NUMBER"
+            key="augmentation",
+            value=text,
+            allowed=f"{choose_one_of(AUGMENTATIONS)}, or NAME:NUMBER of one",
         )
     make = AUGMENTATIONS[name]
     known = inspect.signature(make, eval_str=True).parameters
@@ -69,10 +73,9 @@ def _find(text: str) -> Change:
         return make(*values)
     except ValueError:
         takes = [f"{key} ({parameter.annotation.__name__})" for key, parameter in known.items()]
-        raise UsageError(
-            f"augmentation {text!r}: {name} takes {', '.join(takes) or 'no numbers'}"
-            + f", from 0 to {_LARGEST}" * bool(takes)
-        ) from None
+        wrong = f"{name} takes {', '.join(takes) or 'no numbers'}"
+        wrong += f", from 0 to {_LARGEST}" * bool(takes)
+        raise UsageError(wrong, key="augmentation", value=text) from None
 
 
 def translate(pixels: int = 4) -> Change:

@@ -8,13 +8,15 @@ This repository has its own, and others can be registered:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from jaxfed.errors import UsageError
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.registry import Registry
+from jaxfed.rules import choose_one_of
 from jaxfed.training.local.losses import Augment
 from jaxfed.training.pseudo_labels import pseudo_label
 from jaxfed.training.pseudo_labels.graph_points import all_examples, with_prototypes
@@ -48,14 +50,26 @@ SECTION_OF = {
     "xclp_prototypes": "xclp"
 }  # in a config, for sources whose settings are in another source's section
 
+OWN = ("none", "unlabeled", "xclp", "xclp_prototypes", "per_client_lp", "network", "teacher")
 PSEUDO_LABELS: Registry[Callable[..., PseudoLabel]] = Registry(
-    "source of labels",
-    {},
-    reserved=(
-        *("none", "unlabeled", "xclp", "xclp_prototypes", "per_client_lp", "network", "teacher"),
-    ),
-    num_given=1,
+    "source of labels", {}, reserved=OWN, num_given=1
 )
+
+
+def source_names() -> tuple[str, ...]:
+    """Return the names of all sources, registered ones last."""
+    return *OWN, *PSEUDO_LABELS.from_outside()
+
+
+def check_source(name: str, known: Collection[str] | None = None) -> None:
+    """Check that a method's `pseudo_label` is one of the known sources; by default, of all.
+
+    Raises:
+        UsageError: it is not.
+    """
+    names = source_names() if known is None else known
+    if name not in names:
+        raise UsageError(key="pseudo_label", value=name, allowed=choose_one_of(names))
 
 
 def label_sources(

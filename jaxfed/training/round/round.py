@@ -27,6 +27,7 @@ from jaxfed.federation.cohort import Cohort, arranged
 from jaxfed.federation.communication import Communication, num_bytes_of
 from jaxfed.federation.ragged import on_device
 from jaxfed.training.ingredients import Training
+from jaxfed.training.pseudo_labels.label_sources import check_source
 from jaxfed.training.pseudo_labels.pseudo_label import WITHIN_CLIENTS
 from jaxfed.training.round import labels_at_server
 from jaxfed.training.round.client_round import AfterMean, LocalUpdate
@@ -110,16 +111,19 @@ def federated_training(
     own = labels_at_server.examples_of(training)
     if own is not None and server_part is None:
         raise UsageError(
-            "labels_at='server': this method learns from labels that clients have; allowed is 'clients'"
+            "this method needs labels at the clients",
+            key="server",
+            owner="Training",
+            allowed="use None",
         )
     if own is not None and pseudo_label in ("per_client_lp", "xclp_prototypes"):
         raise UsageError(
-            "labels_at='server': this method labels by what each client makes of its own labels; allowed is "
-            "'clients'"
+            f"with pseudo_label={pseudo_label!r} each client labels by its own labels",
+            key="server",
+            owner="Training",
+            allowed="use None",
         )
-    if pseudo_label not in training.pseudo_labels:
-        allowed = ", ".join(map(repr, training.pseudo_labels))
-        raise UsageError(f"pseudo_label={pseudo_label!r}: allowed are {allowed}")
+    check_source(pseudo_label, training.pseudo_labels)
     joining = server_part.update if server_part and server_part.joins else None
     turn_from = partial(labels_at_server.turn_of, training, server_part)
 

@@ -1,0 +1,112 @@
+"""Check of one method's settings by what its factory declares: rules, needs, keywords. Nothing is built."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from jaxfed.config import learner_section, methods
+from jaxfed.config.assembly import (
+    check_momentum,
+    label_settings,
+    naming_settings,
+    settings_to_try,
+)
+from jaxfed.config.keys import TYPES, check_value
+from jaxfed.config.networks import (
+    naming_initial_model,
+    repeats_that_differ,
+    saved_model,
+    starts_from_state,
+)
+from jaxfed.config.server_labels import check_place_of_labels
+from jaxfed.errors import UsageError, suggestion
+from jaxfed.federation.algorithm import check_rounds
+from jaxfed.rules import Rule, check_keywords, check_values, rules_of
+from jaxfed.training.needs import needs_of
+from jaxfed.training.pseudo_labels.label_sources import check_source
+
+_ANY = {"num_classes": 2}  # no rule and no condition depends on it
+
+
+def check_section(config: ConfigDict, name: str) -> None:
+    """Check a method's keywords one by one, by their defaults' types and its factory's rules.
+
+    It is also done for methods outside the run, whose sections a sweep may use.
+
+    Raises:
+        UsageError: a value of another type, or out of range.
+    """
+    factory = methods.factory_of(config, name)
+    known, rules = inspect.signature(factory).parameters, rules_of(factory)
+    for key, value in config.get(name, {}).items():
+        default = known[key].default if key in known else None
+        if type(default) in TYPES:
+            check_value(f"{name}.{key}", value, Rule(type(default), TYPES[type(default)]))
+        if key in rules:
+            check_values(f"config.{name}", {key: rules[key]}, {key: value})
+
+
+def check_method(config: ConfigDict, name: str) -> None:
+    """Check a method of the run: its keywords together, its own training, its labels, its learners.
+
+    Raises:
+        UsageError: an unknown keyword, a value that is not allowed, or values that do not go together.
+    """
+    factory = methods.factory_of(config, name)
+    _check_known(config, name)
+    if methods.uses_training(config, name):
+        seen = methods.with_own_training(config, name)
+        with methods.naming_own_training(config, name):
+            check_momentum(seen.training)
+            if starts_from_state(seen):
+                with naming_initial_model(seen):
+                    for repeat in repeats_that_differ(seen):
+                        saved_model(seen, repeat)
+    own = methods.keywords(config, name)
+    if not methods.trains(config, name):
+        tried = settings_to_try(config, name)
+        for settings in tried if config.selection.settings != "given" else tried[:1]:
+            with naming_settings(config, name, settings):
+                check_keywords(factory, {**_ANY, **own, **settings})
+        return
+    with methods.naming_keywords(config, name):
+        check_keywords(factory, {**_ANY, **own})
+    if methods.has_learners(config, name):
+        learner_section.check_learners(config, name, inspect.signature(factory).parameters)
+    else:
+        _check_labels(config, name)
+
+
+def _check_known(config: ConfigDict, name: str) -> None:
+    known = inspect.signature(methods.factory_of(config, name)).parameters.values()
+    names = {parameter.name for parameter in known if parameter.kind is parameter.KEYWORD_ONLY}
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known)
+    given = methods.GIVEN
+    for key in methods.keywords(config, name):
+        if key in given or (key not in names and not takes_any):
+            wrong = f"unknown key{suggestion(key, names - given)}"
+            raise UsageError(wrong, key=f"config.{name}.{key}")
+
+
+def _check_labels(config: ConfigDict, name: str) -> None:
+    """Check where a method's labels come from, and that it has the views and the rounds that it needs."""
+    needed = needs_of(methods.factory_of(config, name), methods.all_keywords(config, name))
+    training: Any = methods.with_own_training(config, name).training
+    if needed.two_views and not training.strong_augmentation:
+        raise UsageError(
+            f"{name!r} compares two views of an example",
+            key=f"config.{methods.training_key(config, name, 'strong_augmentation')}",
+            value=(),
+            allowed="name augmentations, such as ('cutout:8',)",
+        )
+    parameters, _ = label_settings(config, **_ANY)
+    check_place_of_labels(config, name, needed, parameters)
+    if needed.pseudo_label is not None:
+        with methods.naming_keywords(config, name):
+            check_source(needed.pseudo_label)
+    if needed.pseudo_label != "none":
+        key = methods.training_key(config, name, "labeled_only_rounds")
+        check_rounds(training.labeled_only_rounds, config.rounds, "config.rounds", f"config.{key}")
