@@ -94,7 +94,7 @@ def _check_is_whole(config: ConfigDict) -> None:
     for name, section in {**sections, "selection.candidates": candidates}.items():
         if not isinstance(section, ConfigDict):
             raise UsageError(
-                f"config.{name}: the section is missing; ml_collections_configs.base.get_config() has it"
+                f"config.{name}: the section is missing; jaxfed.config.base.get_config() has it"
             )
     flat = dict(flatten(config.to_dict()))
     for key in RULES:
