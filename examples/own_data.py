@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from ml_collections_configs import base
+from jaxfed.config import base
 
 
 def get_config(variant: str = "") -> ConfigDict:

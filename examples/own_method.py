@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-import ml_collections_configs.federated_optimization as shipped
 from jaxfed.algorithms import ALGORITHMS
+from jaxfed.config.file import shipped
 from jaxfed.models.layers import unit_vectors
 from jaxfed.training.local.losses import labeled_mean
 from jaxfed.training.round.client_round import finished, local_steps
@@ -53,7 +53,7 @@ def moon(*, training, mu: float = 1.0, tau: float = 0.5):
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    config = shipped.get_config(variant)
+    config = shipped("federated_optimization").get_config(variant)
     config.algorithm, config.baselines = "moon", ("fedavg",)
     config.moon = ConfigDict({"mu": 1.0, "tau": 0.5})
     return config

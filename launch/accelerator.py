@@ -38,10 +38,10 @@ from jaxfed.errors import UsageError
 from jaxfed.host import storage
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.location import folder_to_write
-from launch import entry
-from launch.workdir import WORKDIR
 
-flags.declare_key_flag(WORKDIR.name)
+from . import entry
+
+_WORKDIR = entry.workdir_flag()
 _PIECES = flags.DEFINE_list("pieces", [], "Which of them; default all.")
 _LIMIT = flags.DEFINE_float("limit_s", None, "Seconds that this call may take.", lower_bound=0)
 _SMALL = flags.DEFINE_bool("small", False, "Next to nothing of every piece, on any device.")
@@ -70,9 +70,9 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     for name in _PIECES.value:
         if name not in PIECES:
             raise UsageError(f"--pieces={name}: allowed are {', '.join(PIECES)}")
-    if not WORKDIR.value:
+    if not _WORKDIR.value:
         raise UsageError("--workdir=DIR is missing")
-    workdir = folder_to_write(WORKDIR.value, "--workdir")
+    workdir = folder_to_write(_WORKDIR.value, "--workdir")
     if _MEASURE.value:
         _measure(PIECES[_MEASURE.value], workdir)
         return 0

@@ -13,7 +13,8 @@ from __future__ import annotations
 from absl import flags
 
 from jaxfed.host.interruption import Interruption
-from launch import entry, one_experiment
+
+from . import entry, one_experiment
 
 flags.adopt_module_key_flags(one_experiment)
 

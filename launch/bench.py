@@ -40,7 +40,8 @@ from jaxfed.host import storage
 from jaxfed.host.devices import one_device_a_core
 from jaxfed.host.interruption import Interrupted, Interruption
 from jaxfed.host.location import file_to_write
-from launch import entry
+
+from . import entry
 
 KERNEL = flags.DEFINE_list("kernel", [], f"which, of {', '.join(BENCHMARKS)}; default all")
 PEERS = flags.DEFINE_bool("peers", False, "measure the named peers in the same run")

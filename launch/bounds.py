@@ -27,7 +27,8 @@ from absl import flags
 from jaxfed.errors import UsageError
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.location import location
-from launch import entry
+
+from . import entry
 
 Number = TypeVar("Number", int, float)
 

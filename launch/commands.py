@@ -1,52 +1,65 @@
-"""The installed commands: `jaxfed-run` is `python -m launch.run`, and so on, from any folder."""
+"""Installed commands: `jaxfed-run` is `python -m launch.run`, and so on, from any folder.
+
+A wheel has this folder as `jaxfed.launch`. It has no benchmarks: commands that measure are refused.
+"""
 
 import runpy
+import sys
 
 
 def run() -> None:
     """Run one experiment."""
-    _start("launch.run")
+    _start("run")
 
 
 def sweep() -> None:
     """Run every point of a config's sweep."""
-    _start("launch.sweep")
+    _start("sweep")
 
 
 def report() -> None:
     """Make tables, plots and one page of results."""
-    _start("launch.report")
+    _start("report")
 
 
 def audit() -> None:
     """Run one experiment and infer membership from what its methods send."""
-    _start("launch.audit")
-
-
-def bench() -> None:
-    """Measure kernels, protocols and rounds beside their peers."""
-    _start("launch.bench")
-
-
-def growth() -> None:
-    """Draw how time grows with the number of points."""
-    _start("launch.growth")
+    _start("audit")
 
 
 def costs() -> None:
     """Count what a round of each method costs a client."""
-    _start("launch.costs")
+    _start("costs")
 
 
 def bounds() -> None:
     """Draw FedCT's bounds on convergence and sensitivity."""
-    _start("launch.bounds")
+    _start("bounds")
+
+
+def bench() -> None:
+    """Refuse to measure kernels, protocols and rounds."""
+    _refuse("bench")
+
+
+def growth() -> None:
+    """Refuse to draw how time grows with the number of points."""
+    _refuse("growth")
 
 
 def accelerator() -> None:
-    """Measure everything on an accelerator, piece by piece."""
-    _start("launch.accelerator")
+    """Refuse to measure an accelerator."""
+    _refuse("accelerator")
 
 
-def _start(module: str) -> None:
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+def _start(entry: str) -> None:
+    runpy.run_module(f"{__package__}.{entry}", run_name="__main__", alter_sys=True)
+
+
+def _refuse(entry: str) -> None:
+    print(
+        f"jaxfed: jaxfed-{entry} needs the repository, which has the benchmarks: in a checkout of it run "
+        f"python -m launch.{entry}",
+        file=sys.stderr,
+    )
+    sys.exit(2)

@@ -21,7 +21,8 @@ from ml_collections import ConfigDict
 from jaxfed.errors import UsageError
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.location import file_to_write
-from launch import entry
+
+from . import entry
 
 _CONFIG = flags.DEFINE_string(
     "config",

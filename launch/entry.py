@@ -20,6 +20,14 @@ from jaxfed.host.jax_variables import check_variables
 Main = Callable[[list[str], list[str], Interruption], int | None]
 _BROKEN_PIPE = 128 + 13
 
+flags.disclaim_key_flags()  # those defined here belong to the entries that ask for them
+
+
+def workdir_flag() -> flags.FlagHolder[str | None]:
+    """Define the flag --workdir of the calling entry; entries in one process share it."""
+    text = "Where results go; made if it does not exist."
+    return flags.DEFINE_string("workdir", None, text, allow_override=True)
+
 
 def start(main: Main) -> NoReturn:
     """Parse the command line with absl, run `main`, exit with its status.

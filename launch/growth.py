@@ -14,7 +14,8 @@ from absl import flags
 from jaxfed.errors import UsageError
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.location import folder_to_write, location
-from launch import entry
+
+from . import entry
 
 _OUT = flags.DEFINE_string(
     "out", None, "Where figures go; `growth` beside the first FILE if not given."
@@ -32,7 +33,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     folder = folder_to_write(_OUT.value, "--out") if _OUT.value else files[0].parent / "growth"
 
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
-    from jaxfed.reports.documents.growth import write_growth
+    from benchmarks.growth.document import write_growth
 
     for path in write_growth(files, folder):
         print(path)

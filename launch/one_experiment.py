@@ -14,14 +14,15 @@ from absl import flags
 from jaxfed.errors import UsageError
 from jaxfed.host import garbage
 from jaxfed.host.interruption import Interruption
-from launch.workdir import WORKDIR
+
+from . import entry
 
 _CONFIG = flags.DEFINE_string(
     "config",
     None,
     "A config file and its variant, FILE.py[:VARIANT]; --config.KEY=VALUE sets a key.",
 )
-flags.declare_key_flag(WORKDIR.name)
+_WORKDIR = entry.workdir_flag()
 _OVERWRITE = flags.DEFINE_bool(
     "overwrite", False, "Delete the results in --workdir and start afresh."
 )
@@ -46,7 +47,7 @@ def conducted(
     """
     if arguments:
         raise UsageError(f"{arguments[0]}: no such argument; see --helpshort")
-    if not _CONFIG.value or not WORKDIR.value:
+    if not _CONFIG.value or not _WORKDIR.value:
         missing = "--workdir=DIR" if _CONFIG.value else "--config=ml_collections_configs/NAME.py"
         raise UsageError(f"{missing} is missing")
 
@@ -86,7 +87,7 @@ def conducted(
             own = [] if IN_A_SWEEP in os.environ else overrides
             given = check_given(partial(config_file.load, _CONFIG.value), own, audited=audited)
             settings = config.to_dict()
-            place = location(WORKDIR.value, "--workdir")
+            place = location(_WORKDIR.value, "--workdir")
         flat = flatten(workdir.plain(settings))
         processes.check_same({f"config.{key}": json.dumps(value) for key, value in flat})
     remedies = remedied(OF_A_SWEEP if IN_A_SWEEP in os.environ else OF_A_COMMAND)

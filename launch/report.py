@@ -12,7 +12,8 @@ from absl import flags
 
 from jaxfed.errors import UsageError
 from jaxfed.host.interruption import Interruption
-from launch import entry
+
+from . import entry
 
 _OUT = flags.DEFINE_string("out", None, "Where the report goes; WORKDIR/report if not given.")
 

@@ -22,8 +22,8 @@ from absl import flags
 
 from jaxfed.errors import UsageError
 from jaxfed.host.interruption import Interruption
-from launch import entry
-from launch.workdir import WORKDIR
+
+from . import entry
 
 _CONFIG = flags.DEFINE_string(
     "config",
@@ -37,7 +37,7 @@ _GRID = flags.DEFINE_multi_string(
     "KEY=VALUE,VALUE,..., written --sweep.KEY=VALUE,VALUE: the points are all combinations of such values, "
     "in place of those that the config's sweep(add) adds; commas in brackets are part of a value.",
 )
-flags.declare_key_flag(WORKDIR.name)
+_WORKDIR = entry.workdir_flag()
 _JOBS = flags.DEFINE_integer("jobs", 1, "How many points run at a time.")
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print the commands and run nothing.")
 
@@ -46,7 +46,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     """Check all points, then run those that have not finished."""
     if arguments:
         raise UsageError(f"{arguments[0]}: no such argument; see --helpshort")
-    if not _CONFIG.value or not WORKDIR.value:
+    if not _CONFIG.value or not _WORKDIR.value:
         missing = "--workdir=DIR" if _CONFIG.value else "--config=ml_collections_configs/NAME.py"
         raise UsageError(f"{missing} is missing")
     if _JOBS.value < 1:
@@ -58,9 +58,9 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     from jaxfed.experiment.sweep.sweep_progress import SweepProgress
     from jaxfed.host.location import location
 
-    directory = location(WORKDIR.value, "--workdir")
+    directory = location(_WORKDIR.value, "--workdir")
     plan = sweep_plan.plan(_CONFIG.value, overrides, _GRID.value, directory)
-    command = sweep.run_command(plan)
+    command = sweep.run_command(plan, f"{__package__}.run")
     titles = {point.name: point.title for point in plan.points}
     for name, same in plan.repeated.items():
         print(f"{name} is the same experiment as {titles[same]}, which runs once", file=sys.stderr)

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from ml_collections_configs import base
+from jaxfed.config import base
 
 METHODS = (
     "local_learning",

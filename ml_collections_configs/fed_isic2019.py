@@ -35,7 +35,7 @@ from collections.abc import Callable
 
 from ml_collections import ConfigDict
 
-from ml_collections_configs import base
+from jaxfed.config import base
 
 NUM_CENTERS = 6
 

@@ -101,14 +101,13 @@ for 50, 20 or fewer labels in a batch. Where the paper is silent:
     tuned them for its network, and do not say to what.
 """
 
-import math
 from collections.abc import Callable
 from functools import partial
 
 from ml_collections import ConfigDict
 
-from ml_collections_configs import base
-from ml_collections_configs.fedavg_xclp_data import CELLS, NUM_EXAMPLES, Cell
+from jaxfed.config import base
+from jaxfed.config.papers.xclp_training import CELLS, column, unlabeled_per_label
 
 ALPHAS = (0.5, 0.8, 0.9, 0.95, 0.99)  # the paper's is 0.99
 
@@ -191,33 +190,6 @@ def sweep(add: Callable[..., None], variant: str = "") -> None:
             add(**point)
 
 
-def _cell(config: ConfigDict, cell: Cell) -> None:
-    config.baselines = ("fedavg_per_client_lp", "fedavg_network", "fedsem")
-    config.paper_table = "xclp/4" if cell.dataset == "cifar10" else "xclp/5"
-    config.rounds = 1500
-    config.dataset.name = cell.dataset
-    config.federation.num_clients = cell.num_clients
-    config.federation.num_labeled_clients = cell.num_labeled_clients
-    config.federation.num_labeled = cell.num_labeled
-    if not cell.is_iid:
-        config.federation.partition = "classes_per_client"
-        config.federation.classes_per_client = 5
-        config.federation.skew = "labeled"
-    config.model = ConfigDict({"name": "cnn13"})
-    config.training.learning_rate = cell.learning_rate
-    config.training.schedule_rounds = 2000
-    config.training.labeled_only_rounds = 0
-    config.training.augmentation = ("translate:4", "flip")
-    if cell.dataset == "mini_imagenet":
-        config.baselines = ("fedavg_per_client_lp", "fedavg_network")
-        config.dataset.image_size = 84
-        config.dataset.test_fraction = 1 / 6  # of 60,000
-        config.model = ConfigDict({"name": "resnet18", "stem": "imagenet"})
-        config.training.augmentation = ("rotate:10", "flip")
-    if cell.dataset == "cifar100":
-        config.baselines = ("fedavg_per_client_lp", "fedavg_network")
-
-
 def _fashion_mnist(config: ConfigDict) -> None:
     config.baselines = ("fedavg", "fedavg_per_client_lp", "fedavg_network")
     config.rounds = 140
@@ -284,17 +256,10 @@ def _fedmatch(config: ConfigDict) -> None:
     config.training.schedule = "constant"
     config.training.weight_decay = 0.0
     config.training.batch_size = 10
-    config.training.unlabeled_ratio = _unlabeled_per_label(config)
+    config.training.unlabeled_ratio = unlabeled_per_label(config)
     config.training.augmentation = ()
     config.training.strong_augmentation = ("randaugment:6:4",)
     config.training.labeled_only_rounds = 0
-
-
-def _unlabeled_per_label(config: ConfigDict) -> int:
-    """Unlabeled examples per label at a labeled client, rounded up: a pass over its labels covers all."""
-    wanted, num_examples = config.federation, NUM_EXAMPLES[config.dataset.name]
-    num_labels = wanted.num_labeled // (wanted.num_labeled_clients or wanted.num_clients)
-    return max(1, math.ceil(num_examples // wanted.num_clients / num_labels - 1))
 
 
 def _fedsiam(config: ConfigDict) -> None:
@@ -395,7 +360,7 @@ def _smoke(config: ConfigDict) -> None:
 
 
 VARIANTS: dict[str, base.Variant] = {
-    **{name: partial(_cell, cell=cell) for name, cell in CELLS.items()},
+    **{name: partial(column, cell=cell) for name, cell in CELLS.items()},
     "fashion_mnist": _fashion_mnist,
     "cifar10_features": _cifar10_features,
     "labeled_only": _labeled_only,

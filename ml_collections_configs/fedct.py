@@ -22,10 +22,10 @@ Learners of different kinds, Table 3 (its third row is `xgboost`):
     python -m launch.run --config=ml_collections_configs/fedct.py:mixed --workdir=runs/fedct/mixed
     python -m launch.run --config=ml_collections_configs/fedct.py:mixed_network --workdir=runs/fedct/mlp
 
-Networks, b steps a communication and T / b rounds (Table 7). Table 1, its DP columns apart because DP-FedAvg
-takes no BatchNorm; VUL by `launch.audit` in place of `launch.run` (`fedct_data` says of how many), E.1's K of
-FedAvg by --config.audit.rounds. Table 4, and 100 clients of it with --config.federation.num_clients=100.
-Table 5. Appendix C.4:
+Networks take b steps a communication in T / b rounds (Table 7). Table 1 has its DP columns in runs of their
+own, because DP-FedAvg takes no BatchNorm. Its VUL is measured by `launch.audit` in place of `launch.run` (on
+how many labels: `jaxfed.config.papers.fedct`), for FedAvg with E.1's K by --config.audit.rounds. Table 4, and
+100 clients of it with --config.federation.num_clients=100. Table 5. Appendix C.4:
 
     export JAXFED_DATA=DIR    # with cifar10, cifar100, fashion_mnist, svhn_cropped, pneumonia, brain_mri
     for IMAGE in fashion_mnist cifar10 svhn pneumonia pneumonia_mnist brain_mri
@@ -95,8 +95,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from ml_collections_configs import base
-from ml_collections_configs.fedct_data import CELLS, IMAGES
+from jaxfed.config import base
+from jaxfed.config.papers.fedct import CELLS, IMAGES, images, table
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -162,7 +162,7 @@ def get_config(variant: str = "") -> ConfigDict:
     noise = {"clip": 1.0, "noise_multiplier": 1.0, "target_epsilon": 0.0, "delta": 1e-5}
     config.dp_fedavg = ConfigDict({**noise, "bound": "fixed"})
     config.dp_fedavg_records = ConfigDict({**noise, "share": 0.05, "records": "poisson"})
-    _table(config, "breast_cancer")
+    table(config, "breast_cancer")
     config = base.apply_variants(config, variant, VARIANTS, exclusive=EXCLUSIVE)
     if config.algorithm in BESIDE:
         config.baselines = (*BESIDE[config.algorithm], *(config.baselines or ("local_learning",)))
@@ -240,35 +240,6 @@ def _paper_table(config: ConfigDict) -> str:
         is_there = config.dataset.name == "fashion_mnist" and config.federation.dirichlet_alpha < 1
         return "fedct/5" if is_there else ""
     return "fedct/4" if config.baselines == ("pate",) else "fedct/1"
-
-
-def _table(config: ConfigDict, name: str) -> None:
-    cell = CELLS[name]
-    config.dataset.name = name
-    config.dataset.train_size, config.dataset.test_size = cell.train_size, cell.test_size
-    config.audit.members, config.audit.population = cell.members, cell.population
-    config.dataset.pooled, config.preprocessing.kind = cell.pooled, cell.preprocessing
-    config.federation.public_size = cell.public_size
-
-
-def _images(config: ConfigDict, name: str) -> None:
-    cell = IMAGES[name]
-    config.dataset.name = cell.dataset or name
-    config.dataset.train_size, config.dataset.test_size = cell.train_size, cell.test_size
-    config.audit.members, config.audit.population = cell.members, cell.population
-    config.dataset.image_size = cell.image_size
-    config.dataset.pooled, config.preprocessing.kind = False, "images"
-    config.federation.public_size = cell.public_size
-    config.model = ConfigDict({"name": cell.network})
-    config.training.learning_rate, config.fedct.steps = cell.learning_rate, cell.period
-    config.rounds = cell.num_steps // cell.period
-    config.evaluate_every = config.rounds // 20
-    config.evaluate_test = True  # for Figures 2, 3 and 7
-    config.learner.name = "network"
-    if name == "cifar100_superclasses":
-        config.dataset.label_key = "coarse_label"
-        config.federation.partition = "subclasses"
-        config.federation.public_labeled = True  # of FedMD alone
 
 
 def _learner(config: ConfigDict, name: str) -> None:
@@ -368,8 +339,8 @@ def _smoke(config: ConfigDict) -> None:
 
 
 VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
-    **{name: partial(_table, name=name) for name in CELLS},
-    **{name: partial(_images, name=name) for name in IMAGES},
+    **{name: partial(table, name=name) for name in CELLS},
+    **{name: partial(images, name=name) for name in IMAGES},
     **{name: partial(_learner, name=name) for name in _ALIKE},
     **{name: partial(_mixture, names=names) for name, names in _MIXED.items()},
     "qualified": partial(_fedct, consensus="qualified_majority", threshold=0.8),

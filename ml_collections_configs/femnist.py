@@ -31,7 +31,7 @@ from collections.abc import Callable
 
 from ml_collections import ConfigDict
 
-from ml_collections_configs import base
+from jaxfed.config import base
 
 
 def get_config(variant: str = "") -> ConfigDict:

@@ -96,8 +96,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from ml_collections_configs import base
-from ml_collections_configs.protofssl_data import CELLS, SEVERE, Cell, deal
+from jaxfed.config import base
+from jaxfed.config.papers.protofssl import CELLS, SEVERE, column
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -244,47 +244,6 @@ def _small(config: ConfigDict, name: str, pixels: int) -> None:
         config[name] = ConfigDict({"training": passes})
 
 
-def _cell(config: ConfigDict, cell: Cell) -> None:
-    config.paper_table = "protofssl/3" if cell.partition != "severe" else ""
-    config.baselines = (
-        *("fedavg", "fedprox", "fixmatch", "fixmatch_fedprox", "fedmatch", "protofssl_fedprox"),
-    )
-    config.rounds = 300
-    config.evaluate_every = 10
-    config.num_repeats = 3
-    deal(config, cell)
-    if cell.partition == "severe":
-        config.training.epochs = 15
-        config.protofssl.num_helpers = 15
-        config.protofssl.unlabeled_query = 200
-        config.protofssl.unlabeled_after = 200
-    config.model = ConfigDict({"name": "resnet9"})
-    config.fedprox.mu, config.protofssl_fedprox.mu = cell.mu
-    if cell.dataset == "stl10":
-        config.model.pools = (3, 2, 4, 4)
-    config.fixmatch.training = ConfigDict(
-        {
-            "epochs": 2,
-            "unlabeled_ratio": 10,
-            "augmentation": (f"translate:{cell.translation}", "flip"),
-            "strong_augmentation": ("randaugment:2:14",),
-        }
-    )
-    config.fedmatch = ConfigDict(
-        {
-            "psi_threshold": 5e-6,
-            "delta_threshold": 5e-5,
-            "training": {
-                "optimizer": "sgd",
-                "weight_decay": 0.0,
-                "epochs": 1,
-                "unlabeled_ratio": 10,
-                "strong_augmentation": ("randaugment:6:4",),
-            },
-        }
-    )
-
-
 def _resnet18(config: ConfigDict) -> None:
     config.model = ConfigDict({"name": "resnet18", "stem": "cifar", "pool": "max"})
 
@@ -398,8 +357,8 @@ def _smoke(config: ConfigDict) -> None:
 VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
     "fashion_mnist": partial(_small, name="fashion_mnist", pixels=2),
     "cifar10": partial(_small, name="cifar10", pixels=4),
-    **{name: partial(_cell, cell=cell) for name, cell in CELLS.items()},
-    **{name: partial(_cell, cell=cell) for name, cell in SEVERE.items()},
+    **{name: partial(column, cell=cell) for name, cell in CELLS.items()},
+    **{name: partial(column, cell=cell) for name, cell in SEVERE.items()},
     "resnet18": _resnet18,
     "norms": _norms,
     "batch_norm": partial(_norm, kind="batch"),

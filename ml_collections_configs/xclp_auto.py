@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from ml_collections_configs import base
+from jaxfed.config import base
 
 
 class Set(NamedTuple):

@@ -20,11 +20,11 @@ little about these classes; `pretrained` on the features of EfficientNet-Lite0 t
 
 from ml_collections import ConfigDict
 
-from ml_collections_configs import xclp_prediction
+from jaxfed.config.papers import xclp_prediction
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    """Variants: those of `xclp_prediction`."""
+    """Variants: those of `jaxfed.config.papers.xclp_prediction`."""
     return xclp_prediction.get_config("cifar10", variant)
 
 

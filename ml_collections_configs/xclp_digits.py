@@ -18,7 +18,8 @@ from collections.abc import Callable
 
 from ml_collections import ConfigDict
 
-from ml_collections_configs import base, xclp_prediction
+from jaxfed.config import base
+from jaxfed.config.papers import xclp_prediction
 
 
 def get_config(variant: str = "") -> ConfigDict:

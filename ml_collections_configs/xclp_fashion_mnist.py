@@ -18,11 +18,11 @@ Section 4.1 and Appendix B.1 of XCLP with data that anyone can have. `identity` 
 
 from ml_collections import ConfigDict
 
-from ml_collections_configs import xclp_prediction
+from jaxfed.config.papers import xclp_prediction
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    """Variants: those of `xclp_prediction`."""
+    """Variants: those of `jaxfed.config.papers.xclp_prediction`."""
     return xclp_prediction.get_config("fashion_mnist", variant)
 
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from jaxfed.config import base
 from jaxfed.config.simulation import Simulation
-from ml_collections_configs import base
 
 
 def simulation(tmp_path, num_test, **keys):

@@ -12,7 +12,7 @@ from jaxfed.host.interruption import Interruption
 ROOT = Path(__file__).parents[1]
 
 CONFIG = """
-from ml_collections_configs import base
+from jaxfed.config import base
 
 def get_config(variant=""):
     config = base.get_config()

@@ -16,7 +16,6 @@ from jaxfed.config import check
 from jaxfed.config import file as config_file
 from jaxfed.kernels import conjugate_gradient, graph, hamming, knn, lsh
 from jaxfed.learners import LEARNERS, mixed
-from ml_collections_configs import xclp_digits
 
 RNG = np.random.default_rng(0)
 X = [RNG.normal(size=(12, 4)).astype(np.float32) for _ in range(3)]
@@ -28,7 +27,7 @@ MODEL = jaxfed.from_flax(lambda rngs: nnx.Linear(4, 2, rngs=rngs), (4,))
 
 
 def own_config():
-    config = xclp_digits.get_config("smoke")
+    config = config_file.shipped("xclp_digits").get_config("smoke")
     config.num_repeats, config.baselines = 1, ("client_knn",)
     return config
 

@@ -48,9 +48,9 @@ PLUG_INS = """
 from flax import nnx
 from ml_collections import ConfigDict
 
-import ml_collections_configs.fedavg_xclp as shipped
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.algorithms.fedprox import fedprox
+from jaxfed.config.file import shipped
 from jaxfed.data import load
 from jaxfed.data.loading import READERS
 from jaxfed.models import MODELS, from_flax
@@ -85,7 +85,7 @@ def plugged_data(*, root=""):
 
 
 def get_config(variant=""):
-    config = shipped.get_config("smoke")
+    config = shipped("fedavg_xclp").get_config("smoke")
     config.algorithm, config.baselines = "plugged_method", ("fedavg",)
     config.plugged_method = ConfigDict({"mu": 0.2})
     config.plugged_labels = ConfigDict({"confidence": "softmax"})

@@ -18,11 +18,11 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from benchmarks.timing.contest import Contest, Work, optional_peer
+from jaxfed.config import base
 from jaxfed.config.assembly import make_algorithm
 from jaxfed.config.networks import make_model
 from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
-from ml_collections_configs import base
 
 NUM_CLASSES, LEARNING_RATE = 10, 0.1
 TORCH, FEDJAX = "PyTorch loop", "FedJAX"

@@ -32,10 +32,10 @@ import numpy as np
 
 from benchmarks.rounds.fedavg_round import NUM_CLASSES, noisy_patterns
 from benchmarks.timing.contest import Contest
+from jaxfed.config import base
 from jaxfed.config.assembly import make_algorithm
 from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
-from ml_collections_configs import base
 
 ONE, TWO, PROCESSES = "one device", "two devices", "two processes"
 COHORTS = (5, 10, 20, 100, 500, 1000)

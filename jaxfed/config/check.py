@@ -92,7 +92,7 @@ def _check_is_whole(config: ConfigDict) -> None:
             raise UsageError(
                 "the section is missing",
                 key=f"config.{name}",
-                allowed="ml_collections_configs.base.get_config() has it",
+                allowed="jaxfed.config.base.get_config() has it",
             )
     flat = dict(flatten(config.to_dict()))
     for key in RULES:

@@ -2,9 +2,12 @@
 
     config = load("ml_collections_configs/xclp_digits.py:smoke", ["xclp.alpha=0.9", "seed=3"])
 
-A file that is not in the current folder is looked up among the installed configs, by its name or as
-`ml_collections_configs/NAME.py`. A config file may also define `sweep(add)`; `load_module` returns the module
-itself.
+A file that is not in the current folder is looked up among the shipped configs, by its name or as
+`ml_collections_configs/NAME.py`. They are beside this package in the repository, and within it where it is
+installed. A config file may also define `sweep(add)`; `load_module` returns the module itself. `shipped` does
+so for a shipped config, on which one's own can build:
+
+    config = shipped("fedct").get_config(variant)
 
 Errors that the user can fix (no such file, variant or key; a value of another type) are a `UsageError` of one
 line. An exception inside the file is a bug in it and keeps its traceback.
@@ -75,13 +78,15 @@ def load(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
 def _of_its_data(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
     """Reset the sizes that the config file sets for its data set if an override changes `dataset.name`.
 
-    The new values are `SIZES_OF_A_SET` in `ml_collections_configs/base.py`.
+    The new values are `SIZES_OF_A_SET` in `jaxfed.config.base`.
     """
     given = dict(text.partition("=")[::2] for text in overrides)
     name = given.get("dataset.name")
     if name is None or name == config.get("dataset", {}).get("name"):
         return config
-    base = importlib.import_module(f"{_CONFIGS}.base")
+    # Imported here, because it imports methods, which take a second; only this needs them.
+    from jaxfed.config import base
+
     there = dict(flatten(config.to_dict()))
     sizes = dict(base.SIZES_OF_A_SET)
     if there.get("federation.public_size") and "federation.public_size" not in given:
@@ -123,7 +128,7 @@ def as_text(key: str, value: Any) -> str:
 def split_variant(spec: str) -> tuple[str, str]:
     """Split `FILE.py:VARIANT` into the path and the variant ('' if there is none).
 
-    The extension may be omitted for a config in the current folder or an installed one.
+    The extension may be omitted for a config in the current folder or a shipped one.
     """
     head, ending, tail = spec.partition(".py")
     if ending:
@@ -142,7 +147,7 @@ def load_module(path: str) -> ModuleType:
     """
     file = _find(path)
     if not file.is_file():
-        folders = {file.parent, _installed_configs()}
+        folders = {file.parent, _shipped_configs()}
         known = {f.stem for folder in folders for f in folder.glob("[!_]*.py") if _is_config(f)}
         nearest = suggestion(file.stem, known)
         raise UsageError(f"--config={path}: no such file{nearest}")
@@ -176,16 +181,28 @@ def _is_config(file: Path) -> bool:
 
 
 def _find(given: str) -> Path:
-    """Return the given path, or the installed config of that name if no such file exists."""
+    """Return the given path, or the shipped config of that name if no such file exists."""
     path = location(given, "--config")
     if path.is_file() or path.parent not in (Path(), Path(_CONFIGS)):
         return path
-    installed = _installed_configs() / path.name
-    return installed if installed.is_file() else path
+    shipped = _shipped_configs() / path.name
+    return shipped if shipped.is_file() else path
 
 
-def _installed_configs() -> Path:
-    return Path(importlib.import_module(_CONFIGS).__file__ or "").parent
+def shipped(name: str) -> ModuleType:
+    """Import the shipped config of this name, such as "fedct".
+
+    Raises:
+        UsageError: there is none.
+    """
+    return load_module(str(_shipped_configs() / f"{name}.py"))
+
+
+def _shipped_configs() -> Path:
+    """Folder of the shipped configs: within the installed package, or beside it in the repository."""
+    package = Path(__file__).parents[1]
+    folders = (package / _CONFIGS, package.parent / _CONFIGS)
+    return next(filter(Path.is_dir, folders), folders[0])
 
 
 def override(config: ConfigDict, text: str) -> None:

@@ -152,9 +152,9 @@ def test_a_key_that_nothing_reads_is_refused(config):
 
 def test_a_config_of_the_current_folder_goes_by_its_name(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(
-        "from ml_collections_configs import xclp_digits\n"
+        "from jaxfed.config.file import shipped\n"
         "def get_config(variant=''):\n"
-        "    return xclp_digits.get_config(variant)\n"
+        "    return shipped('xclp_digits').get_config(variant)\n"
     )
     monkeypatch.chdir(tmp_path)
     assert file.load("mine:smoke") == file.load("mine.py:smoke")

@@ -5,11 +5,11 @@ import pytest
 from small_simulations import simulation
 
 from jaxfed.config import check, file
+from jaxfed.config.base import PUBLIC_FRACTION, SIZES_OF_A_SET
 from jaxfed.config.keys import flatten
 from jaxfed.config.simulation import Simulation
 from jaxfed.config.unread import check_given
 from jaxfed.errors import UsageError
-from ml_collections_configs.base import PUBLIC_FRACTION, SIZES_OF_A_SET
 
 FEDCT = "fedct.py:decision_tree"
 

@@ -7,12 +7,11 @@ import pytest
 from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config import check
+from jaxfed.config import base, check
 from jaxfed.config.keys import flatten
 from jaxfed.config.schema import SHARED, defaults, reference
 from jaxfed.errors import UsageError
 from launch import entry
-from ml_collections_configs import base
 
 
 @pytest.mark.parametrize(("file", "page"), [("keys.md", "page"), ("methods.md", "methods")])

@@ -22,14 +22,7 @@ from jaxfed.models.efficientnet import efficientnet
 from jaxfed.models.pretrained import write_weights
 
 FOLDER = Path("ml_collections_configs")
-SHARED = {
-    "base",
-    "xclp_prediction",
-    "fedavg_xclp_data",
-    "fedct_data",
-    "protofssl_data",
-}  # parts of configs, no experiments
-NAMES = sorted(path.stem for path in FOLDER.glob("[!_]*.py") if path.stem not in SHARED)
+NAMES = sorted(path.stem for path in FOLDER.glob("[!_]*.py"))  # each is an experiment
 LOOP = re.compile(r"for ([A-Z]+) in ([^\\\n]*(?:\\\n[^\\\n]*)*)")
 COMMAND = re.compile(r"python -m launch\.(run|sweep|audit) --config=(ml_collections_configs/\S+)")
 

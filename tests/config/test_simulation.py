@@ -6,11 +6,11 @@ from absl import logging
 from ml_collections import ConfigDict
 from small_simulations import classes_of, simulation
 
+from jaxfed.config import base
 from jaxfed.config.preprocessing import warn_of_scales
 from jaxfed.config.simulation import Simulation
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
-from ml_collections_configs import base
 
 
 @pytest.fixture

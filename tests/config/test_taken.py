@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from jaxfed.config import base
 from jaxfed.config.simulation import Simulation
 from jaxfed.errors import UsageError
-from ml_collections_configs import base
 
 SIZES = (30, 50, 40)  # of the classes in the training split
 

@@ -18,9 +18,7 @@ from jaxfed.errors import UsageError
 from jaxfed.experiment.sweep import sweep_plan
 from launch.entry import split_overrides
 
-SHARED = {"base", "xclp_prediction"}  # and *_data: parts of configs
-FILES = sorted(path.stem for path in Path("ml_collections_configs").glob("[!_]*.py"))
-NAMES = [name for name in FILES if name not in SHARED and not name.endswith("_data")]
+NAMES = sorted(path.stem for path in Path("ml_collections_configs").glob("[!_]*.py"))
 DIGITS, TRAINING, FEDCT = "xclp_digits.py", "fedavg_xclp.py", "fedct.py"
 FEDADAM = ("baselines=fedadam", "fedadam.algorithm=fedavg", "fedadam.training.server_beta1=0.5")
 ADAM = "fedadam.training.server_optimizer=adam"

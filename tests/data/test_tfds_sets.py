@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from tfds_files import prepared_tfds
 
+from jaxfed.config import base
 from jaxfed.config.simulation import Simulation
 from jaxfed.data import load
 from jaxfed.errors import UsageError
-from ml_collections_configs import base
 
 STL_CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
 

@@ -16,12 +16,11 @@ from jaxfed.algorithms.fedavg import fedavg, fedsem
 from jaxfed.algorithms.fedrgd import fedrgd
 from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.algorithms.scaffold import scaffold
-from jaxfed.config import networks
+from jaxfed.config import base, networks
 from jaxfed.data import partition
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.sampling import sample_clients
 from jaxfed.training.local.batches import Batches
-from ml_collections_configs import base
 
 BATCHES = Batches("joint", 5, 1)
 

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import tomllib
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -97,22 +96,37 @@ def test_the_final_table_in_every_encoding(encoding, cell):
     assert cell in stream.buffer.getvalue().decode(encoding)
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_installed_commands(name, tmp_path):
-    """Each starts its entry, from a folder that is not the repository."""
-    module, function = SCRIPTS[name].split(":")
-    assert callable(getattr(import_module(module), function))
+OF_THE_REPOSITORY = {"jaxfed-bench", "jaxfed-growth", "jaxfed-accelerator"}
+
+
+def called(script, tmp_path):
+    """The script with --help as installed, but for its module: `launch` in place of `jaxfed.launch`."""
+    module, function = SCRIPTS[script].removeprefix("jaxfed.").split(":")
     program = f"from {module} import {function}; {function}()"
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-c", program, "--help"],
-        cwd=tmp_path,
+        cwd=tmp_path,  # not the repository
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+@pytest.mark.parametrize("script", sorted(SCRIPTS.keys() - OF_THE_REPOSITORY))
+def test_installed_commands(script, tmp_path):
+    done = called(script, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"python -m launch.{name.removeprefix('jaxfed-')} " in done.stdout
+    assert f"python -m launch.{script.removeprefix('jaxfed-')} " in done.stdout
+
+
+@pytest.mark.parametrize("script", sorted(OF_THE_REPOSITORY))
+def test_commands_that_measure_need_the_repository(script, tmp_path):
+    done = called(script, tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"jaxfed: {script} needs the repository")
+    assert done.stderr.endswith(f"python -m launch.{script.removeprefix('jaxfed-')}\n")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("path", ["ml_collections_configs/xclp_digits.py", "xclp_digits.py"])

@@ -1,6 +1,6 @@
 """Shared settings of all configs: default, rule and meaning in one place.
 
-`ml_collections_configs.base.get_config()`, the checks of a config, `launch.run --help_keys` and
+`jaxfed.config.base.get_config()`, the checks of a config, `launch.run --help_keys` and
 `docs/keys.md` are generated from these tables. The settings of one method are keywords of its factory in
 `jaxfed.algorithms`, documented there (`jaxfed.config.schema.docstrings`).
 """

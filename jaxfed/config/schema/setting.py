@@ -12,7 +12,7 @@ class Setting(NamedTuple):
     """Default, rule and meaning of a key, defined only here.
 
     Fields:
-        default: the value in `ml_collections_configs.base.get_config()`.
+        default: the value in `jaxfed.config.base.get_config()`.
         rule: the allowed values.
         meaning: one line of documentation.
     """

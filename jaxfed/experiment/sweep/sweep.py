@@ -56,12 +56,12 @@ class Progress(Protocol):
 Command = Callable[[Point, Path], list[str]]
 
 
-def run_command(sweep: Plan) -> Command:
-    """Return a function that builds the `launch.run` command of a point."""
+def run_command(sweep: Plan, module: str = "launch.run") -> Command:
+    """Return a function that builds the command of a point; `module` is the entry that runs it."""
 
     def command(point: Point, directory: Path) -> list[str]:
         settings = [f"--config.{text}" for text in (*sweep.overrides, *point.texts)]
-        start = [sys.executable, "-m", "launch.run"]
+        start = [sys.executable, "-m", module]
         return [*start, f"--config={sweep.config}", f"--workdir={directory}", *settings]
 
     return command

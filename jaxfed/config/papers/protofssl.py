@@ -58,3 +58,45 @@ def deal(config: ConfigDict, cell: Cell) -> None:
         config.federation.table = SEVERE_TABLE
         config.federation.labeled_per_class = 0
         config.federation.num_labeled = 10 * cell.labels * config.federation.num_clients
+
+
+def column(config: ConfigDict, cell: Cell) -> None:
+    """Set a column of Table 3: its data, methods, network and rounds."""
+    config.paper_table = "protofssl/3" if cell.partition != "severe" else ""
+    config.baselines = (
+        *("fedavg", "fedprox", "fixmatch", "fixmatch_fedprox", "fedmatch", "protofssl_fedprox"),
+    )
+    config.rounds = 300
+    config.evaluate_every = 10
+    config.num_repeats = 3
+    deal(config, cell)
+    if cell.partition == "severe":
+        config.training.epochs = 15
+        config.protofssl.num_helpers = 15
+        config.protofssl.unlabeled_query = 200
+        config.protofssl.unlabeled_after = 200
+    config.model = ConfigDict({"name": "resnet9"})
+    config.fedprox.mu, config.protofssl_fedprox.mu = cell.mu
+    if cell.dataset == "stl10":
+        config.model.pools = (3, 2, 4, 4)
+    config.fixmatch.training = ConfigDict(
+        {
+            "epochs": 2,
+            "unlabeled_ratio": 10,
+            "augmentation": (f"translate:{cell.translation}", "flip"),
+            "strong_augmentation": ("randaugment:2:14",),
+        }
+    )
+    config.fedmatch = ConfigDict(
+        {
+            "psi_threshold": 5e-6,
+            "delta_threshold": 5e-5,
+            "training": {
+                "optimizer": "sgd",
+                "weight_decay": 0.0,
+                "epochs": 1,
+                "unlabeled_ratio": 10,
+                "strong_augmentation": ("randaugment:6:4",),
+            },
+        }
+    )

@@ -12,6 +12,8 @@ held-out examples of the same classes, after `population` of them are set aside.
 
 from typing import NamedTuple
 
+from ml_collections import ConfigDict
+
 
 class Table(NamedTuple):
     """Tabular data; `public_size` of the `train_size` examples are public."""
@@ -76,3 +78,34 @@ IMAGES = {
         *(10_000, 40_000, "fedct_cifar10", 1e-2, 10, 3_000), dataset="cifar100", members=1500
     ),
 }
+
+
+def table(config: ConfigDict, name: str) -> None:
+    """Set the data of this table."""
+    cell = CELLS[name]
+    config.dataset.name = name
+    config.dataset.train_size, config.dataset.test_size = cell.train_size, cell.test_size
+    config.audit.members, config.audit.population = cell.members, cell.population
+    config.dataset.pooled, config.preprocessing.kind = cell.pooled, cell.preprocessing
+    config.federation.public_size = cell.public_size
+
+
+def images(config: ConfigDict, name: str) -> None:
+    """Set these images, their network and optimizer."""
+    cell = IMAGES[name]
+    config.dataset.name = cell.dataset or name
+    config.dataset.train_size, config.dataset.test_size = cell.train_size, cell.test_size
+    config.audit.members, config.audit.population = cell.members, cell.population
+    config.dataset.image_size = cell.image_size
+    config.dataset.pooled, config.preprocessing.kind = False, "images"
+    config.federation.public_size = cell.public_size
+    config.model = ConfigDict({"name": cell.network})
+    config.training.learning_rate, config.fedct.steps = cell.learning_rate, cell.period
+    config.rounds = cell.num_steps // cell.period
+    config.evaluate_every = config.rounds // 20
+    config.evaluate_test = True  # for Figures 2, 3 and 7
+    config.learner.name = "network"
+    if name == "cifar100_superclasses":
+        config.dataset.label_key = "coarse_label"
+        config.federation.partition = "subclasses"
+        config.federation.public_labeled = True  # of FedMD alone

@@ -17,12 +17,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.growth.figure import Growth, Limit, Timing, growth_figure
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store.records import read_json
 from jaxfed.host import storage
 from jaxfed.host.csv_file import write_csv
 from jaxfed.reports.figures import png
-from jaxfed.reports.figures.growth_figure import Growth, Limit, Timing, growth_figure
 
 OURS = "jaxfed"
 _COLUMNS = (

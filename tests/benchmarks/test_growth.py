@@ -11,10 +11,10 @@ from invoking import ROOT
 from matplotlib.colors import to_hex
 from whole_figures import assert_nothing_is_cut
 
+from benchmarks.growth.document import read_growths, write_growth
+from benchmarks.growth.figure import growth_figure
 from jaxfed.errors import UsageError
-from jaxfed.reports.documents.growth import read_growths, write_growth
 from jaxfed.reports.figures import png
-from jaxfed.reports.figures.growth_figure import growth_figure
 
 SEARCH = {"num_bits": 64}
 GIGA = 1e9

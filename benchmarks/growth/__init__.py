@@ -1,0 +1,1 @@
+"""Growth of run time with the number of points: figures and tables of what `launch.bench` measured."""
