@@ -1,0 +1,135 @@
+"""The comparison of two commits notices a changed bit, a missing value and a new one, and nothing else."""
+
+import json
+import subprocess
+
+import compare_commits
+import numpy as np
+import pytest
+from compare_commits import EXIT, MESSAGE, Case, report, tree_of
+from flat_results import compared, flat_json, flat_workdir
+
+LOSS = 0.1 + 0.2
+
+
+def workdir(path, *, seconds=1.0, bits=0, field="weights", **more):
+    """A finished run as the launcher leaves it."""
+    line = {"algorithm": "fedavg", "repeat": 0, "round": 1, "loss": LOSS, "seconds": seconds}
+    path.mkdir()
+    (path / "metrics.jsonl").write_text(json.dumps({**line, **more}) + "\n")
+    summary = {"algorithms": {"fedavg": {"loss": {"values": [LOSS]}}}, "environment": str(path)}
+    (path / "summary.json").write_text(json.dumps(summary))
+    (path / "config.json").write_text(json.dumps({"key": seconds}))
+    folder = path / "states" / "fedavg-0"
+    folder.mkdir(parents=True)
+    weights = np.array([1.0, 2.0], np.float32)
+    weights.view(np.uint32)[1] += bits
+    record = np.frombuffer(str(path).encode(), np.uint8)
+    for step in (9, 10):
+        arrays = {f"state/{field}.kernel": weights * (step == 10), "record": record}
+        np.savez(folder / f"{step}.npz", **arrays)
+    return flat_workdir(path)
+
+
+def noticed(old, new, **options):
+    return {kind: entries for kind, entries in compared(old, new, **options).items() if entries}
+
+
+def test_what_a_workdir_is_reduced_to(tmp_path):
+    flat = workdir(tmp_path / "a")
+    digest = flat.pop("state/states/fedavg-0/10/weights.kernel")
+    assert digest.startswith("float32 [2] ")
+    assert flat == {
+        "metrics/fedavg/0/1/loss": "0.30000000000000004",
+        "summary/algorithms/fedavg/loss/values": "[0.30000000000000004]",
+    }
+
+
+def test_times_records_and_machines_do_not_matter(tmp_path):
+    assert not noticed(workdir(tmp_path / "a"), workdir(tmp_path / "b", seconds=2.0))
+
+
+def test_one_bit_is_noticed(tmp_path):
+    old = workdir(tmp_path / "a")
+    found = noticed(old, workdir(tmp_path / "b", bits=1, loss=0.3))
+    assert [entry.partition(":")[0] for entry in found.pop("changed")] == [
+        "metrics/fedavg/0/1/loss",
+        "state/states/fedavg-0/10/weights.kernel",
+    ]
+    assert not found
+    found = noticed(old, workdir(tmp_path / "c", bits=1, loss=0.3), state_only=True)
+    assert len(found["changed"]) == 1
+
+
+def test_missing_and_new_values_are_noticed(tmp_path):
+    less, more = workdir(tmp_path / "a"), workdir(tmp_path / "b", accuracy=1.0)
+    assert noticed(less, more) == {"new": ["metrics/fedavg/0/1/accuracy: 1.0"]}
+    assert noticed(more, less) == {"missing": ["metrics/fedavg/0/1/accuracy: 1.0"]}
+
+
+def test_a_renamed_field_is_no_difference_but_another_content_is(tmp_path):
+    old, new = workdir(tmp_path / "a"), workdir(tmp_path / "b", field="params")
+    place = "state/states/fedavg-0/10"
+    assert noticed(old, new) == {"renamed": [f"{place}/weights.kernel -> {place}/params.kernel"]}
+    assert noticed(old, workdir(tmp_path / "c", field="params", bits=1)).keys() == {
+        "missing",
+        "new",
+    }
+
+
+@pytest.mark.parametrize("key", ["a dtype", "a shape"])
+def test_equal_bytes_of_another_kind_are_noticed(tmp_path, key):
+    zeros = {"a dtype": np.zeros(4, np.int32), "a shape": np.zeros((2, 2), np.float32)}
+    flat = []
+    for name, array in (("a", np.zeros(4, np.float32)), ("b", zeros[key])):
+        (tmp_path / name).mkdir()
+        np.savez(tmp_path / name / "1.npz", x=array)
+        flat.append(flat_workdir(tmp_path / name))
+    assert noticed(*flat).keys() == {"changed"}
+
+
+def test_the_exit_status(capsys):
+    case = Case("run a", (), "")
+    failed = {EXIT: "2", MESSAGE: "no data"}
+    assert report([case], {"run a": {"x": "1"}}, {"run a": {"x": "1"}}) == 0
+    assert report([case], {"run a": failed}, {"run a": {**failed, MESSAGE: "no set"}}) == 0
+    assert "skipped, as it fails in both: no data" in capsys.readouterr().out
+    for new in ({"x": "2"}, {}, {"x": "1", "y": "1"}, failed):
+        assert report([case], {"run a": {"x": "1"}}, {"run a": new}) == 1
+    assert report([case], {"run a": failed}, {"run a": {"x": "1"}}) == 1
+
+
+def test_messages_are_counted_by_route_and_kind():
+    flat = flat_json(
+        {"masked masked": {"messages": {"0 to -1: own": [2, 248]}, "labels": [[1], []]}}
+    )
+    assert flat == {
+        "masked masked/messages/0 to -1: own": "[2, 248]",
+        "masked masked/labels/0": "[1]",
+        "masked masked/labels/1": "[]",
+    }
+
+
+def test_a_commit_is_computed_once_and_the_working_tree_as_it_is(tmp_path, monkeypatch):
+    """In a repository of one commit and a changed file."""
+    repository = tmp_path / "repository"
+    (repository / "tests").mkdir(parents=True)
+    monkeypatch.setattr(compare_commits, "HERE", repository / "tests")
+    (repository / "value.py").write_text("import sys; open(sys.argv[1], 'w').write('1')")
+    for name in compare_commits.SCRIPTS:
+        (repository / "tests" / name).write_text("")
+    user = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], ["add", "."], [*user, "commit", "-qm", "one"]):
+        subprocess.run(["git", "-C", repository, *command], check=True)
+    (repository / "value.py").write_text("import sys; open(sys.argv[1], 'w').write('2')")
+    assert tree_of("HEAD") != tree_of(".")
+
+    case = Case("value", ("value.py", "OUTPUT"), "value.json")
+    results = [
+        compare_commits.computed(commit, [case], tmp_path / name, tmp_path / "cache", 1)
+        for name, commit in (("old", "HEAD"), ("new", "."))
+    ]
+    assert results == [{"value": {"": "1"}}, {"value": {"": "2"}}]
+    monkeypatch.setattr(compare_commits, "run", None)  # computed once
+    again = compare_commits.computed("HEAD", [case], tmp_path / "b", tmp_path / "cache", 1)
+    assert again == results[0]
