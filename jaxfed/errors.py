@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -23,7 +22,7 @@ class UsageError(ValueError):
     Attributes:
         wrong: what is wrong.
         key: the setting, as `owner` names it, or as a whole (`config.fedprox.mu`); "" for another input.
-        value: of the setting; text is quoted, a path is not.
+        value: of the setting.
         allowed: what to write instead ("use 'a'", "choose one of 'a', 'b'"), or how to get a missing file.
         owner: the factory or dataclass that has the key, until a section of a config takes its place.
     """
@@ -45,10 +44,12 @@ class UsageError(ValueError):
     def __str__(self) -> str:
         setting = ".".join(filter(None, (self.owner, self.key)))
         if hasattr(self, "value"):
-            is_path = isinstance(self.value, os.PathLike)
-            setting += f"={self.value}" if is_path else f"={self.value!r}"
+            setting += f"={' '.join(repr(self.value).split())}"
         reason = "; ".join(filter(None, (self.wrong, self.allowed)))
         return ": ".join(filter(None, (setting, reason)))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
 
     def renamed(self, key: str) -> UsageError:
         """Return this error with another key, which needs no owner."""

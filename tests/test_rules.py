@@ -29,11 +29,11 @@ def method(
 def test_keywords_pass_or_are_refused_by_name():
     assert method(training="t", mu=0.0) == ("t", 0.0, "a")
     for given, told in (
-        ({"mu": -1.0}, "method.mu=-1.0: allowed are numbers from 0 on"),
-        ({"kind": "c"}, "method.kind='c': allowed are 'a', 'b'"),
-        ({"mu": "small"}, "method.mu='small': allowed are numbers from 0 on"),
-        ({"steps": 3.0}, "method.steps=3.0: allowed are integers from 1 on"),
-        ({"steps": None}, "method.steps=None: allowed are integers from 1 on"),
+        ({"mu": -1.0}, "method.mu=-1.0: use numbers from 0 on"),
+        ({"kind": "c"}, "method.kind='c': choose one of 'a', 'b'"),
+        ({"mu": "small"}, "method.mu='small': use numbers from 0 on"),
+        ({"steps": 3.0}, "method.steps=3.0: use integers from 1 on"),
+        ({"steps": None}, "method.steps=None: use integers from 1 on"),
     ):
         with pytest.raises(UsageError, match=f"^{told}$"):
             method(training="t", **given)

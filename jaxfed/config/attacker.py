@@ -166,9 +166,9 @@ def _learner_of(
         if not has_learners:
             return LEARNERS["network"](training=training_of(federation), **network)
         asked = "network" if network else ingredient
-        made = learner_ingredients.ingredients(
-            seen, name, (asked,), federation, training_of, execution
-        )[asked]
+        made = learner_ingredients.ingredients(seen, (asked,), federation, training_of, execution)[
+            asked
+        ]
         return made(**network) if network else made
 
     return learner

@@ -65,7 +65,7 @@ class _Shapes(Federation):
     """Clients whose examples are known by their shape alone."""
 
     @property
-    def normalization(self) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[override]
+    def normalization(self) -> tuple[np.ndarray, np.ndarray]:
         """Return mean 0 and deviation 1, for a model that nothing is computed with."""
         size = self.x.shape[-1:]
         return np.zeros(size, np.float32), np.ones(size, np.float32)

@@ -18,8 +18,9 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args, get_origin
 
+from jaxfed.config.keys import check_value
 from jaxfed.errors import UsageError, suggestion
-from jaxfed.rules import Rule
+from jaxfed.rules import SHARE, Rule, at_least, one_of
 
 
 def defaults(factory: Callable[..., Any]) -> dict[str, Any]:
@@ -29,7 +30,7 @@ def defaults(factory: Callable[..., Any]) -> dict[str, Any]:
 
 def described(factory: Callable[..., Any]) -> list[tuple[str, Any, str]]:
     """Return (name, default, allowed values as text) of a factory's options."""
-    return [(name, o.default, _rule(o.annotation)[0]) for name, o in _options(factory).items()]
+    return [(name, o.default, _rule(o.annotation).allowed) for name, o in _options(factory).items()]
 
 
 def check_options(name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
@@ -48,9 +49,7 @@ def check_options(name: str, factory: Callable[..., Any], options: Mapping[str, 
         if key not in known:
             wrong = f"unknown key of {name}{suggestion(key, known)}"
             raise UsageError(wrong, key=f"config.model.{key}")
-        allowed, holds = _rule(known[key].annotation)
-        if not holds(value):
-            raise UsageError(key=f"config.model.{key}", value=value, allowed=f"use {allowed}")
+        check_value(f"model.{key}", value, _rule(known[key].annotation))
 
 
 def takes_convolution(factory: Callable[..., Any]) -> bool:
@@ -68,32 +67,22 @@ def _options(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     }
 
 
-def _rule(hint: Any) -> tuple[str, Callable[[Any], bool]]:
-    """Return the allowed values as text, and a predicate."""
+def _rule(hint: Any) -> Rule:
     if get_origin(hint) is Literal:
-        names = get_args(hint)
-        return " or ".join(map(repr, names)), lambda value: value in names
+        return one_of(get_args(hint))
     if get_origin(hint) is Annotated:
-        rule = next((own for own in get_args(hint)[1:] if isinstance(own, Rule)), None)
-        if rule:
-            return rule.allowed, lambda value: type(value) is rule.type and rule.holds(value)
+        return next((own for own in get_args(hint)[1:] if isinstance(own, Rule)), _ANYTHING)
     return _RULES.get(hint, _ANYTHING)
 
 
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 1
+def _are_counts(value: Any) -> bool:
+    return isinstance(value, tuple | list) and all(type(n) is int and n >= 1 for n in value)
 
 
-_ANYTHING: tuple[str, Callable[[Any], bool]] = ("all values", lambda value: True)
-_RULES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
-    bool: ("true or false", lambda value: type(value) is bool),
-    int: ("integers from 1 on", _is_count),
-    float: (
-        "numbers from 0 to 1",
-        lambda value: type(value) in (int, float) and 0 <= value <= 1,
-    ),
-    Sequence[int]: (
-        "lists of integers from 1 on, such as (16, 32)",
-        lambda value: isinstance(value, tuple | list) and all(map(_is_count, value)),
-    ),
+_ANYTHING = Rule(object, "all values")
+_RULES: dict[Any, Rule] = {
+    bool: Rule(bool, "true or false"),
+    int: at_least(1),
+    float: SHARE,
+    Sequence[int]: Rule(object, "lists of integers from 1 on, such as (16, 32)", _are_counts),
 }

@@ -137,7 +137,9 @@ def _load(
         return image_folder.read(folder, *only("image_size", "image_bits"))
     if name_or_path not in NAMED and not place.is_dir() and (key := _key_of_root(root)):
         raise UsageError(
-            f"no such folder; data set {name_or_path!r} is looked for there", key=key, value=place
+            f"no such folder; data set {name_or_path!r} is looked for there",
+            key=key,
+            value=str(place),
         )
     only("label_key", "image_size", "image_bits")
     raise UsageError(_not_found(name_or_path, place))

@@ -35,9 +35,9 @@ def location(given: str | os.PathLike[str], key: str) -> Path:
     except (FileNotFoundError, NotADirectoryError):
         return path
     except OSError as error:
-        raise UsageError(str(error.strerror), key=key, value=Path(text)) from error
+        raise UsageError(str(error.strerror), key=key, value=text) from error
     except RuntimeError as error:  # ~nobody
-        raise UsageError(str(error), key=key, value=Path(text)) from error
+        raise UsageError(str(error), key=key, value=text) from error
     except ValueError as error:  # a NUL
         raise UsageError(str(error), key=key, value=text) from error
     return path
@@ -96,4 +96,4 @@ def _refusing(given: str | os.PathLike[str], key: str, place: Path) -> Iterator[
         yield
     except OSError as error:
         wrong = f"cannot write in {place}: {error.strerror}"
-        raise UsageError(wrong, key=key, value=Path(given)) from error
+        raise UsageError(wrong, key=key, value=os.fspath(given)) from error

@@ -151,8 +151,11 @@ def noise_multiplier_of(epsilon: float, delta: float, releases: int, draw: Draw)
         low, high = high, 2 * high
         if high > MOST_NOISE:
             raise UsageError(
-                f"target_epsilon={epsilon}: no noise multiplier up to {MOST_NOISE:g} keeps {releases} "
-                f"releases within it at delta={delta}; allowed are larger ones"
+                f"no noise multiplier up to {MOST_NOISE:g} keeps {releases} releases within it at "
+                f"delta={delta}",
+                key="target_epsilon",
+                value=epsilon,
+                allowed="use a larger one",
             )
     while high > (1 + _PRECISION) * low:
         middle = math.sqrt(low * high)
@@ -219,7 +222,8 @@ def _accounting() -> Any:
         import dp_accounting.rdp
     except ImportError as error:
         raise UsageError(
-            "noise_multiplier: epsilon of what is drawn at random needs dp-accounting, which is not "
-            "installed: pip install -r requirements-privacy.txt"
+            "epsilon of what is drawn at random needs dp-accounting, which is not installed: "
+            "pip install -r requirements-privacy.txt",
+            key="noise_multiplier",
         ) from error
     return dp_accounting

@@ -247,7 +247,11 @@ def test_a_budget_is_spent_with_the_last_round():
         ("clients", {"clip": 0}, r"dp_fedavg\.clip=0"),
         ("clients", {"bound": "mean"}, r"dp_fedavg\.bound='mean'"),
         ("clients", {"noise_multiplier": -1}, r"dp_fedavg\.noise_multiplier=-1"),
-        ("clients", {"target_epsilon": 1.0}, r"noise_multiplier=1\.0: allowed is 0 beside"),
+        (
+            "clients",
+            {"target_epsilon": 1.0},
+            r"noise_multiplier=1\.0: target_epsilon=1\.0 chooses it; use 0",
+        ),
         ("clients", {"target_epsilon": 1.0, "noise_multiplier": 0.0}, "participation"),
         (
             "clients",

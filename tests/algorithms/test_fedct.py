@@ -392,8 +392,8 @@ OF_CLASSES = (
         ({"consensus": "staple", "sums": "masked"}, "sums='masked': consensus='staple' needs"),
         ({"consensus": "soft_mean", **MANY}, "release='xor': noise is on labels"),
         ({"consensus": "staple", **MANY}, "decode='unbiased': consensus='staple'"),
-        ({"release": "xor", "epsilon": -1.0}, "fedct.epsilon=-1.0: allowed are numbers above 0"),
-        ({"steps": 0}, "fedct.steps=0: allowed are integers from 1 on"),
+        ({"release": "xor", "epsilon": -1.0}, "fedct.epsilon=-1.0: use numbers above 0"),
+        ({"steps": 0}, "fedct.steps=0: use integers from 1 on"),
         (
             {"consensus": "soft_mean", "learner": toy(has_probabilities=False)},
             "consensus='soft_mean': needs probabilities",

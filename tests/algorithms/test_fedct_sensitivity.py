@@ -210,11 +210,14 @@ def test_labels_that_no_neighbor_changes_are_one_all_the_same():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"sensitivity": "proven"}, "fedct.sensitivity='proven': allowed are 'rows', 'stability'"),
+        (
+            {"sensitivity": "proven"},
+            "fedct.sensitivity='proven': choose one of 'rows', 'stability'",
+        ),
         ({**ESTIMATED, "rows": 3}, "rows=3: allowed is 0 with sensitivity='estimated'"),
-        ({**ESTIMATED, "neighbors": 0}, "fedct.neighbors=0: allowed are integers from 1 on"),
+        ({**ESTIMATED, "neighbors": 0}, "fedct.neighbors=0: use integers from 1 on"),
         ({"sensitivity": "stability"}, "stability_rate=0.0: allowed are numbers above 0"),
-        ({"stability_delta": 0.7}, "fedct.stability_delta=0.7: allowed are numbers above 0"),
+        ({"stability_delta": 0.7}, "fedct.stability_delta=0.7: use numbers above 0"),
     ],
 )
 def test_what_is_refused(settings, message):

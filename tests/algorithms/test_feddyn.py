@@ -96,5 +96,5 @@ def test_statistics_of_batchnorm_stay_out_of_it():
 
 
 def test_alpha_must_be_positive():
-    with pytest.raises(UsageError, match=r"feddyn\.alpha=0: allowed are numbers above 0"):
+    with pytest.raises(UsageError, match=r"feddyn\.alpha=0: use numbers above 0"):
         feddyn(training=training_of(WHOLE), alpha=0)

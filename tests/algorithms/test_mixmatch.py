@@ -226,7 +226,7 @@ def test_the_weight_ramps_up_over_rounds():
     ("settings", "message"),
     [
         ({"num_augmentations": 0}, r"mixmatch\.num_augmentations=0"),
-        ({"alpha": 0}, r"mixmatch\.alpha=0: allowed are numbers above 0"),
+        ({"alpha": 0}, r"mixmatch\.alpha=0: use numbers above 0"),
         ({"mu": -1}, r"mixmatch\.mu=-1"),
     ],
 )

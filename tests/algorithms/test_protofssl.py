@@ -500,18 +500,18 @@ def test_the_proximal_term_holds_the_network_back():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"support": 0}, r"protofssl\.support=0: allowed are integers from 1 on"),
-        ({"temperature": 0}, r"protofssl\.temperature=0: allowed are numbers above 0"),
-        ({"distance": "cosine"}, r"protofssl\.distance='cosine': allowed are 'euclidean'"),
+        ({"support": 0}, r"protofssl\.support=0: use integers from 1 on"),
+        ({"temperature": 0}, r"protofssl\.temperature=0: use numbers above 0"),
+        ({"distance": "cosine"}, r"protofssl\.distance='cosine': choose one of 'euclidean'"),
         ({"prototypes": "mine"}, r"protofssl\.prototypes='mine'"),
-        ({"targets": "mine"}, r"protofssl\.targets='mine': allowed are 'helpers', 'xclp'"),
-        ({"targets": "xclp"}, r"pseudo_label='xclp': allowed are"),
+        ({"targets": "mine"}, r"protofssl\.targets='mine': choose one of 'helpers', 'xclp'"),
+        ({"targets": "xclp"}, r"pseudo_label='xclp': choose one of"),
         ({"missing_class": "zero"}, r"protofssl\.missing_class='zero'"),
         ({"helper_choice": "all"}, r"protofssl\.helper_choice='all'"),
         ({"noise": -1}, r"protofssl\.noise=-1"),
         (
             {"helper_choice": "newest", "prototype_sums": "masked", "prototypes": "global"},
-            r"helper_choice='newest': allowed with prototype_sums='none'",
+            r"helper_choice='newest': .*; set prototype_sums='none'",
         ),
     ],
 )

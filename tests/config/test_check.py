@@ -94,7 +94,7 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
         ("training.rate=1", ("did you mean 'training.learning_rate' or 'training.server_lear",)),
         (
             "baselines=fedavgg,client_knn,qqq",
-            ("'fedavgg' is unknown, did you mean 'fedavg'?; 'qqq' is unknown; allowed are diff",),
+            ("'fedavgg' is unknown, did you mean 'fedavg'?; 'qqq' is unknown; use diff",),
         ),
         (
             "baselines=fedavgg,xclpp",
@@ -102,11 +102,14 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
                 "'fedavgg' is unknown, did you mean 'fedavg'?; 'xclpp' is unknown, did you mean 'xclp'?",
             ),
         ),
-        ("baselines=fedavg,fedavg", ("allowed are different names out of",)),
+        ("baselines=fedavg,fedavg", ("use different names out of",)),
         # a method that is not in the run
-        ("dp_fedavg.clip=nan", ("config.dp_fedavg.clip=nan: allowed are numbers above 0",)),
+        ("dp_fedavg.clip=nan", ("config.dp_fedavg.clip=nan: use numbers above 0",)),
         ("fedprox.mu=-1", ("config.fedprox.mu=-1",)),
-        ("federation.public_fraction=1", ("config.federation.public_fraction=1.0: allowed are 0",)),
+        (
+            "federation.public_fraction=1",
+            ("config.federation.public_fraction=1.0: use numbers from 0",),
+        ),
         ("trainng.x=3", ("config.trainng: no such section, did you mean 'training'?",)),
         ("zzz.x=3", ("config.zzz: no such section; sections are ", "dataset", "xclp")),
         ("training.x.y=3", ("config.training.x: no such section",)),
@@ -131,7 +134,7 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
         ("execution.workers=two", ("config.execution.workers=two", "an integer")),
         ("execution.workers=-1", ("config.execution.workers=-1", "0 is none")),
         ("execution.workers=1025", ("config.execution.workers=1025", "from 0 to 1024")),
-        ("xclp.key_bits=1024", ("xclp.key_bits=1024", "2048 and 3072")),
+        ("xclp.key_bits=1024", ("xclp.key_bits=1024", "2048 or 3072")),
         ("xclp.relative_confidence=1", ("config.xclp.relative_confidence=1", "true or false")),
         ("baselines=(1, 2)", ("config.baselines", "a list such as a,b")),
         ("xclp.presence=(1, 2)", ("config.xclp.presence=1", "'CLIENT@STAGE'")),
@@ -152,7 +155,7 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
         ("cohort_size=11", ("config.cohort_size=11", "at most 10", "num_clients=10")),
         ("algorithm=xlcp", ("config.algorithm='xlcp'", "did you mean 'xclp'?")),
         ("pseudo_label.safeguard=server", ("config.pseudo_label.safeguard=", "'network'")),
-        ("pseudo_label.safeguard=network", ("allowed with xclp.confidence 'calibrated'",)),
+        ("pseudo_label.safeguard=network", ("set xclp.confidence='calibrated'",)),
         ("baselines=xclp", ("config.baselines", "is the algorithm already")),
         ("baselines=client_knn,client_knn", ("config.baselines", "different names")),
         ("baselines=knn", ("config.baselines", "'client_knn'")),
@@ -261,11 +264,11 @@ def test_defaults_are_right_and_every_rule_has_one():
         (lambda config: config.update({"rounds": 2.0}), "config.rounds=2.0"),
         (
             lambda config: config.xclp.update({"alpha": "high"}),
-            "config.xclp.alpha='high': allowed are",
+            "config.xclp.alpha='high': use numbers",
         ),
         (
             lambda config: config.xclp.update({"num_bits": 64.0}),
-            "config.xclp.num_bits=64.0: allowed",
+            "config.xclp.num_bits=64.0: use integers",
         ),
         (lambda config: config.pooled_lp.update({"alpha": None}), "config.pooled_lp.alpha=None"),
         (lambda config: config.client_knn.update({"num_neighbors": "5"}), "num_neighbors='5'"),
@@ -394,13 +397,19 @@ TRAINED = "ml_collections_configs/fedavg_xclp.py:smoke"
     [
         (
             ["server_optimizer=adam", "server_momentum=0.9"],
-            "training.server_momentum=0.9: does not go with server_optimizer='adam'; allowed beside 'sgd'",
+            "training.server_momentum=0.9: server_optimizer='adam' has no momentum; set",
         ),
-        (["optimizer=adam", "momentum=0.9"], "training.momentum=0.9: does not go with optimizer"),
-        (["optimizer=adagrad", "momentum=0", "nesterov=true"], "training.nesterov=True: does not"),
+        (
+            ["optimizer=adam", "momentum=0.9"],
+            "training.momentum=0.9: optimizer='adam' has no momentum",
+        ),
+        (
+            ["optimizer=adagrad", "momentum=0", "nesterov=true"],
+            "training.nesterov=True: optimizer='adagrad' has no",
+        ),
         (
             ["momentum=0", "nesterov=true"],
-            "training.nesterov=True: allowed with a momentum above 0",
+            "training.nesterov=True: set a momentum above 0",
         ),
     ],
 )

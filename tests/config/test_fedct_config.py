@@ -319,8 +319,10 @@ def test_private_baselines_have_networks_without_batch_normalization(name):
         check.check(config)
     assert config.model.get("norm") is None
     assert file.load(f"{CONFIG}:cifar10,{name}").model.norm == "group"
+    given = [f"algorithm={name}", "model.name=cnn", "training.labeled_only_rounds=0", "baselines="]
+    config = file.load("fedavg_xclp:smoke", [*given, "model.norm=batch"])
     with pytest.raises(UsageError, match=r"BatchNorm.*model\.norm='group'"):
-        check.check(file.load(f"{CONFIG}:cifar10,{name}", ["model.norm=batch"]))
+        Simulation(config).check()
 
 
 @pytest.mark.slow
@@ -354,4 +356,4 @@ def test_a_missing_accountant_names_the_method(monkeypatch):
     with pytest.raises(
         UsageError, match=r"^config\.dp_fedavg_records\.noise_multiplier: epsilon of"
     ):
-        check.check(config)
+        Simulation(config).check()

@@ -142,10 +142,10 @@ def test_diverged_training_is_named(raw):
 
 
 MISTAKES = {
-    "rounds=1": "config.rounds=1: .*4 clients make 2 groups; allowed are integers from 2 on",
+    "rounds=1": "config.rounds=1: .*4 clients make 2 groups; use integers from 2 on",
     "training.class_weights=(1, 2)": "class_weights: 2 numbers, but digits has 10 classes",
-    "training.initial_model=pretrained": "model.name out of efficientnet_b0.*'linear_mlp'",
-    "training.initial_model=./nowhere": "initial_model=./nowhere: no such folder",
+    "training.initial_model=pretrained": "'linear_mlp'; set model.name to one of 'eff",
+    "training.initial_model=./nowhere": "initial_model='./nowhere': no such folder",
     "model.embeding=8": "embeding",
 }
 

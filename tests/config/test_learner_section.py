@@ -4,14 +4,19 @@ import numpy as np
 import pytest
 
 import jaxfed
-from jaxfed.config import assembly, check, file, learner_ingredients, learner_section
+from jaxfed.config import check, file, learner_ingredients, learner_section
 from jaxfed.config.visibility import seen_by
 from jaxfed.errors import UsageError
 from jaxfed.experiment.costs.costs import method_costs
+from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution import HERE
 from jaxfed.learners import LEARNERS
 
 FEDCT = "ml_collections_configs/fedct.py"
+
+
+def two_clients():
+    return Federation.from_clients([([[0.0]], [0]), ([[1.0]], [1])])
 
 
 def load(*overrides, variant=""):
@@ -45,16 +50,19 @@ def test_a_learners_keys_have_its_defaults_types(override, value):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["learner.name=tree"], "config.learner.name='tree': allowed are 'network', "),
-        (["learner.name=mixed"], "config.learner.names=(): allowed are learners with"),
-        (["learner.names=network"], "config.learner.names=('network',): allowed are learners with"),
+        (["learner.name=tree"], "config.learner.name='tree': choose one of 'network', "),
+        (["learner.name=mixed"], "config.learner.names=(): learner.name='mixed'; list learners"),
+        (
+            ["learner.names=network"],
+            "config.learner.names=('network',): learner.name='decision_tree'; use ()",
+        ),
         (
             ["learner.name=mixed", "learner.names=network,network", "federation.num_clients=1"],
             "config.learner.names=('network', 'network'): at most 1",
         ),
         (
             ["learner.decision_tree.max_depth=-1"],
-            "config.learner.decision_tree.max_depth=-1: allowed are integers from 0 on",
+            "config.learner.decision_tree.max_depth=-1: use integers from 0 on",
         ),
         (["federation.public_size=0"], "config.federation.public_size=0: 'fedct' teaches clients"),
         (
@@ -64,7 +72,7 @@ def test_a_learners_keys_have_its_defaults_types(override, value):
         (["baselines=fedmd"], "config.learner.name='decision_tree': 'fedmd' teaches"),
         (["fedct.consensus=mode"], "config.fedct.consensus='mode': allowed are 'majority'"),
         (["fedct.threshold=0.8"], "config.fedct.threshold=0.8: consensus='majority' has none"),
-        (["fedct.epsilon=0"], "config.fedct.epsilon=0.0: allowed are numbers above 0"),
+        (["fedct.epsilon=0"], "config.fedct.epsilon=0.0: use numbers above 0"),
         (["federation.labels_at=server"], "config.federation.labels_at='server': clients of"),
         (["federation.test=clients"], "config.federation.test='clients': clients of 'fedct' have"),
         (["learner.name=estimator"], "config.learner.estimator"),
@@ -113,9 +121,9 @@ SVC = ("learner.name=estimator", "learner.estimator.estimator=sklearn.svm.SVC")
 def test_settings_of_a_named_class_reach_it_and_are_judged_by_it():
     given = load(*SVC, "learner.estimator.kernel=linear", "learner.estimator.C=2.5")
     check.check(given)
-    made = learner_ingredients.ingredients(
-        given, "mine", ["learner"], assembly.nobody(given), pytest.fail, HERE
-    )["learner"]
+    made = learner_ingredients.ingredients(given, ["learner"], two_clients(), pytest.fail, HERE)[
+        "learner"
+    ]
     assert made.name_of(0) == "SVC"
     with pytest.raises(UsageError, match=r"unexpected keyword argument 'c'"):
         check.check(load(*SVC, "learner.estimator.c=2.5"))
@@ -162,12 +170,10 @@ def test_networks_make_the_training_seen():
 def test_factories_get_what_they_ask_for():
     names = learner_section.INGREDIENTS
     config = load("learner.name=mixed", "learner.names=decision_tree,logistic_regression")
-    federation = assembly.nobody(config)
     made = learner_ingredients.ingredients(
         config,
-        "mine",
         ["learner", "server_learner", "public", "public_labels", "num_classes", "own"],
-        federation,
+        two_clients(),
         lambda of: pytest.fail("trees need no training"),
         HERE,
     )

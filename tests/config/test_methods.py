@@ -87,7 +87,7 @@ def test_a_keyword_that_the_config_does_not_name_has_its_default_type():
         ("fedavg.training.augmentation=flipp", ("config.fedavg.training.augmentation", "'flip'")),
         (
             "fedavg.training.initial_model=/no",
-            ("config.fedavg.training.initial_model=/no", "folder"),
+            ("config.fedavg.training.initial_model='/no'", "folder"),
         ),
         ("client_knn.training.epochs=1", ("config.client_knn.training", "labels in one shot")),
         ("fedprox.rounds=3", ("config.fedprox.rounds: unknown key",)),
@@ -123,7 +123,7 @@ def test_a_mistake_is_one_line_that_names_its_key(override, words):
         ({"mine": {"algorithm": 3}}, "config.mine.algorithm=3"),
         (
             {"mine": {"algorithm": "fedavg", "training": 3}},
-            "config.mine.training=3: allowed is a section",
+            "config.mine.training=3: use a section",
         ),
         ({"mine": {"training": {"epochs": 1}}}, "config.mine: no such section"),
         (

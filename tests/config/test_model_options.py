@@ -10,6 +10,7 @@ import pytest
 from jaxfed.config import check, file
 from jaxfed.config.model_options import check_options, defaults
 from jaxfed.config.networks import make_model
+from jaxfed.config.simulation import Simulation
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
@@ -54,7 +55,7 @@ def test_wrong_values_are_one_line(name, option):
         with pytest.raises(UsageError) as caught:
             check_options(name, MODELS[name], {option: value})
         message = str(caught.value)
-        assert message.startswith(f"config.model.{option}={value!r}: allowed with {name} are ")
+        assert message.startswith(f"config.model.{option}={value!r}: ")
         rule = get_args(kind)[1].allowed if get_origin(kind) is Annotated else ""
         assert TOLD.get(kind, rule or repr(defaults(MODELS[name])[option])) in message
         assert "\n" not in message
@@ -67,16 +68,14 @@ def test_wrong_values_are_one_line(name, option):
         (["name=cnn", "hidden=many"], "config.model.hidden=many: must be an integer"),
         (
             ["name=cnn", "hidden=-1"],
-            "config.model.hidden=-1: allowed with cnn are integers from 0 on; 0 is none",
+            "config.model.hidden=-1: use integers from 0 on; 0 is none",
         ),
         (["name=cnn", "depth=3"], "config.model.depth: unknown key of cnn; known are channels, "),
-        (["name=cnn", "norm=layer"], "config.model.norm='layer': allowed with cnn are 'batch'"),
-        (["name=cnn", "norm=group", "groups=3"], "config.model.name='cnn': groups=3 does not"),
+        (["name=cnn", "norm=layer"], "config.model.norm='layer': choose one of 'batch'"),
         (["name=cnn", "channels=16,x"], "config.model.channels=16,x: must be a list such as"),
-        (["name=cnn", "channels=(16, -1)"], "config.model.channels=(16, -1): allowed with cnn"),
-        (["name=resnet9", "momentum=2"], "config.model.momentum=2.0: allowed with resnet9 are"),
-        (["name=resnet9", "pools=2,2"], "config.model.name='resnet9': pools=(2, 2): resnet9"),
-        (["name=cnn14"], "config.model.name='cnn14': allowed are "),
+        (["name=cnn", "channels=(16, -1)"], "config.model.channels=(16, -1): use lists of"),
+        (["name=resnet9", "momentum=2"], "config.model.momentum=2.0: use numbers from 0 to 1"),
+        (["name=cnn14"], "config.model.name='cnn14': choose one of "),
         (["name=cnn14", "hidden=3"], "config.model.hidden: unknown key of cnn14"),
         (["hidden=3.5"], "config.model.hidden=3.5: must be a list such as"),
         (["hiden=64"], "config.model.hiden: unknown key of mlp, did you mean 'hidden'?"),
@@ -87,6 +86,21 @@ def test_mistakes_on_the_command_line(overrides, told):
         check.check(file.load(CONFIG, [f"model.{text}" for text in overrides]))
     assert str(caught.value).startswith(told)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["name=cnn", "norm=group", "groups=3"], "config.model.name='cnn': groups=3 does not"),
+        (["name=resnet9", "pools=2,2"], "config.model.name='resnet9': pools=(2, 2): resnet9"),
+    ],
+)
+def test_options_that_a_network_refuses_for_these_examples(overrides, told):
+    config = file.load(f"{CONFIG}:smoke", [f"model.{text}" for text in overrides])
+    check.check(config)
+    with pytest.raises(UsageError) as caught:
+        Simulation(config).check()
+    assert str(caught.value).startswith(told)
 
 
 @pytest.mark.parametrize(

@@ -177,10 +177,10 @@ def test_more_than_the_other_set_has(tmp_path, keys, told):
 
 
 def test_another_set_must_be_there_and_of_the_same_shape(tmp_path):
-    with pytest.raises(UsageError, match=r"config\.federation\.public_dataset: .*no such file"):
+    with pytest.raises(UsageError, match=r"config\.federation\.public_dataset=.*no such file"):
         simulation(tmp_path, 0, **{"federation.public_dataset": str(tmp_path / "no.npz")})
     keys = write_public(tmp_path, shape=(50, 2))
-    told = r"public_dataset='.*': its examples are float32\[2\]; allowed .* float32\[1\]"
+    told = r"public_dataset='.*': its examples are float32\[2\]; use .* float32\[1\]"
     with pytest.raises(UsageError, match=told):
         simulation(tmp_path, 0, **keys)
 
@@ -188,8 +188,11 @@ def test_another_set_must_be_there_and_of_the_same_shape(tmp_path):
 @pytest.mark.parametrize(
     ("override", "told"),
     [
-        ("federation.public_labeled=true", r"public_labeled=True: allowed with a public_size"),
-        ("federation.public_size=-1", r"public_size=-1: allowed are integers from 0 on"),
+        (
+            "federation.public_labeled=true",
+            r"public_labeled=True: there are no public examples; set a public_size",
+        ),
+        ("federation.public_size=-1", r"public_size=-1: use integers from 0 on"),
     ],
 )
 def test_what_a_config_cannot_say(override, told):

@@ -48,7 +48,7 @@ def test_labels_at_clients_are_dealt_as_ever(tmp_path):
     [
         ({"federation.num_labeled": 181}, r"num_labeled=181: the server can have at most 180"),
         ({"federation.labeled_per_class": 61}, r"labeled_per_class=61: .* at most 60"),
-        ({"federation.labeled_fraction": 0.0}, r"labeled_fraction=0.0: the server has no label"),
+        ({"federation.labeled_fraction": 0.0}, r"labeled_fraction=0.0: .* the server has no label"),
     ],
 )
 def test_more_than_there_is(tmp_path, keys, told):
@@ -62,34 +62,34 @@ def test_more_than_there_is(tmp_path, keys, told):
         (
             "labels_at_server.py",
             ["federation.reveal_labels=true"],
-            r"reveal_labels=True: allowed is False",
+            r"reveal_labels=True: .*; use False",
         ),
         (
             "labels_at_server.py",
             ["federation.num_labeled_clients=2"],
-            r"num_labeled_clients=2: allowed is 0",
+            r"num_labeled_clients=2: .*; use 0",
         ),
         ("labels_at_server.py", ["xclp.hamming=masked"], r"a party of XCLP"),
         ("labels_at_server.py", ["xclp.bit_epsilon=2.0"], r"a party of XCLP"),
         (
             "labels_at_server.py",
             ["federation.labels_at=clients"],
-            r"labels_at='clients': 'semifl' learns.*labels_at_server.py has them",
+            r"labels_at='clients': 'semifl' needs labels at the server.*labels_at_server.py has them",
         ),
         (
             "labels_at_server.py",
             ["federation.labels_at=servers"],
-            r"labels_at='servers': allowed are 'clients'",
+            r"labels_at='servers': choose one of 'clients'",
         ),
         (
             "labels_at_server.py",
             ["training.server_epochs=0"],
-            r"server_epochs=0: allowed are integers from 1",
+            r"server_epochs=0: use integers from 1",
         ),
         (
             "protofssl.py",
             ["federation.labels_at=server"],
-            r"federation.labels_at='server': 'protofssl' learns",
+            r"federation.labels_at='server': 'protofssl' needs labels at the clients; use 'clients'",
         ),
         ("xclp_digits.py", ["federation.labels_at=server"], r"'xclp' labels in one shot"),
         (

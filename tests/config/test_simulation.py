@@ -152,7 +152,7 @@ def test_points_of_unknown_class_are_somebodys_unlabeled_ones(tmp_path, case):
 
 def test_natural_clients_without_clients_are_told_the_key(tmp_path):
     ours = simulation(tmp_path, 0, **{"federation.partition": "natural"})
-    with pytest.raises(UsageError, match=r"natural' needs client_id.*config\.dataset\.client_key"):
+    with pytest.raises(UsageError, match=r"natural': needs client_id.*config\.dataset\.client_key"):
         ours.check()
     with pytest.raises(UsageError, match=r"config\.dataset\.client_key='z': no array z"):
         simulation(tmp_path, 0, **{"dataset.client_key": "z"})
@@ -209,7 +209,7 @@ def test_units_of_features_are_said_to_methods_that_take_them(
 
 def test_clients_without_examples_are_counted(tmp_path, said):
     keys = {"federation.test": "central", "federation.public_size": 100}
-    with pytest.raises(UsageError, match=r"num_clients=45: at most 44, for so many of the 180 exa"):
+    with pytest.raises(UsageError, match=r"num_clients=45: at most 44, the number of the 180 exa"):
         simulation(tmp_path, 0, **keys, **{"federation.num_clients": 45}).check()
     keys |= {"federation.partition": "dirichlet", "federation.dirichlet_alpha": 0.01}
     ours = simulation(tmp_path, 0, **keys, **{"federation.num_clients": 40})

@@ -174,7 +174,7 @@ def test_json_beside_folders_of_images_is_ambiguous(tmp_path):
     save_image(folder / "train" / "cat" / "1.png", 0)
     with pytest.raises(UsageError, match=r"both \*\.json and folders of images"):
         load(folder)
-    with pytest.raises(UsageError, match="image_size=8 does not apply"):
+    with pytest.raises(UsageError, match="image_size=8: does not apply"):
         load(folder, image_size=8)
 
 

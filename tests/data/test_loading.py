@@ -213,10 +213,10 @@ def test_deep_and_hidden_images(tmp_path):
 
 def test_options_that_do_not_apply_are_mistakes(tmp_path):
     for option in ("label_key", "client_key"):
-        with pytest.raises(UsageError, match=f"{option}='a' does not apply to data set 'digits'"):
+        with pytest.raises(UsageError, match=f"{option}='a': does not apply to data set 'digits'"):
             load("digits", **{option: "a"})
     (tmp_path / "set" / "a").mkdir(parents=True)
-    with pytest.raises(UsageError, match="image_size=0: allowed"):
+    with pytest.raises(UsageError, match="image_size=0: use"):
         load(tmp_path / "set", image_size=0)
 
 
@@ -227,7 +227,7 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"file: cannot be written .*; set \$JAXFED_CACHE"):
         load("tiny", root=tmp_path)
     monkeypatch.setenv("JAXFED_CACHE", "n" * 300)
-    with pytest.raises(UsageError, match=r"^\$JAXFED_CACHE=n*: File name too long"):
+    with pytest.raises(UsageError, match=r"^\$JAXFED_CACHE='n*': File name too long"):
         load("tiny", root=tmp_path)
 
 
@@ -296,10 +296,10 @@ def test_mistakes_are_named_in_one_line(tmp_path, name, message):
 
 def test_a_root_that_is_not_there_is_what_the_line_is_about(tmp_path, monkeypatch):
     nowhere = tmp_path / "nowhere"
-    with pytest.raises(UsageError, match=rf"^root={nowhere}: no such folder; .*'fashion_mnist'"):
+    with pytest.raises(UsageError, match=rf"^root='{nowhere}': no such folder; .*'fashion_mnist'"):
         load("fashion_mnist", root=nowhere)
     monkeypatch.setenv("JAXFED_DATA", str(nowhere))
-    with pytest.raises(UsageError, match=rf"^\$JAXFED_DATA={nowhere}: no such folder"):
+    with pytest.raises(UsageError, match=rf"^\$JAXFED_DATA='{nowhere}': no such folder"):
         load("fashion_mnist")
     nowhere.mkdir()
     with pytest.raises(UsageError, match=r"'fashion_mnist' not found; looked for"):

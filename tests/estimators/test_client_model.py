@@ -161,9 +161,9 @@ def test_one_against_the_rest():
     [
         (
             lambda: Recipe("mine", "os.path.join"),
-            r"^estimator='os.path.join': allowed are classes under sklearn",
+            r"^estimator='os.path.join': use a class of sklearn",
         ),
-        (lambda: Recipe("mine", "subprocess"), r"^estimator='subprocess': allowed are"),
+        (lambda: Recipe("mine", "subprocess"), r"^estimator='subprocess': use"),
         (
             lambda: Recipe("mine", "sklearn.svm.SVX"),
             r"^estimator='sklearn.svm.SVX': there is no such class$",
@@ -179,7 +179,7 @@ def test_one_against_the_rest():
             lambda: named.by_path(estimator="sklearn.svm.SVC", C=-1.0, is_scaled=True),
             r"^estimator='sklearn.svm.SVC': The 'C' parameter of SVC must be",
         ),
-        (lambda: named.decision_tree(max_depth=-1), r"^decision_tree.max_depth=-1: allowed are"),
+        (lambda: named.decision_tree(max_depth=-1), r"^decision_tree.max_depth=-1: use"),
     ],
 )
 def test_recipes_that_cannot_be(make, message):

@@ -229,11 +229,11 @@ def test_plots_may_be_left_to_reports(tmp_path):
         ([f"--config={DIGITS}", "--workdir=~nobody-of-this-name/x"], "--workdir=~nobody"),
         (
             [f"--config={DIGITS}", "--workdir=W", "--config.execution.compilation_cache="],
-            "config.execution.compilation_cache='': allowed are 'auto', 'off' or a folder",
+            "config.execution.compilation_cache='': use 'auto', 'off' or a folder",
         ),
         (
             [f"--config={DIGITS}", "--workdir=W", f"--config.{CACHE}={'n' * 300}"],
-            f"jaxfed: config.{CACHE}={'n' * 300}: File name too long",
+            f"jaxfed: config.{CACHE}='{'n' * 300}': File name too long",
         ),
         (
             [f"--config={DIGITS}", "--workdir=W", f"--config.{CACHE}=~nobody-of-this-name/x"],
@@ -241,7 +241,7 @@ def test_plots_may_be_left_to_reports(tmp_path):
         ),
         (
             [f"--config={DIGITS}", "--workdir=W", f"--config.{CACHE}=pyproject.toml/x"],
-            f"config.{CACHE}=pyproject.toml/x: cannot write in pyproject.toml: Not a directory",
+            f"config.{CACHE}='pyproject.toml/x': cannot write in pyproject.toml: Not a directory",
         ),
         ([f"--config={DIGITS}", "--workdir=tests", "--overwrite"], "is no workdir of launch.run"),
     ],
@@ -260,10 +260,10 @@ def test_a_mistake_is_one_line_and_leaves_nothing(arguments, words, monkeypatch,
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        ("n" * 300, f"{'n' * 300}: File name too long"),
+        ("n" * 300, f"{'n' * 300}': File name too long"),
         ("~nobody-of-this-name", "~nobody-of-this-name: "),
-        ("pyproject.toml", "pyproject.toml/xla: cannot write in pyproject.toml: Not a directory"),
-        ("/proc/cache", "/proc/cache/xla: cannot write in /proc: "),
+        ("pyproject.toml", "pyproject.toml/xla': cannot write in pyproject.toml: Not a directory"),
+        ("/proc/cache", "/proc/cache/xla': cannot write in /proc: "),
     ],
 )
 def test_a_cache_that_cannot_be_is_one_line(place, words, monkeypatch, capsys, tmp_path):
@@ -286,7 +286,7 @@ def test_a_home_that_cannot_be_written_is_no_obstacle(monkeypatch, tmp_path, cap
     monkeypatch.setenv("HOME", "/proc")
     with caplog.at_level(logging.WARNING):
         assert compilation_cache.folder("auto") is None
-    assert "the default cache=/proc/.cache/jaxfed/xla: cannot write in /proc" in caplog.text
+    assert "the default cache='/proc/.cache/jaxfed/xla': cannot write in /proc" in caplog.text
     assert "$JAXFED_CACHE" not in caplog.text  # which nobody has set
     assert "compiled programs are not kept" in caplog.text
 

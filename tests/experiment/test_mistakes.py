@@ -59,7 +59,7 @@ MISTAKES = {
         ["preprocessing.kind=identity", "training.augmentation=flip"],
         "config.training.augmentation: augmentation flip: changes images",
     ),
-    "augmentation without a name": (TRAINED, ["training.augmentation=(1,2)"], "allowed are NAME"),
+    "augmentation without a name": (TRAINED, ["training.augmentation=(1,2)"], "use NAME"),
     "baselines in a list": (
         TRAINED.replace("smoke", "scaffold,smoke"),
         ["baselines=([1],)"],
@@ -87,7 +87,7 @@ MISTAKES = {
     "no limit of memory": (
         DIGITS,
         ["execution.memory_limit=much"],
-        "config.execution.memory_limit='much': allowed are bytes",
+        "config.execution.memory_limit='much': use bytes",
     ),
     "a labeling beyond the limit of memory": (
         DIGITS,
@@ -148,7 +148,7 @@ MISTAKES = {
     "a sum of one": (
         PROTOTYPES,
         [*SUMS, "protofssl.num_helpers=1"],
-        "config.protofssl.num_helpers=1: allowed is 2 or more with prototype_sums='masked'",
+        "config.protofssl.num_helpers=1: with prototype_sums='masked' a mean is",
     ),
     "sums of one client": (
         PROTOTYPES,
@@ -161,7 +161,7 @@ MISTAKES = {
         "config.fedrgd.num_groups=4: at most the 3 clients of a round",
     ),
     "no embedding": (PROTOTYPES, ["model.hidden=()"], "model: has no layer before its last one"),
-    "an infinite weight": (PROTOTYPES, ["protofssl.mu=inf"], "config.protofssl.mu=inf: allowed"),
+    "an infinite weight": (PROTOTYPES, ["protofssl.mu=inf"], "config.protofssl.mu=inf: use"),
     "too large an episode": (
         PROTOTYPES,
         ["protofssl.unlabeled_query=1000000000"],

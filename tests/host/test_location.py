@@ -33,7 +33,7 @@ def test_a_folder_to_write_is_asked_for_and_not_made(tmp_path):
     assert not folder_to_write(tmp_path / "a" / "b", "--out").parent.exists()
     (tmp_path / "file").touch()
     for place in ("file", "file/x"):
-        words = f"^--out={tmp_path}/{place}: cannot write in {tmp_path}/file: Not a directory"
+        words = f"^--out='{tmp_path}/{place}': cannot write in {tmp_path}/file: Not a directory"
         with pytest.raises(UsageError, match=words):
             folder_to_write(tmp_path / place, "--out")
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
@@ -42,9 +42,9 @@ def test_a_folder_to_write_is_asked_for_and_not_made(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{tmp}", "--out={tmp}: cannot write in {tmp}: Is a directory"),
+        ("{tmp}", "--out='{tmp}': cannot write in {tmp}: Is a directory"),
         ("{tmp}/file/x.json", "cannot write in {tmp}/file: Not a directory"),
-        ("/proc/x/y.json", "--out=/proc/x/y.json: cannot write in /proc: "),
+        ("/proc/x/y.json", "--out='/proc/x/y.json': cannot write in /proc: "),
     ],
 )
 def test_files_that_cannot_be_written(tmp_path, text, words):
@@ -92,10 +92,10 @@ def test_home_is_expanded_wherever_a_path_is_given(monkeypatch, tmp_path):
             call()
     long = "a" * 300
     for key, report in (("WORKDIR", [[long]]), ("--out", [["~/empty"], long])):
-        with pytest.raises(UsageError, match=f"^{key}={long}: File name too long"):
+        with pytest.raises(UsageError, match=f"^{key}='{long}': File name too long"):
             write_report(*report)
-    with pytest.raises(UsageError, match=f"^config.preprocessing.weights={long}"):
+    with pytest.raises(UsageError, match=f"^config.preprocessing.weights='{long}"):
         find_weights("efficientnet_lite0", long)
-    with pytest.raises(UsageError, match=f"^root={tmp_path}/none: no such folder"):
+    with pytest.raises(UsageError, match=f"^root='{tmp_path}/none': no such folder"):
         load("cifar10", root="~/none")
     assert not (tmp_path / "~").exists()

@@ -158,7 +158,7 @@ def test_a_name_too_long_is_a_mistake(name, arguments, key):
         *(a.replace("LONG", long) for a in arguments),
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (2, f"jaxfed: {key}={long}: File name too long\n")
+    assert (done.returncode, done.stderr) == (2, f"jaxfed: {key}='{long}': File name too long\n")
     assert done.stdout == ""
 
 
@@ -169,7 +169,7 @@ def test_an_out_that_cannot_be_written_is_refused_before_the_work(arguments, tmp
     name, *given = arguments
     command = [sys.executable, "-m", f"launch.{name}", *given, f"--out={tmp_path}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    line = f"jaxfed: --out={tmp_path}: cannot write in {tmp_path}: Is a directory\n"
+    line = f"jaxfed: --out='{tmp_path}': cannot write in {tmp_path}: Is a directory\n"
     assert (done.returncode, done.stderr, done.stdout) == (2, line, "")
 
 

@@ -46,10 +46,10 @@ def test_made_by_name():
 @pytest.mark.parametrize(
     ("name", "keywords", "message"),
     [
-        ("decision_tree", {"max_depth": -1}, r"^decision_tree.max_depth=-1: allowed are"),
-        ("decision_tree", {"pseudo_weight": -1.0}, r"^decision_tree.pseudo_weight=-1.0: allowed"),
+        ("decision_tree", {"max_depth": -1}, r"^decision_tree.max_depth=-1: use"),
+        ("decision_tree", {"pseudo_weight": -1.0}, r"^decision_tree.pseudo_weight=-1.0: use"),
         ("decision_tree", {"depth": 3}, r"^decision_tree: .* 'depth'"),
-        ("estimator", {"estimator": "os.system"}, r"^estimator='os.system': allowed are"),
+        ("estimator", {"estimator": "os.system"}, r"^estimator='os.system': use"),
     ],
 )
 def test_wrong_keywords_in_one_line(name, keywords, message):

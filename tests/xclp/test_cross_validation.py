@@ -286,23 +286,26 @@ def test_what_leave_one_out_chooses_is_not_cross_validated():
     [
         (
             "selection.settings=best",
-            "config.selection.settings='best': allowed are 'given', 'cross_",
+            "config.selection.settings='best': choose one of 'given', 'cross_",
         ),
-        ("selection.folds=1", "config.selection.folds=1: allowed are integers from 2 on"),
-        ("selection.measure=hits", "config.selection.measure='hits': allowed are 'accuracy', 'bal"),
+        ("selection.folds=1", "config.selection.folds=1: use integers from 2 on"),
+        (
+            "selection.measure=hits",
+            "config.selection.measure='hits': choose one of 'accuracy', 'bal",
+        ),
         (
             "selection.candidates.xclp.num_bits=(0.5,)",
-            "config.selection.candidates.xclp.num_bits=0.5: allowed are integers",
+            "config.selection.candidates.xclp.num_bits=0.5: use integers",
         ),
         (
             "selection.candidates.xclp.num_bits=(33,)",
-            "config.selection.candidates.xclp.num_bits=33: allowed are multiples of 32",
+            "config.selection.candidates.xclp.num_bits=33: use multiples of 32",
         ),
         (
             "selection.candidates.client_knn.num_neighbors=0",
-            "config.selection.candidates.client_knn.num_neighbors=0: allowed are integers from 1 on",
+            "config.selection.candidates.client_knn.num_neighbors=0: use integers from 1 on",
         ),
-        ("xclp.alpha=2", "config.xclp.alpha=2.0: allowed are"),
+        ("xclp.alpha=2", "config.xclp.alpha=2.0: use numbers"),
         (
             "algorithm=network,baselines=",
             "allowed where a method has values in selection.candidates",
@@ -324,8 +327,8 @@ def test_mistakes_are_a_line(override, message):
         ("xclp.aplha", (0.5,), "no method has a key xclp.aplha, did you mean 'xclp.alpha'?"),
         ("training.momentum", (0.5,), "no method has a key training.momentum"),
         ("fedprox.mu", (0.1,), "'fedprox' trains a model"),
-        ("xclp.hamming", ("ot",), "allowed are keys with numbers or switches"),
-        ("xclp.alpha", 0.5, "alpha=0.5: allowed are lists of numbers"),
+        ("xclp.hamming", ("ot",), "hamming is no number or switch"),
+        ("xclp.alpha", 0.5, "alpha=0.5: use a list of numbers"),
     ],
 )
 def test_candidates_that_are_none(setting, values, message):

@@ -114,7 +114,7 @@ def test_protocols_label_late_points_as_in_the_clear(federation):
 
 
 def test_refusals():
-    with pytest.raises(UsageError, match=r"late_fraction=1.5: allowed are 0 to 1"):
+    with pytest.raises(UsageError, match=r"late_fraction=1.5: use numbers from 0 to 1"):
         xclp(**SETTINGS, late_fraction=1.5)
 
 

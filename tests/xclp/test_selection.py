@@ -432,8 +432,8 @@ def test_nothing_is_solved_twice_and_nothing_is_taken_for_something_else():
         (("alpha:1.5",), "xclp.select.alpha=1.5"),
         (("label_matrix:centered",), "xclp.select.label_matrix='centered'"),
         (("num_bits:100",), "xclp.select.num_bits=100"),
-        ("alpha", "xclp.select='alpha': allowed are lists"),
-        (None, "xclp.select=None: allowed are lists"),
+        ("alpha", "xclp.select='alpha': use a list"),
+        (None, "xclp.select=None: use a list"),
     ],
 )
 def test_what_cannot_be_chosen_is_refused(entries, message):

@@ -55,7 +55,7 @@ DATASET = in_section(
         ),
         "image_bits": Setting(
             8,
-            Rule(int, "8 to 16", lambda bits: 8 <= bits <= 16),
+            Rule(int, "integers from 8 to 16", lambda bits: 8 <= bits <= 16),
             "bits in use of images deeper than 8 bits (12, for example); 8 refuses such images",
         ),
         "train_size": Setting(

@@ -35,7 +35,7 @@ _METHODS = method_rules(ALGORITHMS)
 EXPERIMENT = {
     "seed": Setting(
         0,
-        Rule(int, "0 to 2147483647", lambda value: 0 <= value < 2**31),
+        Rule(int, "integers from 0 to 2147483647", lambda value: 0 <= value < 2**31),
         "seed of the first repeat; repeat i has seed + i",
     ),
     "num_repeats": Setting(5, at_least(1), "number of repeats, each with a seed of its own"),

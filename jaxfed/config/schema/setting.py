@@ -29,7 +29,7 @@ def in_section(section: str, settings: Mapping[str, Setting]) -> dict[str, Setti
 
 SWITCH = Rule(bool, "true or false")
 TEXT = Rule(str, "text")
-BELOW_ONE = Rule(float, "0 to below 1", lambda value: 0 <= value < 1)
+BELOW_ONE = Rule(float, "numbers from 0 to below 1", lambda value: 0 <= value < 1)
 
 
 def are_texts(values: Collection[Any]) -> bool:

@@ -92,9 +92,13 @@ BAD_TABLES = {
     "no label": (
         "acid,sugar,quality\n1,2,3\n2,3,4\n",
         {},
-        "label_key=.*out of acid, sugar, quality",
+        "label_key: .*out of acid, sugar, quality",
     ),
-    "label": ("q,f\n1,2\n2,3\n", {"label_key": "z"}, "label_key='z': the columns are q, f"),
+    "label": (
+        "q,f\n1,2\n2,3\n",
+        {"label_key": "z"},
+        "label_key='z': no such column in .*; the columns are q, f",
+    ),
     "nearly": (
         "Outcome,f\n1,2\n2,3\n",
         {"label_key": "outcome"},
@@ -103,7 +107,7 @@ BAD_TABLES = {
     "client": (
         "label,f\n1,2\n2,3\n",
         {"client_key": "z"},
-        "client_key='z': the columns are label, f",
+        "client_key='z': no such column in .*; the columns are label, f",
     ),
     "both": ("label,f\n1,2\n2,3\n", {"client_key": "label"}, "is the label's column"),
     "no name": (",f,label\n0,1,2\n0,2,3\n", {}, "column 1 has no name in the header; name it"),
@@ -140,12 +144,16 @@ BAD_TABLES = {
         {},
         "column 'client', line 3: '' names no client",
     ),
-    "drop": ("f,label\n1,a\n2,b\n", {"drop": ["g"]}, "drop='g': the columns are f, label"),
+    "drop": (
+        "f,label\n1,a\n2,b\n",
+        {"drop": ["g"]},
+        "drop='g': no such column in .*; the columns are f, label",
+    ),
     "drop the label": ("f,label\n1,a\n2,b\n", {"drop": ["label"]}, "is the label's column"),
     "infinite": ("f,label\n1e99,0\n1,1\n", {}, "1 of 2 examples.*nan or infinite"),
     "ragged": ("1,2\n1,2,3\n", {}, "line 2 has 3 columns"),
     "short": ("1,2\n", {}, "1 lines"),
-    "image size": ("1,2\n3,4\n", {"image_size": 4}, "image_size=4 does not apply"),
+    "image size": ("1,2\n3,4\n", {"image_size": 4}, "image_size=4: does not apply"),
 }
 
 

@@ -154,7 +154,7 @@ def test_what_is_missing_and_where_it_is_to_be_had(tmp_path, name):
             load(name, root=tmp_path)
         assert "\n" not in str(error.value)
         (tmp_path / name).mkdir(exist_ok=True)
-    with pytest.raises(UsageError, match="image_size=3 does not apply"):
+    with pytest.raises(UsageError, match="image_size=3: does not apply"):
         load(name, root=tmp_path, image_size=3)
 
 

@@ -269,7 +269,7 @@ def test_runs_without_an_audit_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("setting", "line"),
     [
-        ("audit.rounds=1,3", "config.audit.rounds=(1, 3): allowed are rounds that there are"),
+        ("audit.rounds=1,3", "config.audit.rounds=(1, 3): use rounds from 1 to"),
         ("audit.rounds=0", "integers from 1 on"),
         ("audit.shadows=3", "0 for none, or integers from 4 on"),
         ("audit.population=0", "integers from 1 on"),

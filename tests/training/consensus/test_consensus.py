@@ -197,7 +197,7 @@ def test_estimates_below_zero_count_as_zero():
 @pytest.mark.parametrize(
     ("name", "keywords", "told"),
     [
-        ("majority", {"ties": "largest"}, r"majority\.ties='largest': allowed are 'smallest'"),
+        ("majority", {"ties": "largest"}, r"majority\.ties='largest': choose one of 'smallest'"),
         ("qualified_majority", {"threshold": 1.1}, r"qualified_majority\.threshold=1\.1"),
         ("soft_mean", {"weights": "two"}, r"soft_mean\.weights='two'"),
         ("staple", {"initial": 0.2}, r"staple\.initial=0\.2 of 4 classes: allowed"),

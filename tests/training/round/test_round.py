@@ -334,7 +334,7 @@ def test_mistakes_are_named():
         fedavg(training=training, pseudo_label="xclpp")
     with pytest.raises(UsageError, match=r"fedprox.mu=-1"):
         fedprox(training=training, mu=-1)
-    with pytest.raises(UsageError, match=r"scaffold.option='III': allowed are 'I', 'II'"):
+    with pytest.raises(UsageError, match=r"scaffold.option='III': choose one of 'I', 'II'"):
         scaffold(training=training, option="III")
     with pytest.raises(UsageError, match=r"fixmatch.threshold=2"):
         fixmatch(training=training, threshold=2)
