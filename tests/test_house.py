@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -34,8 +35,32 @@ def test_docstrings_begin_with_a_noun_or_a_verb():
 
 
 def test_no_file_is_longer_than_one_reads():
-    lengths = {path: len(path.read_text().splitlines()) for path in FILES}
+    lengths = {path: len(path.read_text().splitlines()) for path in [*FILES, *CONFIGS]}
     assert {path: length for path, length in lengths.items() if length > 400} == {}
+
+
+OUTSIDE = [path for path in [*FILES, *CONFIGS] if path.parts[0] != "jaxfed"]
+
+
+def test_no_room_of_the_repository_has_more_files_than_one_looks_through():
+    rooms = Counter(path.parent for path in OUTSIDE if path.name != "__init__.py")
+    assert {room: number for room, number in rooms.items() if number > 14} == {}
+
+
+def test_no_file_of_the_repository_is_shorter_than_a_thought():
+    lengths = {path: len(path.read_text().splitlines()) for path in OUTSIDE}
+    short = {path for path, length in lengths.items() if length < 25}
+    assert {path for path in short if path.name != "__init__.py"} == set()
+
+
+def test_no_function_of_the_repository_is_longer_than_a_screen():
+    found = {
+        f"{path}: {node.name}": node.end_lineno - node.lineno + 1
+        for path in OUTSIDE
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert {name: length for name, length in found.items() if length > 100} == {}
 
 
 def imported(code):

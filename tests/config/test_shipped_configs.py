@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config import assembly, file
+from jaxfed.config import assembly, base, file
 from jaxfed.config import check as config_check
 from jaxfed.errors import UsageError
 from jaxfed.experiment.sweep import sweep_plan
@@ -90,6 +90,12 @@ def test_documented_commands_resolve(name):
         check_as_far_as_installed(spec)
         if entry == "sweep":
             assert num_points(*file.split_variant(spec)) > 1
+
+
+def test_configs_that_import_their_base_from_the_folder_still_work(tmp_path):
+    own = "from ml_collections_configs import base\n\ndef get_config(): return base.get_config()"
+    (tmp_path / "own.py").write_text(own)
+    assert file.load(str(tmp_path / "own.py")).rounds == base.get_config().rounds
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,85 @@
+"""What a contest reports: ratios to peers, parts scaled up, figures beside what is promised."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.timing import contest
+from benchmarks.timing.contest import Contest, run_contest
+from launch.bench import as_line
+
+
+def seconds(duration, result=None):
+    def solve():
+        time.sleep(duration)
+        return result
+
+    return solve
+
+
+def test_a_peer_that_solves_a_part_is_scaled_up_and_figures_stand_beside_promises(short):
+    row = run_contest(
+        Contest(
+            task="waiting",
+            case={"n": 8},
+            ours=seconds(0.02, 40),
+            peers={"whole": seconds(0.04), "quarter": seconds(0.02)},
+            parts={"quarter": 1 / 4},
+            targets={"quarter": 3},
+            figures=lambda result, took: {
+                "ms a point": 1e3 * took / 8,
+                "bytes a point": result / 8,
+            },
+            at_most={"bytes a point": 5.5},
+        ),
+        5,
+        {},
+    )
+    whole, quarter = row["peers"]["whole"], row["peers"]["quarter"]
+    assert whole["ratio"] == pytest.approx(2, rel=0.3)
+    assert quarter["ratio"] == pytest.approx(4, rel=0.3)
+    assert (whole["scaled_from_part"], quarter["scaled_from_part"]) == (None, 1 / 4)
+    assert row["figures"]["bytes a point"] == {"measured": 5, "at_most": 5.5}
+    assert row["figures"]["ms a point"]["measured"] == pytest.approx(2.5, rel=0.3)
+    assert row["figures"]["ms a point"]["at_most"] is None
+    line = as_line(row)
+    assert "5 bytes a point (at most 5.5)" in line
+    assert "scaled up from 0.25 of the task" in line
+    assert "(target 3)" in line
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="counted by Linux alone")
+def test_processes_of_a_contestants_own_are_not_others():
+    """A worker that lives on: what has ended the system counts by itself."""
+    spin = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)\ninput()"
+    before = contest._own_ticks()
+    with subprocess.Popen(
+        [sys.executable, "-c", spin], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as worker:
+        worker.stdout.readline()
+        taken = contest._own_ticks() - before
+        worker.communicate(b"\n")
+    assert taken >= 0.4 * os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of Linux alone")
+def test_processes_that_outlive_their_parents_are_not_others():
+    """In a process of its own, which adopts them for as long as it lives."""
+    spin = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)"
+    orphan = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {spin!r}])"
+    code = f"""
+import subprocess, sys
+from benchmarks.timing import contest
+contest.adopt_orphans()
+before = contest._own_ticks()
+with subprocess.Popen([sys.executable, "-c", {orphan!r}], stdout=subprocess.PIPE) as parent:
+    assert not parent.wait()
+    parent.stdout.read()  # to the end: the orphan's
+print(contest._own_ticks() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) >= 0.4 * os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,71 @@
+"""Costs of protocols, and the README's table of them."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.protocols import row_sums, secure_hamming
+from benchmarks.timing.contest import run_contest
+
+UNITS = ("us a pair", "bytes a pair")
+
+
+def test_without_its_packages_phe_is_left_out_with_a_line(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "phe", None)
+    monkeypatch.setitem(sys.modules, "phe.paillier", None)
+    for module in [name for name in sys.modules if "paillier" in name and "phe" not in name]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setattr(secure_hamming, "_CASES", {})
+    tasks = [drawn.task for drawn in secure_hamming.distances(with_peers=False)]
+    assert tasks == ["base oblivious transfers"]
+    said = capsys.readouterr().err
+    assert said.startswith("bench: phe left out, phe")
+    assert said.count("\n") == 1
+
+
+def test_rounds_of_many_clients_give_everybody_its_sums(short, monkeypatch):
+    monkeypatch.setattr(row_sums, "CLIENTS", 6)
+    monkeypatch.setattr(row_sums, "TWISTED", 2)
+    single, double = list(row_sums.masking(with_peers=True))[-2:]
+    assert (single.peers.keys(), double.peers.keys()) == ({"numpy_twister"}, set())
+    for drawn in (single, double):
+        assert drawn.case == {"n": 6, "classes": 10, "clients": 6}
+        sums = drawn.ours()
+        expected = np.random.default_rng(0).random((6, 6, 10), np.float32).sum(axis=0)
+        np.testing.assert_allclose(np.concatenate([sums[j] for j in range(6)]), expected, rtol=1e-6)
+        row = run_contest(drawn, 5, {})
+        figure = row["figures"]["us a client and peer"]["measured"]
+        assert figure == pytest.approx(1e6 * row["median_seconds"]["jaxfed"] / 30)
+        for peer in row["peers"].values():
+            assert peer["scaled_from_part"] == 1 / 3
+
+
+def three_digits(number):
+    return f"{float(format(number, '.3g')):,g}"
+
+
+def cost_row(contest):
+    """A protocol's row of the README's table."""
+    case, figures = contest["case"], contest["figures"]
+    name = contest["task"].removeprefix("secure Hamming, ")
+    points = f"{case['n']:,} × {case['m']:,}"
+    costs = [three_digits(figures[unit]["measured"]) for unit in UNITS]
+    peers = [f"`{peer}` {three_digits(told['ratio'])}" for peer, told in contest["peers"].items()]
+    return f"| `{name}` | {points} | {' | '.join(costs)} | {', '.join(peers)} |"
+
+
+def test_the_readme_shows_protocols_costs_as_they_were_measured():
+    report = json.loads(Path("results/bench_secure_one_core.json").read_text())
+    readme = Path("README.md").read_text()
+    assert report["environment"]["command"] in readme
+    rows = [
+        cost_row(contest)
+        for contest in report["contests"]
+        if contest.get("figures", {}).keys() >= set(UNITS) and contest["case"]["num_bits"] == 4096
+    ]
+    assert len(rows) == 4
+    for row in rows:
+        assert row in readme

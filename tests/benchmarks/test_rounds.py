@@ -1,0 +1,92 @@
+"""Contests of rounds: contestants agree, at every place and with unequal clients."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks.rounds import learners, scaling, shadow_models
+from benchmarks.timing.contest import run_contest
+
+
+@pytest.mark.slow
+def test_forests_in_processes_stand_beside_the_same_ones_in_turn(short, monkeypatch):
+    small = {"PUBLIC": 40, "EXAMPLES": 20, "STEPS": 2, "BATCH": 8}
+    for name, size in {**small, "ROWS": 20, "TAUGHT": 40, "TREES": 2}.items():
+        monkeypatch.setattr(learners, name, size)
+    monkeypatch.setattr(learners, "optional_peer", lambda name, *_: {name: None})
+    monkeypatch.setattr(learners.os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
+    networks, forests = learners.learners(with_peers=True)
+    assert networks.targets == {"PyTorch loop": 1.5}
+    assert forests.targets == {"one after another": 1.6}
+    assert forests.case["processes"] == 2
+    with jax.numpy_dtype_promotion("standard"):  # of Adam, which raises floats to integers
+        trained = networks.ours()
+    assert trained["head.kernel"].shape == (5, 512, 10)
+    assert networks.agreement(trained, trained).startswith("losses ")
+    with jax.numpy_dtype_promotion("standard"):
+        np.testing.assert_array_equal(networks.ours()["head.bias"], trained["head.bias"])
+    row = run_contest(forests, 5, {})
+    assert row["agreement"] == {"one after another": "the same votes"}
+
+
+def test_shadow_models_together_are_those_in_turn(short, monkeypatch):
+    for name, size in {"SHADOWS": 3, "TARGETS": 20, "HELD_OUT": 20, "STEPS": 2, "BATCH": 8}.items():
+        monkeypatch.setattr(shadow_models, name, size)
+    (models,) = shadow_models.shadow_models(with_peers=False)
+    with jax.numpy_dtype_promotion("standard"):  # of Adam, as above
+        together, in_turn = models.ours(), models.peers["one after another"]()
+        assert models.agreement(together, in_turn) == "the same bits"
+    assert together["head.kernel"].shape == (3, 512, 10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "signum", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)]
+)
+def test_workers_of_scaling_end_with_who_started_them_and_say_nothing(signum):
+    """A terminal's Ctrl-C goes to all of the group."""
+    code = (
+        "from benchmarks.rounds import scaling; place = scaling.Place(scaling.PROCESSES);"
+        "place.played(3, 3); print('played', flush=True); place.played(3000, 3)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as parent:
+        assert parent.stdout.readline() == "played\n"
+        time.sleep(0.5)
+        os.killpg(parent.pid, signum)
+        said = parent.stderr.read()  # to the end, which is the workers', too
+    assert said.count("Traceback") == (signum == signal.SIGINT), said  # the parent's own
+
+
+@pytest.mark.slow
+def test_rounds_are_the_same_at_every_place_of_scaling(monkeypatch):
+    monkeypatch.setattr(scaling, "EXAMPLES", 3)
+    monkeypatch.setattr(scaling, "SAMPLES", 1)
+    places = {name: scaling.Place(name) for name in (scaling.TWO, scaling.ONE, scaling.PROCESSES)}
+    try:
+        row = run_contest(scaling.cohort_contest(places, 3), 1, {})
+    finally:
+        for place in places.values():
+            place.close()
+    assert row["agreement"].keys() == row["peers"].keys() == {scaling.ONE, scaling.PROCESSES}
+    per_example = row["figures"]["us a client-example"]["measured"]
+    assert per_example == pytest.approx(1e6 * row["median_seconds"]["jaxfed"] / 9)
+
+
+def test_unequal_clients_beside_equal_ones(short, monkeypatch):
+    monkeypatch.setattr(scaling, "SAMPLES", 1)
+    monkeypatch.setitem(scaling.UNEQUAL, "fedavg", (30, 300, 5))
+    row = run_contest(scaling.unequal_contest("fedavg"), 1, {})
+    assert row["peers"].keys() == {scaling.EQUAL, scaling.PADDED}
+    assert row["case"] == {"clients": 30, "largest": 300, "others": 5}

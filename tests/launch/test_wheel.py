@@ -1,0 +1,134 @@
+"""The wheel: one name in site-packages, with entries and configs within it that work from any folder."""
+
+import os
+import runpy
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+SMALL = "--config.num_repeats=1"
+
+
+@pytest.fixture
+def given(monkeypatch):
+    """What setup.py gives to setuptools."""
+    setuptools = pytest.importorskip("setuptools")
+    found = {}
+    monkeypatch.setattr(setuptools, "setup", found.update)
+    monkeypatch.chdir(ROOT)
+    runpy.run_path("setup.py")
+    return found
+
+
+def test_one_name_is_installed(given):
+    assert {name.partition(".")[0] for name in given["packages"]} == {"jaxfed"}
+    rooms = {".".join(path.parent.parts) for path in Path("jaxfed").rglob("*.py")}
+    assert set(given["packages"]) == rooms | given["package_dir"].keys()
+
+
+def test_entries_and_configs_are_within_it(given):
+    folders = {"jaxfed.launch": "launch", "jaxfed.ml_collections_configs": "ml_collections_configs"}
+    assert given["package_dir"] == folders
+    assert all(Path(folder, "__init__.py").is_file() for folder in folders.values())
+    assert {script.partition(":")[0] for script in SCRIPTS.values()} == {"jaxfed.launch.commands"}
+
+
+@pytest.mark.parametrize("folder", ["launch", "ml_collections_configs", "jaxfed"])
+def test_nothing_installed_names_what_is_not(folder):
+    """Only the entries that measure import benchmarks, where they are started in the repository."""
+    measuring = {"launch/bench.py", "launch/growth.py", "launch/accelerator.py"}
+    lines = [
+        f"{path}: {line}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for line in map(str.strip, path.read_text().splitlines())
+        if line.startswith(("from ", "import "))
+        and line.split()[1].partition(".")[0] in ("launch", "ml_collections_configs", "benchmarks")
+        and not (str(path.relative_to(ROOT)) in measuring and "benchmarks" in line)
+    ]
+    assert not lines
+
+
+def run(*command, **options):
+    """A process without this one's paths."""
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, **options)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A virtual environment with the wheel; requirements are those of this one."""
+    folder = tmp_path_factory.mktemp("wheel")
+    listed = run("git", "ls-files", cwd=ROOT)
+    if listed.returncode:
+        pytest.skip("not a clone of the repository")
+    for name in listed.stdout.split("\n"):
+        if name and (ROOT / name).is_file() and not name.startswith(("results/", "tests/")):
+            (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / "source" / name).write_bytes((ROOT / name).read_bytes())
+    pip = (sys.executable, "-m", "pip")
+    built = run(*pip, "wheel", "--no-deps", "-w", str(folder), ".", cwd=folder / "source")
+    if "No matching distribution" in built.stderr:
+        pytest.skip("setuptools cannot be downloaded")
+    assert built.returncode == 0, built.stderr
+    (wheel,) = folder.glob("*.whl")
+    run(sys.executable, "-m", "venv", "--without-pip", str(folder / "venv"))
+    python = folder / "venv" / "bin" / "python"
+    done = run(*pip, "--python", str(python), "install", "--no-deps", "--no-index", str(wheel))
+    assert done.returncode == 0, done.stderr
+    (packages,) = (folder / "venv").glob("lib/python*/site-packages")
+    assert {path.name for path in packages.iterdir()} == {"jaxfed", "jaxfed-0.1.0.dist-info"}
+    (packages / "requirements.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    return wheel, python.parent
+
+
+@pytest.mark.slow
+def test_the_wheel_has_one_name(installed):
+    with zipfile.ZipFile(installed[0]) as file:
+        names = {name.partition("/")[0] for name in file.namelist()}
+    assert names == {"jaxfed", "jaxfed-0.1.0.dist-info"}
+
+
+@pytest.mark.slow
+def test_every_command_from_another_folder(installed, tmp_path):
+    def call(script, *arguments):
+        done = run(str(installed[1] / script), *arguments, cwd=tmp_path)
+        assert done.returncode == 0, (script, done.stdout, done.stderr)
+        return done.stdout
+
+    assert call("jaxfed-run", "--help_keys=xclp.alpha").startswith("xclp.alpha")
+    call("jaxfed-run", "--config=xclp_digits:smoke", "--workdir=run", SMALL)
+    assert "is finished" in call("jaxfed-run", "--config=xclp_digits:smoke", "--workdir=run", SMALL)
+    points = ("--sweep.xclp.num_bits=64,128", SMALL)
+    config = "--config=ml_collections_configs/xclp_digits.py:smoke"
+    assert "2 of 2" in call("jaxfed-sweep", config, "--workdir=sweep", *points)
+    call("jaxfed-audit", "--config=audit:smoke", "--workdir=audit", SMALL)
+    call("jaxfed-report", "run", "sweep", "audit", "--out=report")
+    assert (tmp_path / "report" / "report.html").is_file()
+    assert "protofssl" in call("jaxfed-costs", "--config=protofssl:smoke")
+    call("jaxfed-bounds", "--out=bounds")
+    for script in ("jaxfed-bench", "jaxfed-growth", "jaxfed-accelerator"):
+        done = run(str(installed[1] / script), cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "needs the repository" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_config_of_ones_own_builds_on_a_shipped_one(installed, tmp_path):
+    (tmp_path / "own.py").write_text(
+        "from jaxfed.config.file import shipped\n"
+        "def get_config(variant=''):\n"
+        "    config = shipped('fedct').get_config(variant)\n"
+        "    config.fedct.steps = 1\n"
+        "    return config\n"
+    )
+    done = run(
+        str(installed[1] / "jaxfed-run"), "--config=own:smoke", "--workdir=run", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
