@@ -56,7 +56,7 @@ from jaxfed.config.server_labels import drawn_for_server
 from jaxfed.config.sources import clients_set, public_set
 from jaxfed.config.taken import drawn_for_test, taken
 from jaxfed.data import Dataset, Partition, class_counts, partition
-from jaxfed.data.partitioning.strata import stratified
+from jaxfed.data.partitioning.stratified import stratified
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.clients import Federation
 

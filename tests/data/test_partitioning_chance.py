@@ -7,7 +7,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from jaxfed.data import class_counts, partition
-from jaxfed.data.partitioning.dealing import apportion, expected, filled, round_at_random
+from jaxfed.data.partitioning.controlled_rounding import apportion, expected, filled, round_at_random
 
 DIGITS = load_digits()
 EVEN = np.repeat(np.arange(10), 60)
