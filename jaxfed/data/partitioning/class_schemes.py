@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from jaxfed.data.partitioning.controlled_rounding import expected, round_at_random
 from jaxfed.data.partitioning.scheme import Scheme
@@ -184,7 +183,7 @@ class Table(Scheme):
     The shares give expected counts, which are rounded at random. FedMatch's own code draws the counts.
 
     Attributes:
-        rows: class shares of each type of client, one row a type; (): FedMatch's ten types.
+        rows: class shares of each type of client, one row a type; the default is FedMatch's ten types.
     """
 
     rules: ClassVar = {
@@ -195,13 +194,14 @@ class Table(Scheme):
         )
     }
 
-    rows: Sequence[Sequence[float]] | npt.ArrayLike = ()
+    rows: Sequence[Sequence[float]] | np.ndarray = ()
 
     def __post_init__(self) -> None:
-        """Check the rows, and copy them."""
+        """Check the rows, and copy those of an array to tuples."""
+        if isinstance(self.rows, np.ndarray):  # an error with its text would have several lines
+            object.__setattr__(self, "rows", self.rows.tolist())
         super().__post_init__()
-        table = np.asarray(self.rows, float)
-        object.__setattr__(self, "rows", tuple(map(tuple, table.tolist())))
+        object.__setattr__(self, "rows", tuple(map(tuple, self.rows)))
 
     def weights(self, occurs: np.ndarray, num_clients: int, rng: np.random.Generator) -> np.ndarray:
         """Return the clients' rows, float [M, C].
@@ -209,7 +209,7 @@ class Table(Scheme):
         Raises:
             UsageError: the table has fewer columns than there are classes.
         """
-        table = np.asarray(self.rows or FEDMATCH_TABLE)
+        table = np.asarray(self.rows or FEDMATCH_TABLE, float)
         if table.shape[1] < len(occurs):
             raise UsageError(
                 f"rows of {table.shape[1]} shares for {len(occurs)} classes",

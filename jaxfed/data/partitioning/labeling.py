@@ -96,18 +96,19 @@ def drawn_labels(
     has_labels = _has_labels(wanted, num_clients)
     totals = held.sum(axis=0)
     if wanted.per_class is not None:
-        per_class = _per_class(wanted.per_class, held.shape)
+        per_class = _per_class(wanted, held.shape)
         if per_class.ndim < 2:
             labels = np.broadcast_to(per_class, held.shape) * has_labels[:, None]
         elif (per_class <= held).all():
             labels = per_class
         else:
             m, c = np.argwhere(per_class > held)[0]
-            raise _too_many_of_a_class(
-                f"{per_class[m, c]} labels of class {c} at client {m}, which holds {held[m, c]} of them"
+            raise _bad_per_class(
+                wanted,
+                f"{per_class[m, c]} labels of class {c} at client {m}, which holds {held[m, c]} examples",
             )
         # No client labels classes that it does not have.
-        _check_totals(np.where(held > 0, labels, 0), totals)
+        _check_totals(wanted, np.where(held > 0, labels, 0), totals)
         return chosen_of_each(groups, labels.ravel(), rng)
     sizes = held.sum(axis=1)
     exact = _numbers(wanted, sizes, has_labels, len(classes))
@@ -182,12 +183,12 @@ def planned_labels(
     shape = (len(sizes), len(totals))
     has_labels = _has_labels(wanted, len(sizes))
     if wanted.per_class is not None:
-        labels = _per_class(wanted.per_class, shape)
+        labels = _per_class(wanted, shape)
         if labels.ndim == 2:
-            _check_totals(labels, totals)
+            _check_totals(wanted, labels, totals)
             return labels
         labels = np.broadcast_to(labels, shape) * has_labels[:, None]
-        _check_totals(labels, totals)
+        _check_totals(wanted, labels, totals)
         asked = labels.sum(axis=1)
         return round_at_random(labels * np.minimum(sizes / np.maximum(asked, 1), 1)[:, None], rng)
     numbers = _numbers(wanted, sizes, has_labels, int(totals.sum()))
@@ -244,34 +245,32 @@ def _spread(number: int, room: np.ndarray, num_known: int) -> np.ndarray:
     return np.minimum(room, levels[levels <= rising][0])
 
 
-def _per_class(per_class: npt.ArrayLike, shape: tuple[int, int]) -> np.ndarray:
+def _per_class(wanted: Labels, shape: tuple[int, int]) -> np.ndarray:
     """int64 of shape [], [C] or [M, C]."""
-    labels = np.asarray(per_class)
+    labels = np.asarray(wanted.per_class)
     if labels.shape not in ((), shape[1:], shape) or not np.issubdtype(labels.dtype, np.integer):
-        raise UsageError(
+        shapes = f"[{shape[1]}] or [{shape[0]}, {shape[1]}]"
+        raise _bad_per_class(
+            wanted,
             f"{labels.dtype} of shape {list(labels.shape)}",
-            owner="Labels",
-            key="per_class",
-            allowed=f"use an integer, or integers of shape [{shape[1]}] or [{shape[0]}, {shape[1]}]",
+            f"use an integer, or integers of shape {shapes}",
         )
     if (labels < 0).any():
-        raise UsageError(
-            f"{labels.min()} labels of a class",
-            owner="Labels",
-            key="per_class",
-            allowed="use integers from 0 on",
-        )
+        raise _bad_per_class(wanted, f"{labels.min()} labels of a class", "use integers from 0 on")
     return labels.astype(np.int64)
 
 
-def _check_totals(labels: np.ndarray, totals: np.ndarray) -> None:
+def _check_totals(wanted: Labels, labels: np.ndarray, totals: np.ndarray) -> None:
     excess = labels.sum(axis=0) - totals
     if (excess > 0).any():
         worst = int(np.argmax(excess))
-        raise _too_many_of_a_class(
-            f"{labels[:, worst].sum()} labels of class {worst} in all, which has {totals[worst]} examples"
+        raise _bad_per_class(
+            wanted,
+            f"{labels[:, worst].sum()} labels of class {worst} in all, which has {totals[worst]} examples",
         )
 
 
-def _too_many_of_a_class(wrong: str) -> UsageError:
-    return UsageError(wrong, owner="Labels", key="per_class", allowed="use smaller numbers")
+def _bad_per_class(wanted: Labels, wrong: str, allowed: str = "use smaller numbers") -> UsageError:
+    """An error about `Labels.per_class`, which shows the value if it is a number."""
+    value = {"value": wanted.per_class} if np.asarray(wanted.per_class).ndim == 0 else {}
+    return UsageError(wrong, owner="Labels", key="per_class", allowed=allowed, **value)
