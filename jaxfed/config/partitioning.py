@@ -65,12 +65,11 @@ def partitioned(
         UsageError: names the key.
     """
     wanted = config.federation
-    scheme = _scheme(config, data, train, new)
     with section("config.federation", _KEYS):
         found = partition(
             data.y[train],
             num_clients=wanted.num_clients or None,
-            scheme=scheme,
+            scheme=_scheme(config, data, train, new),
             sizes=Sizes(**_values(wanted, Sizes)),
             labels=_labels(wanted),
             skew=wanted.skew,
