@@ -5,12 +5,12 @@ python -m examples.walk
 
 # %% The clients: the digits dealt to ten of them, a tenth of the labels at each.
 import jaxfed
-from jaxfed.data import load, partition
+from jaxfed.data import Dirichlet, Labels, load, partition
 from jaxfed.reports.figures.partition_figure import partition_figure
 
 digits = load("digits")
 dealt = partition(
-    digits.y, num_clients=10, scheme="dirichlet", dirichlet_alpha=0.5, labeled_fraction=0.1, seed=0
+    digits.y, num_clients=10, scheme=Dirichlet(0.5), labels=Labels(fraction=0.1), seed=0
 )
 counts = [
     [[(digits.y[points] == c).sum() for c in range(10)] for points in clients]

@@ -94,9 +94,8 @@ CALLS = {
         lambda y, table, per_class, new_y: data.partition(
             y,
             num_clients=2,
-            scheme="table",
-            table=table,
-            labeled_per_class=per_class,
+            scheme=data.Table(table),
+            labels=data.Labels(per_class=per_class),
             new_y=new_y,
             seed=0,
         ),

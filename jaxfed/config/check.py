@@ -26,6 +26,7 @@ from jaxfed.config.schema import SHARED
 from jaxfed.config.schema.experiment import method_rules
 from jaxfed.config.schema.training import AUGMENTATION, learner_rules
 from jaxfed.config.server_labels import check_labels_at
+from jaxfed.data import SCHEMES
 from jaxfed.errors import UsageError, section
 from jaxfed.models import MODELS
 from jaxfed.rules import one_of
@@ -53,7 +54,8 @@ def check(config: ConfigDict) -> None:
         _check_variant(name, config[name].algorithm)
     plugins = plugged_in()
     # Users may register plugins after this module is imported.
-    rules = RULES | method_rules(names) | learner_rules() | {"model.name": one_of(MODELS)}
+    rules = RULES | method_rules(names) | learner_rules()
+    rules |= {"model.name": one_of(MODELS), "federation.partition": one_of(SCHEMES)}
     for key, value in flat.items():
         if key in rules:
             check_value(key, value, rules[key])

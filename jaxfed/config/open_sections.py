@@ -11,9 +11,10 @@ from ml_collections import ConfigDict
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
 from jaxfed.config.keys import TYPES, check_value, nearest_keys, unknown_key
+from jaxfed.data import SCHEMES
 from jaxfed.data.loading import READERS
 from jaxfed.errors import UsageError, did_you_mean
-from jaxfed.rules import Rule
+from jaxfed.rules import Rule, check_values, rules_of
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
 
 CANDIDATES = "selection.candidates."  # METHOD.KEY follows
@@ -51,16 +52,17 @@ def check_candidates(config: ConfigDict, key: str, values: Any) -> None:
 
 
 def plugged_in() -> dict[str, Callable[..., Any]]:
-    """Return label sources and readers registered from outside; each has a section of its name."""
+    """Return label sources, readers and partition schemes from outside; each has a section of its name."""
     return {
         name: registry[name]
-        for registry in (PSEUDO_LABELS, READERS)
+        for registry in (PSEUDO_LABELS, READERS, SCHEMES)
         for name in registry.from_outside()
     }
 
 
 def check_plugin(name: str, factory: Callable[..., Any], section: Mapping[str, Any]) -> None:
-    """Check that the section's keys are keywords of the factory and have their defaults' types."""
+    """Check that the section's keys are keywords of the factory, by their defaults' types and its rules."""
+    rules = rules_of(factory)
     parameters = inspect.signature(factory).parameters.values()
     known = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
     for key, value in section.items():
@@ -69,3 +71,5 @@ def check_plugin(name: str, factory: Callable[..., Any], section: Mapping[str, A
         kind = type(known[key])
         if kind in TYPES:
             check_value(f"{name}.{key}", value, Rule(kind, TYPES[kind]))
+        if key in rules:
+            check_values(f"config.{name}", {key: rules[key]}, {key: value})

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 from jaxfed import xclp
 from jaxfed.config import methods
 from jaxfed.data import Dataset
-from jaxfed.data.partitioning.strata import chosen_of_each, stratified
+from jaxfed.data.partitioning.stratified import chosen_of_each, stratified
 from jaxfed.errors import UsageError
 from jaxfed.training.needs import Needs
 from jaxfed.training.pseudo_labels.propagated_labels import is_one_program

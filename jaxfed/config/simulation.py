@@ -41,6 +41,7 @@ from jaxfed.config.feasibility import (
     warn_of_unused_learners,
 )
 from jaxfed.config.holdings import Holdings, holdings
+from jaxfed.config.partitioning import partitioned
 from jaxfed.config.preprocessing import (
     PREPROCESSING,
     Parts,
@@ -55,9 +56,9 @@ from jaxfed.config.public_examples import classes_to_measure_by, drawn_own, draw
 from jaxfed.config.server_labels import drawn_for_server
 from jaxfed.config.sources import clients_set, public_set
 from jaxfed.config.taken import drawn_for_test, taken
-from jaxfed.data import Dataset, Partition, class_counts, partition
-from jaxfed.data.partitioning.strata import stratified
-from jaxfed.errors import UsageError, section
+from jaxfed.data import Dataset, class_counts
+from jaxfed.data.partitioning.stratified import stratified
+from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 
 GRAPHS = ("labeled+unlabeled", "labeled")
@@ -239,7 +240,7 @@ class Simulation:
         federation = Federation(
             x,
             y,
-            self._partition(seed, held_out),
+            partitioned(self._config, data, held_out.train, held_out.new, seed),
             data.num_classes,
             validation=held_out.validation,
             test=held_out.test,
@@ -255,26 +256,6 @@ class Simulation:
         if wanted.left_out_client >= 0:
             federation = federation.leave_out(wanted.left_out_client)
         return federation
-
-    def _partition(self, seed: int, held_out: HeldOut) -> Partition:
-        data, wanted, train = self._dataset, self._config.federation, held_out.train
-        with section("config.federation", {**{key: key for key in wanted}, "scheme": "partition"}):
-            dealt = partition(
-                data.y[train],
-                num_clients=wanted.num_clients or None,
-                quantity=None if wanted.quantity == "default" else wanted.quantity,
-                quantity_parameter=wanted.quantity_parameter,
-                min_size=wanted.min_size,
-                num_labeled_clients=wanted.num_labeled_clients or None,
-                skew=wanted.skew,
-                seed=seed,
-                **_scheme(wanted, data, train),
-                **_labels(wanted),
-                **_new_points(data, held_out.new, wanted.partition),
-            )
-        # Indices count the training examples first, then new points, if any.
-        source = np.concatenate([train, held_out.new])
-        return Partition(*(tuple(source[indices] for indices in clients) for clients in dealt))
 
 
 def _checksum(array: np.ndarray) -> str:
@@ -317,46 +298,3 @@ def _hold_out(config: ConfigDict, data: Dataset, seed: int) -> HeldOut:
         new=nothing if is_central else test,
         test=test if is_central else nothing,
     )
-
-
-def _scheme(wanted: ConfigDict, data: Dataset, train: np.ndarray) -> dict[str, Any]:
-    """Return the keyword arguments of the partition scheme."""
-    own: dict[str, Any] = {
-        "dirichlet": {"dirichlet_alpha": wanted.dirichlet_alpha},
-        "dirichlet_mixture": {
-            key: wanted[key]
-            for key in ("dirichlet_alpha", "dirichlet_alpha_rest", "dirichlet_share")
-        },
-        "classes_per_client": {
-            "classes_per_client": wanted.classes_per_client,
-            "assignment": wanted.assignment,
-        },
-        "table": {"table": wanted.table} if wanted.table else {},
-        "natural": {"client_id": None if data.client_id is None else data.client_id[train]},
-        "subclasses": {"subclass": None if data.subclass is None else data.subclass[train]},
-    }
-    return {"scheme": wanted.partition, **own.get(wanted.partition, {})}
-
-
-def _labels(wanted: ConfigDict) -> dict[str, Any]:
-    """Return the keyword argument that sets clients' number of labels: one of three."""
-    if wanted.labels_at == "server":
-        return {"labeled_fraction": 0.0}
-    if wanted.labeled_per_class:
-        return {"labeled_per_class": wanted.labeled_per_class}
-    if wanted.num_labeled:
-        return {"num_labeled": wanted.num_labeled}
-    return {"labeled_fraction": wanted.labeled_fraction}
-
-
-def _new_points(data: Dataset, new: np.ndarray, scheme: str) -> dict[str, Any]:
-    """Return the keyword arguments for clients' new points."""
-    if not len(new):
-        return {}
-    of_the_scheme = {"natural": "client_id", "subclasses": "subclass"}.get(scheme)
-    found: dict[str, Any] = {"new_y": data.y_test if len(data.y_test) else data.y[new]}
-    if of_the_scheme is not None:
-        column = getattr(data, f"{of_the_scheme}_test" if len(data.y_test) else of_the_scheme)
-        is_drawn = column is not None and not len(data.y_test)
-        found[f"new_{of_the_scheme}"] = column[new] if is_drawn else column
-    return found

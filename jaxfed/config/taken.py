@@ -17,8 +17,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.data import Dataset
-from jaxfed.data.partitioning.dealing import apportion
-from jaxfed.data.partitioning.strata import chosen_of_each, stratified
+from jaxfed.data.partitioning.controlled_rounding import apportion
+from jaxfed.data.partitioning.stratified import chosen_of_each, stratified
 from jaxfed.errors import UsageError
 
 _COLUMNS = ("client_id", "subclass")  # optional columns of a data set

@@ -20,6 +20,7 @@ from jaxfed.config import methods
 from jaxfed.config.check import check
 from jaxfed.config.keys import flatten
 from jaxfed.config.open_sections import CANDIDATES
+from jaxfed.config.partitioning import FIELDS, schemes_with
 from jaxfed.config.visibility import keys_seen_by
 from jaxfed.errors import UsageError
 from jaxfed.training.server.server_optimizers import SECOND_MOMENTS
@@ -46,9 +47,6 @@ def _any_of(*values: Any) -> Values:
 
 
 _SOME = Values("a number above 0", lambda value: value > 0)
-_SCHEMES_OF_DIRICHLET = _any_of("dirichlet", "dirichlet_mixture")
-_MIXTURE = {"federation.partition": _any_of("dirichlet_mixture")}
-_CLASSES = {"federation.partition": _any_of("classes_per_client")}
 _COHORTS = {"cohort_size": _SOME}
 _PROPORTIONAL = {**_COHORTS, "sampling": _any_of("proportional")}
 _LEARNED = {"preprocessing.kind": _any_of("federated_features")}
@@ -69,12 +67,11 @@ COUNTS_WITH: dict[str, Mapping[str, Values]] = {
     "preprocessing.network": _PRETRAINED,
     "preprocessing.image_size": _PRETRAINED,
     "preprocessing.batch_size": _PRETRAINED,
-    "federation.dirichlet_alpha": {"federation.partition": _SCHEMES_OF_DIRICHLET},
-    "federation.dirichlet_alpha_rest": _MIXTURE,
-    "federation.dirichlet_share": _MIXTURE,
-    "federation.classes_per_client": _CLASSES,
-    "federation.assignment": _CLASSES,
-    "federation.table": {"federation.partition": _any_of("table")},
+    **{
+        f"federation.{key}": {"federation.partition": _any_of(*schemes)}
+        for key in FIELDS
+        if (schemes := schemes_with(key))
+    },
     "federation.quantity_parameter": {
         "federation.quantity": _any_of("dirichlet", "lognormal", "power_law")
     },

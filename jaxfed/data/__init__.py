@@ -11,17 +11,52 @@ from jaxfed.registry import imported_on_use
 if TYPE_CHECKING:
     from jaxfed.data.dataset import Dataset
     from jaxfed.data.loading import load
-    from jaxfed.data.partitioning.partition import (
+    from jaxfed.data.partitioning.class_schemes import (
         FEDMATCH_TABLE,
-        Partition,
-        class_counts,
-        partition,
+        Classes,
+        Dirichlet,
+        DirichletMixture,
+        Iid,
+        Table,
     )
+    from jaxfed.data.partitioning.labeling import Labels
+    from jaxfed.data.partitioning.owner_schemes import Natural, Subclasses
+    from jaxfed.data.partitioning.partition import Partition, class_counts, partition
+    from jaxfed.data.partitioning.scheme import SCHEMES, OwnerScheme, Scheme
+    from jaxfed.data.partitioning.sizes import Sizes
 
-__all__ = ["FEDMATCH_TABLE", "Dataset", "Partition", "class_counts", "load", "partition"]
+__all__ = [
+    "FEDMATCH_TABLE",
+    "SCHEMES",
+    "Classes",
+    "Dataset",
+    "Dirichlet",
+    "DirichletMixture",
+    "Iid",
+    "Labels",
+    "Natural",
+    "OwnerScheme",
+    "Partition",
+    "Scheme",
+    "Sizes",
+    "Subclasses",
+    "Table",
+    "class_counts",
+    "load",
+    "partition",
+]
 # Name -> file. Readers are many, so their files are imported when one is asked for.
-_FILES = dict.fromkeys(__all__, "partitioning.partition") | {
+_FILES = {
     "Dataset": "dataset",
     "load": "loading",
+    **dict.fromkeys(["Partition", "class_counts", "partition"], "partitioning.partition"),
+    "Labels": "partitioning.labeling",
+    "Sizes": "partitioning.sizes",
+    **dict.fromkeys(["SCHEMES", "OwnerScheme", "Scheme"], "partitioning.scheme"),
+    **dict.fromkeys(
+        ["FEDMATCH_TABLE", "Classes", "Dirichlet", "DirichletMixture", "Iid", "Table"],
+        "partitioning.class_schemes",
+    ),
+    **dict.fromkeys(["Natural", "Subclasses"], "partitioning.owner_schemes"),
 }
 __getattr__ = imported_on_use(__name__, _FILES)

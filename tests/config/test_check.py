@@ -209,13 +209,13 @@ def test_a_wrong_override_is_one_line_that_names_it(override, words):
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["num_labeled=9999"], "config.federation.num_labeled=9999: allowed are 0 to 1438"),
+        (["num_labeled=9999"], "config.federation.num_labeled=9999: use 0 to 1438"),
         (["partition=natural"], "config.federation.partition='natural' needs client_id"),
-        (["min_size=200"], "config.federation.min_size=200: 10 clients would need 2000"),
-        (["labeled_per_class=99"], "config.federation.labeled_per_class asks for"),
+        (["min_size=200"], "config.federation.min_size=200: 10 clients need 2000"),
+        (["labeled_per_class=99"], "config.federation.labeled_per_class=99: 990 labels of class"),
         (
             ["partition=classes_per_client", "num_clients=3"],
-            "config.federation.classes_per_client=2 with 3 clients covers 6 of 10",
+            "config.federation.classes_per_client=2: 3 clients cover 6 of 10",
         ),
     ],
 )

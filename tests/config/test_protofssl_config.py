@@ -6,8 +6,8 @@ import pytest
 from jaxfed.config import check, file
 from jaxfed.config.methods import all_keywords
 from jaxfed.config.simulation import Simulation
+from jaxfed.data import FEDMATCH_TABLE
 from jaxfed.data.dataset import Dataset
-from jaxfed.data.partitioning.schemes import FEDMATCH_TABLE
 from jaxfed.experiment.sweep import sweep_plan
 
 CONFIG = "ml_collections_configs/protofssl.py"

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 
-from jaxfed.data import load, partition
+from jaxfed.data import Natural, load, partition
 from jaxfed.data.readers.json_stream import JsonStream
 from jaxfed.errors import UsageError
 
@@ -68,13 +68,8 @@ def test_leaf(tmp_path, split_by):
     np.testing.assert_array_equal(data.y, [2, 0, 1, 1, 0, 2])
     np.testing.assert_array_equal(data.client_id, [1, 1, 1, 0, 0, 2])
     np.testing.assert_array_equal(data.client_id_test, [0 if split_by == "sample" else 3])
-    dealt = partition(
-        data.y,
-        scheme="natural",
-        client_id=data.client_id,
-        new_y=data.y_test,
-        new_client_id=data.client_id_test,
-    )
+    scheme = Natural(data.client_id, data.client_id_test)
+    dealt = partition(data.y, scheme=scheme, new_y=data.y_test)
     assert [len(new) for new in dealt.new] == ([1, 0, 0] if split_by == "sample" else [0, 0, 0, 1])
 
 

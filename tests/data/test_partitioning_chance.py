@@ -6,8 +6,23 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from jaxfed.data import class_counts, partition
-from jaxfed.data.partitioning.dealing import apportion, expected, filled, round_at_random
+from jaxfed.data import (
+    Classes,
+    Dirichlet,
+    Iid,
+    Labels,
+    Natural,
+    Sizes,
+    Table,
+    class_counts,
+    partition,
+)
+from jaxfed.data.partitioning.controlled_rounding import (
+    apportion,
+    expected,
+    filled,
+    round_at_random,
+)
 
 DIGITS = load_digits()
 EVEN = np.repeat(np.arange(10), 60)
@@ -26,7 +41,7 @@ def dealt(setting):
         partition(
             DIGITS.target[:n],
             num_clients=num_clients,
-            labeled_fraction=fraction,
+            labels=Labels(fraction=fraction),
             new_fraction=0.2,
             seed=seed,
         )
@@ -116,11 +131,11 @@ def test_number_of_iid_labels_is_equal_for_every_client_and_class():
     """XCLP, A.2: CIFAR-100 on 50 clients with 5,000 labels is one of each class, however dealt the rest."""
     y = np.random.default_rng(0).integers(100, size=11_000)
     for skew in ("both", "unlabeled"):
-        part = partition(y, num_clients=50, num_labeled=5000, skew=skew)
+        part = partition(y, num_clients=50, labels=Labels(number=5000), skew=skew)
         labeled, unlabeled, _ = counts(part, y, 100)
         np.testing.assert_array_equal(labeled, 1)
         np.testing.assert_array_equal(unlabeled.sum(axis=1), 120)
-    part = partition(y, num_clients=50, num_labeled=5250, num_labeled_clients=35)
+    part = partition(y, num_clients=50, labels=Labels(number=5250, clients=35))
     labeled = counts(part, y, 100)[0]
     np.testing.assert_array_equal(labeled.sum(axis=1), [150] * 35 + [0] * 15)
     assert set(labeled[:35].ravel()) == {1, 2}
@@ -131,7 +146,8 @@ def test_labels_fewer_than_classes_have_random_classes():
     """Three labels a client: no class twice, each class as often; which, independent over clients."""
     tables = []
     for seed in range(250):
-        part = partition(EVEN, num_clients=20, num_labeled=60, new_fraction=0.2, seed=seed)
+        labels = Labels(number=60)
+        part = partition(EVEN, num_clients=20, labels=labels, new_fraction=0.2, seed=seed)
         tables.append(counts(part, EVEN))
         labeled = tables[-1][0]
         np.testing.assert_array_equal(labeled.sum(axis=0), 6)
@@ -150,23 +166,18 @@ def test_labels_fewer_than_classes_have_random_classes():
 
 
 ROLES = {  # schemes whose weights no seed changes
-    "iid": {"labeled_fraction": 0.25},
-    "iid, number": {"num_labeled": 100},
-    "iid, per class": {"labeled_per_class": 1},
-    "table": {"scheme": "table", "labeled_fraction": 0.25},
-    "table, labeled": {"scheme": "table", "skew": "labeled", "num_labeled": 100},
-    "table, unlabeled": {"scheme": "table", "skew": "unlabeled", "num_labeled": 100},
+    "iid": {"labels": Labels(fraction=0.25)},
+    "iid, number": {"labels": Labels(number=100)},
+    "iid, per class": {"labels": Labels(per_class=1)},
+    "table": {"scheme": Table(), "labels": Labels(fraction=0.25)},
+    "table, labeled": {"scheme": Table(), "skew": "labeled", "labels": Labels(number=100)},
+    "table, unlabeled": {"scheme": Table(), "skew": "unlabeled", "labels": Labels(number=100)},
     "table, unlabeled, fraction": {
-        "scheme": "table",
+        "scheme": Table(),
         "skew": "unlabeled",
-        "labeled_fraction": 0.25,
+        "labels": Labels(fraction=0.25),
     },
-    "rotated": {
-        "scheme": "classes_per_client",
-        "assignment": "rotated",
-        "classes_per_client": 3,
-        "labeled_fraction": 0.25,
-    },
+    "rotated": {"scheme": Classes(3, "rotated"), "labels": Labels(fraction=0.25)},
 }
 
 
@@ -184,7 +195,7 @@ def test_roles_are_independent_and_have_the_expected_counts(name):
     labeled, unlabeled, new = off.swapaxes(0, 1)
     assert_mean((labeled * new).sum(axis=(1, 2)), 0, "labeled and new")
     assert_mean((unlabeled * new).sum(axis=(1, 2)), 0, "unlabeled and new")
-    if keywords.get("scheme", "iid") == "iid" or "skew" in keywords:  # else drawn from what is held
+    if "scheme" not in keywords or "skew" in keywords:  # else drawn from what is held
         assert_mean((labeled * unlabeled).sum(axis=(1, 2)), 0, "labeled and unlabeled")
     # Clients whose weights are alike, and classes by how they stand to them, have the same means.
     types = np.arange(20) % 10 if "scheme" in keywords else np.zeros(20, int)
@@ -199,7 +210,9 @@ def test_roles_are_independent_and_have_the_expected_counts(name):
             assert np.ptp(means) < 8 * error + 1e-9
 
 
-@pytest.mark.parametrize("labels", [{"labeled_fraction": 0.5}, {"num_labeled": 450}])
+@pytest.mark.parametrize(
+    "labels", [Labels(fraction=0.5), Labels(number=450)], ids=["fraction", "number"]
+)
 @pytest.mark.parametrize("skew", ["both", "labeled", "unlabeled"])
 def test_three_examples_a_client_of_five_classes(skew, labels):
     """All classes have as many labels, though no client can have its share of a class."""
@@ -208,11 +221,10 @@ def test_three_examples_a_client_of_five_classes(skew, labels):
         part = partition(
             y,
             num_clients=300,
-            scheme="classes_per_client",
-            classes_per_client=5,
+            scheme=Classes(5),
+            labels=labels,
             skew=skew,
             seed=seed,
-            **labels,
         )
         labeled, unlabeled, _ = counts(part, y)
         assert set(labeled.sum(axis=1)) == {1, 2}
@@ -221,15 +233,10 @@ def test_three_examples_a_client_of_five_classes(skew, labels):
             np.testing.assert_allclose((labeled + unlabeled).sum(axis=1), 3, atol=1)
 
 
-@pytest.mark.parametrize("scheme", ["iid", "dirichlet", "table"])
+@pytest.mark.parametrize("scheme", [Iid(), Dirichlet(1e6), Table(np.ones((1, 10)))])
 @pytest.mark.parametrize("skew", ["both", "labeled", "unlabeled"])
 @pytest.mark.parametrize("quantity", ["equal", "lognormal", "power_law", "dirichlet"])
 def test_weights_that_are_alike_tell_nothing_of_new_points(scheme, skew, quantity):
-    own = {
-        "iid": {},
-        "dirichlet": {"dirichlet_alpha": 1e6},
-        "table": {"table": np.ones((1, 10))},
-    }[scheme]
     tables = [
         counts(
             partition(
@@ -237,11 +244,10 @@ def test_weights_that_are_alike_tell_nothing_of_new_points(scheme, skew, quantit
                 num_clients=30,
                 scheme=scheme,
                 skew=skew,
-                quantity=quantity,
-                labeled_fraction=0.2,
+                sizes=Sizes(quantity),
+                labels=Labels(fraction=0.2),
                 new_fraction=0.2,
                 seed=seed,
-                **own,
             ),
             EVEN,
         )
@@ -255,9 +261,7 @@ def test_which_classes_clients_hold_is_random():
     """Half of the classes each: the next client does not hold just the others."""
     held = []
     for seed in range(100):
-        part = partition(
-            EVEN, num_clients=20, scheme="classes_per_client", classes_per_client=5, seed=seed
-        )
+        part = partition(EVEN, num_clients=20, scheme=Classes(5), seed=seed)
         held.append(counts(part, EVEN)[0] > 0)
         np.testing.assert_array_equal(held[-1].sum(axis=0), 10)
     shared = np.einsum("smc,snc->smn", held, held, dtype=float)[:, ~np.eye(20, dtype=bool)]
@@ -270,7 +274,7 @@ def test_labels_of_natural_clients_are_drawn_from_what_they_hold():
     held = np.array([np.bincount(EVEN[owner == m], minlength=10) for m in range(8)])
     tables = []
     for seed in range(150):
-        part = partition(EVEN, scheme="natural", client_id=owner, labeled_fraction=0.2, seed=seed)
+        part = partition(EVEN, scheme=Natural(owner), labels=Labels(fraction=0.2), seed=seed)
         tables.append(counts(part, EVEN)[0])
         assert np.abs(tables[-1].sum(axis=1) - 0.2 * held.sum(axis=1)).max() < 1
         np.testing.assert_allclose(tables[-1].sum(axis=0), 12, atol=1)
@@ -287,7 +291,7 @@ def test_which_clients_get_one_natural_id_more_is_chance():
         [
             len(labeled) + len(unlabeled)
             for labeled, unlabeled, _ in zip(
-                *partition(EVEN[:60], scheme="natural", client_id=ids, num_clients=5, seed=seed),
+                *partition(EVEN[:60], scheme=Natural(ids), num_clients=5, seed=seed),
                 strict=True,
             )
         ]
@@ -301,9 +305,8 @@ def test_clients_that_are_filled_up_get_classes_by_chance():
     """Iid, many clients of none: what fills them, and what the largest give, is like all examples."""
     statistics = []
     for seed in range(60):
-        part = partition(
-            EVEN, num_clients=40, quantity="power_law", quantity_parameter=2, min_size=6, seed=seed
-        )
+        sizes = Sizes("power_law", parameter=2, min_size=6)
+        part = partition(EVEN, num_clients=40, sizes=sizes, seed=seed)
         held = counts(part, EVEN)[0]
         assert held.sum(axis=1).min() == 6
         statistics.append(chi_square(held))
@@ -334,21 +337,24 @@ def test_filling_up_what_roundoff_lacks_changes_nothing():
         part = partition(
             y,
             num_clients=9,
-            quantity="lognormal",
-            quantity_parameter=0.7,
-            min_size=12,
-            labeled_per_class=1,
+            sizes=Sizes("lognormal", parameter=0.7, min_size=12),
+            labels=Labels(per_class=1),
             seed=seed,
         )
         assert counts(part, y, 6).sum(axis=(0, 2)).min() >= 12
 
 
-@pytest.mark.parametrize("scheme", ["iid", "table"])
+@pytest.mark.parametrize("scheme", [Iid(), Table()])
 def test_who_gets_one_more_is_chance(scheme):
     tables = []
     for seed in range(150):
         part = partition(
-            EVEN[:590], num_clients=12, scheme=scheme, num_labeled=30, new_fraction=0.1, seed=seed
+            EVEN[:590],
+            num_clients=12,
+            scheme=scheme,
+            labels=Labels(number=30),
+            new_fraction=0.1,
+            seed=seed,
         )
         tables.append([[len(indices) for indices in role] for role in part])
     sizes = np.array(tables)

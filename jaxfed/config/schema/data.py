@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any, get_args
 
+from jaxfed.config.partitioning import FIELDS, schemes_with
 from jaxfed.config.preprocessing import PREPROCESSING
+from jaxfed.config.schema.docstrings import meanings
 from jaxfed.config.schema.setting import BELOW_ONE, SWITCH, TEXT, Setting, are_texts, in_section
-from jaxfed.config.schema.training import are_numbers
 from jaxfed.config.server_labels import LABELS_AT
 from jaxfed.config.simulation import GRAPHS, TESTS
-from jaxfed.data.partitioning.arguments import Skew
-from jaxfed.data.partitioning.schemes import Assignment, Quantity, Scheme
-from jaxfed.rules import POSITIVE, SHARE, Rule, at_least, between, one_of
+from jaxfed.data import SCHEMES
+from jaxfed.data.partitioning.distribution import Skew
+from jaxfed.rules import Rule, at_least, between, one_of
 
 
-def _is_table(rows: Collection[Any]) -> bool:
-    if not all(isinstance(row, tuple | list) and are_numbers(row) for row in rows):
-        return False
-    return len(set(map(len, rows))) <= 1 and all(min(row) >= 0 < sum(row) for row in rows if row)
+def _of_field(key: str, *, default: Any = None, zero: str = "") -> Setting:
+    """Return the setting of a key of `federation` that is a field of a partition's dataclass.
+
+    Args:
+        key: of `jaxfed.config.partitioning.FIELDS`.
+        default: of configs; None is the field's own.
+        zero: meaning of 0, the default of a number that the dataclass need not have.
+    """
+    owner, name = FIELDS[key]
+    meaning = meanings(owner)[name].rstrip(".")
+    if schemes := schemes_with(key):
+        meaning = f"with partition={' or '.join(map(repr, schemes))}: {meaning}"
+    if zero:
+        return Setting(0, at_least(0, f", 0 {zero}"), meaning)
+    return Setting(getattr(owner, name) if default is None else default, owner.rules[name], meaning)
 
 
 DATASET = in_section(
@@ -115,59 +126,31 @@ FEDERATION = in_section(
             at_least(0, ", 0 (with 'natural') is one a client id"),
             "number of clients; 0, with partition='natural': one for each client id",
         ),
-        "partition": Setting("iid", one_of(get_args(Scheme)), "how examples are dealt to clients"),
-        "dirichlet_alpha": Setting(
-            0.5, POSITIVE, "concentration of partition='dirichlet'; small values: clients unlike"
+        "partition": Setting(
+            "iid", one_of(SCHEMES), "scheme by which examples are distributed to clients"
         ),
-        "dirichlet_alpha_rest": Setting(
-            100.0, POSITIVE, "concentration for the examples outside dirichlet_share"
-        ),
-        "dirichlet_share": Setting(
-            0.9,
-            SHARE,
-            "share of examples dealt by dirichlet_alpha in partition='dirichlet_mixture'",
-        ),
-        "classes_per_client": Setting(
-            2, at_least(1), "classes of a client in its partition scheme"
-        ),
-        "assignment": Setting(
-            "random", one_of(get_args(Assignment)), "which classes or table rows clients get"
-        ),
-        "table": Setting(
-            (),
-            Rule(
-                tuple,
-                "equally long rows of class shares from 0 on, some above 0 in each; () is FedMatch's",
-                _is_table,
-            ),
-            "rows of class shares for partition='table'; (): FedMatch's",
-        ),
-        "quantity": Setting(
-            "default", one_of(["default", *get_args(Quantity)]), "how many examples clients get"
-        ),
-        "quantity_parameter": Setting(1.0, POSITIVE, "parameter of that distribution"),
-        "min_size": Setting(0, at_least(0), "least number of examples of a client"),
-        "labeled_fraction": Setting(0.1, SHARE, "share of examples that keep their label"),
-        "num_labeled": Setting(
-            0,
-            at_least(0, ", 0 leaves it to labeled_fraction"),
-            "labeled examples in all, in place of the share; 0: by the share",
-        ),
-        "labeled_per_class": Setting(
-            0,
-            at_least(0, ", 0 leaves it to labeled_fraction"),
-            "labeled examples of each class at each labeled client, in place of the share",
-        ),
-        "num_labeled_clients": Setting(0, at_least(0, ", 0 is all"), "clients with labels; 0: all"),
+        "dirichlet_alpha": _of_field("dirichlet_alpha"),
+        "dirichlet_alpha_rest": _of_field("dirichlet_alpha_rest"),
+        "dirichlet_share": _of_field("dirichlet_share"),
+        "classes_per_client": _of_field("classes_per_client"),
+        "assignment": _of_field("assignment"),
+        "table": _of_field("table"),
+        "quantity": _of_field("quantity"),
+        "quantity_parameter": _of_field("quantity_parameter"),
+        "min_size": _of_field("min_size"),
+        "labeled_fraction": _of_field("labeled_fraction", default=0.1),
+        "num_labeled": _of_field("num_labeled", zero="leaves it to labeled_fraction"),
+        "labeled_per_class": _of_field("labeled_per_class", zero="leaves it to labeled_fraction"),
+        "num_labeled_clients": _of_field("num_labeled_clients", zero="is all"),
         "skew": Setting(
             "both",
             one_of(get_args(Skew)),
-            "which examples follow the scheme; others are dealt at random",
+            "examples that follow the scheme; the others are distributed at random",
         ),
         "labels_at": Setting(
             "clients",
             one_of(LABELS_AT),
-            "who holds the labels; 'server': all of them, drawn before the rest is dealt",
+            "holder of the labels; 'server': all of them, drawn before the rest is distributed",
         ),
         "public_size": Setting(
             0,
@@ -183,13 +166,13 @@ FEDERATION = in_section(
         "own_size": Setting(
             0,
             at_least(0, ", 0 is all that are not public"),
-            "training examples dealt to clients; 0: all that are not public",
+            "training examples distributed to clients; 0: all that are not public",
         ),
         "public_labeled": Setting(
             False, SWITCH, "public examples keep their labels, which everybody has (FedMD)"
         ),
         "reveal_labels": Setting(
-            False, SWITCH, "reveal all labels once examples are dealt: full supervision"
+            False, SWITCH, "reveal all labels once examples are distributed: full supervision"
         ),
         "test": Setting(
             "clients", one_of(TESTS), "whose test examples are: clients' new points, or central"

@@ -5,23 +5,68 @@ Labels are either drawn from the clients' examples, or planned before the rest i
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from jaxfed.data.partitioning.dealing import allotted, apportion, round_at_random, split_at_random
-from jaxfed.data.partitioning.strata import chosen_of_each, first_of_each
+from jaxfed.data.partitioning.controlled_rounding import (
+    allotted,
+    apportion,
+    round_at_random,
+    split_at_random,
+)
+from jaxfed.data.partitioning.stratified import chosen_of_each, first_of_each
 from jaxfed.errors import UsageError
+from jaxfed.rules import SHARE, Rule, at_least, check_values
 
 
-class Labels(NamedTuple):
-    """Requested number of labels: at most one of the first three is given; none: all are labeled."""
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """Number of labels: by `fraction`, `number` or `per_class`, at most one of them; without any, all.
 
-    fraction: float | None
-    number: int | None
-    per_class: npt.ArrayLike | None
-    num_clients: int | None
+    - `fraction`: all labeled clients together hold round(f n) labels, at least one if f > 0, and each client
+      f n_m to within one. n_m is the client's size in the scheme. (With a `skew` other than "both", labels
+      are planned before the rest is distributed, and sizes are met as nearly as the classes allow.) Over all
+      clients, each class has its share of the labels to within one, as nearly as clients hold it.
+    - `number`: each labeled client holds n_L / m_L labels, to within one; other clients receive what exceeds
+      a client's size. With `Iid` the number is the same for every class, to within one at each client and
+      over all (XCLP, A.2: clients "receive an equal number of labels of each class"). With other schemes
+      classes have shares as with `fraction`.
+    - `per_class`, an integer or [C]: for each labeled client and each class. A client with fewer examples of
+      a class labels them all. A client too small for all these labels has as many as fit, of each class
+      alike.
+    - `per_class` [M, C]: exactly these.
+
+    Chance decides everything else, such as which of a client's examples are labeled.
+
+    Attributes:
+        fraction: share of each labeled client's examples that have a label.
+        number: labels of all clients together.
+        per_class: labels of each class at each labeled client.
+        clients: number of clients with labels, the first ones.
+    """
+
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "fraction": SHARE,
+        "number": at_least(0),
+        "clients": at_least(0),
+    }
+
+    fraction: float | None = None
+    number: int | None = None
+    per_class: npt.ArrayLike | None = None
+    clients: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the fields by `rules`, and that at most one number is given."""
+        given = {name for name, value in vars(self).items() if value is not None}
+        rules = {name: rule for name, rule in self.rules.items() if name in given}
+        check_values("Labels", rules, vars(self))
+        if len(given & {"fraction", "number", "per_class"}) > 1:
+            raise UsageError("Labels: use at most one of fraction, number and per_class")
 
 
 def drawn_labels(
@@ -46,25 +91,24 @@ def drawn_labels(
     Returns:
         bool [n]
     """
-    _at_most_one(wanted)
     num_clients, num_classes = held.shape
     groups = owner * num_classes + classes
     has_labels = _has_labels(wanted, num_clients)
     totals = held.sum(axis=0)
     if wanted.per_class is not None:
-        per_class = _per_class(wanted.per_class, held.shape)
+        per_class = _per_class(wanted, held.shape)
         if per_class.ndim < 2:
             labels = np.broadcast_to(per_class, held.shape) * has_labels[:, None]
         elif (per_class <= held).all():
             labels = per_class
         else:
             m, c = np.argwhere(per_class > held)[0]
-            raise UsageError(
-                f"labeled_per_class asks for {per_class[m, c]} labels of class {c} at client {m}, which "
-                f"holds {held[m, c]} examples of it"
+            raise _bad_per_class(
+                wanted,
+                f"{per_class[m, c]} labels of class {c} at client {m}, which holds {held[m, c]} examples",
             )
         # No client labels classes that it does not have.
-        _check_totals(np.where(held > 0, labels, 0), totals)
+        _check_totals(wanted, np.where(held > 0, labels, 0), totals)
         return chosen_of_each(groups, labels.ravel(), rng)
     sizes = held.sum(axis=1)
     exact = _numbers(wanted, sizes, has_labels, len(classes))
@@ -136,16 +180,15 @@ def planned_labels(
     Returns:
         int64 [M, C]
     """
-    _at_most_one(wanted)
     shape = (len(sizes), len(totals))
     has_labels = _has_labels(wanted, len(sizes))
     if wanted.per_class is not None:
-        labels = _per_class(wanted.per_class, shape)
+        labels = _per_class(wanted, shape)
         if labels.ndim == 2:
-            _check_totals(labels, totals)
+            _check_totals(wanted, labels, totals)
             return labels
         labels = np.broadcast_to(labels, shape) * has_labels[:, None]
-        _check_totals(labels, totals)
+        _check_totals(wanted, labels, totals)
         asked = labels.sum(axis=1)
         return round_at_random(labels * np.minimum(sizes / np.maximum(asked, 1), 1)[:, None], rng)
     numbers = _numbers(wanted, sizes, has_labels, int(totals.sum()))
@@ -158,18 +201,9 @@ def planned_labels(
     return round_at_random(allotted(weights, numbers, totals), rng)
 
 
-def _at_most_one(wanted: Labels) -> None:
-    if sum(value is not None for value in wanted[:3]) > 1:
-        raise UsageError(
-            "labeled_fraction, num_labeled, labeled_per_class: at most one of them is allowed"
-        )
-
-
 def _has_labels(wanted: Labels, num_clients: int) -> np.ndarray:
     """bool [M], True for clients with labels."""
-    return np.arange(num_clients) < (
-        num_clients if wanted.num_clients is None else wanted.num_clients
-    )
+    return np.arange(num_clients) < (num_clients if wanted.clients is None else wanted.clients)
 
 
 def _numbers(
@@ -184,8 +218,6 @@ def _numbers(
         return _spread(wanted.number, room, num_known)
     room = room * (num_known / max(sizes.sum(), 1))
     fraction = 1.0 if wanted.fraction is None else wanted.fraction
-    if not 0 <= fraction <= 1:
-        raise UsageError(f"labeled_fraction={fraction}: allowed are 0 to 1")
     number = round(fraction * round(room.sum(), 6))  # roundoff must not tip a half
     if fraction > 0 and room.any():
         number = max(number, 1)
@@ -202,36 +234,43 @@ def _numbers(
 def _spread(number: int, room: np.ndarray, num_known: int) -> np.ndarray:
     """Spread `number` labels over clients as equally as their room allows, up to a common level."""
     most = min(int(room.sum()), num_known)
-    if number < 0 or number > most:
-        what = (
-            "what the labeled clients hold"
-            if most == room.sum()
-            else "the labels that the data have"
+    if number > most:
+        is_held = most == room.sum()
+        limit = "examples of the labeled clients" if is_held else "labels that the data have"
+        raise UsageError(
+            owner="Labels", key="number", value=number, allowed=f"use 0 to {most}, the {limit}"
         )
-        raise UsageError(f"num_labeled={number}: allowed are 0 to {most}, {what}")
     rising = np.sort(room)
     levels = (number - np.cumsum(rising) + rising) / np.arange(len(rising), 0, -1)
     return np.minimum(room, levels[levels <= rising][0])
 
 
-def _per_class(per_class: npt.ArrayLike, shape: tuple[int, int]) -> np.ndarray:
+def _per_class(wanted: Labels, shape: tuple[int, int]) -> np.ndarray:
     """int64 of shape [], [C] or [M, C]."""
-    labels = np.asarray(per_class)
+    labels = np.asarray(wanted.per_class)
     if labels.shape not in ((), shape[1:], shape) or not np.issubdtype(labels.dtype, np.integer):
-        raise UsageError(
-            f"labeled_per_class has shape {list(labels.shape)} and type {labels.dtype}: allowed "
-            f"are [{shape[0]}, {shape[1]}], [{shape[1]}] or a number, of integers"
+        shapes = f"[{shape[1]}] or [{shape[0]}, {shape[1]}]"
+        raise _bad_per_class(
+            wanted,
+            f"{labels.dtype} of shape {list(labels.shape)}",
+            f"use an integer, or integers of shape {shapes}",
         )
     if (labels < 0).any():
-        raise UsageError("labeled_per_class: allowed are numbers from 0 on")
+        raise _bad_per_class(wanted, f"{labels.min()} labels of a class", "use integers from 0 on")
     return labels.astype(np.int64)
 
 
-def _check_totals(labels: np.ndarray, totals: np.ndarray) -> None:
+def _check_totals(wanted: Labels, labels: np.ndarray, totals: np.ndarray) -> None:
     excess = labels.sum(axis=0) - totals
     if (excess > 0).any():
         worst = int(np.argmax(excess))
-        raise UsageError(
-            f"labeled_per_class asks for {labels[:, worst].sum()} labels of class {worst}, of which "
-            f"there are {totals[worst]}"
+        raise _bad_per_class(
+            wanted,
+            f"{labels[:, worst].sum()} labels of class {worst} in all, which has {totals[worst]} examples",
         )
+
+
+def _bad_per_class(wanted: Labels, wrong: str, allowed: str = "use smaller numbers") -> UsageError:
+    """An error about `Labels.per_class`, which shows the value if it is a number."""
+    value = {"value": wanted.per_class} if np.asarray(wanted.per_class).ndim == 0 else {}
+    return UsageError(wrong, owner="Labels", key="per_class", allowed=allowed, **value)

@@ -1,42 +1,40 @@
 """Partition of examples among clients, with and without labels.
 
-1. The scheme gives weights W `[M, C]` of client m for class c (`schemes`).
+1. The scheme gives weights W `[M, C]` of client m for class c (`class_schemes`), or each example's client
+   (`owner_schemes`).
 2. W is scaled to the clients' sizes (rows) and to the classes' sizes (columns): the expected counts.
-3. Controlled random rounding makes integers of them (`dealing`) with these means and sums; `labeling` sets
-   the number of labels.
-4. The shuffled examples of each class are distributed to clients, labeled and unlabeled, by those counts.
+3. Controlled random rounding makes integers of them (`controlled_rounding`) with these means and sums;
+   `labeling` sets the number of labels.
+4. The shuffled examples of each class are distributed to clients, labeled and unlabeled, by those counts
+   (`distribution`).
 
 The following are met to within one of their expectation: a client's size, its number of labels, and the
-labels of each class over all clients. With "iid" all else is random, as if the examples were shuffled and
+labels of each class over all clients. With `Iid` all else is random, as if the examples were shuffled and
 cut; with other schemes a client's number of examples of each class is met too. Labeled, unlabeled and new
 points are distributed independently: the classes of a client's labels say nothing about its other points.
-(If labels are drawn from a client's examples, as with schemes other than "iid", its unlabeled examples are
+(If labels are drawn from a client's examples, as with schemes other than `Iid`, its unlabeled examples are
 the rest.)
 
 No step rejects samples, so nothing hangs, however small a Dirichlet parameter is.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from jaxfed.data.dataset import UNLABELED
-from jaxfed.data.partitioning import schemes
-from jaxfed.data.partitioning.arguments import Skew, check_arguments, checked_classes
-from jaxfed.data.partitioning.dealing import (
-    apportion,
-    expected,
-    filled,
-    owners_of,
-    round_at_random,
-    split_at_random,
-)
-from jaxfed.data.partitioning.labeling import Labels, drawn_labels, planned_labels
-from jaxfed.data.partitioning.schemes import FEDMATCH_TABLE, OWNING, Assignment, Quantity, Scheme
-from jaxfed.data.partitioning.strata import chosen_of_each, stratified
+from jaxfed.data.partitioning.class_schemes import Iid
+from jaxfed.data.partitioning.distribution import Examples, Skew, distributed, labels_of_owners
+from jaxfed.data.partitioning.labeling import Labels
+from jaxfed.data.partitioning.scheme import SCHEMES, OwnerScheme, Scheme
+from jaxfed.data.partitioning.sizes import Sizes
+from jaxfed.data.partitioning.stratified import stratified
 from jaxfed.errors import UsageError
+from jaxfed.rules import SHARE, at_least, check_values, one_of
 
 
 class Partition(NamedTuple):
@@ -58,246 +56,80 @@ def partition(
     y: npt.ArrayLike,
     *,
     num_clients: int | None = None,
-    scheme: Scheme = "iid",
-    dirichlet_alpha: float | None = None,
-    dirichlet_alpha_rest: float = 100.0,
-    dirichlet_share: float = 0.9,
-    classes_per_client: int | None = None,
-    assignment: Assignment = "random",
-    table: npt.ArrayLike = FEDMATCH_TABLE,
-    client_id: npt.ArrayLike | None = None,
-    subclass: npt.ArrayLike | None = None,
-    quantity: Quantity | None = None,
-    quantity_parameter: float = 1.0,
-    min_size: int = 0,
-    labeled_fraction: float | None = None,
-    num_labeled: int | None = None,
-    labeled_per_class: npt.ArrayLike | None = None,
-    num_labeled_clients: int | None = None,
+    scheme: Scheme = Iid(),  # noqa: B008
+    sizes: Sizes = Sizes(),  # noqa: B008
+    labels: Labels = Labels(),  # noqa: B008
     skew: Skew = "both",
     new_y: npt.ArrayLike | None = None,
-    new_client_id: npt.ArrayLike | None = None,
-    new_subclass: npt.ArrayLike | None = None,
     new_fraction: float = 0.0,
     seed: int = 0,
 ) -> Partition:
     """Split the examples with classes `y` among clients, labeled and unlabeled.
 
+        partition(y, num_clients=10, scheme=Dirichlet(0.3), labels=Labels(fraction=0.1))
+
     Args:
         y: int `[n]`, classes from 0; -1 for an unknown class. Such an example is unlabeled at its client
-            and never new; statements on labels below are about the other examples. Schemes by class
-            distribute it evenly over clients, to the sizes given by `quantity`.
-        num_clients: M. With `scheme="natural"` it may be None: one client an id.
-        scheme: class proportions of the clients.
+            and never new. Schemes by class distribute it evenly over clients, up to their `sizes`.
+            Statements about labels concern the other examples.
+        num_clients: M. With `Natural` it may be None: one client for each client id.
+        scheme: class proportions of the clients, or each example's client: `Iid`, `Dirichlet`,
+            `DirichletMixture`, `Classes`, `Table`, `Subclasses` or `Natural`, each documented in its class.
+            `jaxfed.data.partitioning.scheme` shows how to write another.
+        sizes: numbers of the clients' examples; not with `Subclasses` and `Natural`, which fix them.
+        labels: numbers of the clients' labels.
+        skew: part that follows the scheme; the other is iid. (No difference with `Iid`; not with `Subclasses`
+            and `Natural`.)
 
-            - "iid": the same for all: examples are shuffled and cut. For labels see below.
-            - "dirichlet": of each class, client m gets the share p_m, p ~ Dir(`dirichlet_alpha` 1_M),
-              drawn anew for each class. Sizes are random unless `quantity` is given.
-              Clients may be empty if alpha is small: see `min_size`.
-            - "dirichlet_mixture": a share s = `dirichlet_share` of the examples by one draw of "dirichlet",
-              and the rest by another with `dirichlet_alpha_rest`: of each class client m gets the share
-              s p_m + (1 - s) q_m. With a `quantity`, s of what every client holds is of the first.
-              (FedCT: alpha 2 and 100, halves in Section 5; 0.9 of alpha 2 in Appendix C.4 and in the
-              code, of alpha 0.01 in Table 5.)
-            - "classes_per_client": every client holds `classes_per_client` of the classes that occur.
-              `assignment="random"`: drawn so that the number of holders of any two classes differs by
-              at most one (XCLP's code: 5 random classes each, rotated in blocks of ten clients);
-              "rotated": neighboring classes, starting at m mod C (the code's setting 1), or evenly
-              spaced where M < C.
-            - "table": client m follows row m mod T of `table` `[T, C]` (default `FEDMATCH_TABLE`).
-              Expected counts, rounded at random; FedMatch's own code draws them.
-            - "subclasses": of each class every client holds one of its subclasses, `subclass` [n]; which
-              one is chance, and the numbers of holders of any two of a class differ by at most one (FedMD,
-              FedCT's C.4: CIFAR-100's superclasses, of which every client knows all, each by another class).
-              A subclass's examples are dealt to its holders in equal parts. As many clients as
-              a class has subclasses at least.
-            - "natural": the given `client_id`, in sorted order. Fewer clients than ids: the ids are
-              shuffled and dealt out in turn, several to a client.
-        quantity: shares q_m of the examples, on top of any scheme but "natural" and "subclasses": "equal";
-            "dirichlet": q ~ Dir(a 1_M); "lognormal": q_m proportional to exp(a N(0,1)); "power_law":
-            q_m proportional to rank^-a, ranks shuffled; a = `quantity_parameter`. Default: equal,
-            except as said of "dirichlet", and with the mixture. Where the classes' sizes do not allow scheme
-            and quantity together, the classes' sizes win and the shares are met as nearly as possible.
-        min_size: smallest number of examples (without `new`) of a client. Those with fewer are
-            filled up from the largest clients, which come down to a common level and give of each class
-            in proportion to what they have: a client may so get a class the scheme had not given it.
-        labeled_fraction: f in [0, 1]: of each labeled client's examples, the share with a label.
-            Rounded so that all labeled clients together hold round(f n), at least one if f > 0, and
-            each client f n_m to within one (n_m as the scheme has it before labels are apart: with
-            a `skew` other than "both", sizes are then met as nearly as the classes allow). Over all
-            clients, a class has its share of the labels to within one (as nearly as clients hold
-            it); which of a client's examples are labeled is chance.
-        num_labeled: n_L, in all. Each of the m_L labeled clients gets n_L / m_L, to within one; what
-            exceeds a client's size goes to the others. With "iid" they are equal for every class,
-            however frequent it is, to within one both at each client and over all (XCLP, A.2: clients
-            "receive an equal number of labels of each class"; which classes get one more is chance), and
-            the other examples are dealt around them. With other schemes as with `labeled_fraction`.
-        labeled_per_class: labels per client and class. An integer or `[C]`: for each labeled client
-            and each class (all it has of a class, where a skewed client has fewer; where a client is too
-            small for so many, as many as fit, of each class alike).
-            `[M, C]`: exactly these. At most one of the three is given; none: all is labeled.
-        num_labeled_clients: m_L: clients 0..m_L-1 hold labels, the others none. Default M.
-        skew: which part follows the scheme; the other is iid (no difference for "iid").
-
-            - "both": labels are drawn evenly from what the client holds. How the papers read.
-            - "labeled": a client's labels follow its weights, to within one of each class, and the rest is
-              dealt as "iid", to the sizes that `quantity` says. What the split files of XCLP's code hold.
-            - "unlabeled": unlabeled data follow the scheme, labels are as with "iid". What
-              FedMatch's code does.
-        new_y: int `[n_new]`, classes of held-out examples, dealt by the same expected shares as the
-            unlabeled part, into `new`; needs `new_client_id` `[n_new]` when natural (ids that
-            `client_id` lacks become clients that hold nothing else), and `new_subclass` with subclasses.
-        new_fraction: instead, hold out this share of each class of `y` (of each client, when
-            natural or with subclasses) as `new`.
-        seed: of `np.random.default_rng`; the same arguments give the same partition.
+            - "both": labels are drawn evenly from the client's examples, as the papers say.
+            - "labeled": a client's labels follow its weights, to within one of each class. The rest is
+              distributed as with `Iid`, up to the `sizes`. The split files of XCLP's code are of this kind.
+            - "unlabeled": unlabeled data follow the scheme, labels are as with `Iid`, as in FedMatch's code.
+        new_y: int `[n_new]`, classes of held-out examples, distributed by the same expected shares as the
+            unlabeled part, into `new`. `Natural` and `Subclasses` need their column for them, too.
+        new_fraction: instead, hold out this share of each class of `y` (with `Natural` and `Subclasses`, of
+            each client) as `new`.
+        seed: seed of `np.random.default_rng`; the same arguments give the same partition.
 
     Returns:
         A `Partition` of M clients; indices in random order within each array.
 
     Raises:
-        UsageError: a value out of range; more labels, classes or examples asked for than there are.
+        UsageError: a value out of range; more labels, classes or examples requested than exist.
 
     Cost: O(n log n + M C log(M C)) time, O(n + M C) memory: for a million examples and 1,000 clients 0.7 s
     with 10 classes, 1.6 s with 100, on one core.
     """
     y = checked_classes("y", y, smallest=UNLABELED)
     rng = np.random.default_rng(seed)
-    check_arguments(
-        num_clients,
-        scheme,
-        quantity,
-        quantity_parameter,
-        min_size,
-        num_labeled,
-        num_labeled_clients,
-        skew,
-    )
-    is_owned = scheme in OWNING
-    if scheme == "natural":
-        owner, new_owner, num_clients = schemes.natural_owners(
-            y, client_id, new_y, new_client_id, num_clients, rng
-        )
-    elif scheme == "subclasses":
-        assert num_clients is not None
-        owner, new_owner = schemes.subclass_owners(
-            y, subclass, new_y, new_subclass, num_clients, rng
-        )
-    assert num_clients is not None  # by check_arguments
-    if num_labeled_clients is not None and num_labeled_clients > num_clients:
-        raise UsageError(
-            f"num_labeled_clients={num_labeled_clients}: allowed are 0 to {num_clients}"
-        )
-    if new_y is not None and new_fraction:
-        raise UsageError("new_y and new_fraction: at most one of them is allowed")
-
-    kept = np.arange(len(y))
+    _check(num_clients, scheme, sizes, skew, new_y, new_fraction)
+    owner = new_owner = np.zeros(0, np.int64)
+    if isinstance(scheme, OwnerScheme):
+        owner, new_owner, num_clients = scheme.owners(y, new_y, num_clients, rng)
+    assert num_clients is not None  # by _check
+    if labels.clients is not None and labels.clients > num_clients:
+        allowed = f"use 0 to {num_clients}, the number of clients"
+        raise UsageError(owner="Labels", key="clients", value=labels.clients, allowed=allowed)
+    kept, new_points = np.arange(len(y)), len(y) + np.arange(0 if new_y is None else np.size(new_y))
+    new_classes = np.zeros(0, np.int64) if new_y is None else checked_classes("new_y", new_y)
     if new_fraction:
-        if not 0 <= new_fraction <= 1:
-            raise UsageError(f"new_fraction={new_fraction}: allowed are 0 to 1")
-        known = np.flatnonzero(y != UNLABELED)
-        strata = owner[known] if is_owned else y[known]
-        held_out = np.zeros(len(y), bool)
-        held_out[known] = stratified(strata, round(new_fraction * len(known)), rng)
-        kept, new_points = np.flatnonzero(~held_out), np.flatnonzero(held_out)
+        strata = owner if isinstance(scheme, OwnerScheme) else y
+        kept, new_points = _held_out(y, strata, new_fraction, rng)
         new_classes = y[new_points]
-        if is_owned:
+    examples = _examples(y[kept], new_classes)
+    if isinstance(scheme, OwnerScheme):
+        if new_fraction:
             owner, new_owner = owner[kept], owner[new_points]
-    elif new_y is not None:
-        new_classes = checked_classes("new_y", new_y)
-        new_points = len(y) + np.arange(len(new_classes))
+        is_labeled = labels_of_owners(labels, owner, examples, num_clients, rng)
     else:
-        new_classes = new_points = np.zeros(0, np.int64)
-        new_owner = np.zeros(0, np.int64)
-    classes = y[kept]
-    num_classes = int(max(classes.max(initial=-1), new_classes.max(initial=-1))) + 1
-    # Examples of unknown class form an extra, last class without labels.
-    is_known = classes != UNLABELED
-    classes = np.where(is_known, classes, num_classes)
-    num_columns = num_classes + (not is_known.all())
-    totals = np.bincount(classes, minlength=num_columns)
-
-    wanted = Labels(labeled_fraction, num_labeled, labeled_per_class, num_labeled_clients)
-    if is_owned:
-        is_labeled = _drawn(wanted, owner, classes, num_clients, num_classes, rng)
-    else:
-        if min_size * num_clients > len(classes):
-            raise UsageError(
-                f"min_size={min_size}: {num_clients} clients would need {min_size * num_clients} "
-                f"examples, there are {len(classes)}"
-            )
-        new_totals = np.bincount(new_classes, minlength=num_columns)
-        weights = schemes.weights(
-            scheme,
-            (totals + new_totals > 0)[:num_classes],
-            num_clients,
-            dirichlet_alpha,
-            classes_per_client,
-            assignment,
-            np.asarray(table, float),
-            rng,
+        owner, is_labeled, new_owner = distributed(
+            examples, num_clients, scheme, sizes, labels, skew, rng
         )
-        sizes = schemes.sizes(scheme, quantity, quantity_parameter, num_clients, len(classes), rng)
-        if scheme == "dirichlet_mixture":
-            shape = (num_clients, num_classes)
-            rest = schemes.dirichlet("dirichlet_alpha_rest", dirichlet_alpha_rest, shape, rng)
-            weights = schemes.mixed(weights, rest, dirichlet_share, totals[:num_classes], sizes)
-        weights = _widened(weights, num_columns)
-        is_even = scheme == "iid" or skew == "labeled"  # all but the labels
-        mix = np.ones_like(weights) if is_even else weights
-        shares = filled(expected(mix, totals, sizes), np.full(num_clients, min_size))
-        if scheme != "iid" and skew == "both":
-            held = round_at_random(shares, rng)
-            owner = owners_of(classes, held, rng)
-            is_labeled = _drawn(wanted, owner, classes, num_clients, num_classes, rng)
-        else:
-            whole = apportion(shares.sum(axis=1), len(classes), rng)
-            labeled = planned_labels(
-                wanted,
-                whole,
-                totals[:num_classes],
-                weights[:, :num_classes] if scheme != "iid" and skew == "labeled" else None,
-                rng,
-            )
-            labeled = _widened(labeled, num_columns)
-            rest = _rest(labeled, whole, totals, None if is_even else weights, min_size, rng)
-            owner = owners_of(classes, labeled + rest, rng)
-            is_labeled = chosen_of_each(owner * num_columns + classes, labeled.ravel(), rng)
-        if is_even:
-            of_each = apportion(
-                (shares if len(classes) else mix).sum(axis=1), len(new_classes), rng
-            )
-            new_counts = split_at_random(new_totals, of_each, rng)
-        else:
-            # Classes that only new points have fall back on the scheme's own weights.
-            mix = np.where(totals > 0, shares, weights)
-            new_counts = round_at_random(expected(mix, new_totals, None), rng)
-        new_owner = owners_of(new_classes, new_counts, rng)
     return Partition(
         labeled=_by_client(kept[is_labeled], owner[is_labeled], num_clients, rng),
         unlabeled=_by_client(kept[~is_labeled], owner[~is_labeled], num_clients, rng),
         new=_by_client(new_points, new_owner, num_clients, rng),
     )
-
-
-def _widened(table: np.ndarray, num_columns: int) -> np.ndarray:
-    """The table padded with columns of zeros to [M, `num_columns`]."""
-    return np.pad(table, ((0, 0), (0, num_columns - table.shape[1])))
-
-
-def _drawn(
-    wanted: Labels,
-    owner: np.ndarray,
-    classes: np.ndarray,
-    num_clients: int,
-    num_classes: int,
-    rng: np.random.Generator,
-) -> np.ndarray:
-    """bool [n], labels drawn from the clients' examples of known classes."""
-    known = np.flatnonzero(classes < num_classes)
-    held = _counts(owner[known], classes[known], num_clients, num_classes)
-    is_labeled = np.zeros(len(classes), bool)
-    is_labeled[known] = drawn_labels(wanted, owner[known], classes[known], held, rng)
-    return is_labeled
 
 
 def class_counts(y: npt.ArrayLike, indices: Sequence[np.ndarray], num_classes: int) -> np.ndarray:
@@ -314,29 +146,70 @@ def class_counts(y: npt.ArrayLike, indices: Sequence[np.ndarray], num_classes: i
     ).reshape(len(indices), num_columns)
 
 
-def _rest(
-    labeled: np.ndarray,
-    sizes: np.ndarray,
-    totals: np.ndarray,
-    weights: np.ndarray | None,
-    min_size: int,
-    rng: np.random.Generator,
-) -> np.ndarray:
-    """int64 [M, C], counts of unlabeled examples: by weights, or a random split of the remaining sizes."""
-    left = totals - labeled.sum(axis=0)
-    # A table of labels may give a client more than its share of all examples.
-    room = np.maximum(sizes - labeled.sum(axis=1), 0)
-    smallest = np.maximum(min_size - labeled.sum(axis=1), 0)
-    if smallest.sum() > left.sum():
+def checked_classes(name: str, y: npt.ArrayLike, smallest: int = 0) -> np.ndarray:
+    """int64 [n], classes from `smallest` on."""
+    y = np.asarray(y)
+    if y.ndim != 1 or not (np.issubdtype(y.dtype, np.integer) or y.size == 0):
         raise UsageError(
-            f"min_size={min_size}: the labels asked for leave {left.sum()} examples to fill "
-            f"clients up with, {smallest.sum()} are needed"
+            f"{y.dtype} of shape {list(y.shape)}", key=name, allowed="use integers [n]"
         )
-    shares = expected(np.ones(labeled.shape) if weights is None else weights, left, room)
-    shares = filled(shares, smallest)
-    if weights is not None:
-        return round_at_random(shares, rng)
-    return split_at_random(left, apportion(shares.sum(axis=1), int(left.sum()), rng), rng)
+    if y.size and y.min() < smallest:
+        unknown = ", or -1 for an unknown class" if smallest == UNLABELED else ""
+        allowed = f"use classes from 0 on{unknown}"
+        raise UsageError(f"class {y.min()}", key=name, allowed=allowed)
+    return y.astype(np.int64)
+
+
+def _check(
+    num_clients: int | None,
+    scheme: Scheme,
+    sizes: Sizes,
+    skew: Skew,
+    new_y: npt.ArrayLike | None,
+    new_fraction: float,
+) -> None:
+    """Check the arguments by themselves, without the data."""
+    if not isinstance(scheme, Scheme):
+        known = ", ".join(f"{each.__name__}()" for each in SCHEMES.values())
+        raise UsageError(key="scheme", value=scheme, allowed=f"use a scheme such as {known}")
+    rules = {"skew": one_of(get_args(Skew)), "new_fraction": SHARE}
+    if num_clients is not None or not isinstance(scheme, OwnerScheme):
+        rules["num_clients"] = at_least(1)
+    given = {"skew": skew, "new_fraction": new_fraction, "num_clients": num_clients}
+    check_values("partition", rules, given)
+    if new_y is not None and new_fraction:
+        raise UsageError("new_y and new_fraction: use at most one of them")
+    if isinstance(scheme, OwnerScheme):
+        defaults = Sizes()
+        for key, value, default in (
+            ("quantity", sizes.quantity, defaults.quantity),
+            ("min_size", sizes.min_size, defaults.min_size),
+            ("skew", skew, "both"),
+        ):
+            if value != default:
+                wrong = f"{type(scheme).__name__} fixes the client of each example"
+                raise UsageError(wrong, key=key, value=value, allowed=f"use {default!r}")
+
+
+def _held_out(
+    y: np.ndarray, strata: np.ndarray, fraction: float, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Indices that remain, and those held out: of each stratum the same share of the known examples."""
+    known = np.flatnonzero(y != UNLABELED)
+    is_held_out = np.zeros(len(y), bool)
+    is_held_out[known] = stratified(strata[known], round(fraction * len(known)), rng)
+    return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
+
+
+def _examples(classes: np.ndarray, new_classes: np.ndarray) -> Examples:
+    num_classes = int(max(classes.max(initial=-1), new_classes.max(initial=-1))) + 1
+    is_known = classes != UNLABELED
+    return Examples(
+        classes=np.where(is_known, classes, num_classes),
+        new_classes=new_classes,
+        num_classes=num_classes,
+        num_columns=num_classes + (not is_known.all()),
+    )
 
 
 def _by_client(
@@ -347,10 +220,3 @@ def _by_client(
     order = shuffled[np.argsort(owner[shuffled], kind="stable")]
     ends = np.cumsum(np.bincount(owner, minlength=num_clients))[:-1]
     return tuple(np.split(points[order].astype(np.int64), ends))
-
-
-def _counts(
-    owner: np.ndarray, classes: np.ndarray, num_clients: int, num_classes: int
-) -> np.ndarray:
-    flat = np.bincount(owner * num_classes + classes, minlength=num_clients * num_classes)
-    return flat.reshape(num_clients, num_classes)

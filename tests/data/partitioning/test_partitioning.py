@@ -3,47 +3,53 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxfed.data import FEDMATCH_TABLE, class_counts, partition
+from jaxfed.data import (
+    FEDMATCH_TABLE,
+    Classes,
+    Dirichlet,
+    DirichletMixture,
+    Iid,
+    Labels,
+    Natural,
+    Sizes,
+    Subclasses,
+    Table,
+    class_counts,
+    partition,
+)
 from jaxfed.errors import UsageError
 
 NUM_CLASSES = 10
 SCHEMES = {
-    "iid": {},
-    "dirichlet": {"dirichlet_alpha": 0.3},
-    "dirichlet, tiny": {"scheme": "dirichlet", "dirichlet_alpha": 1e-3},
-    "dirichlet, equal": {"scheme": "dirichlet", "dirichlet_alpha": 0.3, "quantity": "equal"},
-    "dirichlet, min_size": {"scheme": "dirichlet", "dirichlet_alpha": 1e-3, "min_size": 3},
-    "dirichlet_mixture": {"dirichlet_alpha": 0.1, "dirichlet_share": 0.5},
-    "mixture, equal": {
-        "scheme": "dirichlet_mixture",
-        "dirichlet_alpha": 1e-3,
-        "quantity": "equal",
-    },
-    "classes_per_client": {"classes_per_client": 3},
-    "rotated": {"scheme": "classes_per_client", "classes_per_client": 3, "assignment": "rotated"},
-    "table": {},
-    "power law": {"scheme": "iid", "quantity": "power_law", "quantity_parameter": 1.5},
-    "lognormal": {"scheme": "table", "quantity": "lognormal"},
-    "dirichlet sizes": {"scheme": "iid", "quantity": "dirichlet", "quantity_parameter": 0.1},
-    "natural": {},
-    "natural, grouped": {"scheme": "natural", "num_clients": 4},
+    "iid": {"scheme": Iid()},
+    "dirichlet": {"scheme": Dirichlet(0.3)},
+    "dirichlet, tiny": {"scheme": Dirichlet(1e-3)},
+    "dirichlet, equal": {"scheme": Dirichlet(0.3), "sizes": Sizes("equal")},
+    "dirichlet, min_size": {"scheme": Dirichlet(1e-3), "sizes": Sizes(min_size=3)},
+    "dirichlet_mixture": {"scheme": DirichletMixture(0.1, share=0.5)},
+    "mixture, equal": {"scheme": DirichletMixture(1e-3), "sizes": Sizes("equal")},
+    "classes": {"scheme": Classes(3)},
+    "rotated": {"scheme": Classes(3, "rotated")},
+    "table": {"scheme": Table()},
+    "power law": {"sizes": Sizes("power_law", 1.5)},
+    "lognormal": {"scheme": Table(), "sizes": Sizes("lognormal")},
+    "dirichlet sizes": {"sizes": Sizes("dirichlet", 0.1)},
+    "natural": {"num_clients": None},
+    "natural, grouped": {"num_clients": 4},
 }
 
 
-def labels(n, seed=0):
+def classes(n, seed=0):
     return np.random.default_rng(seed).integers(NUM_CLASSES, size=n)
 
 
 def arguments(name, y, new_y):
     """Keywords of `partition` for one of the `SCHEMES`."""
-    keywords = {"scheme": name, "num_clients": 12, **SCHEMES[name]}
-    if keywords["scheme"] == "natural":
+    keywords = {"num_clients": 12, **SCHEMES[name]}
+    if "natural" in name:
         rng = np.random.default_rng(5)
-        keywords |= {
-            "num_clients": SCHEMES[name].get("num_clients"),
-            "client_id": rng.integers(9, size=len(y)),
-            "new_client_id": rng.integers(11, size=len(new_y)),
-        }
+        ids, new_ids = rng.integers(9, size=len(y)), rng.integers(11, size=len(new_y))
+        keywords["scheme"] = Natural(ids, new_ids)
     return keywords
 
 
@@ -60,11 +66,12 @@ def counts(part, y):
     seed=st.integers(0, 9),
 )
 def test_every_example_is_used_once(name, skew, n, num_new, fraction, seed):
-    y, new_y = labels(n, seed), labels(num_new, seed + 1)
+    y, new_y = classes(n, seed), classes(num_new, seed + 1)
     keywords = arguments(name, y, new_y)
-    if keywords["scheme"] == "natural":
+    if "natural" in name:
         skew = "both"
-    part = partition(y, new_y=new_y, labeled_fraction=fraction, skew=skew, seed=seed, **keywords)
+    labels = Labels(fraction=fraction)
+    part = partition(y, new_y=new_y, labels=labels, skew=skew, seed=seed, **keywords)
     every = np.concatenate([*part.labeled, *part.unlabeled, *part.new])
     np.testing.assert_array_equal(np.sort(every), np.arange(n + num_new))
     assert all((indices >= n).all() for indices in part.new)
@@ -93,18 +100,17 @@ def test_an_example_of_unknown_class_is_somebodys_and_has_no_label(
     num_known = np.count_nonzero(is_known)
     y[~is_known] = -1
     keywords = arguments(name, y, y[:0])
-    if keywords["scheme"] == "natural":
-        del keywords["new_client_id"]
+    if "natural" in name:
         skew = "both"
     number = round(fraction * num_known)
-    amount = {"num_labeled": number} if is_number else {"labeled_fraction": fraction}
-    part = partition(y, skew=skew, seed=seed, **amount, **keywords)
+    labels = Labels(number=number) if is_number else Labels(fraction=fraction)
+    part = partition(y, skew=skew, labels=labels, seed=seed, **keywords)
     every = np.concatenate([*part.labeled, *part.unlabeled])
     np.testing.assert_array_equal(np.sort(every), np.arange(400))
     labeled = np.concatenate(part.labeled)
     assert is_known[labeled].all()
     assert len(labeled) == (number if is_number else max(number, fraction > 0))
-    if keywords["scheme"] == "iid" and "quantity" not in keywords:
+    if name == "iid":
         sizes = [len(a) + len(b) for a, b in zip(part.labeled, part.unlabeled, strict=True)]
         assert max(sizes) - min(sizes) <= 1
     part = partition(y, new_fraction=fraction / 2, seed=seed, **keywords)
@@ -115,24 +121,23 @@ def test_an_example_of_unknown_class_is_somebodys_and_has_no_label(
 
 def test_labels_are_asked_of_known_classes_only():
     y = np.where(np.arange(100) < 30, np.arange(100) % 3, -1)
-    dealt = partition(y, num_clients=10, num_labeled=30, num_labeled_clients=3)
+    dealt = partition(y, num_clients=10, labels=Labels(number=30, clients=3))
     assert list(map(len, dealt.labeled)) == [10] * 3 + [0] * 7
-    for scheme in ("iid", "dirichlet"):
-        with pytest.raises(UsageError, match="num_labeled=31: allowed are 0 to 30"):
-            partition(y, num_clients=10, scheme=scheme, dirichlet_alpha=1.0, num_labeled=31)
-    with pytest.raises(
-        UsageError, match="class -2: classes count from 0, and -1 is an unknown one"
-    ):
+    for scheme in (Iid(), Dirichlet(1.0)):
+        with pytest.raises(UsageError, match=r"Labels\.number=31: use 0 to 30"):
+            partition(y, num_clients=10, scheme=scheme, labels=Labels(number=31))
+    with pytest.raises(UsageError, match=r"y: class -2; use .* from 0 on, or -1 for an unknown"):
         partition(y - 1, num_clients=10)
-    with pytest.raises(UsageError, match=r"new_y has class -1: classes count from 0$"):
+    with pytest.raises(UsageError, match=r"new_y: class -1; use classes from 0 on$"):
         partition(y[:30], num_clients=10, new_y=y)
 
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_same_seed_same_partition(name):
-    y, new_y = labels(300), labels(40)
+    y, new_y = classes(300), classes(40)
+    labels = Labels(fraction=0.2)
     parts = [
-        partition(y, new_y=new_y, labeled_fraction=0.2, seed=seed, **arguments(name, y, new_y))
+        partition(y, new_y=new_y, labels=labels, seed=seed, **arguments(name, y, new_y))
         for seed in (1, 1, 2)
     ]
     flat = [np.concatenate([np.concatenate(p) for p in part]) for part in parts]
@@ -142,7 +147,7 @@ def test_same_seed_same_partition(name):
 
 def test_iid_is_shuffled_and_labels_are_even():
     y = np.repeat(np.arange(NUM_CLASSES), 100)  # sorted by class, as image folders are
-    part = partition(y, num_clients=10, num_labeled=100)
+    part = partition(y, num_clients=10, labels=Labels(number=100))
     labeled, unlabeled, _ = counts(part, y)
     np.testing.assert_array_equal(labeled, np.ones((10, 10)))
     np.testing.assert_array_equal(unlabeled.sum(axis=1), 90)
@@ -154,27 +159,17 @@ def test_dirichlet_shares_have_the_variance_of_the_distribution():
     y = np.repeat(np.arange(NUM_CLASSES), 2000)
     shares = []
     for seed in range(30):
-        held = counts(
-            partition(y, num_clients=5, scheme="dirichlet", dirichlet_alpha=0.5, seed=seed), y
-        )
+        held = counts(partition(y, num_clients=5, scheme=Dirichlet(0.5), seed=seed), y)
         shares.append(held.sum(axis=0) / 2000)
     # Dir(a 1_M): variance of a share is (1/M)(1 - 1/M) / (M a + 1).
     assert np.var(shares) == pytest.approx(0.2 * 0.8 / (5 * 0.5 + 1), rel=0.15)
 
 
 def test_classes_per_client_holds_that_many():
-    y = labels(2000)
+    y = classes(2000)
     for assignment in ("random", "rotated"):
-        held = counts(
-            partition(
-                y,
-                num_clients=20,
-                scheme="classes_per_client",
-                classes_per_client=2,
-                assignment=assignment,
-            ),
-            y,
-        ).sum(axis=0)
+        part = partition(y, num_clients=20, scheme=Classes(2, assignment))
+        held = counts(part, y).sum(axis=0)
         np.testing.assert_array_equal((held > 0).sum(axis=1), 2)
         holders = (held > 0).sum(axis=0)
         assert holders.max() - holders.min() <= 1
@@ -185,14 +180,14 @@ def test_fedmatch_table_rotates_and_balances():
     np.testing.assert_allclose(table.sum(axis=0), 1)
     np.testing.assert_allclose(table.sum(axis=1), 1)
     y = np.repeat(np.arange(NUM_CLASSES), 1000)
-    held = counts(partition(y, num_clients=20, scheme="table"), y).sum(axis=0)
+    held = counts(partition(y, num_clients=20, scheme=Table()), y).sum(axis=0)
     np.testing.assert_allclose(held, 500 * np.tile(table, (2, 1)), atol=2)
 
 
 @pytest.mark.parametrize("skew", ["labeled", "unlabeled"])
 def test_skew_says_which_part_follows_the_scheme(skew):
     y = np.repeat(np.arange(NUM_CLASSES), 1000)
-    part = partition(y, num_clients=10, scheme="table", num_labeled=1000, skew=skew)
+    part = partition(y, num_clients=10, scheme=Table(), labels=Labels(number=1000), skew=skew)
     labeled, unlabeled, _ = counts(part, y)
     skewed, even = (labeled, unlabeled) if skew == "labeled" else (unlabeled, labeled)
     total = skewed.sum(axis=1, keepdims=True)
@@ -208,19 +203,19 @@ def test_skew_says_which_part_follows_the_scheme(skew):
 
 def test_labels_by_number_and_clients():
     """XCLP, A.2: n_L labels on m_L clients, n_L / m_L each."""
-    y = labels(1000)
-    part = partition(y, num_clients=10, num_labeled=100, num_labeled_clients=5)
+    y = classes(1000)
+    part = partition(y, num_clients=10, labels=Labels(number=100, clients=5))
     assert [len(indices) for indices in part.labeled] == [20] * 5 + [0] * 5
     assert [len(indices) for indices in part.unlabeled] == [80] * 5 + [100] * 5
 
 
 def test_labels_per_client_and_class():
     y = np.repeat(np.arange(NUM_CLASSES), 100)
-    labeled = counts(partition(y, num_clients=10, labeled_per_class=2), y)[0]
+    labeled = counts(partition(y, num_clients=10, labels=Labels(per_class=2)), y)[0]
     np.testing.assert_array_equal(labeled, np.full((10, 10), 2))
     exact = np.zeros((10, 10), int)
     exact[3, 4] = 7
-    labeled = counts(partition(y, num_clients=10, labeled_per_class=exact), y)[0]
+    labeled = counts(partition(y, num_clients=10, labels=Labels(per_class=exact)), y)[0]
     np.testing.assert_array_equal(labeled, exact)
 
 
@@ -229,10 +224,9 @@ def test_new_points_follow_the_clients_classes():
     part = partition(
         y,
         num_clients=10,
-        scheme="dirichlet",
-        dirichlet_alpha=0.2,
+        scheme=Dirichlet(0.2),
         new_y=new_y,
-        labeled_fraction=0.1,
+        labels=Labels(fraction=0.1),
     )
     joint = np.concatenate([y, new_y])
     labeled, unlabeled, new = counts(part, joint)
@@ -241,15 +235,15 @@ def test_new_points_follow_the_clients_classes():
 
 def test_new_fraction_holds_out_of_each_class():
     y = np.repeat(np.arange(NUM_CLASSES), 100)
-    part = partition(y, num_clients=5, new_fraction=0.2, labeled_fraction=0.5)
+    part = partition(y, num_clients=5, new_fraction=0.2, labels=Labels(fraction=0.5))
     np.testing.assert_array_equal(counts(part, y)[2].sum(axis=0), np.full(10, 20))
     every = np.concatenate([*part.labeled, *part.unlabeled, *part.new])
     np.testing.assert_array_equal(np.sort(every), np.arange(1000))
 
 
 def test_natural_clients_keep_their_examples():
-    y, clients = labels(100), np.arange(100) % 7
-    part = partition(y, scheme="natural", client_id=clients, labeled_fraction=0.5)
+    y, clients = classes(100), np.arange(100) % 7
+    part = partition(y, scheme=Natural(clients), labels=Labels(fraction=0.5))
     for client in range(7):
         held = np.concatenate([part.labeled[client], part.unlabeled[client]])
         np.testing.assert_array_equal(np.sort(held), np.flatnonzero(clients == client))
@@ -257,14 +251,13 @@ def test_natural_clients_keep_their_examples():
 
 @pytest.mark.parametrize("skew", ["both", "labeled", "unlabeled"])
 def test_min_size_is_met(skew):
-    y = labels(500)
+    y = classes(500)
     part = partition(
         y,
         num_clients=50,
-        scheme="dirichlet",
-        dirichlet_alpha=1e-3,
-        min_size=4,
-        labeled_fraction=0.2,
+        scheme=Dirichlet(1e-3),
+        sizes=Sizes(min_size=4),
+        labels=Labels(fraction=0.2),
         skew=skew,
     )
     sizes = counts(part, y).sum(axis=(0, 2))
@@ -275,10 +268,8 @@ def test_natural_ids_are_compared_whole():
     """`new_client_id` may hold longer names than `client_id`: they are other clients."""
     part = partition(
         np.zeros(3, int),
-        scheme="natural",
-        client_id=["a", "b", "a"],
+        scheme=Natural(["a", "b", "a"], ["bb", "a"]),
         new_y=[0, 0],
-        new_client_id=["bb", "a"],
     )
     assert [sorted(indices.tolist()) for indices in part.labeled] == [[0, 2], [1], []]
     assert [indices.tolist() for indices in part.new] == [[4], [], [3]]
@@ -289,7 +280,8 @@ def test_a_client_with_more_labels_than_its_share_leaves_the_rest_to_the_others(
     y = np.repeat(np.arange(NUM_CLASSES), 100)
     table = np.zeros((10, 10), int)
     table[0] = 90
-    part = partition(y, num_clients=10, scheme="table", labeled_per_class=table, skew=skew)
+    labels = Labels(per_class=table)
+    part = partition(y, num_clients=10, scheme=Table(), labels=labels, skew=skew)
     assert [len(indices) for indices in part.labeled] == [900] + [0] * 9
     rest = np.array([len(indices) for indices in part.unlabeled])
     assert rest[0] == 0
@@ -299,24 +291,22 @@ def test_a_client_with_more_labels_than_its_share_leaves_the_rest_to_the_others(
 @pytest.mark.parametrize("quantity", ["lognormal", "power_law", "dirichlet"])
 @pytest.mark.parametrize("parameter", [1e-9, 1e-3, 1e4])
 def test_extreme_quantities_are_dealt(quantity, parameter):
-    part = partition(labels(300), num_clients=7, quantity=quantity, quantity_parameter=parameter)
+    part = partition(classes(300), num_clients=7, sizes=Sizes(quantity, parameter))
     assert sum(map(len, part.labeled)) == 300
 
 
 @pytest.mark.parametrize("skew", ["both", "unlabeled"])
-@pytest.mark.parametrize("quantity", [None, "equal"])
+@pytest.mark.parametrize("quantity", ["default", "equal"])
 @pytest.mark.parametrize("alpha", [1e-300, 1e-9, 1e-3, 5e-3, 1e9])
 def test_extreme_dirichlet_alphas_are_dealt(skew, quantity, alpha):
     for seed in range(20):
         part = partition(
-            labels(300),
+            classes(300),
             num_clients=31,
-            scheme="dirichlet",
-            dirichlet_alpha=alpha,
-            quantity=quantity,
-            num_labeled=150,
+            scheme=Dirichlet(alpha),
+            sizes=Sizes(quantity, min_size=1),
+            labels=Labels(number=150),
             skew=skew,
-            min_size=1,
             seed=seed,
         )
         every = np.concatenate([*part.labeled, *part.unlabeled])
@@ -326,96 +316,105 @@ def test_extreme_dirichlet_alphas_are_dealt(skew, quantity, alpha):
 def test_labels_of_classes_nobody_has_are_not_asked_for():
     """Two classes a client: five labels of each of them, however few clients hold a class."""
     y = np.repeat(np.arange(NUM_CLASSES), 20)
-    part = partition(
-        y, num_clients=10, scheme="classes_per_client", classes_per_client=2, labeled_per_class=5
-    )
+    part = partition(y, num_clients=10, scheme=Classes(2), labels=Labels(per_class=5))
     labeled, unlabeled, _ = counts(part, y)
     np.testing.assert_array_equal(labeled, 5 * (labeled + unlabeled > 0))
 
 
+IDS = np.arange(100) % 4
 MISTAKES = {
-    "scheme": ({"scheme": "random"}, "'iid'.*'natural'"),
-    "no clients": ({"num_clients": 0}, "num_clients=0"),
-    "alpha": ({"scheme": "dirichlet", "dirichlet_alpha": 0}, "dirichlet_alpha=0"),
-    "too many labels": ({"num_labeled": 101}, "num_labeled=101.*0 to 100"),
-    "too many per class": ({"labeled_per_class": np.full((4, 10), 30)}, "labeled_per_class"),
-    "two ways": ({"num_labeled": 1, "labeled_fraction": 0.1}, "at most one"),
-    "fraction": ({"labeled_fraction": 1.5}, "labeled_fraction=1.5.*0 to 1"),
-    "uncovered classes": (
-        {"scheme": "classes_per_client", "classes_per_client": 2},
-        "covers 8 of 10",
+    "scheme": (lambda: {"scheme": "dirichlet"}, r"scheme='dirichlet': use .* Dirichlet\(\)"),
+    "no clients": (lambda: {"num_clients": 0}, "num_clients=0"),
+    "clients are missing": (lambda: {"num_clients": None}, "num_clients=None"),
+    "alpha": (lambda: {"scheme": Dirichlet(0)}, r"Dirichlet\.alpha=0"),
+    "too many labels": (
+        lambda: {"labels": Labels(number=101)},
+        r"Labels\.number=101: use 0 to 100",
     ),
-    "too many classes": (
-        {"scheme": "classes_per_client", "classes_per_client": 11},
-        "classes_per_client=11.*1 to 10",
+    "too many per class": (
+        lambda: {"labels": Labels(per_class=np.full((4, 10), 30))},
+        r"Labels\.per_class: 120 labels of class 0 in all, which has 10 examples; use smaller",
     ),
-    "no client ids": ({"scheme": "natural"}, "client_id"),
-    "min_size": ({"min_size": 26}, "104 examples, there are 100"),
-    "min_size, held out": ({"min_size": 25, "new_fraction": 0.1}, "100 examples, there are 90"),
-    "too many of a class each": ({"labeled_per_class": 3}, "12 labels of class 0.*there are 10"),
+    "two ways": (lambda: {"labels": Labels(number=1, fraction=0.1)}, "at most one"),
+    "fraction": (lambda: {"labels": Labels(fraction=1.5)}, r"Labels\.fraction=1\.5.*0 to 1"),
+    "uncovered classes": (lambda: {"scheme": Classes(2)}, r"Classes\.per_client=2.*8 of 10"),
+    "too many classes": (lambda: {"scheme": Classes(11)}, r"Classes\.per_client=11: use 1 to 10"),
+    "assignment": (lambda: {"scheme": Classes(2, "even")}, "assignment='even'.*'rotated'"),
+    "no client ids": (lambda: {"scheme": Natural()}, r"Natural\.client_id: missing"),
+    "too few client ids": (lambda: {"scheme": Natural(IDS), "num_clients": 5}, "have 4 client ids"),
+    "client ids of some": (lambda: {"scheme": Natural(IDS[1:])}, "ids do not match"),
+    "min_size": (
+        lambda: {"sizes": Sizes(min_size=26)},
+        "104 examples, there are 100; use at most 25",
+    ),
+    "min_size, held out": (
+        lambda: {"sizes": Sizes(min_size=25), "new_fraction": 0.1},
+        "100 examples, there are 90",
+    ),
+    "two kinds of new points": (lambda: {"new_y": [0], "new_fraction": 0.1}, "at most one"),
+    "too many new points": (lambda: {"new_fraction": 1.5}, "new_fraction=1.5"),
+    "too many of a class each": (
+        lambda: {"labels": Labels(per_class=3)},
+        r"Labels\.per_class=3: 12 labels of class 0 in all, which has 10",
+    ),
     "more than a client holds": (
-        {"scheme": "table", "labeled_per_class": np.eye(4, 10, dtype=int) * 9},
+        lambda: {"scheme": Table(), "labels": Labels(per_class=np.eye(4, 10, dtype=int) * 9)},
         "9 labels of class 0 at client 0, which holds",
     ),
-    "labels of some classes": ({"labeled_per_class": [1, 2, 3]}, r"shape \[3\]"),
-    "half a label": ({"labeled_per_class": 2.5}, "integers"),
-    "half a label in all": ({"num_labeled": 2.5}, "num_labeled=2.5"),
-    "half a client": ({"num_clients": 2.5}, "num_clients=2.5"),
-    "natural, no clients": (
-        {"scheme": "natural", "client_id": np.arange(100) % 4, "num_clients": 0},
-        "num_clients=0",
-    ),
+    "labels of some classes": (lambda: {"labels": Labels(per_class=[1, 2, 3])}, r"shape \[3\]"),
+    "half a label": (lambda: {"labels": Labels(per_class=2.5)}, "integers"),
+    "labels below zero": (lambda: {"labels": Labels(per_class=-1)}, "per_class=-1"),
+    "half a label in all": (lambda: {"labels": Labels(number=2.5)}, "number=2.5"),
+    "half a client": (lambda: {"num_clients": 2.5}, "num_clients=2.5"),
+    "natural, no clients": (lambda: {"scheme": Natural(IDS), "num_clients": 0}, "num_clients=0"),
     "natural, labeled clients": (
-        {
-            "scheme": "natural",
-            "client_id": np.arange(100) % 4,
-            "num_clients": None,
-            "num_labeled_clients": 9,
-        },
-        "num_labeled_clients=9.*0 to 4",
+        lambda: {"scheme": Natural(IDS), "num_clients": None, "labels": Labels(clients=9)},
+        r"Labels\.clients=9: use 0 to 4",
     ),
-    "table of nan": ({"scheme": "table", "table": np.full((2, 10), np.nan)}, "numbers from 0 on"),
-    "infinite alpha": ({"scheme": "dirichlet", "dirichlet_alpha": np.inf}, "dirichlet_alpha=inf"),
+    "table of nan": (lambda: {"scheme": Table(np.full((2, 10), np.nan))}, "shares from 0 on"),
+    "ragged table": (lambda: {"scheme": Table([[1.0], [1.0, 2.0]])}, "equally long rows"),
+    "narrow table": (lambda: {"scheme": Table(np.ones((2, 9)))}, "9 shares for 10 classes"),
+    "infinite alpha": (lambda: {"scheme": Dirichlet(np.inf)}, r"Dirichlet\.alpha=inf"),
     "alpha of the rest": (
-        {"scheme": "dirichlet_mixture", "dirichlet_alpha": 1.0, "dirichlet_alpha_rest": 0.0},
-        "dirichlet_alpha_rest=0.0: allowed are numbers above 0",
+        lambda: {"scheme": DirichletMixture(alpha_rest=0.0)},
+        r"DirichletMixture\.alpha_rest=0\.0: .*numbers above 0",
     ),
-    "share": (
-        {"scheme": "dirichlet_mixture", "dirichlet_alpha": 1.0, "dirichlet_share": 1.1},
-        "dirichlet_share=1.1: allowed are 0 to 1",
+    "share": (lambda: {"scheme": DirichletMixture(share=1.1)}, r"share=1\.1: .*0 to 1"),
+    "no subclasses": (lambda: {"scheme": Subclasses()}, r"Subclasses\.subclass: missing"),
+    "subclasses of no clients": (
+        lambda: {"scheme": Subclasses(np.arange(100) // 10), "num_clients": None},
+        "num_clients=None",
     ),
-    "no subclasses": ({"scheme": "subclasses"}, "needs subclass"),
-    "subclasses of some": (
-        {"scheme": "subclasses", "subclass": np.arange(99)},
-        "one number an example",
-    ),
+    "subclasses of some": (lambda: {"scheme": Subclasses(np.arange(99))}, "do not match"),
     "a subclass of two classes": (
-        {"scheme": "subclasses", "subclass": np.arange(100) // 20},
-        "subclass 0 has examples of several classes",
+        lambda: {"scheme": Subclasses(np.arange(100) // 20)},
+        "0 has examples of several classes",
     ),
     "more subclasses than clients": (
-        {"scheme": "subclasses", "subclass": np.arange(100) // 2},
-        "num_clients=4: .* 5 or more are needed",
+        lambda: {"scheme": Subclasses(np.arange(100) // 2)},
+        "num_clients=4: a class has 5 subclasses.* from 5 on",
     ),
-    "subclasses and quantity": (
-        {"scheme": "subclasses", "subclass": np.arange(100) // 10, "quantity": "equal"},
-        "scheme='subclasses' says who holds what",
+    "subclasses and sizes": (
+        lambda: {"scheme": Subclasses(np.arange(100) // 10), "sizes": Sizes("equal")},
+        "quantity='equal': Subclasses fixes the client of each example; use 'default'",
     ),
-    "infinite skew": (
-        {"quantity": "dirichlet", "quantity_parameter": np.inf},
-        "quantity_parameter=inf",
+    "natural and skew": (
+        lambda: {"scheme": Natural(IDS), "skew": "labeled"},
+        "skew='labeled': Natural fixes the client of each example; use 'both'",
     ),
+    "infinite skew": (lambda: {"sizes": Sizes("dirichlet", np.inf)}, r"Sizes\.parameter=inf"),
+    "quantity": (lambda: {"sizes": Sizes("uniform")}, r"Sizes\.quantity='uniform'.*'equal'"),
     "labels leave too few to fill up": (
-        {
-            "scheme": "table",
+        lambda: {
+            "scheme": Table(),
             "skew": "labeled",
-            "min_size": 5,
-            "labeled_per_class": np.eye(4, 1, dtype=int) * np.full((1, 10), 10),
+            "sizes": Sizes(min_size=5),
+            "labels": Labels(per_class=np.eye(4, 1, dtype=int) * np.full((1, 10), 10)),
         },
-        "leave 0 examples.*15 are needed",
+        "leave 0 examples.* 15 are needed",
     ),
-    "skew": ({"skew": "none"}, "'both', 'labeled', 'unlabeled'"),
-    "labeled clients": ({"num_labeled_clients": 5}, "num_labeled_clients=5.*0 to 4"),
+    "skew": (lambda: {"skew": "none"}, "'both', 'labeled', 'unlabeled'"),
+    "labeled clients": (lambda: {"labels": Labels(clients=5)}, r"clients=5: use 0 to 4"),
 }
 
 
@@ -423,5 +422,5 @@ MISTAKES = {
 def test_mistakes_are_named_in_one_line(keywords, message):
     y = np.repeat(np.arange(NUM_CLASSES), 10)
     with pytest.raises(UsageError, match=message) as error:
-        partition(y, **{"num_clients": 4, **keywords})
+        partition(y, **{"num_clients": 4, **keywords()})
     assert "\n" not in str(error.value)

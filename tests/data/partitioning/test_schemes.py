@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from jaxfed.data import class_counts, partition
+from jaxfed.data import (
+    Dirichlet,
+    DirichletMixture,
+    Labels,
+    Sizes,
+    Subclasses,
+    class_counts,
+    partition,
+)
 
 CLASSES, CLIENTS = 10, 5
 Y = np.repeat(np.arange(CLASSES), 200)
@@ -20,10 +28,10 @@ def held(part, y=Y):
     return sum(class_counts(y, indices, CLASSES) for indices in part[:2])
 
 
-def mixtures(seeds=150, **keywords):
+def mixtures(scheme, seeds=150, **keywords):
     """float [seeds, M, C], of each class the clients' shares."""
     tables = [
-        held(partition(Y, num_clients=CLIENTS, scheme="dirichlet_mixture", seed=s, **keywords))
+        held(partition(Y, num_clients=CLIENTS, scheme=scheme, seed=s, **keywords))
         for s in range(seeds)
     ]
     return np.array(tables) / 200
@@ -36,7 +44,7 @@ def dirichlet_variance(alpha):
 @pytest.mark.parametrize(("alpha", "rest", "share"), [(0.3, 100.0, 0.5), (0.3, 2.0, 0.9)])
 def test_mixtures_are_as_far_from_even_as_their_parts(alpha, rest, share):
     """Var(s p + (1 - s) q) = s^2 Var(p) + (1 - s)^2 Var(q), of each client and class."""
-    shares = mixtures(dirichlet_alpha=alpha, dirichlet_alpha_rest=rest, dirichlet_share=share)
+    shares = mixtures(DirichletMixture(alpha, rest, share))
     assert_mean(shares, 1 / CLIENTS, sigmas=5)
     squares = np.square(shares - 1 / CLIENTS).mean(axis=(1, 2))
     rounded = 1 / (12 * 200**2)
@@ -50,19 +58,13 @@ def test_mixtures_are_as_far_from_even_as_their_parts(alpha, rest, share):
 
 def test_mixtures_are_as_if_two_parts_of_the_examples_were_dealt_one_after_the_other():
     """FedCT's code: the first 9,000 of 10,000 shuffled examples by one draw, the others by another."""
-    ours = mixtures(dirichlet_alpha=0.3, dirichlet_alpha_rest=100.0, dirichlet_share=0.9)
+    ours = mixtures(DirichletMixture(0.3, 100.0, 0.9))
     theirs = []
     for seed in range(150):
         order = np.random.default_rng(seed).permutation(len(Y))
         table = sum(
             held(
-                partition(
-                    Y[points],
-                    num_clients=CLIENTS,
-                    scheme="dirichlet",
-                    dirichlet_alpha=a,
-                    seed=seed + k,
-                ),
+                partition(Y[points], num_clients=CLIENTS, scheme=Dirichlet(a), seed=seed + k),
                 Y[points],
             )
             for k, (points, a) in enumerate(((order[:1800], 0.3), (order[1800:], 100.0)))
@@ -80,13 +82,7 @@ def test_mixtures_are_as_if_two_parts_of_the_examples_were_dealt_one_after_the_o
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_with_a_quantity_the_share_is_of_every_client(share):
     """The rest is dealt all but evenly: every client has it, and its sizes are as asked for."""
-    for table in mixtures(
-        10,
-        dirichlet_alpha=0.1,
-        dirichlet_alpha_rest=1e6,
-        dirichlet_share=share,
-        quantity="equal",
-    ):
+    for table in mixtures(DirichletMixture(0.1, 1e6, share), 10, sizes=Sizes("equal")):
         np.testing.assert_allclose(table.sum(axis=1) * 200, 400, atol=1)
         even = (1 - share) / CLIENTS
         assert table.min() >= even - 1 / 200 - 1e-3
@@ -99,10 +95,7 @@ def test_a_class_that_only_new_points_have_is_mixed_too():
         part = partition(
             Y,
             num_clients=CLIENTS,
-            scheme="dirichlet_mixture",
-            dirichlet_alpha=1e-3,
-            dirichlet_alpha_rest=1e6,
-            dirichlet_share=0.5,
+            scheme=DirichletMixture(1e-3, 1e6, 0.5),
             new_y=np.full(1000, CLASSES),
             seed=seed,
         )
@@ -116,8 +109,7 @@ def subclasses(num_clients, seed, *, per_class=3, each=12, **keywords):
     part = partition(
         finer // per_class,
         num_clients=num_clients,
-        scheme="subclasses",
-        subclass=100 + finer,
+        scheme=Subclasses(100 + finer),
         seed=seed,
         **keywords,
     )
@@ -129,7 +121,7 @@ def subclasses(num_clients, seed, *, per_class=3, each=12, **keywords):
 @pytest.mark.parametrize("num_clients", [3, 4, 6, 7])
 def test_every_client_holds_one_subclass_of_every_class(num_clients):
     for seed in range(5):
-        table, part = subclasses(num_clients, seed, labeled_fraction=0.25, new_fraction=0.25)
+        table, part = subclasses(num_clients, seed, labels=Labels(fraction=0.25), new_fraction=0.25)
         by_class = table.reshape(num_clients, 4, 3)
         np.testing.assert_array_equal((by_class > 0).sum(axis=2), 1)
         holders = (by_class > 0).sum(axis=0)
@@ -170,10 +162,8 @@ def test_new_points_go_to_who_holds_their_subclass():
     part = partition(
         finer // 3,
         num_clients=3,
-        scheme="subclasses",
-        subclass=finer,
+        scheme=Subclasses(finer, new),
         new_y=new // 3,
-        new_subclass=new,
     )
     for labeled, points in zip(part.labeled, part.new, strict=True):
         assert set(new[points - 60]) == set(finer[labeled])

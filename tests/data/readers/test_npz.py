@@ -134,7 +134,7 @@ def test_an_array_of_clients_can_be_chosen(tmp_path):
     np.testing.assert_array_equal(load(tmp_path / "a.npz").client_id, 0)
     np.testing.assert_array_equal(load(tmp_path / "a.npz", client_key="site").client_id, [1, 0, 1])
     with pytest.raises(
-        UsageError, match="client_key='place': no array place in .*; there are x, y"
+        UsageError, match=r"client_key='place': no array place in .*; there are x, y"
     ):
         load(tmp_path / "a.npz", client_key="place")
     arrays |= {"x_test": np.ones((1, 2)), "y_test": np.zeros(1, int)}

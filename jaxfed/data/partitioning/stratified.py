@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxfed.data.partitioning.dealing import apportion
+from jaxfed.data.partitioning.controlled_rounding import apportion
 
 
 def stratified(strata: np.ndarray, number: int, rng: np.random.Generator) -> np.ndarray:

@@ -1,0 +1,130 @@
+"""Partition of a config's examples among clients: the section `federation` as arguments of `partition`.
+
+A key of the section is a field of a scheme, of `Sizes` or of `Labels`: its rule and its meaning are defined
+there. A scheme from outside has its fields in a section of its name (`jaxfed.data.partitioning.scheme`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxfed.data import (
+    SCHEMES,
+    Classes,
+    Dataset,
+    Dirichlet,
+    DirichletMixture,
+    Labels,
+    OwnerScheme,
+    Partition,
+    Scheme,
+    Sizes,
+    Table,
+    partition,
+)
+from jaxfed.errors import section
+
+FIELDS: dict[str, tuple[type[Scheme | Sizes | Labels], str]] = {
+    "dirichlet_alpha": (Dirichlet, "alpha"),
+    "dirichlet_alpha_rest": (DirichletMixture, "alpha_rest"),
+    "dirichlet_share": (DirichletMixture, "share"),
+    "classes_per_client": (Classes, "per_client"),
+    "assignment": (Classes, "assignment"),
+    "table": (Table, "rows"),
+    "quantity": (Sizes, "quantity"),
+    "quantity_parameter": (Sizes, "parameter"),
+    "min_size": (Sizes, "min_size"),
+    "labeled_fraction": (Labels, "fraction"),
+    "num_labeled": (Labels, "number"),
+    "labeled_per_class": (Labels, "per_class"),
+    "num_labeled_clients": (Labels, "clients"),
+}
+"""Key of `federation` -> the class and the field that define it."""
+
+_KEYS = {field: key for key, (_, field) in FIELDS.items()}
+_KEYS |= {"scheme": "partition", "num_clients": "num_clients", "skew": "skew"}
+
+
+def schemes_with(key: str) -> list[str]:
+    """Return the names of jaxfed's own schemes that have this key of `federation` as a field."""
+    _, field = FIELDS[key]
+    outside = SCHEMES.from_outside()
+    return [name for name in SCHEMES if name not in outside and field in _fields(SCHEMES[name])]
+
+
+def partitioned(
+    config: ConfigDict, data: Dataset, train: np.ndarray, new: np.ndarray, seed: int
+) -> Partition:
+    """Return the partition of training examples and new points; both are indices into the data set.
+
+    Raises:
+        UsageError: names the key.
+    """
+    wanted = config.federation
+    with section("config.federation", _KEYS):
+        found = partition(
+            data.y[train],
+            num_clients=wanted.num_clients or None,
+            scheme=_scheme(config, data, train, new),
+            sizes=Sizes(**_values(wanted, Sizes)),
+            labels=_labels(wanted),
+            skew=wanted.skew,
+            new_y=_column(data, "y", new) if len(new) else None,
+            seed=seed,
+        )
+    # Indices count the training examples first, then new points, if any.
+    source = np.concatenate([train, new])
+    return Partition(*(tuple(source[indices] for indices in clients) for clients in found))
+
+
+def _scheme(config: ConfigDict, data: Dataset, train: np.ndarray, new: np.ndarray) -> Scheme:
+    name = config.federation.partition
+    scheme = SCHEMES[name]
+    columns: dict[str, Any] = {}
+    if issubclass(scheme, OwnerScheme):
+        whole = getattr(data, scheme.column)
+        columns[scheme.column] = None if whole is None else whole[train]
+        if len(new):
+            columns[f"new_{scheme.column}"] = _column(data, scheme.column, new)
+    if name in SCHEMES.from_outside():
+        with section(f"config.{name}", _fields(scheme)):
+            return scheme(**config.get(name, {}), **columns)
+    return scheme(**_values(config.federation, scheme), **columns)
+
+
+def _column(data: Dataset, name: str, new: np.ndarray) -> np.ndarray | None:
+    """Return a column of the new points: the test split, or examples drawn from the training split."""
+    if len(data.y_test):
+        return getattr(data, f"{name}_test")
+    column = getattr(data, name)
+    return None if column is None else column[new]
+
+
+def _labels(wanted: ConfigDict) -> Labels:
+    """Return the number of clients' labels; of three keys, the first that is not 0 determines it."""
+    clients = wanted.num_labeled_clients or None
+    if wanted.labels_at == "server":
+        return Labels(fraction=0.0, clients=clients)
+    if wanted.labeled_per_class:
+        return Labels(per_class=wanted.labeled_per_class, clients=clients)
+    if wanted.num_labeled:
+        return Labels(number=wanted.num_labeled, clients=clients)
+    return Labels(fraction=wanted.labeled_fraction, clients=clients)
+
+
+def _values(wanted: ConfigDict, owner: type) -> dict[str, Any]:
+    """Return field -> value of the keys that a scheme or `Sizes` has."""
+    own = _fields(owner)
+    return {
+        field: wanted[key]
+        for key, (defined_by, field) in FIELDS.items()
+        if field in own and issubclass(defined_by, Scheme) == issubclass(owner, Scheme)
+    }
+
+
+def _fields(owner: type) -> frozenset[str]:
+    return frozenset(field.name for field in fields(owner))

@@ -1,0 +1,153 @@
+"""Distribution of examples by class: expected counts, rounded at random, with and without labels."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from jaxfed.data.partitioning.controlled_rounding import (
+    apportion,
+    expected,
+    filled,
+    owners_of,
+    round_at_random,
+    split_at_random,
+)
+from jaxfed.data.partitioning.labeling import Labels, drawn_labels, planned_labels
+from jaxfed.data.partitioning.scheme import Scheme
+from jaxfed.data.partitioning.sizes import Sizes
+from jaxfed.data.partitioning.stratified import chosen_of_each
+from jaxfed.errors import UsageError
+
+Skew = Literal["both", "labeled", "unlabeled"]
+
+
+class Examples(NamedTuple):
+    """Classes of the examples to distribute.
+
+    Fields:
+        classes: int64 [n]; those of unknown class form an extra, last class, without labels.
+        new_classes: int64 [n_new], of the new points; none is unknown.
+        num_classes: C.
+        num_columns: C, or C + 1 if some classes are unknown.
+    """
+
+    classes: np.ndarray
+    new_classes: np.ndarray
+    num_classes: int
+    num_columns: int
+
+
+class Distributed(NamedTuple):
+    """The client of each example, bool [n] for those with a label, and the client of each new point."""
+
+    owner: np.ndarray
+    is_labeled: np.ndarray
+    new_owner: np.ndarray
+
+
+def distributed(
+    examples: Examples,
+    num_clients: int,
+    scheme: Scheme,
+    sizes: Sizes,
+    labels: Labels,
+    skew: Skew,
+    rng: np.random.Generator,
+) -> Distributed:
+    """Distribute examples to clients by a scheme's weights.
+
+    Raises:
+        UsageError: more examples or labels are requested than exist.
+    """
+    classes, new_classes, num_classes, num_columns = examples
+    min_size, num_examples = sizes.min_size, len(classes)
+    if min_size * num_clients > num_examples:
+        raise UsageError(
+            f"{num_clients} clients need {min_size * num_clients} examples, there are {num_examples}",
+            owner="Sizes",
+            key="min_size",
+            value=min_size,
+            allowed=f"use at most {num_examples // num_clients}",
+        )
+    totals = np.bincount(classes, minlength=num_columns)
+    new_totals = np.bincount(new_classes, minlength=num_columns)
+    weights = scheme.weights((totals + new_totals > 0)[:num_classes], num_clients, rng)
+    targets = sizes.targets(scheme, num_clients, num_examples, rng)
+    weights = scheme.adjusted(weights, totals[:num_classes], targets, rng)
+    weights = _widened(weights, num_columns)
+    is_even = scheme.is_uniform or skew == "labeled"  # all but the labels
+    mix = np.ones_like(weights) if is_even else weights
+    shares = filled(expected(mix, totals, targets), np.full(num_clients, min_size))
+    if not scheme.is_uniform and skew == "both":
+        owner = owners_of(classes, round_at_random(shares, rng), rng)
+        is_labeled = labels_of_owners(labels, owner, examples, num_clients, rng)
+    else:
+        whole = apportion(shares.sum(axis=1), num_examples, rng)
+        follow = skew == "labeled" and not scheme.is_uniform
+        label_weights = weights[:, :num_classes] if follow else None
+        labeled = planned_labels(labels, whole, totals[:num_classes], label_weights, rng)
+        labeled = _widened(labeled, num_columns)
+        rest = _rest(labeled, whole, totals, None if is_even else weights, min_size, rng)
+        owner = owners_of(classes, labeled + rest, rng)
+        is_labeled = chosen_of_each(owner * num_columns + classes, labeled.ravel(), rng)
+    if is_even:
+        of_each = (shares if num_examples else mix).sum(axis=1)
+        new_counts = split_at_random(new_totals, apportion(of_each, len(new_classes), rng), rng)
+    else:
+        # Classes that only new points have fall back on the scheme's own weights.
+        mix = np.where(totals > 0, shares, weights)
+        new_counts = round_at_random(expected(mix, new_totals, None), rng)
+    return Distributed(owner, is_labeled, owners_of(new_classes, new_counts, rng))
+
+
+def labels_of_owners(
+    labels: Labels,
+    owner: np.ndarray,
+    examples: Examples,
+    num_clients: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """bool [n], labels drawn from the clients' examples of known classes."""
+    classes, num_classes = examples.classes, examples.num_classes
+    known = np.flatnonzero(classes < num_classes)
+    cells = owner[known] * num_classes + classes[known]
+    held = np.bincount(cells, minlength=num_clients * num_classes)
+    held = held.reshape(num_clients, num_classes)
+    is_labeled = np.zeros(len(classes), bool)
+    is_labeled[known] = drawn_labels(labels, owner[known], classes[known], held, rng)
+    return is_labeled
+
+
+def _rest(
+    labeled: np.ndarray,
+    sizes: np.ndarray,
+    totals: np.ndarray,
+    weights: np.ndarray | None,
+    min_size: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """int64 [M, C], counts of unlabeled examples: by weights, or a random split of the remaining sizes."""
+    left = totals - labeled.sum(axis=0)
+    # A table of labels may give a client more than its share of all examples.
+    room = np.maximum(sizes - labeled.sum(axis=1), 0)
+    smallest = np.maximum(min_size - labeled.sum(axis=1), 0)
+    if smallest.sum() > left.sum():
+        raise UsageError(
+            f"the labels leave {left.sum()} examples to fill clients up, and {smallest.sum()} are needed",
+            owner="Sizes",
+            key="min_size",
+            value=min_size,
+            allowed="use a smaller number or fewer labels",
+        )
+    shares = expected(np.ones(labeled.shape) if weights is None else weights, left, room)
+    shares = filled(shares, smallest)
+    if weights is not None:
+        return round_at_random(shares, rng)
+    return split_at_random(left, apportion(shares.sum(axis=1), int(left.sum()), rng), rng)
+
+
+def _widened(table: np.ndarray, num_columns: int) -> np.ndarray:
+    """The table padded with columns of zeros to [M, `num_columns`]."""
+    return np.pad(table, ((0, 0), (0, num_columns - table.shape[1])))

@@ -1,0 +1,154 @@
+"""Base of partition schemes, and the registry of their names in configs.
+
+A scheme of one's own is one class, here in full:
+
+    from dataclasses import dataclass
+    from typing import ClassVar
+    import numpy as np
+    from jaxfed.data import SCHEMES, Scheme, partition
+    from jaxfed.rules import POSITIVE
+
+    @SCHEMES.register("two_camps")
+    @dataclass(frozen=True, kw_only=True)
+    class TwoCamps(Scheme):
+        '''Even clients prefer the first half of the classes, odd clients the second.
+
+        Attributes:
+            preference: weight of a preferred class; the others have weight 1.
+        '''
+
+        rules: ClassVar = {"preference": POSITIVE}
+        preference: float = 4.0
+
+        def weights(self, occurs, num_clients, rng):
+            camp = np.arange(len(occurs)) * 2 // len(occurs)
+            is_preferred = np.arange(num_clients)[:, None] % 2 == camp
+            return np.where(is_preferred, self.preference, 1.0)
+
+    partition(y, num_clients=10, scheme=TwoCamps(preference=9.0))
+
+A config file that contains or imports this code may set `config.federation.partition = "two_camps"`, and the
+fields in a section of that name, `config.two_camps = ConfigDict({"preference": 9.0})`. The fields are then
+keys of the command line, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from jaxfed.errors import UsageError
+from jaxfed.registry import Place, Registry
+from jaxfed.rules import Rule, check_values
+
+_ROOM = "jaxfed.data.partitioning"
+
+
+class Scheme:
+    """Class proportions of the clients: a scheme that gives weights.
+
+    A subclass is a frozen dataclass. The partition scales its weights to the sizes of clients and classes.
+
+    Attributes:
+        rules: field -> allowed values, checked when the scheme is made.
+        is_uniform: True if all clients have the same proportions; examples are then shuffled and cut.
+        has_random_sizes: True if the weights determine the clients' sizes too, unless `Sizes` are given.
+    """
+
+    rules: ClassVar[Mapping[str, Rule]] = {}
+    is_uniform: ClassVar[bool] = False
+    has_random_sizes: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Check the fields by `rules`.
+
+        Raises:
+            UsageError: a value that its rule does not allow.
+        """
+        check_values(type(self).__name__, self.rules, vars(self))
+
+    def weights(self, occurs: np.ndarray, num_clients: int, rng: np.random.Generator) -> np.ndarray:
+        """Return weights of the classes at the clients; only proportions within a class matter.
+
+        Args:
+            occurs: bool [C], True for classes with examples.
+            num_clients: M.
+            rng: source of all random choices.
+
+        Returns:
+            float [M, C], from 0 on.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.weights")
+
+    def adjusted(
+        self,
+        weights: np.ndarray,
+        totals: np.ndarray,
+        sizes: np.ndarray | None,
+        rng: np.random.Generator,
+    ) -> np.ndarray:
+        """Return the weights [M, C], adjusted to the numbers of examples; the same unless overridden.
+
+        Args:
+            weights: float [M, C], from `weights`.
+            totals: int [C], examples of each class.
+            sizes: float [M], target sizes of the clients; None leaves them to the weights.
+            rng: source of all random choices.
+        """
+        return weights
+
+
+class Owners(NamedTuple):
+    """The client of each example of y, int64 [n], and of new_y, int64 [n_new], and the number of clients."""
+
+    owner: np.ndarray
+    new_owner: np.ndarray
+    num_clients: int
+
+
+class OwnerScheme(Scheme):
+    """A scheme that fixes the client of each example, by a column of the data; sizes follow from it.
+
+    Attributes:
+        column: name of the column in `jaxfed.data.Dataset`, and of the field that holds it here. The field
+            `new_COLUMN` holds that of `new_y`.
+    """
+
+    column: ClassVar[str]
+
+    def owners(
+        self,
+        y: np.ndarray,
+        new_y: npt.ArrayLike | None,
+        num_clients: int | None,
+        rng: np.random.Generator,
+    ) -> Owners:
+        """Return the client of each example.
+
+        Raises:
+            UsageError: the column is missing or does not fit.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.owners")
+
+    def _error(self, wrong: str) -> UsageError:
+        """An error about the column."""
+        allowed = f"use one entry an example, also in new_{self.column} for new_y"
+        return UsageError(wrong, owner=type(self).__name__, key=self.column, allowed=allowed)
+
+
+SCHEMES: Registry[type[Scheme]] = Registry(
+    "scheme",
+    {
+        "iid": Place(f"{_ROOM}.class_schemes", "Iid"),
+        "dirichlet": Place(f"{_ROOM}.class_schemes", "Dirichlet"),
+        "dirichlet_mixture": Place(f"{_ROOM}.class_schemes", "DirichletMixture"),
+        "classes_per_client": Place(f"{_ROOM}.class_schemes", "Classes"),
+        "subclasses": Place(f"{_ROOM}.owner_schemes", "Subclasses"),
+        "table": Place(f"{_ROOM}.class_schemes", "Table"),
+        "natural": Place(f"{_ROOM}.owner_schemes", "Natural"),
+    },
+)
+"""Name in configs (`federation.partition`) -> scheme."""

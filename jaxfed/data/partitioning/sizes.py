@@ -1,0 +1,70 @@
+"""Number of examples of each client (quantity skew)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import numpy as np
+
+from jaxfed.data.partitioning.scheme import Scheme
+from jaxfed.rules import POSITIVE, Rule, at_least, check_values, one_of
+
+Quantity = Literal["default", "equal", "dirichlet", "lognormal", "power_law"]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of the clients, on top of any scheme by class.
+
+    Client m holds the share q_m of the examples, with the parameter a:
+
+    - "equal": q_m = 1 / M.
+    - "dirichlet": q ~ Dir(a 1_M).
+    - "lognormal": q_m proportional to exp(a N(0, 1)).
+    - "power_law": q_m proportional to rank^-a; ranks are random.
+    - "default": left to the scheme if it has random sizes ("dirichlet", "dirichlet_mixture"), else equal.
+
+    If the classes' sizes do not allow scheme and shares together, the classes' sizes win and the shares are
+    met as nearly as possible.
+
+    Clients with fewer than `min_size` examples are filled up from the largest. These are cut to a common
+    level and give of each class in proportion to their examples. So a client may receive a class that the
+    scheme did not give it.
+
+    Attributes:
+        quantity: distribution of the clients' sizes; "default": random with a Dirichlet scheme, else equal.
+        parameter: parameter of that distribution.
+        min_size: smallest number of examples of a client, without new points.
+    """
+
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "quantity": one_of(get_args(Quantity)),
+        "parameter": POSITIVE,
+        "min_size": at_least(0),
+    }
+
+    quantity: Quantity = "default"
+    parameter: float = 1.0
+    min_size: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the fields by `rules`."""
+        check_values("Sizes", self.rules, vars(self))
+
+    def targets(
+        self, scheme: Scheme, num_clients: int, num_examples: int, rng: np.random.Generator
+    ) -> np.ndarray | None:
+        """float [M], target number of examples of each client; None leaves it to the scheme's weights."""
+        if self.quantity == "default" and scheme.has_random_sizes:
+            return None
+        shares = np.ones(num_clients)
+        if self.quantity == "dirichlet":
+            shares = rng.dirichlet(np.full(num_clients, self.parameter))
+        elif self.quantity == "lognormal":
+            logarithms = self.parameter * rng.standard_normal(num_clients)
+            shares = np.exp(logarithms - logarithms.max())
+        elif self.quantity == "power_law":
+            shares = rng.permutation((1.0 + np.arange(num_clients)) ** -self.parameter)
+        return num_examples * shares / shares.sum()

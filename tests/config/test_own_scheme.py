@@ -1,0 +1,82 @@
+"""A partition scheme of one's own: the class in the docstring of `scheme` works as it stands there."""
+
+import textwrap
+
+import numpy as np
+import pytest
+
+from jaxfed.config import check, file
+from jaxfed.config.simulation import Simulation
+from jaxfed.data import SCHEMES, class_counts
+from jaxfed.data.partitioning import scheme
+from jaxfed.errors import UsageError
+
+CONFIG = """
+
+import ml_collections_configs.xclp_digits as shipped
+from ml_collections import ConfigDict
+
+
+def get_config(variant=""):
+    config = shipped.get_config("smoke")
+    config.federation.num_clients = 4
+    config.federation.partition = "two_camps"
+    config.two_camps = ConfigDict({"preference": 9.0})
+    return config
+"""
+
+
+@pytest.fixture(scope="module")
+def own():
+    """The code of the docstring, as a namespace."""
+    y = np.repeat(np.arange(10), 200)
+    code = scheme.__doc__.partition("here in full:\n")[2].partition("\nA config file")[0]
+    names = {"y": y, "__name__": "own_scheme"}
+    exec(textwrap.dedent(code), names)
+    yield names
+    SCHEMES.pop("two_camps", None)
+
+
+def test_the_example_prefers_classes(own):
+    part = own["partition"](own["y"], num_clients=10, scheme=own["TwoCamps"](preference=9.0))
+    held = class_counts(own["y"], part.labeled, 10)
+    np.testing.assert_allclose(held[::2, :5], 36, atol=1)
+    np.testing.assert_allclose(held[::2, 5:], 4, atol=1)
+    np.testing.assert_array_equal(held.sum(axis=1), 200)
+
+
+def test_its_fields_are_checked(own):
+    with pytest.raises(UsageError, match=r"TwoCamps\.preference=0: .*numbers above 0"):
+        own["TwoCamps"](preference=0)
+
+
+@pytest.fixture(scope="module")
+def config_file(own, tmp_path_factory):
+    code = scheme.__doc__.partition("here in full:\n")[2].partition("    partition(y")[0]
+    path = tmp_path_factory.mktemp("configs") / "own.py"
+    path.write_text(textwrap.dedent(code) + CONFIG)
+    del SCHEMES["two_camps"]  # the file registers it
+    return str(path)
+
+
+def test_a_config_names_it_and_sets_its_fields(config_file):
+    config = file.load(config_file, ["two_camps.preference=49"])
+    check.check(config)
+    simulation = Simulation(config)
+    counts = simulation.class_counts(simulation.dealt(0))
+    held = sum(counts[role] for role in ("labeled", "unlabeled"))[:, :10]
+    shares = held[0, :5].sum() / held[0].sum(), held[1, :5].sum() / held[1].sum()
+    np.testing.assert_allclose(shares, (0.98, 0.02), atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("two_camps.preference=-1", r"config\.two_camps\.preference=-1\.0: .*numbers above 0"),
+        ("two_camps.preferenc=1", r"config\.two_camps\.preferenc: unknown key, did you mean"),
+        ("federation.partition=two_camp", "did you mean 'two_camps'"),
+    ],
+)
+def test_a_mistake_in_its_section_is_named(config_file, override, message):
+    with pytest.raises(UsageError, match=message):
+        check.check(file.load(config_file, [override]))
