@@ -114,9 +114,8 @@ def test_a_round_is_that_of_the_transcription():
     training = training_of(
         Batches("joint", 4, 1),
         model=LINEAR,
-        loss=None,
         strong_augment=double,
-        server=federation.server_examples,
+        server_examples=federation.server_examples,
         server_batches=Batches("joint", 6, 1),
         weighting=aggregate.uniformly,
         aggregate=aggregate.server_optimizer(optax.sgd(1.0, momentum=0.5)),
