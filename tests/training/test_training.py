@@ -51,17 +51,17 @@ def test_sources_of_labels_are_those_of_the_model_and_made_once():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"optimizer": optax.adam}, r"optimizer .* use local=LocalTraining\(optimizer=\.\.\.\)"),
-        ({"batches": BATCHES}, r"batches .* use local=LocalTraining\(batches=\.\.\.\)"),
-        ({"weighting": np.size}, r"weighting .* use server=ServerTraining\(weighting=\.\.\.\)"),
+        ({"optimizer": optax.adam}, r"optimizer: .* use local=LocalTraining\(optimizer=\.\.\.\)"),
+        ({"batches": BATCHES}, r"batches: .* use local=LocalTraining\(batches=\.\.\.\)"),
+        ({"weighting": np.size}, r"weighting: .* use server=ServerTraining\(weighting=\.\.\.\)"),
         ({"clients_multiple": 2}, r"use execution=ClientExecution\(clients_multiple=\.\.\.\)"),
-        ({"pseudo_labels": {}}, "pseudo_labels .* use labels="),
+        ({"pseudo_labels": {}}, "pseudo_labels: .* use labels="),
         ({"num_classes": 3}, r"use protofssl\(task=PrototypeTask\(num_classes=\.\.\.\)\)"),
         ({"server": (1, 2)}, r"server is a tuple; use server=ServerTraining\(\.\.\.\)"),
     ],
 )
 def test_fields_that_parts_have_are_refused_with_their_place(given, message):
-    with pytest.raises(jaxfed.UsageError, match=f"Training: .*{message}"):
+    with pytest.raises(jaxfed.UsageError, match=f"Training.*{message}"):
         jaxfed.Training(MODEL, **given)
 
 

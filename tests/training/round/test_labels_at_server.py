@@ -302,11 +302,11 @@ def test_mistakes_are_named():
     federation = apart()
     training = training_at(federation)
     for method in (scaffold, partial(protofssl, task=PrototypeTask(num_classes=3))):
-        with pytest.raises(UsageError, match=r"labels_at='server': this method"):
+        with pytest.raises(UsageError, match=r"ServerTraining\.examples: this method needs labels at"):
             method(training=training)
     for source in ("per_client_lp", "xclp_prototypes"):
         within = with_sources(training, **{source: training.pseudo_labels["none"]})
-        with pytest.raises(UsageError, match=r"labels_at='server'.*of its own labels"):
+        with pytest.raises(UsageError, match=r"ServerTraining\.examples: .* by its own labels"):
             fedavg(training=within, pseudo_label=source)
     with pytest.raises(UsageError, match=r"labels_at='server': this method labels in one shot"):
         simulate(client_knn(num_classes=3), federation)
