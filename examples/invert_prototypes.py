@@ -11,6 +11,7 @@ import optax
 from sklearn.datasets import load_digits
 
 import jaxfed
+from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
 from jaxfed.models import MODELS
 from jaxfed.privacy import prototype_inversion as attack
 from jaxfed.training.local.batches import Batches
@@ -28,13 +29,14 @@ def trained(model, x, y, rounds=20):
     federation = jaxfed.Federation.from_clients(clients, test=(x, y))
     training = jaxfed.Training(
         model,
-        optimizer=optax.rmsprop,
-        learning_rate=lambda rounds_done: 1e-3,
-        batches=Batches("joint", size=10, epochs=10),
-        num_classes=10,
-        max_labels=federation.max_labels,
+        local=jaxfed.LocalTraining(
+            optimizer=optax.rmsprop,
+            learning_rate=lambda rounds_done: 1e-3,
+            batches=Batches("joint", size=10, epochs=10),
+        ),
     )
-    method = jaxfed.algorithms.protofssl(training=training, unlabeled_query=40)
+    task = PrototypeTask(num_classes=10, max_labels=federation.max_labels)
+    method = jaxfed.algorithms.protofssl(training=training, task=task, unlabeled_query=40)
     return jaxfed.simulate(method, federation, rounds=rounds, cohort_size=5, seed=0).state.model
 
 

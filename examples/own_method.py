@@ -34,7 +34,7 @@ def moon(*, training, mu: float = 1.0, tau: float = 0.5):
             )
             to_server, to_previous = (jnp.sum(z * other, -1) for other in (z_server, z_previous))
             contrast = jax.nn.softplus((to_previous - to_server) / tau)
-            error = training.pointwise(model.head(moved, features), batch.label)
+            error = training.local.pointwise(model.head(moved, features), batch.label)
             return labeled_mean(error + mu * contrast, batch), moved
 
         return loss

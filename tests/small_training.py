@@ -6,17 +6,15 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import nnx
 
 from jaxfed.data import Partition
 from jaxfed.federation.client_map import client_map
 from jaxfed.federation.clients import Federation
 from jaxfed.models.model import from_module
+from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.ingredients import Training
-from jaxfed.training.local import losses
-from jaxfed.training.pseudo_labels import pseudo_label
-from jaxfed.training.server import aggregate
+from jaxfed.training.local.local_training import LocalTraining
 
 KEY = jax.random.key(0)
 RATE = 0.3
@@ -74,29 +72,39 @@ def federation_of(sizes, num_labeled=None, seed=0):
 def training_of(batches, *, batch_norm=False, strategy="map", **changes):
     model = from_module(partial(Net, batch_norm=batch_norm))
     map_clients = partial(client_map, strategy=strategy)
-    network = pseudo_label.network_labels(model, pseudo_label.embedding(model, map_clients))
     training = Training(
         model=model,
-        loss=losses.weighted_loss(model),
-        optimizer=optax.sgd,
-        learning_rate=lambda count: RATE / (1 + count),
-        batches=batches,
-        labeled_batches=batches,
-        aggregate=aggregate.server_optimizer(optax.sgd(1.0)),
-        weighting=aggregate.by_examples,
-        pseudo_labels={
-            "none": pseudo_label.labeled_only(),
-            "unlabeled": pseudo_label.with_unlabeled(),
-            "network": network,
-            "teacher": pseudo_label.from_teacher(network),
-        },
-        batch_statistics="averaged",
-        labeled_only_rounds=0,
-        initial_model=None,
-        map_clients=map_clients,
-        clients_multiple=2 if strategy == "shard_map" else 1,
+        local=LocalTraining(
+            learning_rate=lambda count: RATE / (1 + count), batches=batches, labeled_batches=batches
+        ),
+        execution=ClientExecution(
+            map_clients=map_clients, clients_multiple=2 if strategy == "shard_map" else 1
+        ),
     )
+    return changed(training, **changes)
+
+
+FIELDS = {
+    **{field.name: ("local", field.name) for field in dataclasses.fields(LocalTraining)},
+    **{field.name: ("execution", field.name) for field in dataclasses.fields(ClientExecution)},
+    **{name: ("server", name) for name in ("aggregate", "weighting")},
+    **{f"server_{name}": ("server", name) for name in ("examples", "batches")},
+}
+
+
+def changed(training, **changes):
+    """The training with other values of its own fields, and of its parts' (`FIELDS`)."""
+    for name in FIELDS.keys() & changes:
+        part, field = FIELDS[name]
+        own = dataclasses.replace(getattr(training, part), **{field: changes.pop(name)})
+        training = dataclasses.replace(training, **{part: own})
     return dataclasses.replace(training, **changes)
+
+
+def with_sources(training, **sources):
+    """The training with further sources of labels."""
+    sources = {**training.pseudo_labels, **sources}
+    return dataclasses.replace(training, labels=lambda model, execution: sources)
 
 
 def rounds_of(algorithm, federation, num_rounds, cohorts=None):

@@ -36,6 +36,7 @@ from jaxfed.models.mlp import mlp
 from jaxfed.models.wrapping import normalized
 from jaxfed.training.ingredients import Training
 from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.local.local_update import rebuilt
 
 CLIENTS, EXAMPLES, PUBLIC = 5, 2000, 5000  # FedCT's clients of Fashion-MNIST; a tenth of its U
@@ -59,9 +60,11 @@ def _networks(with_peers: bool) -> Contest:
     shape, (mean, deviation) = x.shape[1:], federation.normalization
     training = Training(
         normalized(mlp(shape, NUM_CLASSES), mean, deviation),
-        optimizer=optax.adam,
-        learning_rate=optax.constant_schedule(RATE),
-        batches=Batches("joint", BATCH, 1),
+        local=LocalTraining(
+            optimizer=optax.adam,
+            learning_rate=optax.constant_schedule(RATE),
+            batches=Batches("joint", BATCH, 1),
+        ),
     )
     learner = LEARNERS["network"](training=training, public_batch_size=BATCH)
     start = learner.init(jax.random.key(0), federation)

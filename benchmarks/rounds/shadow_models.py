@@ -21,6 +21,7 @@ from jaxfed.models.mlp import mlp
 from jaxfed.models.wrapping import normalized
 from jaxfed.training.ingredients import Training
 from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.local_training import LocalTraining
 
 SHADOWS, TARGETS, HELD_OUT = 64, 400, 500  # of one client with 200 labels
 STEPS, BATCH = 50, 50
@@ -41,9 +42,11 @@ def shadow_models(with_peers: bool) -> Iterator[Contest]:
     mean, deviation = shadows.normalization
     training = Training(
         normalized(mlp(x.shape[1:], NUM_CLASSES), mean, deviation),
-        optimizer=optax.adam,
-        learning_rate=optax.constant_schedule(RATE),
-        batches=Batches("joint", BATCH, 1),
+        local=LocalTraining(
+            optimizer=optax.adam,
+            learning_rate=optax.constant_schedule(RATE),
+            batches=Batches("joint", BATCH, 1),
+        ),
     )
     learner = LEARNERS["network"](training=training)
     start, key = learner.init(jax.random.key(0), shadows), jax.random.key(1)

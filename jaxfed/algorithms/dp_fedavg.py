@@ -28,7 +28,6 @@ Leaves a client: its model's change. Reaches one: the model.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import get_args
 
@@ -40,6 +39,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.sampling import Participation
 from jaxfed.privacy.sampled_gaussian import (
     EVERYTHING,
     MOST_NOISE,
@@ -85,6 +85,7 @@ def _check_together(given: SimpleNamespace) -> None:
 def dp_fedavg(
     *,
     training: Training,
+    participation: Participation | None = None,
     clip: float = 1.0,
     bound: Bound = "fixed",
     noise_multiplier: float = 1.0,
@@ -95,6 +96,7 @@ def dp_fedavg(
 
     Args:
         training: the ingredients; its weighting has no say, all clients of a round count alike.
+        participation: how often clients take part in a run; None: unknown, and no `target_epsilon`.
         clip: S, where it is fixed.
         bound: whether S is fixed, or the median of the round's norms.
         noise_multiplier: z; 0 is no noise, and no epsilon.
@@ -112,20 +114,19 @@ def dp_fedavg(
     """
     check_model(training, "dp_fedavg")
     noise = fitted_noise(
-        training,
+        participation,
         noise_multiplier=noise_multiplier,
         target_epsilon=target_epsilon,
         delta=delta,
         draw=EVERYTHING,
     )
-    who = training.participation
     drawn = None
-    if who is not None and who.is_drawn and bound == "fixed":
-        drawn = WithoutReplacement(who.cohort_size, who.num_clients)
+    if participation is not None and participation.is_drawn and bound == "fixed":
+        drawn = WithoutReplacement(participation.cohort_size, participation.num_clients)
         if noise:
             check_installed(drawn)
-    mean = clipped_mean(training.aggregate, clip=clip, noise_multiplier=noise, bound=bound)
-    training = replace(training, aggregate=mean, weighting=over_cohort)
+    mean = clipped_mean(training.server.aggregate, clip=clip, noise_multiplier=noise, bound=bound)
+    training = training.with_server(aggregate=mean, weighting=over_cohort)
     update = plain_update(training, training.loss)
 
     def local_update(

@@ -30,8 +30,6 @@ Leaves a client: its model's change. It receives its group's model.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import jax
 import jax.numpy as jnp
 
@@ -66,10 +64,10 @@ def fedrgd(
     threshold: float = 0.95,
     self_training: bool = False,
 ) -> FederatedAlgorithm:
-    """FedRGD, in the scenario that `training.server` says.
+    """FedRGD, in the scenario that `training.server.examples` says.
 
     Args:
-        training: the ingredients; its `strong_augment` is needed, but with `self_training`.
+        training: the ingredients; its `local.strong_augment` is needed, but with `self_training`.
         num_groups: S.
         threshold: tau.
         self_training: the loss of the authors' code.
@@ -81,12 +79,12 @@ def fedrgd(
     """
     loss = losses.fixmatch(
         training.model,
-        weak=training.augment,
-        strong=None if self_training else training.strong_augment_for("fedrgd"),
+        weak=training.local.augment,
+        strong=None if self_training else training.local.strong_augment_for("fedrgd"),
         threshold=threshold,
-        pointwise=training.pointwise,
+        pointwise=training.local.pointwise,
     )
-    training = replace(training, aggregate=group_means(num_groups))
+    training = training.with_server(aggregate=group_means(num_groups))
     at_server = plain_update(training, training.loss)
 
     def server_update(
@@ -100,7 +98,7 @@ def fedrgd(
     ) -> ClientUpdate:
         group = client.received
         start = group.model
-        if training.batch_statistics != "averaged":  # the group's go with its model
+        if training.local.batch_statistics != "averaged":  # the group's go with its model
             start = with_statistics(start, client.statistics)
         trained = local_steps(
             training, shared, client, key, loss=loss, batches=batches, start=start

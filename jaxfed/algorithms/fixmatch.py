@@ -36,7 +36,7 @@ def fixmatch(
     """FedAvg on FixMatch's loss; FedProx with mu > 0.
 
     Args:
-        training: the ingredients; its `strong_augment` is needed.
+        training: the ingredients; its `local.strong_augment` is needed.
         threshold: confidence in [0, 1] that an unlabeled example takes to count.
         unlabeled_weight: of the consistency term; 1 in the paper, 0.01 in ProtoFSSL's baseline.
         mu: proximal weight.
@@ -46,11 +46,11 @@ def fixmatch(
     """
     loss = losses.fixmatch(
         training.model,
-        weak=training.augment,
-        strong=training.strong_augment_for("fixmatch"),
+        weak=training.local.augment,
+        strong=training.local.strong_augment_for("fixmatch"),
         threshold=threshold,
         unlabeled_weight=unlabeled_weight,
-        pointwise=training.pointwise,
+        pointwise=training.local.pointwise,
     )
     if mu:
         loss = losses.proximal(loss, mu)

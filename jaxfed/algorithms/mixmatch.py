@@ -65,7 +65,7 @@ def mixmatch(
     """FedAvg on MixMatch's loss; FedProx with mu > 0. Defaults are the paper's for CIFAR-10 but for R.
 
     Args:
-        training: the ingredients; its `augment` is a. Its `pointwise` has no part: labels are mixtures.
+        training: the ingredients; its `local.augment` is a, its `pointwise` unused: labels are mixtures.
         num_augmentations: K.
         temperature: T.
         alpha: of the Beta distribution.
@@ -87,7 +87,7 @@ def mixmatch(
         share = jnp.minimum(number / rampup_rounds, 1) if rampup_rounds else jnp.float32(1)
         loss = mixmatch_loss(
             training.model,
-            augment=training.augment,
+            augment=training.local.augment,
             num_augmentations=num_augmentations,
             temperature=temperature,
             alpha=alpha,

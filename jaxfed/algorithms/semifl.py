@@ -87,8 +87,8 @@ def semifl(
     """SemiFL.
 
     Args:
-        training: the ingredients; `server` and `strong_augment` are needed. Of `batches` size and epochs
-            count.
+        training: the ingredients; `server.examples` and `local.strong_augment` are needed. Of
+            `local.batches` size and epochs count.
         threshold: tau.
         mix_weight: lambda.
         mix_alpha: a.
@@ -99,30 +99,29 @@ def semifl(
 
     Cost: a step is two passes over B examples; a round one forward pass over a client's data.
     """
-    strong = training.strong_augment_for("semifl")
-    if training.server is None:
+    strong = training.local.strong_augment_for("semifl")
+    if training.server.examples is None:
         raise UsageError(
             "this method needs labels at the server",
-            key="server",
-            owner="Training",
+            key="examples",
+            owner="ServerTraining",
             value=None,
             allowed="give the server's examples",
         )
-    plain = training.optimizer
-    batches = replace(training.batches, scheme="beside_all")
-    training = replace(
-        training,
+    plain = training.local.optimizer
+    batches = replace(training.local.batches, scheme="beside_all")
+    training = training.with_local(
         optimizer=lambda rate: optax.chain(optax.clip_by_global_norm(max_norm), plain(rate)),
         batches=batches,
         labeled_batches=batches,
     )
     loss = semifl_loss(
         training.model,
-        weak=training.augment,
+        weak=training.local.augment,
         strong=strong,
         mix_weight=mix_weight,
         mix_alpha=mix_alpha,
-        pointwise=training.pointwise,
+        pointwise=training.local.pointwise,
     )
 
     def local_update(
@@ -131,7 +130,7 @@ def semifl(
         label_key, train_key = jax.random.split(key)
         received = with_statistics(shared.model, client.statistics)
         data, is_sure = labeled(
-            training.model, received, client.data, label_key, training.augment, threshold
+            training.model, received, client.data, label_key, training.local.augment, threshold
         )
         client = client._replace(data=data)
         trained = local_steps(training, shared, client, train_key, loss=loss, batches=batches)

@@ -11,21 +11,20 @@ a one-shot method may be selected by cross-validation (section `selection`).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import product
 from typing import Any
 
 import jax
-import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from jaxfed import xclp
-from jaxfed.config import learner_ingredients, methods
+from jaxfed.config import learner_ingredients, methods, optimizers
 from jaxfed.config.networks import initial_model, make_model
-from jaxfed.errors import UsageError, section
+from jaxfed.errors import section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.client_map import (
     client_map,
@@ -37,21 +36,17 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.core_each import fastest_apart
 from jaxfed.federation.execution import HERE, Execution, Progress
 from jaxfed.federation.sampling import participation
-from jaxfed.models import Model
+from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.ingredients import Training
 from jaxfed.training.local import augmentation, losses
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.pseudo_labels import pseudo_label
-from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS, label_sources
+from jaxfed.training.local.local_training import LocalTraining
+from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS, LabelSources
 from jaxfed.training.pseudo_labels.pseudo_label import MapClients
 from jaxfed.training.server import aggregate
-from jaxfed.training.server.server_optimizers import SECOND_MOMENTS, adaptive
+from jaxfed.training.server.server_training import ServerTraining
 from jaxfed.xclp.cross_validation import cross_validated
 
-SCHEDULES = ("constant", "cosine")
-OPTIMIZERS = ("sgd", "adam", "rmsprop", "adagrad")
-SERVER_OPTIMIZERS = ("sgd", *SECOND_MOMENTS)
-_WITH_MOMENTUM = ("sgd", "rmsprop")
 SETTINGS = ("given", "cross_validated")
 
 
@@ -85,8 +80,9 @@ def make_algorithm(
         with methods.naming_own_training(config, name):
             seen = methods.with_own_training(config, name)
             training = make_training(seen, federation, repeat, execution, map_clients)
+            given = beside_training(seen, keywords, federation, repeat)
         with methods.naming_keywords(config, name), methods.naming_own_training(config, name):
-            return factory(training=training, **own)
+            return factory(training=training, **given, **own)
     if methods.has_learners(config, name):
         seen = methods.with_own_training(config, name)
 
@@ -94,11 +90,11 @@ def make_algorithm(
             return make_training(seen, federation, repeat, execution, map_clients)
 
         with methods.naming_own_training(config, name):
-            given = learner_ingredients.ingredients(
+            learned = learner_ingredients.ingredients(
                 seen, keywords, federation, training_of, execution
             )
         with methods.naming_keywords(config, name):
-            return factory(**given, **own)
+            return factory(**learned, **own)
 
     def one_shot(settings: Mapping[str, Any], execution: Execution) -> FederatedAlgorithm:
         given = {**own, **settings}
@@ -157,9 +153,59 @@ def make_training(
     execution: Execution = HERE,
     map_clients: MapClients | None = None,
 ) -> Training:
-    """Build the training ingredients of a config for the clients' shapes."""
+    """Build the training specification of a config for the clients' shapes."""
     wanted = config.training
     model = make_model(config, federation)
+    augment = augmentation.compose(wanted.augmentation)
+    return Training(
+        model=model,
+        local=LocalTraining(
+            optimizer=partial(optimizers.client_optimizer, wanted),
+            client_optimizer=wanted.client_optimizer,
+            learning_rate=optimizers.schedule(wanted, config.rounds),
+            batches=_batches(wanted, federation),
+            labeled_batches=_labeled_batches(wanted, federation),
+            pointwise=_pointwise(wanted),
+            augment=augment,
+            strong_augment=augmentation.compose(wanted.strong_augmentation),
+            batch_statistics=wanted.batch_statistics,
+        ),
+        server=ServerTraining(
+            aggregate=aggregate.server_optimizer(optimizers.server_optimizer(wanted)),
+            weighting=aggregate.WEIGHTINGS[wanted.weighting],
+            examples=federation.server_examples,
+            batches=_server_batches(wanted, federation),
+        ),
+        labels=_label_sources(config, augment, federation),
+        execution=_client_execution(config, federation, execution, map_clients),
+        labeled_only_rounds=wanted.labeled_only_rounds,
+        initial_model=initial_model(config, model, repeat),
+    )
+
+
+def beside_training(
+    config: ConfigDict, keywords: Collection[str], federation: Federation, repeat: int
+) -> dict[str, Any]:
+    """Build the arguments beside `training` that occur among the keywords of a method's factory."""
+    given: dict[str, Any] = {}
+    if "participation" in keywords:
+        seed = config.seed + repeat
+        given["participation"] = participation(config, federation, seed, config.rounds)
+    if "task" in keywords:
+        from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
+
+        body = partial(make_model, config, federation, head=False)
+        given["task"] = PrototypeTask(federation.num_classes, federation.max_labels, body)
+    return given
+
+
+def _client_execution(
+    config: ConfigDict,
+    federation: Federation,
+    execution: Execution,
+    map_clients: MapClients | None,
+) -> ClientExecution:
+    """Return the execution of a round; a given `map_clients` comes before that of the config."""
     strategy, num_devices = _strategy(config, federation)
     map_apart = None
     if map_clients is None:
@@ -174,34 +220,12 @@ def make_training(
             label_clients = partial(client_map, strategy="map", chunk_size=chunk_size)
     else:
         label_clients, num_devices = map_clients, 1 if is_one_cpu() else num_devices
-    augment, pointwise = augmentation.compose(wanted.augmentation), _pointwise(wanted)
-    return Training(
-        model=model,
-        loss=losses.weighted_loss(model, augment=augment, pointwise=pointwise),
-        optimizer=partial(_optimizer, wanted),
-        client_optimizer=wanted.client_optimizer,
-        learning_rate=_schedule(wanted, config.rounds),
-        batches=_batches(wanted, federation),
-        labeled_batches=_labeled_batches(wanted, federation),
-        aggregate=aggregate.server_optimizer(_server_optimizer(wanted)),
-        weighting=aggregate.WEIGHTINGS[wanted.weighting],
-        pseudo_labels_of=_pseudo_labels(config, label_clients, augment, federation, execution),
-        batch_statistics=wanted.batch_statistics,
-        labeled_only_rounds=wanted.labeled_only_rounds,
-        initial_model=initial_model(config, model, repeat),
+    return ClientExecution(
         map_clients=map_clients,
         clients_multiple=num_devices,
         map_apart=map_apart,
-        pointwise=pointwise,
-        augment=augment,
-        strong_augment=augmentation.compose(wanted.strong_augmentation),
-        body=partial(make_model, config, federation, head=False),
-        num_classes=federation.num_classes,
-        max_labels=federation.max_labels,
-        server=federation.server_examples,
-        server_batches=_server_batches(wanted, federation),
-        participation=participation(config, federation, config.seed + repeat, config.rounds),
-        execution=execution,
+        map_labeling=label_clients,
+        host=execution,
     )
 
 
@@ -237,71 +261,6 @@ def _chunk_size(execution: ConfigDict, federation: Federation) -> int | None:
     if execution.chunk_size or execution.strategy != "auto" or jax.default_backend() == "cpu":
         return execution.chunk_size or None
     return federation.num_clients
-
-
-def check_momentum(wanted: ConfigDict) -> None:
-    """Check that momentum is set only for optimizers that have it, and Nesterov's only with momentum.
-
-    Raises:
-        UsageError: names the key of section `training`.
-    """
-    for key, role in (
-        ("momentum", "optimizer"),
-        ("nesterov", "optimizer"),
-        ("server_momentum", "server_optimizer"),
-    ):
-        if wanted[key] and wanted[role] not in _WITH_MOMENTUM:
-            raise UsageError(
-                f"{role}={wanted[role]!r} has no momentum",
-                key=f"config.training.{key}",
-                value=wanted[key],
-                allowed=f"set {role} to {' or '.join(map(repr, _WITH_MOMENTUM))}",
-            )
-    if wanted.nesterov and not wanted.momentum:
-        raise UsageError(
-            key="config.training.nesterov", value=True, allowed="set a momentum above 0"
-        )
-
-
-def _optimizer(wanted: ConfigDict, learning_rate: jax.Array) -> optax.GradientTransformation:
-    keywords: dict[str, Any] = {"learning_rate": learning_rate}
-    if wanted.optimizer in _WITH_MOMENTUM:
-        keywords |= {"momentum": wanted.momentum or None, "nesterov": wanted.nesterov}
-    optimizer = _promoting(getattr(optax, wanted.optimizer)(**keywords))
-    if not wanted.weight_decay:
-        return optimizer
-    return optax.chain(optax.add_decayed_weights(wanted.weight_decay), optimizer)
-
-
-def _server_optimizer(wanted: ConfigDict) -> optax.GradientTransformation:
-    """Return the server optimizer: SGD (FedAvg), with momentum (FedAvgM), or an adaptive one."""
-    if wanted.server_optimizer == "sgd":
-        return optax.sgd(wanted.server_learning_rate, momentum=wanted.server_momentum or None)
-    return adaptive(
-        wanted.server_optimizer,
-        wanted.server_learning_rate,
-        beta1=wanted.server_beta1,
-        beta2=wanted.server_beta2,
-        tau=wanted.server_tau,
-    )
-
-
-def _promoting(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Wrap the optimizer in JAX's standard dtype promotion, because Adam raises floats to integer powers."""
-
-    def update(
-        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
-    ) -> tuple[optax.Updates, optax.OptState]:
-        with jax.numpy_dtype_promotion("standard"):
-            return optimizer.update(updates, state, params)
-
-    return optax.GradientTransformation(optimizer.init, update)
-
-
-def _schedule(wanted: ConfigDict, rounds: int) -> Callable[[jax.Array], jax.Array]:
-    if wanted.schedule == "constant":
-        return optax.constant_schedule(wanted.learning_rate)
-    return optax.cosine_decay_schedule(wanted.learning_rate, wanted.schedule_rounds or rounds)
 
 
 def _batches(wanted: ConfigDict, federation: Federation) -> Batches:
@@ -343,26 +302,19 @@ def label_settings(
         return parameters, xclp.Propagation(num_classes=num_classes, **config.per_client_lp)
 
 
-def _pseudo_labels(
-    config: ConfigDict,
-    map_clients: pseudo_label.MapClients,
-    augment: losses.Augment | None,
-    federation: Federation,
-    execution: Execution,
-) -> Callable[[Model], dict[str, pseudo_label.PseudoLabel]]:
+def _label_sources(
+    config: ConfigDict, augment: losses.Augment | None, federation: Federation
+) -> LabelSources:
     wanted, num_classes = config.pseudo_label, federation.num_classes
     split = federation.validation
     is_guarded = wanted.safeguard == "network"
     xclp_parameters, own_parameters = label_settings(config, num_classes)
-    return partial(
-        label_sources,
-        map_clients=map_clients,
+    return LabelSources(
         confidence=wanted.confidence,
         augment=augment if wanted.augmented_features else None,
         class_weights=wanted.class_weights,
         xclp_parameters=xclp_parameters,
         own_parameters=own_parameters,
-        execution=execution,
         validation=(federation.x[split], federation.y[split]) if is_guarded else None,
         others={name: config.get(name, {}) for name in PSEUDO_LABELS.from_outside()},
     )

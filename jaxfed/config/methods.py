@@ -26,7 +26,7 @@ from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 
 # Keywords that `make_algorithm` passes.
-GIVEN = frozenset({"training", "execution", *learner_section.INGREDIENTS})
+GIVEN = frozenset({"training", "participation", "task", "execution", *learner_section.INGREDIENTS})
 _NOT_KEYWORDS = ("algorithm", "training")  # keys of a section that are no keywords of the factory
 
 

@@ -145,7 +145,7 @@ class Federation:
             test: examples that no client holds, and their classes, to evaluate trained models.
             validation: the same, to select models.
             new: each client's points that a one-shot method labels for it; -1 for an unknown class.
-            server: examples that the server holds, all labeled; `Training.server` receives the same.
+            server: examples that the server holds, all labeled; `ServerTraining.examples` receives the same.
             public: examples that everybody has without their labels: an array; or a pair of it and their
                 classes, for evaluation, -1 for an unknown class.
             public_labeled: True if everybody has the labels of `public`, too.

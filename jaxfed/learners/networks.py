@@ -108,7 +108,7 @@ def network(
             the size. Clients without an `initial_model` start from networks of their own, drawn apart.
         public_batch_size: |P|.
         pseudo_weight: lambda.
-        public_loss: d: "label", the cross-entropy (`training.pointwise`) of consensus labels;
+        public_loss: d: "label", the cross-entropy (`training.local.pointwise`) of consensus labels;
             "soft_cross_entropy" and "squared_distance" to probabilities; "score_l1" and "score_mse" to
             scores. The last four learn from `Taught.soft`.
         start: "warm": a round goes on from the network before; "fresh": it begins with a new one.
@@ -152,7 +152,7 @@ def network(
         if not keeps_optimizer:
             return models, ()
         parameters = nnx.split_state(models, nnx.Param, ...)[0]
-        return models, jax.vmap(training.optimizer(jnp.float32(0)).init)(parameters)
+        return models, jax.vmap(training.local.optimizer(jnp.float32(0)).init)(parameters)
 
     def renewed(state: NetworkState, client_id: Array, key: jax.Array) -> NetworkState:
         ids = jnp.asarray(client_id)
@@ -165,7 +165,9 @@ def network(
         (public_x, targets, most_steps), examples = shared
         state = client.state
         data = client.data._replace(x=joined(examples, client.data.x))
-        loss = weighted_loss(model, augment=training.augment, pointwise=training.pointwise)
+        loss = weighted_loss(
+            model, augment=training.local.augment, pointwise=training.local.pointwise
+        )
         learns = jnp.any(usable(data))
         if public_x is not None:
             public = Public(public_x, **{"soft": None, **targets, **client.targets})
@@ -175,13 +177,13 @@ def network(
                 public,
                 pseudo_weight=pseudo_weight,
                 public_loss=public_loss,
-                augment=training.augment,
-                pointwise=training.pointwise,
+                augment=training.local.augment,
+                pointwise=training.local.pointwise,
             )
         steps = jnp.where(learns, most_steps, 0)
-        rate = jnp.float32(training.learning_rate(state.fits.astype(jnp.float32)))
+        rate = jnp.float32(training.local.learning_rate(state.fits.astype(jnp.float32)))
         plan = own_batches(
-            data, state.order, size=training.batches.size, done=state.steps, steps=steps
+            data, state.order, size=training.local.batches.size, done=state.steps, steps=steps
         )
         if public_x is not None:
             drawn = public_rows(public, batch_size=public_batch_size, public_loss=public_loss)
@@ -191,7 +193,7 @@ def network(
             data,
             client.key,
             loss=loss,
-            optimizer=training.optimizer(rate),
+            optimizer=training.local.optimizer(rate),
             batches=plan,
             optimizer_state=at_rate(state.optimizer, rate) if keeps_optimizer else None,
         )
@@ -204,7 +206,7 @@ def network(
             return training.initial_model
         return model.init(jax.random.fold_in(key, _FRESH))
 
-    fit_clients = (training.map_apart or training.map_clients)(fit_one)
+    fit_clients = (training.execution.map_apart or training.execution.map_clients)(fit_one)
 
     def fit_cohort(
         state: NetworkState,
@@ -226,7 +228,7 @@ def network(
             return trained
         return trained._replace(state=scatter(state, cohort.client_id, trained.state))
 
-    if training.map_apart is None:
+    if training.execution.map_apart is None:
         fit_cohort = jitted(fit_cohort, static_argnames="is_everyone")
 
     def fit(
@@ -234,7 +236,7 @@ def network(
     ) -> Fitted:
         if taught is not None:
             check_taught(taught, cohort)
-        cohort = padded(cohort, training.clients_multiple)
+        cohort = padded(cohort, training.execution.clients_multiple)
         targets, own = _targets(taught, public_loss, len(cohort.client_id))
         public_x = None if taught is None else jnp.asarray(taught.x)
         shared = public_x, targets, jnp.int32(steps)
@@ -261,7 +263,7 @@ def network(
 
         @jitted
         def answers(models: nnx.State, is_there: jax.Array, x: jax.Array) -> jax.Array:
-            logits = training.map_clients(lambda x, one: model.apply(one, x))(x, models)
+            logits = training.execution.map_clients(lambda x, one: model.apply(one, x))(x, models)
             logits = logits.astype(jnp.float32)
             answer = of_logits(logits)
             is_whole = (
@@ -275,7 +277,7 @@ def network(
 
         def predict(state: NetworkState, client_id: Array, x: Array) -> np.ndarray:
             ids = np.asarray(client_id)
-            missing = -len(ids) % training.clients_multiple
+            missing = -len(ids) % training.execution.clients_multiple
             rows = np.concatenate([ids, np.full(missing, -1, ids.dtype)])
             models, fits = gather((state.model, state.fits), rows)
             is_there = (fits > 0) | (training.initial_model is not None)

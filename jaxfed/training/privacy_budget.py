@@ -6,6 +6,7 @@ import jax
 from flax import nnx
 
 from jaxfed.errors import UsageError
+from jaxfed.federation.sampling import Participation
 from jaxfed.privacy.sampled_gaussian import Draw, noise_multiplier_of
 from jaxfed.training.ingredients import Training
 
@@ -40,7 +41,7 @@ def check_budget(noise_multiplier: float, target_epsilon: float) -> None:
 
 
 def fitted_noise(
-    training: Training,
+    participation: Participation | None,
     *,
     noise_multiplier: float,
     target_epsilon: float,
@@ -51,7 +52,7 @@ def fitted_noise(
     """Return the given noise multiplier, or the least one that keeps a run within an epsilon.
 
     Args:
-        training: its `participation` has the number of rounds that a client takes part in.
+        participation: has the number of rounds that a client takes part in; None: unknown.
         noise_multiplier: z, or 0 if it is to be found.
         target_epsilon: at the end of a run, or 0 if z is given.
         delta: of the guarantee.
@@ -63,12 +64,12 @@ def fitted_noise(
     """
     if not target_epsilon:
         return noise_multiplier
-    if training.participation is None:
+    if participation is None:
         raise UsageError(
             "it is not known how often a client takes part",
             key="target_epsilon",
             value=target_epsilon,
-            allowed="give Training(participation=...)",
+            allowed="give participation=...",
         )
-    rounds = training.participation.most_rounds()
+    rounds = participation.most_rounds()
     return noise_multiplier_of(target_epsilon, delta, rounds * releases, draw)

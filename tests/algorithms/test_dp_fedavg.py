@@ -1,6 +1,5 @@
 """DP-FedAvg of clients and of records: rounds by hand, what noise is, what is accounted."""
 
-from dataclasses import replace
 from functools import partial
 
 import jax
@@ -34,9 +33,7 @@ METHODS = {"clients": dp_fedavg, "records": dp_fedavg_records}
 
 
 def training(batches=ALL_AT_ONCE, **changes):
-    return training_of(
-        batches, model=LINEAR, loss=None, **{"weighting": aggregate.uniformly, **changes}
-    )
+    return training_of(batches, model=LINEAR, **{"weighting": aggregate.uniformly, **changes})
 
 
 def affine(state):
@@ -114,7 +111,7 @@ def test_a_round_of_records_by_hand(records):
 def test_without_noise_and_bound_clients_make_fedavg_to_the_bit():
     given = training(Batches("joint", 4, 2))
     # Clients without examples count here, with the model that they received.
-    plain = fedavg(training=replace(given, weighting=aggregate.over_cohort))
+    plain = fedavg(training=given.with_server(weighting=aggregate.over_cohort))
     private = dp_fedavg(training=given, clip=1e30, noise_multiplier=0.0)
     states = [rounds_of(algorithm, 2)[0].model for algorithm in (plain, private)]
     assert_same(*states)
@@ -191,11 +188,11 @@ def test_epsilon_of_fixed_draws_is_the_worst_clients():
 def test_clients_that_are_drawn_have_an_epsilon_of_it():
     who = participation(Sampling(2), FEDERATION, seed=3, rounds=10)
     assert who.is_drawn
-    given = training(participation=who)
-    _, told = rounds_of(dp_fedavg(training=given, noise_multiplier=9.0), 2, [[0, 1], [0, 2]])
+    given = {"training": training(), "participation": who, "noise_multiplier": 9.0}
+    _, told = rounds_of(dp_fedavg(**given), 2, [[0, 1], [0, 2]])
     for number, metrics in enumerate(told, start=1):
         assert metrics["epsilon_sampled"] == epsilon_of(1e-5, 9.0, number, WithoutReplacement(2, 4))
-    _, [median] = rounds_of(dp_fedavg(training=given, noise_multiplier=9.0, bound="median"))
+    _, [median] = rounds_of(dp_fedavg(**given, bound="median"))
     assert "epsilon_given_bound" in median
     assert not {"epsilon", "epsilon_sampled"} & set(median)
 
@@ -224,7 +221,7 @@ def test_a_budget_is_spent_with_the_last_round():
     who = participation(config, FEDERATION, seed=2, rounds=rounds)
     cohorts = [sample_clients(config, FEDERATION, 2, number) for number in range(1, rounds + 1)]
     algorithm = dp_fedavg_records(
-        training=training(participation=who), noise_multiplier=0.0, target_epsilon=3.0
+        training=training(), participation=who, noise_multiplier=0.0, target_epsilon=3.0
     )
     _, told = rounds_of(algorithm, rounds, cohorts)
     epsilons = [metrics["epsilon"] for metrics in told]
@@ -232,7 +229,7 @@ def test_a_budget_is_spent_with_the_last_round():
     assert epsilons[0] < epsilons[-1]
     assert 2.9 < epsilons[-1] <= 3
     of_clients = fitted_noise(
-        training(participation=who),
+        who,
         noise_multiplier=0.0,
         target_epsilon=3.0,
         delta=1e-5,

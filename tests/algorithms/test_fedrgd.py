@@ -65,10 +65,9 @@ def test_rounds_are_those_of_the_transcription(at_server, self_training):
     training = training_of(
         Batches("joint", 6, 1),
         model=LINEAR,
-        loss=None,
         strong_augment=double,
         weighting=aggregate.uniformly,
-        server=federation.server_examples,
+        server_examples=federation.server_examples,
         server_batches=Batches("joint", 6, 1),
     )
     algorithm = fedrgd(training=training, threshold=0.0, self_training=self_training)
@@ -193,7 +192,7 @@ def test_all_divisions_are_equally_likely_and_one_round_tells_nothing_of_the_nex
 
 def test_a_group_in_which_nobody_counts_keeps_its_model():
     federation = apart(at_server=False)
-    training = training_of(Batches("joint", 6, 1), model=LINEAR, loss=None, strong_augment=double)
+    training = training_of(Batches("joint", 6, 1), model=LINEAR, strong_augment=double)
     algorithm = fedrgd(training=training, num_groups=3)
     # After a round groups' models are no longer their mean, which an empty one must not be given.
     start, _ = algorithm.round(algorithm.init(KEY, federation), federation.cohort(), KEY)

@@ -93,11 +93,10 @@ def test_rounds_are_those_of_one_division_into_groups(at_server, weighting):
     held, federation = federation_of(at_server)
     training = training_of(
         Batches("joint", 6, 1, steps=STEPS),
-        loss=None,
         optimizer=partial(optax.sgd, momentum=MOMENTUM, nesterov=True),
         strong_augment=double,
         weighting=aggregate.WEIGHTINGS[weighting],
-        server=federation.server_examples,
+        server_examples=federation.server_examples,
         server_batches=Batches("joint", 6, 1, steps=STEPS),
     )
     algorithm = fedrgd(training=training, num_groups=2, threshold=THRESHOLD)

@@ -1,6 +1,5 @@
 """MixMatch: its loss transcribed to NumPy, what is mixed with what, and what has no part in it."""
 
-import dataclasses
 import importlib
 from functools import partial
 from itertools import permutations
@@ -210,9 +209,7 @@ def test_rows_that_fill_a_batch_have_no_part():
 def test_the_weight_ramps_up_over_rounds():
     """Of the first two rounds with R = 2 the first has half the weight, the second the whole."""
     federation = federation_of([8], num_labeled=4)
-    training = dataclasses.replace(
-        training_of(Batches("paired", 4, 1)), learning_rate=lambda count: 0.1
-    )
+    training = training_of(Batches("paired", 4, 1), learning_rate=lambda count: 0.1)
 
     def states(weight, rampup):
         made = mixmatch(training=training, unlabeled_weight=weight, rampup_rounds=rampup)

@@ -46,9 +46,7 @@ def trained(w, x, y, rate, weight, mu):
 def test_rounds_are_those_of_the_transcription(mu):
     held = clients()
     federation = Federation.from_clients(held, test=(held[0][0], np.zeros(6, int)), num_classes=3)
-    training = training_of(
-        Batches("paired", 2, EPOCHS, unlabeled_ratio=2), loss=None, augment=double
-    )
+    training = training_of(Batches("paired", 2, EPOCHS, unlabeled_ratio=2), augment=double)
     algorithm = mixmatch(
         training=training,
         temperature=TEMPERATURE,

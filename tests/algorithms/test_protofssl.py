@@ -14,23 +14,24 @@ from small_training import KEY, Net, assert_same, federation_of, rounds_of, trai
 from jaxfed import xclp
 from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.algorithms.protofssl.prototype_loss import prototype_loss
+from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.models.model import from_module
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.episodes import Episodes
 from jaxfed.training.local.losses import Batch
-from jaxfed.training.pseudo_labels.label_sources import label_sources
+from jaxfed.training.pseudo_labels.label_sources import LabelSources
 from jaxfed.training.pseudo_labels.prototypes import Prototypes, completed
 
 MODEL = from_module(partial(Net, batch_norm=False))
+TASK = PrototypeTask(num_classes=3, max_labels=12)
 SIZES = Episodes(num_classes=3, support=2, query=2, unlabeled=5)
 STATE = MODEL.init(KEY)
 
 
 def training(**changes):
-    made = training_of(Batches("joint", size=4, epochs=3), **changes)
-    return dataclasses.replace(made, num_classes=3, max_labels=12)
+    return training_of(Batches("joint", size=4, epochs=3), **changes)
 
 
 def softmax(logits, is_there):
@@ -283,7 +284,7 @@ def test_a_query_on_its_prototype_has_a_slope():
 
 def test_a_client_of_one_label_a_class_has_no_query_and_one_without_labels_no_step():
     federation = federation_of([6, 6, 8], num_labeled=3)
-    algorithm = protofssl(training=training(), support=1, query=2, unlabeled_query=4)
+    algorithm = protofssl(training=training(), task=TASK, support=1, query=2, unlabeled_query=4)
     states = rounds_of(algorithm, federation, 2)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(states[-1].model))
     nothing = federation_of([6, 6], num_labeled=0)
@@ -301,7 +302,7 @@ def prototypes_by_hand(state, federation, client):
 
 def test_helpers_are_clients_of_the_round_before():
     federation = federation_of([8, 8, 8, 8], num_labeled=6)
-    algorithm = protofssl(training=training(), num_helpers=1, unlabeled_query=4)
+    algorithm = protofssl(training=training(), task=TASK, num_helpers=1, unlabeled_query=4)
     states = rounds_of(algorithm, federation, 3, [[0, 1], [2, 3], [1, 2]])
     assert not states[0].memory.helpers.is_there.any()
     for state, cohort in zip(states[1:], [[0, 1], [2, 3], [1, 2]], strict=True):
@@ -314,7 +315,7 @@ def test_helpers_are_clients_of_the_round_before():
 def test_newest_helpers_are_of_earlier_rounds_where_a_round_has_too_few():
     federation = federation_of([8, 8, 8], num_labeled=6)
     algorithm = protofssl(
-        training=training(), num_helpers=2, unlabeled_query=4, helper_choice="newest"
+        training=training(), task=TASK, num_helpers=2, unlabeled_query=4, helper_choice="newest"
     )
     states = rounds_of(algorithm, federation, 4, [[0], [1], [1], [2]])
     for state, expected in zip(states[1:], [[0], [1, 0], [1, 0], [2, 1]], strict=True):
@@ -327,8 +328,7 @@ def test_newest_helpers_are_of_earlier_rounds_where_a_round_has_too_few():
 def with_xclp(**changes):
     made = training(**changes)
     parameters = xclp.Parameters(num_classes=3, num_bits=256, num_neighbors=3)
-    sources = label_sources(made.model, made.map_clients, xclp_parameters=parameters)
-    return dataclasses.replace(made, pseudo_labels=sources)
+    return dataclasses.replace(made, labels=LabelSources(xclp_parameters=parameters))
 
 
 def test_xclps_targets_take_the_place_of_helpers():
@@ -336,7 +336,7 @@ def test_xclps_targets_take_the_place_of_helpers():
     federation = federation_of([8, 8], num_labeled=4)
 
     def played(**settings):
-        algorithm = protofssl(training=with_xclp(), unlabeled_query=4, **settings)
+        algorithm = protofssl(training=with_xclp(), task=TASK, unlabeled_query=4, **settings)
         state, sent = algorithm.init(KEY, federation), None
         for number in range(2):
             key = jax.random.fold_in(KEY, number)
@@ -359,7 +359,9 @@ def test_unlabeled_examples_count_after_as_many_rounds():
     federation = federation_of([8, 8], num_labeled=4)
     late, none, always = (
         rounds_of(
-            protofssl(training=with_xclp(), unlabeled_query=4, targets="xclp", **settings),
+            protofssl(
+                training=with_xclp(), task=TASK, unlabeled_query=4, targets="xclp", **settings
+            ),
             federation,
             2,
         )
@@ -373,7 +375,9 @@ def test_unlabeled_examples_count_after_as_many_rounds():
 
 def test_with_an_interval_helpers_stay_as_they_were():
     federation = federation_of([8, 8, 8], num_labeled=6)
-    algorithm = protofssl(training=training(), helper_interval=2, num_helpers=2, unlabeled_query=4)
+    algorithm = protofssl(
+        training=training(), task=TASK, helper_interval=2, num_helpers=2, unlabeled_query=4
+    )
     states = rounds_of(algorithm, federation, 4)
     centers = [np.asarray(state.memory.helpers.center) for state in states]
     assert not np.array_equal(centers[0], centers[1])
@@ -385,7 +389,7 @@ def test_with_an_interval_helpers_stay_as_they_were():
 def test_prototypes_are_of_all_labels_after_training():
     """With one client its network is the server's, so that its prototypes can be made again."""
     federation = federation_of([14], num_labeled=9)
-    algorithm = protofssl(training=training(), unlabeled_query=4)
+    algorithm = protofssl(training=training(), task=TASK, unlabeled_query=4)
     state = rounds_of(algorithm, federation, 1)[1]
     expected = prototypes_by_hand(state.model, federation, 0)
     store = state.memory.latest
@@ -397,7 +401,9 @@ def test_prototypes_are_of_all_labels_after_training():
 def test_clipped_prototypes_are_moved_by_one_example_no_more_than_is_said():
     federation = federation_of([14], num_labeled=9)
     states = [
-        rounds_of(protofssl(training=training(), unlabeled_query=4, clip=c), federation, 1)[1]
+        rounds_of(
+            protofssl(training=training(), task=TASK, unlabeled_query=4, clip=c), federation, 1
+        )[1]
         for c in (0.0, 0.5)
     ]
     free, clipped = (np.asarray(s.memory.latest.center[0]) for s in states)
@@ -411,7 +417,7 @@ def test_clipped_prototypes_are_moved_by_one_example_no_more_than_is_said():
 
 def test_a_state_classifies_by_the_last_rounds_prototypes():
     federation = federation_of([9, 9, 9], num_labeled=6)
-    algorithm = protofssl(training=training(), unlabeled_query=4)
+    algorithm = protofssl(training=training(), task=TASK, unlabeled_query=4)
     states = rounds_of(algorithm, federation, 2, [[0, 2], [0, 1]])
     x = federation.x[federation.test]
     np.testing.assert_allclose(algorithm.predict(states[0], x), 1 / 3, rtol=1e-6)
@@ -429,6 +435,7 @@ def test_bytes_are_those_of_the_prototypes_that_there_are(network):
     federation = federation_of([8, 8], num_labeled=5)
     algorithm = protofssl(
         training=training(),
+        task=TASK,
         num_helpers=5,
         unlabeled_query=4,
         min_labels=2,
@@ -462,7 +469,9 @@ def test_bytes_are_those_of_the_prototypes_that_there_are(network):
 def test_noise_is_on_what_is_shown_and_nothing_else():
     federation = federation_of([9, 9], num_labeled=6)
     quiet, loud = (
-        rounds_of(protofssl(training=training(), noise=s, unlabeled_query=4), federation, 1)[1]
+        rounds_of(
+            protofssl(training=training(), task=TASK, noise=s, unlabeled_query=4), federation, 1
+        )[1]
         for s in (0.0, 2.0)
     )
     for a, b in zip(*map(jax.tree.leaves, (quiet.model, loud.model)), strict=True):
@@ -476,7 +485,9 @@ def test_noise_is_on_what_is_shown_and_nothing_else():
 
 def test_with_noise_nothing_is_shown_that_is_withheld():
     federation = federation_of([8, 8], num_labeled=5)
-    algorithm = protofssl(training=training(), unlabeled_query=4, min_labels=2, noise=1.0)
+    algorithm = protofssl(
+        training=training(), task=TASK, unlabeled_query=4, min_labels=2, noise=1.0
+    )
     latest = rounds_of(algorithm, federation, 1)[1].memory.latest
     labels = [federation.y[points] for points in federation.partition.labeled]
     enough = np.array([np.bincount(y, minlength=3) >= 2 for y in labels])
@@ -489,7 +500,7 @@ def test_the_proximal_term_holds_the_network_back():
     federation = federation_of([9, 9], num_labeled=6)
 
     def travelled(mu):
-        algorithm = protofssl(training=training(), mu=mu, unlabeled_query=4)
+        algorithm = protofssl(training=training(), task=TASK, mu=mu, unlabeled_query=4)
         before, after = rounds_of(algorithm, federation, 1)
         leaves = zip(*map(jax.tree.leaves, (before.model, after.model)), strict=True)
         return sum(float(jnp.sum(jnp.square(a - b))) for a, b in leaves)
@@ -517,4 +528,4 @@ def test_the_proximal_term_holds_the_network_back():
 )
 def test_values_that_are_refused(settings, message):
     with pytest.raises(UsageError, match=message):
-        protofssl(training=training(), **settings)
+        protofssl(training=training(), task=TASK, **settings)

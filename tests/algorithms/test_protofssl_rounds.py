@@ -4,7 +4,6 @@ Which labels an episode drew for its support cannot be seen from outside; of all
 must lead to the network that the server has.
 """
 
-import dataclasses
 from itertools import product
 
 import jax
@@ -12,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from float64_training import features, gradient, log_softmax, the_one_that_fits, weights_of
-from small_training import KEY, RATE, clients_with, training_of
+from small_training import KEY, RATE, clients_with, training_of, with_sources
 
 from jaxfed.algorithms.protofssl import protofssl
+from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
 from jaxfed.federation.clients import Federation
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels
@@ -173,14 +173,9 @@ def test_rounds_are_algorithm_1(changes):
     } | changes
     sums = settings["prototype_sums"] != "none"
     training = training_of(Batches("joint", size=4, epochs=EPOCHS))
-    training = dataclasses.replace(
-        training,
-        num_classes=3,
-        max_labels=FEDERATION.max_labels,
-        pseudo_labels={**training.pseudo_labels, "xclp": fixed_labels},
-    )
     algorithm = protofssl(
-        training=training,
+        training=with_sources(training, xclp=fixed_labels),
+        task=PrototypeTask(num_classes=3, max_labels=FEDERATION.max_labels),
         support=1,
         query=2,
         unlabeled_query=5,

@@ -114,9 +114,8 @@ def test_a_round_is_that_of_the_transcription():
     training = training_of(
         Batches("joint", 4, 1),
         model=LINEAR,
-        loss=None,
         strong_augment=double,
-        server=federation.server_examples,
+        server_examples=federation.server_examples,
         server_batches=Batches("joint", 6, 1),
         weighting=aggregate.uniformly,
         aggregate=aggregate.server_optimizer(optax.sgd(1.0, momentum=0.5)),
@@ -188,7 +187,7 @@ def test_every_batch_has_the_confident_beside_any():
 
 def test_mistakes_are_named():
     training = training_of(Batches("joint", 4, 1), strong_augment=double)
-    with pytest.raises(UsageError, match=r"labels_at='clients'.*'server'"):
+    with pytest.raises(UsageError, match=r"ServerTraining\.examples=None: this method needs"):
         semifl(training=training)
     with pytest.raises(UsageError, match=r"semifl.threshold=2"):
         semifl(training=training, threshold=2)

@@ -77,10 +77,9 @@ def test_rounds_are_those_of_the_transcription():
     server_x, server_y = federation.server_examples
     training = training_of(
         Batches("joint", 2, 1),
-        loss=None,
         augment=shifted,
         strong_augment=double,
-        server=federation.server_examples,
+        server_examples=federation.server_examples,
         server_batches=Batches("joint", 6, 1),
         weighting=aggregate.uniformly,
         aggregate=aggregate.server_optimizer(optax.sgd(1.0, momentum=0.5)),
@@ -123,10 +122,9 @@ def test_clients_label_with_their_own_statistics():
         Batches("joint", 2, 1),
         batch_norm=True,
         batch_statistics="local",
-        loss=None,
         learning_rate=lambda count: 0.0,
         strong_augment=double,
-        server=federation.server_examples,
+        server_examples=federation.server_examples,
         server_batches=Batches("joint", 6, 1),
         weighting=aggregate.uniformly,
     )

@@ -23,10 +23,11 @@ from small_training import KEY, RATE, clients_with, training_of
 
 from jaxfed import xclp
 from jaxfed.algorithms import ALGORITHMS
+from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import Communication
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.pseudo_labels.label_sources import label_sources
+from jaxfed.training.pseudo_labels.label_sources import LabelSources
 
 EPOCHS, UNLABELED_WEIGHT = 2, 0.7
 PARAMETERS = xclp.Parameters(num_classes=3, num_bits=256, num_neighbors=3)
@@ -39,10 +40,7 @@ FEDERATION = Federation.from_clients(CLIENTS, test=(CLIENTS[0][0], np.zeros(7, i
 
 def training():
     made = training_of(Batches("joint", size=8, epochs=EPOCHS))
-    sources = label_sources(made.model, made.map_clients, xclp_parameters=PARAMETERS)
-    return dataclasses.replace(
-        made, num_classes=3, max_labels=FEDERATION.max_labels, pseudo_labels=sources
-    )
+    return dataclasses.replace(made, labels=LabelSources(xclp_parameters=PARAMETERS))
 
 
 def points(w, client, by_prototypes):
@@ -123,6 +121,7 @@ def outcomes(w, client, label, weight, rate, with_episodes):
 def test_rounds_are_those_of_the_transcription(name):
     with_episodes = name == "protofssl"
     settings = {
+        "task": PrototypeTask(num_classes=3, max_labels=FEDERATION.max_labels),
         "targets": "xclp",
         "support": 1,
         "query": 2,

@@ -74,9 +74,9 @@ def test_a_method_that_takes_its_labels_later_sees_all_that_finds_labels(monkeyp
         def round(state, cohort, key):
             return training.pseudo_labels["xclp"]
 
-        return fedavg(training=replace(training, pseudo_labels={"none": labeled_only()}))._replace(
-            round=round
-        )
+        return fedavg(
+            training=replace(training, labels=lambda *_: {"none": labeled_only()})
+        )._replace(round=round)
 
     monkeypatch.setitem(ALGORITHMS, "taking_later", taking_later)
     before = config_file.load(TRAINING)

@@ -1,6 +1,5 @@
 """What is random is drawn apart: no key, and no stream of NumPy's, serves two purposes."""
 
-from dataclasses import replace
 from importlib import import_module
 from itertools import combinations
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ from jaxfed.algorithms.dp_fedavg_records import dp_fedavg_records
 from jaxfed.algorithms.fedavg import fedavg, fedsem
 from jaxfed.algorithms.fedrgd import fedrgd
 from jaxfed.algorithms.protofssl import protofssl
+from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
 from jaxfed.algorithms.scaffold import scaffold
 from jaxfed.config import base, networks
 from jaxfed.data import partition
@@ -101,7 +101,7 @@ def test_a_server_with_labels_has_keys_of_its_own(make, settings, number, monkey
         BATCHES,
         batch_norm=True,
         batch_statistics="static",
-        server=federation.server_examples,
+        server_examples=federation.server_examples,
         server_batches=BATCHES,
     )
     rounds_of(make(training=training, **settings), federation, 1)
@@ -117,8 +117,8 @@ def test_noise_on_prototypes_has_a_key_of_its_own(monkeypatch):
         ("training.round.client_round", "train", 2),
         ("algorithms.protofssl.method", "perturbed", 1),
     )
-    training = replace(training_of(BATCHES), num_classes=3, max_labels=5)
-    algorithm = protofssl(training=training, noise=0.5, unlabeled_query=2)
+    task = PrototypeTask(num_classes=3, max_labels=5)
+    algorithm = protofssl(training=training_of(BATCHES), task=task, noise=0.5, unlabeled_query=2)
     rounds_of(algorithm, federation_of([10, 10], 5), 2)
     jax.effects_barrier()
     assert len(seen) == 8

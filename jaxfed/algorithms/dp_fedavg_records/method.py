@@ -35,7 +35,6 @@ Leaves a client: its model's change. Reaches one: the model.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import get_args
 
@@ -52,6 +51,7 @@ from jaxfed.algorithms.dp_fedavg_records.private_gradient import (
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.sampling import Participation
 from jaxfed.privacy.sampled_gaussian import (
     EVERYTHING,
     MOST_NOISE,
@@ -102,6 +102,7 @@ def _check_together(given: SimpleNamespace) -> None:
 def dp_fedavg_records(
     *,
     training: Training,
+    participation: Participation | None = None,
     clip: float = 1.0,
     share: float = 0.2,
     records: Records = "poisson",
@@ -114,6 +115,7 @@ def dp_fedavg_records(
 
     Args:
         training: the ingredients.
+        participation: how often clients take part in a run; None: unknown, and no `target_epsilon`.
         clip: C, of an example's gradient.
         share: s.
         records: how examples are drawn.
@@ -131,11 +133,11 @@ def dp_fedavg_records(
     once, and with records "poisson" 0.02 s a round.
     """
     check_model(training, "dp_fedavg_records")
-    batches = training.labeled_batches
+    batches = training.local.labeled_batches
     steps = batches.steps or batches.epochs * max(1, round(1 / share))
     poisson: Draw = EVERYTHING if share == 1 else Poisson(share)
     noise = fitted_noise(
-        training,
+        participation,
         noise_multiplier=noise_multiplier,
         target_epsilon=target_epsilon,
         delta=delta,
@@ -144,7 +146,7 @@ def dp_fedavg_records(
     )
     if noise:
         check_installed(poisson if records == "poisson" else WithoutReplacement(1, 1))
-    training = replace(training, weighting=uniformly)
+    training = training.with_server(weighting=uniformly)
     gradient = private_gradient(
         clip=clip, noise_multiplier=noise, share=share, records=records, chunk=chunk
     )

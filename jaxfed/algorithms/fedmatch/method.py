@@ -16,7 +16,7 @@ received it. In other rounds, and where the server has not seen the client befor
 
 The paper leaves open what only the authors' code says, and this follows the code there: psi starts as
 0.2 sigma; the random input's distribution; u is not augmented in the first term, and x is not either
-(here: `Training.augment`, the config's choice). The paper has psi and changes sparse without numbers;
+(here: `LocalTraining.augment`, the config's choice). The paper has psi and changes sparse without numbers;
 switches for the code's:
 
     psi_threshold = 5e-6      entries of psi up to this are 0 where it is sent and evaluated
@@ -109,11 +109,11 @@ def fedmatch(
     psi_threshold: float = 0.0,
     delta_threshold: float = 0.0,
 ) -> FederatedAlgorithm:
-    """FedMatch, in the scenario that `training.server` says.
+    """FedMatch, in the scenario that `training.server.examples` says.
 
     Args:
-        training: the ingredients; its `strong_augment` is needed. The paper's rate is 1e-3 and goes with
-            its weights: SGD needs 2 `l2_weight` learning_rate < 2.
+        training: the ingredients; its `local.strong_augment` is needed. The paper's rate is 1e-3 and goes
+            with its weights: SGD needs 2 `l2_weight` learning_rate < 2.
         supervised_weight: lambda_s.
         consistency_weight: lambda_ICCS.
         l2_weight: lambda_L2.
@@ -133,14 +133,16 @@ def fedmatch(
     one psi a client.
     """
     weights = Weights(supervised_weight, consistency_weight, l2_weight, l1_weight, confidence)
-    plain, strong = training.model, training.strong_augment_for("fedmatch")
+    plain, strong = training.model, training.local.strong_augment_for("fedmatch")
     training = training.with_states(
         two_part_model.two_part_model(plain, psi_scale, psi_threshold),
         lambda given: two_part_model.divided(given, psi_scale),
     )
 
-    is_at_server = training.server is not None
-    by_labels = sigma_loss(plain, weights, weak=training.augment, pointwise=training.pointwise)
+    is_at_server = training.server.examples is not None
+    by_labels = sigma_loss(
+        plain, weights, weak=training.local.augment, pointwise=training.local.pointwise
+    )
 
     def server_update(
         shared: Shared, client: Client, key: jax.Array, *, batches: Batches
@@ -154,7 +156,7 @@ def fedmatch(
     ) -> ClientUpdate:
         received = sparse(with_statistics(shared.model, client.statistics), psi_threshold)
         by_agreement = psi_loss(
-            plain, client.received, weights, strong=strong, pointwise=training.pointwise
+            plain, client.received, weights, strong=strong, pointwise=training.local.pointwise
         )
         trained = local_steps(
             training,

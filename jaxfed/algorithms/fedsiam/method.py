@@ -34,7 +34,6 @@ Leaves a client: the change of its target network, and of its online network's s
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 import jax
@@ -106,11 +105,9 @@ def fedsiam(
     Raises:
         UsageError: a value that is not allowed.
     """
-    plain, optimizer = training.model, training.optimizer
-    training = replace(
-        training.with_states(mean_teacher.siamese(plain, evaluated), mean_teacher.twins),
-        optimizer=lambda rate: mean_teacher.online_only(optimizer(rate)),
-    )
+    plain, optimizer = training.model, training.local.optimizer
+    training = training.with_states(mean_teacher.siamese(plain, evaluated), mean_teacher.twins)
+    training = training.with_local(optimizer=lambda rate: mean_teacher.online_only(optimizer(rate)))
 
     def local_update(
         shared: Shared, client: Client, key: jax.Array, *, batches: Batches
@@ -121,8 +118,8 @@ def fedsiam(
             consistency_weight * mean_teacher.ramp_up(rounds + 1, rampup_rounds),
             consistency,
             supervised_over,
-            augment=training.augment,
-            pointwise=training.pointwise,
+            augment=training.local.augment,
+            pointwise=training.local.pointwise,
         )
         trained = local_steps(
             training,

@@ -87,6 +87,7 @@ from jaxfed.algorithms.protofssl.prototype_sharing import (
     prototype_store,
     withheld,
 )
+from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.rules import NOT_NEGATIVE, POSITIVE, at_least, between, keywords, one_of
@@ -160,6 +161,7 @@ def _check_together(given: SimpleNamespace) -> None:
 def protofssl(
     *,
     training: Training,
+    task: PrototypeTask,
     support: int = 1,
     query: int = 2,
     unlabeled_query: int = 100,
@@ -184,8 +186,9 @@ def protofssl(
     """ProtoFSSL with labels at clients; defaults are its Table 5.
 
     Args:
-        training: the ingredients; of `batches` the epochs count, E. The embedding f is the network up to its
-            last layer (`Model.features`), which a network without a head has no more of.
+        training: the ingredients; of `local.batches` the epochs count, E. The embedding f is the network up
+            to its last layer (`Model.features`), which a network without a head has no more of.
+        task: the classes, and the network without a head.
         support: n_S, of each class.
         query: n_Q, of each class.
         unlabeled_query: n_U.
@@ -216,19 +219,17 @@ def protofssl(
     """
     shares_mean = prototype_sums != "none"
     model = training.model
-    if training.body is not None and training.initial_model is None:
-        model = training.body()  # a dense layer would be averaged and never trained
-        training = replace(training, model=model, pseudo_labels=training.pseudo_labels_of(model))
+    if task.body is not None and training.initial_model is None:
+        model = task.body()  # a dense layer would be averaged and never trained
+        training = replace(training, model=model)
     if not jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))):
         raise UsageError(
             "has no layer before its last one, whose inputs make prototypes", key="model"
         )
-    num_classes = training.num_classes
-    if num_classes < 1:
-        raise UsageError(key="num_classes", value=0, allowed="give Training(num_classes=C)")
+    num_classes = task.num_classes
     sizes = Episodes(num_classes, support, query, unlabeled_query)
-    batches = Batches("episodes", sizes.capacity, training.batches.epochs, episodes=sizes)
-    training = replace(training, batches=batches, labeled_batches=batches)
+    batches = Batches("episodes", sizes.capacity, training.local.batches.epochs, episodes=sizes)
+    training = training.with_local(batches=batches, labeled_batches=batches)
     asks_helpers = targets == "helpers" or prototypes == "global"
 
     def local_update(
@@ -258,7 +259,7 @@ def protofssl(
     def show(
         state: nnx.State, data: ClientData, key: jax.Array
     ) -> tuple[Prototypes, dict[str, jax.Array]]:
-        own = client_prototypes(model, state, data, training.max_labels, num_classes, clip)
+        own = client_prototypes(model, state, data, task.max_labels, num_classes, clip)
         shown = withheld(own, data, min_labels)
         if noise:
             noise_key = jax.random.fold_in(key, _NOISE)

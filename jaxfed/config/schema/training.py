@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from inspect import signature
 from typing import Any, get_args
 
-from jaxfed.config.assembly import OPTIMIZERS, SCHEDULES, SERVER_OPTIMIZERS
 from jaxfed.config.learner_section import MIXED
+from jaxfed.config.optimizers import OPTIMIZERS, SCHEDULES, SERVER_OPTIMIZERS
 from jaxfed.config.schema.setting import BELOW_ONE, SWITCH, TEXT, Setting, are_texts, in_section
 from jaxfed.learners import LEARNERS
 from jaxfed.models import MODELS
 from jaxfed.rules import POSITIVE, SHARE, Rule, at_least, one_of
-from jaxfed.training.ingredients import BatchStatistics, ClientOptimizer
+from jaxfed.training.ingredients import Training
 from jaxfed.training.local.augmentation import AUGMENTATIONS
-from jaxfed.training.local.batches import Scheme
+from jaxfed.training.local.batches import Batches, Scheme
+from jaxfed.training.local.local_training import (
+    LEARNING_RATE,
+    BatchStatistics,
+    ClientOptimizer,
+    LocalTraining,
+)
 from jaxfed.training.local.losses import POINTWISE
+from jaxfed.training.pseudo_labels.label_sources import LabelSources
 from jaxfed.training.pseudo_labels.pseudo_label import Confidence
 from jaxfed.training.server.aggregate import WEIGHTINGS
+from jaxfed.training.server.server_optimizers import adaptive
+from jaxfed.training.server.server_training import SERVER_LEARNING_RATE
 
 
 def are_numbers(values: Collection[Any]) -> bool:
@@ -45,6 +55,9 @@ AUGMENTATION = Rule(
         are_texts(value) and {name.partition(":")[0] for name in value} <= AUGMENTATIONS.keys()
     ),
 )
+# Defaults that a class or function of the library has too are read from it. The others are the experiments'
+# of XCLP's paper: `Batches` and weights that differ from those of `LocalTraining` and `ServerTraining`.
+_ADAPTIVE = {name: one.default for name, one in signature(adaptive).parameters.items()}
 MODEL = {
     "model.name": Setting("mlp", one_of(MODELS), "network; its other keys depend on the name"),
 }
@@ -53,11 +66,11 @@ TRAINING = in_section(
     {
         "optimizer": Setting("sgd", one_of(OPTIMIZERS), "clients' optimizer"),
         "client_optimizer": Setting(
-            "fresh",
+            LocalTraining.client_optimizer,
             one_of(get_args(ClientOptimizer)),
             "its state: 'fresh' in every round, or 'kept' by each client",
         ),
-        "learning_rate": Setting(0.1, POSITIVE, "clients' learning rate"),
+        "learning_rate": Setting(LEARNING_RATE, POSITIVE, "clients' learning rate"),
         "schedule": Setting("constant", one_of(SCHEDULES), "learning rate over rounds"),
         "schedule_rounds": Setting(
             0,
@@ -69,7 +82,7 @@ TRAINING = in_section(
         "weight_decay": Setting(0.0, SHARE, "weight decay of clients' optimizer"),
         "epochs": Setting(5, at_least(1), "local epochs in a round"),
         "local_steps": Setting(
-            0,
+            Batches.steps,
             at_least(0, ", 0 is training.epochs epochs"),
             "local steps in a round, in place of epochs; 0: epochs",
         ),
@@ -84,7 +97,9 @@ TRAINING = in_section(
             "largest batch, with 'paired' of labeled examples; 0: all",
         ),
         "unlabeled_ratio": Setting(
-            1, at_least(1), "unlabeled examples beside each labeled one of a batch"
+            Batches.unlabeled_ratio,
+            at_least(1),
+            "unlabeled examples beside each labeled one of a batch",
         ),
         "loss": Setting("cross_entropy", one_of(POINTWISE), "loss of an example"),
         "class_weights": Setting(
@@ -106,11 +121,15 @@ TRAINING = in_section(
             "clients' weights in the mean; 'uniform' skips clients with nothing to train on",
         ),
         "server_optimizer": Setting("sgd", one_of(SERVER_OPTIMIZERS), "server's optimizer"),
-        "server_learning_rate": Setting(1.0, POSITIVE, "server's learning rate"),
+        "server_learning_rate": Setting(SERVER_LEARNING_RATE, POSITIVE, "server's learning rate"),
         "server_momentum": Setting(0.0, SHARE, "momentum of server_optimizer='sgd' (FedAvgM)"),
-        "server_beta1": Setting(0.9, BELOW_ONE, "beta_1 of adaptive server optimizers"),
-        "server_beta2": Setting(0.99, BELOW_ONE, "beta_2 of adaptive server optimizers"),
-        "server_tau": Setting(1e-3, POSITIVE, "tau of adaptive server optimizers"),
+        "server_beta1": Setting(
+            _ADAPTIVE["beta1"], BELOW_ONE, "beta_1 of adaptive server optimizers"
+        ),
+        "server_beta2": Setting(
+            _ADAPTIVE["beta2"], BELOW_ONE, "beta_2 of adaptive server optimizers"
+        ),
+        "server_tau": Setting(_ADAPTIVE["tau"], POSITIVE, "tau of adaptive server optimizers"),
         "server_epochs": Setting(5, at_least(1), "server's epochs on labels that it holds"),
         "server_batch_size": Setting(
             50,
@@ -118,10 +137,14 @@ TRAINING = in_section(
             "largest batch of the server; 0: all its examples",
         ),
         "batch_statistics": Setting(
-            "averaged", one_of(get_args(BatchStatistics)), "treatment of BatchNorm's statistics"
+            LocalTraining.batch_statistics,
+            one_of(get_args(BatchStatistics)),
+            "treatment of BatchNorm's statistics",
         ),
         "labeled_only_rounds": Setting(
-            0, at_least(0), "first rounds (stage 1), which train on given labels alone"
+            Training.labeled_only_rounds,
+            at_least(0),
+            "first rounds (stage 1), which train on given labels alone",
         ),
         "initial_model": Setting(
             "",
@@ -134,12 +157,14 @@ PSEUDO_LABEL = in_section(
     "pseudo_label",
     {
         "confidence": Setting(
-            "softmax",
+            LabelSources.confidence,
             one_of(get_args(Confidence)),
             "weight of the network's own labels; XCLP's code has 'logits'",
         ),
         "class_weights": Setting(
-            False, SWITCH, "balance the classes of pseudo-labels, as in XCLP's code"
+            LabelSources.class_weights,
+            SWITCH,
+            "balance the classes of pseudo-labels, as in XCLP's code",
         ),
         "augmented_features": Setting(
             False, SWITCH, "make the graph of augmented examples, as in XCLP's code"

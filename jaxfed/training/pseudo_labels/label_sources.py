@@ -1,5 +1,7 @@
 """The sources of pseudo-labels by name; a method's `pseudo_label` is one of these names.
 
+    LabelSources(confidence="logits")(model, execution)    # {"none": ..., "network": ..., ...}
+
 This repository has its own, and others can be registered:
 
     @PSEUDO_LABELS.register("mylabels")
@@ -9,14 +11,16 @@ This repository has its own, and others can be registered:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.execution import HERE, Execution
+from jaxfed.federation.execution import Execution
 from jaxfed.registry import Registry
 from jaxfed.rules import choose_one_of
+from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local.losses import Augment
 from jaxfed.training.pseudo_labels import pseudo_label
 from jaxfed.training.pseudo_labels.graph_points import all_examples, with_prototypes
@@ -72,67 +76,72 @@ def check_source(name: str, known: Collection[str] | None = None) -> None:
         raise UsageError(key="pseudo_label", value=name, allowed=choose_one_of(names))
 
 
-def label_sources(
-    model: Model,
-    map_clients: MapClients,
-    *,
-    confidence: Confidence = "softmax",
-    augment: Augment | None = None,
-    class_weights: bool = False,
-    xclp_parameters: xclp.Parameters | None = None,
-    own_parameters: xclp.Propagation | None = None,
-    execution: Execution = HERE,
-    validation: tuple[np.ndarray, np.ndarray] | None = None,
-    others: Mapping[str, Mapping[str, Any]] | None = None,
-) -> dict[str, PseudoLabel]:
-    """All sources for one model.
+@dataclass(frozen=True)
+class LabelSources:
+    """Where a round's labels come from: settings of the sources, and the sources by name for a model.
 
-    Args:
-        model: whose features and predictions are used.
-        map_clients: how clients are executed.
+    Attributes:
         confidence: of the network's own labels.
         augment: changes examples before features are computed.
         class_weights: multiply the weights of propagated labels by class.
         xclp_parameters: of XCLP's labels; without them there is no source "xclp" or "xclp_prototypes".
         own_parameters: of label propagation inside each client; without them there is no source
             "per_client_lp".
-        execution: where the host computes.
         validation: x and labels that no client holds. With calibrated confidences, a propagated label stays
             only if it is more likely right than the network, by its accuracy on these examples
             (`jaxfed.training.pseudo_labels.safeguard`); None: all stay.
         others: keywords of registered sources.
     """
-    embed = pseudo_label.embedding(model, map_clients, augment=augment)
-    network = pseudo_label.network_labels(model, embed, confidence=confidence)
-    sources = {
-        "none": pseudo_label.labeled_only(),
-        "unlabeled": pseudo_label.with_unlabeled(),
-        "network": network,
-        "teacher": pseudo_label.from_teacher(network),
-    }
-    if xclp_parameters is not None or own_parameters is not None:
-        from jaxfed.training.pseudo_labels import propagated_labels
-    propagated: dict[str, tuple[PseudoLabel, xclp.Parameters | xclp.Propagation]] = {}
-    if xclp_parameters is not None:
-        for name, points in (
-            ("xclp", all_examples(embed)),
-            ("xclp_prototypes", with_prototypes(embed, xclp_parameters.num_classes)),
-        ):
-            source = propagated_labels.xclp_labels(points, xclp_parameters, execution)
-            propagated[name] = source, xclp_parameters
-    if own_parameters is not None:
-        source = propagated_labels.per_client_lp_labels(embed, own_parameters, map_clients)
-        propagated["per_client_lp"] = source, own_parameters
-    for name, (source, parameters) in propagated.items():
-        if validation is not None and parameters.confidence == "calibrated":
-            source = surer_than_network(source, model, embed, validation)
-        if class_weights:
-            source = pseudo_label.class_weighted(
-                source, parameters.num_classes, within_clients=name == "per_client_lp"
-            )
-        sources[name] = source
-    num_classes = max((p.num_classes for _, p in propagated.values()), default=0)
-    parts = LabelParts(model, embed, map_clients, num_classes, execution)
-    for name in PSEUDO_LABELS.from_outside():
-        sources[name] = PSEUDO_LABELS[name](parts, **(others or {}).get(name, {}))
-    return sources
+
+    confidence: Confidence = "softmax"
+    augment: Augment | None = None
+    class_weights: bool = False
+    xclp_parameters: xclp.Parameters | None = None
+    own_parameters: xclp.Propagation | None = None
+    validation: tuple[np.ndarray, np.ndarray] | None = None
+    others: Mapping[str, Mapping[str, Any]] | None = None
+
+    def __call__(self, model: Model, execution: ClientExecution) -> dict[str, PseudoLabel]:
+        """Return all sources for the features and predictions of one model."""
+        map_clients, host = execution.map_labeling, execution.host
+        embed = pseudo_label.embedding(model, map_clients, augment=self.augment)
+        network = pseudo_label.network_labels(model, embed, confidence=self.confidence)
+        sources = {
+            "none": pseudo_label.labeled_only(),
+            "unlabeled": pseudo_label.with_unlabeled(),
+            "network": network,
+            "teacher": pseudo_label.from_teacher(network),
+        }
+        propagated = self._propagated(embed, map_clients, host)
+        for name, (source, parameters) in propagated.items():
+            if self.validation is not None and parameters.confidence == "calibrated":
+                source = surer_than_network(source, model, embed, self.validation)
+            if self.class_weights:
+                source = pseudo_label.class_weighted(
+                    source, parameters.num_classes, within_clients=name == "per_client_lp"
+                )
+            sources[name] = source
+        num_classes = max((p.num_classes for _, p in propagated.values()), default=0)
+        parts = LabelParts(model, embed, map_clients, num_classes, host)
+        for name in PSEUDO_LABELS.from_outside():
+            sources[name] = PSEUDO_LABELS[name](parts, **(self.others or {}).get(name, {}))
+        return sources
+
+    def _propagated(
+        self, embed: Embed, map_clients: MapClients, host: Execution
+    ) -> dict[str, tuple[PseudoLabel, xclp.Parameters | xclp.Propagation]]:
+        """Return the sources by propagation that have parameters, with these."""
+        found: dict[str, tuple[PseudoLabel, xclp.Parameters | xclp.Propagation]] = {}
+        if self.xclp_parameters is not None or self.own_parameters is not None:
+            from jaxfed.training.pseudo_labels import propagated_labels
+        if self.xclp_parameters is not None:
+            for name, points in (
+                ("xclp", all_examples(embed)),
+                ("xclp_prototypes", with_prototypes(embed, self.xclp_parameters.num_classes)),
+            ):
+                source = propagated_labels.xclp_labels(points, self.xclp_parameters, host)
+                found[name] = source, self.xclp_parameters
+        if self.own_parameters is not None:
+            source = propagated_labels.per_client_lp_labels(embed, self.own_parameters, map_clients)
+            found["per_client_lp"] = source, self.own_parameters
+        return found

@@ -97,7 +97,7 @@ def local_steps(
     after_step: AfterStep | None = None,
     gradient: MakeGradient | None = None,
 ) -> Trained:
-    """Take a client's local steps; its optimizer resumes or starts afresh (`training.client_optimizer`).
+    """Take a client's local steps; its optimizer resumes or starts afresh (`LocalTraining.client_optimizer`).
 
     Args:
         training: the training specification.
@@ -117,7 +117,7 @@ def local_steps(
         client.data,
         key,
         loss=loss,
-        optimizer=training.optimizer(shared.learning_rate),
+        optimizer=training.local.optimizer(shared.learning_rate),
         batches=batches,
         optimizer_state=None if kept is None else at_rate(kept, shared.learning_rate),
         correction=correction,
@@ -137,7 +137,7 @@ def finished(training: Training, shared: Shared, client: Client, trained: Traine
     """Return the client's update after its local steps: model change, weight and metrics."""
     return ClientUpdate(
         delta=jax.tree.map(jnp.subtract, trained.state, shared.model),
-        weight=training.weighting(client.data),
+        weight=training.server.weighting(client.data),
         metrics={
             "train_loss": trained.loss,
             "local_steps": trained.num_steps.astype(jnp.float32),

@@ -70,12 +70,12 @@ def clients_part(
         joining: the local update of a server that trains beside the clients.
 
     Raises:
-        BeyondMemory: at the first run, if it takes more memory than `training.execution` allows.
+        BeyondMemory: at the first run, if it takes more memory than `training.execution.host` allows.
     """
 
     def program_of(map_clients: MapClients) -> TrainRound:
         return _program(
-            replace(training, map_clients=map_clients),
+            replace(training, execution=replace(training.execution, map_clients=map_clients)),
             local_update,
             server_step,
             stage=stage,
@@ -86,11 +86,11 @@ def clients_part(
     train_round = fitted(
         "training in a round",
         program_of,
-        training.map_clients,
-        training.execution,
+        training.execution.map_clients,
+        training.execution.host,
         lambda state, cohort, *others: len(cohort.client_id),
     )
-    if training.clients_multiple == 1 or not is_one_cpu():
+    if training.execution.clients_multiple == 1 or not is_one_cpu():
         return train_round
 
     def train_on_cores(*arguments: Any) -> Any:
@@ -108,7 +108,7 @@ def _program(
     after_mean: AfterMean | None,
     joining: LocalUpdate | None,
 ) -> TrainRound:
-    batches = training.labeled_batches if stage == 1 else training.batches
+    batches = training.local.labeled_batches if stage == 1 else training.local.batches
     first_round = 0 if stage == 1 else training.labeled_only_rounds
 
     def update(received: tuple[Shared, Any], inputs: tuple[Client, jax.Array]) -> ClientUpdate:
@@ -130,10 +130,10 @@ def _program(
         assert after_mean is not None
         return after_mean(with_statistics(model, statistics), _with(examples, data), key)
 
-    keeps_optimizers = training.client_optimizer == "kept"
-    update_clients = training.map_clients(update)
-    measure_clients = training.map_clients(measure)
-    say_clients = training.map_clients(say)
+    keeps_optimizers = training.local.client_optimizer == "kept"
+    update_clients = training.execution.map_clients(update)
+    measure_clients = training.execution.map_clients(measure)
+    say_clients = training.execution.map_clients(say)
 
     @jitted
     def train_round(
@@ -149,7 +149,7 @@ def _program(
         y, mask = jnp.asarray(cohort.y), jnp.asarray(cohort.mask)
         data = ClientData(x, labels.label, labels.weight, y >= 0, mask)
         stage_round = state.round - first_round
-        learning_rate = jnp.float32(training.learning_rate(stage_round.astype(jnp.float32)))
+        learning_rate = jnp.float32(training.local.learning_rate(stage_round.astype(jnp.float32)))
         shared = Shared(state.model, state.control, learning_rate, stage_round)
         clients = Client(
             data,
@@ -170,7 +170,9 @@ def _program(
             deltas = labels_at_server.appended(deltas, beside.delta)
             counted = labels_at_server.appended(weights, beside.weight)
             told = labels_at_server.metrics_of(beside)
-        model, optimizer = training.aggregate.apply(state.model, deltas, counted, state.optimizer)
+        model, optimizer = training.server.aggregate.apply(
+            state.model, deltas, counted, state.optimizer
+        )
         num_clients = _num_stacked(state.clients)
         control = jax.tree.map(
             lambda control, change: control + change.sum(axis=0) / num_clients,
@@ -185,7 +187,7 @@ def _program(
             parameters,
         )
         model = nnx.merge_state(parameters, statistics)
-        if training.batch_statistics == "static":
+        if training.local.batch_statistics == "static":
             measure_keys = client_keys(jax.random.fold_in(key, _STATISTICS), cohort)
             measured = measure_clients((model, examples), (data, measure_keys))
             count = jnp.sum(cohort.mask, axis=1).astype(jnp.float32)
@@ -200,7 +202,7 @@ def _program(
                 statistics,
             )
         own = state.statistics
-        if training.batch_statistics == "local":
+        if training.local.batch_statistics == "local":
             received = nnx.split_state(state.model, nnx.Param, ...)[1]
             moved = nnx.split_state(updates.delta, nnx.Param, ...)[1]
             own = scatter(own, ids, jax.tree.map(lambda a, b: a[None] + b, received, moved))

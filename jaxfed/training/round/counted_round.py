@@ -1,7 +1,8 @@
 """Dry-run rounds: count a round's operations and bytes without computing at the clients.
 
     clients = CountingClients()
-    training = replace(training, map_clients=clients)    # or make_algorithm(..., map_clients=clients)
+    training = Training(model, execution=ClientExecution(map_clients=clients))
+    # or make_algorithm(..., map_clients=clients)
     costs = round_costs(algorithm, clients, federation, key)
 
 Everything but the clients' computation runs as in any round: the cohort, the server's messages and state,

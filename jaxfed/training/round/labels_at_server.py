@@ -58,13 +58,13 @@ def examples_of(training: Training) -> ClientData | None:
     Raises:
         UsageError: no example, or one without a label.
     """
-    if training.server is None:
+    if training.server.examples is None:
         return None
-    x, y = map(np.asarray, training.server)
+    x, y = map(np.asarray, training.server.examples)
     if not len(y) or len(x) != len(y) or y.min() < 0:
         raise UsageError(
-            f"Training: server has {len(x)} examples and {len(y)} labels, the smallest {y.min(initial=0)}; "
-            "one label from 0 on is needed for each, and one example at least"
+            f"ServerTraining: the server has {len(x)} examples and {len(y)} labels, the smallest "
+            f"{y.min(initial=0)}; one label from 0 on is needed for each, and one example at least"
         )
     n = len(y)
     label = jnp.asarray(y, jnp.int32)
@@ -83,7 +83,7 @@ def updated(
 ) -> ClientUpdate:
     """The server's local update from its own model and statistics."""
     _, statistics = nnx.split_state(state.model, nnx.Param, ...)
-    return update(shared, Client(own, (), statistics, ()), key, batches=training.server_batches)
+    return update(shared, Client(own, (), statistics, ()), key, batches=training.server.batches)
 
 
 Turn = Callable[[ServerState, ClientData, jax.Array], tuple[ServerState, dict[str, jax.Array]]]
@@ -105,12 +105,12 @@ def turn_of(training: Training, part: ServerPart | None, first_round: int) -> Tu
         state: ServerState, own: ClientData, key: jax.Array
     ) -> tuple[ServerState, dict[str, jax.Array]]:
         stage_round = state.round - first_round
-        rate = jnp.float32(training.learning_rate(stage_round.astype(jnp.float32)))
+        rate = jnp.float32(training.local.learning_rate(stage_round.astype(jnp.float32)))
         shared = Shared(state.model, state.control, rate, stage_round)
         update_key, measure_key = jax.random.split(key)
         found = updated(training, update, state, shared, own, update_key)
         model = jax.tree.map(jnp.add, state.model, found.delta)
-        if training.batch_statistics == "static":
+        if training.local.batch_statistics == "static":
             statistics = _measured(training, model, own, measure_key)
             model = nnx.merge_state(nnx.split_state(model, nnx.Param, ...)[0], statistics)
         return state._replace(model=model), metrics_of(found)
@@ -142,7 +142,7 @@ def appended(stacked: Any, one: Any) -> Any:
 
 
 def _measured(training: Training, model: nnx.State, own: ClientData, key: jax.Array) -> nnx.State:
-    size = training.server_batches.capacity
+    size = training.server.batches.capacity
     return measured_statistics(training.model, model, own.x, own.mask, key, batch_size=size)
 
 

@@ -11,7 +11,6 @@ file makes a `FederatedAlgorithm` of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -101,8 +100,9 @@ def federated_training(
         judge: the classifier of a state; by default `by_network`.
         after_mean: the clients' upload after they receive the round's new model, in place of
             `ClientUpdate.upload`; None: no such upload, and they do not receive the model.
-        server_part: the server's training if it has the labels (`Training.server`) and clients have none;
-            None: the method needs labels at clients. No client takes part in rounds on given labels alone.
+        server_part: the server's training if it has the labels (`ServerTraining.examples`) and clients have
+            none; None: the method needs labels at clients. No client takes part in rounds on given labels
+            alone.
 
     Raises:
         UsageError: unknown pseudo-labels, labels at a place where the method cannot use them; in `init`, new
@@ -112,15 +112,15 @@ def federated_training(
     if own is not None and server_part is None:
         raise UsageError(
             "this method needs labels at the clients",
-            key="server",
-            owner="Training",
+            key="examples",
+            owner="ServerTraining",
             allowed="use None",
         )
     if own is not None and pseudo_label in ("per_client_lp", "xclp_prototypes"):
         raise UsageError(
             f"with pseudo_label={pseudo_label!r} each client labels by its own labels",
-            key="server",
-            owner="Training",
+            key="examples",
+            owner="ServerTraining",
             allowed="use None",
         )
     check_source(pseudo_label, training.pseudo_labels)
@@ -128,7 +128,7 @@ def federated_training(
     turn_from = partial(labels_at_server.turn_of, training, server_part)
 
     def stages_of(aggregate: Aggregate) -> tuple[Stage, Stage]:
-        using = replace(training, aggregate=aggregate)
+        using = training.with_server(aggregate=aggregate)
         train_stage = partial(
             clients_part, using, local_update, server_step, after_mean=after_mean, joining=joining
         )
@@ -151,17 +151,17 @@ def federated_training(
             )
         if len(federation.server) and own is None:
             raise UsageError(
-                "the server of these clients has labels: Training(model, server=federation.server_examples) "
-                "is needed"
+                "the server of these clients has labels: use "
+                "Training(model, server=ServerTraining(examples=federation.server_examples))"
             )
         given = training.initial_model
         model = training.model.init(key) if given is None else given
         parameters, statistics = nnx.split_state(model, nnx.Param, ...)
         num_clients = federation.num_clients
-        keep_statistics = training.batch_statistics == "local"
+        keep_statistics = training.local.batch_statistics == "local"
         return ServerState(
             model=model,
-            optimizer=training.aggregate.init(model),
+            optimizer=training.server.aggregate.init(model),
             teacher=_teacher(model, key, num_clients) if keep_teacher else (),
             control=init_control(parameters),
             statistics=stacked_for(num_clients, statistics) if keep_statistics else (),
@@ -184,7 +184,7 @@ def federated_training(
             state, told = turn(state, own, jax.random.fold_in(key, SERVER))
         if keep_teacher and is_first:
             state = state._replace(teacher=_teacher(state.model, key, len(state.teacher.holders)))
-        cohort = arranged(cohort, training.clients_multiple)
+        cohort = arranged(cohort, training.execution.clients_multiple)
         if own is not None and source == "none":
             cohort = labels_at_server.nobody_of(cohort)
         cohort = cohort._replace(x=on_device(cohort.x))  # one transfer for labeling and training
@@ -192,9 +192,9 @@ def federated_training(
         communication = Communication()
         if keep_teacher and number >= training.labeled_only_rounds:
             state, num_new = _with_teacher(state, cohort)
-            num_bytes = num_bytes_received(state.teacher.model, training.batch_statistics)
+            num_bytes = num_bytes_received(state.teacher.model, training.local.batch_statistics)
             communication.down("teacher", 0 if is_first else num_new * num_bytes)
-        parties = labels_at_server.beside(cohort, own, source, training.clients_multiple)
+        parties = labels_at_server.beside(cohort, own, source, training.execution.clients_multiple)
         labels = sources[source](state, parties, label_key, communication)
         if parties is not cohort:
             rows = len(cohort.client_id)
@@ -215,7 +215,7 @@ def federated_training(
             communication,
             state if sends_control else state._replace(control=()),
             cohort,
-            training.batch_statistics,
+            training.local.batch_statistics,
             int(num_bytes),
             sent,
             again=after_mean is not None,
@@ -232,11 +232,13 @@ def federated_training(
 
     return FederatedAlgorithm(
         init,
-        partial(round_by, stages_of(training.aggregate)),
+        partial(round_by, stages_of(training.server.aggregate)),
         needs_labels=needs_labels,
         judged_after=training.labeled_only_rounds,
         views=parameter_views(
-            lambda: partial(round_by, stages_of(RECORDING)), judge, training.clients_multiple
+            lambda: partial(round_by, stages_of(RECORDING)),
+            judge,
+            training.execution.clients_multiple,
         ),
         labeled_only_rounds=0 if pseudo_label == "none" else training.labeled_only_rounds,
         **judged_by(judge)._asdict(),
@@ -249,9 +251,9 @@ Stage = tuple[str, TrainRound, Callable[..., tuple[ServerState, Metrics]]]
 
 def _first_optimizer_state(training: Training, parameters: nnx.State) -> Any:
     """Initial state of each client's optimizer if it is kept, else (); each round sets its learning rate."""
-    if training.client_optimizer == "fresh":
+    if training.local.client_optimizer == "fresh":
         return ()
-    return training.optimizer(jnp.float32(0)).init(parameters)
+    return training.local.optimizer(jnp.float32(0)).init(parameters)
 
 
 def _teacher(model: nnx.State, key: jax.Array, num_clients: int) -> Teacher:

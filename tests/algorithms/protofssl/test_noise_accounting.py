@@ -1,7 +1,5 @@
 """The epsilon that a run with noise writes, against the mechanism's own formula."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
@@ -9,6 +7,7 @@ from scipy.stats import norm
 from small_training import KEY, federation_of, training_of
 
 from jaxfed.algorithms.protofssl import protofssl
+from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
 from jaxfed.training.local.batches import Batches
 
 FEDERATION = federation_of([8, 8], num_labeled=6)
@@ -16,8 +15,8 @@ FEDERATION = federation_of([8, 8], num_labeled=6)
 
 def metrics_of(rounds, **changes):
     training = training_of(Batches("joint", size=4, epochs=1))
-    training = dataclasses.replace(training, num_classes=3, max_labels=6)
-    algorithm = protofssl(training=training, unlabeled_query=2, **changes)
+    task = PrototypeTask(num_classes=3, max_labels=6)
+    algorithm = protofssl(training=training, task=task, unlabeled_query=2, **changes)
     state = algorithm.init(KEY, FEDERATION)
     for number in range(rounds):
         key = jax.random.fold_in(KEY, number)

@@ -1,7 +1,5 @@
 """Means of helpers' prototypes in ProtoFSSL's rounds: in the clear, and by masked sums the same."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
@@ -10,6 +8,7 @@ from small_training import KEY, assert_same, federation_of, rounds_of, training_
 from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.algorithms.protofssl.prototype_means import SUMS
 from jaxfed.algorithms.protofssl.prototype_sharing import drawn
+from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
 from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
 from jaxfed.secure.class_means import message_bytes
@@ -22,9 +21,9 @@ FEDERATION = federation_of([8, 8, 8, 8], num_labeled=5)
 
 def method(sums, **changes):
     training = training_of(Batches("joint", size=4, epochs=2))
-    training = dataclasses.replace(training, num_classes=C, max_labels=5)
+    task = PrototypeTask(num_classes=C, max_labels=5)
     given = {"prototypes": "global", "num_helpers": 3, "unlabeled_query": 4} | changes
-    return protofssl(training=training, prototype_sums=sums, **given)
+    return protofssl(training=training, task=task, prototype_sums=sums, **given)
 
 
 def helpers_of(is_there):

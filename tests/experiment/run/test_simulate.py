@@ -122,10 +122,10 @@ def test_training_has_defaults_for_all_but_its_model():
     model = from_flax(lambda rngs: nnx.Linear(4, 3, rngs=rngs), (4,))
     training = jaxfed.Training(model)
     assert set(training.pseudo_labels) >= {"none", "unlabeled", "network", "teacher"}
-    assert training.labeled_batches is training.batches
+    assert training.local.labeled_batches is training.local.batches
     batches = jaxfed.Batches("joint", size=4, epochs=2)
-    assert jaxfed.Training(model, batches=batches).labeled_batches is batches
-    mapped = jax.jit(training.map_clients(lambda shared, client: shared + client))
+    assert jaxfed.LocalTraining(batches=batches).labeled_batches is batches
+    mapped = jax.jit(training.execution.map_clients(lambda shared, client: shared + client))
     np.testing.assert_array_equal(mapped(np.float32(1), np.arange(3, dtype=np.float32)), [1, 2, 3])
 
 

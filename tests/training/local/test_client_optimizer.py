@@ -20,6 +20,7 @@ from small_training import (
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.algorithms.fedavg import fedavg
+from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.training.local.batches import Batches
 
@@ -32,8 +33,8 @@ OPTIMIZERS = {
 
 
 def training(optimizer, kind="kept", epochs=2):
-    made = training_of(dataclasses.replace(BATCH, epochs=epochs), optimizer=OPTIMIZERS[optimizer])
-    return dataclasses.replace(made, client_optimizer=kind)
+    batches = dataclasses.replace(BATCH, epochs=epochs)
+    return training_of(batches, optimizer=OPTIMIZERS[optimizer], client_optimizer=kind)
 
 
 def by_optax(model, state, optimizer_state, federation, client, number, optimizer, steps=2):
@@ -123,11 +124,11 @@ def test_every_method_has_it_from_one_place(method, tmp_path):
     federation = federation_of([10, 10, 8], num_labeled=6)
 
     def made(kind):
-        ingredients = dataclasses.replace(training("rmsprop", kind), num_classes=3, max_labels=6)
-        ingredients = dataclasses.replace(
-            ingredients, strong_augment=lambda key, x: x, learning_rate=lambda count: 1e-2
+        ingredients = training("rmsprop", kind).with_local(
+            strong_augment=lambda key, x: x, learning_rate=lambda count: 1e-2
         )
-        return ALGORITHMS[method](training=ingredients)
+        own = {"task": PrototypeTask(num_classes=3, max_labels=6)} if method == "protofssl" else {}
+        return ALGORITHMS[method](training=ingredients, **own)
 
     algorithm = made("kept")
     kept, fresh = (rounds_of(a, federation, 3) for a in (algorithm, made("fresh")))

@@ -14,7 +14,7 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.pseudo_labels.graph_points import all_examples, with_prototypes
-from jaxfed.training.pseudo_labels.label_sources import label_sources
+from jaxfed.training.pseudo_labels.label_sources import LabelSources
 
 PARAMETERS = xclp.Parameters(num_classes=3, num_bits=512, num_neighbors=3)
 
@@ -44,8 +44,7 @@ def test_a_prototype_stands_for_a_classs_labels_at_a_client():
 
 def training_with(**changes):
     training = training_of(Batches("joint", 8, 1), **changes)
-    sources = label_sources(training.model, training.map_clients, xclp_parameters=PARAMETERS)
-    return dataclasses.replace(training, pseudo_labels=sources)
+    return dataclasses.replace(training, labels=LabelSources(xclp_parameters=PARAMETERS))
 
 
 def played(federation, pseudo_label):

@@ -1,7 +1,5 @@
 """Means of a support, and that there are no more helpers than clients."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +7,7 @@ import pytest
 from small_training import federation_of, rounds_of, training_of
 
 from jaxfed.algorithms.protofssl import protofssl
+from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
 from jaxfed.errors import UsageError
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.pseudo_labels.prototypes import (
@@ -68,21 +67,22 @@ def test_sharpening_underflows_at_no_temperature():
 def test_there_are_no_more_helpers_than_clients():
     federation = federation_of([5, 4, 3])
     made = training_of(Batches("joint", size=4, epochs=1))
-    made = dataclasses.replace(made, num_classes=3, max_labels=12)
-    algorithm = protofssl(training=made, num_helpers=10**9, unlabeled_query=4)
+    task = PrototypeTask(num_classes=3, max_labels=12)
+    algorithm = protofssl(training=made, task=task, num_helpers=10**9, unlabeled_query=4)
     *_, state = rounds_of(algorithm, federation, 1)
     assert state.memory.helpers.is_there.shape[0] == 3
 
 
 def test_the_number_of_classes_is_asked_for_and_that_of_labels_is_not():
     made = training_of(Batches("joint", size=4, epochs=1))
-    with pytest.raises(UsageError, match="Training\\(num_classes=C\\)"):
-        protofssl(training=made)
+    with pytest.raises(UsageError, match="num_classes=0: use the number of classes"):
+        PrototypeTask(num_classes=0)
     federation = federation_of([5, 4, 3], num_labeled=3)
 
     def after(max_labels):
-        known = dataclasses.replace(made, num_classes=3, max_labels=max_labels)
-        return rounds_of(protofssl(training=known, unlabeled_query=4), federation, 1)[-1]
+        task = PrototypeTask(num_classes=3, max_labels=max_labels)
+        algorithm = protofssl(training=made, task=task, unlabeled_query=4)
+        return rounds_of(algorithm, federation, 1)[-1]
 
     found, expected = after(0).memory.latest, after(3).memory.latest
     assert np.asarray(found.is_there).any()

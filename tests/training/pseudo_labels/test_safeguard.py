@@ -12,13 +12,15 @@ from jaxfed.federation.client_map import client_map
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.models.mlp import mlp
+from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.pseudo_labels import pseudo_label
-from jaxfed.training.pseudo_labels.label_sources import label_sources
+from jaxfed.training.pseudo_labels.label_sources import LabelSources
 from jaxfed.training.pseudo_labels.safeguard import NUM_BINS, measured, surer_than_network
 from jaxfed.training.server.server_state import ServerState
 
 KEY = jax.random.key(3)
 map_clients = partial(client_map, strategy="map")
+EXECUTION = ClientExecution(map_clients)
 
 
 @pytest.fixture(scope="module")
@@ -166,13 +168,11 @@ def test_weights_of_classes_have_no_say_in_what_stays(model, state, cohort):
     y = np.where(np.random.default_rng(0).random(len(y)) < 0.6, y, (y + 1) % 3)
     found = []
     for class_weights in (False, True):
-        sources = label_sources(
-            model,
-            map_clients,
+        sources = LabelSources(
             class_weights=class_weights,
             xclp_parameters=parameters,
             validation=(x, y),
-        )
+        )(model, EXECUTION)
         found.append(sources["xclp"](state, cohort, KEY, Communication()))
     plain, weighted = found
     np.testing.assert_array_equal(plain.label, weighted.label)
@@ -184,12 +184,10 @@ def test_only_probabilities_are_held_against_the_network(model, state, cohort, c
     parameters = xclp.Parameters(
         num_classes=3, num_bits=128, num_neighbors=4, confidence=confidence
     )
-    sources = label_sources(
-        model,
-        map_clients,
+    sources = LabelSources(
         xclp_parameters=parameters,
         validation=validation_of(model, state, right_above=0.0),
-    )
+    )(model, EXECUTION)
     labels = sources["xclp"](state, cohort, KEY, Communication())
     inferred = cohort.mask & (cohort.y < 0)
     kept = np.asarray(labels.label)[inferred] >= 0

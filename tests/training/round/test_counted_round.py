@@ -1,34 +1,41 @@
 """Rounds in which clients do not compute cost what rounds cost in which they do."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
-from small_training import KEY, federation_of
+from small_training import KEY, changed, federation_of
 
 from jaxfed.algorithms import ALGORITHMS
+from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
 from jaxfed.federation.communication import num_bytes_of
 from jaxfed.models import MODELS
 from jaxfed.training.ingredients import Training
 from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.round.counted_round import CountingClients, round_costs
 
 NUM_LABELED, NUM_UNLABELED = 6, 10
 FEDERATION = federation_of([NUM_LABELED + NUM_UNLABELED] * 3, num_labeled=NUM_LABELED)
 MODEL = MODELS["mlp"]((4,), 3, hidden=(5,))
-OWN = {"protofssl": {"unlabeled_query": 4, "num_helpers": 2}, "fedmatch": {"helper_interval": 2}}
+OWN = {
+    "protofssl": {
+        "task": PrototypeTask(num_classes=3, max_labels=NUM_LABELED),
+        "unlabeled_query": 4,
+        "num_helpers": 2,
+    },
+    "fedmatch": {"helper_interval": 2},
+}
 
 
 def algorithm(name, **changes):
     training = Training(
         MODEL,
-        batches=Batches("paired", size=2, epochs=2),
-        num_classes=3,
-        max_labels=NUM_LABELED,
-        strong_augment=lambda key, x: x + 0.1 * jax.random.normal(key, x.shape),
+        local=LocalTraining(
+            batches=Batches("paired", size=2, epochs=2),
+            strong_augment=lambda key, x: x + 0.1 * jax.random.normal(key, x.shape),
+        ),
     )
-    training = dataclasses.replace(training, **changes)
+    training = changed(training, **changes)
     return ALGORITHMS[name](training=training, **OWN.get(name, {}))
 
 
@@ -72,7 +79,7 @@ def test_operations_of_a_local_update_by_hand():
     model, rows, epochs = MODELS["mlp"]((4,), 3, hidden=(2000,)), 16, 3
     batches = Batches("joint", size=rows, epochs=epochs)
     of_batches = {"batches": batches, "labeled_batches": batches}
-    costs = counted("fedavg", model=model, **of_batches, loss=None, pseudo_labels=None)
+    costs = counted("fedavg", model=model, **of_batches)
     # FedAvg trains on labels alone, in a batch with room for all examples.
     assert costs.steps == epochs
     into, out = 2 * 4 * 2000, 2 * 2000 * 3

@@ -1,6 +1,7 @@
 """Labels at the server: its turn, who takes part, what is sent, and what it is in a labeling."""
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from small_training import (
     federation_of,
     rounds_of,
     training_of,
+    with_sources,
 )
 
 from jaxfed import xclp
@@ -23,6 +25,7 @@ from jaxfed.algorithms.fedavg import fedavg, fedsem
 from jaxfed.algorithms.fedmatch import fedmatch
 from jaxfed.algorithms.fixmatch import fixmatch
 from jaxfed.algorithms.protofssl import protofssl
+from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
 from jaxfed.algorithms.scaffold import scaffold
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.simulate import simulate
@@ -60,7 +63,7 @@ def apart(sizes=SIZES, number=NUM_AT_SERVER):
 def training_at(federation, **changes):
     batches = changes.pop("batches", Batches("joint", 8, 1))
     defaults = {
-        "server": federation.server_examples,
+        "server_examples": federation.server_examples,
         "server_batches": Batches("joint", NUM_AT_SERVER, 1),
         "weighting": aggregate.uniformly,
     }
@@ -104,7 +107,7 @@ def test_clients_label_with_what_the_server_has_come_to_and_start_from_it():
     algorithm = fedavg(training=training, pseudo_label="network")
     start = algorithm.init(KEY, federation)
     after, metrics = algorithm.round(start, federation.cohort(), KEY)
-    at_clients = training_of(training.batches, weighting=aggregate.uniformly)
+    at_clients = training_of(training.local.batches, weighting=aggregate.uniformly)
     trained = start._replace(model=gradient_step(training, start.model, federation))
     plain = fedavg(training=at_clients, pseudo_label="network")
     nobody = dataclasses.replace(federation, server=federation.server[:0])
@@ -144,10 +147,10 @@ def test_stage_1_is_the_servers_and_the_teacher_is_what_stage_2_hands_out():
 
 def xclp_training(federation, **changes):
     training = training_at(federation, **changes)
-    embed = pseudo_label.embedding(training.model, training.map_clients)
+    embed = pseudo_label.embedding(training.model, training.execution.map_clients)
     p = xclp.Parameters(num_classes=3, num_bits=64, num_neighbors=3)
     source = propagated_labels.xclp_labels(all_examples(embed), p)
-    return dataclasses.replace(training, pseudo_labels={**training.pseudo_labels, "xclp": source})
+    return with_sources(training, xclp=source)
 
 
 def test_xclp_labels_are_those_of_one_more_party():
@@ -190,17 +193,15 @@ def test_xclp_labels_are_those_of_one_more_party():
 def test_xclp_rounds_learn_and_protocols_are_refused():
     federation = apart([40, 40, 40], 30)
     training = xclp_training(federation)
-    training = dataclasses.replace(training, server_batches=Batches("joint", 10, 2))
+    training = training.with_server(batches=Batches("joint", 10, 2))
     simulated = simulate(
         fedavg(training=training, pseudo_label="xclp"), federation, rounds=6, cohort_size=2
     )
     assert simulated.metrics["test_accuracy"] > 0.6
-    embed = pseudo_label.embedding(training.model, training.map_clients)
+    embed = pseudo_label.embedding(training.model, training.execution.map_clients)
     noisy = xclp.Parameters(num_classes=3, num_bits=64, num_neighbors=3, bit_epsilon=1.0)
     source = propagated_labels.xclp_labels(all_examples(embed), noisy)
-    training = dataclasses.replace(
-        training, pseudo_labels={**training.pseudo_labels, "xclp": source}
-    )
+    training = with_sources(training, xclp=source)
     with pytest.raises(UsageError, match=r"labels_at='server'.*no noise"):
         simulate(fedavg(training=training, pseudo_label="xclp"), federation)
 
@@ -255,10 +256,7 @@ def test_with_static_statistics_clients_label_by_those_of_what_the_server_has_co
         batch_norm=True,
         batch_statistics="static",
     )
-    sources = {**training.pseudo_labels, "network": labels}
-    algorithm = fedavg(
-        training=dataclasses.replace(training, pseudo_labels=sources), pseudo_label="network"
-    )
+    algorithm = fedavg(training=with_sources(training, network=labels), pseudo_label="network")
     rounds_of(algorithm, federation, 1)
     [model] = seen
     kernel, bias = (np.asarray(model["first"][name][...]) for name in ("kernel", "bias"))
@@ -302,19 +300,18 @@ def test_cohorts_of_clients_without_labels():
 
 def test_mistakes_are_named():
     federation = apart()
-    training = training_at(federation, num_classes=3)
-    for method in (scaffold, protofssl):
-        with pytest.raises(UsageError, match=r"labels_at='server': this method"):
+    training = training_at(federation)
+    for method in (scaffold, partial(protofssl, task=PrototypeTask(num_classes=3))):
+        with pytest.raises(UsageError, match=r"ServerTraining\.examples: this method needs labels at"):
             method(training=training)
     for source in ("per_client_lp", "xclp_prototypes"):
-        sources = {**training.pseudo_labels, source: training.pseudo_labels["none"]}
-        within = dataclasses.replace(training, pseudo_labels=sources)
-        with pytest.raises(UsageError, match=r"labels_at='server'.*of its own labels"):
+        within = with_sources(training, **{source: training.pseudo_labels["none"]})
+        with pytest.raises(UsageError, match=r"ServerTraining\.examples: .* by its own labels"):
             fedavg(training=within, pseudo_label=source)
     with pytest.raises(UsageError, match=r"labels_at='server': this method labels in one shot"):
         simulate(client_knn(num_classes=3), federation)
-    with pytest.raises(UsageError, match=r"server=federation.server_examples"):
-        simulate(fedavg(training=dataclasses.replace(training, server=None)), federation)
+    with pytest.raises(UsageError, match=r"examples=federation.server_examples"):
+        simulate(fedavg(training=training.with_server(examples=None)), federation)
     for labels, told in (
         ([0, -1], "2 labels, the smallest -1"),
         ([0], "1 labels"),
@@ -322,6 +319,6 @@ def test_mistakes_are_named():
     ):
         server = np.zeros((2 if labels else 0, 4)), np.array(labels, np.int32)
         with pytest.raises(UsageError, match=f"server has {len(server[0])} examples and {told}"):
-            fedavg(training=dataclasses.replace(training, server=server))
+            fedavg(training=training.with_server(examples=server))
     with pytest.raises(UsageError, match=r"every example of the server needs its label"):
         Federation.from_clients([(np.zeros((2, 4)), [0, 1])], server=(np.zeros((1, 4)), [-1]))

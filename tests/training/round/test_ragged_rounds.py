@@ -15,7 +15,7 @@ from jaxfed.federation.ragged import Ragged, apart, joined
 from jaxfed.training.local.batches import Batches, plan_of
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.episodes import Episodes
-from jaxfed.training.pseudo_labels.label_sources import label_sources
+from jaxfed.training.pseudo_labels.label_sources import LabelSources
 from jaxfed.training.round.client_round import plain_update
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
@@ -37,14 +37,11 @@ def federation_of(server=None):
 
 
 def training(strategy="map", **settings):
-    given = training_of(JOINT, strategy=strategy, **settings)
-    sources = label_sources(
-        given.model,
-        given.map_clients,
+    sources = LabelSources(
         xclp_parameters=xclp.Parameters(num_classes=3, num_bits=64, num_neighbors=4),
         own_parameters=xclp.Propagation(num_classes=3, num_neighbors=4),
     )
-    return training_of(JOINT, strategy=strategy, pseudo_labels=sources, **settings)
+    return training_of(JOINT, strategy=strategy, labels=sources, **settings)
 
 
 def both(given, source, federation, **keywords):
@@ -92,7 +89,7 @@ def test_labels_at_the_server():
     rng = np.random.default_rng(1)
     y = rng.integers(3, size=310)
     server = ((np.eye(3, 4)[y] * 2).astype(np.float32), y)
-    given = training(server=server)
+    given = training(server_examples=server)
     (padded, told), (ragged, told_too) = both(
         given, "xclp", federation_of(server), server_part=plain_part(given)
     )

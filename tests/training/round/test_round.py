@@ -17,6 +17,7 @@ from small_training import (
     federation_of,
     rounds_of,
     training_of,
+    with_sources,
 )
 
 from jaxfed import xclp
@@ -254,13 +255,10 @@ def test_very_unequal_cohorts_share_their_programs():
     """A client of 200 beside clients of 1, 3 and none: nothing is compiled after the first rounds."""
     federation = federation_of([200, 3, 1, 0, 40, 7], 2)
     training = training_of(SMALL, labeled_only_rounds=1)
-    embed = pseudo_label.embedding(training.model, training.map_clients)
+    embed = pseudo_label.embedding(training.model, training.execution.map_clients)
     settings = xclp.Parameters(num_classes=3, num_bits=64, num_neighbors=2)
-    sources = training.pseudo_labels | {
-        "xclp": propagated_labels.xclp_labels(all_examples(embed), settings)
-    }
-    training = dataclasses.replace(training, pseudo_labels=sources)
-    algorithm = fedavg(training=training, pseudo_label="xclp")
+    source = propagated_labels.xclp_labels(all_examples(embed), settings)
+    algorithm = fedavg(training=with_sources(training, xclp=source), pseudo_label="xclp")
     state, counts = algorithm.init(KEY, federation), []
     for number, clients in enumerate([[0, 4], [1, 2], [0, 1], [3, 5], [2, 3], [4, 0]]):
         before = num_compilations()

@@ -11,6 +11,7 @@ from small_training import KEY, federation_of, training_of
 from jaxfed.algorithms.dp_fedavg import dp_fedavg
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.algorithms.protofssl import protofssl
+from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
 from jaxfed.federation.cohort import padded
 from jaxfed.federation.exposure import MODEL, SERVER
 from jaxfed.training.local.batches import Batches
@@ -22,7 +23,7 @@ BATCHES = Batches("joint", 4, 2)
 METHODS = {
     "fedavg": lambda **changes: fedavg(training=training_of(BATCHES, batch_norm=True, **changes)),
     "protofssl": lambda **changes: protofssl(
-        training=training_of(BATCHES, num_classes=3, **changes), unlabeled_query=3
+        training=training_of(BATCHES, **changes), task=PrototypeTask(3), unlabeled_query=3
     ),
 }
 

@@ -1,0 +1,87 @@
+"""How a client trains in a round: the part of `Training` that local steps need.
+
+LocalTraining(optimizer=optax.adam, batches=Batches("joint", size=10, epochs=5))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import optax
+
+from jaxfed.errors import UsageError
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.local_update import Optimizer
+from jaxfed.training.local.losses import Augment, Pointwise, softmax_cross_entropy
+
+BatchStatistics = Literal["averaged", "local", "static"]
+ClientOptimizer = Literal["fresh", "kept"]
+
+LEARNING_RATE = 0.1
+_CONSTANT = optax.constant_schedule(LEARNING_RATE)
+_BATCHES = Batches("joint", size=32, epochs=1)
+_BATCHES_OF_BOTH: Any = None  # computed from `batches`
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """Local steps of one client in one round: optimizer, batches, loss of an example, augmentation.
+
+    Attributes:
+        optimizer: learning rate -> the clients' optimizer.
+        client_optimizer: treatment of its state (momentum, second moments) after a client's round.
+
+            - "fresh": it is dropped; an optimizer starts anew in every round (FedAvg, and most papers).
+            - "kept": each client keeps its own for its next round, across stages 1 and 2; the learning
+              rate is still the round's. M clients keep M optimizer states: one more number per parameter
+              for RMSprop, two for Adam, none for plain SGD. (ProtoFSSL's code has one optimizer for all
+              clients, which train one after another; here a round's clients train side by side.)
+        learning_rate: rounds done -> the round's rate. Counted anew after `Training.labeled_only_rounds`.
+        batches: of labeled and pseudo-labeled examples.
+        labeled_batches: for rounds on given labels alone; by default `batches`.
+        pointwise: l(logits, label), from which `Training.loss` and methods' own losses are built.
+        augment: random changes of a batch that keep its classes; `Training.loss` includes them.
+        strong_augment: stronger ones, for methods that compare the two.
+        batch_statistics: treatment of BatchNorm's running statistics. While training, BatchNorm
+            always uses its batch; running statistics matter when a model is evaluated or embeds.
+
+            - "averaged": through the server with the parameters, in the same mean (XCLP's code).
+            - "local": each client keeps its own (SiloBN) and embeds with them; the server has the mean
+              of its last cohort, for evaluation only.
+            - "static": none are kept; after each round the cohort's clients measure the new model's
+              on their data, and the server takes the mean (HeteroFL, SemiFL).
+    """
+
+    optimizer: Optimizer = optax.sgd
+    client_optimizer: ClientOptimizer = "fresh"
+    learning_rate: Callable[[jax.Array], jax.Array] = _CONSTANT
+    batches: Batches = _BATCHES
+    labeled_batches: Batches = _BATCHES_OF_BOTH
+    pointwise: Pointwise = softmax_cross_entropy
+    augment: Augment | None = None
+    strong_augment: Augment | None = None
+    batch_statistics: BatchStatistics = "averaged"
+
+    def __post_init__(self) -> None:
+        """Use `batches` for rounds on given labels too if they have none of their own."""
+        if self.labeled_batches is None:
+            object.__setattr__(self, "labeled_batches", self.batches)
+
+    def strong_augment_for(self, method: str) -> Augment:
+        """Return the strong augmentation, which this method requires.
+
+        Raises:
+            UsageError: there is none.
+        """
+        if self.strong_augment is None:
+            raise UsageError(
+                f"{method!r} compares two views of an example",
+                key="strong_augment",
+                owner="LocalTraining",
+                value=None,
+                allowed="give a strong augmentation",
+            )
+        return self.strong_augment

@@ -1,0 +1,40 @@
+"""What the server does in a round: the part of `Training` that aggregation and a server's own labels need.
+
+ServerTraining(aggregate=server_optimizer(optax.sgd(1.0, momentum=0.9)), weighting=uniformly)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.client_data import ClientData
+from jaxfed.training.server.aggregate import Aggregate, by_examples, server_optimizer
+
+SERVER_LEARNING_RATE = 1.0  # the new model is the mean of the clients' models
+_MEAN = server_optimizer(optax.sgd(SERVER_LEARNING_RATE))
+_BATCHES_OF_CLIENTS: Any = None  # computed by `Training`
+
+
+@dataclass(frozen=True)
+class ServerTraining:
+    """The server's step from the clients' updates, and its training on labels of its own.
+
+    Attributes:
+        aggregate: the server's step.
+        weighting: a client's weight in the server's mean.
+        examples: x [n_s, ...] and labels int [n_s] that the server holds (`Federation.server_examples`);
+            None: labels are at clients.
+        batches: of the server's own training; by default `LocalTraining.labeled_batches`.
+    """
+
+    aggregate: Aggregate = _MEAN
+    weighting: Callable[[ClientData], jax.Array] = by_examples
+    examples: tuple[np.ndarray, np.ndarray] | None = None
+    batches: Batches = _BATCHES_OF_CLIENTS

@@ -1,0 +1,75 @@
+"""The training specification: defaults of its four parts, and mistakes in giving them."""
+
+import dataclasses
+
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import jaxfed
+from jaxfed.config.schema.training import PSEUDO_LABEL, TRAINING
+from jaxfed.models import from_flax
+from jaxfed.training.pseudo_labels.pseudo_label import labeled_only
+
+MODEL = from_flax(lambda rngs: nnx.Linear(4, 3, rngs=rngs), (4,))
+BATCHES = jaxfed.Batches("joint", size=4, epochs=2)
+
+
+def test_parts_take_what_they_lack_from_each_other():
+    training = jaxfed.Training(MODEL, local=jaxfed.LocalTraining(batches=BATCHES))
+    assert training.local.labeled_batches is training.server.batches is BATCHES
+    given = jaxfed.Batches("joint", size=5, epochs=1)
+    of_server = jaxfed.ServerTraining(batches=given)
+    assert dataclasses.replace(training, server=of_server).server.batches is given
+    execution = training.execution
+    assert execution.map_labeling is execution.map_clients
+
+
+def test_one_field_of_a_part_is_changed_at_a_time():
+    plain = jaxfed.Training(MODEL, labeled_only_rounds=2)
+    changed = plain.with_local(optimizer=optax.adam).with_server(weighting=np.size)
+    assert (changed.local.optimizer, changed.server.weighting) == (optax.adam, np.size)
+    assert (changed.labeled_only_rounds, changed.local.batches) == (2, plain.local.batches)
+    assert changed.labels is plain.labels
+
+
+def test_sources_of_labels_are_those_of_the_model_and_made_once():
+    asked = []
+
+    def labels(model, execution):
+        asked.append(model)
+        return {"none": labeled_only()}
+
+    training = jaxfed.Training(MODEL, labels=labels)
+    assert training.pseudo_labels is training.pseudo_labels
+    other = dataclasses.replace(training, model=MODEL._replace(by_example=True))
+    assert set(other.pseudo_labels) == {"none"}
+    assert asked == [training.model, other.model]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"optimizer": optax.adam}, r"optimizer: .* use local=LocalTraining\(optimizer=\.\.\.\)"),
+        ({"batches": BATCHES}, r"batches: .* use local=LocalTraining\(batches=\.\.\.\)"),
+        ({"weighting": np.size}, r"weighting: .* use server=ServerTraining\(weighting=\.\.\.\)"),
+        ({"clients_multiple": 2}, r"use execution=ClientExecution\(clients_multiple=\.\.\.\)"),
+        ({"pseudo_labels": {}}, "pseudo_labels: .* use labels="),
+        ({"num_classes": 3}, r"use protofssl\(task=PrototypeTask\(num_classes=\.\.\.\)\)"),
+        ({"server": (1, 2)}, r"server is a tuple; use server=ServerTraining\(\.\.\.\)"),
+    ],
+)
+def test_fields_that_parts_have_are_refused_with_their_place(given, message):
+    with pytest.raises(jaxfed.UsageError, match=f"Training.*{message}"):
+        jaxfed.Training(MODEL, **given)
+
+
+def test_configs_have_the_defaults_of_the_library():
+    """But for batches and weights, which are those of XCLP's experiments."""
+    training = jaxfed.Training(MODEL)
+    assert TRAINING["training.learning_rate"].default == training.local.learning_rate(0)
+    for key in ("client_optimizer", "batch_statistics"):
+        assert TRAINING[f"training.{key}"].default == getattr(training.local, key)
+    for key in ("confidence", "class_weights"):
+        assert PSEUDO_LABEL[f"pseudo_label.{key}"].default == getattr(training.labels, key)
