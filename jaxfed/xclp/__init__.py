@@ -9,31 +9,23 @@ from typing import TYPE_CHECKING
 from jaxfed.registry import imported_on_use
 
 if TYPE_CHECKING:
-    from jaxfed.xclp.algorithm import (
-        Result,
-        cross_client_label_propagation,
-    )
-    from jaxfed.xclp.cross_steps import (
-        HAMMING,
-        PROJECTIONS,
-        ROW_SUMS,
-        drawn_seed,
-        plaintext_hamming,
-        setup,
-    )
-    from jaxfed.xclp.influence import INFLUENCE
-    from jaxfed.xclp.label_matrix import LABEL_MATRICES
-    from jaxfed.xclp.labeling import Labeling, propagate_labels
-    from jaxfed.xclp.messages import count_messages
-    from jaxfed.xclp.neighborhoods import (
+    from jaxfed.xclp.algorithm import cross_client_label_propagation
+    from jaxfed.xclp.candidates import LABEL_MATRICES
+    from jaxfed.xclp.exchangeable_steps import HAMMING, INFLUENCE, PROJECTIONS, ROW_SUMS
+    from jaxfed.xclp.hamming import plaintext_hamming
+    from jaxfed.xclp.knn_graph import (
         edge_weights,
         one_hot_labels,
         server_graph,
         with_self_edges,
     )
+    from jaxfed.xclp.labeling import Labeling, propagate_labels
+    from jaxfed.xclp.messages import count_messages
     from jaxfed.xclp.out_of_sample import label_later
     from jaxfed.xclp.parameters import Parameters, Propagation
     from jaxfed.xclp.prediction import Prediction, predict, relative
+    from jaxfed.xclp.projection import drawn_seed, setup
+    from jaxfed.xclp.result import Result
 
 __all__ = [
     "HAMMING",
@@ -62,28 +54,28 @@ __all__ = [
 ]
 # Name -> the file that has it, imported when the name is asked for.
 _FILES = {
-    "HAMMING": "cross_steps",
-    "INFLUENCE": "influence",
-    "LABEL_MATRICES": "label_matrix",
+    "HAMMING": "exchangeable_steps",
+    "INFLUENCE": "exchangeable_steps",
+    "LABEL_MATRICES": "candidates",
     "Labeling": "labeling",
-    "PROJECTIONS": "cross_steps",
+    "PROJECTIONS": "exchangeable_steps",
     "Parameters": "parameters",
     "Prediction": "prediction",
     "Propagation": "parameters",
-    "ROW_SUMS": "cross_steps",
-    "Result": "algorithm",
+    "ROW_SUMS": "exchangeable_steps",
+    "Result": "result",
     "count_messages": "messages",
     "cross_client_label_propagation": "algorithm",
-    "drawn_seed": "cross_steps",
-    "edge_weights": "neighborhoods",
+    "drawn_seed": "projection",
+    "edge_weights": "knn_graph",
     "label_later": "out_of_sample",
-    "one_hot_labels": "neighborhoods",
-    "plaintext_hamming": "cross_steps",
+    "one_hot_labels": "knn_graph",
+    "plaintext_hamming": "hamming",
     "predict": "prediction",
     "propagate_labels": "labeling",
     "relative": "prediction",
-    "server_graph": "neighborhoods",
-    "setup": "cross_steps",
-    "with_self_edges": "neighborhoods",
+    "server_graph": "knn_graph",
+    "setup": "projection",
+    "with_self_edges": "knn_graph",
 }
 __getattr__ = imported_on_use(__name__, _FILES)

@@ -33,7 +33,6 @@ import numpy as np
 
 Array = jax.Array | np.ndarray
 
-CONFIDENCES = ("entropy", "calibrated")
 SHARPNESS = tuple(2.0 ** (k / 2) for k in range(-6, 21))
 ANY_CLASS = 0.01  # e
 _UNIT = (

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.xclp.label_matrix import LABEL_MATRICES
 
+LABEL_MATRICES = ("plain", "class_balanced")  # as in `jaxfed.xclp.label_matrix`
 CANDIDATES: dict[str, tuple[Any, ...]] = {
     "alpha": (0.5, 0.8, 0.9, 0.95, 0.99),
     "label_matrix": LABEL_MATRICES,
@@ -24,18 +24,18 @@ CANDIDATES: dict[str, tuple[Any, ...]] = {
 }
 
 
-def accuracy(hits: np.ndarray, counts: np.ndarray) -> float:
+def hit_rate(hits: np.ndarray, counts: np.ndarray) -> float:
     """Share of labels that leave-one-out recovers, from numbers by class, [C] each."""
     return float(hits.sum() / counts.sum())
 
 
-def balanced_accuracy(hits: np.ndarray, counts: np.ndarray) -> float:
+def balanced_hit_rate(hits: np.ndarray, counts: np.ndarray) -> float:
     """Mean share of recovered labels over the classes that have labels."""
     present = counts > 0
     return float(np.mean(hits[present] / counts[present]))
 
 
-MEASURES = {"accuracy": accuracy, "balanced_accuracy": balanced_accuracy}
+MEASURES = {"accuracy": hit_rate, "balanced_accuracy": balanced_hit_rate}
 
 
 def parsed(entries: Sequence[str], keys: Sequence[str]) -> dict[str, tuple[Any, ...]]:

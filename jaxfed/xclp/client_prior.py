@@ -8,7 +8,7 @@ It is the correction of label shift (Saerens, Latinne, Decaestecker, Neural Comp
 frequencies as the new class shares. Scores at alpha near 1 are flat, so the prior alone would decide. They
 would have to be sharpened first, p^gamma. The largest entry of p^gamma (pi_j / pi) is that of
 p (pi_j / pi)^(1 / gamma), so beta stands for 1 / gamma. beta = 0 switches the prior off. Leave-one-out can
-choose beta (`jaxfed.xclp.selection`). A client without labels has pi_j = pi and unchanged scores.
+choose beta (`jaxfed.xclp.choice`). A client without labels has pi_j = pi and unchanged scores.
 
 Client j needs its own labels and the cohort's number of labels of each class, as with
 `label_matrix="class_balanced"`; nothing else leaves it. Leave-one-out removes a label from both n_jc and n_c.

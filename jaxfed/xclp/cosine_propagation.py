@@ -21,13 +21,19 @@ from jaxfed.kernels.devices.padding import padded_rows, padded_to
 from jaxfed.kernels.graph import Graph, normalized_graph
 from jaxfed.xclp import client_prior
 from jaxfed.xclp.calibration import calibrated
-from jaxfed.xclp.influence import EVERYBODY, Accuracy, accuracy_of, warn_of_cut_short
+from jaxfed.xclp.choice import Choice, plaintext_total, select, settings_of
+from jaxfed.xclp.contributions import EVERYBODY
+from jaxfed.xclp.knn_graph import edge_weights, one_hot_labels, with_self_edges
 from jaxfed.xclp.leave_one_out import Labeled, labeled_rows
-from jaxfed.xclp.neighborhoods import edge_weights, one_hot_labels, with_self_edges
 from jaxfed.xclp.parameters import Propagation
 from jaxfed.xclp.prediction import UNLABELED, predict, relative
-from jaxfed.xclp.selection import Choice, plaintext_total, select, settings_of
-from jaxfed.xclp.smoother import Smoother, joint_scores
+from jaxfed.xclp.propagation_matrix import (
+    PropagationMatrix,
+    SolverAccuracy,
+    accuracy_of,
+    joint_scores,
+    warn_of_cut_short,
+)
 
 Array = jax.Array | np.ndarray
 
@@ -78,7 +84,7 @@ def label_over_cosines(
         Labels and confidences as `propagate_over_cosines`, the latter calibrated if `p` says so, and the
         choice; None without selection.
 
-    Cost: n^2 d operations once, and the linear systems of all settings (`jaxfed.xclp.selection`).
+    Cost: n^2 d operations once, and the linear systems of all settings (`jaxfed.xclp.choice`).
     """
     most = max(s.num_neighbors for s in settings_of(p))
     near = execution.once(knn.cosine_knn, vectors, most, valid=valid)
@@ -88,7 +94,9 @@ def label_over_cosines(
     own = choice.p if choice else p
     z, info = joint_scores(_graph(near, own), jnp.asarray(y), own)
     warn_of_cut_short(
-        accuracy_of(info, own.max_steps), choice.systems if choice else Accuracy(), own.tolerance
+        accuracy_of(info, own.max_steps),
+        choice.systems if choice else SolverAccuracy(),
+        own.tolerance,
     )
     if owner is not None:
         of_clients = np.zeros((int(owner.max(initial=0)) + 1, p.num_classes), np.float32)
@@ -98,12 +106,12 @@ def label_over_cosines(
     return *_predicted(z, own, choice.sharpness if choice else None), choice
 
 
-def smoother_over_cosines(vectors: Sequence[np.ndarray], p: Propagation) -> Smoother:
-    """Matrix M of the graph over all these vectors, [n_j, d] a client, padded; n^2 d operations."""
+def matrix_over_cosines(vectors: Sequence[np.ndarray], p: Propagation) -> PropagationMatrix:
+    """Matrix S of the graph over all these vectors, [n_j, d] a client, padded; n^2 d operations."""
     joint = np.concatenate(vectors).astype(np.float32)
     points = jnp.asarray(padded_rows(joint))
     is_point = jnp.asarray(np.arange(len(points)) < len(joint))
-    return Smoother(_graph(knn.cosine_knn(points, p.num_neighbors, valid=is_point), p), p)
+    return PropagationMatrix(_graph(knn.cosine_knn(points, p.num_neighbors, valid=is_point), p), p)
 
 
 def label_each(
@@ -155,7 +163,7 @@ def _chosen(
     answers = np.where(y.any(axis=1), y.argmax(axis=1), -1)
 
     def evidence(s: Propagation) -> dict[int, Labeled]:
-        return {EVERYBODY: labeled_rows(Smoother(_graph(near, s), s), y, owner, answers)}
+        return {EVERYBODY: labeled_rows(PropagationMatrix(_graph(near, s), s), y, owner, answers)}
 
     return select(p, evidence, plaintext_total)
 

@@ -1,11 +1,11 @@
-"""`jaxfed.xclp.selection` over a federation: messages between the parties, and the sums at the server.
+"""`jaxfed.xclp.choice` over a federation: messages between the parties, and the sums at the server.
 
 Without a session one process has everything and computes what the parties would. Through a session, for every
-candidate matrix M, lines 10 to 14 run once among the labeled points alone, m of n
+candidate matrix S, lines 10 to 14 run once among the labeled points alone, m of n
 (`jaxfed.xclp.leave_one_out.AtLabeled`):
 
     CS: positions of its labels;  XS: influence of labels upon labels, as `influence` and `row_sums` say
-    SS: M_ii to their owner;  CS: X_i - M_ii y_i, hits of all settings that share M
+    SS: S_ii to their owner;  CS: X_i - S_ii y_i, hits of all settings that share S
     XS: sums of the clients' counts, masked where `row_sums` is;  SS: the setting that was chosen
 
 So no party sees scores of unlabeled points under a setting that was not chosen. A setting costs (m / n) of a
@@ -25,34 +25,43 @@ from jaxfed.federation.execution import Execution
 from jaxfed.kernels.devices.padding import padded_to
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp.calibration import SHARPNESS
-from jaxfed.xclp.cross_steps import ROW_SUMS
-from jaxfed.xclp.influence import EVERYBODY, INFLUENCE
+from jaxfed.xclp.choice import Choice, plaintext_total, priors_of, select, settings_of
+from jaxfed.xclp.client_scores import class_counts, own_rows
+from jaxfed.xclp.codes import rows_of_clients
+from jaxfed.xclp.contributions import EVERYBODY
+from jaxfed.xclp.exchangeable_steps import INFLUENCE, ROW_SUMS
+from jaxfed.xclp.knn_graph import KnnGraphs
 from jaxfed.xclp.leave_one_out import AtLabeled, Labeled, diagonal, labeled_rows
-from jaxfed.xclp.neighborhoods import Neighborhoods, rows_of
-from jaxfed.xclp.own_scores import class_counts, own_rows
 from jaxfed.xclp.parameters import Parameters
-from jaxfed.xclp.selection import Choice, plaintext_total, priors_of, select, settings_of
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.parties import Session
 
 
-def most_of(p: Parameters) -> Parameters:
-    """`p` with the largest num_bits and num_neighbors among the candidate settings."""
+def largest_settings(p: Parameters, num_points: int) -> Parameters:
+    """`p` with the largest num_bits and num_neighbors among the candidates.
+
+    There are `num_points` neighbors at most: further ones would hold no edges.
+    """
     tried = settings_of(p) if p.select else [p]
     return replace(
         p,
         select=(),
         num_bits=max(s.num_bits for s in tried),
-        num_neighbors=max(s.num_neighbors for s in tried),
+        num_neighbors=min(max(s.num_neighbors for s in tried), num_points),
     )
 
 
 def choose(
-    p: Parameters, around: Neighborhoods, session: Session | None, execution: Execution
-) -> Choice[Parameters]:
-    """Choose the settings by leave-one-out, and announce them to the clients of a session."""
-    evidence = evidence_of(p, around, session, execution)
+    p: Parameters, graphs: KnnGraphs, session: Session | None, execution: Execution
+) -> Choice[Parameters] | None:
+    """Choose the settings by leave-one-out, and announce them to the clients of a session.
+
+    Returns None if `p` leaves nothing to choose.
+    """
+    if not p.asks_labels:
+        return None
+    evidence = evidence_of(p, graphs, session, execution)
     if session is None:
         return select(p, evidence, plaintext_total)
 
@@ -75,32 +84,32 @@ def choose(
 
 
 def evidence_of(
-    p: Parameters, around: Neighborhoods, session: Session | None, execution: Execution
+    p: Parameters, graphs: KnnGraphs, session: Session | None, execution: Execution
 ) -> Callable[[Parameters], dict[int, Labeled]]:
     """Leave-one-out data by setting: a function to every client's, or in the clear to `EVERYBODY`'s."""
     if session is None:
-        return lambda s: {EVERYBODY: _joint(s, around)}
-    positions = _positions(session, around, p)
-    return lambda s: _through_session(s, around, positions, session, execution)
+        return lambda s: {EVERYBODY: _joint(s, graphs)}
+    positions = _positions(session, graphs, p)
+    return lambda s: _through_session(s, graphs, positions, session, execution)
 
 
-def _joint(s: Parameters, around: Neighborhoods) -> Labeled:
+def _joint(s: Parameters, graphs: KnnGraphs) -> Labeled:
     """Leave-one-out data of all clients' labeled points, in the clear."""
-    matrix, near = around.matrix(s), around.of(s.num_bits)
-    y = np.concatenate(list(near.labels.values()))
+    matrix, points = graphs.matrix(s), graphs.points(s.num_bits)
+    y = np.concatenate(list(points.labels.values()))
     answers = np.where(y.any(axis=1), y.argmax(axis=1), -1)
-    owner = np.concatenate([np.full(r.stop - r.start, j) for j, r in near.rows.items()])
+    owner = np.concatenate([np.full(r.stop - r.start, j) for j, r in points.rows.items()])
     n = matrix.num_points
     y, owner, answers = padded_to(y, n), padded_to(owner, n), padded_to(answers, n, fill=-1)
     return labeled_rows(matrix, _unbiased(y, s), owner, answers)
 
 
-def _positions(session: Session, around: Neighborhoods, p: Parameters) -> dict[int, np.ndarray]:
+def _positions(session: Session, graphs: KnnGraphs, p: Parameters) -> dict[int, np.ndarray]:
     """Positions of each client's labeled points, int [m_j], received by the server; of clients that stay."""
     from jaxfed.secure.influence.columns import sent_positions
 
     found = {}
-    for client, y in around.of(p.num_bits).labels.items():
+    for client, y in graphs.points(p.num_bits).labels.items():
         if client not in session.clients:
             continue
         own = np.flatnonzero(y.any(axis=1))
@@ -113,7 +122,7 @@ def _positions(session: Session, around: Neighborhoods, p: Parameters) -> dict[i
 
 def _through_session(
     s: Parameters,
-    around: Neighborhoods,
+    graphs: KnnGraphs,
     positions: Mapping[int, np.ndarray],
     session: Session,
     execution: Execution,
@@ -121,15 +130,15 @@ def _through_session(
     """Leave-one-out data of every client that stays, for its own labeled points."""
     from jaxfed.secure.influence import left_out
 
-    near = around.of(s.num_bits)
-    clients = [j for j in near.labels if j in positions and j in session.clients]
+    points = graphs.points(s.num_bits)
+    clients = [j for j in points.labels if j in positions and j in session.clients]
     if not any(len(positions[j]) for j in clients):
         return {}
-    joint = np.concatenate([near.rows[j].start + positions[j] for j in clients])
-    matrix = around.matrix(s)
+    joint = np.concatenate([points.rows[j].start + positions[j] for j in clients])
+    matrix = graphs.matrix(s)
     part = AtLabeled(matrix, joint)
-    labels = {j: near.labels[j][positions[j]] for j in clients}
-    rows = dict(zip(clients, rows_of([len(y) for y in labels.values()]), strict=True))
+    labels = {j: points.labels[j][positions[j]] for j in clients}
+    rows = rows_of_clients({j: len(y) for j, y in labels.items()})
     contributions = INFLUENCE[s.influence](
         part, labels, rows, session, is_secure=s.row_sums != "plaintext"
     )
@@ -140,7 +149,7 @@ def _through_session(
         diagonals, of_diagonals = diagonal(matrix, joint)
         own = np.where(part.alone[: len(joint)], own, diagonals)
         accuracy = accuracy.worst(of_diagonals)
-    told = {j: own[rows[j]] for j in sums}
+    sent = {j: own[rows[j]] for j in sums}
     return {
         j: Labeled(
             rows=own_rows(*sums[j], s),
@@ -151,7 +160,7 @@ def _through_session(
             cohort_counts=_unbiased(sums[j][1], s).sum(axis=0),
             accuracy=accuracy,
         )
-        for j, of_client in left_out.sent_diagonals(session, told).items()
+        for j, of_client in left_out.sent_diagonals(session, sent).items()
     }
 
 

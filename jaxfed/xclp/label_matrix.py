@@ -11,8 +11,8 @@ the highest score to the class with most labels. At alpha = 0.99 it decides wher
 "class_balanced" makes it about equal for all classes (class mass normalization with equal shares: Zhu,
 Ghahramani, Lafferty, ICML 2003; the authors' code of XCLP does it).
 
-Leave-one-out. Scores are a function of `Rows`: X = M Y with the matrix M = (I - alpha W)^-1, which does not
-depend on labels, and counts of labels N. Without labeled point i's own label they are X_i - M_ii y_i and
+Leave-one-out. Scores are a function of `Rows`: X = S Y with the matrix S = (I - alpha W)^-1, which does not
+depend on labels, and counts of labels N. Without labeled point i's own label they are X_i - S_ii y_i and
 N_i - y_i, exactly: no system is solved again.
 """
 
@@ -26,14 +26,12 @@ import numpy as np
 
 Array = jax.Array | np.ndarray
 
-LABEL_MATRICES = ("plain", "class_balanced")
-
 
 class Rows(NamedTuple):
     """Inputs of some points' scores.
 
     Fields:
-        values: X = M Y, float32 [m, C], of one-hot Y.
+        values: X = S Y, float32 [m, C], of one-hot Y.
         counts: N, float32 [m, C], labels of every class in the cohort. Not read for "plain".
     """
 
@@ -56,6 +54,6 @@ def without_own(rows: Rows, labels: Array, diagonal: Array) -> Rows:
     Args:
         rows: of m labeled points.
         labels: one-hot, float32 [m, C].
-        diagonal: M_ii, what one label adds at its own point, float32 [m].
+        diagonal: S_ii, what one label adds at its own point, float32 [m].
     """
     return Rows(rows.values - diagonal[:, None] * labels, rows.counts - labels)

@@ -10,10 +10,11 @@ import numpy as np
 from jaxfed.errors import UsageError
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.rules import fields_as_keywords
-from jaxfed.xclp.algorithm import Result, cross_client_label_propagation
+from jaxfed.xclp.algorithm import cross_client_label_propagation
 from jaxfed.xclp.out_of_sample import label_later
 from jaxfed.xclp.parameters import Parameters
 from jaxfed.xclp.prediction import Prediction
+from jaxfed.xclp.result import Result
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.channel import Presence

@@ -1,10 +1,10 @@
-"""Labels for later points through a session: their rows of M Y, delivered to their owners.
+"""Labels for later points through a session: their rows of S Y, delivered to their owners.
 
-Z_x is linear in the Z of the graph (`jaxfed.xclp.mixture`). Z is M Y up to the factors of `label_matrix`, one
-per class. So lines 5 to 14 run once more, for the later points alone:
+Z_x is linear in the Z of the graph (`jaxfed.xclp.induction_weights`). Z is S Y up to the factors of
+`label_matrix`, one per class. So lines 5 to 14 run once more, for the later points alone:
 
     5 to 7      distances of later points to the graph's; the server stores each one's k nearest, and w
-    10 to 13    INFLUENCE of the server's matrix w M, [m, n], on the clients' labels
+    10 to 13    INFLUENCE of the server's matrix w S, [m, n], on the clients' labels
     14          ROW_SUMS: client j gets the rows of its own later points, and the counts of labels
     15, 16      unchanged
 
@@ -25,48 +25,47 @@ from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution import Execution
 from jaxfed.kernels.conjugate_gradient import Convergence
 from jaxfed.privacy import randomized_response
-from jaxfed.xclp.cross_steps import IN_GRAPH, ROW_SUMS
-from jaxfed.xclp.influence import INFLUENCE, Accuracy
-from jaxfed.xclp.kept import KeptApart
+from jaxfed.xclp.codes import rows_of_clients
+from jaxfed.xclp.exchangeable_steps import IN_GRAPH, INFLUENCE
+from jaxfed.xclp.induction_weights import InductionWeights, induction_weights
 from jaxfed.xclp.messages import count_later_messages
-from jaxfed.xclp.mixture import Mixture, mixture
-from jaxfed.xclp.neighborhoods import rows_of
-from jaxfed.xclp.own_scores import class_counts, client_scores, with_prior
-from jaxfed.xclp.smoother import Smoother
+from jaxfed.xclp.propagation_matrix import PropagationMatrix, SolverAccuracy
+from jaxfed.xclp.result import PartyArtifacts
+from jaxfed.xclp.row_sums import summed_scores
 
 
 class LaterRows:
-    """The server's matrix w M, [m, n], one row for each later point, used in place of M.
+    """The server's matrix w S, [m, n], one row for each later point, used in place of S.
 
     Args:
-        matrix: M, n by n.
-        near: weights w of the m later points.
+        matrix: S, n by n.
+        weights: w of the m later points.
 
     Attributes:
         num_points: n, with padding.
         max_steps: maximum number of conjugate-gradient steps.
     """
 
-    def __init__(self, matrix: Smoother, near: Mixture) -> None:
-        self._matrix, self._mixture = matrix, near.padded()
+    def __init__(self, matrix: PropagationMatrix, weights: InductionWeights) -> None:
+        self._matrix, self._weights = matrix, weights.padded()
         self.num_points, self.max_steps = matrix.num_points, matrix.max_steps
 
     def solved(self, y: np.ndarray) -> tuple[jax.Array, Convergence]:
-        """w M Y, float32 [m or more, C], for Y float32 [n, C]."""
+        """w S Y, float32 [m or more, C], for Y float32 [n, C]."""
         z, info = self._matrix.solved(y)
-        return jnp.asarray(self._mixture.of(z)), info
+        return jnp.asarray(self._weights.weighted_sums(z)), info
 
 
 def later_scores(
-    kept: KeptApart,
+    artifacts: PartyArtifacts,
     codes: Mapping[int, np.ndarray],
     execution: Execution,
     communication: Communication,
-) -> tuple[dict[int, np.ndarray], Accuracy]:
+) -> tuple[dict[int, np.ndarray], SolverAccuracy]:
     """Z of the later points of every client that stays to the end, float32 [m_j, C], weighted by its prior.
 
     Args:
-        kept: artifacts of the labeling.
+        artifacts: artifacts of the labeling.
         codes: uint32 [m_j, L / 32] of later points, with their noise, of all clients in the session.
         execution: execution settings.
         communication: the bytes that are sent are added here.
@@ -78,67 +77,62 @@ def later_scores(
         ProtocolError: an unexpected message; no client gets scores then.
     """
     if not any(len(own) for own in codes.values()):
-        return {}, Accuracy()
-    before = kept.session.communication()
-    sizes, near = _near(kept, codes, execution)
-    found: tuple[dict[int, np.ndarray], Accuracy] = {}, Accuracy()
-    if len(near.indices):
-        found = _scores(kept, sizes, near, execution, communication)
-    communication.add(kept.session.communication().since(before))
+        return {}, SolverAccuracy()
+    before = artifacts.session.communication()
+    sizes, weights = _weights(artifacts, codes, execution)
+    found: tuple[dict[int, np.ndarray], SolverAccuracy] = {}, SolverAccuracy()
+    if len(weights.indices):
+        found = _scores(artifacts, sizes, weights, execution, communication)
+    communication.add(artifacts.session.communication().since(before))
     return found
 
 
-def _near(
-    kept: KeptApart, codes: Mapping[int, np.ndarray], execution: Execution
-) -> tuple[dict[int, int], Mixture]:
+def _weights(
+    artifacts: PartyArtifacts, codes: Mapping[int, np.ndarray], execution: Execution
+) -> tuple[dict[int, int], InductionWeights]:
     """Lines 5 to 7: number of later points of each client that is still there, and their weights w."""
-    p = kept.p
+    p = artifacts.p
     clients, indices, distances = IN_GRAPH[p.hamming](
         codes,
-        {j: kept.codes[j] for j in codes},
-        kept.session,
+        {j: artifacts.codes[j] for j in codes},
+        artifacts.session,
         execution,
         num_neighbors=p.num_neighbors - p.self_edges,
         key_bits=p.key_bits,
     )
-    points = [np.arange(kept.rows[j].start, kept.rows[j].stop) for j in clients]
+    points = [np.arange(artifacts.rows[j].start, artifacts.rows[j].stop) for j in clients]
     in_graph = np.concatenate([*points, [-1]])[indices].astype(np.int32)
-    near = mixture(in_graph, distances, np.asarray(kept.matrix.root_degrees), p)
-    return {j: len(codes[j]) for j in clients}, near
+    weights = induction_weights(in_graph, distances, np.asarray(artifacts.matrix.root_degrees), p)
+    return {j: len(codes[j]) for j in clients}, weights
 
 
 def _scores(
-    kept: KeptApart,
+    artifacts: PartyArtifacts,
     sizes: Mapping[int, int],
-    near: Mixture,
+    weights: InductionWeights,
     execution: Execution,
     communication: Communication,
-) -> tuple[dict[int, np.ndarray], Accuracy]:
-    """Lines 10 to 14 for `sizes` later points a client, whose neighbors are `near`."""
-    session, p, m = kept.session, kept.p, len(near.indices)
-    rows = dict(zip(sizes, rows_of(list(sizes.values())), strict=True))
+) -> tuple[dict[int, np.ndarray], SolverAccuracy]:
+    """Lines 10 to 14 for `sizes` later points a client, with induction weights w."""
+    session, p, m = artifacts.session, artifacts.p, len(weights.indices)
+    rows = rows_of_clients(sizes)
     contributions = INFLUENCE[p.influence](  # 10-SS to 13-CS
-        LaterRows(kept.matrix, near),
-        {j: y if j in rows else np.zeros_like(y) for j, y in kept.labels.items()},
-        kept.rows,
+        LaterRows(artifacts.matrix, weights),
+        {j: y if j in rows else np.zeros_like(y) for j, y in artifacts.labels.items()},
+        artifacts.rows,
         session,
         is_secure=p.row_sums != "plaintext",
         num_outputs=m,
     )
-    counts = {j: class_counts(kept.labels[j], are_needed=p.needs_class_counts) for j in rows}
-    sums = ROW_SUMS[p.row_sums](contributions, counts, rows, session, execution)  # 14-XS
-    scores = {}
-    for j, (values, cohort) in sums.items():
-        z = client_scores(values, cohort, p)
-        scores[j] = with_prior(z, kept.labels[j].sum(axis=0), cohort.sum(axis=0), p)
+    scores = summed_scores(contributions, artifacts.labels, rows, p, session, execution)  # 14-XS
     count_later_messages(
         communication,
         num_clients=len(rows),
-        num_labeled=sum(int(kept.labels[j].any(axis=1).sum()) for j in rows),
+        num_labeled=sum(int(artifacts.labels[j].any(axis=1).sum()) for j in rows),
         num_points=m,
         p=p,
     )
-    return scores, contributions.accuracy
+    return {j: own.weighted for j, own in scores.items()}, contributions.accuracy
 
 
 def with_noise(codes: np.ndarray, known: dict[bytes, np.ndarray], epsilon: float) -> np.ndarray:

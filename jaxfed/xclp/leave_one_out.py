@@ -1,21 +1,21 @@
 """Leave-one-out scores of all labeled points, each without its own label, from one solve.
 
-Z is a function of X = M Y and counts of labels (`jaxfed.xclp.label_matrix`), so without the label y_i of
-point i its scores follow from X_i - M_ii y_i. M_ii is in the column of M that line 12 solves for, if columns
-are sent or multiplied. If the server receives Y, it solves for M Y alone, C columns. Then
+Z is a function of X = S Y and counts of labels (`jaxfed.xclp.label_matrix`), so without the label y_i of
+point i its scores follow from X_i - S_ii y_i. S_ii is in the column of S that line 12 solves for, if columns
+are sent or multiplied. If the server receives Y, it solves for S Y alone, C columns. Then
 
-    M_ii = (M e_i)_i                                one more column per label, for up to `EXACT_UP_TO` labels
-    M_ii ~ s_i (M_c b_g)_i + (M - M_c)_ii           beyond: labels in `NUM_PROBES` random groups g,
+    S_ii = (S e_i)_i                                one more column per label, for up to `EXACT_UP_TO` labels
+    S_ii ~ s_i (S_c b_g)_i + (S - S_c)_ii           beyond: labels in `NUM_PROBES` random groups g,
                                                     b_g = sum over l in g of s_l e_l, random signs s
 
 (Bekas, Kokiopoulou, Saad, Applied Numerical Mathematics 2007: probing, here with signs; each label's error
-has mean zero and variance sum over the others in its group of (M_c)_il^2. On digits, a third labeled, alpha
-= 0.99, that is 14 % of M_ii, and changes at most one hit in a hundred: a test has it.) M_c is M without its
+has mean zero and variance sum over the others in its group of (S_c)_il^2. On digits, a third labeled, alpha
+= 0.99, that is 14 % of S_ii, and changes at most one hit in a hundred: a test has it.) S_c is S without its
 leading eigenvectors, which are known and would cause most of the error.
 
 Two solves differ by their tolerance. For a label that is alone in its component of the graph, this difference
 alone would remain and count as if another label had reached the point. The party that solves knows the
-components: there X_i is M_ii y_i and nothing else, and the remainder is set to zero (`alone`).
+components: there X_i is S_ii y_i and nothing else, and the remainder is set to zero (`alone`).
 """
 
 from __future__ import annotations
@@ -31,10 +31,15 @@ from jaxfed.kernels.conjugate_gradient import Convergence, propagate_centered
 from jaxfed.kernels.devices.padding import padded_length
 from jaxfed.kernels.devices.spread import everywhere
 from jaxfed.xclp import client_prior
-from jaxfed.xclp.influence import Accuracy, accuracy_of, solved
 from jaxfed.xclp.label_matrix import Rows, scores, without_own
 from jaxfed.xclp.parameters import Propagation
-from jaxfed.xclp.smoother import Smoother, label_counts
+from jaxfed.xclp.propagation_matrix import (
+    PropagationMatrix,
+    SolverAccuracy,
+    accuracy_of,
+    label_counts,
+    solved,
+)
 
 EXACT_UP_TO = 256
 NUM_PROBES = 64
@@ -42,7 +47,7 @@ _WIDTHS = (16, 64, 256)  # of columns solved for at once: few widths, few progra
 _WIDE_FROM = 20_000  # points; in smaller graphs 64 columns fill a CPU's caches
 _SEED = 0x100
 _NEAR = 1e-3  # largest relative difference of such scores between two solves of one system
-_ROUNDING = 4 * np.finfo(np.float32).eps  # of X_i and M_ii y_i, where they are the same number
+_ROUNDING = 4 * np.finfo(np.float32).eps  # of X_i and S_ii y_i, where they are the same number
 
 
 class Labeled(NamedTuple):
@@ -50,7 +55,7 @@ class Labeled(NamedTuple):
 
     Fields:
         rows: with all labels.
-        diagonal: M_ii, the contribution of each label at its own point, float32 [m].
+        diagonal: S_ii, the contribution of each label at its own point, float32 [m].
         labels: Y of these points, float32 [m, C]; the unbiased estimates if labels are randomized.
         answers: the labels, int [m]; the randomized ones if labels are randomized.
         client_counts: the numbers of labels of each point's client, float32 [m, C] or [C].
@@ -64,7 +69,7 @@ class Labeled(NamedTuple):
     answers: np.ndarray
     client_counts: np.ndarray
     cohort_counts: np.ndarray
-    accuracy: Accuracy = Accuracy()
+    accuracy: SolverAccuracy = SolverAccuracy()
 
 
 def left_out_scores(points: Labeled, p: Propagation) -> np.ndarray:
@@ -94,7 +99,7 @@ def half_hits(left_out: np.ndarray, answers: np.ndarray) -> np.ndarray:
     return np.where(left_out.max(axis=1) > 0, found, 0)
 
 
-def alone(matrix: Smoother, points: np.ndarray) -> np.ndarray:
+def alone(matrix: PropagationMatrix, points: np.ndarray) -> np.ndarray:
     """bool [m]: true for points without any other of these points in their component of the graph."""
     root = np.asarray(everywhere(components(matrix.graph)).root)
     _, place, sizes = np.unique(root[points], return_inverse=True, return_counts=True)
@@ -102,17 +107,17 @@ def alone(matrix: Smoother, points: np.ndarray) -> np.ndarray:
 
 
 def labeled_rows(
-    matrix: Smoother, y: np.ndarray, owner: np.ndarray, answers: np.ndarray
+    matrix: PropagationMatrix, y: np.ndarray, owner: np.ndarray, answers: np.ndarray
 ) -> Labeled:
     """`Labeled` of all labeled points in ascending order, if one party has the graph and the labels.
 
     Args:
-        matrix: M, n by n.
+        matrix: S, n by n.
         y: Y, float32 [n, C], zero rows where unlabeled.
         owner: the client of each point, int [n].
         answers: int [n], -1 where unlabeled.
 
-    Cost: C columns of M, and those that `diagonal` needs.
+    Cost: C columns of S, and those that `diagonal` needs.
     """
     points = np.flatnonzero(answers >= 0)
     values, accuracy = solved(matrix, y)
@@ -133,24 +138,24 @@ def labeled_rows(
 
 
 def diagonal(
-    matrix: Smoother,
+    matrix: PropagationMatrix,
     points: np.ndarray,
     *,
     exact_up_to: int = EXACT_UP_TO,
     num_probes: int = NUM_PROBES,
-) -> tuple[np.ndarray, Accuracy]:
-    """M_ii of some points, float32 [m], and the accuracy of the linear systems.
+) -> tuple[np.ndarray, SolverAccuracy]:
+    """S_ii of some points, float32 [m], and the accuracy of the linear systems.
 
     Up to `exact_up_to` entries are solved for; more are estimated. The same points give the same numbers.
 
     Args:
-        matrix: M, n by n.
+        matrix: S, n by n.
         points: their numbers, int [m].
         exact_up_to: largest number of points that are solved for, a column each.
         num_probes: columns of the estimate.
     """
     if len(points) <= exact_up_to:
-        found, worst = np.zeros(len(points), np.float32), Accuracy()
+        found, worst = np.zeros(len(points), np.float32), SolverAccuracy()
         widths = _WIDTHS if matrix.num_points > _WIDE_FROM else _WIDTHS[:2]
         for start in range(0, len(points), widths[-1]):
             block = points[start : start + widths[-1]]
@@ -172,8 +177,10 @@ def diagonal(
     return np.asarray(estimate, np.float32), accuracy
 
 
-def _centered(matrix: Smoother, y: np.ndarray) -> tuple[jax.Array, jax.Array, Accuracy]:
-    """M_c Y, float32 [n, C], and the diagonal of M - M_c, float32 [n]: v_i^2 / ((1 - alpha) |v_K|^2).
+def _centered(
+    matrix: PropagationMatrix, y: np.ndarray
+) -> tuple[jax.Array, jax.Array, SolverAccuracy]:
+    """S_c Y, float32 [n, C], and the diagonal of S - S_c, float32 [n]: v_i^2 / ((1 - alpha) |v_K|^2).
 
     v = D^1/2 on the component K of each point. Also returns the accuracy of the linear systems.
     """
@@ -188,16 +195,16 @@ def _centered(matrix: Smoother, y: np.ndarray) -> tuple[jax.Array, jax.Array, Ac
 
 
 class AtLabeled:
-    """M restricted to the labeled points, at the server, for choosing settings through a session.
+    """S restricted to the labeled points, at the server, for choosing settings through a session.
 
-    Solved columns store their M_ii in `diagonal`. A point that is `alone` gets nothing else.
+    Solved columns store their S_ii in `diagonal`. A point that is `alone` gets nothing else.
 
     Args:
-        matrix: M, n by n.
+        matrix: S, n by n.
         points: labeled points, int [m], in the order of their new numbers.
     """
 
-    def __init__(self, matrix: Smoother, points: np.ndarray) -> None:
+    def __init__(self, matrix: PropagationMatrix, points: np.ndarray) -> None:
         self._matrix, self._num_labeled = matrix, len(points)
         self.num_points, self.max_steps = padded_length(len(points)), matrix.max_steps
         self._points = np.zeros(self.num_points, np.int64)
@@ -207,7 +214,7 @@ class AtLabeled:
         self.alone[: len(points)] = alone(matrix, points)
 
     def solved(self, y: np.ndarray) -> tuple[jax.Array, Convergence]:
-        """M Y at the labeled points, for Y [m, C] of these."""
+        """S Y at the labeled points, for Y [m, C] of these."""
         joint = np.zeros((self._matrix.num_points, y.shape[1]), np.float32)
         joint[self._points[: self._num_labeled]] = y[: self._num_labeled]
         z, info = self._matrix.solved(joint)

@@ -17,11 +17,11 @@ knows more.
 
 Privacy. In the clear, the client with x sends its codes. The server, which has all codes of the graph and Z,
 answers with Z_x, from which lines 15 and 16 follow: L / 8 bytes up and 4 C down per point. The client need
-not have taken part; it needs Pi. It learns a mixture of at most k points' scores. With points of its own
+not have taken part; it needs Pi. It learns a weighted sum of at most k points' scores. With points of its own
 choice it can probe single points of others, as with every method that answers any input. With `bit_epsilon`
 later codes are randomized, too: a repeated code gets the same noise, another code independent noise.
 
-With protocols, no party has both codes and Z, and each party stores its own artifacts (`jaxfed.xclp.kept`).
+With protocols, no party has both codes and Z, and each party stores its own artifacts (`jaxfed.xclp.result`).
 The labeling's session stays open. Lines 5 to 16 run once more for the later points alone, by the same
 protocols (`jaxfed.xclp.later_rows`). Labels are those in the clear:
 
@@ -54,18 +54,18 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.kernels.devices.padding import padded_rows
 from jaxfed.privacy import randomized_response
-from jaxfed.xclp.algorithm import Result, client_codes, predicted
-from jaxfed.xclp.cross_steps import IN_GRAPH, setup
-from jaxfed.xclp.influence import Accuracy, warn_of_cut_short
+from jaxfed.xclp.client_scores import with_prior
+from jaxfed.xclp.codes import client_codes, rows_of
+from jaxfed.xclp.exchangeable_steps import IN_GRAPH
+from jaxfed.xclp.induction_weights import induction_weights
 from jaxfed.xclp.inputs import checked
-from jaxfed.xclp.kept import Kept, KeptApart
 from jaxfed.xclp.later_rows import later_scores, with_noise
 from jaxfed.xclp.messages import count_later
-from jaxfed.xclp.mixture import mixture
-from jaxfed.xclp.neighborhoods import rows_of
-from jaxfed.xclp.own_scores import with_prior
 from jaxfed.xclp.parameters import Parameters
-from jaxfed.xclp.prediction import UNLABELED, Prediction
+from jaxfed.xclp.prediction import UNLABELED, Prediction, predicted
+from jaxfed.xclp.projection import setup
+from jaxfed.xclp.propagation_matrix import SolverAccuracy, warn_of_cut_short
+from jaxfed.xclp.result import PartyArtifacts, Result, ServerArtifacts
 
 _NOISE = 0x6C617465  # separates their noise from that of the graph's points
 
@@ -102,18 +102,18 @@ def label_later(
     _check_clients(result, vectors, p)
     scores = [np.zeros((len(v), p.num_classes), np.float32) for v in vectors]
     largest = [np.float32(1)] * len(vectors)
-    kept, accuracy = result.kept, Accuracy()
-    if kept is not None and any(len(v) for v in vectors):
-        if isinstance(kept, KeptApart):
-            codes = _codes_of_parties(kept, vectors)
-            found, accuracy = later_scores(kept, codes, execution, result.communication)
+    artifacts, accuracy = result.artifacts, SolverAccuracy()
+    if artifacts is not None and any(len(v) for v in vectors):
+        if isinstance(artifacts, PartyArtifacts):
+            codes = _codes_of_parties(artifacts, vectors)
+            found, accuracy = later_scores(artifacts, codes, execution, result.communication)
             scores = [found.get(j, own) for j, own in enumerate(scores)]
-            largest = [kept.largest.get(j, own) for j, own in enumerate(largest)]
+            largest = [artifacts.largest.get(j, own) for j, own in enumerate(largest)]
         else:
-            scores = _of_clients(kept, vectors, execution)
-            largest = [kept.largest] * len(vectors)
-            count_later(result.communication, sum(map(len, vectors)), kept.p)
-    warn_of_cut_short(accuracy, Accuracy(), p.tolerance)
+            scores = _of_clients(artifacts, vectors, execution)
+            largest = [artifacts.largest] * len(vectors)
+            count_later(result.communication, sum(map(len, vectors)), artifacts.p)
+    warn_of_cut_short(accuracy, SolverAccuracy(), p.tolerance)
     predictions = predicted(scores, result.choice.sharpness if result.choice else None)
     if not p.relative_confidence:
         return predictions
@@ -126,7 +126,7 @@ def label_later(
 def _check_clients(result: Result, vectors: Sequence[np.ndarray], p: Parameters) -> None:
     """Refuse vectors of another d, and newcomers if keys are needed."""
     dim, num_clients = vectors[0].shape[1], len(result.predictions)
-    if result.kept is not None and dim != (allowed := result.kept.planes.shape[1]):
+    if result.artifacts is not None and dim != (allowed := result.artifacts.planes.shape[1]):
         raise UsageError(
             f"labels for later points: vectors have {dim} entries; allowed are {allowed}, as in the graph"
         )
@@ -138,35 +138,41 @@ def _check_clients(result: Result, vectors: Sequence[np.ndarray], p: Parameters)
         )
 
 
-def _codes_of_parties(kept: KeptApart, vectors: Sequence[np.ndarray]) -> dict[int, np.ndarray]:
+def _codes_of_parties(
+    artifacts: PartyArtifacts, vectors: Sequence[np.ndarray]
+) -> dict[int, np.ndarray]:
     """CS: codes of the later points of all clients that have not left, with their noise."""
-    all_codes = client_codes(vectors, kept.planes)
+    all_codes = client_codes(vectors, artifacts.planes)
     nothing = all_codes[0][:0]
     codes = {
         j: all_codes[j] if j < len(vectors) else nothing
-        for j in kept.rows
-        if j in kept.session.clients
+        for j in artifacts.rows
+        if j in artifacts.session.clients
     }
-    epsilon = kept.p.bit_epsilon
+    epsilon = artifacts.p.bit_epsilon
     if not epsilon:
         return codes
-    return {j: with_noise(own, kept.noisy[j], epsilon) for j, own in codes.items()}
+    return {j: with_noise(own, artifacts.noisy[j], epsilon) for j, own in codes.items()}
 
 
 def _of_clients(
-    kept: Kept, vectors: Sequence[np.ndarray], execution: Execution
+    artifacts: ServerArtifacts, vectors: Sequence[np.ndarray], execution: Execution
 ) -> list[np.ndarray]:
     """Z of later points, f32 [m_j, C] a client, weighted by its prior; newcomers have the cohort's."""
-    z = _extended(kept, vectors, execution)
+    z = _extended(artifacts, vectors, execution)
     parts = [z[rows] for rows in rows_of([len(v) for v in vectors])]
-    cohort = kept.class_counts.sum(axis=0)
-    known = [*kept.class_counts, *(np.zeros_like(cohort) for _ in vectors)]
-    return [with_prior(part, own, cohort, kept.p) for part, own in zip(parts, known, strict=False)]
+    cohort = artifacts.class_counts.sum(axis=0)
+    known = [*artifacts.class_counts, *(np.zeros_like(cohort) for _ in vectors)]
+    return [
+        with_prior(part, own, cohort, artifacts.p) for part, own in zip(parts, known, strict=False)
+    ]
 
 
-def _extended(kept: Kept, vectors: Sequence[np.ndarray], execution: Execution) -> np.ndarray:
+def _extended(
+    artifacts: ServerArtifacts, vectors: Sequence[np.ndarray], execution: Execution
+) -> np.ndarray:
     """Z of later points without the client prior, f32 [m, C]."""
-    p, codes = kept.p, client_codes(vectors, kept.planes)
+    p, codes = artifacts.p, client_codes(vectors, artifacts.planes)
     if p.bit_epsilon:
         key, joint = jax.random.fold_in(setup(p.seed), _NOISE), np.concatenate(codes)
         draw = randomized_response.from_content(key, joint)
@@ -174,11 +180,11 @@ def _extended(kept: Kept, vectors: Sequence[np.ndarray], execution: Execution) -
         codes = [np.asarray(noisy)]
     _, indices, distances = IN_GRAPH["plaintext"](
         dict(enumerate(codes)),
-        dict(enumerate(kept.codes)),
+        dict(enumerate(artifacts.codes)),
         None,
         execution,
         num_neighbors=p.num_neighbors - p.self_edges,
         key_bits=p.key_bits,
     )
-    near = mixture(indices, distances, np.asarray(kept.root_degrees), p)
-    return near.of(padded_rows(kept.scores))
+    weights = induction_weights(indices, distances, np.asarray(artifacts.root_degrees), p)
+    return weights.weighted_sums(padded_rows(artifacts.scores))

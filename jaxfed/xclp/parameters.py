@@ -11,10 +11,9 @@ import numpy as np
 from jaxfed.errors import UsageError
 from jaxfed.rules import KEY_BITS, Rule, at_least, between, check_values, one_of
 from jaxfed.xclp import candidates, departures
-from jaxfed.xclp.calibration import CONFIDENCES
-from jaxfed.xclp.cross_steps import HAMMING, NEIGHBORS, PROJECTIONS, ROW_SUMS
-from jaxfed.xclp.influence import INFLUENCE
-from jaxfed.xclp.label_matrix import LABEL_MATRICES
+from jaxfed.xclp.exchangeable_steps import HAMMING, INFLUENCE, NEIGHBORS, PROJECTIONS, ROW_SUMS
+
+CONFIDENCES = ("entropy", "calibrated")
 
 _SEED_BITS = 256
 _EPSILON = Rule(float, "finite numbers from 0 (no noise) on", lambda epsilon: 0 <= epsilon < np.inf)
@@ -28,7 +27,7 @@ _OF_PROPAGATION = {
     "alpha": _ALPHA,
     # Above it, a neighbor at cosine 0.4 has weight 0 in float32, and the graph falls apart.
     "similarity_power": Rule(float, "numbers above 0, up to 100", lambda power: 0 < power <= 100),
-    "label_matrix": one_of(LABEL_MATRICES),
+    "label_matrix": one_of(candidates.LABEL_MATRICES),
     "client_prior": between(0, 10, closed=True),
     "select_measure": one_of(candidates.MEASURES),
     "confidence": one_of(CONFIDENCES),
@@ -54,8 +53,38 @@ _OF_XCLP = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class SelectionSettings:
+    """Settings that are chosen by leave-one-out (`jaxfed.xclp.choice`).
+
+    Attributes:
+        select: settings to choose by leave-one-out over the labeled points, each as "KEY", with default
+            candidates, or as "KEY:VALUE:...". The value that the key has in the config is a candidate, too.
+        select_measure: quality that `select` compares: "accuracy", the share of labels that leave-one-out
+            recovers, or "balanced_accuracy", its mean over classes, for classes of unequal size.
+    """
+
+    select: Sequence[str] = ()
+    select_measure: str = "accuracy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SolverSettings:
+    """Settings of the linear systems (line 10 of Algorithm 1).
+
+    Attributes:
+        tolerance: relative residual at which the linear system counts as solved, up to 0.01 (Algorithm 1,
+            line 10).
+        max_steps: maximum number of conjugate-gradient steps for the linear system. If the labeling or
+            leave-one-out needs more, a warning says so (Algorithm 1, line 10).
+    """
+
+    tolerance: float = 1e-6
+    max_steps: int = 1000
+
+
 @dataclass(frozen=True)
-class Propagation:
+class Propagation(SolverSettings, SelectionSettings):
     """Settings of label propagation over a graph of nearest neighbors (lines 7, 8 and 15 of Algorithm 1).
 
     Attributes:
@@ -73,19 +102,11 @@ class Propagation:
             by its class's number of labels, as in the authors' code (Algorithm 1, line 10).
         client_prior: strength beta with which a client's own label frequencies weight its scores; 0 ignores
             them. It has no effect with a single client (before line 15 of Algorithm 1).
-        select: settings to choose by leave-one-out over the labeled points, each as "KEY", with default
-            candidates, or as "KEY:VALUE:...". The value that the key has in the config is a candidate, too.
-        select_measure: quality that `select` compares: "accuracy", the share of labels that leave-one-out
-            recovers, or "balanced_accuracy", its mean over classes, for classes of unequal size.
         confidence: meaning of confidences: "entropy", 1 minus the scaled entropy of a point's scores
             (Algorithm 1, line 16), or "calibrated", the probability that the label is right, estimated by
             leave-one-out.
         relative_confidence: divide all confidences by the largest, as the authors' code does (after line 16
             of Algorithm 1).
-        tolerance: relative residual at which the linear system counts as solved, up to 0.01 (Algorithm 1,
-            line 10).
-        max_steps: maximum number of conjugate-gradient steps for the linear system. If the labeling or
-            leave-one-out needs more, a warning says so (Algorithm 1, line 10).
     """
 
     rules: ClassVar[dict[str, Rule]] = _OF_PROPAGATION
@@ -97,12 +118,8 @@ class Propagation:
     similarity_power: float = 1.0
     label_matrix: str = "plain"
     client_prior: float = 0.0
-    select: Sequence[str] = ()
-    select_measure: str = "accuracy"
     confidence: str = "entropy"
     relative_confidence: bool = False
-    tolerance: float = 1e-6
-    max_steps: int = 1000
 
     def __post_init__(self) -> None:
         """Reject invalid settings with a one-line error that names the setting."""

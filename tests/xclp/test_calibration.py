@@ -158,7 +158,7 @@ def test_labels_stay_and_confidences_are_probabilities():
         np.testing.assert_array_equal(mine.scores, other.scores)
         expected = calibrated(mine.scores, ours.choice.sharpness)
         np.testing.assert_array_equal(mine.confidences, expected)
-    (later,) = label_later(ours, data()[0][:1], ours.kept.p)
+    (later,) = label_later(ours, data()[0][:1], ours.artifacts.p)
     expected = calibrated(later.scores, ours.choice.sharpness)
     np.testing.assert_array_equal(later.confidences, expected)
     assert ours.communication.upload["log_likelihoods"] == 4 * 3 * (len(SHARPNESS) + 1)

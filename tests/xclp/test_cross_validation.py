@@ -14,7 +14,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution import Execution
 from jaxfed.kernels import knn
-from jaxfed.xclp import cross_steps, cross_validation
+from jaxfed.xclp import cross_validation, exchangeable_steps
 from jaxfed.xclp.cross_validation import cross_validated, folds, recovered
 from jaxfed.xclp.transduction import transductive
 
@@ -224,7 +224,7 @@ def test_neighbors_are_searched_once(name, search, times, monkeypatch):
         return exact(*arguments, **keywords)
 
     monkeypatch.setattr(knn, search, counted)
-    monkeypatch.setitem(cross_steps.NEIGHBORS, "exact", knn.hamming_knn)
+    monkeypatch.setitem(exchangeable_steps.NEIGHBORS, "exact", knn.hamming_knn)
     config = small(name)
     federation = Simulation(config).federation(0)
     method = make_algorithm(config, name, federation)

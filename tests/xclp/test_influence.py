@@ -10,14 +10,17 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.federation.clients import Federation
 from jaxfed.xclp import Parameters, Propagation, cross_client_label_propagation
 from jaxfed.xclp.cosine_propagation import label_over_cosines
-from jaxfed.xclp.influence import Accuracy, warn_of_cut_short
-from jaxfed.xclp.smoother import Smoother
+from jaxfed.xclp.propagation_matrix import PropagationMatrix, SolverAccuracy, warn_of_cut_short
 
-SOLVED, CUT_SHORT = Accuracy(9, 1e-7), Accuracy(4, 1e-2, cut_short=True)
+SOLVED, CUT_SHORT = SolverAccuracy(9, 1e-7), SolverAccuracy(4, 1e-2, cut_short=True)
 
 
 def test_accuracy_of_several_systems_is_that_of_the_worst():
-    assert SOLVED.worst(CUT_SHORT) == CUT_SHORT.worst(SOLVED) == Accuracy(9, 1e-2, cut_short=True)
+    assert (
+        SOLVED.worst(CUT_SHORT)
+        == CUT_SHORT.worst(SOLVED)
+        == SolverAccuracy(9, 1e-2, cut_short=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,7 +64,7 @@ RUNS = {
 @pytest.mark.parametrize("run", RUNS)
 def test_every_solve_that_is_cut_short_is_told(run, monkeypatch):
     """Each in turn; the last ones are the labeling's."""
-    solve, numbers = Smoother.solved, []
+    solve, numbers = PropagationMatrix.solved, []
 
     def solved(matrix, y):
         numbers.append(len(numbers))
@@ -73,7 +76,7 @@ def test_every_solve_that_is_cut_short_is_told(run, monkeypatch):
             )
         return z, info
 
-    monkeypatch.setattr(Smoother, "solved", solved)
+    monkeypatch.setattr(PropagationMatrix, "solved", solved)
     bad = -1
     RUNS[run]()
     num_solves = len(numbers)

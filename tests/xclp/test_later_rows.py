@@ -12,9 +12,9 @@ from jaxfed.kernels.devices.padding import padded_length
 from jaxfed.secure.primitives import paillier
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.xclp import Parameters, cross_client_label_propagation, label_later
-from jaxfed.xclp.kept import KeptApart
+from jaxfed.xclp.induction_weights import InductionWeights
 from jaxfed.xclp.later_rows import LaterRows
-from jaxfed.xclp.mixture import Mixture
+from jaxfed.xclp.result import PartyArtifacts
 
 NUM_CLIENTS, NUM_CLASSES = 3, 10
 SETTINGS = {"num_classes": NUM_CLASSES, "num_bits": 64, "num_neighbors": 2, "alpha": 0.9}
@@ -106,7 +106,7 @@ def test_rows_are_weighed_sums_of_the_graphs():
         def solved(self, y):
             return y, None
 
-    near = Mixture(
+    near = InductionWeights(
         np.array([[0, 1, 2], [3, 0, 1], [2, -1, -1]], np.int32),
         np.array([[1, 2, 4], [8, 16, 0], [32, 0, 0]], np.float32),
     )
@@ -125,7 +125,7 @@ def test_asked_again_and_together_and_apart():
         np.testing.assert_allclose(ours.scores, theirs.scores, atol=1e-6)
     (apart,) = later_of(result, [data()[2][0][1:]], **switches)
     np.testing.assert_allclose(apart.scores, together[0].scores[1:], atol=1e-6)
-    known = result.kept.noisy[0]
+    known = result.artifacts.noisy[0]
     assert len(known) == len(data()[2][0])
     assert all(code != noisy.tobytes() for code, noisy in known.items())
 
@@ -137,9 +137,12 @@ def without(gone, *, is_neighbor, **switches):
     """In the clear: labels of `gone` do not count, and its points are neighbors or not."""
     result = result_of(gone, **switches)
     if not is_neighbor:
-        kept, rows = result.kept, np.repeat(range(NUM_CLIENTS), [len(v) for v in data()[0]]) != gone
+        kept, rows = (
+            result.artifacts,
+            np.repeat(range(NUM_CLIENTS), [len(v) for v in data()[0]]) != gone,
+        )
         result = result._replace(
-            kept=kept._replace(
+            artifacts=kept._replace(
                 codes=[own for j, own in enumerate(kept.codes) if j != gone],
                 scores=kept.scores[rows],
                 root_degrees=np.asarray(kept.root_degrees)[: len(rows)][rows],
@@ -162,7 +165,7 @@ MOMENTS = [  # action, kind, how many before, whether its points are neighbors, 
 @pytest.mark.parametrize(("action", "kind", "after", "is_neighbor", "counts"), MOMENTS)
 def test_who_leaves(gone, action, kind, after, is_neighbor, counts):
     result = result_of(**MASKED)
-    presence = result.kept.session.presence
+    presence = result.artifacts.session.presence
     if action == "at once":
         presence.lose(gone)
     else:
@@ -185,7 +188,7 @@ def test_who_leaves(gone, action, kind, after, is_neighbor, counts):
 def test_who_has_left_has_no_say_where_sums_are_in_the_clear(influence, label_matrix):
     switches = {"hamming": "masked", "influence": influence, "label_matrix": label_matrix}
     result = result_of(**switches)
-    result.kept.session.presence.lose(0)
+    result.artifacts.session.presence.lose(0)
     found = later_of(result, **switches)
     assert np.all(found[0].labels == -1)
     expected = without(0, is_neighbor=False, label_matrix=label_matrix)
@@ -205,14 +208,14 @@ def test_nobody_is_left_or_nobody_asks():
     (found,) = later_of(result, [np.zeros((0, 64), np.float32)], **MASKED)
     assert found.scores.shape == (0, NUM_CLASSES)
     for client in range(NUM_CLIENTS):
-        result.kept.session.presence.lose(client)
+        result.artifacts.session.presence.lose(client)
     assert all(np.all(own.labels == -1) for own in later_of(result, **MASKED))
     assert result.communication.metrics() == before
 
 
 def test_who_leaves_alone_with_what_it_asks_for_leaves_nothing_to_do():
     result, (first, *_) = result_of(**MASKED), data()[2]
-    result.kept.session.presence.lose_when(0, "send", "shares")
+    result.artifacts.session.presence.lose_when(0, "send", "shares")
     found, sent = volumes_of(result, later=[first], **MASKED)
     assert np.all(found[0].labels == -1)
     assert not {"positions", "upload", "sums"} & {kind for _, _, kind in sent}
@@ -247,7 +250,7 @@ def test_newcomers_are_refused():
 
 def volumes_of(result, later=None, **switches):
     """Payload bytes by (sender, receiver, kind) of labels for later points."""
-    volumes = result.kept.session.channel.volumes
+    volumes = result.artifacts.session.channel.volumes
     before = dict(volumes)
     found = later_of(result, later, **switches)
     sent = {}
@@ -273,7 +276,7 @@ def seen_by(address, sent):
 def test_who_receives_what(influence, of_client):
     switches = MASKED | {"influence": influence}
     result = result_of(**switches)
-    assert isinstance(result.kept, KeptApart)
+    assert isinstance(result.artifacts, PartyArtifacts)
     _, sent = volumes_of(result, **switches)
     for client in range(NUM_CLIENTS):
         assert seen_by(client, sent) - {"sums"} == of_client | {"start"}

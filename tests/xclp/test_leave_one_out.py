@@ -11,8 +11,9 @@ from jaxfed.kernels.graph import normalized_graph
 from jaxfed.privacy.randomized_response import unbiased
 from jaxfed.xclp import Propagation, one_hot_labels
 from jaxfed.xclp.calibration import probabilities
+from jaxfed.xclp.candidates import LABEL_MATRICES
 from jaxfed.xclp.client_prior import weighed
-from jaxfed.xclp.label_matrix import LABEL_MATRICES, Rows, scores
+from jaxfed.xclp.label_matrix import Rows, scores
 from jaxfed.xclp.leave_one_out import (
     AtLabeled,
     Labeled,
@@ -21,7 +22,7 @@ from jaxfed.xclp.leave_one_out import (
     labeled_rows,
     left_out_scores,
 )
-from jaxfed.xclp.smoother import Smoother, joint_scores
+from jaxfed.xclp.propagation_matrix import PropagationMatrix, joint_scores
 
 NUM_CLASSES = 3
 
@@ -72,7 +73,7 @@ def test_nothing_is_left_where_no_other_label_reaches(kind):
     """Two solves leave their tolerance, and any of it would be a hit or a class without a doubt."""
     graph, y, answers = lone_labels()
     p = Propagation(NUM_CLASSES, label_matrix=kind)
-    points = labeled_rows(Smoother(graph, p), y, np.zeros(len(y), int), answers)
+    points = labeled_rows(PropagationMatrix(graph, p), y, np.zeros(len(y), int), answers)
     left_out = left_out_scores(points, p)
     np.testing.assert_array_equal(left_out[9:], 0)
     assert np.all(left_out[:9].max(axis=1) > 0)
@@ -83,7 +84,7 @@ def test_nothing_is_left_where_no_other_label_reaches(kind):
 def test_nor_among_labeled_points_alone(joint):
     graph, y, answers = lone_labels()
     positions = np.flatnonzero(answers >= 0)
-    part = AtLabeled(Smoother(graph, Propagation(NUM_CLASSES)), positions)
+    part = AtLabeled(PropagationMatrix(graph, Propagation(NUM_CLASSES)), positions)
     one_hot = np.zeros((part.num_points, NUM_CLASSES), np.float32)
     one_hot[: len(positions)] = y[positions]
     solved_for = one_hot if joint else np.eye(part.num_points, dtype=np.float32)
@@ -155,7 +156,7 @@ def test_a_prior_however_strong_leaves_finite_scores(array, beta):
 def test_is_what_is_found_without_each_label(kind, beta):
     graph, dense, y, owner, answers = case()
     p = Propagation(NUM_CLASSES, alpha=0.9, label_matrix=kind, client_prior=beta)
-    points = labeled_rows(Smoother(graph, p), y, owner, answers)
+    points = labeled_rows(PropagationMatrix(graph, p), y, owner, answers)
     ours = left_out_scores(points, p)
     expected = []
     for i in np.flatnonzero(answers >= 0):
@@ -187,7 +188,7 @@ def test_estimated_diagonals_are_near_and_exact_with_a_column_a_label():
     indices = rng.integers(400, size=(400, 5)).astype(np.int32)
     indices[:, 0] = (np.arange(400) + 1) % 400
     graph = normalized_graph(indices, np.ones(indices.shape, np.float32))
-    matrix = Smoother(graph, Propagation(NUM_CLASSES, alpha=0.9))
+    matrix = PropagationMatrix(graph, Propagation(NUM_CLASSES, alpha=0.9))
     points = np.arange(0, 400, 2)
     exact, _ = diagonal(matrix, points)
     np.testing.assert_allclose(
@@ -208,7 +209,7 @@ def test_estimated_diagonals_are_neither_too_large_nor_too_small():
     )
     indices[0, 0] = 200
     graph = normalized_graph(indices.astype(np.int32), np.ones(indices.shape, np.float32))
-    matrix = Smoother(graph, Propagation(NUM_CLASSES, alpha=0.999))
+    matrix = PropagationMatrix(graph, Propagation(NUM_CLASSES, alpha=0.999))
     points = np.arange(200)
     exact, _ = diagonal(matrix, points)
     error = diagonal(matrix, points, exact_up_to=0, num_probes=20)[0] - exact
@@ -224,7 +225,7 @@ def test_estimated_diagonals_hardly_change_a_hit():
     answers = np.where(np.random.default_rng(0).random(n) < 0.3, classes, -1)
     y = one_hot_labels(answers, 10)
     p = Propagation(10)
-    matrix = Smoother(normalized_graph(*nearest), p)
+    matrix = PropagationMatrix(normalized_graph(*nearest), p)
     estimated = labeled_rows(matrix, y, np.zeros(n, int), answers)
     exact, _ = diagonal(matrix, np.flatnonzero(answers >= 0), exact_up_to=n)
     assert not np.allclose(exact, estimated.diagonal, rtol=0.05)
@@ -256,7 +257,7 @@ def test_a_tie_is_half_a_hit(scores, answer, halves):
 
 def test_among_labeled_points_the_matrix_is_the_same():
     graph, _, _, _, answers = case()
-    matrix = Smoother(graph, Propagation(NUM_CLASSES, alpha=0.9))
+    matrix = PropagationMatrix(graph, Propagation(NUM_CLASSES, alpha=0.9))
     points = np.union1d(0, np.flatnonzero(answers >= 0))
     part = AtLabeled(matrix, points)
     assert part.num_points > len(

@@ -9,7 +9,7 @@ from jaxfed.errors import UsageError
 from jaxfed.kernels import knn, lsh, reference
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp import Parameters, cross_client_label_propagation, label_later, propagate_labels
-from jaxfed.xclp.mixture import mixture
+from jaxfed.xclp.induction_weights import induction_weights
 
 
 def clustered_clients(sizes, seed=0):
@@ -73,7 +73,7 @@ def test_agrees_with_the_dense_row(switches, sizes):
     result = cross_client_label_propagation(vectors, labels, p)
     later, _, _ = clustered_clients([7, 0, 5], seed=3)
     found = label_later(result, later, p)
-    z, p = result.kept.scores.astype(np.float64), result.kept.p
+    z, p = result.artifacts.scores.astype(np.float64), result.artifacts.p
     expected = dense_extension(z, vectors, np.concatenate(later), p)
     scores = np.concatenate([own.scores for own in result.predictions])
     if p.client_prior:
@@ -115,10 +115,10 @@ def test_a_point_that_nobody_lists_gets_its_own_scores_back(switches):
     others = np.delete(np.arange(100), alone)
     given = [points[others], points[[alone]]], [labeled[others], labeled[[alone]]]
     result = cross_client_label_propagation(*given, p)
-    kept = result.kept
+    kept = result.artifacts
     without = result._replace(
         predictions=result.predictions[:1],
-        kept=kept._replace(codes=kept.codes[:1], scores=kept.scores[:-1]),
+        artifacts=kept._replace(codes=kept.codes[:1], scores=kept.scores[:-1]),
     )
     own, (asked,) = result.predictions[1], label_later(without, given[0][1:], p)
     np.testing.assert_array_equal(asked.labels, own.labels)
@@ -194,7 +194,9 @@ def test_weights_are_of_estimated_distances_where_bits_are_noisy():
     b, roots = np.array([1, cosines[1], 0]), np.array([2, 3], np.float32)
     expected = 0.9 * b / np.sqrt(b.sum()) / np.array([2, 3, 1])
     near = [np.array([row], np.int32) for row in ([0, 1, -1], [10, 30, 65])]
-    np.testing.assert_allclose(mixture(*near, roots, p).weights, expected[None], rtol=1e-5)
+    np.testing.assert_allclose(
+        induction_weights(*near, roots, p).weights, expected[None], rtol=1e-5
+    )
 
 
 def test_confidences_relative_to_a_smaller_one_or_to_none():
@@ -203,7 +205,7 @@ def test_confidences_relative_to_a_smaller_one_or_to_none():
     later, _, _ = clustered_clients([7, 0], seed=3)
     p = Parameters(num_classes=3, num_bits=256, num_neighbors=4, relative_confidence=True)
     result = cross_client_label_propagation(vectors, labels, p)
-    result = result._replace(kept=result.kept._replace(largest=np.float32(1e-3)))
+    result = result._replace(artifacts=result.artifacts._replace(largest=np.float32(1e-3)))
     assert label_later(result, later, p)[0].confidences.max() == 1
     nothing = [np.full_like(y, -1) for y in labels]
     result = cross_client_label_propagation(vectors, nothing, p)

@@ -27,11 +27,11 @@ from jaxfed.xclp import (
     propagate_labels,
     setup,
 )
+from jaxfed.xclp.choice import plaintext_total, priors_of, select, settings_of
+from jaxfed.xclp.contributions import EVERYBODY
 from jaxfed.xclp.cosine_error import cosine_rmse
-from jaxfed.xclp.influence import EVERYBODY
 from jaxfed.xclp.label_matrix import Rows
 from jaxfed.xclp.leave_one_out import Labeled
-from jaxfed.xclp.selection import plaintext_total, priors_of, select, settings_of
 
 GIVEN = {"num_classes": 10, "num_bits": 128, "num_neighbors": 3, "alpha": 0.9}
 SELECT = ("alpha:0.5:0.8", "label_matrix:class_balanced", "client_prior:0.5")

@@ -28,7 +28,7 @@ optimistic, being the best of several.
 
 Cost: settings that differ in `label_matrix` alone share neighbors, graph and systems. Those that differ in
 alpha share neighbors and graph; those that differ in num_neighbors share the neighbors. So there is one set
-of codes, one neighbor search for each num_bits, and for every matrix M the columns that `leave_one_out`
+of codes, one neighbor search for each num_bits, and for every matrix S the columns that `leave_one_out`
 states: at most one labeling for each setting. Choosing `client_prior` solves nothing more.
 """
 
@@ -44,9 +44,9 @@ import numpy as np
 
 from jaxfed.xclp.calibration import likeliest, log_likelihoods
 from jaxfed.xclp.candidates import CANDIDATES, MEASURES, parsed
-from jaxfed.xclp.influence import Accuracy
 from jaxfed.xclp.leave_one_out import Labeled, half_hits, left_out_scores
 from jaxfed.xclp.parameters import Propagation
+from jaxfed.xclp.propagation_matrix import SolverAccuracy
 
 P = TypeVar("P", bound=Propagation)
 Evidence = Callable[[P], Mapping[int, Labeled]]  # leave-one-out data by client, for one setting
@@ -65,7 +65,7 @@ class Choice(NamedTuple, Generic[P]):
             without labels.
         given_accuracy: the same with the given settings.
         num_settings: number of candidate settings.
-        num_matrices: number of different matrices M among them.
+        num_matrices: number of different matrices S among them.
         sharpness: of calibrated confidences (`jaxfed.xclp.calibration`); None if confidences are line 16's.
         log_loss: leave-one-out log loss with this sharpness, mean nats; None without labels.
         systems: accuracy of the linear systems that were solved for the choice.
@@ -79,7 +79,7 @@ class Choice(NamedTuple, Generic[P]):
     num_matrices: int
     sharpness: float | None = None
     log_loss: float | None = None
-    systems: Accuracy = Accuracy()
+    systems: SolverAccuracy = SolverAccuracy()
 
     def metrics(self) -> dict[str, Any]:
         """Metrics that a round reports: numbers; a chosen name is reported as 1 and its alternatives as 0."""
@@ -129,9 +129,9 @@ def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
     hit = [_hits(matter(s), s) for s in settings]
     size = len(settings) * len(priors), len(remembered)
     systems = reduce(
-        Accuracy.worst,
+        SolverAccuracy.worst,
         (own.accuracy for of in remembered.values() for own in of.values()),
-        Accuracy(),
+        SolverAccuracy(),
     )
     everywhere = [client for client in hit[0] if all(client in own for own in hit)]
     sums = _by_group(total(counts_of(hit, everywhere)), num_groups)
@@ -206,7 +206,7 @@ def plaintext_total(counts: Mapping[int, np.ndarray]) -> np.ndarray | None:
 
 
 def _in_common(s: Propagation) -> tuple[Any, ...]:
-    """Settings on which graph and M depend; equal ones share leave-one-out data."""
+    """Settings on which graph and S depend; equal ones share leave-one-out data."""
     return s.alpha, s.num_neighbors, s.similarity_power, getattr(s, "num_bits", None)
 
 

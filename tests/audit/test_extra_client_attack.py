@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from jaxfed.audit import extra_client_attack
+from jaxfed.audit.extra_client_attack import simulated_scores
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp import Parameters, cross_client_label_propagation
-from jaxfed.xclp import relabeling as module
-from jaxfed.xclp.label_matrix import LABEL_MATRICES
-from jaxfed.xclp.relabeling import relabeled_in_the_clear
+from jaxfed.xclp.candidates import LABEL_MATRICES
 
 SIZES, CLASSES, DIM, LABELINGS = (20, 13), 3, 6, 3
 
@@ -37,17 +37,17 @@ def one_by_one(p):
 @pytest.mark.parametrize("label_matrix", LABEL_MATRICES)
 def test_together_is_one_by_one(label_matrix):
     p = settings(label_matrix=label_matrix, tolerance=1e-7)
-    together = relabeled_in_the_clear(points(), labelings(), slice(20, 33), p)
+    together = simulated_scores(points(), labelings(), slice(20, 33), p)
     assert together.shape == (LABELINGS, SIZES[1], CLASSES)
     np.testing.assert_allclose(together, one_by_one(p), rtol=1e-4, atol=1e-5)
 
 
 def test_blocks_change_nothing(monkeypatch):
     p, rows = settings(label_matrix="class_balanced"), slice(20, 33)
-    whole = relabeled_in_the_clear(points(), labelings(), rows, p)
-    monkeypatch.setattr(module, "_ENTRIES", 1)
+    whole = simulated_scores(points(), labelings(), rows, p)
+    monkeypatch.setattr(extra_client_attack, "_ENTRIES", 1)
     np.testing.assert_allclose(
-        relabeled_in_the_clear(points(), labelings(), rows, p), whole, rtol=1e-4, atol=1e-5
+        simulated_scores(points(), labelings(), rows, p), whole, rtol=1e-4, atol=1e-5
     )
 
 
@@ -56,13 +56,13 @@ def test_answers_under_noise_are_unbiased_and_others_for_each_labeling(label_mat
     """Of answers that nobody changes the bias is taken out, as the method does it."""
     p = settings(label_epsilon=1.0, label_matrix=label_matrix)
     same = np.repeat(labelings()[:1], 2, axis=0)
-    first, second = relabeled_in_the_clear(points(), same, slice(20, 33), p)
+    first, second = simulated_scores(points(), same, slice(20, 33), p)
     assert (first != second).any()
     monkeypatch.setattr(randomized_response, "randomize_labels", lambda labels, *_: labels)
-    together = relabeled_in_the_clear(points(), labelings(), slice(20, 33), p)
+    together = simulated_scores(points(), labelings(), slice(20, 33), p)
     np.testing.assert_allclose(together, one_by_one(p), rtol=1e-4, atol=1e-5)
 
 
 def test_systems_that_are_given_up_are_told_of():
     with pytest.warns(RuntimeWarning, match="label propagation stopped"):
-        relabeled_in_the_clear(points(), labelings(), slice(20, 33), settings(max_steps=1))
+        simulated_scores(points(), labelings(), slice(20, 33), settings(max_steps=1))

@@ -1,8 +1,8 @@
 """Lines 10 to 13 of Algorithm 1: every client's contribution Z^(j) = S_L^(j) Y_L^(j), in two ways.
 
-S = (I - alpha W)^-1 (`jaxfed.xclp.smoother`) is never formed. Conjugate gradients solve either (I - alpha W)
-S_L^(j) = E_L^(j) for the columns of client j's labeled points, E_L^(j) being their unit vectors, or (I -
-alpha W) Z = Y at once.
+S = (I - alpha W)^-1 (`jaxfed.xclp.propagation_matrix`) is never formed. Conjugate gradients solve either
+(I - alpha W) S_L^(j) = E_L^(j) for the columns of client j's labeled points, E_L^(j) being their unit
+vectors, or (I - alpha W) Z = Y at once.
 
 "columns", as in the paper: client j tells the server which of its points are labeled, receives their columns
 of S and multiplies them with its labels. It sees how far its points reach everybody's.
@@ -15,9 +15,7 @@ server shares of Z^(j), which the row sums put together (`jaxfed.secure.influenc
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Container, Mapping
-from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import jax
@@ -25,8 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.federation.departures import DroppedOut
-from jaxfed.kernels.conjugate_gradient import Convergence
 from jaxfed.kernels.devices.padding import padded_to
+from jaxfed.xclp.propagation_matrix import Matrix, SolverAccuracy, solved
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.parties import Session
@@ -38,78 +36,12 @@ Labels = Mapping[int, np.ndarray]  # every client's Y^(j), float32 [n_j, C], zer
 RowsOf = Mapping[int, slice]  # every client's R_j
 
 
-class Accuracy(NamedTuple):
-    """Accuracy of several solved columns: most steps, largest residual, and if one was stopped at max_steps.
-
-    A column that stops above the tolerance at float32's own limit is no reason to warn.
-    """
-
-    steps: int = 0
-    residual: float = 0.0
-    cut_short: bool = False
-
-    def worst(self, other: Accuracy) -> Accuracy:
-        """The worse of two accuracies, field by field."""
-        return Accuracy(
-            max(self.steps, other.steps),
-            max(self.residual, other.residual),
-            self.cut_short or other.cut_short,
-        )
-
-
-class Matrix(Protocol):
-    """The server's matrix S, n by n, of `jaxfed.xclp.smoother`, or a part of it, or other rows."""
-
-    @property
-    def num_points(self) -> int:
-        """n, with padding."""
-
-    @property
-    def max_steps(self) -> int:
-        """Maximum number of conjugate-gradient steps."""
-
-    def solved(self, y: np.ndarray) -> tuple[jax.Array, Convergence]:
-        """S Y for Y float32 [n, C]."""
-
-
 def shared_width(num_columns: int) -> int:
     """Padded number of columns: the next power of two, 16 or more.
 
     Zero columns are solved at once, and few widths mean few compilations.
     """
     return max(16, 1 << (num_columns - 1).bit_length())
-
-
-def solved(matrix: Matrix, y: np.ndarray) -> tuple[jax.Array, Accuracy]:
-    """S Y, and the accuracy of its columns."""
-    z, info = matrix.solved(y)
-    return z, accuracy_of(info, matrix.max_steps)
-
-
-def accuracy_of(info: Convergence, max_steps: int) -> Accuracy:
-    """Accuracy over all columns of one solve."""
-    steps, residual, converged = (
-        np.asarray(values) for values in (info.steps, info.residual, info.converged)
-    )
-    cut_short = bool((~converged & (steps >= max_steps)).any())
-    return Accuracy(int(steps.max()), float(residual.max()), cut_short)
-
-
-def warn_of_cut_short(labeling: Accuracy, choosing: Accuracy, tolerance: float) -> None:
-    """Warn once if columns were stopped at max_steps: in the labeling, in choosing its settings, or in both.
-
-    The warning points to the caller's caller.
-    """
-    systems = {"label propagation": labeling, "choosing by leave-one-out": choosing}
-    cut_short = {name: own for name, own in systems.items() if own.cut_short}
-    if cut_short:
-        worst = reduce(Accuracy.worst, cut_short.values())
-        warnings.warn(
-            f"{' and '.join(cut_short)} stopped at relative residual {worst.residual:.1e} after "
-            f"{worst.steps} steps, above tolerance={tolerance:.1e}: raise max_steps or tolerance",
-            RuntimeWarning,
-            stacklevel=3,
-        )
 
 
 class Contributions(NamedTuple):
@@ -124,7 +56,7 @@ class Contributions(NamedTuple):
 
     values: dict[int, np.ndarray]
     shares: dict[int, np.ndarray]
-    accuracy: Accuracy
+    accuracy: SolverAccuracy
 
 
 class Multiplication(Protocol):
@@ -254,7 +186,7 @@ def _multiplied(
     num_points = num_outputs
     if num_points is None:
         num_points = max(own.stop for own in rows.values())
-    result = Contributions({}, {}, Accuracy())
+    result = Contributions({}, {}, SolverAccuracy())
     for client, own in rows.items():
         if client not in present:
             continue
@@ -275,9 +207,3 @@ def _multiplied(
         if share is not None:
             result.shares[client] = share
     return result
-
-
-INFLUENCE: dict[str, Callable[..., Contributions]] = {
-    "labels": influence_of_labels,
-    "columns": influence_columns,
-}

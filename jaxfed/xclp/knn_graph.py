@@ -17,10 +17,11 @@ from jaxfed.federation.execution import Execution
 from jaxfed.kernels.devices.padding import padded_rows
 from jaxfed.kernels.graph import Graph, cosine_from_hamming, normalized_graph
 from jaxfed.privacy import randomized_response
-from jaxfed.xclp.cross_steps import HAMMING
-from jaxfed.xclp.memory_plan import Plan
+from jaxfed.xclp.codes import rows_of_clients
+from jaxfed.xclp.exchangeable_steps import HAMMING
+from jaxfed.xclp.memory_plan import UNLIMITED, Plan
 from jaxfed.xclp.parameters import Parameters
-from jaxfed.xclp.smoother import Smoother
+from jaxfed.xclp.propagation_matrix import PropagationMatrix
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.parties import Session
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
 Array = jax.Array | np.ndarray
 
 
-class Neighborhood(NamedTuple):
-    """The nearest others of all points, stored by the server, and the clients that take part.
+class GraphPoints(NamedTuple):
+    """The points of a graph and their nearest others, of the clients that take part.
 
     Fields:
         labels: Y^(j) of every client that takes part, float32 [n_j, C], in the clients' order.
         rows: R_j of the same clients.
-        indices, distances: of the nearest others of all points, int32 [n, k].
+        indices, distances: of the nearest others of all points, int32 [n, k], stored by the server.
     """
 
     labels: dict[int, np.ndarray]
@@ -42,18 +43,22 @@ class Neighborhood(NamedTuple):
     indices: np.ndarray
     distances: np.ndarray
 
+    @property
+    def num_labeled(self) -> int:
+        """Number of points with a label."""
+        return sum(int(y.any(axis=1).sum()) for y in self.labels.values())
 
-class Neighborhoods:
+
+class KnnGraphs:
     """Neighbors and graphs of one labeling, or of all candidate settings, computed on first use.
 
     Args:
-        codes: B^(j), uint32 [n_j, L / 32], with the largest number of bits of any setting.
+        codes: B^(j), uint32 [n_j, L / 32].
         labels: int [n_j], -1 = unlabeled.
-        p: the given settings.
-        most: largest number of neighbors of a point.
+        p: the settings, with the largest number of bits and of neighbors of any candidate.
         session: the parties, if a step is a protocol.
         execution: execution settings.
-        plan: block sizes for a memory limit; None: the device's defaults.
+        plan: block sizes for a memory limit.
     """
 
     def __init__(
@@ -61,50 +66,47 @@ class Neighborhoods:
         codes: Sequence[np.ndarray],
         labels: Sequence[np.ndarray],
         p: Parameters,
-        most: int,
         session: Session | None,
         execution: Execution,
-        plan: Plan | None = None,
+        plan: Plan = UNLIMITED,
     ) -> None:
-        self._codes, self._labels, self._p, self._most = codes, labels, p, most
-        self._session, self._execution = session, execution
-        self._part = {"part_points": plan.part_points} if plan and plan.part_points else {}
-        self._block_columns = plan.block_columns if plan else None
-        self._found: dict[int, Neighborhood] = {}
+        self._codes, self._labels, self._p = codes, labels, p
+        self._session, self._execution, self._plan = session, execution, plan
+        self._points: dict[int, GraphPoints] = {}
         self._graphs: dict[tuple[int, int, float], Graph] = {}
 
-    def of(self, num_bits: int) -> Neighborhood:
-        """The neighborhood by codes of `num_bits` bits."""
-        if num_bits not in self._found:
-            clients, indices, distances = HAMMING[self._p.hamming](  # 5-XS, with 7-SS streamed in
+    def points(self, num_bits: int) -> GraphPoints:
+        """Lines 5 and 7, XS: the nearest others by codes of `num_bits` bits."""
+        if num_bits not in self._points:
+            p, part = self._p, self._plan.part_points
+            clients, indices, distances = HAMMING[p.hamming](
                 [own[:, : num_bits // 32] for own in self._codes],
                 self._session,
                 self._execution,
-                num_neighbors=self._most,
-                neighbors=self._p.neighbors,
-                key_bits=self._p.key_bits,
-                **self._part,
+                num_neighbors=p.num_neighbors,
+                neighbors=p.neighbors,
+                key_bits=p.key_bits,
+                **({"part_points": part} if part else {}),
             )
-            labels = {j: one_hot_labels(self._labels[j], self._p.num_classes) for j in clients}
-            rows = dict(zip(clients, rows_of([len(y) for y in labels.values()]), strict=True))
-            self._found[num_bits] = Neighborhood(labels, rows, indices, distances)
-        return self._found[num_bits]
+            labels = {j: one_hot_labels(self._labels[j], p.num_classes) for j in clients}
+            rows = rows_of_clients({j: len(y) for j, y in labels.items()})
+            self._points[num_bits] = GraphPoints(labels, rows, indices, distances)
+        return self._points[num_bits]
 
-    def matrix(self, p: Parameters) -> Smoother:
-        """M of the graph for these settings."""
+    def matrix(self, p: Parameters) -> PropagationMatrix:
+        """Lines 6 to 10, SS: S of the graph for these settings."""
         key = p.num_bits, p.num_neighbors, p.similarity_power
         if key not in self._graphs:
-            near = self.of(p.num_bits)
-            k = p.num_neighbors
+            points, k = self.points(p.num_bits), p.num_neighbors
             nobody = p.num_bits + 1  # padding consists of points without edges
-            indices = padded_rows(near.indices[:, :k], fill=-1)
-            distances = padded_rows(near.distances[:, :k], fill=nobody)
+            indices = padded_rows(points.indices[:, :k], fill=-1)
+            distances = padded_rows(points.distances[:, :k], fill=nobody)
             self._graphs[key] = server_graph(
                 self._execution.spread(indices, fill=-1),
                 self._execution.spread(distances, fill=nobody),
                 p,
             )
-        return Smoother(self._graphs[key], p, self._block_columns)
+        return PropagationMatrix(self._graphs[key], p, self._plan.block_columns)
 
 
 def server_graph(indices: Array, distances: Array, p: Parameters) -> Graph:
@@ -140,9 +142,3 @@ def edge_weights(similarity: jax.Array, power: float) -> jax.Array:
 def one_hot_labels(labels: Array, num_classes: int) -> np.ndarray:
     """float32 [..., C]: Y_ic = 1 where point i is labeled c, zero rows where unlabeled (-1)."""
     return (np.asarray(labels)[..., None] == np.arange(num_classes)).astype(np.float32)
-
-
-def rows_of(sizes: Sequence[int]) -> list[slice]:
-    """R_j: the rows of the joint arrays that belong to client j."""
-    ends = np.cumsum(sizes)
-    return [slice(int(end) - size, int(end)) for size, end in zip(sizes, ends, strict=True)]

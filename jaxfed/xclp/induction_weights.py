@@ -3,7 +3,7 @@
     Z_x = sum_l w_xl Z_l,    w_xl = alpha b_xl / sqrt(d_x d_l) / (1 - 2 alpha / d_x)
 
 (`jaxfed.xclp.out_of_sample` derives it; the last factor applies with self_edges only.) The same weights serve
-M Y and the columns of M.
+S Y and the columns of S.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ import numpy as np
 from jaxfed.kernels.devices.padding import in_batches, padded_rows
 from jaxfed.kernels.graph import cosine_from_hamming
 from jaxfed.privacy import randomized_response
-from jaxfed.xclp.cross_steps import LATER_BATCH
-from jaxfed.xclp.neighborhoods import edge_weights
+from jaxfed.xclp.hamming import LATER_BATCH
+from jaxfed.xclp.knn_graph import edge_weights
 from jaxfed.xclp.parameters import Parameters
 
 
-class Mixture(NamedTuple):
-    """Weighted sums of rows.
+class InductionWeights(NamedTuple):
+    """Weights of later points on the points of the graph, as k entries a row.
 
     Fields:
-        indices: the rows of each sum, int32 [m, k], -1 for none.
-        weights: w, float32 [m, k]; 0 where there is no row.
+        indices: neighbors of each later point, int32 [m, k], -1 for none.
+        weights: w, float32 [m, k]; 0 where there is no neighbor.
     """
 
     indices: np.ndarray
     weights: np.ndarray
 
-    def of(self, values: jax.Array | np.ndarray) -> np.ndarray:
-        """Weighted sums of `values` [n, C], float32 [m, C]."""
+    def weighted_sums(self, values: jax.Array | np.ndarray) -> np.ndarray:
+        """Sums of the rows of `values` [n, C] with these weights, float32 [m, C]."""
         values = jnp.asarray(values)
 
-        def mixed(rows: np.ndarray) -> jax.Array:
-            return _mixed(values, self.indices[rows], self.weights[rows])
+        def sums(rows: np.ndarray) -> jax.Array:
+            return _weighted_sums(values, self.indices[rows], self.weights[rows])
 
-        return np.asarray(in_batches(mixed, np.arange(len(self.indices)), LATER_BATCH))
+        return np.asarray(in_batches(sums, np.arange(len(self.indices)), LATER_BATCH))
 
-    def padded(self) -> Mixture:
-        """The sums padded to the length of `padded_rows`; the last ones are empty."""
-        return Mixture(padded_rows(self.indices, fill=-1), padded_rows(self.weights))
+    def padded(self) -> InductionWeights:
+        """The weights padded to the length of `padded_rows`; the last rows are empty."""
+        return InductionWeights(padded_rows(self.indices, fill=-1), padded_rows(self.weights))
 
 
-def mixture(
+def induction_weights(
     indices: np.ndarray, distances: np.ndarray, root_degrees: np.ndarray, p: Parameters
-) -> Mixture:
+) -> InductionWeights:
     """Induction weights of later points, from their nearest points in the graph.
 
     Args:
@@ -59,9 +59,9 @@ def mixture(
         p: the settings.
     """
     if not len(indices):
-        return Mixture(indices, np.zeros(indices.shape, np.float32))
+        return InductionWeights(indices, np.zeros(indices.shape, np.float32))
     roots = np.append(np.asarray(root_degrees), np.float32(0))[indices]
-    weigh = partial(
+    weights_of = partial(
         _weights,
         num_bits=p.num_bits,
         similarity_power=p.similarity_power,
@@ -71,13 +71,15 @@ def mixture(
     )
 
     def weights(rows: np.ndarray) -> jax.Array:
-        return weigh(distances[rows], roots[rows])
+        return weights_of(distances[rows], roots[rows])
 
-    return Mixture(indices, np.asarray(in_batches(weights, np.arange(len(indices)), LATER_BATCH)))
+    return InductionWeights(
+        indices, np.asarray(in_batches(weights, np.arange(len(indices)), LATER_BATCH))
+    )
 
 
 @jax.jit
-def _mixed(values: jax.Array, indices: jax.Array, weights: jax.Array) -> jax.Array:
+def _weighted_sums(values: jax.Array, indices: jax.Array, weights: jax.Array) -> jax.Array:
     neighbors = values[jnp.maximum(indices, 0)]
     return jnp.einsum("mk,mkc->mc", weights, neighbors, precision=jax.lax.Precision.HIGHEST)
 

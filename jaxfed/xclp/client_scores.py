@@ -1,7 +1,7 @@
 """A client's scores from its rows of the sums of line 14.
 
-Line 14 gives client j rows R_j of M Y (`jaxfed.xclp.smoother`). If the scores need them, it also gives the
-sums of the clients' counts of labels (`jaxfed.xclp.label_matrix`, `jaxfed.xclp.client_prior`).
+Line 14 gives client j rows R_j of S Y (`jaxfed.xclp.propagation_matrix`). If the scores need them, it also
+gives the sums of the clients' counts of labels (`jaxfed.xclp.label_matrix`, `jaxfed.xclp.client_prior`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def class_counts(matrix: np.ndarray, *, are_needed: bool) -> np.ndarray:
 
 
 def own_rows(values: np.ndarray, counts: np.ndarray, p: Parameters) -> Rows:
-    """CS: the inputs of a client's scores, from M times one-hot labels, f32 [n_j, C].
+    """CS: the inputs of a client's scores, from S times one-hot labels, f32 [n_j, C].
 
     `counts`: the cohort's numbers of labels, [1, C]; [0, C] if the scores do not need them. For randomized
     labels, both are replaced by their unbiased estimates.
