@@ -28,9 +28,13 @@ from jaxfed.federation.exposure import View
 from jaxfed.kernels.devices.padding import padded_rows
 from jaxfed.rules import fields_as_keywords
 from jaxfed.xclp import Propagation, one_hot_labels
-from jaxfed.xclp.choice import mean_metrics
-from jaxfed.xclp.cosine_propagation import label_each, label_over_cosines, matrix_over_cosines
-from jaxfed.xclp.transduction import client_arrays, padded, transductive
+from jaxfed.xclp.one_shot.cosine_propagation import (
+    label_each,
+    label_over_cosines,
+    matrix_over_cosines,
+)
+from jaxfed.xclp.one_shot.transduction import client_arrays, padded, transductive
+from jaxfed.xclp.selection.choice import mean_metrics
 
 
 @fields_as_keywords(Propagation)

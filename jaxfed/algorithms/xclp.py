@@ -7,8 +7,8 @@ Leaves a client: its points' part in H (to the server), its masked contribution 
 `jaxfed.xclp`; this file gives it a cohort.
 
 With `late_fraction` so large a share of each client's unlabeled points is no part of the graph: they come
-after it is made, and are labeled by their nearest codes in it (`jaxfed.xclp.out_of_sample`). Their codes
-leave the client, too; where steps are protocols, what these show of points of the graph.
+after it is made, and are labeled by their nearest codes in it (`jaxfed.xclp.later_points.out_of_sample`).
+Their codes leave the client, too; where steps are protocols, what these show of points of the graph.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from jaxfed.xclp import (
     label_later,
     setup,
 )
-from jaxfed.xclp.cosine_error import cosine_rmse
-from jaxfed.xclp.transduction import client_arrays, padded, transductive
+from jaxfed.xclp.one_shot.cosine_error import cosine_rmse
+from jaxfed.xclp.one_shot.transduction import client_arrays, padded, transductive
 
 _LATE = 0x6C617465  # sets who comes late apart from what else the round's key draws
 

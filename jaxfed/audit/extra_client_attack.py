@@ -40,20 +40,20 @@ from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.federation.exposure import CLIENT, COALITION, View
 from jaxfed.privacy import randomized_response
-from jaxfed.xclp.codes import client_codes, randomized
-from jaxfed.xclp.exchangeable_steps import PROJECTIONS
-from jaxfed.xclp.knn_graph import KnnGraphs, one_hot_labels
-from jaxfed.xclp.label_matrix import Rows, scores
-from jaxfed.xclp.parameters import Parameters
-from jaxfed.xclp.projection import setup
-from jaxfed.xclp.propagation_matrix import (
+from jaxfed.xclp.one_shot.transduction import as_vectors
+from jaxfed.xclp.settings.exchangeable_steps import PROJECTIONS
+from jaxfed.xclp.settings.parameters import Parameters
+from jaxfed.xclp.steps.codes import client_codes, randomized
+from jaxfed.xclp.steps.knn_graph import KnnGraphs, one_hot_labels
+from jaxfed.xclp.steps.label_matrix import Rows, scores
+from jaxfed.xclp.steps.projection import setup
+from jaxfed.xclp.steps.propagation_matrix import (
     PropagationMatrix,
     SolverAccuracy,
     accuracy_of,
     label_counts,
     warn_of_cut_short,
 )
-from jaxfed.xclp.transduction import as_vectors
 
 _OF_ALL = np.asarray([-1], np.int32)
 _NOISE = 0x72656C61  # separates randomized labels here from those of the run

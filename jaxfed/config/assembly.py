@@ -46,7 +46,7 @@ from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS, label_sou
 from jaxfed.training.pseudo_labels.pseudo_label import MapClients
 from jaxfed.training.server import aggregate
 from jaxfed.training.server.server_optimizers import SECOND_MOMENTS, adaptive
-from jaxfed.xclp.cross_validation import cross_validated
+from jaxfed.xclp.one_shot.cross_validation import cross_validated
 
 SCHEDULES = ("constant", "cosine")
 OPTIMIZERS = ("sgd", "adam", "rmsprop", "adagrad")

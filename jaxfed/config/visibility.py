@@ -12,7 +12,7 @@ from jaxfed.config.assembly import settings_to_try
 from jaxfed.config.keys import flatten
 from jaxfed.training.needs import Needs, needs_of
 from jaxfed.training.pseudo_labels.label_sources import SECTION_OF, source_names
-from jaxfed.xclp import disclosure
+from jaxfed.xclp.settings import disclosure
 
 _OF_NO_METHOD = ("algorithm", "baselines", "paper_table")
 _OF_TRAINING = ("model", "training", "pseudo_label")

@@ -7,8 +7,8 @@ Clients j in P hold vectors V^(j) [n_j, d] and labels for some of them. Jointly,
 they build one graph over all n = sum_j n_j points and propagate the labels over it. The comments in
 `cross_client_label_propagation` are the paper's line numbers with its marks: CS client step, SS server
 step, XS cross step. Steps that a protocol may replace are looked up by name
-(`jaxfed.xclp.exchangeable_steps`). A run with protocols has one session of all parties. Every message between
-parties goes through it, and clients may leave it at any message (`presence`).
+(`jaxfed.xclp.settings.exchangeable_steps`). A run with protocols has one session of all parties. Every
+message between parties goes through it, and clients may leave it at any message (`presence`).
 
 Departures from the printed algorithm, each on purpose:
   * Line 7 keeps each row's k largest entries *other than its own*. As printed, the diagonal
@@ -17,7 +17,8 @@ Departures from the printed algorithm, each on purpose:
   * Lines 5 to 7 stream: cos(pi h / L) falls with h, so the k largest cosines are the k smallest
     distances, and the n x n matrices H and A never exist. Ties go to the smaller index.
   * Negative similarities count as no edge (the paper's D^-1/2 needs non-negative degrees).
-  * Line 10 forms no inverse, and line 12 may send no columns: `jaxfed.xclp.contributions` has both ways.
+  * Line 10 forms no inverse, and line 12 may send no columns: `jaxfed.xclp.steps.contributions` has both
+    ways.
     In the clear `Result.communication` counts columns either way, as the paper sends them.
   * A point that no label reaches has Z = 0; it gets label -1 and confidence 0, and is counted.
   * The conjugate gradient leaves components without labels exactly zero. Scores below zero count as
@@ -29,7 +30,8 @@ Switches that reproduce the authors' released code where it goes beyond the pape
 in Y, so each client divides its rows of Z itself, by class counts that arrive with them.
 
 Extensions stand apart from the sixteen lines: noise on codes and labels (`randomized`), settings chosen by
-leave-one-out (`choose`), labels of later points from the artifacts (`jaxfed.xclp.out_of_sample`).
+leave-one-out (`choose`), labels of later points from the artifacts
+(`jaxfed.xclp.later_points.out_of_sample`).
 """
 
 from __future__ import annotations
@@ -40,19 +42,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxfed.federation.execution import HERE, Execution
-from jaxfed.xclp.codes import client_codes, randomized
-from jaxfed.xclp.exchangeable_steps import INFLUENCE, PROJECTIONS
-from jaxfed.xclp.federated_selection import choose, largest_settings
 from jaxfed.xclp.inputs import checked_run
-from jaxfed.xclp.knn_graph import KnnGraphs
 from jaxfed.xclp.memory_plan import plan_labeling
 from jaxfed.xclp.messages import communication_of
-from jaxfed.xclp.parameters import Parameters
-from jaxfed.xclp.prediction import client_predictions
-from jaxfed.xclp.projection import open_session
-from jaxfed.xclp.propagation_matrix import SolverAccuracy, warn_of_cut_short
 from jaxfed.xclp.result import Result, artifacts_of, without_labels
-from jaxfed.xclp.row_sums import summed_scores
+from jaxfed.xclp.selection.federated_selection import choose, largest_settings
+from jaxfed.xclp.settings.exchangeable_steps import INFLUENCE, PROJECTIONS
+from jaxfed.xclp.settings.parameters import Parameters
+from jaxfed.xclp.steps.codes import client_codes, randomized
+from jaxfed.xclp.steps.knn_graph import KnnGraphs
+from jaxfed.xclp.steps.prediction import client_predictions
+from jaxfed.xclp.steps.projection import open_session
+from jaxfed.xclp.steps.propagation_matrix import SolverAccuracy, warn_of_cut_short
+from jaxfed.xclp.steps.row_sums import summed_scores
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.channel import Presence

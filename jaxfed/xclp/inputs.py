@@ -9,9 +9,9 @@ import numpy as np
 from jaxfed.errors import UsageError
 from jaxfed.federation.departures import check_departures
 from jaxfed.host import processes
-from jaxfed.xclp import departures
-from jaxfed.xclp.parameters import Parameters
-from jaxfed.xclp.prediction import UNLABELED
+from jaxfed.xclp.settings import departures
+from jaxfed.xclp.settings.parameters import Parameters
+from jaxfed.xclp.steps.prediction import UNLABELED
 
 _ROWS_AT_ONCE = 4096
 _SMALLEST_EXPONENT = -100  # of a row's largest entry; float32's smallest normal exponent is -126

@@ -24,12 +24,12 @@ from jaxfed.kernels import knn_in_parts, lsh, streaming
 from jaxfed.kernels.devices.padding import padded_length
 from jaxfed.kernels.knn import hamming_knn_footprint
 from jaxfed.kernels.nn_descent import approximate_hamming_knn_footprint
-from jaxfed.xclp.parameters import Parameters
+from jaxfed.xclp.settings.parameters import Parameters
 
 _LANES, _FEW = 16, 8  # as in `jaxfed.kernels.conjugate_gradient`
 _GRAPH_FLOATS = 25  # four-byte numbers per edge, while edges are matched and placed
 _DEFAULT_COLUMNS = 64
-_INFLUENCE_COLUMNS = 256  # as in `jaxfed.xclp.contributions`
+_INFLUENCE_COLUMNS = 256  # as in `jaxfed.xclp.steps.contributions`
 
 
 class Plan(NamedTuple):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jaxfed.federation.communication import Communication
-from jaxfed.xclp.calibration import SHARPNESS
-from jaxfed.xclp.choice import Choice, priors_of, settings_of
-from jaxfed.xclp.knn_graph import GraphPoints
-from jaxfed.xclp.parameters import Parameters
+from jaxfed.xclp.selection.choice import Choice, priors_of, settings_of
+from jaxfed.xclp.settings.parameters import Parameters
+from jaxfed.xclp.steps.calibration import SHARPNESS
+from jaxfed.xclp.steps.knn_graph import GraphPoints
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.parties import Session
@@ -85,7 +85,8 @@ def count_later_messages(
 ) -> None:
     """Add the payload bytes of a session's plaintext steps for later points, outside its channel.
 
-    As `count_messages`, with the points' codes and one row of sums for each (`jaxfed.xclp.later_rows`).
+    As `count_messages`, with the points' codes and one row of sums for each
+    (`jaxfed.xclp.later_points.later_rows`).
     """
     if p.hamming == "plaintext":
         communication.up("codes", num_points * p.num_bits // 8)

@@ -9,12 +9,12 @@ import jax
 import numpy as np
 
 from jaxfed.federation.communication import Communication
-from jaxfed.xclp.choice import Choice
-from jaxfed.xclp.knn_graph import GraphPoints
-from jaxfed.xclp.parameters import Parameters
-from jaxfed.xclp.prediction import Prediction, predicted
-from jaxfed.xclp.propagation_matrix import PropagationMatrix
-from jaxfed.xclp.row_sums import Scores
+from jaxfed.xclp.selection.choice import Choice
+from jaxfed.xclp.settings.parameters import Parameters
+from jaxfed.xclp.steps.knn_graph import GraphPoints
+from jaxfed.xclp.steps.prediction import Prediction, predicted
+from jaxfed.xclp.steps.propagation_matrix import PropagationMatrix
+from jaxfed.xclp.steps.row_sums import Scores
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.parties import Session
@@ -83,8 +83,9 @@ class Result(NamedTuple):
             row sums down. With a secure protocol: every message that went through its channel. Labeling
             later points adds what they send.
         choice: the settings that `Parameters.select` has chosen; None without selection.
-        artifacts: labeling artifacts, from which later points get labels (`jaxfed.xclp.out_of_sample`): the
-            server's, or if a step is a protocol every party's, with the session; None without points.
+        artifacts: labeling artifacts, from which later points get labels
+            (`jaxfed.xclp.later_points.out_of_sample`): the server's, or if a step is a protocol every
+            party's, with the session; None without points.
     """
 
     predictions: list[Prediction]

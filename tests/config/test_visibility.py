@@ -10,7 +10,8 @@ from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.config import file as config_file
 from jaxfed.config.visibility import seen_by, who_learns
 from jaxfed.training.pseudo_labels.pseudo_label import labeled_only
-from jaxfed.xclp import HAMMING, INFLUENCE, PROJECTIONS, ROW_SUMS, disclosure
+from jaxfed.xclp import HAMMING, INFLUENCE, PROJECTIONS, ROW_SUMS
+from jaxfed.xclp.settings import disclosure
 
 DIGITS, TRAINING = "ml_collections_configs/xclp_digits.py", "ml_collections_configs/fedavg_xclp.py"
 TRAINED = (

@@ -10,7 +10,7 @@ from jaxfed import xclp
 from jaxfed.errors import UsageError
 from jaxfed.privacy import column_leakage
 from jaxfed.secure.influence import columns as influence_columns
-from jaxfed.xclp import knn_graph
+from jaxfed.xclp.steps import knn_graph
 
 NUM_CLIENTS = 5
 

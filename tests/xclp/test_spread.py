@@ -10,12 +10,9 @@ from jaxfed.federation.memory import Memory
 from jaxfed.host import processes
 from jaxfed.kernels import knn
 from jaxfed.kernels.devices.spread import mesh_of, points_mesh
-from jaxfed.xclp import (
-    Parameters,
-    cross_client_label_propagation,
-    exchangeable_steps,
-    propagation_matrix,
-)
+from jaxfed.xclp import Parameters, cross_client_label_propagation
+from jaxfed.xclp.settings import exchangeable_steps
+from jaxfed.xclp.steps import propagation_matrix
 
 TWO = Execution(num_devices=2)
 SWITCHES = [

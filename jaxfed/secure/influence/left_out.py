@@ -3,8 +3,8 @@
     diagonals    server -> client    S_ii of its labeled points, float32          4 m_j bytes, every matrix
     setting      server -> client    the number of the chosen setting             4 bytes
 
-S_ii is the contribution of a labeled point's own label to its scores (`jaxfed.xclp.leave_one_out`). It
-depends on the number of points around it, and their distances. With columns of S the client has it in any
+S_ii is the contribution of a labeled point's own label to its scores (`jaxfed.xclp.selection.leave_one_out`).
+It depends on the number of points around it, and their distances. With columns of S the client has it in any
 case.
 """
 

@@ -31,10 +31,10 @@ from jaxfed.kernels.conjugate_gradient import Convergence
 from jaxfed.training.pseudo_labels.embedding import Embed
 from jaxfed.training.pseudo_labels.pseudo_label import Points, PseudoLabel, PseudoLabels, completed
 from jaxfed.training.server.server_state import ServerState
-from jaxfed.xclp.cosine_propagation import label_each, propagate_over_cosines
-from jaxfed.xclp.exchangeable_steps import NEIGHBORS
 from jaxfed.xclp.memory_plan import plan_labeling
-from jaxfed.xclp.propagation_matrix import (
+from jaxfed.xclp.one_shot.cosine_propagation import label_each, propagate_over_cosines
+from jaxfed.xclp.settings.exchangeable_steps import NEIGHBORS
+from jaxfed.xclp.steps.propagation_matrix import (
     PropagationMatrix,
     SolverAccuracy,
     accuracy_of,

@@ -21,9 +21,9 @@ from jaxfed.models.mlp import mlp
 from jaxfed.training.pseudo_labels import propagated_labels, pseudo_label
 from jaxfed.training.pseudo_labels.graph_points import all_examples
 from jaxfed.training.server.server_state import ServerState, Teacher
-from jaxfed.xclp.exchangeable_steps import NEIGHBORS
 from jaxfed.xclp.memory_plan import planned
-from jaxfed.xclp.propagation_matrix import PropagationMatrix
+from jaxfed.xclp.settings.exchangeable_steps import NEIGHBORS
+from jaxfed.xclp.steps.propagation_matrix import PropagationMatrix
 
 KEY = jax.random.key(5)
 PARAMETERS = xclp.Parameters(num_classes=3, num_bits=128, num_neighbors=4)
