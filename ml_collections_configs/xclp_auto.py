@@ -2,7 +2,7 @@ r"""XCLP with settings chosen by its labels, against the paper's and the best fi
 
 Labels are few, classes imbalanced, clients homogeneous and heterogeneous, and alpha is not tuned. Every set
 has 1, 2, 5 and 10 % of labels, split among ten clients by Dirichlet(0.1), (0.3), (1) and at random, three
-seeds. `xclp_auto` is the variant `auto` of all configs (`jaxfed.xclp.selection`). `xclp_auto_balanced`
+seeds. `xclp_auto` is the variant `auto` of all configs (`jaxfed.xclp.selection.choice`). `xclp_auto_balanced`
 chooses by balanced hits (`select_measure`), on sets with imbalanced classes. Label propagation inside clients
 and on pooled data choose in the same way. kNN on a client's own labels has one neighbor and five.
 

@@ -40,7 +40,7 @@ from jaxfed.kernels import conjugate_gradient, knn, lsh
 from jaxfed.kernels.devices.padding import padded_rows
 from jaxfed.kernels.graph import Graph, cosine_from_hamming, normalized_graph
 from jaxfed.xclp import Parameters, Result, cross_client_label_propagation, setup
-from jaxfed.xclp.transduction import client_arrays
+from jaxfed.xclp.one_shot.transduction import client_arrays
 
 NUM_CLASSES = 10
 LABELED_FRACTION = 0.1

@@ -15,7 +15,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
 from jaxfed.rules import at_least, keywords
-from jaxfed.xclp.transduction import client_arrays, padded, transductive
+from jaxfed.xclp.one_shot.transduction import client_arrays, padded, transductive
 
 
 @keywords(num_neighbors=at_least(1))

@@ -28,11 +28,13 @@ from jaxfed.federation.exposure import View
 from jaxfed.kernels.devices.padding import padded_rows
 from jaxfed.rules import fields_as_keywords
 from jaxfed.xclp import Propagation, one_hot_labels
-from jaxfed.xclp.asker import views_of_asker
-from jaxfed.xclp.cosine_propagation import label_each, label_over_cosines, smoother_over_cosines
-from jaxfed.xclp.relabeling import relabeled_scores
-from jaxfed.xclp.selection import mean_metrics
-from jaxfed.xclp.transduction import client_arrays, padded, transductive
+from jaxfed.xclp.one_shot.cosine_propagation import (
+    label_each,
+    label_over_cosines,
+    matrix_over_cosines,
+)
+from jaxfed.xclp.one_shot.transduction import client_arrays, padded, transductive
+from jaxfed.xclp.selection.choice import mean_metrics
 
 
 @fields_as_keywords(Propagation)
@@ -69,7 +71,7 @@ def pooled_lp(*, execution: Execution = HERE, **fields: Any) -> FederatedAlgorit
     has chosen is in the metrics.
 
     `views`: one more client hands in the examples that it is curious about, without labels, and looks at its
-    own rows of Z (`jaxfed.xclp.asker`).
+    own rows of Z (`jaxfed.audit.extra_client_attack`).
 
     Cost: n^2 d operations; memory O(n (d + k + C)).
     """
@@ -93,14 +95,17 @@ def pooled_lp(*, execution: Execution = HERE, **fields: Any) -> FederatedAlgorit
         )
 
     def views(before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
+        from jaxfed.audit import extra_client_attack  # only audits need it
+
         del before, after, key
         vectors, labels = client_arrays(cohort)
         sizes = list(map(len, vectors))
 
-        def relabeled(
+        def simulate(
             points: Sequence[np.ndarray], labelings: np.ndarray, rows: slice
         ) -> np.ndarray:
-            return relabeled_scores(smoother_over_cosines(points, settings()), labelings, rows)
+            matrix = matrix_over_cosines(points, settings())
+            return extra_client_attack.scores_of_labelings(matrix, labelings, rows)
 
         @cache
         def settings() -> Propagation:
@@ -112,11 +117,11 @@ def pooled_lp(*, execution: Execution = HERE, **fields: Any) -> FederatedAlgorit
             *_, choice = label_over_cosines(jnp.asarray(points), y, every, owner, p, execution)
             return choice.p if choice else p
 
-        def ask(points: np.ndarray) -> np.ndarray:
+        def label(points: np.ndarray) -> np.ndarray:
             there = slice(sum(sizes), sum(sizes) + len(points))
-            return relabeled([*vectors, points], np.concatenate(labels)[None], there)[0]
+            return simulate([*vectors, points], np.concatenate(labels)[None], there)[0]
 
         unlabeled = [v[y < 0] for v, y in zip(vectors, labels, strict=True)]
-        return views_of_asker(ask, relabeled, unlabeled)
+        return extra_client_attack.extra_client_views(label, simulate, unlabeled)
 
     return transductive(label_points)._replace(views=views)

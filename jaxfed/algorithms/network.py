@@ -15,7 +15,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import UNLABELED, Federation
 from jaxfed.federation.cohort import Cohort
-from jaxfed.xclp.transduction import Transduction, evaluate, evaluate_clients, predictions
+from jaxfed.xclp.one_shot.transduction import Transduction, evaluate, evaluate_clients, predictions
 
 
 def network(*, num_classes: int) -> FederatedAlgorithm:

@@ -7,8 +7,8 @@ Leaves a client: its points' part in H (to the server), its masked contribution 
 `jaxfed.xclp`; this file gives it a cohort.
 
 With `late_fraction` so large a share of each client's unlabeled points is no part of the graph: they come
-after it is made, and are labeled by their nearest codes in it (`jaxfed.xclp.out_of_sample`). Their codes
-leave the client, too; where steps are protocols, what these show of points of the graph.
+after it is made, and are labeled by their nearest codes in it (`jaxfed.xclp.later_points.out_of_sample`).
+Their codes leave the client, too; where steps are protocols, what these show of points of the graph.
 """
 
 from __future__ import annotations
@@ -34,10 +34,8 @@ from jaxfed.xclp import (
     label_later,
     setup,
 )
-from jaxfed.xclp.asker import view_of_coalition, views_of_asker
-from jaxfed.xclp.cosine_error import cosine_rmse
-from jaxfed.xclp.relabeling import codes_in_the_clear, relabeled_in_the_clear
-from jaxfed.xclp.transduction import client_arrays, padded, transductive
+from jaxfed.xclp.one_shot.cosine_error import cosine_rmse
+from jaxfed.xclp.one_shot.transduction import client_arrays, padded, transductive
 
 _LATE = 0x6C617465  # sets who comes late apart from what else the round's key draws
 
@@ -63,7 +61,7 @@ def xclp(
 
     `views`: one more client takes part, with the examples that it is curious about as its unlabeled points,
     and looks at its own rows of Z; together with the server it looks at distances of codes
-    (`jaxfed.xclp.asker`). It comes in time: points that come late are not in
+    (`jaxfed.audit.extra_client_attack`). It comes in time: points that come late are not in
     its graph either.
     """
     Parameters(**parameters)  # reject bad values when the method is made, not in round 1
@@ -97,6 +95,8 @@ def xclp(
         )
 
     def views(before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
+        from jaxfed.audit import extra_client_attack  # only audits need it
+
         del before, after
         p = Parameters(**parameters, seed=drawn_seed(key))
         ids = np.asarray(cohort.client_id).tolist()
@@ -112,23 +112,27 @@ def xclp(
                 client_ids=[*ids, max(ids, default=-1) + 1],
             )
 
-        def relabeled(
+        def simulate(
             points: Sequence[np.ndarray], labelings: np.ndarray, rows: slice
         ) -> np.ndarray:
-            return relabeled_in_the_clear(points, labelings, rows, chosen(), execution)
+            return extra_client_attack.simulated_scores(
+                points, labelings, rows, chosen(), execution
+            )
 
         @cache
         def chosen() -> Parameters:
             choice = with_one_more(vectors[0][:0]).choice if p.asks_labels else None
             return choice.p if choice else p
 
-        of_client = views_of_asker(
+        of_client = extra_client_attack.extra_client_views(
             lambda points: with_one_more(points).predictions[-1].scores,
-            relabeled,
+            simulate,
             [v[y < 0] for v, y in zip(vectors, labels, strict=True)],
         )
-        of_coalition = view_of_coalition(
-            lambda points: codes_in_the_clear([*vectors, points], chosen(), execution)
+        of_coalition = extra_client_attack.coalition_view(
+            lambda points: extra_client_attack.simulated_codes(
+                [*vectors, points], chosen(), execution
+            )
         )
         return [*of_client, of_coalition]
 

@@ -45,7 +45,7 @@ from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS, LabelSour
 from jaxfed.training.pseudo_labels.pseudo_label import MapClients
 from jaxfed.training.server import aggregate
 from jaxfed.training.server.server_training import ServerTraining
-from jaxfed.xclp.cross_validation import cross_validated
+from jaxfed.xclp.one_shot.cross_validation import cross_validated
 
 SETTINGS = ("given", "cross_validated")
 

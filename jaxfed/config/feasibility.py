@@ -31,7 +31,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.departures import check_departures
 from jaxfed.federation.sampling import num_groups
 from jaxfed.training.consensus.attendance import departures_of
-from jaxfed.xclp import departures
+from jaxfed.xclp.settings import departures
 
 
 def check_models(dataset: Dataset, config: ConfigDict) -> None:

@@ -12,7 +12,7 @@ from jaxfed.config.assembly import settings_to_try
 from jaxfed.config.keys import flatten
 from jaxfed.training.needs import Needs, needs_of
 from jaxfed.training.pseudo_labels.label_sources import SECTION_OF, source_names
-from jaxfed.xclp import who_learns as who_learns_of
+from jaxfed.xclp.settings import disclosure
 
 _OF_NO_METHOD = ("algorithm", "baselines", "paper_table")
 _OF_TRAINING = ("model", "training", "pseudo_label")
@@ -77,7 +77,7 @@ def who_learns(config: ConfigDict) -> list[str]:
     for name in methods.chosen(config):
         settings = _xclp_settings(config, name)
         if settings and not settings["hamming"] == settings["row_sums"] == "plaintext":
-            found.setdefault(who_learns_of.lines(settings), []).append(name)
+            found.setdefault(disclosure.lines(settings), []).append(name)
     return [f"{', '.join(names)}: {line}" for lines, names in found.items() for line in lines]
 
 

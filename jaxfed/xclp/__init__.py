@@ -1,7 +1,8 @@
 """Cross-client label propagation (XCLP): `propagate_labels` and its parts.
 
-`algorithm` follows the paper line by line. `parameters` defines a run. `cross_steps` and `influence` hold the
-steps in the clear and as protocols; `departures` simulates clients that leave. Methods import from here.
+`algorithm` is the paper's Algorithm 1, which `labeling` calls for arrays. It composes `steps`, one to three
+lines of the paper a file, with `settings` that `selection` may choose. `later_points` labels points that come
+after a labeling; `one_shot` makes federated methods of labelings. Methods import from here.
 """
 
 from typing import TYPE_CHECKING
@@ -9,31 +10,23 @@ from typing import TYPE_CHECKING
 from jaxfed.registry import imported_on_use
 
 if TYPE_CHECKING:
-    from jaxfed.xclp.algorithm import (
-        Result,
-        cross_client_label_propagation,
-    )
-    from jaxfed.xclp.cross_steps import (
-        HAMMING,
-        PROJECTIONS,
-        ROW_SUMS,
-        drawn_seed,
-        plaintext_hamming,
-        setup,
-    )
-    from jaxfed.xclp.influence import INFLUENCE
-    from jaxfed.xclp.label_matrix import LABEL_MATRICES
+    from jaxfed.xclp.algorithm import cross_client_label_propagation
     from jaxfed.xclp.labeling import Labeling, propagate_labels
+    from jaxfed.xclp.later_points.out_of_sample import label_later
     from jaxfed.xclp.messages import count_messages
-    from jaxfed.xclp.neighborhoods import (
+    from jaxfed.xclp.result import Result
+    from jaxfed.xclp.settings.candidates import LABEL_MATRICES
+    from jaxfed.xclp.settings.exchangeable_steps import HAMMING, INFLUENCE, PROJECTIONS, ROW_SUMS
+    from jaxfed.xclp.settings.parameters import Parameters, Propagation
+    from jaxfed.xclp.steps.hamming import plaintext_hamming
+    from jaxfed.xclp.steps.knn_graph import (
         edge_weights,
         one_hot_labels,
         server_graph,
         with_self_edges,
     )
-    from jaxfed.xclp.out_of_sample import label_later
-    from jaxfed.xclp.parameters import Parameters, Propagation
-    from jaxfed.xclp.prediction import Prediction, predict, relative
+    from jaxfed.xclp.steps.prediction import Prediction, predict, relative
+    from jaxfed.xclp.steps.projection import drawn_seed, setup
 
 __all__ = [
     "HAMMING",
@@ -62,28 +55,28 @@ __all__ = [
 ]
 # Name -> the file that has it, imported when the name is asked for.
 _FILES = {
-    "HAMMING": "cross_steps",
-    "INFLUENCE": "influence",
-    "LABEL_MATRICES": "label_matrix",
+    "HAMMING": "settings.exchangeable_steps",
+    "INFLUENCE": "settings.exchangeable_steps",
+    "LABEL_MATRICES": "settings.candidates",
     "Labeling": "labeling",
-    "PROJECTIONS": "cross_steps",
-    "Parameters": "parameters",
-    "Prediction": "prediction",
-    "Propagation": "parameters",
-    "ROW_SUMS": "cross_steps",
-    "Result": "algorithm",
+    "PROJECTIONS": "settings.exchangeable_steps",
+    "Parameters": "settings.parameters",
+    "Prediction": "steps.prediction",
+    "Propagation": "settings.parameters",
+    "ROW_SUMS": "settings.exchangeable_steps",
+    "Result": "result",
     "count_messages": "messages",
     "cross_client_label_propagation": "algorithm",
-    "drawn_seed": "cross_steps",
-    "edge_weights": "neighborhoods",
-    "label_later": "out_of_sample",
-    "one_hot_labels": "neighborhoods",
-    "plaintext_hamming": "cross_steps",
-    "predict": "prediction",
+    "drawn_seed": "steps.projection",
+    "edge_weights": "steps.knn_graph",
+    "label_later": "later_points.out_of_sample",
+    "one_hot_labels": "steps.knn_graph",
+    "plaintext_hamming": "steps.hamming",
+    "predict": "steps.prediction",
     "propagate_labels": "labeling",
-    "relative": "prediction",
-    "server_graph": "neighborhoods",
-    "setup": "cross_steps",
-    "with_self_edges": "neighborhoods",
+    "relative": "steps.prediction",
+    "server_graph": "steps.knn_graph",
+    "setup": "steps.projection",
+    "with_self_edges": "steps.knn_graph",
 }
 __getattr__ = imported_on_use(__name__, _FILES)

@@ -1,4 +1,4 @@
-"""Checks of the clients' input to Algorithm 1, vectors and labels, before anything is computed."""
+"""Checks of a labeling before anything is computed: the clients' vectors and labels, and who takes part."""
 
 from __future__ import annotations
 
@@ -7,10 +7,41 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.xclp.prediction import UNLABELED
+from jaxfed.federation.departures import check_departures
+from jaxfed.host import processes
+from jaxfed.xclp.settings import departures
+from jaxfed.xclp.settings.parameters import Parameters
+from jaxfed.xclp.steps.prediction import UNLABELED
 
 _ROWS_AT_ONCE = 4096
 _SMALLEST_EXPONENT = -100  # of a row's largest entry; float32's smallest normal exponent is -126
+
+
+def checked_run(
+    vectors: Sequence[np.ndarray],
+    labels: Sequence[np.ndarray],
+    p: Parameters,
+    *,
+    is_federation: bool,
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The clients' arrays, after all checks of a labeling.
+
+    `is_federation`: the clients are all of the federation, so those that `p.presence` names must be there.
+
+    Raises:
+        UsageError: invalid arrays (`checked`), a client that does not exist, or settings that draw from the
+            operating system in a run of several processes, where each would draw differently.
+    """
+    vectors, labels = checked(vectors, labels, p.num_classes)
+    if is_federation:
+        check_departures(departures.parsed(p.presence), len(vectors), "xclp.presence")
+    draws = p.bit_epsilon > 0 or p.label_epsilon > 0 or p.projection == "group_secret"
+    if draws and processes.are_several():
+        raise UsageError(
+            "bit_epsilon, label_epsilon and projection='group_secret' draw from the system, each process "
+            "its own: allowed in a run of one process"
+        )
+    return vectors, labels
 
 
 def checked(

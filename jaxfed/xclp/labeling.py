@@ -10,10 +10,11 @@ import numpy as np
 from jaxfed.errors import UsageError
 from jaxfed.federation.execution import HERE, Execution
 from jaxfed.rules import fields_as_keywords
-from jaxfed.xclp.algorithm import Result, cross_client_label_propagation
-from jaxfed.xclp.out_of_sample import label_later
-from jaxfed.xclp.parameters import Parameters
-from jaxfed.xclp.prediction import Prediction
+from jaxfed.xclp.algorithm import cross_client_label_propagation
+from jaxfed.xclp.later_points.out_of_sample import label_later
+from jaxfed.xclp.result import Result
+from jaxfed.xclp.settings.parameters import Parameters
+from jaxfed.xclp.steps.prediction import Prediction
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.channel import Presence
@@ -35,7 +36,7 @@ class Labeling(list[Prediction]):
     def label(self, vectors: Sequence[np.ndarray]) -> list[Prediction]:
         """Label points that come after the labeling, by their nearest points in its graph.
 
-        Arguments, result, errors and cost as `jaxfed.xclp.out_of_sample.label_later`.
+        Arguments, result, errors and cost as `jaxfed.xclp.later_points.out_of_sample.label_later`.
         """
         return label_later(self._result, vectors, self._p, self._execution)
 

@@ -15,6 +15,7 @@ many shapes. For protocol steps only the codes are planned.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from jaxfed.federation.execution import Execution
@@ -23,28 +24,28 @@ from jaxfed.kernels import knn_in_parts, lsh, streaming
 from jaxfed.kernels.devices.padding import padded_length
 from jaxfed.kernels.knn import hamming_knn_footprint
 from jaxfed.kernels.nn_descent import approximate_hamming_knn_footprint
-from jaxfed.xclp.parameters import Parameters
+from jaxfed.xclp.settings.parameters import Parameters
 
 _LANES, _FEW = 16, 8  # as in `jaxfed.kernels.conjugate_gradient`
 _GRAPH_FLOATS = 25  # four-byte numbers per edge, while edges are matched and placed
 _DEFAULT_COLUMNS = 64
-_INFLUENCE_COLUMNS = 256  # as in `jaxfed.xclp.influence`
+_INFLUENCE_COLUMNS = 256  # as in `jaxfed.xclp.steps.contributions`
 
 
 class Plan(NamedTuple):
     """Block sizes and memory of one labeling.
 
     Fields:
-        block_rows: vectors projected at a time.
+        block_rows: vectors projected at a time; None: the default.
         part_points: points in a part of the search; None: all at once.
         block_columns: columns of the system that are solved together; None: the device's default.
         stages: name -> bytes.
     """
 
-    block_rows: int
+    block_rows: int | None
     part_points: int | None
     block_columns: int | None
-    stages: dict[str, int]
+    stages: Mapping[str, int]
 
     @property
     def num_bytes(self) -> int:
@@ -57,6 +58,26 @@ class Plan(NamedTuple):
         if self.part_points:
             said["neighbors"] += f" in parts of {self.part_points:,} points"
         return ", ".join(said.values())
+
+
+UNLIMITED = Plan(None, None, None, {})  # all default block sizes
+
+
+def plan_labeling(
+    what: str, num_points: int, dim: int, p: Parameters, execution: Execution
+) -> Plan:
+    """The plan of a labeling, reported under the name `what`; `UNLIMITED` if nobody watches the memory.
+
+    Arguments and cost as `planned`.
+
+    Raises:
+        UsageError: even the smallest blocks take more than the limit.
+    """
+    if not execution.watches_memory:
+        return UNLIMITED
+    plan = planned(num_points, dim, p, execution)
+    execution.take(f"{what} ({plan})", plan.num_bytes)
+    return plan
 
 
 def planned(num_points: int, dim: int, p: Parameters, execution: Execution) -> Plan:

@@ -1,11 +1,45 @@
-"""Payload bytes of one run of Algorithm 1 with plaintext steps, by kind of message."""
+"""Payload bytes of one run of Algorithm 1, by kind of message; a session's channel counts its own."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from jaxfed.federation.communication import Communication
-from jaxfed.xclp.calibration import SHARPNESS
-from jaxfed.xclp.parameters import Parameters
-from jaxfed.xclp.selection import Choice, priors_of, settings_of
+from jaxfed.xclp.selection.choice import Choice, priors_of, settings_of
+from jaxfed.xclp.settings.parameters import Parameters
+from jaxfed.xclp.steps.calibration import SHARPNESS
+from jaxfed.xclp.steps.knn_graph import GraphPoints
+
+if TYPE_CHECKING:
+    from jaxfed.secure.session.parties import Session
+
+
+def communication_of(
+    session: Session | None,
+    points: GraphPoints,
+    p: Parameters,
+    sent_bits: int,
+    given: Parameters,
+    choice: Choice[Parameters] | None,
+) -> Communication:
+    """Bytes of a labeling: its session's messages, its plaintext steps, and those of choosing settings.
+
+    Args:
+        session: the parties, if a step is a protocol.
+        points: the points of the graph.
+        p: the settings of the labeling.
+        sent_bits: size of a code, which may have more bits than `p`.
+        given: the settings before the choice.
+        choice: the choice; None: nothing was to be chosen.
+    """
+    communication = session.communication() if session else Communication()
+    numbers = {"num_clients": len(points.rows), "num_labeled": points.num_labeled}
+    count_messages(
+        communication, **numbers, num_points=len(points.indices), sent_bits=sent_bits, p=p
+    )
+    if choice:
+        count_selection(communication, choice, **numbers, p=given)
+    return communication
 
 
 def count_messages(
@@ -51,7 +85,8 @@ def count_later_messages(
 ) -> None:
     """Add the payload bytes of a session's plaintext steps for later points, outside its channel.
 
-    As `count_messages`, with the points' codes and one row of sums for each (`jaxfed.xclp.later_rows`).
+    As `count_messages`, with the points' codes and one row of sums for each
+    (`jaxfed.xclp.later_points.later_rows`).
     """
     if p.hamming == "plaintext":
         communication.up("codes", num_points * p.num_bits // 8)
@@ -89,7 +124,7 @@ def count_selection(
 ) -> None:
     """Add the payload bytes of choosing settings by leave-one-out, in 4-byte numbers, without codes.
 
-    For every matrix M that was tried: the messages of a labeling of the labeled points alone, always with
+    For every matrix S that was tried: the messages of a labeling of the labeled points alone, always with
     numbers of labels of each class, and its diagonals. For every setting: three counts of each client. The
     same three counts for every strength of the client prior, if there are several. With a session, only
     messages outside its channel are counted.

@@ -11,7 +11,7 @@ from jaxfed.config import file as config_file
 from jaxfed.config.visibility import seen_by, who_learns
 from jaxfed.training.pseudo_labels.pseudo_label import labeled_only
 from jaxfed.xclp import HAMMING, INFLUENCE, PROJECTIONS, ROW_SUMS
-from jaxfed.xclp import who_learns as xclp_who_learns
+from jaxfed.xclp.settings import disclosure
 
 DIGITS, TRAINING = "ml_collections_configs/xclp_digits.py", "ml_collections_configs/fedavg_xclp.py"
 TRAINED = (
@@ -159,7 +159,7 @@ def test_nothing_is_left_to_close_where_all_is_hidden():
 
 def test_the_threat_models_table_is_the_one_of_the_lines():
     told = [[cell.replace("`", "") for cell in row] for row in table("who learns what")]
-    assert told == xclp_who_learns.table()
+    assert told == disclosure.table()
 
 
 @pytest.mark.parametrize(
@@ -172,5 +172,5 @@ def test_the_threat_models_table_is_the_one_of_the_lines():
     ],
 )
 def test_every_value_of_a_setting_has_one_row(key, allowed):
-    values = [value for row in xclp_who_learns.ROWS if row.key == key for value in row.values]
+    values = [value for row in disclosure.ROWS if row.key == key for value in row.values]
     assert sorted(values) == sorted(allowed)

@@ -6,8 +6,8 @@ from sklearn.metrics import balanced_accuracy_score
 from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_clients
-from jaxfed.xclp.cosine_error import cosine_rmse
-from jaxfed.xclp.transduction import Transduction, evaluate_clients
+from jaxfed.xclp.one_shot.cosine_error import cosine_rmse
+from jaxfed.xclp.one_shot.transduction import Transduction, evaluate_clients
 
 
 def test_accuracies_by_hand():

@@ -10,7 +10,7 @@ from jaxfed import xclp
 from jaxfed.errors import UsageError
 from jaxfed.privacy import column_leakage
 from jaxfed.secure.influence import columns as influence_columns
-from jaxfed.xclp import neighborhoods
+from jaxfed.xclp.steps import knn_graph
 
 NUM_CLIENTS = 5
 
@@ -22,7 +22,7 @@ def received_columns(monkeypatch, influence, num_labeled):
     labels = [np.full(len(part), -1) for part in parts]
     labels[0][:num_labeled] = data.target[parts[0][:num_labeled]]
     columns, graphs = [], []
-    received, graph_of = influence_columns.received_columns, neighborhoods.server_graph
+    received, graph_of = influence_columns.received_columns, knn_graph.server_graph
 
     def recorded_columns(endpoint, shape):
         columns.append(received(endpoint, shape))
@@ -33,7 +33,7 @@ def received_columns(monkeypatch, influence, num_labeled):
         return graph_of(indices, *arguments)
 
     monkeypatch.setattr(influence_columns, "received_columns", recorded_columns)
-    monkeypatch.setattr(neighborhoods, "server_graph", recorded_graph)
+    monkeypatch.setattr(knn_graph, "server_graph", recorded_graph)
     vectors = [data.data[part].astype(np.float32) for part in parts]
     xclp.propagate_labels(vectors, labels, num_classes=10, row_sums="masked", influence=influence)
     truth = data.target[np.concatenate(parts)]

@@ -10,7 +10,9 @@ from jaxfed.federation.memory import Memory
 from jaxfed.host import processes
 from jaxfed.kernels import knn
 from jaxfed.kernels.devices.spread import mesh_of, points_mesh
-from jaxfed.xclp import Parameters, cross_client_label_propagation, cross_steps, smoother
+from jaxfed.xclp import Parameters, cross_client_label_propagation
+from jaxfed.xclp.settings import exchangeable_steps
+from jaxfed.xclp.steps import propagation_matrix
 
 TWO = Execution(num_devices=2)
 SWITCHES = [
@@ -42,9 +44,9 @@ def meshes(monkeypatch):
         return watching
 
     search = watched(knn.hamming_knn, found["search"], lambda x: x)
-    monkeypatch.setitem(cross_steps.NEIGHBORS, "exact", search)
-    solve = watched(smoother.propagate, found["system"], lambda graph: graph.neighbors)
-    monkeypatch.setattr(smoother, "propagate", solve)
+    monkeypatch.setitem(exchangeable_steps.NEIGHBORS, "exact", search)
+    solve = watched(propagation_matrix.propagate, found["system"], lambda graph: graph.neighbors)
+    monkeypatch.setattr(propagation_matrix, "propagate", solve)
     return found
 
 
@@ -61,7 +63,9 @@ def test_labels_over_two_devices_are_those_of_one(meshes, switches):
     for one, other in zip(alone.predictions, both.predictions, strict=True):
         np.testing.assert_array_equal(one.labels, other.labels)
         np.testing.assert_allclose(one.scores, other.scores, rtol=1e-4, atol=1e-4)
-    np.testing.assert_array_equal(np.concatenate(alone.kept.codes), np.concatenate(both.kept.codes))
+    np.testing.assert_array_equal(
+        np.concatenate(alone.artifacts.codes), np.concatenate(both.artifacts.codes)
+    )
 
 
 def test_neighbors_over_devices_are_remembered():

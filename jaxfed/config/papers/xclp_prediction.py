@@ -9,7 +9,7 @@ Variants, to be joined by commas:
   sweeps          one key at a time around the defaults, on 10,000 + 2,000 of the images
   tuned           every method at its own settings (alpha, kNN's k), by cross-validation over the labeled
                   points; in a sweep every point twice, with the paper's settings and with these
-  auto            XCLP and label propagation with settings by leave-one-out (`jaxfed.xclp.selection`)
+  auto            XCLP and label propagation with settings by leave-one-out (`jaxfed.xclp.selection.choice`)
   smoke           under a minute: 500 + 200 of the images, two repeats
 """
 

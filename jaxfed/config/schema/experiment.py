@@ -15,7 +15,7 @@ from jaxfed.models.layers import Convolution
 from jaxfed.models.wrapping import DTYPES
 from jaxfed.paper_numbers import PAPER_TABLES
 from jaxfed.rules import Rule, at_least, one_of
-from jaxfed.xclp.candidates import MEASURES
+from jaxfed.xclp.settings.candidates import MEASURES
 
 
 def method_rules(names: Collection[str]) -> dict[str, Rule]:

@@ -1,10 +1,10 @@
 """Choosing settings by leave-one-out through a session: sealed messages to the clients.
 
-    diagonals    server -> client    M_ii of its labeled points, float32          4 m_j bytes, every matrix
+    diagonals    server -> client    S_ii of its labeled points, float32          4 m_j bytes, every matrix
     setting      server -> client    the number of the chosen setting             4 bytes
 
-M_ii is the contribution of a labeled point's own label to its scores (`jaxfed.xclp.leave_one_out`). It
-depends on the number of points around it, and their distances. With columns of M the client has it in any
+S_ii is the contribution of a labeled point's own label to its scores (`jaxfed.xclp.selection.leave_one_out`).
+It depends on the number of points around it, and their distances. With columns of S the client has it in any
 case.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def sent_diagonals(session: Session, own: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
-    """M_ii of each client's labeled points, float32 [m_j], as every client that stays receives them.
+    """S_ii of each client's labeled points, float32 [m_j], as every client that stays receives them.
 
     Raises:
         ProtocolError: a message of another length, or with a number that is not finite.

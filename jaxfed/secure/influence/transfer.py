@@ -176,7 +176,7 @@ class Server:
 
 
 class Transferred:
-    """One client's contribution in two shares, by messages of a session (`jaxfed.xclp.influence`).
+    """One client's contribution in two shares, by messages of a session (`jaxfed.xclp.steps.contributions`).
 
     Args:
         session: the parties.

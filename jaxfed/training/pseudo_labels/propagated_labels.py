@@ -31,11 +31,16 @@ from jaxfed.kernels.conjugate_gradient import Convergence
 from jaxfed.training.pseudo_labels.embedding import Embed
 from jaxfed.training.pseudo_labels.pseudo_label import Points, PseudoLabel, PseudoLabels, completed
 from jaxfed.training.server.server_state import ServerState
-from jaxfed.xclp.cosine_propagation import label_each, propagate_over_cosines
-from jaxfed.xclp.cross_steps import NEIGHBORS
-from jaxfed.xclp.influence import Accuracy, accuracy_of, warn_of_cut_short
-from jaxfed.xclp.memory_plan import planned
-from jaxfed.xclp.smoother import Smoother, scores_of
+from jaxfed.xclp.memory_plan import plan_labeling
+from jaxfed.xclp.one_shot.cosine_propagation import label_each, propagate_over_cosines
+from jaxfed.xclp.settings.exchangeable_steps import NEIGHBORS
+from jaxfed.xclp.steps.propagation_matrix import (
+    PropagationMatrix,
+    SolverAccuracy,
+    accuracy_of,
+    scores_of,
+    warn_of_cut_short,
+)
 
 
 def xclp_labels(
@@ -62,11 +67,9 @@ def xclp_labels(
     @cache
     def columns_at_once(num_points: int, dim: int) -> int | None:
         """Columns of the system solved at once; over several devices as many as fit, reported once."""
-        if not (is_spread and execution.watches_memory):
+        if not is_spread:
             return None
-        plan = planned(num_points, dim, p, execution)
-        execution.take(f"labeling in a round ({plan})", plan.num_bytes)
-        return plan.block_columns
+        return plan_labeling("labeling in a round", num_points, dim, p, execution).block_columns
 
     def label_points(
         vectors: jax.Array, y: jax.Array, valid: jax.Array, key: jax.Array
@@ -79,7 +82,7 @@ def xclp_labels(
         graph = xclp.server_graph(*found, p)
         y = jnp.pad(y, (0, len(codes) - num_points), constant_values=UNLABELED)
         one_hot = jax.nn.one_hot(y, p.num_classes, dtype=jnp.float32)
-        z, info = scores_of(Smoother(graph, p, block_columns), one_hot)
+        z, info = scores_of(PropagationMatrix(graph, p, block_columns), one_hot)
         label, confidence = xclp.predict(z[:num_points])
         if p.relative_confidence:
             confidence = xclp.relative(confidence)
@@ -133,7 +136,7 @@ def xclp_labels(
             if is_spread:  # via the host, so that they may move to the devices that train
                 label, confidence = (jnp.asarray(np.asarray(x)) for x in (label, confidence))
             accuracy = accuracy_of(info, p.max_steps)
-            warn_of_cut_short(accuracy, Accuracy(), p.tolerance)
+            warn_of_cut_short(accuracy, SolverAccuracy(), p.tolerance)
             metrics: Metrics = {"steps": accuracy.steps, "residual": accuracy.residual}
             xclp.count_messages(
                 communication,

@@ -28,7 +28,7 @@ from jaxfed.training.pseudo_labels.embedding import Embed as Embed
 from jaxfed.training.pseudo_labels.embedding import embedding as embedding
 from jaxfed.training.pseudo_labels.embedding import of_examples
 from jaxfed.training.server.server_state import ServerState
-from jaxfed.xclp.prediction import predict
+from jaxfed.xclp.steps.prediction import predict
 
 if TYPE_CHECKING:
     from jaxfed.models import Model

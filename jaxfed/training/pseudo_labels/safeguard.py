@@ -3,9 +3,9 @@ r"""A safeguard in each round: an inferred label stays only if it is right more 
     keep i's label  iff  q_i > rate_b(i),      rate_b = hits of the network / validation examples, in bin b
 
 q_i is the probability that the label is right: its confidence, calibrated by leave-one-out
-(`jaxfed.xclp.calibration`). b(i) is the bin of the network's largest probability on i, among `NUM_BINS` bins
-with equally many validation examples each. A network that is rightly sure of an example learns nothing from a
-label that is less often right; an unsure network gives way to the label.
+(`jaxfed.xclp.steps.calibration`). b(i) is the bin of the network's largest probability on i, among `NUM_BINS`
+bins with equally many validation examples each. A network that is rightly sure of an example learns nothing
+from a label that is less often right; an unsure network gives way to the label.
 
 The network's accuracy on its training labels is no measure, since it has memorized them. So its rate comes
 from the validation split, by which the server selects models in any case; no client's label is used. The

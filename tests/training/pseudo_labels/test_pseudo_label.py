@@ -21,9 +21,9 @@ from jaxfed.models.mlp import mlp
 from jaxfed.training.pseudo_labels import propagated_labels, pseudo_label
 from jaxfed.training.pseudo_labels.graph_points import all_examples
 from jaxfed.training.server.server_state import ServerState, Teacher
-from jaxfed.xclp.cross_steps import NEIGHBORS
 from jaxfed.xclp.memory_plan import planned
-from jaxfed.xclp.smoother import Smoother
+from jaxfed.xclp.settings.exchangeable_steps import NEIGHBORS
+from jaxfed.xclp.steps.propagation_matrix import PropagationMatrix
 
 KEY = jax.random.key(5)
 PARAMETERS = xclp.Parameters(num_classes=3, num_bits=128, num_neighbors=4)
@@ -180,12 +180,12 @@ def test_a_graph_over_two_devices_labels_as_on_one(model, cohort, settings, is_r
         seen.append(mesh_of(codes))
         return search(codes, *arguments, **keywords)
 
-    def watched_smoother(graph, p, block_columns):
+    def watched_matrix(graph, p, block_columns):
         columns.append(block_columns)
-        return Smoother(graph, p, block_columns)
+        return PropagationMatrix(graph, p, block_columns)
 
     monkeypatch.setitem(NEIGHBORS, "exact", watched)
-    monkeypatch.setattr(propagated_labels, "Smoother", watched_smoother)
+    monkeypatch.setattr(propagated_labels, "PropagationMatrix", watched_matrix)
     monkeypatch.setattr(
         propagated_labels, "planned", lambda *asked: planned(*asked)._replace(block_columns=2)
     )

@@ -1,0 +1,190 @@
+"""Labels for points that come after the graph: from their k nearest codes in it, without solving a system.
+
+A later point x is one more row of line 10's system. It lists its k nearest among the n points of the graph,
+as in line 7. No point lists x, and all other rows stay as they are. Then, Y_x being 0,
+
+    Z_x = alpha sum_l W_xl Z_l,    W_xl = b_xl / sqrt(d_x d_l),    d_x = sum_l b_xl              line 10
+
+with b_xl = max(cos(pi h_xl / L), 0)^similarity_power of the listed l, and degrees d_l of the graph. (With
+self_edges x lists itself and k - 1 others, and its own row scales Z_x accordingly.)
+
+It is the induction formula of Delalleau, Bengio, Le Roux, "Efficient Non-Parametric Function Induction in
+Semi-Supervised Learning", AISTATS 2005, which minimizes the same energy over x alone, all else fixed, here
+with XCLP's normalization. An unlabeled point that no other point lists gets its own Z back if it is removed
+from the graph and labeled as a later point. A point that is still in the graph is its own nearest neighbor.
+Limitation: later points do not connect other points. With many of them, far from all old ones, a new labeling
+knows more.
+
+Privacy. In the clear, the client with x sends its codes. The server, which has all codes of the graph and Z,
+answers with Z_x, from which lines 15 and 16 follow: L / 8 bytes up and 4 C down per point. The client need
+not have taken part; it needs Pi. It learns a weighted sum of at most k points' scores. With points of its own
+choice it can probe single points of others, as with every method that answers any input. With `bit_epsilon`
+later codes are randomized, too: a repeated code gets the same noise, another code independent noise.
+
+With protocols, no party has both codes and Z, and each party stores its own artifacts (`jaxfed.xclp.result`).
+The labeling's session stays open. Lines 5 to 16 run once more for the later points alone, by the same
+protocols (`jaxfed.xclp.later_points.later_rows`). Labels are those in the clear:
+
+    line   party             learns
+    5      server            distances of later points to the graph's; with "plaintext" their codes
+    5      clients           nothing
+    12     server            `positions` once more
+    12     client j          with influence="columns": how far its labels reach each later point of everybody
+    14     client j          Z_x of its own later points, and counts of labels as in the labeling
+    all    everybody         the number of later points of each client
+
+Everything else is as in the labeling, with new masks, transfers and keys. All clients that took part must be
+present, even without later points: each provides its codes and labels again. The labels of a client that has
+left since the labeling, or leaves meanwhile, do not count, though its points still connect others. If it left
+before or in line 5, its points of the graph are no neighbors. It gets unreached predictions. With
+`bit_epsilon` the operating system draws the noise, and a client stores that of each code. Under
+`label_epsilon` the randomized labels are reused. So neither spends more of a budget. Clients that have not
+taken part have no keys with the others and are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.execution import HERE, Execution
+from jaxfed.kernels.devices.padding import padded_rows
+from jaxfed.privacy import randomized_response
+from jaxfed.xclp.inputs import checked
+from jaxfed.xclp.later_points.induction_weights import induction_weights
+from jaxfed.xclp.later_points.later_rows import later_scores, with_noise
+from jaxfed.xclp.messages import count_later
+from jaxfed.xclp.result import PartyArtifacts, Result, ServerArtifacts
+from jaxfed.xclp.settings.exchangeable_steps import IN_GRAPH
+from jaxfed.xclp.settings.parameters import Parameters
+from jaxfed.xclp.steps.client_scores import with_prior
+from jaxfed.xclp.steps.codes import client_codes, rows_of
+from jaxfed.xclp.steps.prediction import UNLABELED, Prediction, predicted
+from jaxfed.xclp.steps.projection import setup
+from jaxfed.xclp.steps.propagation_matrix import SolverAccuracy, warn_of_cut_short
+
+_NOISE = 0x6C617465  # separates their noise from that of the graph's points
+
+
+def label_later(
+    result: Result,
+    vectors: Sequence[np.ndarray],
+    p: Parameters,
+    execution: Execution = HERE,
+) -> list[Prediction]:
+    """Label points that come after a labeling.
+
+    Args:
+        result: of `jaxfed.xclp.cross_client_label_propagation`. The bytes that are sent are added to its
+            `communication`.
+        vectors: one float [m_j, d] array a client: the labeling's clients in their order; clients beyond the
+            end of the list have none. With plaintext steps newcomers may follow; their order matters for
+            `client_prior` alone, and they have the cohort's frequencies.
+        p: the settings that the labeling was given.
+        execution: worker processes and progress; no influence on the result.
+
+    Returns:
+        One `Prediction` for each of the arrays. Label -1, confidence 0: no label reaches any of the point's
+        neighbors, or the client has left. A point's prediction does not depend on the other later points.
+
+    Raises:
+        UsageError: newcomers if a step is a protocol; vectors that are not finite or of another d.
+
+    Cost: m (d L + n L / 64 + n k) operations, 4 n bytes for each of 256 points. Through a session the cost of
+    `jaxfed.xclp.later_points.later_rows`, for any m.
+    """
+    nobody = [np.full(np.shape(v)[:1], UNLABELED) for v in vectors]
+    vectors, _ = checked(vectors, nobody, p.num_classes)
+    _check_clients(result, vectors, p)
+    scores = [np.zeros((len(v), p.num_classes), np.float32) for v in vectors]
+    largest = [np.float32(1)] * len(vectors)
+    artifacts, accuracy = result.artifacts, SolverAccuracy()
+    if artifacts is not None and any(len(v) for v in vectors):
+        if isinstance(artifacts, PartyArtifacts):
+            codes = _codes_of_parties(artifacts, vectors)
+            found, accuracy = later_scores(artifacts, codes, execution, result.communication)
+            scores = [found.get(j, own) for j, own in enumerate(scores)]
+            largest = [artifacts.largest.get(j, own) for j, own in enumerate(largest)]
+        else:
+            scores = _of_clients(artifacts, vectors, execution)
+            largest = [artifacts.largest] * len(vectors)
+            count_later(result.communication, sum(map(len, vectors)), artifacts.p)
+    warn_of_cut_short(accuracy, SolverAccuracy(), p.tolerance)
+    predictions = predicted(scores, result.choice.sharpness if result.choice else None)
+    if not p.relative_confidence:
+        return predictions
+    return [
+        own._replace(confidences=np.minimum(own.confidences / (most or np.float32(1)), 1))
+        for own, most in zip(predictions, largest, strict=True)
+    ]
+
+
+def _check_clients(result: Result, vectors: Sequence[np.ndarray], p: Parameters) -> None:
+    """Refuse vectors of another d, and newcomers if keys are needed."""
+    dim, num_clients = vectors[0].shape[1], len(result.predictions)
+    if result.artifacts is not None and dim != (allowed := result.artifacts.planes.shape[1]):
+        raise UsageError(
+            f"labels for later points: vectors have {dim} entries; allowed are {allowed}, as in the graph"
+        )
+    if p.has_session and len(vectors) > num_clients:
+        raise UsageError(
+            f"labels for later points: {len(vectors)} clients, of which {num_clients} took part in the "
+            f"labeling: with xclp.hamming={p.hamming!r}, xclp.row_sums={p.row_sums!r} newcomers have no keys "
+            "with the others"
+        )
+
+
+def _codes_of_parties(
+    artifacts: PartyArtifacts, vectors: Sequence[np.ndarray]
+) -> dict[int, np.ndarray]:
+    """CS: codes of the later points of all clients that have not left, with their noise."""
+    all_codes = client_codes(vectors, artifacts.planes)
+    nothing = all_codes[0][:0]
+    codes = {
+        j: all_codes[j] if j < len(vectors) else nothing
+        for j in artifacts.rows
+        if j in artifacts.session.clients
+    }
+    epsilon = artifacts.p.bit_epsilon
+    if not epsilon:
+        return codes
+    return {j: with_noise(own, artifacts.noisy[j], epsilon) for j, own in codes.items()}
+
+
+def _of_clients(
+    artifacts: ServerArtifacts, vectors: Sequence[np.ndarray], execution: Execution
+) -> list[np.ndarray]:
+    """Z of later points, f32 [m_j, C] a client, weighted by its prior; newcomers have the cohort's."""
+    z = _extended(artifacts, vectors, execution)
+    parts = [z[rows] for rows in rows_of([len(v) for v in vectors])]
+    cohort = artifacts.class_counts.sum(axis=0)
+    known = [*artifacts.class_counts, *(np.zeros_like(cohort) for _ in vectors)]
+    return [
+        with_prior(part, own, cohort, artifacts.p) for part, own in zip(parts, known, strict=False)
+    ]
+
+
+def _extended(
+    artifacts: ServerArtifacts, vectors: Sequence[np.ndarray], execution: Execution
+) -> np.ndarray:
+    """Z of later points without the client prior, f32 [m, C]."""
+    p, codes = artifacts.p, client_codes(vectors, artifacts.planes)
+    if p.bit_epsilon:
+        key, joint = jax.random.fold_in(setup(p.seed), _NOISE), np.concatenate(codes)
+        draw = randomized_response.from_content(key, joint)
+        noisy = randomized_response.randomize_bits(jnp.asarray(joint), draw, p.bit_epsilon)
+        codes = [np.asarray(noisy)]
+    _, indices, distances = IN_GRAPH["plaintext"](
+        dict(enumerate(codes)),
+        dict(enumerate(artifacts.codes)),
+        None,
+        execution,
+        num_neighbors=p.num_neighbors - p.self_edges,
+        key_bits=p.key_bits,
+    )
+    weights = induction_weights(indices, distances, np.asarray(artifacts.root_degrees), p)
+    return weights.weighted_sums(padded_rows(artifacts.scores))

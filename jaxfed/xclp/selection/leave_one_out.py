@@ -1,0 +1,224 @@
+"""Leave-one-out scores of all labeled points, each without its own label, from one solve.
+
+Z is a function of X = S Y and counts of labels (`jaxfed.xclp.steps.label_matrix`), so without the label y_i
+of point i its scores follow from X_i - S_ii y_i. S_ii is in the column of S that line 12 solves for, if
+columns are sent or multiplied. If the server receives Y, it solves for S Y alone, C columns. Then
+
+    S_ii = (S e_i)_i                                one more column per label, for up to `EXACT_UP_TO` labels
+    S_ii ~ s_i (S_c b_g)_i + (S - S_c)_ii           beyond: labels in `NUM_PROBES` random groups g,
+                                                    b_g = sum over l in g of s_l e_l, random signs s
+
+(Bekas, Kokiopoulou, Saad, Applied Numerical Mathematics 2007: probing, here with signs; each label's error
+has mean zero and variance sum over the others in its group of (S_c)_il^2. On digits, a third labeled, alpha
+= 0.99, that is 14 % of S_ii, and changes at most one hit in a hundred: a test has it.) S_c is S without its
+leading eigenvectors, which are known and would cause most of the error.
+
+Two solves differ by their tolerance. For a label that is alone in its component of the graph, this difference
+alone would remain and count as if another label had reached the point. The party that solves knows the
+components: there X_i is S_ii y_i and nothing else, and the remainder is set to zero (`alone`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfed.kernels.components import components
+from jaxfed.kernels.conjugate_gradient import Convergence, propagate_centered
+from jaxfed.kernels.devices.padding import padded_length
+from jaxfed.kernels.devices.spread import everywhere
+from jaxfed.xclp.settings.parameters import Propagation
+from jaxfed.xclp.steps import client_prior
+from jaxfed.xclp.steps.label_matrix import Rows, scores, without_own
+from jaxfed.xclp.steps.propagation_matrix import (
+    PropagationMatrix,
+    SolverAccuracy,
+    accuracy_of,
+    label_counts,
+    solved,
+)
+
+EXACT_UP_TO = 256
+NUM_PROBES = 64
+_WIDTHS = (16, 64, 256)  # of columns solved for at once: few widths, few programs
+_WIDE_FROM = 20_000  # points; in smaller graphs 64 columns fill a CPU's caches
+_SEED = 0x100
+_NEAR = 1e-3  # largest relative difference of such scores between two solves of one system
+_ROUNDING = 4 * np.finfo(np.float32).eps  # of X_i and S_ii y_i, where they are the same number
+
+
+class Labeled(NamedTuple):
+    """Some labeled points, of one client or of all, and the inputs of their scores.
+
+    Fields:
+        rows: with all labels.
+        diagonal: S_ii, the contribution of each label at its own point, float32 [m].
+        labels: Y of these points, float32 [m, C]; the unbiased estimates if labels are randomized.
+        answers: the labels, int [m]; the randomized ones if labels are randomized.
+        client_counts: the numbers of labels of each point's client, float32 [m, C] or [C].
+        cohort_counts: of all clients, float32 [C].
+        accuracy: of the linear systems behind these values.
+    """
+
+    rows: Rows
+    diagonal: np.ndarray
+    labels: np.ndarray
+    answers: np.ndarray
+    client_counts: np.ndarray
+    cohort_counts: np.ndarray
+    accuracy: SolverAccuracy = SolverAccuracy()
+
+
+def left_out_scores(points: Labeled, p: Propagation) -> np.ndarray:
+    """Z of every labeled point without its own label, float32 [m, C]."""
+    rows = without_own(points.rows, points.labels, points.diagonal)
+    own = np.abs(points.diagonal[:, None] * points.labels)
+    values = np.where(np.abs(rows.values) > _ROUNDING * own, rows.values, np.float32(0))
+    z = scores(p.label_matrix, rows._replace(values=values))
+    client, cohort = (n - points.labels for n in (points.client_counts, points.cohort_counts))
+    return np.asarray(client_prior.weighed(z, client, cohort, p.client_prior))
+
+
+def half_hits(left_out: np.ndarray, answers: np.ndarray) -> np.ndarray:
+    """Twice the leave-one-out hit of each point, int [m]: 2, 1 or 0.
+
+    2 if its own class has the largest score, 1 if it ties with the largest other one, 0 otherwise and if no
+    other label reaches the point. Scores within a relative difference of `_NEAR` tie: between identical
+    points the order of additions would decide, and it differs between protocols.
+    """
+    rows = np.arange(len(answers))
+    others = left_out.copy()
+    others[rows, answers] = -np.inf
+    own, other = left_out[rows, answers], others.max(axis=1, initial=-np.inf)
+    with np.errstate(invalid="ignore"):  # a single class has no other score
+        is_near = np.abs(own - other) <= _NEAR * np.maximum(np.abs(own), np.abs(other))
+    found = np.where(is_near, 1, np.where(own > other, 2, 0))
+    return np.where(left_out.max(axis=1) > 0, found, 0)
+
+
+def alone(matrix: PropagationMatrix, points: np.ndarray) -> np.ndarray:
+    """bool [m]: true for points without any other of these points in their component of the graph."""
+    root = np.asarray(everywhere(components(matrix.graph)).root)
+    _, place, sizes = np.unique(root[points], return_inverse=True, return_counts=True)
+    return np.asarray(sizes[place] == 1)
+
+
+def labeled_rows(
+    matrix: PropagationMatrix, y: np.ndarray, owner: np.ndarray, answers: np.ndarray
+) -> Labeled:
+    """`Labeled` of all labeled points in ascending order, if one party has the graph and the labels.
+
+    Args:
+        matrix: S, n by n.
+        y: Y, float32 [n, C], zero rows where unlabeled.
+        owner: the client of each point, int [n].
+        answers: int [n], -1 where unlabeled.
+
+    Cost: C columns of S, and those that `diagonal` needs.
+    """
+    points = np.flatnonzero(answers >= 0)
+    values, accuracy = solved(matrix, y)
+    of_clients = np.zeros((int(owner.max(initial=0)) + 1, y.shape[1]), np.float32)
+    np.add.at(of_clients, owner[points], y[points])
+    x, counts = (np.asarray(a)[points] for a in (values, label_counts(y)))
+    own, accuracy_of_own = diagonal(matrix, points)
+    x = np.where(alone(matrix, points)[:, None], own[:, None] * y[points], x)
+    return Labeled(
+        Rows(x, counts),
+        own,
+        y[points],
+        answers[points],
+        of_clients[owner[points]],
+        of_clients.sum(axis=0),
+        accuracy.worst(accuracy_of_own),
+    )
+
+
+def diagonal(
+    matrix: PropagationMatrix,
+    points: np.ndarray,
+    *,
+    exact_up_to: int = EXACT_UP_TO,
+    num_probes: int = NUM_PROBES,
+) -> tuple[np.ndarray, SolverAccuracy]:
+    """S_ii of some points, float32 [m], and the accuracy of the linear systems.
+
+    Up to `exact_up_to` entries are solved for; more are estimated. The same points give the same numbers.
+
+    Args:
+        matrix: S, n by n.
+        points: their numbers, int [m].
+        exact_up_to: largest number of points that are solved for, a column each.
+        num_probes: columns of the estimate.
+    """
+    if len(points) <= exact_up_to:
+        found, worst = np.zeros(len(points), np.float32), SolverAccuracy()
+        widths = _WIDTHS if matrix.num_points > _WIDE_FROM else _WIDTHS[:2]
+        for start in range(0, len(points), widths[-1]):
+            block = points[start : start + widths[-1]]
+            columns = np.arange(len(block))
+            width = next(width for width in widths if width >= len(block))
+            unit = np.zeros((matrix.num_points, width), np.float32)
+            unit[block, columns] = 1
+            z, accuracy = solved(matrix, unit)
+            found[start : start + len(block)] = np.asarray(z)[block, columns]
+            worst = worst.worst(accuracy)
+        return found, worst
+    rng = np.random.default_rng((_SEED, len(points)))
+    group = rng.permutation(len(points)) % num_probes
+    sign = rng.choice(np.array([-1, 1], np.float32), len(points))
+    probes = np.zeros((matrix.num_points, num_probes), np.float32)
+    probes[points, group] = sign
+    z, known, accuracy = _centered(matrix, probes)
+    estimate = sign * np.asarray(z)[points, group] + np.asarray(known)[points]
+    return np.asarray(estimate, np.float32), accuracy
+
+
+def _centered(
+    matrix: PropagationMatrix, y: np.ndarray
+) -> tuple[jax.Array, jax.Array, SolverAccuracy]:
+    """S_c Y, float32 [n, C], and the diagonal of S - S_c, float32 [n]: v_i^2 / ((1 - alpha) |v_K|^2).
+
+    v = D^1/2 on the component K of each point. Also returns the accuracy of the linear systems.
+    """
+    p, found = matrix.p, everywhere(components(matrix.graph))
+    z, info = everywhere(
+        propagate_centered(
+            matrix.graph, found, y, p.alpha, tolerance=p.tolerance, max_steps=p.max_steps
+        )
+    )
+    v, volume = matrix.root_degrees, jnp.where(found.volume > 0, found.volume, 1.0)
+    return z, v / ((1 - p.alpha) * volume) * v, accuracy_of(info, p.max_steps)
+
+
+class AtLabeled:
+    """S restricted to the labeled points, at the server, for choosing settings through a session.
+
+    Solved columns store their S_ii in `diagonal`. A point that is `alone` gets nothing else.
+
+    Args:
+        matrix: S, n by n.
+        points: labeled points, int [m], in the order of their new numbers.
+    """
+
+    def __init__(self, matrix: PropagationMatrix, points: np.ndarray) -> None:
+        self._matrix, self._num_labeled = matrix, len(points)
+        self.num_points, self.max_steps = padded_length(len(points)), matrix.max_steps
+        self._points = np.zeros(self.num_points, np.int64)
+        self._points[: len(points)] = points
+        self.diagonal = np.zeros(self.num_points, np.float32)
+        self.alone = np.zeros(self.num_points, bool)
+        self.alone[: len(points)] = alone(matrix, points)
+
+    def solved(self, y: np.ndarray) -> tuple[jax.Array, Convergence]:
+        """S Y at the labeled points, for Y [m, C] of these."""
+        joint = np.zeros((self._matrix.num_points, y.shape[1]), np.float32)
+        joint[self._points[: self._num_labeled]] = y[: self._num_labeled]
+        z, info = self._matrix.solved(joint)
+        z = jnp.where(self.alone[:, None] & (y == 0), 0, z[self._points])
+        rows, columns = np.nonzero(y)
+        self.diagonal[rows] = np.asarray(z)[rows, columns]
+        return z, info

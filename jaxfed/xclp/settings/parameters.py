@@ -1,0 +1,284 @@
+"""Settings of one labeling: `Propagation` over any graph, and `Parameters` of XCLP, which estimates it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from jaxfed.errors import UsageError
+from jaxfed.rules import KEY_BITS, Rule, at_least, between, check_values, one_of
+from jaxfed.xclp.settings import candidates, departures
+from jaxfed.xclp.settings.exchangeable_steps import (
+    HAMMING,
+    INFLUENCE,
+    NEIGHBORS,
+    PROJECTIONS,
+    ROW_SUMS,
+)
+
+CONFIDENCES = ("entropy", "calibrated")
+
+_SEED_BITS = 256
+_EPSILON = Rule(float, "finite numbers from 0 (no noise) on", lambda epsilon: 0 <= epsilon < np.inf)
+
+# Below, labels spread less than rounding errors. Float32 has no number between 0.99999994 and 1.
+_ALPHA = Rule(float, "numbers from 0.0001 to 0.9999999", lambda alpha: 1e-4 <= alpha <= 0.9999999)
+
+_OF_PROPAGATION = {
+    "num_classes": at_least(1),
+    "num_neighbors": at_least(1),
+    "alpha": _ALPHA,
+    # Above it, a neighbor at cosine 0.4 has weight 0 in float32, and the graph falls apart.
+    "similarity_power": Rule(float, "numbers above 0, up to 100", lambda power: 0 < power <= 100),
+    "label_matrix": one_of(candidates.LABEL_MATRICES),
+    "client_prior": between(0, 10, closed=True),
+    "select_measure": one_of(candidates.MEASURES),
+    "confidence": one_of(CONFIDENCES),
+    # From about 0.1 on, labels change.
+    "tolerance": Rule(
+        float, "numbers above 0, up to 0.01", lambda tolerance: 0 < tolerance <= 0.01
+    ),
+    "max_steps": at_least(1),
+}
+_OF_XCLP = {
+    "projection": one_of(PROJECTIONS),
+    "hamming": one_of(HAMMING),
+    "neighbors": one_of(NEIGHBORS),
+    "row_sums": one_of(ROW_SUMS),
+    "influence": one_of(INFLUENCE),
+    "num_bits": Rule(int, "multiples of 32", lambda bits: bits >= 32 and bits % 32 == 0),
+    "key_bits": Rule(int, " or ".join(map(str, KEY_BITS)), lambda bits: bits in KEY_BITS),
+    "seed": Rule(
+        int, f"integers from 0 to 2^{_SEED_BITS} - 1", lambda seed: 0 <= seed < 2**_SEED_BITS
+    ),
+    "bit_epsilon": _EPSILON,
+    "label_epsilon": _EPSILON,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectionSettings:
+    """Settings that are chosen by leave-one-out (`jaxfed.xclp.selection.choice`).
+
+    Attributes:
+        select: settings to choose by leave-one-out over the labeled points, each as "KEY", with default
+            candidates, or as "KEY:VALUE:...". The value that the key has in the config is a candidate, too.
+        select_measure: quality that `select` compares: "accuracy", the share of labels that leave-one-out
+            recovers, or "balanced_accuracy", its mean over classes, for classes of unequal size.
+    """
+
+    select: Sequence[str] = ()
+    select_measure: str = "accuracy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SolverSettings:
+    """Settings of the linear systems (line 10 of Algorithm 1).
+
+    Attributes:
+        tolerance: relative residual at which the linear system counts as solved, up to 0.01 (Algorithm 1,
+            line 10).
+        max_steps: maximum number of conjugate-gradient steps for the linear system. If the labeling or
+            leave-one-out needs more, a warning says so (Algorithm 1, line 10).
+    """
+
+    tolerance: float = 1e-6
+    max_steps: int = 1000
+
+
+@dataclass(frozen=True)
+class Propagation(SolverSettings, SelectionSettings):
+    """Settings of label propagation over a graph of nearest neighbors (lines 7, 8 and 15 of Algorithm 1).
+
+    Attributes:
+        num_classes: number of classes C.
+        num_neighbors: number k of nearest neighbors to which each point is linked in the graph (Algorithm 1,
+            line 7).
+        self_edges: count each point as the first of its own k neighbors, as the paper prints it. Off: link it
+            to k other points, as the authors' code does (Algorithm 1, line 7).
+        alpha: reach of labels, 0.0001 to 0.9999999: small values keep them near their points, values near 1
+            spread them through the graph (Algorithm 1, line 10). In Python, "auto" means 0.99 with "alpha" in
+            `select`.
+        similarity_power: exponent on edge weights, up to 100; larger values favor the most similar neighbors.
+            It is 1 in the paper and 3 in the authors' code (Algorithm 1, line 7).
+        label_matrix: weight of a label: "plain", 1 for each, as in the paper, or "class_balanced", 1 divided
+            by its class's number of labels, as in the authors' code (Algorithm 1, line 10).
+        client_prior: strength beta with which a client's own label frequencies weight its scores; 0 ignores
+            them. It has no effect with a single client (before line 15 of Algorithm 1).
+        confidence: meaning of confidences: "entropy", 1 minus the scaled entropy of a point's scores
+            (Algorithm 1, line 16), or "calibrated", the probability that the label is right, estimated by
+            leave-one-out.
+        relative_confidence: divide all confidences by the largest, as the authors' code does (after line 16
+            of Algorithm 1).
+    """
+
+    rules: ClassVar[dict[str, Rule]] = _OF_PROPAGATION
+
+    num_classes: int
+    num_neighbors: int = 10
+    self_edges: bool = False
+    alpha: float = 0.99
+    similarity_power: float = 1.0
+    label_matrix: str = "plain"
+    client_prior: float = 0.0
+    confidence: str = "entropy"
+    relative_confidence: bool = False
+
+    def __post_init__(self) -> None:
+        """Reject invalid settings with a one-line error that names the setting."""
+        select = candidates.parsed(self.select, self.selectable)
+        object.__setattr__(self, "select", tuple(self.select))
+        if isinstance(self.alpha, str) and self.alpha == "auto":
+            object.__setattr__(self, "alpha", Propagation.alpha)
+            if "alpha" not in select:
+                object.__setattr__(self, "select", ("alpha", *self.select))
+        check_values("xclp", _OF_PROPAGATION, vars(self))
+        rules = {**_OF_PROPAGATION, **_OF_XCLP}
+        for key, values in select.items():
+            for value in values:
+                if not rules[key].is_met(value):
+                    wrong = f"the value {value!r} of {key} is out of range"
+                    raise candidates.refused(self.select, rules[key].advice, wrong)
+        if self.relative_confidence and self.confidence != "entropy":
+            raise UsageError(
+                f"does not go with confidence={self.confidence!r}",
+                key="relative_confidence",
+                owner="xclp",
+                value=True,
+                allowed="set confidence='entropy'",
+            )
+
+    @property
+    def asks_labels(self) -> bool:
+        """True if leave-one-out chooses something before the labeling: settings, or a sharpness."""
+        return bool(self.select) or self.confidence == "calibrated"
+
+    @property
+    def needs_class_counts(self) -> bool:
+        """True if scores depend on the cohort's number of labels of each class."""
+        return self.label_matrix != "plain" or self.client_prior > 0
+
+    @property
+    def selectable(self) -> tuple[str, ...]:
+        """Keys that `select` may name."""
+        return tuple(key for key in candidates.CANDIDATES if hasattr(self, key))
+
+
+@dataclass(frozen=True)
+class Parameters(Propagation):
+    """Settings of one XCLP labeling, over all points of a cohort.
+
+    Attributes:
+        num_bits: number of bits L in the code of a point, a multiple of 32. More bits estimate angles better
+            and cost more time and memory (Algorithm 1, line 4).
+        seed: seed of the random hyperplanes Pi in a simulation, the same at all clients, 0 to 2^256 - 1
+            (Algorithm 1, line 1).
+        projection: source of the hyperplanes: "seed", the same hyperplanes in every run with that seed, or
+            "group_secret", secret bits of the clients, new in every run, which needs a protocol in `hamming`
+            (Algorithm 1, line 3).
+        hamming: computation of distances between codes: "plaintext" sends the codes to the server. "phe"
+            (Paillier encryption), "ot" (oblivious transfer) and "masked" are protocols that show it only the
+            distances (Algorithm 1, line 5).
+        neighbors: search for nearest neighbors: "exact" compares all pairs of points. "approximate" is faster
+            for many points, misses some neighbors, and needs `hamming="plaintext"` (Algorithm 1, line 7).
+        key_bits: size of Paillier's keys in bits, 2048 or 3072; only `hamming="phe"` uses it (Algorithm 1,
+            line 5).
+        row_sums: summation of the clients' contributions: "plaintext" shows them to the server, "masked"
+            hides them. "masked_resilient" also survives dropouts without a second upload, and
+            "masked_resilient_signed" also protects against a server that lies about them (Algorithm 1, line
+            14).
+        influence: multiplication of the server's matrix with a client's labels: "labels" sends a client
+            nothing of the matrix, "columns" sends the columns of its labeled points, as in the paper
+            (Algorithm 1, lines 10 to 13).
+        bit_epsilon: epsilon of randomized response on every bit of the codes; 0: no noise (before line 5
+            of Algorithm 1).
+        label_epsilon: epsilon of randomized response on every label; 0: no noise (before line 10 of
+            Algorithm 1).
+        presence: dropouts to simulate where steps are protocols, as "CLIENT@STAGE" or "SHARE%@STAGE"
+            (`jaxfed.xclp.settings.departures`).
+
+    Randomness. All bits of `seed` count, although the generator's key has 64. With `projection="seed"` the
+    same seed gives the same labels, bit for bit, and Pi is as secret as the experiment's config. With
+    "group_secret", Pi comes from 256 bits that the operating system draws. The clients of a session share
+    them, and the server does not have them; labels of two runs differ as they do between seeds. The noise of
+    `bit_epsilon` and `label_epsilon` comes from the operating system if a step is a protocol, else from
+    `seed`.
+
+    Approximate search (`jaxfed.kernels.nn_descent`) takes time that grows with n instead of n^2, and labels
+    differ a little. With plaintext codes the server learns nothing new by it. In a protocol, the server would
+    choose pairs to compare by the distances it has seen, and so reveal distances to the clients.
+
+    Privacy. `label_matrix` and `client_prior` use the cohort's labels. Except for "plain" without a prior,
+    the clients learn the cohort's number of labels of each class; the server learns it if `row_sums` is
+    plaintext. `relative_confidence` uses the cohort's largest confidence: the server learns every client's
+    largest one, the clients the cohort's. `select` and `confidence="calibrated"` need leave-one-out. With it,
+    the clients always learn the numbers of each class, the effect of each of their labels on its own point,
+    and the choice. The server learns the number of labels that each setting recovers, and their likelihood:
+    as sums over the clients, or of every client if `row_sums` is plaintext. With
+    `select_measure="balanced_accuracy"` it learns these numbers by class, and the cohort's number of labels
+    of each class.
+    """
+
+    rules: ClassVar[dict[str, Rule]] = {**_OF_PROPAGATION, **_OF_XCLP}
+
+    num_bits: int = 4096
+    seed: int = 0
+    projection: str = "seed"
+    hamming: str = "plaintext"
+    neighbors: str = "exact"
+    key_bits: int = 2048
+    row_sums: str = "plaintext"
+    influence: str = "labels"
+    bit_epsilon: float = 0.0
+    label_epsilon: float = 0.0
+    presence: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        """Reject invalid settings with a one-line error that names the setting."""
+        super().__post_init__()
+        check_values("xclp", _OF_XCLP, vars(self))
+        if self.projection == "group_secret" and self.hamming == "plaintext":
+            raise UsageError(
+                "with hamming='plaintext' clients have no secret from the server",
+                key="projection",
+                owner="xclp",
+                value=self.projection,
+                allowed="choose a protocol in hamming",
+            )
+        if self.neighbors != "exact" and self.hamming != "plaintext":
+            raise UsageError(
+                f"hamming={self.hamming!r} is a protocol, which compares all pairs",
+                key="neighbors",
+                owner="xclp",
+                value=self.neighbors,
+                allowed="use 'exact'",
+            )
+        self._check_presence()
+
+    @property
+    def has_session(self) -> bool:
+        """True if a step is a protocol; the parties then have keys and exchange messages."""
+        return self.hamming != "plaintext" or self.row_sums != "plaintext"
+
+    def _check_presence(self) -> None:
+        """Check that the run has every stage at which a client is to leave."""
+        is_there = {
+            "setup": self.has_session,
+            "hamming": self.hamming != "plaintext",
+            "influence": self.row_sums != "plaintext"
+            or (self.has_session and self.influence == "columns"),
+            "row_sums": self.row_sums != "plaintext",
+            "sums": self.row_sums != "plaintext",
+            "confidence": self.has_session and self.relative_confidence,
+        }
+        for departure in departures.parsed(self.presence):
+            if not is_there[departure.stage]:
+                raise UsageError(
+                    f"stage {departure.stage!r} needs {departures.STAGES[departure.stage].needs}",
+                    key="presence",
+                    owner="xclp",
+                    value=self.presence,
+                )

@@ -1,0 +1,144 @@
+"""Lines 5 to 9 of Algorithm 1: nearest neighbors and their graph, computed once for settings that share them.
+
+Settings with the same number of bits share codes and neighbors. Fewer neighbors are the first of more, and
+fewer bits come from the first rows of Pi.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfed.federation.execution import Execution
+from jaxfed.kernels.devices.padding import padded_rows
+from jaxfed.kernels.graph import Graph, cosine_from_hamming, normalized_graph
+from jaxfed.privacy import randomized_response
+from jaxfed.xclp.memory_plan import UNLIMITED, Plan
+from jaxfed.xclp.settings.exchangeable_steps import HAMMING
+from jaxfed.xclp.settings.parameters import Parameters
+from jaxfed.xclp.steps.codes import rows_of_clients
+from jaxfed.xclp.steps.propagation_matrix import PropagationMatrix
+
+if TYPE_CHECKING:
+    from jaxfed.secure.session.parties import Session
+
+Array = jax.Array | np.ndarray
+
+
+class GraphPoints(NamedTuple):
+    """The points of a graph and their nearest others, of the clients that take part.
+
+    Fields:
+        labels: Y^(j) of every client that takes part, float32 [n_j, C], in the clients' order.
+        rows: R_j of the same clients.
+        indices, distances: of the nearest others of all points, int32 [n, k], stored by the server.
+    """
+
+    labels: dict[int, np.ndarray]
+    rows: dict[int, slice]
+    indices: np.ndarray
+    distances: np.ndarray
+
+    @property
+    def num_labeled(self) -> int:
+        """Number of points with a label."""
+        return sum(int(y.any(axis=1).sum()) for y in self.labels.values())
+
+
+class KnnGraphs:
+    """Neighbors and graphs of one labeling, or of all candidate settings, computed on first use.
+
+    Args:
+        codes: B^(j), uint32 [n_j, L / 32].
+        labels: int [n_j], -1 = unlabeled.
+        p: the settings, with the largest number of bits and of neighbors of any candidate.
+        session: the parties, if a step is a protocol.
+        execution: execution settings.
+        plan: block sizes for a memory limit.
+    """
+
+    def __init__(
+        self,
+        codes: Sequence[np.ndarray],
+        labels: Sequence[np.ndarray],
+        p: Parameters,
+        session: Session | None,
+        execution: Execution,
+        plan: Plan = UNLIMITED,
+    ) -> None:
+        self._codes, self._labels, self._p = codes, labels, p
+        self._session, self._execution, self._plan = session, execution, plan
+        self._points: dict[int, GraphPoints] = {}
+        self._graphs: dict[tuple[int, int, float], Graph] = {}
+
+    def points(self, num_bits: int) -> GraphPoints:
+        """Lines 5 and 7, XS: the nearest others by codes of `num_bits` bits."""
+        if num_bits not in self._points:
+            p, part = self._p, self._plan.part_points
+            clients, indices, distances = HAMMING[p.hamming](
+                [own[:, : num_bits // 32] for own in self._codes],
+                self._session,
+                self._execution,
+                num_neighbors=p.num_neighbors,
+                neighbors=p.neighbors,
+                key_bits=p.key_bits,
+                **({"part_points": part} if part else {}),
+            )
+            labels = {j: one_hot_labels(self._labels[j], p.num_classes) for j in clients}
+            rows = rows_of_clients({j: len(y) for j, y in labels.items()})
+            self._points[num_bits] = GraphPoints(labels, rows, indices, distances)
+        return self._points[num_bits]
+
+    def matrix(self, p: Parameters) -> PropagationMatrix:
+        """Lines 6 to 10, SS: S of the graph for these settings."""
+        key = p.num_bits, p.num_neighbors, p.similarity_power
+        if key not in self._graphs:
+            points, k = self.points(p.num_bits), p.num_neighbors
+            nobody = p.num_bits + 1  # padding consists of points without edges
+            indices = padded_rows(points.indices[:, :k], fill=-1)
+            distances = padded_rows(points.distances[:, :k], fill=nobody)
+            self._graphs[key] = server_graph(
+                self._execution.spread(indices, fill=-1),
+                self._execution.spread(distances, fill=nobody),
+                p,
+            )
+        return PropagationMatrix(self._graphs[key], p, self._plan.block_columns)
+
+
+def server_graph(indices: Array, distances: Array, p: Parameters) -> Graph:
+    """Lines 6 to 9, SS: cosines of the kept pairs, B + B^T, D^-1/2 (B + B^T) D^-1/2."""
+    indices, distances = jnp.asarray(indices), jnp.asarray(distances)
+    if p.bit_epsilon:
+        estimates = randomized_response.unbiased_distances(distances, p.num_bits, p.bit_epsilon)
+        distances = jnp.maximum(estimates, 0)
+    similarity = cosine_from_hamming(distances, p.num_bits)
+    if p.self_edges:
+        indices, similarity = with_self_edges(indices, similarity)
+    return normalized_graph(indices, edge_weights(similarity, p.similarity_power))
+
+
+def with_self_edges(indices: jax.Array, similarity: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Line 7 as printed: the point itself, similarity 1, and all but the last of its neighbors [n, k].
+
+    A padding point is its own neighbor too, which reaches no other point.
+    """
+    own = jnp.arange(len(indices), dtype=indices.dtype)[:, None]
+    return (
+        jnp.concatenate([own, indices[:, :-1]], axis=1),
+        jnp.concatenate([jnp.ones_like(similarity[:, :1]), similarity[:, :-1]], axis=1),
+    )
+
+
+def edge_weights(similarity: jax.Array, power: float) -> jax.Array:
+    """max(similarity, 0)^power: negative similarities are no edges."""
+    positive = jnp.maximum(similarity, 0)
+    return positive if power == 1 else positive**power
+
+
+def one_hot_labels(labels: Array, num_classes: int) -> np.ndarray:
+    """float32 [..., C]: Y_ic = 1 where point i is labeled c, zero rows where unlabeled (-1)."""
+    return (np.asarray(labels)[..., None] == np.arange(num_classes)).astype(np.float32)

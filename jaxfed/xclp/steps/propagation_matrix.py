@@ -1,0 +1,147 @@
+"""Line 10 of Algorithm 1: the propagation matrix S = (I - alpha W)^-1, which multiplies one-hot labels.
+
+S depends on the graph alone, and the server computes it. It is never formed: conjugate gradients solve
+(I - alpha W) Z = Y. `jaxfed.xclp.steps.label_matrix` turns S Y into scores.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import reduce
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfed.kernels.conjugate_gradient import Convergence, propagate
+from jaxfed.kernels.devices.spread import everywhere
+from jaxfed.kernels.graph import Graph
+from jaxfed.xclp.settings.parameters import Propagation
+from jaxfed.xclp.steps.label_matrix import Rows, scores
+
+Array = jax.Array | np.ndarray
+
+
+class SolverAccuracy(NamedTuple):
+    """Accuracy of several solved columns: most steps, largest residual, and if one was stopped at max_steps.
+
+    A column that stops above the tolerance at float32's own limit is no reason to warn.
+    """
+
+    steps: int = 0
+    residual: float = 0.0
+    cut_short: bool = False
+
+    def worst(self, other: SolverAccuracy) -> SolverAccuracy:
+        """The worse of two accuracies, field by field."""
+        return SolverAccuracy(
+            max(self.steps, other.steps),
+            max(self.residual, other.residual),
+            self.cut_short or other.cut_short,
+        )
+
+
+class Matrix(Protocol):
+    """The server's matrix S, n by n (`PropagationMatrix`), or a part of it, or other rows."""
+
+    @property
+    def num_points(self) -> int:
+        """n, with padding."""
+
+    @property
+    def max_steps(self) -> int:
+        """Maximum number of conjugate-gradient steps."""
+
+    def solved(self, y: np.ndarray) -> tuple[jax.Array, Convergence]:
+        """S Y for Y float32 [n, C]."""
+
+
+class PropagationMatrix(NamedTuple):
+    """S of one labeling. The graph's rows may be spread over a mesh; all other arrays are on one device.
+
+    `block_columns`: columns that are solved together; None: the device's default.
+    """
+
+    graph: Graph
+    p: Propagation
+    block_columns: int | None = None
+
+    @property
+    def num_points(self) -> int:
+        """n, with padding."""
+        return len(self.graph.neighbors)
+
+    @property
+    def root_degrees(self) -> jax.Array:
+        """D^1/2, float32 [n]."""
+        return everywhere(self.graph.root_degrees)
+
+    @property
+    def max_steps(self) -> int:
+        """Maximum number of conjugate-gradient steps."""
+        return self.p.max_steps
+
+    def solved(self, y: Array) -> tuple[jax.Array, Convergence]:
+        """S Y for Y float32 [n, C], n the graph's points, and the convergence of each column."""
+        return everywhere(
+            propagate(
+                self.graph,
+                jnp.asarray(y),
+                self.p.alpha,
+                tolerance=self.p.tolerance,
+                max_steps=self.p.max_steps,
+                block_columns=self.block_columns,
+            )
+        )
+
+
+def label_counts(y: Array) -> jax.Array:
+    """N, float32 [n, C]: the numbers of labels of each class in Y [n, C], repeated for every point."""
+    y = jnp.asarray(y)
+    return jnp.broadcast_to(y.sum(axis=0, keepdims=True), y.shape)
+
+
+def joint_scores(graph: Graph, y: Array, p: Propagation) -> tuple[jax.Array, Convergence]:
+    """Z, float32 [n, C], if one party has graph and labels Y [n, C], one-hot or zero; may be traced."""
+    return scores_of(PropagationMatrix(graph, p), y)
+
+
+def scores_of(m: PropagationMatrix, y: Array) -> tuple[jax.Array, Convergence]:
+    """`joint_scores` with an existing S."""
+    y = jnp.asarray(y)
+    values, info = m.solved(y)
+    z = scores(m.p.label_matrix, Rows(values, label_counts(y)))
+    return jnp.asarray(z), info
+
+
+def solved(matrix: Matrix, y: np.ndarray) -> tuple[jax.Array, SolverAccuracy]:
+    """S Y, and the accuracy of its columns."""
+    z, info = matrix.solved(y)
+    return z, accuracy_of(info, matrix.max_steps)
+
+
+def accuracy_of(info: Convergence, max_steps: int) -> SolverAccuracy:
+    """Accuracy over all columns of one solve."""
+    steps, residual, converged = (
+        np.asarray(values) for values in (info.steps, info.residual, info.converged)
+    )
+    cut_short = bool((~converged & (steps >= max_steps)).any())
+    return SolverAccuracy(int(steps.max()), float(residual.max()), cut_short)
+
+
+def warn_of_cut_short(labeling: SolverAccuracy, choosing: SolverAccuracy, tolerance: float) -> None:
+    """Warn once if columns were stopped at max_steps: in the labeling, in choosing its settings, or in both.
+
+    The warning points to the caller's caller.
+    """
+    systems = {"label propagation": labeling, "choosing by leave-one-out": choosing}
+    cut_short = {name: own for name, own in systems.items() if own.cut_short}
+    if cut_short:
+        worst = reduce(SolverAccuracy.worst, cut_short.values())
+        warnings.warn(
+            f"{' and '.join(cut_short)} stopped at relative residual {worst.residual:.1e} after "
+            f"{worst.steps} steps, above tolerance={tolerance:.1e}: raise max_steps or tolerance",
+            RuntimeWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,109 @@
+"""Line 14 of Algorithm 1, a cross step: each client's rows of the summed contributions, and its scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from jaxfed.federation.execution import Execution
+from jaxfed.xclp.settings.exchangeable_steps import ROW_SUMS, Counts
+from jaxfed.xclp.settings.parameters import Parameters
+from jaxfed.xclp.steps.client_scores import class_counts, client_scores, with_prior
+from jaxfed.xclp.steps.contributions import Contributions
+
+if TYPE_CHECKING:
+    from jaxfed.secure.session.parties import Session
+
+
+class Scores(NamedTuple):
+    """Z[R_j] of one client, float32 [n_j, C], without and with its client prior."""
+
+    unweighted: np.ndarray
+    weighted: np.ndarray
+
+
+def summed_scores(
+    contributions: Contributions,
+    labels: Mapping[int, np.ndarray],
+    rows: Mapping[int, slice],
+    p: Parameters,
+    session: Session | None,
+    execution: Execution,
+) -> dict[int, Scores]:
+    """Line 14, XS: the scores of each client's own rows, of all clients that stay.
+
+    Args:
+        contributions: the summands.
+        labels: Y^(j) of every client, float32 [n_j, C], from which it counts its labels.
+        rows: R_j of the clients that receive scores.
+        p: the settings.
+        session: the parties, if a step is a protocol.
+        execution: execution settings.
+    """
+    counts = {j: class_counts(labels[j], are_needed=p.needs_class_counts) for j in rows}
+    found = {}
+    for j, (values, cohort) in ROW_SUMS[p.row_sums](
+        contributions, counts, rows, session, execution
+    ).items():
+        z = client_scores(values, cohort, p)
+        weighted = with_prior(z, labels[j].sum(axis=0), cohort.sum(axis=0), p)
+        found[j] = Scores(z, weighted)
+    return found
+
+
+def plaintext_row_sums(
+    contributions: Contributions,
+    counts: Counts,
+    rows: Mapping[int, slice],
+    session: Session | None,
+    execution: Execution,
+) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Line 14 in the clear: client j gets rows R_j of the summed contributions, f32 [n_j, C].
+
+    It also gets the sum of the counts [t, C], f32. A client that has left before does not count and gets
+    nothing.
+    """
+    del execution
+    staying = [client for client in rows if session is None or client in session.clients]
+    if not staying:
+        return {}
+    first, *others = contributions.values.values()
+    total = sum(others, start=first)
+    summed = np.stack([counts[client] for client in staying]).sum(axis=0, dtype=np.float32)
+    return {client: (total[rows[client]], summed) for client in staying}
+
+
+def secure_row_sums(
+    contributions: Contributions,
+    counts: Counts,
+    rows: Mapping[int, slice],
+    session: Session | None,
+    execution: Execution,
+    *,
+    resilient: bool = False,
+    signed: bool = False,
+) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Line 14 by a protocol in which client j learns its rows and no party learns anything else.
+
+    Counts are t further rows of every client. Each client learns only their sum, over exactly the clients
+    whose contributions count. Returns the rows of the clients that have stayed.
+    """
+    from jaxfed.secure import cross_steps
+
+    assert session is not None
+    sums = cross_steps.sums_and_totals(
+        session,
+        contributions.values,
+        counts,
+        rows,
+        parts=contributions.shares,
+        resilient=resilient,
+        signed=signed,
+        progress=execution.counting("uploads for row sums"),
+    )
+    return {
+        client: (own.astype(np.float32), total.astype(np.float32))
+        for client, (own, total) in sums.items()
+    }

@@ -1,0 +1,243 @@
+"""The exact-cosine baselines against dense float64 label propagation, client by client and pooled."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.config import file
+from jaxfed.data import Partition
+from jaxfed.federation.clients import Federation
+from jaxfed.kernels import reference
+from jaxfed.testing.method_checks import num_compilations
+from jaxfed.xclp import Propagation
+from jaxfed.xclp.one_shot.cosine_propagation import label_each, label_over_cosines
+
+NUM_CLASSES, NUM_NEIGHBORS, ALPHA = 3, 5, 0.99
+
+
+@pytest.fixture(scope="module")
+def federation():
+    """Clients of 50, 3, 0 and 90 points around three centers; the second has no labels."""
+    rng = np.random.default_rng(0)
+    sizes = [50, 3, 0, 90]
+    y = rng.integers(NUM_CLASSES, size=sum(sizes)).astype(np.int32)
+    centers = rng.standard_normal((NUM_CLASSES, 12))
+    x = (centers[y] + rng.standard_normal((len(y), 12))).astype(np.float32)
+    points = np.split(np.arange(len(y)), np.cumsum(sizes)[:-1])
+    labeled = tuple(p[: len(p) // 5] if len(p) > 3 else p[:0] for p in points)
+    unlabeled = tuple(p[len(own) :] for p, own in zip(points, labeled, strict=True))
+    return Federation(
+        x, y, Partition(labeled, unlabeled, tuple(p[:0] for p in points)), NUM_CLASSES
+    )
+
+
+def dense_labels(
+    x,
+    y,
+    *,
+    similarity_power=1.0,
+    label_matrix="plain",
+    relative_confidence=False,
+    self_edges=False,
+    factor=1.0,
+):
+    """Labels and confidences by the formulas of the module, in float64; `factor` of a prior."""
+    indices, cosines = reference.cosine_knn(x, NUM_NEIGHBORS - self_edges)
+    if self_edges:
+        indices = np.insert(indices, 0, np.arange(len(x)), axis=1)
+        cosines = np.insert(cosines, 0, 1.0, axis=1)
+    w = reference.normalized_graph(indices, np.maximum(cosines, 0) ** similarity_power)
+    one_hot = (np.asarray(y)[:, None] == np.arange(NUM_CLASSES)).astype(float)
+    if label_matrix == "class_balanced":
+        one_hot /= np.maximum(one_hot.sum(axis=0), 1)
+    z = np.maximum(reference.propagate(w, one_hot, ALPHA), 0) * factor
+    reached = z.max(axis=1) > 1e-12
+    share = z / np.where(reached, z.sum(axis=1), 1)[:, None]
+    surprise = np.log(share, where=share > 0, out=np.zeros_like(share))
+    confidence = np.where(reached, 1 + (share * surprise).sum(axis=1) / np.log(NUM_CLASSES), 0)
+    if relative_confidence:
+        confidence /= confidence.max()
+    return np.where(reached, z.argmax(axis=1), -1), confidence
+
+
+def label(name, federation, **keywords):
+    return label_cohort(name, federation, federation.cohort(), **keywords)
+
+
+def label_cohort(name, federation, cohort, **keywords):
+    given = {"num_neighbors": NUM_NEIGHBORS, "alpha": ALPHA}
+    algorithm = ALGORITHMS[name](num_classes=NUM_CLASSES, **{**given, **keywords})
+    key = jax.random.key(0)
+    state, metrics = algorithm.round(algorithm.init(key, federation), cohort, key)
+    return state, metrics, cohort
+
+
+SWITCHES = {
+    "label_matrix": "class_balanced",
+    "relative_confidence": True,
+    "similarity_power": 3.0,
+    "self_edges": True,
+}
+
+
+@pytest.mark.parametrize("switches", [{}, SWITCHES], ids=str)
+def test_per_client(federation, switches):
+    found, metrics, cohort = label("per_client_lp", federation, **switches)
+    for j in (0, 3):
+        mask = cohort.mask[j]
+        labels, confidences = dense_labels(cohort.x[j, mask], cohort.y[j, mask], **switches)
+        np.testing.assert_array_equal(found.label[j, mask], labels)
+        np.testing.assert_allclose(found.confidence[j, mask], confidences, atol=2e-3)
+    np.testing.assert_array_equal(found.label[1, cohort.mask[1]], [-1, -1, -1])
+    assert metrics["unreached"] == 3
+
+
+@pytest.mark.parametrize("switches", [{}, SWITCHES], ids=str)
+def test_pooled(federation, switches):
+    found, metrics, cohort = label("pooled_lp", federation, **switches)
+    mask = cohort.mask
+    labels, confidences = dense_labels(cohort.x[mask], cohort.y[mask], **switches)
+    np.testing.assert_array_equal(found.label[mask], labels)
+    np.testing.assert_allclose(found.confidence[mask], confidences, atol=2e-3)
+    assert metrics["unreached"] == 0
+
+
+def test_pooled_weighs_scores_by_the_clients_own_labels(federation):
+    found, _, cohort = label("pooled_lp", federation, client_prior=1.0)
+    mask = cohort.mask
+    x, y, owner = cohort.x[mask], cohort.y[mask], np.nonzero(mask)[0]
+    counts = np.array(
+        [np.bincount(own[own >= 0], minlength=NUM_CLASSES) for own in cohort.y], float
+    )
+    share = (counts.sum(0) + 1) / (counts.sum() + NUM_CLASSES)
+    own = (counts + NUM_CLASSES * share) / (counts.sum(1, keepdims=True) + NUM_CLASSES)
+    labels, confidences = dense_labels(x, y, factor=(own / share)[owner])
+    np.testing.assert_array_equal(found.label[mask], labels)
+    np.testing.assert_allclose(found.confidence[mask], confidences, atol=2e-3)
+    assert np.abs(confidences - dense_labels(x, y)[1]).max() > 0.01  # else nothing would be seen
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_each_switch_tells_here(federation, name):
+    """Else the tests above could not see that one is ignored."""
+    cohort = federation.cohort([3])
+    x, y = cohort.x[0], cohort.y[0]
+    _, plain = dense_labels(x, y)
+    _, changed = dense_labels(x, y, **{name: SWITCHES[name]})
+    assert np.abs(plain - changed).max() > 0.01
+
+
+@pytest.mark.parametrize("name", ["per_client_lp", "pooled_lp"])
+def test_switches_follow_those_of_xclp_unless_given(name):
+    digits = "ml_collections_configs/xclp_digits.py"
+    given = [f"xclp.{key}={value}" for key, value in (SWITCHES | {"alpha": 0.5}).items()]
+    section = file.load(digits, given)[name]
+    assert {**SWITCHES, "alpha": 0.5}.items() <= section.to_dict().items()
+    own = file.load(digits, [*given, f"{name}.label_matrix=plain"])
+    assert (own[name].label_matrix, own.xclp.label_matrix) == ("plain", "class_balanced")
+
+
+CHOICE = ("alpha:0.3", "label_matrix:class_balanced", "num_neighbors:3", "client_prior:1")
+
+
+def labels_that_come_back(federation, p):
+    """Hits of leave-one-out over pooled points, by labeling anew without each label."""
+    cohort = federation.cohort()
+    kept = {key: value for key, value in vars(p).items() if key not in ("num_classes", "select")}
+    method = ALGORITHMS["pooled_lp"](num_classes=NUM_CLASSES, **kept)
+    hit = []
+    for place in zip(*np.nonzero(cohort.y >= 0), strict=True):
+        y = cohort.y.copy()
+        y[place] = -1
+        key = jax.random.key(0)
+        state, _ = method.round(method.init(key, federation), cohort._replace(y=y), key)
+        hit.append(state.label[place] == cohort.y[place])
+    return np.array(hit)
+
+
+def test_pooled_chooses_what_refits_would(federation):
+    found, metrics, cohort = label("pooled_lp", federation, select=CHOICE)
+    given = Propagation(NUM_CLASSES, num_neighbors=NUM_NEIGHBORS, alpha=ALPHA)
+    selected = metrics["selected"]
+    selected |= {"label_matrix": max(selected["label_matrix"], key=selected["label_matrix"].get)}
+    chosen = replace(given, **selected)
+    rates = metrics["leave_one_out"]
+    assert rates["given_accuracy"] == labels_that_come_back(federation, given).mean()
+    assert rates["accuracy"] == labels_that_come_back(federation, chosen).mean()
+    again, _, _ = label("pooled_lp", federation, **{"alpha": ALPHA, **selected})
+    np.testing.assert_array_equal(found.label[cohort.mask], again.label[cohort.mask])
+
+
+def test_more_neighbors_than_given_may_be_chosen(federation):
+    """Each setting has the nearest that it asks for, out of one search."""
+    p = Propagation(NUM_CLASSES, num_neighbors=1, alpha=ALPHA)
+    found, metrics, cohort = label(
+        "pooled_lp", federation, num_neighbors=1, select=("num_neighbors:12",)
+    )
+    rates = metrics["leave_one_out"]
+    assert metrics["selected"] == {"num_neighbors": 12}
+    assert rates["given_accuracy"] == labels_that_come_back(federation, p).mean()
+    many = replace(p, num_neighbors=12)
+    assert rates["accuracy"] == labels_that_come_back(federation, many).mean()
+    again, _, _ = label("pooled_lp", federation, num_neighbors=12)
+    np.testing.assert_array_equal(found.label[cohort.mask], again.label[cohort.mask])
+
+
+def test_what_choosing_gives_up_is_told_of(federation):
+    with pytest.warns(RuntimeWarning, match="and choosing by leave-one-out stopped"):
+        label("pooled_lp", federation, select=("alpha:0.3",), max_steps=1)
+
+
+def test_every_client_chooses_for_itself(federation):
+    found, metrics, cohort = label("per_client_lp", federation, select=CHOICE)
+    assert "selected" not in metrics
+    rates = []
+    for j in np.flatnonzero((cohort.y >= 0).any(axis=1)):
+        alone = federation.cohort([j])
+        one, own, _ = label_cohort("pooled_lp", federation, alone, select=CHOICE)
+        mask = cohort.mask[j]
+        np.testing.assert_array_equal(found.label[j, mask], one.label[j, mask])
+        rates.append(own["leave_one_out"]["accuracy"])
+    np.testing.assert_allclose(metrics["leave_one_out"]["accuracy"], np.mean(rates))
+
+
+@pytest.mark.slow
+def test_unequal_clients_share_a_few_programs():
+    """After two clients, whose numbers of labels are of two classes, no other size compiles anything."""
+    rng = np.random.default_rng(3)
+    centers = rng.standard_normal((NUM_CLASSES, 12))
+    sizes = (240, 30, 3, 57, 100, 256, 9)
+    y = [rng.integers(NUM_CLASSES, size=n) for n in sizes]
+    x = [(centers[own] + rng.standard_normal((len(own), 12))).astype(np.float32) for own in y]
+    # A hub: nearest to all that lie around it, and no two of these alike, which rounding would choose among.
+    x[3][6:] = x[3][5] + rng.standard_normal((51, 12)).astype(np.float32)
+    given = [np.where(rng.random(len(own)) < 0.2, own, -1) for own in y]
+    given[2][:] = -1
+    settings = {
+        "label_matrix": "class_balanced",
+        "select": ("alpha:0.3:0.9",),
+    }  # not what is compiled
+    p = Propagation(NUM_CLASSES, num_neighbors=NUM_NEIGHBORS, alpha=ALPHA, **settings)
+
+    def padded(clients):
+        labels = np.full((len(clients), 256), -1)
+        for row, client in enumerate(clients):
+            labels[row, : sizes[client]] = given[client]
+        mask = np.arange(256) < np.array([sizes[client] for client in clients])[:, None]
+        return label_each([x[client] for client in clients], labels, mask, p)
+
+    padded([0, 1])
+    before = num_compilations()
+    label, confidence, choices = padded(range(len(sizes)))
+    assert num_compilations() == before
+    for j in (2, 3, 6):  # without labels, with a hub, with few points; alone each compiles anew
+        n = sizes[j]
+        one_hot = np.asarray(given[j][:, None] == np.arange(NUM_CLASSES), np.float32)
+        alone = label_over_cosines(jnp.asarray(x[j]), one_hot, jnp.ones(n, dtype=bool), None, p)
+        np.testing.assert_array_equal(label[j, :n], alone[0])
+        np.testing.assert_allclose(confidence[j, :n], alone[1], atol=1e-4)
+        assert choices[j].chosen == alone[2].chosen

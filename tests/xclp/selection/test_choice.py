@@ -1,0 +1,542 @@
+"""Settings chosen by leave-one-out: as by refits, over protocols as in the clear, and when none are."""
+
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+import jax
+import numpy as np
+import pytest
+from secure_labels import digits
+
+from jaxfed.algorithms.xclp import xclp
+from jaxfed.errors import UsageError
+from jaxfed.federation.clients import Federation
+from jaxfed.secure.errors import ProtocolError
+from jaxfed.secure.influence import left_out
+from jaxfed.secure.row_sums import server_sums
+from jaxfed.secure.session.channel import Presence
+from jaxfed.secure.session.endpoint import SERVER
+from jaxfed.secure.session.parties import Session
+from jaxfed.xclp import (
+    Parameters,
+    Propagation,
+    cross_client_label_propagation,
+    drawn_seed,
+    propagate_labels,
+    setup,
+)
+from jaxfed.xclp.one_shot.cosine_error import cosine_rmse
+from jaxfed.xclp.selection import federated_selection
+from jaxfed.xclp.selection.choice import plaintext_total, priors_of, select, settings_of
+from jaxfed.xclp.selection.leave_one_out import Labeled
+from jaxfed.xclp.steps.contributions import EVERYBODY
+from jaxfed.xclp.steps.label_matrix import Rows
+
+GIVEN = {"num_classes": 10, "num_bits": 128, "num_neighbors": 3, "alpha": 0.9}
+SELECT = ("alpha:0.5:0.8", "label_matrix:class_balanced", "client_prior:0.5")
+
+
+@cache
+def data():
+    return digits(3, 60, labeled=0.4)
+
+
+def refit_hits(p, clients=(0, 1, 2)):
+    """Which of their points get their label back when it is hidden from everybody: by labeling anew."""
+    vectors, labels = data()
+    found = []
+    for client in clients:
+        own = labels[client]
+        for i in np.flatnonzero(own >= 0):
+            hidden = [y.copy() for y in labels]
+            hidden[client][i] = -1
+            again = cross_client_label_propagation(vectors, hidden, p).predictions[client]
+            found.append(again.labels[i] == own[i])
+    return np.array(found)
+
+
+def test_chooses_what_refits_would():
+    p = Parameters(
+        **{**GIVEN, "num_bits": 64}, select=("alpha:0.5:0.9", "label_matrix:class_balanced")
+    )
+    hit = {s: refit_hits(s) for s in settings_of(p)}
+    given, best = hit[settings_of(p)[0]], max(hit.values(), key=np.sum)
+    better = best.sum() - given.sum() > np.sqrt((best != given).sum())
+    choice = cross_client_label_propagation(*data(), p).choice
+    assert choice.given_accuracy == given.mean()
+    assert choice.accuracy == (best if better else given).mean() == hit[choice.p].mean()
+    assert choice.num_settings == len(hit) == 3
+    assert choice.chosen == {"alpha": choice.p.alpha, "label_matrix": choice.p.label_matrix}
+    reported = choice.metrics()["selected"]
+    assert reported["alpha"] == choice.p.alpha
+    assert [kind for kind, one in reported["label_matrix"].items() if one] == [
+        choice.p.label_matrix
+    ]
+
+
+@cache
+def in_the_clear():
+    return cross_client_label_propagation(*data(), Parameters(**GIVEN, select=SELECT))
+
+
+PROTOCOLS = [
+    {"row_sums": "masked"},
+    {"row_sums": "masked", "influence": "columns"},
+    {"hamming": "masked", "row_sums": "masked_resilient"},
+    {"hamming": "masked"},
+    {"hamming": "masked", "influence": "columns"},
+]
+
+
+@pytest.mark.parametrize("protocols", PROTOCOLS, ids=str)
+def test_through_a_session_as_in_the_clear(protocols):
+    p = Parameters(**GIVEN, **protocols, select=SELECT)
+    ours, theirs = cross_client_label_propagation(*data(), p), in_the_clear()
+    assert ours.choice.chosen == theirs.choice.chosen
+    assert ours.choice.accuracy == theirs.choice.accuracy
+    assert ours.choice.given_accuracy == theirs.choice.given_accuracy
+    for mine, other in zip(ours.predictions, theirs.predictions, strict=True):
+        np.testing.assert_array_equal(mine.labels, other.labels)
+    assert ours.communication.download["diagonals"] % 4 == 0
+    assert ours.communication.download["setting"] == 4 * 3
+
+
+def test_labels_that_are_alone_do_not_come_back_through_a_session():
+    """Seven groups of points that no edge joins, of which six have one label."""
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(7), [9, 4, 4, 4, 4, 4, 4])
+    vectors = (8 * np.eye(7)[group] + rng.standard_normal((33, 7)) / 8).astype(np.float32)
+    labels = np.where(np.append(True, group[1:] != group[:-1]) | (group == 0), group % 3, -1)
+    labels[1:4] = 1
+    clients = [vectors[::2], vectors[1::2]], [labels[::2], labels[1::2]]
+    found = []
+    for protocols in ({}, {"hamming": "masked"}, {"row_sums": "masked"}):
+        p = Parameters(3, 3, num_bits=256, **protocols, select=("alpha:0.5",))
+        found.append(cross_client_label_propagation(*clients, p).choice.metrics()["leave_one_out"])
+    assert found[0]["given_accuracy"] <= 9 / 15
+    assert found[1] == found[2] == found[0]
+
+
+@pytest.mark.parametrize(
+    ("row_sums", "is_resilient"), [("masked", False), ("masked_resilient", True)]
+)
+def test_the_server_reads_counts_as_sums_where_row_sums_are(row_sums, is_resilient, monkeypatch):
+    """Of hits, of those with every prior and of likelihoods: by the same protocol."""
+    summed, sums = [], server_sums.server_sums
+
+    def watched(session, counts, **keywords):
+        summed.append(keywords)
+        return sums(session, counts, **keywords)
+
+    monkeypatch.setattr(server_sums, "server_sums", watched)
+    for protocol in (row_sums, "plaintext"):
+        summed.clear()
+        p = Parameters(
+            **GIVEN, hamming="masked", row_sums=protocol, select=SELECT, confidence="calibrated"
+        )
+        cross_client_label_propagation(*data(), p)
+        expected = [] if protocol == "plaintext" else [{"is_resilient": is_resilient}] * 3
+        assert summed == expected
+
+
+@pytest.mark.parametrize("protocols", PROTOCOLS, ids=str)
+def test_labels_of_who_has_left_do_not_count_for_the_next_settings(protocols, monkeypatch):
+    seen, choosing = [], federated_selection.select
+
+    def watched(p, evidence, total):
+        def of(s):
+            seen.append(evidence(s))
+            return seen[-1]
+
+        return choosing(p, of, total)
+
+    monkeypatch.setattr(federated_selection, "select", watched)
+    presence = Presence()
+    presence.lose_when(1, "receive", "diagonals")
+    settings = {**GIVEN, "select": ("alpha:0.5",)}
+    vectors, labels = data()
+    hidden = [labels[0], np.full_like(labels[1], -1), labels[2]]
+    p = Parameters(**settings, **protocols)
+    cross_client_label_propagation(vectors, labels, p, presence=presence)
+    cross_client_label_propagation(vectors, hidden, Parameters(**settings))
+    assert presence.gone == {1}
+    before, after, _, expected = seen
+    assert [*before] == [*after] == [0, 2]
+    assert before[0].cohort_counts.sum() == sum(np.sum(y >= 0) for y in labels)
+    assert after[0].cohort_counts.sum() == sum(np.sum(y >= 0) for y in hidden)
+    values = np.concatenate([own.rows.values for own in after.values()])
+    np.testing.assert_allclose(values, expected[EVERYBODY].rows.values, atol=1e-4)
+
+
+def test_nobody_stays_while_settings_are_chosen():
+    presence = Presence()
+    for client in range(3):
+        presence.lose_when(client, "send", "positions")
+    p = Parameters(**GIVEN, row_sums="masked", select=SELECT)
+    result = cross_client_label_propagation(*data(), p, presence=presence)
+    assert presence.gone == {0, 1, 2}
+    assert result.choice.accuracy is None
+    assert all(np.all(own.labels == -1) for own in result.predictions)
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"num_bits": 32, "select": ("num_bits:512", "num_neighbors:5")}]
+)
+def test_what_is_chosen_is_run(more):
+    chosen = cross_client_label_propagation(
+        *data(), Parameters(**{**GIVEN, "select": SELECT, **more})
+    )
+    if more:
+        assert chosen.choice.p.num_neighbors == 5
+    again = cross_client_label_propagation(*data(), chosen.choice.p)
+    for mine, other in zip(chosen.predictions, again.predictions, strict=True):
+        for one, two in zip(mine, other, strict=True):
+            np.testing.assert_array_equal(one, two)
+
+
+def test_bits_that_were_chosen_are_those_of_the_estimates_that_are_reported():
+    federation = Federation.from_clients(list(zip(*data(), strict=True)), num_classes=10)
+    method = xclp(**{**GIVEN, "num_bits": 32}, select=("num_bits:512", "num_neighbors:5"))
+    key = jax.random.key(0)
+    _, metrics = method.round(method.init(key, federation), federation.cohort(), key)
+    assert metrics["selected"] == {"num_bits": 512, "num_neighbors": 5}
+    pi, vectors = setup(drawn_seed(key)), np.concatenate(data()[0])
+    reported = metrics["cosine_rmse"], metrics["cosine_rmse_theory"]
+    assert reported == pytest.approx(cosine_rmse([vectors], pi, 512))
+
+
+def test_bytes_are_those_of_what_was_sent_to_choose():
+    """Codes of the most bits that any setting asks for; counts of settings, and then of priors."""
+    _, labels = data()
+    n = sum(map(len, labels))
+    up = in_the_clear().communication.upload
+    num_settings = len(settings_of(Parameters(**GIVEN, select=SELECT)))
+    assert num_settings == 1 + 2
+    assert up["hits"] == 3 * 12 * (num_settings + 2)
+    given = {**GIVEN, "num_bits": 512}
+    stays = cross_client_label_propagation(*data(), Parameters(**given, select=("num_bits:544",)))
+    assert stays.choice.p.num_bits == 512
+    assert stays.communication.upload["codes"] == n * 544 // 8
+    prior = cross_client_label_propagation(*data(), Parameters(**GIVEN, client_prior=0.5))
+    assert prior.communication.upload["class_counts"] == 4 * 3 * 10
+    assert prior.communication.download["class_counts"] == 4 * 3 * 10
+
+
+def test_bytes_of_choosing_are_those_that_a_session_counts():
+    """Of each M all scores of labeled points, and the cohort's counts of labels."""
+    vectors, labels = digits(2, 12, labeled=0.7)
+    n, m = 12, sum(int((y >= 0).sum()) for y in labels)
+    given = {"num_classes": 10, "num_bits": 64, "num_neighbors": 1, "alpha": 0.9}
+    select = ("label_matrix:class_balanced", "alpha:0.5")
+    p = Parameters(**given, select=select)
+    clear = cross_client_label_propagation(vectors, labels, p)
+    num_matrices = 2  # the given one, and at alpha = 0.5
+    assert clear.choice.p == replace(p, select=())
+    up, down = clear.communication.upload, clear.communication.download
+    assert up["class_counts"] == down["class_counts"] == 4 * 2 * 10 * num_matrices
+    assert up["contributions"] == 4 * 2 * 10 * (n + num_matrices * m)
+    assert up["hits"] == 2 * 12 * len(settings_of(p))
+
+    session = cross_client_label_propagation(vectors, labels, replace(p, hamming="masked"))
+    ours, theirs = session.communication.metrics(), clear.communication.metrics()
+    assert {*theirs["upload"]} - {*ours["upload"]} == {"codes"}
+    for direction in ("upload", "download"):
+        for kind, num_bytes in theirs[direction].items():
+            assert kind == "codes" or ours[direction][kind] == num_bytes
+
+
+def test_the_order_of_clients_does_not_matter():
+    vectors, labels = data()
+    order = [2, 0, 1]
+    p = Parameters(**{**GIVEN, "num_bits": 2048}, select=SELECT)  # hardly any equal distances
+    first = cross_client_label_propagation(vectors, labels, p)
+    moved = cross_client_label_propagation(
+        [vectors[j] for j in order], [labels[j] for j in order], p
+    )
+    assert moved.choice.metrics() == first.choice.metrics()
+    for place, j in enumerate(order):
+        np.testing.assert_array_equal(moved.predictions[place].labels, first.predictions[j].labels)
+
+
+@pytest.mark.parametrize(("message", "after"), [("diagonals", 1), ("setting", 0)])
+def test_who_leaves_while_settings_are_chosen_has_no_say(message, after):
+    presence = Presence()
+    presence.lose_when(1, "receive", message, after=after)
+    vectors, labels = data()
+    predictions = propagate_labels(
+        vectors, labels, row_sums="masked", presence=presence, select=SELECT, **GIVEN
+    )
+    assert presence.gone == {1}
+    assert np.all(predictions[1].labels == -1)
+    assert all(np.all(predictions[j].labels >= 0) for j in (0, 2))
+
+
+def test_the_choice_is_of_who_stays():
+    """Who leaves at its positions might have had no labels; who leaves later is counted nowhere."""
+    vectors, labels = data()
+    without = [labels[0], np.full_like(labels[1], -1), labels[2]]
+    p = Parameters(**GIVEN, row_sums="masked", select=SELECT, confidence="calibrated")
+    choices = []
+    for message, direction in (("positions", "send"), ("diagonals", "receive")):
+        presence = Presence()
+        presence.lose_when(1, direction, message)
+        run = cross_client_label_propagation(vectors, labels, p, presence=presence)
+        assert presence.gone == {1}
+        choices.append(run.choice)
+    expected = cross_client_label_propagation(
+        vectors, without, replace(p, row_sums="plaintext")
+    ).choice
+    assert choices[0].chosen == expected.chosen
+    assert choices[0].accuracy == expected.accuracy
+    assert choices[0].given_accuracy == expected.given_accuracy
+    assert choices[0].sharpness == expected.sharpness
+    np.testing.assert_allclose(choices[0].log_loss, expected.log_loss, atol=1e-3)
+    given = Parameters(**GIVEN)
+    assert choices[1].given_accuracy == refit_hits(given, (0, 2)).mean()
+    assert choices[1].given_accuracy != refit_hits(given).mean()
+
+
+def test_the_loss_is_of_who_tells_it():
+    """A client that has left since hits were counted has neither likelihoods nor a number of labels."""
+    both = {j: evidence([[1, 0, 1, 0]], [0.9]) for j in (0, 1)}
+    staying = [(0, 1), (0, 1), (0,)]
+
+    def of(p):
+        return {j: own(p)[0] for j, own in both.items()}
+
+    def total(counts):
+        here = staying.pop(0) if len(staying) > 1 else staying[0]
+        return sum(counts[j] for j in here)
+
+    p = Propagation(2, alpha=0.9, confidence="calibrated", select=("client_prior:0.5",))
+    losses = [select(p, of, total).log_loss, select(p, of, plaintext_total).log_loss]
+    np.testing.assert_allclose(*losses, rtol=1e-6)
+
+
+def test_nor_has_who_has_left_since_the_settings_that_are_chosen():
+    """Its labels came back with these, and it was not there for the others."""
+    p = Propagation(2, alpha=0.9, confidence="calibrated", select=("alpha:0.5",))
+    staying, gone = (evidence([own, own], [0.9, 0.5]) for own in ([1, 0, 1, 1], [0, 0]))
+
+    def of(s):
+        clients = {0: staying} if s.alpha == 0.5 else {0: staying, 1: gone}
+        return {j: own(s)[0] for j, own in clients.items()}
+
+    choice = select(p, of, plaintext_total)
+    alone = select(p, lambda s: {0: staying(s)[0]}, plaintext_total)
+    assert (choice.p.alpha, choice.accuracy) == (0.9, 0.75)
+    assert (choice.sharpness, choice.log_loss) == (alone.sharpness, alone.log_loss)
+
+
+@pytest.mark.parametrize("labels", ["none", "one"])
+def test_with_hardly_any_labels_the_given_settings_stay(labels):
+    vectors, some = data()
+    hidden = [np.full_like(y, -1) for y in some]
+    if labels == "one":
+        hidden[0][0] = 4
+    p = Parameters(**GIVEN, select=SELECT)
+    result = cross_client_label_propagation(vectors, hidden, p)
+    assert result.choice.p == replace(p, select=())
+    assert bool(result.communication.upload["class_counts"]) == (labels == "one")
+
+
+def evidence(hit, wanted):
+    """Made so that setting number s, by its alpha, has hits `hit[s]`."""
+
+    def of(p):
+        own = hit[wanted.index(p.alpha)]
+        values = np.where(np.array(own)[:, None] == np.arange(2), np.float32(1), np.float32(0))
+        m = len(own)
+        return {
+            0: Labeled(
+                Rows(np.ascontiguousarray(values[:, ::-1]), np.ones((m, 2))),
+                np.zeros(m, np.float32),
+                np.zeros((m, 2), np.float32),
+                np.zeros(m, int),
+                np.zeros(2),
+                np.zeros(2),
+            )
+        }
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("given", "other", "moves"),
+    [
+        ([1, 1, 0, 0], [1, 1, 1, 0], False),  # 1 gained of 1 that differ: no more than sqrt(1)
+        ([1, 1, 0, 0], [1, 1, 1, 1], True),  # 2 of 2
+        ([1, 0, 0, 0, 0], [0, 1, 1, 0, 0], False),  # 1 of 3
+        ([1, 0, 0, 0, 0], [0, 1, 1, 1, 1], True),  # 3 of 5
+        ([1, 1, 1, 1], [1, 1, 0, 0], False),
+    ],
+)
+def test_moves_from_the_given_settings_by_one_standard_error(given, other, moves):
+    p = Propagation(2, alpha=0.9, select=("alpha:0.5",))
+    choice = select(p, evidence([given, other], [0.9, 0.5]), plaintext_total)
+    assert choice.p.alpha == (0.5 if moves else 0.9)
+    assert choice.given_accuracy == np.mean(given)
+    assert choice.accuracy == np.mean(other if moves else given)
+
+
+def test_too_few_to_hide_among_choose_nothing():
+    p = Propagation(2, alpha=0.9, select=("alpha:0.5",))
+    choice = select(p, evidence([[0, 0, 0], [1, 1, 1]], [0.9, 0.5]), lambda counts: None)
+    assert (choice.p.alpha, choice.accuracy) == (0.9, None)
+
+
+def test_too_few_later_on_choose_no_prior_and_no_sharpness():
+    """What hits have chosen before they left stays chosen."""
+    p = Propagation(2, alpha=0.9, select=("alpha:0.5", "client_prior:0.5"), confidence="calibrated")
+    hit = evidence([[0, 0, 0], [1, 1, 1]], [0.9, 0.5])
+    for heard in (None, np.zeros((2, 3), np.int64)):  # nobody, or nobody with a label
+        answers = iter([np.array([[0, 0, 3], [6, 12, 3]]), heard, None])
+        choice = select(p, hit, lambda counts, answers=answers: next(answers))
+        assert (choice.p.alpha, choice.p.client_prior, choice.accuracy) == (0.5, 0.0, 1.0)
+        assert (choice.sharpness, choice.log_loss) == (1.0, None)
+
+
+def test_settings_are_all_combinations():
+    p = Propagation(2, alpha=0.9, select=("alpha:0.5:0.9", "label_matrix", "client_prior:1"))
+    found = settings_of(p)
+    assert found[0] == replace(p, select=())
+    assert len(found) == len(set(found)) == 2 * 2
+    assert priors_of(p) == [0.0, 1.0]
+    assert priors_of(replace(p, select=())) == [0.0]
+
+
+def test_nothing_is_solved_twice_and_nothing_is_taken_for_something_else():
+    """What every graph and every M has to say is asked for once; class shares do not change M."""
+    graphs = ("num_neighbors:5:10", "similarity_power:1:3", "num_bits:64:128")
+    matrices = ("alpha:0.5:0.9", "label_matrix:plain:class_balanced")
+    p = Parameters(2, 5, alpha=0.9, num_bits=64, select=(*graphs, *matrices))
+    asked = []
+
+    def of(s):
+        asked.append((s.num_neighbors, s.similarity_power, s.num_bits, s.alpha))
+        return evidence([[1], [1]], [0.9, 0.5])(s)
+
+    select(p, of, plaintext_total)
+    expected = {*product((5, 10), (1.0, 3.0), (64, 128), (0.5, 0.9))}
+    assert set(asked) == expected
+    assert len(asked) == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        (("beta",), "xclp.select='beta'"),
+        (("alpha", "alpha:0.5"), "each once"),
+        (("alpha:high",), "values of alpha are floats"),
+        (("alpha:1.5",), "xclp.select.alpha=1.5"),
+        (("label_matrix:centered",), "xclp.select.label_matrix='centered'"),
+        (("num_bits:100",), "xclp.select.num_bits=100"),
+        ("alpha", "xclp.select='alpha': use a list"),
+        (None, "xclp.select=None: use a list"),
+    ],
+)
+def test_what_cannot_be_chosen_is_refused(entries, message):
+    with pytest.raises(UsageError, match=message) as error:
+        Parameters(2, select=entries)
+    assert "\n" not in str(error.value)
+
+
+def test_alpha_may_be_left_to_leave_one_out():
+    p = Parameters(2, alpha="auto", select=("label_matrix:class_balanced",))
+    assert (p.alpha, p.select) == (0.99, ("alpha", "label_matrix:class_balanced"))
+    own = Parameters(2, alpha="auto", select=["alpha:0.5:0.9"])
+    assert (own.alpha, own.select) == (0.99, ("alpha:0.5:0.9",))
+    assert {s.num_neighbors for s in settings_of(p)} == {p.num_neighbors}
+
+
+def test_propagation_alone_has_no_codes_to_choose():
+    with pytest.raises(UsageError, match="num_bits"):
+        Propagation(2, select=("num_bits",))
+
+
+def test_messages_that_cannot_be_are_refused(monkeypatch):
+    session = Session(1)
+    two = np.ones(2, np.float32)
+    with pytest.raises(ProtocolError, match="not finite"):
+        left_out.sent_diagonals(session, {0: two * np.nan})
+    send = session.endpoints[SERVER].send
+    session.endpoints[SERVER].send(0, "diagonals", two[:1].astype("<f4").tobytes())
+    with pytest.raises(ProtocolError, match="4 bytes each"):
+        left_out.received_diagonals(session.endpoints[0], 2)
+    with pytest.raises(ProtocolError, match="below 3"):
+        left_out.tell_setting(session, 3, 3)
+    monkeypatch.setattr(session.endpoints[SERVER], "send", lambda *sent: send(*sent[:2], bytes(8)))
+    with pytest.raises(ProtocolError, match="of 4 bytes"):
+        left_out.tell_setting(session, 0, 3)
+
+
+def balanced(hit, labels):
+    """Mean over the classes with labels of the shares that come back."""
+    return np.mean([np.mean(hit[labels == c]) for c in np.unique(labels)])
+
+
+@pytest.mark.parametrize("row_sums", ["plaintext", "masked", "masked_resilient"])
+def test_by_balanced_hits_it_chooses_what_refits_would(row_sums):
+    """One class has most labels. In the clear and under masks the same choice, the same hit rates."""
+    rng = np.random.default_rng(3)
+    y = np.repeat([0, 0, 0, 0, 1, 2], 20)
+    x = rng.normal(size=(len(y), 6)) + 1.3 * np.eye(3, 6)[y]
+    parts = np.array_split(rng.permutation(len(y)), 3)
+    vectors = [x[part].astype(np.float32) for part in parts]
+    labels = [np.where(np.arange(len(part)) < 15, y[part], -1) for part in parts]
+    p = Parameters(
+        3,
+        5,
+        num_bits=256,
+        select=("alpha:0.5:0.9", "label_matrix:plain:class_balanced"),
+        select_measure="balanced_accuracy",
+        row_sums=row_sums,
+    )
+    plain = replace(p, row_sums="plaintext", select=())
+    answers = np.concatenate([own[own >= 0] for own in labels])
+
+    def refit(s):
+        found = []
+        for client, own in enumerate(labels):
+            for i in np.flatnonzero(own >= 0):
+                hidden = [each.copy() for each in labels]
+                hidden[client][i] = -1
+                again = cross_client_label_propagation(vectors, hidden, replace(plain, **s))
+                found.append(again.predictions[client].labels[i] == own[i])
+        return np.array(found)
+
+    tried = [{"alpha": 0.99, "label_matrix": "plain"}] + [
+        {"alpha": alpha, "label_matrix": matrix}
+        for alpha, matrix in product((0.5, 0.9), ("plain", "class_balanced"))
+    ]
+    hit = [refit(s) for s in tried]
+    qualities = [balanced(own, answers) for own in hit]
+    counts = np.bincount(answers)
+    best = int(np.argmax(qualities))
+    noise = np.sqrt(np.sum((hit[best] != hit[0]) / (3 * counts[answers]) ** 2))
+    expected = best if qualities[best] - qualities[0] > noise else 0
+    choice = cross_client_label_propagation(vectors, labels, p).choice
+    np.testing.assert_allclose(choice.given_accuracy, qualities[0])
+    np.testing.assert_allclose(choice.accuracy, qualities[expected])
+    assert {key: getattr(choice.p, key) for key in tried[0]} == tried[expected]
+    assert expected != 0
+
+
+@pytest.mark.parametrize("measure", ["accuracy", "balanced_accuracy"])
+@pytest.mark.parametrize("seed", [0, 1, 4])
+def test_where_all_points_are_identical_masks_change_no_choice(measure, seed):
+    """Every score ties with that of another class: half a hit, whatever the order of additions."""
+    rng = np.random.default_rng(seed)
+    vectors = [np.ones((20, 4), np.float32) for _ in range(3)]
+    labels = [
+        np.where(np.arange(20) < rng.integers(5, 12), rng.integers(0, 4, 20), -1) for _ in range(3)
+    ]
+    select = ("alpha:0.5:0.9", "label_matrix:plain:class_balanced", "client_prior")
+    p = Parameters(4, 59, num_bits=64, select=select, select_measure=measure)
+    choices = [
+        cross_client_label_propagation(vectors, labels, replace(p, row_sums=row_sums)).choice
+        for row_sums in ("plaintext", "masked")
+    ]
+    assert len({(c.p.alpha, c.p.label_matrix, c.p.client_prior) for c in choices}) == 1
+    assert len({(c.accuracy, c.given_accuracy) for c in choices}) == 1

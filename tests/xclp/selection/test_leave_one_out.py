@@ -1,0 +1,273 @@
+"""Leave-one-out of all label matrices against refits without each label, and estimated diagonals."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dense_xclp import dense_scores
+from sklearn.datasets import load_digits
+
+from jaxfed.kernels import knn
+from jaxfed.kernels.graph import normalized_graph
+from jaxfed.privacy.randomized_response import unbiased
+from jaxfed.xclp import Propagation, one_hot_labels
+from jaxfed.xclp.selection.leave_one_out import (
+    AtLabeled,
+    Labeled,
+    diagonal,
+    half_hits,
+    labeled_rows,
+    left_out_scores,
+)
+from jaxfed.xclp.settings.candidates import LABEL_MATRICES
+from jaxfed.xclp.steps.calibration import probabilities
+from jaxfed.xclp.steps.client_prior import weighed
+from jaxfed.xclp.steps.label_matrix import Rows, scores
+from jaxfed.xclp.steps.propagation_matrix import PropagationMatrix, joint_scores
+
+NUM_CLASSES = 3
+
+
+def clustered_graph(sizes=(30, 14, 6, 1), k=4, seed=0):
+    """Neighbors [n, k] within parts of these sizes, and the dense weights B + B^T."""
+    rng = np.random.default_rng(seed)
+    n = sum(sizes)
+    indices, weights = np.full((n, k), -1, np.int32), np.zeros((n, k), np.float32)
+    dense, start = np.zeros((n, n)), 0
+    for size in sizes:
+        for own in range(size):
+            others = np.setdiff1d(np.arange(size), [own])[: max(size - 1, 0)]
+            found = rng.choice(others, min(k, len(others)), replace=False) if size > 1 else others
+            indices[start + own, : len(found)] = start + found
+            weights[start + own, : len(found)] = rng.uniform(0.2, 1, len(found))
+            dense[start + own, start + found] = weights[start + own, : len(found)]
+        start += size
+    return indices, weights, dense + dense.T
+
+
+def case(labeled=0.4, seed=1):
+    indices, weights, dense = clustered_graph()
+    rng = np.random.default_rng(seed)
+    n = len(indices)
+    answers = np.where(rng.random(n) < labeled, rng.integers(NUM_CLASSES, size=n), -1)
+    answers[-1], answers[44] = 2, 1  # a point without edges, and one of few labels of its part
+    owner = rng.integers(4, size=n)
+    y = (answers[:, None] == np.arange(NUM_CLASSES)).astype(np.float32)
+    return normalized_graph(indices, weights), dense, y, owner, answers
+
+
+PARTS = (30, 14, 9, 6, 1)  # of which all but the first have one label
+
+
+def lone_labels():
+    indices, weights, _ = clustered_graph(PARTS)
+    starts = np.cumsum((0, *PARTS))
+    answers = np.full(len(indices), -1)
+    answers[:9] = np.arange(9) % NUM_CLASSES
+    answers[starts[1:-1]] = [2, 0, 1, 2]
+    y = (answers[:, None] == np.arange(NUM_CLASSES)).astype(np.float32)
+    return normalized_graph(indices, weights), y, answers
+
+
+@pytest.mark.parametrize("kind", LABEL_MATRICES)
+def test_nothing_is_left_where_no_other_label_reaches(kind):
+    """Two solves leave their tolerance, and any of it would be a hit or a class without a doubt."""
+    graph, y, answers = lone_labels()
+    p = Propagation(NUM_CLASSES, label_matrix=kind)
+    points = labeled_rows(PropagationMatrix(graph, p), y, np.zeros(len(y), int), answers)
+    left_out = left_out_scores(points, p)
+    np.testing.assert_array_equal(left_out[9:], 0)
+    assert np.all(left_out[:9].max(axis=1) > 0)
+    np.testing.assert_allclose(probabilities(left_out[9:], 1024.0), 1 / 3, rtol=1e-6)
+
+
+@pytest.mark.parametrize("joint", [True, False], ids=["labels", "columns"])
+def test_nor_among_labeled_points_alone(joint):
+    graph, y, answers = lone_labels()
+    positions = np.flatnonzero(answers >= 0)
+    part = AtLabeled(PropagationMatrix(graph, Propagation(NUM_CLASSES)), positions)
+    one_hot = np.zeros((part.num_points, NUM_CLASSES), np.float32)
+    one_hot[: len(positions)] = y[positions]
+    solved_for = one_hot if joint else np.eye(part.num_points, dtype=np.float32)
+    solved_for[len(positions) :] = 0
+    values = np.asarray(part.solved(solved_for)[0])
+    values = values if joint else values @ one_hot
+    left = values - part.diagonal[:, None] * one_hot
+    np.testing.assert_array_equal(np.flatnonzero(part.alone), np.arange(9, len(positions)))
+    np.testing.assert_array_equal(left[part.alone], 0)
+
+
+def test_nor_where_labels_are_randomized():
+    """Sums of messages and products with estimates round apart; estimates have both signs."""
+    rng = np.random.default_rng(0)
+    values = rng.uniform(0.5, 100, 1000).astype(np.float32)
+    answers = rng.integers(NUM_CLASSES, size=1000)
+    y = (answers[:, None] == np.arange(NUM_CLASSES)).astype(np.float32)
+    estimate = unbiased(y, NUM_CLASSES, 1.0).astype(np.float32)
+    received = unbiased(values[:, None] * y, NUM_CLASSES, 1.0)
+    rows = Rows(received, estimate)
+    points = Labeled(rows, values, estimate, answers, estimate, estimate)
+    assert np.any(received != values[:, None] * estimate)
+    np.testing.assert_array_equal(left_out_scores(points, Propagation(NUM_CLASSES)), 0)
+
+
+def test_a_label_that_nothing_reaches_does_not_come_back():
+    assert half_hits(np.zeros((3, 3), np.float32), np.arange(3)).tolist() == [0] * 3
+
+
+def dense_prior(z, own, cohort, beta):
+    """The formulas of `jaxfed.xclp.steps.client_prior` for one point."""
+    share = (cohort + 1) / (cohort.sum() + NUM_CLASSES)
+    own_share = (own + NUM_CLASSES * share) / (own.sum() + NUM_CLASSES)
+    return np.maximum(z, 0) * (own_share / share) ** beta
+
+
+def test_a_prior_takes_estimates_below_zero_for_nothing():
+    """Scores and counts that are estimated of randomized labels have them."""
+    z, own, cohort = np.array([[2, -1, 1]]), np.array([[-1.5, 2, 4]]), np.array([[3, -0.5, 8]])
+    expected = dense_prior(z[0], np.array([0, 2, 4]), np.array([3, 0, 8]), 0.5)
+    for array in (np.asarray, jnp.asarray):
+        scores = array(z.astype(np.float32))
+        np.testing.assert_allclose(weighed(scores, own, cohort, 0.5)[0], expected, rtol=1e-6)
+
+
+def test_less_than_one_label_of_a_class_counts_as_one():
+    """By estimates of randomized labels: of a class with next to none any score would be the largest."""
+    one = np.ones((1, 4), np.float32)
+    z = scores("class_balanced", Rows(one, np.array([[0.01, -3, 0, 4]])))
+    np.testing.assert_array_equal(z, [[1, 1, 1, 0.25]])
+
+
+@pytest.mark.parametrize("beta", [100.0, 1e30])
+@pytest.mark.parametrize("array", [np.asarray, jnp.asarray])
+def test_a_prior_however_strong_leaves_finite_scores(array, beta):
+    """Of the classes that reach a point the client's own wins, and scores among those it has none of."""
+    z = array(np.array([[0.2, 0.3, 0.5], [0, 0.3, 0.5], [0, 0, 0]], np.float32))
+    own, cohort = np.array([50, 0, 0]), np.array([51, 100, 2])
+    found = np.asarray(weighed(z, own, cohort, beta))
+    assert np.isfinite(found).all()
+    np.testing.assert_array_equal(found.argmax(axis=1)[:2], [0, 2])
+    np.testing.assert_array_equal(
+        found > 0, [[True, False, False], [False, True, True], [False] * 3]
+    )
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+@pytest.mark.parametrize("kind", LABEL_MATRICES)
+def test_is_what_is_found_without_each_label(kind, beta):
+    graph, dense, y, owner, answers = case()
+    p = Propagation(NUM_CLASSES, alpha=0.9, label_matrix=kind, client_prior=beta)
+    points = labeled_rows(PropagationMatrix(graph, p), y, owner, answers)
+    ours = left_out_scores(points, p)
+    expected = []
+    for i in np.flatnonzero(answers >= 0):
+        without = y.astype(float)
+        without[i] = 0
+        z = dense_scores(dense, without, p)[i]
+        own = without[owner == owner[i]].sum(axis=0)
+        expected.append(dense_prior(z, own, without.sum(axis=0), beta) if beta else z)
+    expected = np.array(expected)
+    np.testing.assert_allclose(ours, expected, atol=3e-5 * np.abs(expected).max())
+    hit = (expected.argmax(1) == answers[answers >= 0]) & (expected.max(1) > 1e-6)
+    halves = half_hits(ours, points.answers)
+    np.testing.assert_array_equal(halves[halves != 1], 2 * hit[halves != 1])
+    assert np.mean(halves == 1) < 0.15
+    assert beta or 0 < hit.sum() < len(hit)
+
+
+@pytest.mark.parametrize("kind", LABEL_MATRICES)
+def test_joint_scores_are_those_of_the_definition(kind):
+    graph, dense, y, _, _ = case()
+    p = Propagation(NUM_CLASSES, alpha=0.9, label_matrix=kind)
+    z, _ = joint_scores(graph, y, p)
+    expected = dense_scores(dense, y.astype(float), p)
+    np.testing.assert_allclose(z, expected, atol=3e-5 * np.abs(expected).max())
+
+
+def test_estimated_diagonals_are_near_and_exact_with_a_column_a_label():
+    rng = np.random.default_rng(3)
+    indices = rng.integers(400, size=(400, 5)).astype(np.int32)
+    indices[:, 0] = (np.arange(400) + 1) % 400
+    graph = normalized_graph(indices, np.ones(indices.shape, np.float32))
+    matrix = PropagationMatrix(graph, Propagation(NUM_CLASSES, alpha=0.9))
+    points = np.arange(0, 400, 2)
+    exact, _ = diagonal(matrix, points)
+    np.testing.assert_allclose(
+        diagonal(matrix, points, exact_up_to=0, num_probes=len(points))[0], exact, rtol=1e-4
+    )
+    estimate, _ = diagonal(matrix, points, exact_up_to=0, num_probes=32)
+    np.testing.assert_array_equal(
+        estimate, diagonal(matrix, points, exact_up_to=0, num_probes=32)[0]
+    )
+    assert np.sqrt(np.mean((estimate / exact - 1) ** 2)) < 0.05
+
+
+def test_estimated_diagonals_are_neither_too_large_nor_too_small():
+    """Not even where all labels are on one side, so that each adds to the others' scores."""
+    n = 400
+    indices = (np.arange(n)[:, None] + np.array([1, 2, 3])) % 200 + 200 * (
+        np.arange(n)[:, None] // 200
+    )
+    indices[0, 0] = 200
+    graph = normalized_graph(indices.astype(np.int32), np.ones(indices.shape, np.float32))
+    matrix = PropagationMatrix(graph, Propagation(NUM_CLASSES, alpha=0.999))
+    points = np.arange(200)
+    exact, _ = diagonal(matrix, points)
+    error = diagonal(matrix, points, exact_up_to=0, num_probes=20)[0] - exact
+    assert abs(error.mean()) < 0.25 * np.sqrt(np.mean(error**2))
+
+
+@pytest.mark.slow
+def test_estimated_diagonals_hardly_change_a_hit():
+    """On digits, a third labeled, at the paper's alpha, where they are worst: one label in a hundred."""
+    images, classes = load_digits(return_X_y=True)
+    n = len(images)
+    nearest = knn.cosine_knn(jnp.asarray(images, jnp.float32), 10)
+    answers = np.where(np.random.default_rng(0).random(n) < 0.3, classes, -1)
+    y = one_hot_labels(answers, 10)
+    p = Propagation(10)
+    matrix = PropagationMatrix(normalized_graph(*nearest), p)
+    estimated = labeled_rows(matrix, y, np.zeros(n, int), answers)
+    exact, _ = diagonal(matrix, np.flatnonzero(answers >= 0), exact_up_to=n)
+    assert not np.allclose(exact, estimated.diagonal, rtol=0.05)
+    refit = estimated._replace(diagonal=exact)
+    ours, theirs = (half_hits(left_out_scores(own, p), own.answers) for own in (estimated, refit))
+    assert np.mean(ours != theirs) <= 0.01
+    assert 0.9 < theirs.mean() / 2 < 1
+
+
+@pytest.mark.parametrize(
+    ("scores", "answer", "halves"),
+    [
+        ([0.5, 0.2, 0.1], 0, 2),
+        ([0.5, 0.2, 0.1], 1, 0),
+        ([0.5, 0.5, 0.1], 0, 1),
+        ([0.5, 0.5, 0.1], 1, 1),
+        ([0.5, 0.5, 0.1], 2, 0),
+        ([0.5, 0.4999, 0.1], 1, 1),  # nearer than two solves of one system are
+        ([0.5, 0.499, 0.1], 1, 0),
+        ([5e-9, 4.999e-9, 0], 1, 1),
+        ([0, 0, 0], 0, 0),  # nothing has reached it
+        ([-0.1, -0.2, -0.3], 0, 0),
+        ([-0.1, 0.2, 0.2], 1, 1),
+    ],
+)
+def test_a_tie_is_half_a_hit(scores, answer, halves):
+    assert half_hits(np.float32([scores]), np.array([answer])).tolist() == [halves]
+
+
+def test_among_labeled_points_the_matrix_is_the_same():
+    graph, _, _, _, answers = case()
+    matrix = PropagationMatrix(graph, Propagation(NUM_CLASSES, alpha=0.9))
+    points = np.union1d(0, np.flatnonzero(answers >= 0))
+    part = AtLabeled(matrix, points)
+    assert part.num_points > len(
+        points
+    )  # padding, which is in the place of no point, not even the first
+    unit = np.zeros((part.num_points, 4), np.float32)
+    unit[np.arange(4), np.arange(4)] = 1
+    z, _ = part.solved(unit)
+    whole = np.zeros((matrix.num_points, 4), np.float32)
+    whole[points[:4], np.arange(4)] = 1
+    expected = np.asarray(matrix.solved(whole)[0])[points]
+    np.testing.assert_array_equal(np.asarray(z)[: len(points)], expected)
+    np.testing.assert_array_equal(part.diagonal[:4], expected[np.arange(4), np.arange(4)])

@@ -1,0 +1,179 @@
+"""`xclp.presence`: which clients leave at which stage, by a config's value."""
+
+import dataclasses
+from functools import cache
+
+import jax
+import numpy as np
+import pytest
+from secure_labels import digits, disagreement
+
+from jaxfed import xclp
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.errors import UsageError
+from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.communication import Communication
+from jaxfed.federation.departures import DroppedOut
+from jaxfed.training.pseudo_labels import propagated_labels
+from jaxfed.xclp.settings import departures
+
+NUM_CLIENTS, NUM_POINTS = 3, 31
+PARAMETERS = xclp.Parameters(num_classes=10, num_bits=64, num_neighbors=3, alpha=0.9)
+PROTOCOLS = {"hamming": "masked", "row_sums": "masked"}
+
+
+@cache
+def data():
+    return digits(NUM_CLIENTS, NUM_POINTS, labeled=0.5)
+
+
+@cache
+def outcome(name):
+    """What is left of the cohort in the clear when client 1 leaves (Section 3.3)."""
+    vectors, labels = data()
+    if name == "never there":
+        vectors, labels = ([own[0], own[2]] for own in (vectors, labels))
+    if name == "unlabeled":
+        labels = [labels[0], np.full_like(labels[1], -1), labels[2]]
+    predictions = xclp.cross_client_label_propagation(vectors, labels, PARAMETERS).predictions
+    return predictions if name == "never there" else [predictions[0], predictions[2]]
+
+
+STAGES = {
+    "setup": "never there",
+    "hamming": "never there",
+    "influence": "unlabeled",
+    "row_sums": "unlabeled",
+    "sums": "counted",
+}
+
+
+@pytest.mark.parametrize("influence", ["labels", "columns"])
+@pytest.mark.parametrize(("stage", "expected"), STAGES.items())
+def test_every_stage_of_a_config(stage, expected, influence):
+    p = dataclasses.replace(PARAMETERS, **PROTOCOLS, influence=influence, presence=(f"1@{stage}",))
+    predictions = xclp.cross_client_label_propagation(*data(), p).predictions
+    left = predictions.pop(1)
+    assert np.all(left.labels == -1)
+    assert disagreement(predictions, outcome(expected), NUM_CLIENTS) <= 1
+
+
+def test_the_outcomes_differ():
+    scores = [np.concatenate([own.scores for own in outcome(name)]) for name in STAGES.values()]
+    for one, other in ((0, 2), (2, 4), (0, 4)):
+        assert np.max(np.abs(scores[one] - scores[other])) > 1e-3
+
+
+def test_the_stage_of_confidences():
+    p = dataclasses.replace(
+        PARAMETERS, row_sums="masked", relative_confidence=True, presence=["1@confidence"]
+    )
+    predictions = xclp.cross_client_label_propagation(*data(), p).predictions
+    assert np.all(predictions[1].labels == -1)
+    np.testing.assert_array_equal(predictions[0].labels, outcome("counted")[0].labels)
+
+
+def test_stages_are_those_of_the_table():
+    assert {*STAGES, "confidence"} == departures.STAGES.keys()
+
+
+@pytest.fixture
+def cohort():
+    """Clients 2, 7 and 5 of a federation, and a row of padding."""
+    vectors, labels = data()
+    x = np.zeros((4, 11, 64), np.float32)
+    y = np.full((4, 11), -1, np.int32)
+    mask = np.zeros((4, 11), bool)
+    for row, (v, own) in enumerate(zip(vectors, labels, strict=True)):
+        x[row, : len(v)], y[row, 1 : len(v)], mask[row, : len(v)] = v, own[1:], True
+    return Cohort(np.array([2, 7, 5, -1], np.int32), x, y, mask)
+
+
+@pytest.mark.parametrize(("presence", "gone"), [((), ()), (("7@sums", "0@sums"), (1,))])
+def test_clients_go_by_their_numbers_in_training(cohort, presence, gone):
+    """In a round of federated training: who leaves has no pseudo-labels, who is not there does not leave."""
+    p = dataclasses.replace(PARAMETERS, row_sums="masked", presence=presence)
+
+    def points(state, cohort, key):
+        del state, key
+        return cohort
+
+    source = propagated_labels.xclp_labels(points, p)
+    communication = Communication()
+    labels = source(None, cohort, jax.random.key(0), communication)
+    weight = np.where(cohort.y < 0, labels.weight, 0).sum(axis=1)
+    assert [row for row in range(3) if weight[row] == 0] == list(gone)
+    assert communication.upload["hello"] == 3 * 32  # padding is no party
+
+
+@pytest.mark.parametrize(("presence", "gone"), [((), ()), (("7@sums",), (1,))])
+def test_clients_go_by_their_numbers_in_one_shot(cohort, presence, gone):
+    cohort = Cohort(*(field[:3] for field in cohort))
+    settings = dataclasses.asdict(PARAMETERS) | {"row_sums": "masked", "presence": presence}
+    del settings["seed"]
+    algorithm = ALGORITHMS["xclp"](**settings)
+    federation = type("", (), {"num_clients": 8, "capacity": 11, "server": ()})
+    state, _ = algorithm.round(
+        algorithm.init(jax.random.key(0), federation), cohort, jax.random.key(0)
+    )
+    unlabeled = [bool(np.all(state.label[client] == -1)) for client in cohort.client_id]
+    assert [row for row in range(3) if unlabeled[row]] == list(gone)
+
+
+def test_shares_are_of_the_cohort_and_drawn_from_the_seed():
+    def gone(entries, seed):
+        presence = departures.presence_of(entries, range(20), seed)
+        for client in range(20):
+            for action, kind, _ in departures.STAGES.values():
+                try:
+                    presence.act(client, action, kind)
+                except DroppedOut:
+                    break
+        return presence.gone
+
+    assert len(gone(["20%@row_sums"], 0)) == 4
+    assert gone(["20%@row_sums"], 0) == gone(["20%@row_sums"], 0) != gone(["20%@row_sums"], 1)
+    assert len(gone(["50%@hamming", "50%@sums"], 2**200)) == 20
+    assert len(gone(["12.5%@hamming", "3@sums"], 0) - {3}) == round(2.5)
+    assert gone(["7@sums", "99@sums"], 0) == {7}
+
+
+BAD = {
+    "a string": "1@sums",
+    "a number": (3,),
+    "no stage": ("3",),
+    "an unknown stage": ("3@lunch",),
+    "a negative client": ("-1@sums",),
+    "more than all": ("101%@sums",),
+    "other digits": ("\u0663@sums",),
+}
+
+
+def test_a_client_that_does_not_exist_cannot_leave():
+    vectors = [np.random.default_rng(client).random((6, 3)) for client in range(4)]
+    given = {"num_classes": 2, "num_bits": 64, "num_neighbors": 2, "row_sums": "masked"}
+    with pytest.raises(UsageError, match=r"xclp\.presence: client 9: at most 3 of 4 clients"):
+        xclp.propagate_labels(vectors, 4 * [np.arange(6) % 2], presence=("9@row_sums",), **given)
+
+
+@pytest.mark.parametrize("presence", BAD.values(), ids=BAD)
+def test_what_is_no_departure_is_refused(presence):
+    with pytest.raises(UsageError, match=r"xclp\.presence=.*use ") as error:
+        dataclasses.replace(PARAMETERS, **PROTOCOLS, presence=presence)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("stage", "settings"),
+    [
+        ("setup", {}),
+        ("hamming", {"row_sums": "masked"}),
+        ("influence", {"hamming": "masked"}),
+        ("row_sums", {"hamming": "masked"}),
+        ("sums", {"hamming": "masked"}),
+        ("confidence", PROTOCOLS),
+    ],
+)
+def test_a_stage_that_the_run_does_not_have_is_refused(stage, settings):
+    with pytest.raises(UsageError, match=f"stage {stage!r} needs"):
+        dataclasses.replace(PARAMETERS, **settings, presence=(f"1@{stage}",))
