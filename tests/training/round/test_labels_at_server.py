@@ -302,7 +302,9 @@ def test_mistakes_are_named():
     federation = apart()
     training = training_at(federation)
     for method in (scaffold, partial(protofssl, task=PrototypeTask(num_classes=3))):
-        with pytest.raises(UsageError, match=r"ServerTraining\.examples: this method needs labels at"):
+        with pytest.raises(
+            UsageError, match=r"ServerTraining\.examples: this method needs labels at"
+        ):
             method(training=training)
     for source in ("per_client_lp", "xclp_prototypes"):
         within = with_sources(training, **{source: training.pseudo_labels["none"]})
