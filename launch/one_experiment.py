@@ -62,10 +62,10 @@ def conducted(
         from rich.console import Console
 
         from jaxfed.api.conduct import conduct
-        from jaxfed.config import check
         from jaxfed.config import file as config_file
+        from jaxfed.config.checks import check
+        from jaxfed.config.checks.unread import check_given
         from jaxfed.config.keys import flatten
-        from jaxfed.config.unread import check_given
         from jaxfed.experiment.run.progress import Progress
         from jaxfed.experiment.run.summary import complaints
         from jaxfed.experiment.store import workdir

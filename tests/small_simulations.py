@@ -3,7 +3,7 @@
 import numpy as np
 
 from jaxfed.config import base
-from jaxfed.config.simulation import Simulation
+from jaxfed.config.data.simulation import Simulation
 
 
 def simulation(tmp_path, num_test, **keys):

@@ -12,8 +12,8 @@ from ml_collections import ConfigDict
 
 import jaxfed
 from jaxfed import data, xclp
-from jaxfed.config import check
 from jaxfed.config import file as config_file
+from jaxfed.config.checks import check
 from jaxfed.kernels import conjugate_gradient, graph, hamming, knn, lsh
 from jaxfed.learners import LEARNERS, mixed
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from jaxfed.config import attacker, simulation
+from jaxfed.config.build import attacker
+from jaxfed.config.data import simulation
 from jaxfed.data import features
 from jaxfed.federation import memory
 from jaxfed.host import storage

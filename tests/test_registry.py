@@ -5,7 +5,8 @@ import textwrap
 import pytest
 
 from jaxfed.api.run import run
-from jaxfed.config import check, file
+from jaxfed.config import file
+from jaxfed.config.checks import check
 from jaxfed.data.loading import READERS
 from jaxfed.errors import UsageError
 from jaxfed.experiment.sweep import sweep_plan

@@ -19,8 +19,8 @@ from ml_collections import ConfigDict
 
 from benchmarks.timing.contest import Contest, Work, optional_peer
 from jaxfed.config import base
-from jaxfed.config.assembly import make_algorithm
-from jaxfed.config.networks import make_model
+from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.build.networks import make_model
 from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
 

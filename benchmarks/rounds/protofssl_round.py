@@ -17,8 +17,8 @@ from ml_collections import ConfigDict
 
 from benchmarks.rounds.fedavg_round import NUM_CLASSES, Parameters, as_dict, noisy_patterns, on_cpu
 from benchmarks.timing.contest import Contest, Work, optional_peer
-from jaxfed.config.assembly import make_algorithm
-from jaxfed.config.networks import make_model
+from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.build.networks import make_model
 from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
 from jaxfed.models import Model

@@ -4,7 +4,7 @@ One that lives elsewhere is registered: `ALGORITHMS.register(name)` (`jaxfed.reg
 
 A factory takes its ingredients by keyword: `ALGORITHMS[name](num_classes=C, **config[name])`, or
 `ALGORITHMS[name](training=..., **config[name])` where it trains a model, `learner=...` where clients have
-models of their own (`jaxfed.config.assembly`).
+models of their own (`jaxfed.config.build.assembly`).
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxfed.config.simulation import Simulation
-from jaxfed.config.visibility import who_learns
+from jaxfed.config.checks.fingerprint import who_learns
+from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run import environment
 from jaxfed.experiment.run.loop import Experiment

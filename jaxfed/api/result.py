@@ -15,9 +15,9 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxfed.config.assembly import make_algorithm
+from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.keys import flatten
-from jaxfed.config.simulation import Simulation
 from jaxfed.errors import UsageError, suggestion
 from jaxfed.experiment.store.records import read_metrics, read_run
 from jaxfed.experiment.store.workdir import Workdir

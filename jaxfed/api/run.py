@@ -24,8 +24,8 @@ from rich.console import Console
 
 from jaxfed.api.conduct import conduct
 from jaxfed.api.result import Result
-from jaxfed.config import check, unread
 from jaxfed.config import file as config_file
+from jaxfed.config.checks import check, unread
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.progress import Progress
 from jaxfed.experiment.store import workdir as workdirs

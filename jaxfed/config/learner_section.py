@@ -5,7 +5,7 @@
     config.learner.decision_tree.max_depth = 4              # a learner's own keywords
 
 A method's factory requests arguments by the names of its keywords (`INGREDIENTS`).
-`jaxfed.config.learner_ingredients` builds them.
+`jaxfed.config.build.learner_ingredients` builds them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ INGREDIENTS = {
     "public_labels": "`Federation.public_labels`",
     "num_classes": "C",
 }
-_GIVEN = ("training", "num_classes", "execution")  # passed by `jaxfed.config.learner_ingredients`
+_GIVEN = (
+    "training",
+    "num_classes",
+    "execution",
+)  # passed by `jaxfed.config.build.learner_ingredients`
 
 
 def asks_for_learners(keywords: Collection[str]) -> bool:

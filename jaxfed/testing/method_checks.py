@@ -27,9 +27,9 @@ from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import file as config_file
-from jaxfed.config.assembly import make_algorithm
+from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.learner_section import asks_for_learners
-from jaxfed.config.simulation import Simulation
 from jaxfed.federation.algorithm import FederatedAlgorithm, ServerState
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort

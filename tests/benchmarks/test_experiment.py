@@ -17,8 +17,8 @@ from benchmarks.peers import jax_network, played, task
 from benchmarks.timing import contest
 from benchmarks.timing.contest import optional_peer
 from jaxfed.config import file as config_file
-from jaxfed.config.networks import make_model
-from jaxfed.config.simulation import Simulation
+from jaxfed.config.build.networks import make_model
+from jaxfed.config.data.simulation import Simulation
 from launch.bench import as_line
 
 

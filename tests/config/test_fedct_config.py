@@ -8,9 +8,10 @@ from PIL import Image
 from tfds_files import prepared_tfds
 
 from jaxfed.audit import drawn_targets
-from jaxfed.config import check, file
+from jaxfed.config import file
+from jaxfed.config.checks import check
+from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.methods import all_keywords
-from jaxfed.config.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.experiment.sweep import sweep_plan
 

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 import jaxfed
-from jaxfed.config import check, file, learner_ingredients, learner_section
-from jaxfed.config.visibility import seen_by
+from jaxfed.config import file, learner_section
+from jaxfed.config.build import learner_ingredients
+from jaxfed.config.checks import check
+from jaxfed.config.checks.fingerprint import seen_by
 from jaxfed.errors import UsageError
 from jaxfed.experiment.costs.costs import method_costs
 from jaxfed.federation.clients import Federation

@@ -7,9 +7,10 @@ import pytest
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from jaxfed.config import check, methods
 from jaxfed.config import file as config_file
-from jaxfed.config.simulation import Simulation
+from jaxfed.config import methods
+from jaxfed.config.checks import check
+from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.loop import Experiment
 from jaxfed.experiment.run.progress import Progress

@@ -7,10 +7,11 @@ from typing import Annotated, Literal, get_args, get_origin
 import numpy as np
 import pytest
 
-from jaxfed.config import check, file
+from jaxfed.config import file
+from jaxfed.config.build.networks import make_model
+from jaxfed.config.checks import check
+from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.model_options import check_options, defaults
-from jaxfed.config.networks import make_model
-from jaxfed.config.simulation import Simulation
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation

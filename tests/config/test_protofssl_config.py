@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from jaxfed.config import check, file
+from jaxfed.config import file
+from jaxfed.config.checks import check
+from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.methods import all_keywords
-from jaxfed.config.simulation import Simulation
 from jaxfed.data import FEDMATCH_TABLE
 from jaxfed.data.dataset import Dataset
 from jaxfed.experiment.sweep import sweep_plan
@@ -36,7 +37,7 @@ def dealt(monkeypatch):
         x, x_test = (np.zeros((len(part), 1, 1, 1), np.uint8) for part in (y, y_test))
         return Dataset(name, x, y, x_test, y_test, 10, tuple("0123456789"))
 
-    monkeypatch.setattr("jaxfed.config.sources.load", load)
+    monkeypatch.setattr("jaxfed.config.data.sources.load", load)
 
     def deal(variant):
         config = file.load(f"{CONFIG}:{variant}")

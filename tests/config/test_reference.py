@@ -7,7 +7,8 @@ import pytest
 from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config import base, check
+from jaxfed.config import base
+from jaxfed.config.checks import check
 from jaxfed.config.keys import flatten
 from jaxfed.config.schema import SHARED, defaults, reference
 from jaxfed.errors import UsageError

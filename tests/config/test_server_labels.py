@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from small_simulations import classes_of, simulation
 
-from jaxfed.config import check, file
+from jaxfed.config import file
+from jaxfed.config.checks import check
 from jaxfed.config.server_labels import drawn_for_server
 from jaxfed.errors import UsageError
 

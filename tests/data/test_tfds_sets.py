@@ -8,7 +8,7 @@ import pytest
 from tfds_files import prepared_tfds
 
 from jaxfed.config import base
-from jaxfed.config.simulation import Simulation
+from jaxfed.config.data.simulation import Simulation
 from jaxfed.data import load
 from jaxfed.errors import UsageError
 

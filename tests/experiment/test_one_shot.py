@@ -8,7 +8,7 @@ from rich.console import Console
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import file as config_file
-from jaxfed.config.simulation import Simulation
+from jaxfed.config.data.simulation import Simulation
 from jaxfed.experiment.run.loop import Experiment
 from jaxfed.experiment.run.progress import Progress
 from jaxfed.experiment.run.simulate import simulate

@@ -16,7 +16,8 @@ from jaxfed.algorithms.fedrgd import fedrgd
 from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
 from jaxfed.algorithms.scaffold import scaffold
-from jaxfed.config import base, networks
+from jaxfed.config import base
+from jaxfed.config.build import networks
 from jaxfed.data import partition
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.sampling import sample_clients

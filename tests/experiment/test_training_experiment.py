@@ -16,15 +16,15 @@ import pytest
 from rich.console import Console
 
 from jaxfed.config import file as config_file
-from jaxfed.config.assembly import (
+from jaxfed.config.build.assembly import (
     OPTIMIZERS,
     SERVER_OPTIMIZERS,
     check_algorithm,
     make_algorithm,
     make_training,
 )
-from jaxfed.config.check import check
-from jaxfed.config.simulation import Simulation
+from jaxfed.config.checks.check import check
+from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run import loop
 from jaxfed.experiment.run.loop import Experiment

@@ -17,8 +17,8 @@ from benchmarks.on_device import PIECES, contests, joint_graph
 from benchmarks.on_device.piece import Piece
 from benchmarks.timing import contest
 from benchmarks.timing.contest import Contest
-from jaxfed.config import check
 from jaxfed.config import file as config_file
+from jaxfed.config.checks import check
 from jaxfed.errors import UsageError
 from jaxfed.kernels import hamming, knn
 from launch import accelerator

@@ -176,7 +176,7 @@ def test_an_out_that_cannot_be_written_is_refused_before_the_work(arguments, tmp
 def test_a_run_does_not_wait_for_packages_that_it_does_not_need():
     """Each takes a tenth of a second to a whole one: they are imported where they are used."""
     code = (
-        "import sys, jaxfed.api.conduct, jaxfed.config.check, jaxfed.data\n"
+        "import sys, jaxfed.api.conduct, jaxfed.config.checks.check, jaxfed.data\n"
         "jaxfed.data.load('digits')\n"
         "print({'sklearn', 'scipy.stats', 'scipy.spatial', 'pandas', 'matplotlib'} & {*sys.modules})"
     )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from jaxfed.config.partitioning import FIELDS, schemes_with
-from jaxfed.config.preprocessing import PREPROCESSING
+from jaxfed.config.data.partitioning import FIELDS, schemes_with
+from jaxfed.config.data.preprocessing import PREPROCESSING
+from jaxfed.config.data.simulation import GRAPHS, TESTS
 from jaxfed.config.schema.docstrings import meanings
 from jaxfed.config.schema.setting import BELOW_ONE, SWITCH, TEXT, Setting, are_texts, in_section
 from jaxfed.config.server_labels import LABELS_AT
-from jaxfed.config.simulation import GRAPHS, TESTS
 from jaxfed.data import SCHEMES
 from jaxfed.data.partitioning.distribution import Skew
 from jaxfed.rules import Rule, at_least, between, one_of
@@ -19,7 +19,7 @@ def _of_field(key: str, *, default: Any = None, zero: str = "") -> Setting:
     """Return the setting of a key of `federation` that is a field of a partition's dataclass.
 
     Args:
-        key: of `jaxfed.config.partitioning.FIELDS`.
+        key: of `jaxfed.config.data.partitioning.FIELDS`.
         default: of configs; None is the field's own.
         zero: meaning of 0, the default of a number that the dataclass need not have.
     """

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import get_args
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config.assembly import SETTINGS
+from jaxfed.config.build.assembly import SETTINGS
 from jaxfed.config.schema.setting import SWITCH, Setting, are_texts, in_section
 from jaxfed.federation import memory_limit
 from jaxfed.federation.client_map import STRATEGIES

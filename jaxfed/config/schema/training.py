@@ -7,8 +7,8 @@ from collections.abc import Collection
 from inspect import signature
 from typing import Any, get_args
 
+from jaxfed.config.build.optimizers import OPTIMIZERS, SCHEDULES, SERVER_OPTIMIZERS
 from jaxfed.config.learner_section import MIXED
-from jaxfed.config.optimizers import OPTIMIZERS, SCHEDULES, SERVER_OPTIMIZERS
 from jaxfed.config.schema.setting import BELOW_ONE, SWITCH, TEXT, Setting, are_texts, in_section
 from jaxfed.learners import LEARNERS
 from jaxfed.models import MODELS

@@ -36,7 +36,7 @@ from jaxfed.audit import (
 )
 from jaxfed.audit.attacks import SHADOWS
 from jaxfed.config import methods
-from jaxfed.config.simulation import Simulation
+from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import Unresumable, UsageError
 from jaxfed.experiment.audit.audit_files import AuditFiles
 from jaxfed.experiment.audit.audit_shadows import AuditShadows

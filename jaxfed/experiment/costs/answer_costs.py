@@ -31,9 +31,9 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
-from jaxfed.config.assembly import make_algorithm
-from jaxfed.config.networks import make_model
-from jaxfed.config.simulation import Simulation
+from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.build.networks import make_model
+from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation

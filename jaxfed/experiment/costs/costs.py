@@ -25,9 +25,9 @@ from ml_collections import ConfigDict
 
 from jaxfed.algorithms.protofssl.prototype_sharing import embedding_size
 from jaxfed.config import methods
-from jaxfed.config.assembly import make_algorithm
-from jaxfed.config.networks import make_model
-from jaxfed.config.simulation import Simulation
+from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.build.networks import make_model
+from jaxfed.config.data.simulation import Simulation
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation

@@ -60,8 +60,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
-from jaxfed.config.assembly import make_algorithm
-from jaxfed.config.simulation import Simulation
+from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import BeyondMemory
 from jaxfed.experiment.run.method_end import leave_predictions, leave_states
 from jaxfed.experiment.run.processes import agree
@@ -122,7 +122,7 @@ class Experiment:
     """One experiment: a resolved config, its simulated clients and its workdir.
 
     Attributes:
-        config: resolved and checked (`jaxfed.config.check`).
+        config: resolved and checked (`jaxfed.config.checks.check`).
         simulation: gives each repeat its clients.
         workdir: where metrics and checkpoints go.
         progress: displays every round.

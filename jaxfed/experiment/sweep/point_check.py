@@ -14,8 +14,8 @@ from typing import NamedTuple
 from absl import logging
 
 from jaxfed.config import file as config_file
-from jaxfed.config.simulation import Simulation
-from jaxfed.config.sources import clients_set
+from jaxfed.config.data.simulation import Simulation
+from jaxfed.config.data.sources import clients_set
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
 from jaxfed.experiment.sweep.sweep_plan import Plan, Point

@@ -1,8 +1,8 @@
 """Points of a sweep, from `sweep(add)` of a config file or from a grid; every point is checked.
 
-A baseline whose settings are the same at several points (`jaxfed.config.visibility`) runs at one of them and
-its rows are reused at the others. In a sweep over `xclp.alpha`, for example, client_knn runs once. The main
-algorithm runs at every point.
+A baseline whose settings are the same at several points (`jaxfed.config.checks.fingerprint`) runs at one of
+them and its rows are reused at the others. In a sweep over `xclp.alpha`, for example, client_knn runs once.
+The main algorithm runs at every point.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from jaxfed.config import check, methods
 from jaxfed.config import file as config_file
+from jaxfed.config import methods
+from jaxfed.config.checks import check
+from jaxfed.config.checks.fingerprint import seen_by
+from jaxfed.config.checks.unread import Given
 from jaxfed.config.keys import flatten
-from jaxfed.config.unread import Given
-from jaxfed.config.visibility import seen_by
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store import workdir
 from jaxfed.experiment.store.records import read_json

@@ -6,7 +6,7 @@ from typing import Any
 from jaxfed.experiment.store.records import Run
 from jaxfed.reports.tables.words import setting_text
 
-# The first of these keys that is not 0 counts (`jaxfed.config.simulation`).
+# The first of these keys that is not 0 counts (`jaxfed.config.data.simulation`).
 _LABELS = ("federation.labeled_per_class", "federation.num_labeled", "federation.labeled_fraction")
 _PROBLEM = (
     *("dataset.name", "preprocessing.kind", "federation.num_clients", "federation.partition"),

@@ -14,10 +14,10 @@ from rich.console import Console
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.api.conduct import conduct
-from jaxfed.config import check
 from jaxfed.config import file as config_file
-from jaxfed.config.attacker import shadow_plan, student_plan
-from jaxfed.config.simulation import Simulation
+from jaxfed.config.build.attacker import shadow_plan, student_plan
+from jaxfed.config.checks import check
+from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.experiment.audit.audit import check_audited
 from jaxfed.experiment.audit.audit_files import AuditFiles

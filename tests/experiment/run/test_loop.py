@@ -16,7 +16,7 @@ from rich.console import Console
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import file as config_file
-from jaxfed.config.simulation import Simulation
+from jaxfed.config.data.simulation import Simulation
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run import loop
@@ -457,7 +457,7 @@ def test_pretrained_features_of_both_splits(config, monkeypatch):
             progress(SimpleNamespace(done=len(images)))
         return images.reshape(-1, 4).astype(np.float32)
 
-    monkeypatch.setattr("jaxfed.config.sources.load", lambda name, **settings: data)
+    monkeypatch.setattr("jaxfed.config.data.sources.load", lambda name, **settings: data)
     monkeypatch.setattr("jaxfed.data.features.pretrained_features", features)
     config.preprocessing.kind = "pretrained"
     config.preprocessing.image_size = 64

@@ -6,8 +6,8 @@ import pytest
 
 from jaxfed.algorithms.xclp import late_points, xclp
 from jaxfed.config import file as config_file
-from jaxfed.config.assembly import make_algorithm
-from jaxfed.config.simulation import Simulation
+from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 

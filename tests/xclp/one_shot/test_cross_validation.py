@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config import check, file
-from jaxfed.config.assembly import make_algorithm, settings_to_try
-from jaxfed.config.simulation import Simulation
+from jaxfed.config import file
+from jaxfed.config.build.assembly import make_algorithm, settings_to_try
+from jaxfed.config.checks import check
+from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution import Execution

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxfed.config.memory_demand import Demand, refuse_beyond
+from jaxfed.config.build.memory_demand import Demand, refuse_beyond
 from jaxfed.config.model_options import check_options, takes_convolution
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError, section

@@ -4,12 +4,12 @@
     simulation.check()                           # fails early if the config cannot work
     federation = simulation.federation(seed)     # preprocesses at the first call; one for each repeat
 
-The subsample of examples (`jaxfed.config.taken`) depends on `config.seed` alone and is the same in every
-repeat. So is the test split of a set without one, or with its own undone (`dataset.pooled`). The assignment
-to clients, the choice of labeled examples and the validation split depend on the repeat's seed. All draws are
-stratified: they take the same share of each class, or of each natural client.
+The subsample of examples (`jaxfed.config.data.subsampling`) depends on `config.seed` alone and is the same in
+every repeat. So is the test split of a set without one, or with its own undone (`dataset.pooled`). The
+assignment to clients, the choice of labeled examples and the validation split depend on the repeat's seed.
+All draws are stratified: they take the same share of each class, or of each natural client.
 
-Public examples (`jaxfed.config.public_examples`) and those of a server with labels are drawn from the
+Public examples (`jaxfed.config.data.public_examples`) and those of a server with labels are drawn from the
 training examples before the rest is dealt to clients.
 
 Examples without a label in the data (y = -1) become unlabeled examples of clients. Shares and numbers of
@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxfed.config import memory_demand
-from jaxfed.config.feasibility import (
+from jaxfed.config.build import memory_demand
+from jaxfed.config.data.feasibility import (
     check_class_weights,
     check_clients,
     check_enough,
@@ -40,9 +40,9 @@ from jaxfed.config.feasibility import (
     warn_of_empty_clients,
     warn_of_unused_learners,
 )
-from jaxfed.config.holdings import Holdings, holdings
-from jaxfed.config.partitioning import partitioned
-from jaxfed.config.preprocessing import (
+from jaxfed.config.data.holdings import Holdings, holdings
+from jaxfed.config.data.partitioning import partitioned
+from jaxfed.config.data.preprocessing import (
     PREPROCESSING,
     Parts,
     Report,
@@ -52,10 +52,10 @@ from jaxfed.config.preprocessing import (
     warn_of_scales,
     with_learned_features,
 )
-from jaxfed.config.public_examples import classes_to_measure_by, drawn_own, drawn_public
+from jaxfed.config.data.public_examples import classes_to_measure_by, drawn_own, drawn_public
+from jaxfed.config.data.sources import clients_set, public_set
+from jaxfed.config.data.subsampling import drawn_for_test, taken
 from jaxfed.config.server_labels import drawn_for_server
-from jaxfed.config.sources import clients_set, public_set
-from jaxfed.config.taken import drawn_for_test, taken
 from jaxfed.data import Dataset, class_counts
 from jaxfed.data.partitioning.stratified import stratified
 from jaxfed.errors import UsageError
@@ -132,7 +132,7 @@ class Simulation:
     def check_given(self, overrides: Sequence[str]) -> None:
         """Check that these `KEY=VALUE` have an effect for these data.
 
-        `jaxfed.config.unread` has the checks that need no data.
+        `jaxfed.config.checks.unread` has the checks that need no data.
 
         Raises:
             UsageError: `test_fraction` is set for a data set with a test split.
@@ -176,10 +176,10 @@ class Simulation:
     def data_checksums(self) -> dict[str, str]:
         """Return type, shape and checksum of the examples and labels in use, to detect changed data.
 
-        Checksums of weights files are included (`jaxfed.config.weights_files`).
+        Checksums of weights files are included (`jaxfed.config.build.weights_files`).
         """
         # Imported here, because Flax takes half a second to import and errors should show before that.
-        from jaxfed.config.weights_files import weights_checksums
+        from jaxfed.config.build.weights_files import weights_checksums
 
         data = self._dataset
         arrays = {

@@ -3,10 +3,11 @@ from pathlib import Path
 import pytest
 from ml_collections import ConfigDict
 
-from jaxfed.config import base, check
+from jaxfed.config import base
 from jaxfed.config import file as config_file
-from jaxfed.config.feasibility import check_presence
-from jaxfed.config.simulation import Simulation
+from jaxfed.config.checks import check
+from jaxfed.config.data.feasibility import check_presence
+from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 
 DIGITS = "ml_collections_configs/xclp_digits.py"

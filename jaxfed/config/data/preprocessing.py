@@ -121,7 +121,7 @@ def with_learned_features(
 ) -> Federation:
     """Return the clients with features of a model that they train first; it is saved under `folder`."""
     # Imported here, as in `pretrained_part`.
-    from jaxfed.config import federated_features
+    from jaxfed.config.data import federated_features
     from jaxfed.host.checkpoint import Checkpoints
 
     checkpoints = Checkpoints(folder) if folder else None
@@ -132,7 +132,7 @@ def with_learned_features(
 
 def check_learned(dataset: Dataset, config: ConfigDict) -> None:
     """Check that the model can be built for examples of this shape, and its method for such clients."""
-    from jaxfed.config.federated_features import check
+    from jaxfed.config.data.federated_features import check
 
     nobody = (np.zeros(0, np.int64),)
     partition = Partition(nobody, nobody, nobody)
@@ -163,5 +163,5 @@ PREPROCESSING: dict[str, Callable[[Parts, ConfigDict, Report], np.ndarray]] = {
     "images": _images,
     "standardized": _standardized,
     "pretrained": _pretrained,
-    "federated_features": _images,  # inputs of the model; see `jaxfed.config.federated_features`
+    "federated_features": _images,  # inputs of the model; see `jaxfed.config.data.federated_features`
 }

@@ -5,8 +5,9 @@ import textwrap
 import numpy as np
 import pytest
 
-from jaxfed.config import check, file
-from jaxfed.config.simulation import Simulation
+from jaxfed.config import file
+from jaxfed.config.checks import check
+from jaxfed.config.data.simulation import Simulation
 from jaxfed.data import SCHEMES, class_counts
 from jaxfed.data.partitioning import scheme
 from jaxfed.errors import UsageError

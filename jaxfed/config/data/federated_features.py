@@ -21,8 +21,8 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from jaxfed.config.assembly import make_algorithm
-from jaxfed.config.networks import check_model, make_model, repeats_that_differ
+from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.build.networks import check_model, make_model, repeats_that_differ
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import has_diverged

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import learner_section, methods
-from jaxfed.config.assembly import settings_to_try
+from jaxfed.config.build.assembly import settings_to_try
 from jaxfed.config.keys import flatten
 from jaxfed.training.needs import Needs, needs_of
 from jaxfed.training.pseudo_labels.label_sources import SECTION_OF, source_names

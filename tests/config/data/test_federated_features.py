@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from jaxfed.config import file
-from jaxfed.config.assembly import make_algorithm
-from jaxfed.config.federated_features import check, labeled_part, with_learned_features
-from jaxfed.config.simulation import Simulation
+from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.data.federated_features import check, labeled_part, with_learned_features
+from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.loop import Experiment
 from jaxfed.experiment.run.progress import Progress

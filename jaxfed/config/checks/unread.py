@@ -2,10 +2,10 @@
 
     check_given(partial(file.load, spec), ["federation.labeled_fraction=0.05"])
 
-A key is in effect in a run if a method of the run reads it (`jaxfed.config.visibility`) and other keys do not
-disable it (`COUNTS_WITH`). An override is in effect if it changes the value of such a key: its own, or one
-that refers to it. Two kinds of override are always accepted: those that change nothing, and those of keys
-for execution and monitoring (`_OF_THE_RUN`).
+A key is in effect in a run if a method of the run reads it (`jaxfed.config.checks.fingerprint`) and other
+keys do not disable it (`COUNTS_WITH`). An override is in effect if it changes the value of such a key: its
+own, or one that refers to it. Two kinds of override are always accepted: those that change nothing, and those
+of keys for execution and monitoring (`_OF_THE_RUN`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
-from jaxfed.config.check import check
+from jaxfed.config.checks.check import check
+from jaxfed.config.checks.fingerprint import keys_seen_by
+from jaxfed.config.data.partitioning import FIELDS, schemes_with
 from jaxfed.config.keys import flatten
 from jaxfed.config.open_sections import CANDIDATES
-from jaxfed.config.partitioning import FIELDS, schemes_with
-from jaxfed.config.visibility import keys_seen_by
 from jaxfed.errors import UsageError
 from jaxfed.training.server.server_optimizers import SECOND_MOMENTS
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from small_simulations import classes_of, simulation
 
-from jaxfed.config import check, file
+from jaxfed.config import file
+from jaxfed.config.checks import check
 from jaxfed.errors import UsageError
 
 SIZE = {"federation.public_size": 30, "federation.test": "central"}
@@ -202,7 +203,7 @@ def test_what_a_config_cannot_say(override, told):
 
 def test_predictions_of_them_must_fit_into_memory(tmp_path, monkeypatch):
     ours = simulation(tmp_path, 30, **SIZE)
-    monkeypatch.setattr("jaxfed.config.memory_demand._NEIGHBORS", ())
-    monkeypatch.setattr("jaxfed.config.memory_demand.available_bytes", lambda: 4 * 4 * 30 - 1)
+    monkeypatch.setattr("jaxfed.config.build.memory_demand._NEIGHBORS", ())
+    monkeypatch.setattr("jaxfed.config.build.memory_demand.available_bytes", lambda: 4 * 4 * 30 - 1)
     with pytest.raises(UsageError, match=r"public_size=30: 4 clients' labels of them"):
         ours.check()

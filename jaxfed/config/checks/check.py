@@ -13,15 +13,14 @@ from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
-from jaxfed.config.assembly import settings_to_try
-from jaxfed.config.feasibility import check_presence
+from jaxfed.config.build.assembly import settings_to_try
+from jaxfed.config.checks.method_check import check_method, check_section
+from jaxfed.config.data.feasibility import check_presence
+from jaxfed.config.data.public_examples import check_public
 from jaxfed.config.keys import check_value, flatten, unknown_key
 from jaxfed.config.learner_section import check_learner, check_learner_key
-from jaxfed.config.method_check import check_method, check_section
 from jaxfed.config.model_options import check_options
 from jaxfed.config.open_sections import CANDIDATES, check_candidates, check_plugin, plugged_in
-from jaxfed.config.public_examples import check_public
-from jaxfed.config.rounds import check_rounds
 from jaxfed.config.schema import SHARED
 from jaxfed.config.schema.experiment import method_rules
 from jaxfed.config.schema.training import AUGMENTATION, learner_rules
@@ -200,3 +199,22 @@ def _check_together(config: ConfigDict) -> None:
             if value > most:
                 wrong = f"at most {most} with federation.num_clients={num_clients}"
                 raise UsageError(wrong, key=f"config.{key}", value=value)
+
+
+def check_rounds(config: ConfigDict) -> None:
+    """Check the rounds of an audit and the round in which teachers vote.
+
+    Raises:
+        UsageError: a round is later than the last one.
+    """
+    if max(config.audit.rounds, default=0) > config.rounds:
+        raise UsageError(
+            key="config.audit.rounds",
+            value=config.audit.rounds,
+            allowed=f"use rounds from 1 to rounds={config.rounds}",
+        )
+    for name in methods.chosen(config):
+        last = methods.all_keywords(config, name).get("teacher_rounds", 0)
+        if last > config.rounds:
+            wrong = f"at most rounds={config.rounds}, or nobody votes and there is no student"
+            raise UsageError(wrong, key=f"config.{name}.teacher_rounds", value=last)

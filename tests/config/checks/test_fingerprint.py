@@ -8,7 +8,7 @@ from threat_model import table
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.config import file as config_file
-from jaxfed.config.visibility import seen_by, who_learns
+from jaxfed.config.checks.fingerprint import seen_by, who_learns
 from jaxfed.training.pseudo_labels.pseudo_label import labeled_only
 from jaxfed.xclp import HAMMING, INFLUENCE, PROJECTIONS, ROW_SUMS
 from jaxfed.xclp.settings import disclosure

@@ -8,15 +8,15 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxfed.config import learner_section, methods
-from jaxfed.config.assembly import label_settings, naming_settings, settings_to_try
-from jaxfed.config.keys import TYPES, check_value
-from jaxfed.config.networks import (
+from jaxfed.config.build.assembly import label_settings, naming_settings, settings_to_try
+from jaxfed.config.build.networks import (
     naming_initial_model,
     repeats_that_differ,
     saved_model,
     starts_from_state,
 )
-from jaxfed.config.optimizers import check_momentum
+from jaxfed.config.build.optimizers import check_momentum
+from jaxfed.config.keys import TYPES, check_value
 from jaxfed.config.server_labels import check_place_of_labels
 from jaxfed.errors import UsageError, suggestion
 from jaxfed.federation.algorithm import check_rounds

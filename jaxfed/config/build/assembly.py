@@ -22,8 +22,9 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from jaxfed import xclp
-from jaxfed.config import learner_ingredients, methods, optimizers
-from jaxfed.config.networks import initial_model, make_model
+from jaxfed.config import methods
+from jaxfed.config.build import learner_ingredients, optimizers
+from jaxfed.config.build.networks import initial_model, make_model
 from jaxfed.errors import section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.client_map import (

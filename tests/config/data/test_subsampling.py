@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxfed.config import base
-from jaxfed.config.simulation import Simulation
+from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 
 SIZES = (30, 50, 40)  # of the classes in the training split

@@ -7,8 +7,8 @@ from ml_collections import ConfigDict
 from small_simulations import classes_of, simulation
 
 from jaxfed.config import base
-from jaxfed.config.preprocessing import warn_of_scales
-from jaxfed.config.simulation import Simulation
+from jaxfed.config.data.preprocessing import warn_of_scales
+from jaxfed.config.data.simulation import Simulation
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
 

@@ -27,8 +27,9 @@ from ml_collections import ConfigDict
 
 from jaxfed.algorithms.pate import STUDENT, noisy_vote, pate
 from jaxfed.audit import Schooling, on_own_labels
-from jaxfed.config import learner_ingredients, methods
-from jaxfed.config.assembly import make_training
+from jaxfed.config import methods
+from jaxfed.config.build import learner_ingredients
+from jaxfed.config.build.assembly import make_training
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution import Execution

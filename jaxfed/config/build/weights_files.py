@@ -12,7 +12,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
-from jaxfed.config.networks import (
+from jaxfed.config.build.networks import (
     PRETRAINED,
     naming_initial_model,
     repeats_that_differ,

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from jaxfed.config import file as config_file
-from jaxfed.config.assembly import make_training
-from jaxfed.config.check import check
-from jaxfed.config.networks import make_model
-from jaxfed.config.simulation import Simulation
-from jaxfed.config.weights_files import weights_checksums
+from jaxfed.config.build.assembly import make_training
+from jaxfed.config.build.networks import make_model
+from jaxfed.config.build.weights_files import weights_checksums
+from jaxfed.config.checks.check import check
+from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.host.checkpoint import Checkpoints
 

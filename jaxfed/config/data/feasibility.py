@@ -8,6 +8,12 @@ import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
 
+from jaxfed.config.data.preprocessing import (
+    PREPROCESSING,
+    Parts,
+    pretrained_part,
+    to_nobody,
+)
 from jaxfed.config.learner_section import names_of
 from jaxfed.config.methods import (
     all_keywords,
@@ -18,12 +24,6 @@ from jaxfed.config.methods import (
     training_key,
     trains,
     with_own_training,
-)
-from jaxfed.config.preprocessing import (
-    PREPROCESSING,
-    Parts,
-    pretrained_part,
-    to_nobody,
 )
 from jaxfed.data import Dataset, Partition
 from jaxfed.errors import UsageError, section
@@ -37,7 +37,7 @@ from jaxfed.xclp.settings import departures
 def check_models(dataset: Dataset, config: ConfigDict) -> None:
     """Check that models fit the examples and the memory, and can start from the config's initial states."""
     # Imported here, as in `pretrained_part`.
-    from jaxfed.config.networks import check_models
+    from jaxfed.config.build.networks import check_models
 
     training = list(differently_trained(config))
     if not training:
@@ -74,8 +74,8 @@ class _Shapes(Federation):
 def check_methods(dataset: Dataset, config: ConfigDict, dealt: Federation) -> None:
     """Build the methods that train, for the shapes of these clients' examples; nothing is computed.
 
-    Methods of jaxfed have declared most of their conditions (`jaxfed.config.method_check`). What is left
-    depends on network, clients and rounds: a network without noise-free statistics, a reachable epsilon.
+    Methods of jaxfed have declared most of their conditions (`jaxfed.config.checks.method_check`). What is
+    left depends on network, clients and rounds: a network without noise-free statistics, a reachable epsilon.
 
     Args:
         dataset: as subsampled.
@@ -89,8 +89,8 @@ def check_methods(dataset: Dataset, config: ConfigDict, dealt: Federation) -> No
     if not names:
         return
     # Imported here, as in `pretrained_part`.
-    from jaxfed.config.assembly import make_algorithm
-    from jaxfed.config.networks import feature_shape
+    from jaxfed.config.build.assembly import make_algorithm
+    from jaxfed.config.build.networks import feature_shape
     from jaxfed.federation.algorithm import check_rounds
 
     x = _preprocessed(dataset, config)

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from benchmarks.on_device.commands import experiments
-from jaxfed.config import check, file, methods, unread
+from jaxfed.config import file, methods
+from jaxfed.config.checks import check, unread
+from jaxfed.config.checks.unread import COUNTS_WITH, check_given, counting_keys, objection, views_of
+from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.keys import flatten
-from jaxfed.config.simulation import Simulation
-from jaxfed.config.unread import COUNTS_WITH, check_given, counting_keys, objection, views_of
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
 from jaxfed.experiment.sweep import sweep_plan

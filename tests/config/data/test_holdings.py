@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from small_simulations import simulation
 
-from jaxfed.config import check, file
+from jaxfed.config import file
 from jaxfed.config.base import PUBLIC_FRACTION, SIZES_OF_A_SET
+from jaxfed.config.checks import check
+from jaxfed.config.checks.unread import check_given
+from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.keys import flatten
-from jaxfed.config.simulation import Simulation
-from jaxfed.config.unread import check_given
 from jaxfed.errors import UsageError
 
 FEDCT = "fedct.py:decision_tree"
