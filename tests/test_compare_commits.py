@@ -116,7 +116,7 @@ def test_a_commit_is_computed_once_and_the_working_tree_as_it_is(tmp_path, monke
     (repository / "tests").mkdir(parents=True)
     monkeypatch.setattr(compare_commits, "HERE", repository / "tests")
     (repository / "value.py").write_text("import sys; open(sys.argv[1], 'w').write('1')")
-    for name in compare_commits.SCRIPTS:
+    for name in compare_commits.REDUCTION:
         (repository / "tests" / name).write_text("")
     user = ["-c", "user.name=a", "-c", "user.email=a@b"]
     for command in (["init", "-q"], ["add", "."], [*user, "commit", "-qm", "one"]):
@@ -133,3 +133,10 @@ def test_a_commit_is_computed_once_and_the_working_tree_as_it_is(tmp_path, monke
     monkeypatch.setattr(compare_commits, "run", None)  # computed once
     again = compare_commits.computed("HEAD", [case], tmp_path / "b", tmp_path / "cache", 1)
     assert again == results[0]
+
+
+def test_every_config_is_compared():
+    folder = compare_commits.HERE.parent / compare_commits.CONFIGS
+    texts = {path.name: path.read_text() for path in folder.glob("*.py")}
+    configs = {name for name, text in texts.items() if "def get_config(variant" in text}
+    assert configs == {spec.partition(":")[0] for spec in compare_commits.RUNS}
