@@ -5,12 +5,13 @@ The same rules check keys of configs and keywords of methods.
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import functools
 import inspect
 import math
 import operator
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -121,34 +122,46 @@ def keywords(
     return ruled
 
 
-def rules_of(factory: Callable[..., Any]) -> Mapping[str, Rule]:
-    """The rules of a factory's keywords, set by `keywords`; also for a partial of the factory."""
-    return getattr(_unwrapped(factory), "rules", {})
-
-
 def check_keywords(factory: Callable[..., Any], given: Mapping[str, Any]) -> None:
     """Check keywords by a factory's rules, one by one and together, without a call of it.
 
     Raises:
         UsageError: a value that is not allowed, or values that do not go together.
     """
-    plain = _unwrapped(factory)
+    plain, _ = plain_factory(factory)
     parameters = inspect.signature(factory).parameters.items()
     defaults = {name: p.default for name, p in parameters if p.default is not p.empty}
     values = {**defaults, **given}
-    check_values(plain.__name__, rules_of(plain), values)
+    check_values(plain.__name__, getattr(plain, "rules", {}), values)
+    for settings in classes_of(plain):
+        known = {field.name for field in dataclasses.fields(settings)}
+        settings(**{name: value for name, value in values.items() if name in known})
     if together := getattr(plain, "together", None):
         together(SimpleNamespace(**values))
-    if settings := getattr(plain, "fields_of", None):
-        settings(
-            **{field.name: values[field.name] for field in fields(settings) if field.name in values}
-        )
 
 
-def _unwrapped(factory: Callable[..., Any]) -> Callable[..., Any]:
+def plain_factory(
+    factory: Callable[..., Any],
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Return the function of a partial one, and the keywords that it is given."""
+    given: dict[str, Any] = {}
     while isinstance(factory, functools.partial):
+        given = {**factory.keywords, **given}
         factory = factory.func
-    return factory
+    return factory, given
+
+
+def rules_of(factory: Callable[..., Any]) -> Mapping[str, Rule]:
+    """The rules of a factory's keywords, those of its dataclasses' fields included."""
+    plain, _ = plain_factory(factory)
+    fields = (getattr(each, "rules", {}) for each in classes_of(plain))
+    return {**dict(collections.ChainMap(*fields)), **getattr(plain, "rules", {})}
+
+
+def classes_of(factory: Callable[..., Any]) -> tuple[type, ...]:
+    """The dataclasses whose fields are keywords of a factory."""
+    plain, _ = plain_factory(factory)
+    return getattr(plain, "fields_of", ())
 
 
 def fields_as_keywords(
@@ -175,7 +188,47 @@ def fields_as_keywords(
             return factory(*args, **kwargs)
 
         checked.__signature__ = signature  # type: ignore[attr-defined]
-        checked.fields_of = cls  # type: ignore[attr-defined]
+        checked.fields_of = (cls,)  # type: ignore[attr-defined]
         return checked
+
+    return named
+
+
+def grouped(**classes: type) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Let a factory take dataclasses, and its callers give their fields as keywords, as a config does.
+
+        @grouped(privacy=LabelPrivacy)
+        def fedct(*, learner: Learner, privacy: LabelPrivacy) -> FederatedAlgorithm: ...
+
+        fedct(learner=learner, epsilon=2.0)     # privacy is LabelPrivacy(epsilon=2.0)
+
+    A dataclass may have `rules`, by the names of its fields.
+
+    Raises:
+        UsageError: in a call, a value that a rule does not allow: `fedct.epsilon=-1: allowed are ...`.
+    """
+
+    fields = {name: inspect.signature(cls).parameters for name, cls in classes.items()}
+
+    def named(factory: Callable[..., R]) -> Callable[..., R]:
+        signature = inspect.signature(factory)
+        own = [p for name, p in signature.parameters.items() if name not in classes]
+        flat = [p.replace(kind=p.KEYWORD_ONLY) for each in fields.values() for p in each.values()]
+        signature = signature.replace(parameters=[*own, *flat])
+
+        @functools.wraps(factory)
+        def made(**kwargs: Any) -> R:
+            bound = signature.bind(**kwargs)
+            bound.apply_defaults()
+            given = dict(bound.arguments)
+            for name, cls in classes.items():
+                values = {field: given.pop(field) for field in fields[name]}
+                check_values(factory.__name__, getattr(cls, "rules", {}), values)
+                given[name] = cls(**values)
+            return factory(**given)
+
+        made.__signature__ = signature  # type: ignore[attr-defined]
+        made.fields_of = tuple(classes.values())  # type: ignore[attr-defined]
+        return made
 
     return named

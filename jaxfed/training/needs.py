@@ -11,10 +11,11 @@ factory without a declaration may need anything; it raises its errors when it is
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
+
+from jaxfed.rules import plain_factory
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -61,7 +62,6 @@ def needs(
 
 def needs_of(factory: Callable[..., Any], keywords: Mapping[str, Any]) -> Needs:
     """Return the needs of a factory, or of a partial one, with these keywords, which include its defaults."""
-    while isinstance(factory, functools.partial):
-        factory = factory.func
-    declared: Of[Needs] | None = getattr(factory, "needs", None)
+    plain, _ = plain_factory(factory)
+    declared: Of[Needs] | None = getattr(plain, "needs", None)
     return declared(SimpleNamespace(**keywords)) if declared else Needs()

@@ -13,8 +13,9 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from functools import partial
 from typing import Any
+
+from jaxfed.rules import classes_of, plain_factory
 
 _SECTION = re.compile(r"^(Args|Attributes|Fields):\n((?:[ \t]+.*\n|\n)*)", re.MULTILINE)
 _ENTRY = re.compile(r"^ {4}([\w, ]+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
@@ -33,7 +34,6 @@ def meanings(documented: Any) -> dict[str, str]:
 
 def factory_meanings(factory: Callable[..., Any]) -> dict[str, str]:
     """Return keyword -> meaning of a factory's keywords, including those from a dataclass."""
-    while isinstance(factory, partial):
-        factory = factory.func
-    classes = reversed(getattr(factory, "fields_of", object).__mro__[:-1])
-    return {name: text for each in (*classes, factory) for name, text in meanings(each).items()}
+    plain, _ = plain_factory(factory)
+    classes = [base for each in classes_of(plain) for base in reversed(each.__mro__[:-1])]
+    return {name: text for each in (*classes, plain) for name, text in meanings(each).items()}

@@ -10,7 +10,6 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 from jaxfed.algorithms import ALGORITHMS
@@ -23,7 +22,7 @@ from jaxfed.learners import LEARNERS
 from jaxfed.learners.refitting import refitting
 from jaxfed.models import MODELS
 from jaxfed.registry import Registry
-from jaxfed.rules import rules_of
+from jaxfed.rules import plain_factory, rules_of
 
 
 class Entry(NamedTuple):
@@ -142,7 +141,7 @@ def _of_networks() -> Iterator[Entry]:
 def _of_factory(prefix: str, factory: Callable[..., Any], keywords: Any) -> Iterator[Entry]:
     """Yield a factory's keywords from its signature, rules and docstring."""
     said = meanings(refitting) | factory_meanings(factory)  # estimators' learners share `refitting`
-    rules = {**getattr(getattr(factory, "fields_of", None), "rules", {}), **rules_of(factory)}
+    rules = rules_of(factory)
     for key in keywords:
         default = inspect.signature(factory).parameters[key].default
         is_needed = default is inspect.Parameter.empty
@@ -155,11 +154,7 @@ def _taken_apart(
     factory: Callable[..., Any],
 ) -> tuple[Callable[..., Any], dict[str, Any], list[str]]:
     """The function of a partial one, the keywords that it is given, and those that a section may have."""
-    given: dict[str, Any] = {}
-    plain = factory
-    while isinstance(plain, partial):
-        given = {**plain.keywords, **given}
-        plain = plain.func
+    plain, given = plain_factory(factory)
     return plain, given, [key for key in methods.own_keywords(factory) if key not in given]
 
 
