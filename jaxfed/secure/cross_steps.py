@@ -9,15 +9,15 @@ them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.host.workers import Mapped, worker_processes
-from jaxfed.secure.hamming import masked, matrix, transfer
+from jaxfed.host.workers import worker_processes
+from jaxfed.secure.hamming import matrix, protocols
 from jaxfed.secure.hamming.nearest_others import Nearest, NearestOthers
+from jaxfed.secure.hamming.protocols import Codes, Paillier, Protocol
 from jaxfed.secure.primitives import projection
 from jaxfed.secure.primitives.blocks import Block
 from jaxfed.secure.primitives.fixed_point import FixedPoint
@@ -25,21 +25,6 @@ from jaxfed.secure.row_sums import masked as masked_row_sums
 from jaxfed.secure.row_sums import resilient as resilient_row_sums
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.parties import Session
-
-if TYPE_CHECKING:
-    from jaxfed.secure.hamming import paillier_packed
-
-Codes = Mapping[int, np.ndarray]  # uint32 [n_j, L / 32] of every client
-OwnStep = Callable[[int], None]  # a client's step before its pairs
-PairStep = Callable[[int, int], Iterator[Block]]  # the protocol of two clients, first and second
-Steps = tuple[OwnStep, PairStep]
-
-
-class Paillier(NamedTuple):
-    """Settings of protocols with Paillier's encryption: |N|, and the `map` that runs tasks."""
-
-    key_bits: int
-    mapped: Mapped
 
 
 class Neighbors(NamedTuple):
@@ -65,7 +50,7 @@ def nearest_others(
     session: Session,
     codes: Codes,
     num_neighbors: int,
-    protocol: str,
+    protocol: Protocol,
     *,
     key_bits: int = 2048,
     workers: int = 0,
@@ -79,7 +64,7 @@ def nearest_others(
         session: the parties.
         codes: uint32 [n_j, L / 32] of every client.
         num_neighbors: k.
-        protocol: a key of `PROTOCOLS`.
+        protocol: a function of `jaxfed.secure.hamming.protocols`.
         key_bits: size of Paillier's keys, 2048 or 3072; other protocols ignore it.
         workers: number of worker processes of `phe`; 0: none.
         progress: receives the number of pairs of points that are done.
@@ -108,7 +93,7 @@ def nearest_others(
 def through_pairs(
     session: Session,
     nearest: Nearest,
-    protocol: str,
+    protocol: Protocol,
     first: Codes,
     own: Callable[[int], Iterator[Block]],
     *,
@@ -122,7 +107,7 @@ def through_pairs(
     Args:
         session: the parties.
         nearest: receives all distances.
-        protocol: a key of `PROTOCOLS`.
+        protocol: a function of `jaxfed.secure.hamming.protocols`.
         first: codes of each client as the first of a pair.
         own: the step of one client with the server, its own distances.
         second: codes of each client as the second of a pair, if they differ; two clients then form two pairs.
@@ -137,8 +122,8 @@ def through_pairs(
 
     brought = first if second is None else second
     sizes, others = ({j: len(points) for j, points in codes.items()} for codes in (first, brought))
-    with worker_processes(workers if protocol == "phe" else 0) as mapped:
-        prepare, pair = PROTOCOLS[protocol](session, first, brought, Paillier(key_bits, mapped))
+    with worker_processes(workers if protocol is protocols.phe else 0) as mapped:
+        prepare, pair = protocol(session, first, brought, Paillier(key_bits, mapped))
         matrix.collect(
             nearest,
             sizes,
@@ -236,97 +221,3 @@ def sums_and_totals(
     )
     split = {client: own.stop - own.start for client, own in rows.items()}
     return {client: (own[: split[client]], own[split[client] :]) for client, own in sums.items()}
-
-
-def _masked(session: Session, firsts: Codes, seconds: Codes, _: Paillier) -> Steps:
-    """Steps of `masked`; a client's masks cover its points as second, then as first if they differ."""
-    is_same, run = firsts is seconds, session.reserve()
-    as_second = {j: range(len(own)) for j, own in seconds.items()}
-    as_first = as_second
-    codes = seconds
-    if not is_same:
-        codes = {j: np.concatenate([own, firsts[j]]) for j, own in seconds.items()}
-        as_first = {j: range(len(own), len(codes[j])) for j, own in seconds.items()}
-    sizes = {j: len(own) for j, own in codes.items()}
-    clients = {j: masked.Client(session.endpoints[j], codes[j], sizes, run) for j in codes}
-    num_bits = 32 * next(iter(codes.values())).shape[1]
-    server = masked.Server(session.endpoints[SERVER], num_bits)
-
-    def send_points(client: int) -> None:
-        for points in (as_second,) if is_same else (as_second, as_first):
-            masked.send_points(clients[client], server, client, points[client])
-
-    def pair(j: int, k: int) -> Iterator[Block]:
-        of_pair = {j: as_first[j], k: as_second[k]}
-        low, high = sorted(of_pair)
-        for block in masked.run_pair(
-            clients[low], clients[high], server, (low, high), (of_pair[low], of_pair[high])
-        ):
-            rows, columns = (
-                range(numbers.start - own.start, numbers.stop - own.start)
-                for numbers, own in ((block.rows, of_pair[low]), (block.columns, of_pair[high]))
-            )
-            if low == j:
-                yield Block(j, k, rows, columns, block.distances)
-            else:
-                yield Block(j, k, columns, rows, block.distances.T)
-
-    return send_points, pair
-
-
-def _transfer(session: Session, firsts: Codes, seconds: Codes, _: Paillier) -> Steps:
-    ends, runs = session.endpoints, session.reserve(2)
-
-    def pair(j: int, k: int) -> Iterator[Block]:
-        n_j, n_k, num_bits = len(firsts[j]), len(seconds[k]), 32 * firsts[j].shape[1]
-        run = runs + (
-            j > k
-        )  # a context of transfers is used once, even if two clients form two pairs
-        return transfer.run_pair(
-            transfer.First(ends[j], k, firsts[j], run),
-            transfer.Second(ends[k], j, seconds[k], n_j, run),
-            transfer.Server(ends[SERVER], j, k, n_j, num_bits),
-            (n_j, n_k, num_bits),
-        )
-
-    return _nothing, pair
-
-
-def _paillier(session: Session, firsts: Codes, seconds: Codes, options: Paillier) -> Steps:
-    # Imported here: the packages for big integers are for this protocol alone.
-    from jaxfed.secure.hamming import paillier_packed
-    from jaxfed.secure.primitives import paillier
-
-    ends, (key_bits, mapped) = session.endpoints, options
-
-    @cache  # once for all partners
-    def encrypted(client: int) -> paillier_packed.EncryptedPoints:
-        key = paillier.generate_key(key_bits)
-        return paillier_packed.EncryptedPoints(firsts[client], key, mapped=mapped)
-
-    def pair(j: int, k: int) -> Iterator[Block]:
-        n_j, n_k = len(firsts[j]), len(seconds[k])
-        return paillier_packed.run_pair(
-            paillier_packed.First(ends[j], k, encrypted(j), mapped=mapped),
-            paillier_packed.Second(ends[k], j, seconds[k], n_j, key_bits=key_bits, mapped=mapped),
-            paillier_packed.Server(
-                ends[SERVER], j, k, n_j, 32 * firsts[j].shape[1], key_bits=key_bits
-            ),
-            (n_j, n_k),
-        )
-
-    return _nothing, pair
-
-
-def _nothing(client: int) -> None:
-    """Own step of protocols whose clients do nothing before their pairs."""
-    del client
-
-
-# Arguments: the codes of every client as the first of a pair, and as the second. If they differ, two clients
-# form two pairs.
-PROTOCOLS: dict[str, Callable[[Session, Codes, Codes, Paillier], Steps]] = {
-    "phe": _paillier,
-    "ot": _transfer,
-    "masked": _masked,
-}

@@ -21,9 +21,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.kernels import hamming
-from jaxfed.secure.cross_steps import Codes, Neighbors, through_pairs
+from jaxfed.secure.cross_steps import Neighbors, through_pairs
 from jaxfed.secure.hamming import matrix
 from jaxfed.secure.hamming.nearest_others import Nearest
+from jaxfed.secure.hamming.protocols import Codes, Protocol
 from jaxfed.secure.primitives.blocks import Block, checked_distances, ranges
 from jaxfed.secure.primitives.ring import pack, ring_bits, unpack
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
@@ -35,7 +36,7 @@ def nearest_in_graph(
     later: Codes,
     graph: Codes,
     num_neighbors: int,
-    protocol: str,
+    protocol: Protocol,
     *,
     key_bits: int = 2048,
     workers: int = 0,
@@ -48,7 +49,7 @@ def nearest_in_graph(
         later: uint32 [m_j, L / 32] of every client.
         graph: its points of the graph, uint32 [n_j, L / 32], of the same clients.
         num_neighbors: k.
-        protocol: a key of `jaxfed.secure.cross_steps.PROTOCOLS`.
+        protocol: a function of `jaxfed.secure.hamming.protocols`.
         key_bits, workers, progress: as `jaxfed.secure.cross_steps.nearest_others`.
 
     Returns:

@@ -204,6 +204,11 @@ NAMED = [
         {"algorithm": "xclp", "alpha": 0.9, "select": []},
         "XCLP, settings by leave-one-out",
     ),
+    (
+        {"algorithm": "xclp", "select": ["alpha"], "select_measure": "balanced_accuracy"},
+        {"algorithm": "xclp", "select": ["alpha"], "select_measure": "accuracy"},
+        "XCLP, settings by balanced leave-one-out",
+    ),
 ]
 
 

@@ -7,7 +7,7 @@ from scipy import stats
 from jaxfed.kernels import reference
 from jaxfed.secure import later_neighbors
 from jaxfed.secure.errors import ProtocolError
-from jaxfed.secure.hamming import masked, matrix
+from jaxfed.secure.hamming import masked, matrix, protocols
 from jaxfed.secure.hamming.nearest_others import Nearest
 from jaxfed.secure.primitives import paillier
 from jaxfed.secure.primitives.blocks import Block
@@ -42,7 +42,7 @@ def expected(later, graph, k):
 
 def found(session, later, graph, protocol, k=2, **options):
     return later_neighbors.nearest_in_graph(
-        session, later, graph, k, protocol, key_bits=KEY_BITS, **options
+        session, later, graph, k, getattr(protocols, protocol), key_bits=KEY_BITS, **options
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from jaxfed.experiment.store.records import Run, algorithms_of
 from jaxfed.reports.tables.words import algorithm_label, setting_label, setting_text
@@ -45,7 +46,8 @@ def method_names(runs: Sequence[Run]) -> dict[str, str]:
 
     * A method with pseudo-labels of XCLP: `FedProx + XCLP`.
     * A variant without a title of its own: the title of its algorithm and the settings of its section,
-      `XCLP, propagation alpha 0.9`; or a note that leave-one-out selects them (`select`).
+      `XCLP, propagation alpha 0.9`; or a note that leave-one-out selects them (`select`), balanced
+      over classes if it does so (`select_measure`).
     * The config's name is appended, `XCLP (again)`, if the section sets no key or more than two, if runs
       differ in one, or if two methods would have the same name.
     """
@@ -80,7 +82,9 @@ def _name(method: str, algorithm: str, runs: Sequence[Run]) -> str:
     settings = _own_settings(method, runs)
     has_said = says_labeler and settings.pop(f"{method}.pseudo_label", None) is not None
     if settings.get(f"{method}.select") not in (None, setting_text(())):
-        return f"{name}, settings by leave-one-out"
+        measures = {_value(run, method, "select_measure") for run in runs}
+        is_balanced = measures == {"balanced_accuracy"}
+        return f"{name}, settings by {'balanced ' if is_balanced else ''}leave-one-out"
     told = [
         f"{_own_label(key, method, algorithm)} {text}"
         for key, text in settings.items()
@@ -98,10 +102,14 @@ def _own_label(key: str, method: str, algorithm: str) -> str:
 
 
 def _labeler(run: Run, method: str) -> str:
-    """Return the source of a method's pseudo-labels, from its own section or that of its algorithm."""
-    sections = (method, run.algorithm_of(method))
-    keys = (f"{section}.pseudo_label" for section in sections)
-    return str(next((run.settings[key] for key in keys if key in run.settings), "none"))
+    """Return the source of a method's pseudo-labels."""
+    return str(_value(run, method, "pseudo_label", "none"))
+
+
+def _value(run: Run, method: str, key: str, default: Any = None) -> Any:
+    """Return a setting from a method's own section or that of its algorithm."""
+    keys = (f"{section}.{key}" for section in (method, run.algorithm_of(method)))
+    return next((run.settings[key] for key in keys if key in run.settings), default)
 
 
 def _own_settings(method: str, runs: Sequence[Run]) -> dict[str, str | None]:

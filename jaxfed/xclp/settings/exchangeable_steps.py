@@ -18,7 +18,7 @@ from jaxfed.registry import Place, Registry
 Neighbors = tuple[list[int], np.ndarray, np.ndarray]
 Counts = Mapping[int, np.ndarray]  # numbers of labels of every client, float32 [t, C]
 
-_PROTOCOLS = ("phe", "ot", "masked")  # as in `jaxfed.secure.cross_steps.PROTOCOLS`
+_PROTOCOLS = ("phe", "ot", "masked")  # functions of `jaxfed.secure.hamming.protocols`
 
 
 def _table(key: str, **steps: Place) -> Registry[Any]:

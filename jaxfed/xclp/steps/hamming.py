@@ -72,6 +72,7 @@ def secure_hamming(
     Returns the clients that have stayed, and (indices, distances) among their points.
     """
     from jaxfed.secure import cross_steps
+    from jaxfed.secure.hamming import protocols
 
     assert session is not None
     assert neighbors == "exact"  # all pairs; `Parameters` has checked it
@@ -79,7 +80,7 @@ def secure_hamming(
         session,
         dict(enumerate(codes)),
         num_neighbors,
-        protocol,
+        getattr(protocols, protocol),
         key_bits=key_bits,
         workers=execution.workers,
         progress=execution.counting("pairs of points"),
@@ -128,6 +129,7 @@ def secure_in_graph(
     Returns the clients that have stayed, and (indices, distances) among their points.
     """
     from jaxfed.secure import later_neighbors
+    from jaxfed.secure.hamming import protocols
 
     assert session is not None
     return later_neighbors.nearest_in_graph(
@@ -135,7 +137,7 @@ def secure_in_graph(
         later,
         graph,
         num_neighbors,
-        protocol,
+        getattr(protocols, protocol),
         key_bits=key_bits,
         workers=execution.workers,
         progress=execution.counting("pairs of later points"),

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from recording_network import Network
 from scipy import stats
 
+from jaxfed import xclp
 from jaxfed.errors import UsageError
 from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.hamming import masked as hamming_masked
-from jaxfed.secure.hamming import transfer, transferred_sums
+from jaxfed.secure.hamming import protocols, transfer, transferred_sums
 from jaxfed.secure.primitives.blocks import bits_of
 from jaxfed.secure.session.endpoint import SERVER
 
@@ -371,3 +372,15 @@ def test_without_pads_the_receiver_reads_the_sender(monkeypatch):
         lambda self, rows, number: np.zeros((self.num_blocks, len(rows), 8), np.uint16),
     )
     np.testing.assert_array_equal(payload_to_the_receiver(a, b), shown)
+
+
+def test_the_list_of_protocols_is_that_of_the_setting():
+    """`xclp.HAMMING` alone lists them: each has its function, and no function is left out."""
+    listed = [name for name in xclp.HAMMING if name != "plaintext"]
+    functions = [name for name, value in vars(protocols).items() if _is_protocol(value)]
+    assert sorted(listed) == sorted(functions)
+
+
+def _is_protocol(value):
+    is_own = getattr(value, "__module__", "") == protocols.__name__
+    return is_own and getattr(value, "__annotations__", {}).get("return") == "Steps"

@@ -14,6 +14,7 @@ from row_sums_parties import matrices, parties, run
 from session_parties import KEYS, Wire, clear
 
 from jaxfed.secure import cross_steps
+from jaxfed.secure.hamming import protocols
 from jaxfed.secure.primitives.correlation_hash import CorrelationHash
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.primitives.prg import Keystream
@@ -59,7 +60,7 @@ def check_blocks_of_transfers():
     session, heard = listening(Session(2), 1)
     codes = {0: np.full((16, 2), 0x5A5A5A5A, np.uint32), 1: np.arange(6, dtype=np.uint32)}
     codes[1] = codes[1].reshape(3, 2)
-    cross_steps.nearest_others(session, codes, 2, "ot")
+    cross_steps.nearest_others(session, codes, 2, protocols.ot)
     (tau,) = heard.payloads("payload")
     blocks = np.frombuffer(tau, "<u2").reshape(3, 2, 64, 8)
     assert np.mean(blocks[:, 0] == blocks[:, 1]) < 0.01
@@ -82,7 +83,7 @@ def check_shares_of_pairs():
     session, heard = listening(Session(3), SERVER)
     codes = {0: np.zeros((8, 2), np.uint32)}
     codes |= {j: np.arange(16 * j, 16 * j + 16, dtype=np.uint32).reshape(8, 2) for j in (1, 2)}
-    cross_steps.nearest_others(session, codes, 2, "masked")
+    cross_steps.nearest_others(session, codes, 2, protocols.masked)
     first, second = (unpack(heard.payloads(f"shares/0/{j}")[0], 64, 7) for j in (1, 2))
     assert np.mean(first == second) < 0.2  # 1/128 by chance
 

@@ -10,6 +10,7 @@ import pytest
 
 from jaxfed.secure import cross_steps, later_neighbors
 from jaxfed.secure.errors import ProtocolError
+from jaxfed.secure.hamming import protocols
 from jaxfed.secure.primitives import paillier
 from jaxfed.secure.session.parties import Session
 
@@ -50,7 +51,9 @@ def hamming(protocol):
     codes = {j: rng.integers(0, 2**32, (2, 1), dtype=np.uint32) for j in range(2)}
 
     def run(session):
-        return cross_steps.nearest_others(session, codes, 2, protocol, key_bits=KEY_BITS)
+        return cross_steps.nearest_others(
+            session, codes, 2, getattr(protocols, protocol), key_bits=KEY_BITS
+        )
 
     return run
 
@@ -62,7 +65,9 @@ def later(protocol):
     )
 
     def run(session):
-        return later_neighbors.nearest_in_graph(session, new, old, 2, protocol, key_bits=KEY_BITS)
+        return later_neighbors.nearest_in_graph(
+            session, new, old, 2, getattr(protocols, protocol), key_bits=KEY_BITS
+        )
 
     return run
 

@@ -9,6 +9,7 @@ from session_parties import established, refused, reheaded
 
 from jaxfed.secure import cross_steps
 from jaxfed.secure.errors import ProtocolError
+from jaxfed.secure.hamming import protocols
 from jaxfed.secure.session import framing
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.parties import Session
@@ -154,7 +155,7 @@ def test_protocols_do_not_notice(protocol, monkeypatch):
     for cap in (framing.MAX_SIZE, CAP):
         monkeypatch.setattr(framing, "MAX_SIZE", cap)
         session = Session(3)
-        neighbors = cross_steps.nearest_others(session, codes, 4, protocol)
+        neighbors = cross_steps.nearest_others(session, codes, 4, getattr(protocols, protocol))
         sums = cross_steps.sums_of_rows(session, values, rows, resilient=True)
         found.append((neighbors, sums))
     np.testing.assert_array_equal(found[0][0].indices, found[1][0].indices)

@@ -1,0 +1,126 @@
+"""Protocols of SecureHamming by name: the steps of all clients, and of each pair of clients.
+
+A protocol is a function of the session, the codes of every client as the first of a pair, and as the second.
+If they differ, two clients form two pairs. `jaxfed.secure.cross_steps` runs its steps. The functions have the
+names that `jaxfed.xclp.settings.exchangeable_steps.HAMMING` lists, the only list of protocols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from jaxfed.host.workers import Mapped
+from jaxfed.secure.hamming import masked as masked_codes
+from jaxfed.secure.hamming import transfer
+from jaxfed.secure.primitives.blocks import Block
+from jaxfed.secure.session.endpoint import SERVER
+from jaxfed.secure.session.parties import Session
+
+if TYPE_CHECKING:
+    from jaxfed.secure.hamming import paillier_packed
+
+Codes = Mapping[int, np.ndarray]  # uint32 [n_j, L / 32] of every client
+OwnStep = Callable[[int], None]  # a client's step before its pairs
+PairStep = Callable[[int, int], Iterator[Block]]  # the protocol of two clients, first and second
+Steps = tuple[OwnStep, PairStep]
+
+
+class Paillier(NamedTuple):
+    """Settings of protocols with Paillier's encryption: |N|, and the `map` that runs tasks."""
+
+    key_bits: int
+    mapped: Mapped
+
+
+Protocol = Callable[[Session, Codes, Codes, Paillier], Steps]
+
+
+def masked(session: Session, firsts: Codes, seconds: Codes, _: Paillier) -> Steps:
+    """Steps of `masked`; a client's masks cover its points as second, then as first if they differ."""
+    is_same, run = firsts is seconds, session.reserve()
+    as_second = {j: range(len(own)) for j, own in seconds.items()}
+    as_first = as_second
+    codes = seconds
+    if not is_same:
+        codes = {j: np.concatenate([own, firsts[j]]) for j, own in seconds.items()}
+        as_first = {j: range(len(own), len(codes[j])) for j, own in seconds.items()}
+    sizes = {j: len(own) for j, own in codes.items()}
+    clients = {j: masked_codes.Client(session.endpoints[j], codes[j], sizes, run) for j in codes}
+    num_bits = 32 * next(iter(codes.values())).shape[1]
+    server = masked_codes.Server(session.endpoints[SERVER], num_bits)
+
+    def send_points(client: int) -> None:
+        for points in (as_second,) if is_same else (as_second, as_first):
+            masked_codes.send_points(clients[client], server, client, points[client])
+
+    def pair(j: int, k: int) -> Iterator[Block]:
+        of_pair = {j: as_first[j], k: as_second[k]}
+        low, high = sorted(of_pair)
+        for block in masked_codes.run_pair(
+            clients[low], clients[high], server, (low, high), (of_pair[low], of_pair[high])
+        ):
+            rows, columns = (
+                range(numbers.start - own.start, numbers.stop - own.start)
+                for numbers, own in ((block.rows, of_pair[low]), (block.columns, of_pair[high]))
+            )
+            if low == j:
+                yield Block(j, k, rows, columns, block.distances)
+            else:
+                yield Block(j, k, columns, rows, block.distances.T)
+
+    return send_points, pair
+
+
+def ot(session: Session, firsts: Codes, seconds: Codes, _: Paillier) -> Steps:
+    """Steps of `ot`: an oblivious transfer for each bit of each pair of points."""
+    ends, runs = session.endpoints, session.reserve(2)
+
+    def pair(j: int, k: int) -> Iterator[Block]:
+        n_j, n_k, num_bits = len(firsts[j]), len(seconds[k]), 32 * firsts[j].shape[1]
+        run = runs + (
+            j > k
+        )  # a context of transfers is used once, even if two clients form two pairs
+        return transfer.run_pair(
+            transfer.First(ends[j], k, firsts[j], run),
+            transfer.Second(ends[k], j, seconds[k], n_j, run),
+            transfer.Server(ends[SERVER], j, k, n_j, num_bits),
+            (n_j, n_k, num_bits),
+        )
+
+    return _nothing, pair
+
+
+def phe(session: Session, firsts: Codes, seconds: Codes, options: Paillier) -> Steps:
+    """Steps of `phe`: the first client of a pair encrypts its codes, the second adds under encryption."""
+    # Imported here: the packages for big integers are for this protocol alone.
+    from jaxfed.secure.hamming import paillier_packed
+    from jaxfed.secure.primitives import paillier
+
+    ends, (key_bits, mapped) = session.endpoints, options
+
+    @cache  # once for all partners
+    def encrypted(client: int) -> paillier_packed.EncryptedPoints:
+        key = paillier.generate_key(key_bits)
+        return paillier_packed.EncryptedPoints(firsts[client], key, mapped=mapped)
+
+    def pair(j: int, k: int) -> Iterator[Block]:
+        n_j, n_k = len(firsts[j]), len(seconds[k])
+        return paillier_packed.run_pair(
+            paillier_packed.First(ends[j], k, encrypted(j), mapped=mapped),
+            paillier_packed.Second(ends[k], j, seconds[k], n_j, key_bits=key_bits, mapped=mapped),
+            paillier_packed.Server(
+                ends[SERVER], j, k, n_j, 32 * firsts[j].shape[1], key_bits=key_bits
+            ),
+            (n_j, n_k),
+        )
+
+    return _nothing, pair
+
+
+def _nothing(client: int) -> None:
+    """Own step of protocols whose clients do nothing before their pairs."""
+    del client
