@@ -86,7 +86,7 @@ def deep(folder, most):
 
 def test_images_of_16_bits_are_scaled_by_the_bits_in_use(tmp_path):
     folder = deep(tmp_path / "set", 4095)
-    with pytest.raises(UsageError, match=r"more than 8 bits a channel.*dataset\.image_bits says"):
+    with pytest.raises(UsageError, match=r"more than 8 bits a channel.*set dataset\.image_bits"):
         load(folder)
     data = load(folder, image_bits=12)
     values = np.linspace(0, 4095, 30).astype(np.uint16)

@@ -247,9 +247,9 @@ BAD_ISIC = {
     ),
     "no column": (lambda f: _edit(f, "center,", ""), "no column center; it has image, MEL"),
     "class": (lambda f: _edit(f, ",1,0,train", ",9,0,train"), "line 2: target='9': use 0"),
-    "center": (lambda f: _edit(f, ",7,4,train", ",7,x,train"), "line 3: center 'x'"),
-    "fold": (lambda f: _edit(f, ",2,0,test", ",2,0,val"), "line 4: fold 'val'"),
-    "half a line": (lambda f: _edit(f, ",0,5,train,train_5", ""), "line 5: target None"),
+    "center": (lambda f: _edit(f, ",7,4,train", ",7,x,train"), "line 3: center='x'"),
+    "fold": (lambda f: _edit(f, ",2,0,test", ",2,0,val"), "line 4: fold='val'"),
+    "half a line": (lambda f: _edit(f, ",0,5,train,train_5", ""), "line 5: target=None"),
 }
 
 

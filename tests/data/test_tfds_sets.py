@@ -210,5 +210,5 @@ def test_subclasses_of_a_set_without_them(tmp_path):
         Simulation(config).check()
     config.dataset.label_key = "coarse_label"
     config.federation.num_clients = 1
-    with pytest.raises(UsageError, match=r"config\.federation\.num_clients=1: .* 2 or more"):
+    with pytest.raises(UsageError, match=r"config\.federation\.num_clients=1: .* from 2 on"):
         Simulation(config).check()
