@@ -120,7 +120,7 @@ BAD_LEAF = {
     "a list as a user": ({"train": [GOOD | {"users": [["a"]]}], "test": [GOOD]}, "must be names"),
     "a user twice": (
         {"train": [GOOD | {"users": ["a", "a"], "num_samples": [1, 1]}], "test": [GOOD]},
-        "'a' stands twice in users",
+        "'a' occurs twice in users",
     ),
     "a user's data twice": (
         {
@@ -129,7 +129,7 @@ BAD_LEAF = {
             ],
             "test": [GOOD],
         },
-        "'a' stands twice in user_data",
+        "'a' occurs twice in user_data",
     ),
     "a huge number": (
         {"train": [leaf_object({"a": ([[10**400, 1]], [0])})], "test": [GOOD]},
@@ -246,10 +246,10 @@ BAD_ISIC = {
         "1 of the 4 images in train_test_split are missing, first .*ISIC_0065613.jpg",
     ),
     "no column": (lambda f: _edit(f, "center,", ""), "no column center; it has image, MEL"),
-    "class": (lambda f: _edit(f, ",1,0,train", ",9,0,train"), "line 2: target '9': allowed are 0"),
-    "center": (lambda f: _edit(f, ",7,4,train", ",7,x,train"), "line 3: center 'x'"),
-    "fold": (lambda f: _edit(f, ",2,0,test", ",2,0,val"), "line 4: fold 'val'"),
-    "half a line": (lambda f: _edit(f, ",0,5,train,train_5", ""), "line 5: target None"),
+    "class": (lambda f: _edit(f, ",1,0,train", ",9,0,train"), "line 2: target='9': use 0"),
+    "center": (lambda f: _edit(f, ",7,4,train", ",7,x,train"), "line 3: center='x'"),
+    "fold": (lambda f: _edit(f, ",2,0,test", ",2,0,val"), "line 4: fold='val'"),
+    "half a line": (lambda f: _edit(f, ",0,5,train,train_5", ""), "line 5: target=None"),
 }
 
 

@@ -151,6 +151,6 @@ def _check_texts(present: Sequence[str], rows: Sequence[int], place: Callable[[i
     if any(are_numbers):
         first = are_numbers.index(False)
         raise UsageError(
-            f"{place(rows[first])}: {present[first]!r} is not a number, others of the column are; mend it, "
-            "or leave the row or the column (dataset.drop) out"
+            f"{place(rows[first])}: {present[first]!r} is not a number, others of the column are; correct "
+            "it, or leave the row or the column (dataset.drop) out"
         )

@@ -32,7 +32,7 @@ _LINES_LOOKED_AT = 20  # for the delimiter
 
 
 class _Table(NamedTuple):
-    """The cells as text; each row is as long as `names`."""
+    """A table's cells as text; each row is as long as `names`."""
 
     path: Path
     names: list[str]
@@ -44,7 +44,7 @@ class _Table(NamedTuple):
         return [plain_text(row[place]) for row in self.rows]
 
     def where(self, place: int) -> Callable[[int], str]:
-        """A row's number -> the location of a cell in words: file, column and line."""
+        """Return a function of a row's number that names the cell: file, column and line."""
 
         def words(row: int) -> str:
             line = row + 1 + self.has_header
@@ -79,8 +79,8 @@ def read(
 
     Args:
         path: the file.
-        label_key: see above.
-        client_key: see above.
+        label_key: name of the label's column.
+        client_key: name of the clients' column.
         drop: columns that are not features.
         missing: "impute": x is NaN where a cell is missing, and `Dataset.has_gaps`. "refuse": none may be
             missing.
@@ -129,7 +129,7 @@ def _clients(table: _Table, place: int) -> np.ndarray:
     for row, client in enumerate(clients):
         if is_nothing(client):
             raise UsageError(
-                f"{table.where(place)(row)}: {client!r} names no client; every row needs one"
+                f"{table.where(place)(row)}: {client!r} names no client; use a name in every row"
             )
     return np.array(clients)
 
@@ -137,13 +137,13 @@ def _clients(table: _Table, place: int) -> np.ndarray:
 def _table(path: Path, label_key: str | None) -> _Table:
     lines = lines_of(path)
     if len(lines) < 2:
-        raise UsageError(f"{path}: {len(lines)} lines, but a table of two or more is needed")
+        raise UsageError(f"{path}: {len(lines)} lines; use a table of two or more")
     has_header = _is_header(lines, label_key)
     rows = lines[1:] if has_header else lines
     width = len(lines[0])
     for number, row in enumerate(lines, start=1):
         if len(row) != width:
-            raise UsageError(f"{path}: line {number} has {len(row)} columns, others have {width}")
+            raise UsageError(f"{path}: line {number} has {len(row)} columns, the first {width}")
     names = [plain_text(cell) for cell in lines[0]] if has_header else list(map(str, range(width)))
     nameless = [place for place, name in enumerate(names) if name in ("", _NO_NAME)]
     for place in nameless:
@@ -155,8 +155,8 @@ def _table(path: Path, label_key: str | None) -> _Table:
     twice = next((name for name in named if named.count(name) > 1), None)
     if twice is not None:
         raise UsageError(
-            f"{path}: {twice!r} stands twice in the first line, which is taken for a header; give every "
-            "column a name of its own"
+            f"{path}: {twice!r} occurs twice in the first line, which is taken for a header; use a different "
+            "name for each column"
         )
     return _Table(path, names, rows, has_header)
 
@@ -246,9 +246,7 @@ def _features(table: _Table, places: Sequence[int], missing: str) -> np.ndarray:
             ", ".join(encoded),
         )
     if not columns:
-        raise UsageError(
-            f"{table.path}: columns {', '.join(table.names)}, but none of them is a feature"
-        )
+        raise UsageError(f"{table.path}: none of the columns {', '.join(table.names)} is a feature")
     x = np.concatenate(columns, axis=1)
     num_gaps = int(np.isnan(x).any(axis=1).sum())
     if num_gaps:

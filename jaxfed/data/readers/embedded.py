@@ -23,9 +23,10 @@ def _digits() -> Dataset:
 
 
 def _digit_rows() -> np.ndarray:
-    """[1797, 64 + 1], pixels and class, from scikit-learn's file if it is at its usual place.
+    """float64 [1797, 64 + 1], pixels and class.
 
-    This saves the import of scikit-learn, which takes a second.
+    If scikit-learn's file is at its usual place, it is read without importing scikit-learn, which takes a
+    second.
     """
     package = find_spec("sklearn")
     if package is not None and package.origin is not None:

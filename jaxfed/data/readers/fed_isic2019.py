@@ -24,8 +24,8 @@ from jaxfed.errors import UsageError
 IMAGES = "ISIC_2019_Training_Input_preprocessed"
 CLASSES = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
 _TABLES = ("train_test_split", "train_test_split.csv")
-_SIZE = 200  # pixels a side that FLamby tests on, out of
-_SHORTER_SIDE = 224
+_SIZE = 200  # pixels a side of FLamby's test images
+_SHORTER_SIDE = 224  # pixels of the shorter side of the prepared images
 _FORMAT = 1
 
 
@@ -39,8 +39,8 @@ def read(folder: Path, image_size: int | None = None) -> Dataset:
 
     Args:
         folder: the layout above.
-        image_size: s, pixels a side of the square that is cut out of the middle, from the image scaled
-            to a shorter side of 224 s / 200. None is 200: FLamby's center crop, without resampling.
+        image_size: pixels a side of the center crop, s. The image is first scaled to a shorter side of
+            224 s / 200. None is 200: FLamby's center crop, without resampling.
 
     Returns:
         uint8 [18597, s, s, 3] and [4650, s, s, 3]; `client_id` is the center.
@@ -112,11 +112,11 @@ def _read_table(table: Path) -> dict[str, list[dict[str, str]]]:
             raise UsageError(f"{table}: no column {', '.join(absent)}; it has {', '.join(columns)}")
         for row in reader:
             if row["target"] not in map(str, range(len(CLASSES))):
-                problem = f"target {row['target']!r}: allowed are 0 to {len(CLASSES) - 1}"
+                problem = f"target={row['target']!r}: use 0 to {len(CLASSES) - 1}"
             elif not (row["center"] or "").isdigit():
-                problem = f"center {row['center']!r}: allowed are integers from 0 on"
+                problem = f"center={row['center']!r}: use integers from 0 on"
             elif row["fold"] not in splits:
-                problem = f"fold {row['fold']!r}: allowed are 'train', 'test'"
+                problem = f"fold={row['fold']!r}: choose one of 'train', 'test'"
             else:
                 splits[row["fold"]].append(row)
                 continue

@@ -32,13 +32,13 @@ def guarded(name: str) -> Iterator[None]:
         raise
     except MemoryError as error:
         raise UsageError(
-            f"data set {name!r}: reading it takes more memory than there is {_words(error)}"
+            f"data set {name!r}: reading it takes more memory than is available {_words(error)}"
         ) from error
     except Exception as error:
         if isinstance(error, OSError) and storage.is_full(error):
             raise
         raise UsageError(
-            f"data set {name!r}: cannot be read, its files are damaged or of another form {_words(error)}"
+            f"data set {name!r}: cannot be read, its files are damaged or have another format {_words(error)}"
         ) from error
 
 
@@ -57,7 +57,7 @@ def check_size(num_bytes: int, what: str, remedy: str, *, room: int | None = Non
     room = _memory() if room is None else room
     if num_bytes > room:
         raise UsageError(
-            f"{what} would take {in_words(num_bytes)}, here are {in_words(room)}; {remedy}"
+            f"{what} would take {in_words(num_bytes)}, available are {in_words(room)}; {remedy}"
         )
 
 

@@ -21,21 +21,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 ENDINGS = (
-    *(
-        ".png",
-        ".jpg",
-        ".jpeg",
-        ".jpe",
-        ".jfif",
-        ".bmp",
-        ".dib",
-        ".gif",
-        ".ppm",
-        ".pgm",
-        ".pbm",
-        ".pnm",
-    ),
-    *(".tif", ".tiff", ".webp", ".jp2", ".tga"),
+    *(".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".dib", ".gif", ".ppm", ".pgm", ".pbm"),
+    *(".pnm", ".tif", ".tiff", ".webp", ".jp2", ".tga"),
 )
 _NO_IMAGES = {"thumbs.db", "desktop.ini", "readme.md", "readme.txt", "license", "license.txt"}
 _ORIENTATION = 0x0112  # EXIF's tag; from 5 on width and height change places
@@ -101,7 +88,7 @@ def check_image_bits(image_bits: int | None) -> None:
 def common_shape(
     files: Sequence[Path], image_size: int | None, image_bits: int | None = None
 ) -> Shape:
-    """The shape for all of them: grey if all are grey; their own size if all have the same.
+    """The common shape: grey if all images are grey; their own size if it is the same for all.
 
     Images of several sizes become squares of the median of their shorter sides, 224 at most, unless
     `image_size` says otherwise.
@@ -118,8 +105,8 @@ def common_shape(
             is_deep = image.mode.startswith(("I", "F"))
             if is_deep and (image_bits is None or image.mode == "F"):
                 raise UsageError(
-                    f"{file}: mode {image.mode!r}, more than 8 bits a channel, would be cut off at 255; "
-                    "dataset.image_bits says how many of 16 are in use (12, say), or convert it to 8 bits"
+                    f"{file}: mode {image.mode!r} has more than 8 bits a channel; set dataset.image_bits to "
+                    "the number of bits in use (such as 12), or convert the image to 8 bits"
                 )
     channels = 1 if all(mode in ("1", "L") or mode.startswith("I") for mode in modes) else 3
     if image_size is not None:

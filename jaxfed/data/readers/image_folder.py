@@ -35,10 +35,7 @@ from jaxfed.errors import UsageError
 
 TEST_NAMES = ("test", "val", "valid", "validation")
 _FORMAT = 3
-_HIDDEN = (
-    ".",
-    "__",
-)  # what names of folders that hold no class begin with: .ipynb_checkpoints, __MACOSX
+_HIDDEN = (".", "__")  # prefixes of folders that hold no class: .ipynb_checkpoints, __MACOSX
 
 Examples = list[tuple[Path, str]]  # a file and its class
 
@@ -69,8 +66,7 @@ def read(folder: Path, image_size: int | None = None, image_bits: int | None = N
     names = sorted({name for _, name in chain(train, test)})
     if not names:
         raise UsageError(
-            f"{folder}: no images; needed are folders named after classes, with files "
-            f"*{', *'.join(ENDINGS[:3])}"
+            f"{folder}: no images; use folders named after classes, with files *{', *'.join(ENDINGS[:3])}"
         )
     return decoded(folder, train, test, names, image_size, image_bits=image_bits)
 
@@ -130,7 +126,7 @@ def _splits(folder: Path) -> tuple[Examples, Examples]:
     if tables[0].is_file():
         if (folder / "train").is_dir():
             raise UsageError(
-                f"{folder}: both train.csv and a folder train; give a folder that has one of them"
+                f"{folder}: both train.csv and a folder train; use a folder with one of them"
             )
         splits = [_listed(table) for table in tables if table.is_file()]
     elif (folder / "train").is_dir():
@@ -149,7 +145,7 @@ def _names(examples: Examples) -> set[str]:
 
 
 def classes_in(folder: Path) -> Examples:
-    """The images of the folder's folders, each named after its class."""
+    """The images below a folder, with their classes: the names of its subfolders."""
     inside = sorted(path for path in folder.iterdir() if not path.name.startswith(_HIDDEN))
     loose = sum(is_image(path) for path in inside)
     if loose:

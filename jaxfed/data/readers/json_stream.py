@@ -2,8 +2,8 @@
 
 with file.open() as text:
     stream = JsonStream(text)
-    for key in stream.members():        # of the object that begins here
-        value = stream.value()          # or again stream.members(), for an object in the object
+    for key in stream.members():        # keys of the object at the current position
+        value = stream.value()          # or stream.members() again, for a nested object
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import json
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-_CHUNK = 1 << 24  # characters read at a time, at least
+_CHUNK = 1 << 24  # smallest number of characters to read at a time
 
 
 class JsonStream:
-    """A place in a JSON text; errors are `json.JSONDecodeError`."""
+    """A reading position in a JSON text; errors are `json.JSONDecodeError`."""
 
     def __init__(self, text: TextIO, *, chunk: int = _CHUNK) -> None:
         """Start at the beginning of the text; `chunk` characters are read at a time, or more if needed."""
@@ -25,7 +25,7 @@ class JsonStream:
         self._decoder = json.JSONDecoder()
 
     def members(self) -> Iterator[str]:
-        """Keys of the object that begins here; the caller must read each value before the next key."""
+        """Yield the keys of the object at this position; read each value before the next key."""
         self._take("{")
         if self._next() == "}":
             self._take("}")
@@ -42,7 +42,7 @@ class JsonStream:
             self._take(",")
 
     def value(self) -> Any:
-        """The whole value that begins here, as from `json.loads`."""
+        """Return the whole value at this position, as `json.loads` does."""
         self._next()
         while True:
             try:

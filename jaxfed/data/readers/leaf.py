@@ -30,7 +30,7 @@ _FORMAT = 1
 
 
 class _NotImages(Exception):
-    """An example that is not a square of bytes."""
+    """Raised for an example that is not a square image of bytes."""
 
 
 class _User(NamedTuple):
@@ -47,13 +47,13 @@ def recognizes(folder: Path) -> bool:
 
 
 def read(folder: Path) -> Dataset:
-    """Read both splits, user by user; decoded once and cached as arrays.
+    """Read both splits, user by user; they are decoded once and cached as arrays.
 
-    Vectors whose length is the square of 8 or more and whose entries are all 255ths are images: uint8
-    [n, side, side, 1]. Everything else is float32 [n, ...].
+    If all entries are multiples of 1/255, and the examples' length is the square of an integer from 8 on,
+    examples are images: uint8 [n, side, side, 1]. Otherwise they are float32 [n, ...].
 
     Args:
-        folder: the layout above; LEAF's `data/femnist/data`, say.
+        folder: a folder in the layout above, such as LEAF's `data/femnist/data`.
 
     Returns:
         `client_id` and `client_id_test` number the users over both splits.
@@ -74,7 +74,7 @@ def read(folder: Path) -> Dataset:
         )
     if any(images_in(part) for part in (folder / "train").iterdir()):
         raise UsageError(
-            f"{folder}: train holds both *.json and folders of images; give a folder with one of them"
+            f"{folder}: train holds both *.json and folders of images; use a folder with one of them"
         )
 
     def make(target: Path) -> None:
@@ -156,7 +156,9 @@ def _users(file: Path) -> Iterator[_User]:
                     continue
                 for name in stream.members():
                     if name in found:
-                        raise UsageError(f"{file}: user {name!r} stands twice in user_data")
+                        raise UsageError(
+                            f"{file}: user {name!r} occurs twice in user_data; use each name once"
+                        )
                     user = _user(file, name, stream.value())
                     found[name] = len(user.y)
                     yield user
@@ -168,7 +170,7 @@ def _users(file: Path) -> Iterator[_User]:
         raise UsageError(f"{file}: users and num_samples must be lists of one length")
     if len(set(map(str, users))) < len(users):
         twice = next(name for name in users if users.count(name) > 1)
-        raise UsageError(f"{file}: user {twice!r} stands twice in users")
+        raise UsageError(f"{file}: user {twice!r} occurs twice in users; use each name once")
     for name, size in zip(users, sizes, strict=True):
         if not isinstance(name, str):
             raise UsageError(f"{file}: users must be names; one is {json.dumps(name)[:60]}")

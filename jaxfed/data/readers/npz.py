@@ -26,7 +26,7 @@ _NAMES = {
     "subclass": ("subclass",),
     "subclass_test": ("subclass_test",),
 }
-# role, kinds of dtype, in words
+# role, allowed kinds of dtype, their description in errors
 _CONTENTS = (
     *((role, "biuf", "numbers [n, ...]") for role in ("x", "x_test")),
     *((role, "biufUS", "integers or names [n]") for role in ("y", "y_test")),
@@ -47,8 +47,8 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
     `jaxfed.data.labels` defines unlabeled examples of y.
 
     Raises:
-        UsageError: not an npz file of plain arrays, without x and y, or x not numbers, or labels that
-            are fractions, or a test example without one.
+        UsageError: the file is not an npz file of plain arrays or has no x and y; x is not numeric; labels
+            have fractions; a test example has no label.
     """
     arrays = plain_arrays(path)
     if client_key is not None:
@@ -56,19 +56,16 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
     x, y = _take(arrays, "x"), _take(arrays, "y")
     if x is None or y is None:
         raise UsageError(
-            f"{path}: arrays {', '.join(arrays)}, but x and y are needed "
-            "(or train_images and train_labels)"
+            f"{path}: has arrays {', '.join(arrays)}; use the names x and y, or train_images and train_labels"
         )
     for role, kinds, allowed in _CONTENTS:
         array = _take(arrays, role)
         if array is not None and (array.dtype.kind not in kinds or not array.ndim):
             raise UsageError(
-                f"{path}: {role} of type {array.dtype} and shape {array.shape}: allowed are {allowed}"
+                f"{path}: {role} has type {array.dtype} and shape {array.shape}; use {allowed}"
             )
         if array is not None and role in _COLUMNS and array.ndim > 1:
-            raise UsageError(
-                f"{path}: {role} of shape {array.shape}: one entry each is needed, [n]"
-            )
+            raise UsageError(f"{path}: {role} has shape {array.shape}; use one entry each, [n]")
     x = _examples(x)
     x_test, y_test = _take(arrays, "x_test"), _take(arrays, "y_test")
     if x_test is None or y_test is None:
@@ -79,7 +76,7 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
     if not labels_test.is_labeled.all():
         raise UsageError(
             f"{path}: {np.count_nonzero(~labels_test.is_labeled)} test examples have no label, and nothing "
-            "can be measured on them; put them into x and y, for clients to hold"
+            "can be measured on them; move them to x and y, where they become clients' unlabeled examples"
         )
     (y, y_test), names = class_numbers(
         labels.values, labels_test.values, names=class_names, is_labeled=labels.is_labeled
@@ -177,5 +174,5 @@ def _column(path: Path, role: str, y: np.ndarray) -> np.ndarray:
     if y.ndim == 2 and y.shape[1] == 1:
         return y[:, 0]
     if y.ndim != 1:
-        raise UsageError(f"{path}: {role} of shape {y.shape}: one label an example is needed, [n]")
+        raise UsageError(f"{path}: {role} has shape {y.shape}; use one label an example, [n]")
     return y

@@ -29,11 +29,7 @@ from jaxfed.data.dataset import UNLABELED, Dataset, client_numbers
 from jaxfed.errors import UsageError
 
 _UNLABELED_SPLITS = ("unlabelled", "unlabeled")  # splits without labels
-_EXAMPLES = (
-    "image",
-    "features",
-    "x",
-)  # feature names that hold the example, in order of preference
+_EXAMPLES = ("image", "features", "x")  # features that hold the example, in order of preference
 _LABELS = ("label", "quality", "class", "y")
 _CLIENTS = ("client_id", "writer_id", "writer", "user_id")
 # Keys of features.json with classes that TFDS imports; the last is from older versions.
@@ -41,7 +37,7 @@ _CLASS_KEYS = {"pythonClassName", "python_class_name", "type"}
 _OF_TFDS = "tensorflow_datasets."
 _LARGE = 20_000  # examples: below, starting processes takes longer than decoding
 _JPEG = b"\xff\xd8\xff"  # first bytes of a JPEG file
-_FORMAT = 2  # raised whenever the same files would give other arrays
+_FORMAT = 2  # raise it whenever the same files give other arrays
 
 
 def version_directory(root: Path, name: str) -> Path | None:
@@ -54,8 +50,8 @@ def read(name: str, folder: Path, label_key: str | None = None) -> Dataset:
     """Read the prepared set in `folder` (ROOT/NAME[/CONFIG]/VERSION).
 
     Args:
-        name: for the `Dataset`.
-        folder: holds dataset_info.json, features.json and array_record files.
+        name: name of the `Dataset`.
+        folder: folder of dataset_info.json, features.json and array_record files.
         label_key: feature to take as label, such as CIFAR-100's "coarse_label"; None is "label". With another
             key, the usual label gives subclasses, if each of its classes lies in one class.
 
@@ -95,8 +91,7 @@ def _make(name: str, folder: Path, label_key: str | None, target: Path) -> None:
     there, features = info.splits, info.features
     if "train" not in there:
         raise UsageError(
-            f"data set {name!r} in {folder}: splits {', '.join(there)}, "
-            "but a split 'train' is needed"
+            f"data set {name!r} in {folder}: no split 'train'; it has {', '.join(there)}"
         )
     parts = {"train": ("train", *(split for split in _UNLABELED_SPLITS if split in there))}
     if "test" in there:
@@ -179,9 +174,7 @@ def _check_names(file: Path) -> None:
             f"{file}: cannot be read ({' '.join(str(error).split())[:200]})"
         ) from error
     if not isinstance(described, dict) or not described:
-        raise UsageError(
-            f"{file}: describes nothing; it is of a download that was interrupted: prepare the set again"
-        )
+        raise UsageError(f"{file}: empty, as after an interrupted download; prepare the set again")
     waiting: list[Any] = [described]
     while waiting:
         value = waiting.pop()
@@ -193,8 +186,8 @@ def _check_names(file: Path) -> None:
         for key in _CLASS_KEYS & value.keys():
             if not str(value[key]).startswith(_OF_TFDS):
                 raise UsageError(
-                    f"{file}: {key} {value[key]!r} is not of tensorflow_datasets, and would be imported and "
-                    "run"
+                    f"{file}: {key}={value[key]!r} is outside tensorflow_datasets, and would be imported and "
+                    "run; prepare the set with features of TFDS"
                 )
 
 
@@ -203,7 +196,7 @@ def _choose(name: str, role: str, features: Any, candidates: tuple[str, ...]) ->
         if key in features:
             return key
     raise UsageError(
-        f"data set {name!r}: features {', '.join(sorted(features))}, none of them the {role} "
+        f"data set {name!r}: none of the features {', '.join(sorted(features))} is the {role} "
         f"({', '.join(candidates)})"
     )
 
@@ -217,7 +210,7 @@ def _decode(
 ) -> None:
     """Write x-PART.npy, y-PART.npy and, with such features, client-PART.npy and subclass-PART.npy.
 
-    counts: the splits of the part, and the number of examples of each.
+    `counts` maps the splits of the part to their numbers of examples.
     """
     ranges = []
     for split, count in counts.items():

@@ -111,7 +111,7 @@ BAD_TABLES = {
     ),
     "both": ("label,f\n1,2\n2,3\n", {"client_key": "label"}, "is the label's column"),
     "no name": (",f,label\n0,1,2\n0,2,3\n", {}, "column 1 has no name in the header; name it"),
-    "twice": ("n,y,n,y\ny,n,n,y\ny,y,y,y\n", {}, "'n' stands twice in the first line"),
+    "twice": ("n,y,n,y\ny,n,n,y\ny,y,y,y\n", {}, "'n' occurs twice in the first line"),
     "none labeled": ("f,label\n1,\n2,\n", {}, "none of its 2 training examples has a label"),
     "gap": (
         "f,label\n1,0\n,1\n",
@@ -120,7 +120,7 @@ BAD_TABLES = {
     ),
     "a text": ("f,label\n1,a\nred,b\n", {}, "column 'f', line 3: 'red' is not a number"),
     "many texts": (f"name,label\n{MANY}\n", {}, "'name' has 101 different texts; up to 100"),
-    "no feature": ("label\n1\n2\n", {}, "none of them is a feature"),
+    "no feature": ("label\n1\n2\n", {}, "none of the columns label is a feature"),
     "infinity": ("f,label\ninf,0\n1,1\n", {}, "1 of 2 examples.*nan or infinite"),
     "two ways": (
         "f;label\n1,234;a\n3,500;b\n",

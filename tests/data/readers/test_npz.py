@@ -36,7 +36,7 @@ def test_one_feature_without_an_axis(tmp_path):
 
 
 BAD_ARRAYS = {
-    "one label": ({"y": np.array(1)}, "y of type"),
+    "one label": ({"y": np.array(1)}, "y has type"),
     "fractions": (
         {"y": np.array([0.5, 1, 2])},
         "labels are a quantity, .* is no integer",
@@ -45,25 +45,25 @@ BAD_ARRAYS = {
         {"y": np.array([np.inf, 1, 2])},
         "labels are a quantity, .* is no integer",
     ),
-    "labels in a table": ({"y": np.ones((3, 2), int)}, r"y of shape \(3, 2\)"),
+    "labels in a table": ({"y": np.ones((3, 2), int)}, r"y has shape \(3, 2\)"),
     "no labels": ({"y": np.full(3, -1)}, "none of its 3 training examples has a label"),
     "a test without labels": (
         {"x_test": np.ones((2, 2)), "y_test": np.array([0, -1])},
         "1 test examples have no label",
     ),
-    "words": ({"x": np.array(["a", "b", "c"])}, "x of type"),
+    "words": ({"x": np.array(["a", "b", "c"])}, "x has type"),
     "nan": ({"x": np.full((3, 2), np.nan)}, "3 of 3 examples"),
     "too large for float32": ({"x": np.full((3, 2), 1e300)}, "3 of 3 examples"),
     "no features": ({"x": np.ones((3, 0))}, "have no features"),
-    "one name": ({"class_names": np.array("a")}, r"class_names of type <U1 and shape \(\)"),
-    "names in a table": ({"class_names": np.array([["a", "b"]])}, "class_names of shape"),
+    "one name": ({"class_names": np.array("a")}, r"class_names has type <U1 and shape \(\)"),
+    "names in a table": ({"class_names": np.array([["a", "b"]])}, "class_names has shape"),
     "a label beyond names": (
         {"y": np.array([0, 1, 2**32]), "class_names": np.array(["a", "b"])},
         r"labels 0\.\.4294967296 are not all numbers of the 2 classes",
     ),
-    "one client": ({"client_id": np.array(3)}, "client_id of type"),
-    "clients in a table": ({"client_id": np.ones((3, 1), int)}, "client_id of shape"),
-    "words to test on": ({"x_test": np.array(["a"]), "y_test": np.array([0])}, "x_test of type"),
+    "one client": ({"client_id": np.array(3)}, "client_id has type"),
+    "clients in a table": ({"client_id": np.ones((3, 1), int)}, "client_id has shape"),
+    "words to test on": ({"x_test": np.array(["a"]), "y_test": np.array([0])}, "x_test has type"),
 }
 
 
@@ -91,7 +91,7 @@ def test_bad_files(tmp_path, name):
 
 def test_x_and_y_are_needed(tmp_path):
     np.savez(tmp_path / "a.npz", a=np.zeros(2))
-    with pytest.raises(UsageError, match="a, but x and y are needed"):
+    with pytest.raises(UsageError, match="has arrays a; use the names x and y"):
         load(tmp_path / "a.npz")
 
 

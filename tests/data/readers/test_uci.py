@@ -159,20 +159,20 @@ def test_what_is_missing_and_where_it_is_to_be_had(tmp_path, name):
 
 
 BAD = {
-    "wine: text": (write_wines, {"red": (1, "x")}, r"red\.csv: .*'x'.*numbers are needed"),
+    "wine: text": (write_wines, {"red": (1, "x")}, r"red\.csv: .*'x'.*use numbers"),
     "adult: code": (
         write_adult,
         {"train": [{"sex": "male"}]},
-        r"column 'sex' has 'male'; allowed are 'Female', 'Male'",
+        r"column 'sex' has 'male'; choose one of 'Female', 'Male'",
     ),
     "adult: width": (
         write_adult,
         {"train": [{}, {"age": "39, 3"}]},
-        r"adult\.data: row 2 has 16 cells; 15 are needed",
+        r"adult\.data: row 2 has 16 cells; use 15",
     ),
     "mushroom: class": (write_mushrooms, {"rows": ["x" * 23]}, r"column 'class' has 'x'"),
-    "covertype: class": (write_forests, {"classes": (1, 8)}, r"not all in 1\.\.7"),
-    "covertype: width": (write_forests, {"width": 54}, r"rows of 54 cells; 55 are needed"),
+    "covertype: class": (write_forests, {"classes": (1, 8)}, r"other values than 1\.\.7"),
+    "covertype: width": (write_forests, {"width": 54}, r"rows of 54 cells; use 55"),
     "covertype: text": (write_forests, {"classes": (1,), "width": 1}, r"rows of 1 cells"),
 }
 

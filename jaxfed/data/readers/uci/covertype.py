@@ -48,10 +48,10 @@ def read(folder: Path) -> Dataset:
             raise UsageError(f"{file}: {' '.join(str(error).split())}") from error
         check_count(file, len(table))
         if table.shape[1] != _WIDTH:
-            raise UsageError(f"{file}: rows of {table.shape[1]} cells; {_WIDTH} are needed")
+            raise UsageError(f"{file}: rows of {table.shape[1]} cells; use {_WIDTH}")
         y = table[:, -1] - 1
         if not (len(y) and y.min() >= 0 and y.max() < len(CLASSES)):
-            raise UsageError(f"{file}: the last column is not all in 1..{len(CLASSES)}")
+            raise UsageError(f"{file}: the last column has other values than 1..{len(CLASSES)}")
         np.save(target / "x.npy", table[:, :-1].astype(np.float32))
         np.save(target / "y.npy", y)
 

@@ -42,7 +42,7 @@ def cells(file: Path, width: int, delimiter: str = ",") -> np.ndarray:
     lines = [line for line in lines_of(file, delimiter) if not line[0].startswith("|")]
     for number, line in enumerate(lines, start=1):
         if len(line) != width:
-            raise UsageError(f"{file}: row {number} has {len(line)} cells; {width} are needed")
+            raise UsageError(f"{file}: row {number} has {len(line)} cells; use {width}")
     if not lines:
         raise UsageError(f"{file}: no rows")
     return np.array([[cell.strip() for cell in line] for line in lines])
@@ -57,8 +57,8 @@ def check_count(file: Path, count: int) -> None:
     published = PUBLISHED.get(file.name, count)
     if count != published:
         raise UsageError(
-            f"{file}: {count} rows; the published file has {published}: get it once more, or give "
-            "a part of it another name and load it as a CSV file"
+            f"{file}: {count} rows, but the published file has {published}; download it again, or rename "
+            "a part of it and load it as a CSV file"
         )
 
 
@@ -71,7 +71,7 @@ def numbers(file: Path, texts: np.ndarray) -> np.ndarray:
     try:
         return texts.astype(np.float64)
     except ValueError as error:
-        raise UsageError(f"{file}: {error}; numbers are needed") from error
+        raise UsageError(f"{file}: {error}; use numbers") from error
 
 
 def codes(file: Path, column: str, texts: np.ndarray, meanings: Mapping[str, int]) -> np.ndarray:
@@ -84,6 +84,6 @@ def codes(file: Path, column: str, texts: np.ndarray, meanings: Mapping[str, int
     for kind in kinds.tolist():
         if kind not in meanings:
             raise UsageError(
-                f"{file}: column {column!r} has {kind!r}; allowed are {', '.join(map(repr, meanings))}"
+                f"{file}: column {column!r} has {kind!r}; choose one of {', '.join(map(repr, meanings))}"
             )
     return np.array([meanings[kind] for kind in kinds.tolist()], np.int64)[places]
